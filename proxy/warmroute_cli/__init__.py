@@ -1,0 +1,1 @@
+"""The `warmroute` command: composes sdk, proxy and backend, and is imported by none of them."""

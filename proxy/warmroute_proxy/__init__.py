@@ -1,0 +1,1 @@
+"""The warmroute proxy: decisions in `core`, all I/O in `server`."""

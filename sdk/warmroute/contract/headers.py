@@ -1,0 +1,18 @@
+"""Names of the headers that warmroute reads and adds, all lower case."""
+
+from typing import Final
+
+AFFINITY: Final = "x-session-affinity"
+"""The session key of a request, chosen by the client; opaque, at most 256 bytes, printable."""
+
+DERIVED: Final = "x-warmroute-session-derived"
+"""`1` where the affinity key was derived from the prompt, not chosen: a weak hint."""
+
+HOME: Final = "x-warmroute-home"
+"""Response: the region that holds the session. The client sends it back; worth at most one hop plus the predicted prefix."""
+
+RECEIPT: Final = "x-warmroute-receipt"
+"""Response: the receipt's id, in every response head of a dispatched request."""
+
+FORWARD: Final = "x-warmroute-forward"
+"""Between proxies only: who is asking, signed under the fleet secret. Dropped from clients."""

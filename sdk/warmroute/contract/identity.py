@@ -1,0 +1,169 @@
+"""Who sent a turn, and which prompt it continues: two identities, not one.
+
+*Session* (who) names the receipt and the ledger row. It is an opaque key that the client chose, in one of the headers
+or body fields below, first match wins; or, where a client sends none, a key derived from the prompt.
+
+*Lineage* (what steers) is (session, model, agent or thread, tools + system): one session id carries several prompts
+(title, compaction, sub-agents), and each has a cache of its own. `lineage_parts` gives what tells lineages of one
+session apart; the proxy adds the digest of tools and system.
+
+The derived key is made from the last text of the last user message before the first assistant message. That text is
+the request a person typed: earlier user text is often the same for everybody (instructions, environment, examples),
+and title requests repeat it after an instruction of their own. It is a weak hint: equal prompts share it.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from warmroute.contract import headers
+
+MAX_KEY_BYTES: Final = 256
+
+SESSION_HEADERS: Final = (
+    headers.AFFINITY,
+    "x-opencode-session",
+    "x-opencode-session-id",
+    "x-session-id",
+    "session-id",
+    "session_id",
+    "x-claude-code-session-id",
+    "x-smg-routing-key",
+)
+"""Headers that name a session, in order of precedence, lower case."""
+
+SESSION_FIELDS: Final = ("prompt_cache_key", "promptCacheKey", "session_id", "conversation", "metadata")
+"""Top-level body fields that may name a session, in order of precedence. `previous_response_id` is no key."""
+
+AGENT_HEADERS: Final = ("x-claude-code-agent-id", "thread-id")
+"""Headers that tell the agents or threads of one session apart."""
+
+PARENT_HEADERS: Final = (
+    "x-parent-session-id",
+    "x-opencode-parent-session-id",
+    "x-claude-code-parent-agent-id",
+    "x-codex-parent-thread-id",
+)
+"""Headers that name the session or agent that this one was started by."""
+
+IDENTITY_HEADERS: Final = frozenset(
+    {*SESSION_HEADERS, *AGENT_HEADERS, *PARENT_HEADERS, headers.DERIVED, headers.HOME}
+)
+"""All headers that `session_of` and `lineage_parts` look at."""
+
+
+class InvalidSessionKey(ValueError):
+    """A session key that is too long or not printable. The client's fault; `source` names the header or field."""
+
+    def __init__(self, source: str, problem: str) -> None:
+        super().__init__(f"session key in {source} {problem}")
+        self.source = source
+
+
+class Session(NamedTuple):
+    """A session key and where it came from."""
+
+    key: str
+    source: str
+    derived: bool
+
+
+class LineageParts(NamedTuple):
+    """What tells lineages of one session apart, empty strings where a client says nothing."""
+
+    agent: str
+    parent: str
+
+
+def check_key(key: str, source: str) -> str:
+    """The key itself, or `InvalidSessionKey`: 1 to 256 bytes, printable, no control characters."""
+    if len(key) > MAX_KEY_BYTES or len(key.encode("utf-8", "surrogatepass")) > MAX_KEY_BYTES:
+        raise InvalidSessionKey(source, f"is longer than {MAX_KEY_BYTES} bytes")
+    if not key.isprintable():
+        raise InvalidSessionKey(source, "holds control or unprintable characters")
+    return key
+
+
+def session_of(request_headers: Mapping[str, str], body: Mapping[str, Any]) -> Session | None:
+    """The session that a request names, or None.
+
+    `request_headers` has lower-case names; `body` needs to hold only the fields of `SESSION_FIELDS`, parsed.
+    """
+    for name in SESSION_HEADERS:
+        value = request_headers.get(name)
+        if value:
+            derived = name == headers.AFFINITY and request_headers.get(headers.DERIVED) == "1"
+            return Session(check_key(value, name), name, derived)
+    for field in SESSION_FIELDS:
+        key = _field_key(field, body.get(field))
+        if key:
+            return Session(check_key(key, field), field, False)
+    return None
+
+
+def lineage_parts(request_headers: Mapping[str, str]) -> LineageParts:
+    """Agent and parent of a request; header names are lower case. Over-long values are cut, they only tell apart."""
+    return LineageParts(_first(request_headers, AGENT_HEADERS), _first(request_headers, PARENT_HEADERS))
+
+
+def derived_key(messages: Iterable[Mapping[str, Any]]) -> str | None:
+    """The key of a conversation whose client sends none: `d-` and 32 hex digits, or None without any user text.
+
+    `messages` are chat messages (`role`, `content` as a string or a list of parts); only those before the first
+    assistant message are looked at, so the key of a conversation never changes while it grows.
+    """
+    text = None
+    for message in messages:
+        role = message.get("role")
+        if role == "assistant":
+            break
+        if role == "user":
+            text = _last_text(message.get("content")) or text
+    return derived_key_of_text(text) if text else None
+
+
+def derived_key_of_text(text: str) -> str:
+    """The derived key for the text that `derived_key` looks for."""
+    return "d-" + hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+def _last_text(content: object) -> str | None:
+    if isinstance(content, str):
+        return content
+    if isinstance(content, Sequence):
+        for part in reversed(content):
+            if isinstance(part, Mapping) and isinstance(part.get("text"), str):
+                return str(part["text"])
+    return None
+
+
+def _field_key(field: str, value: object) -> str | None:
+    if field == "metadata":
+        return _metadata_session(value.get("user_id")) if isinstance(value, Mapping) else None
+    if field == "conversation" and isinstance(value, Mapping):
+        value = value.get("id")
+    return value if isinstance(value, str) else None
+
+
+def _metadata_session(user_id: object) -> str | None:
+    """Claude Code's `metadata.user_id`: a JSON object with `session_id`, before that `user_..._session_<uuid>`."""
+    if not isinstance(user_id, str):
+        return None
+    if user_id.startswith("{"):
+        try:
+            found = json.loads(user_id)
+        except ValueError:
+            return None
+        session = found.get("session_id") if isinstance(found, dict) else None
+        return session if isinstance(session, str) else None
+    _, marker, session = user_id.rpartition("_session_")
+    return session if marker else None
+
+
+def _first(request_headers: Mapping[str, str], names: Iterable[str]) -> str:
+    for name in names:
+        value = request_headers.get(name)
+        if value:
+            return value[:MAX_KEY_BYTES]
+    return ""

@@ -1,0 +1,73 @@
+"""Money: rates in integer picodollars a token, amounts in integer nanodollars.
+
+A price of 1 USD per million tokens is 1e-6 USD a token, that is 1,000,000 picodollars. Rates keep six decimals of a
+USD-per-million price exactly. Sums are taken in picodollars and rounded once, half to even, to nanodollars, so that a
+receipt never depends on the order of its items.
+"""
+
+from decimal import Decimal, InvalidOperation
+from typing import Final, NamedTuple
+
+PICO_PER_USD_PER_MTOK: Final = 1_000_000
+MAX_USD_PER_MTOK: Final = Decimal(1_000_000)
+
+
+class Rates(NamedTuple):
+    """Prices of one model, picodollars per token."""
+
+    input: int
+    cached: int
+    output: int
+
+    @classmethod
+    def from_usd_per_mtok(cls, input_: str, cached: str, output: str) -> "Rates":
+        """Rates from decimal strings, USD per million tokens; `ValueError` says which string is not a price."""
+        return cls(rate_from_usd_per_mtok(input_), rate_from_usd_per_mtok(cached), rate_from_usd_per_mtok(output))
+
+    def as_usd_per_mtok(self) -> dict[str, str]:
+        """The rates as the receipt shows them: decimal strings, USD per million tokens."""
+        return {name: usd_per_mtok(rate) for name, rate in zip(self._fields, self, strict=True)}
+
+
+def rate_from_usd_per_mtok(text: str) -> int:
+    """Picodollars a token from a decimal string of USD per million tokens."""
+    try:
+        value = Decimal(text)
+    except InvalidOperation:
+        raise ValueError(f"{text!r} is not a decimal number (USD per million tokens)") from None
+    if not value.is_finite() or value < 0 or value > MAX_USD_PER_MTOK:
+        raise ValueError(f"{text!r} is not a price between 0 and {MAX_USD_PER_MTOK} USD per million tokens")
+    pico = value * PICO_PER_USD_PER_MTOK
+    if pico != pico.to_integral_value():
+        raise ValueError(f"{text!r} has more than six decimals (USD per million tokens)")
+    return int(pico)
+
+
+def usd_per_mtok(rate_pico: int) -> str:
+    """A rate as the shortest decimal string of USD per million tokens."""
+    whole, rest = divmod(rate_pico, PICO_PER_USD_PER_MTOK)
+    return f"{whole}.{rest:06d}".rstrip("0").rstrip(".") if rest else str(whole)
+
+
+def nano_from_pico(amount_pico: int) -> int:
+    """Nanodollars, rounded half to even."""
+    quotient, rest = divmod(amount_pico, 1000)
+    return quotient + (rest > 500 or (rest == 500 and quotient & 1))
+
+
+def list_nanousd(rates: Rates, prompt_tokens: int, completion_tokens: int) -> int:
+    """What the turn would cost with nothing cached."""
+    return nano_from_pico(prompt_tokens * rates.input + completion_tokens * rates.output)
+
+
+def price_nanousd(rates: Rates, prompt_tokens: int, cached_tokens: int, completion_tokens: int) -> int:
+    """What the turn costs: cached prompt tokens at the cached rate."""
+    uncached = prompt_tokens - cached_tokens
+    return nano_from_pico(uncached * rates.input + cached_tokens * rates.cached + completion_tokens * rates.output)
+
+
+def usd(amount_nanousd: int) -> str:
+    """An amount as an exact decimal number of USD, fit to stand in JSON as a number."""
+    sign = "-" if amount_nanousd < 0 else ""
+    whole, rest = divmod(abs(amount_nanousd), 1_000_000_000)
+    return f"{sign}{whole}.{rest:09d}".rstrip("0").rstrip(".") if rest else f"{sign}{whole}"

@@ -1,0 +1,92 @@
+"""The receipt of a turn: `usage.warmroute`, and the checks that any reader can run on it.
+
+A receipt stands in the `usage` object of a response, beside the token counts that it explains:
+
+    {"v": 1, "id": "wr-...", "session": "16 hex" | null, "turn": 3, "region": "east",
+     "workers": [{"id": "east-p0", "dp_rank": 0, "role": "prefill"}, ...],
+     "cached": {"device": 8000, "host": 0, "storage": 0}, "predicted_cached": 8064,
+     "loss": {"new": 117, "page_rounding": 12}, "rates_usd_per_mtok": {"input": "0.6", "cached": "0.1", "output": "3"},
+     "list_nanousd": ..., "price_nanousd": ..., "saved_nanousd": ..., "estimated": []}
+
+`check` recomputes everything that can be recomputed from the same `usage` object: tiers sum to the cached tokens,
+losses to prompt - cached, the price from the rates. A violation is a sentence, so that it can be shown as it is.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from warmroute.contract.money import Rates, list_nanousd, price_nanousd
+
+VERSION: Final = 1
+
+TIERS: Final = ("device", "host", "storage")
+"""Where cached tokens were found: GPU memory, host memory, the shared store."""
+
+LOSS_CLASSES: Final = (
+    "new",  # appended this turn
+    "cold",  # never seen before in this tenant
+    "prefix_changed",  # the client rewrote what it had sent
+    "moved",  # cached on another worker than the one chosen
+    "evicted",  # the chosen worker had it and no longer does
+    "salt_changed",  # the tenant's salt epoch changed
+    "page_rounding",  # the engine reuses whole pages, and never the last token
+    "not_kept",  # the last answer lives on the decode side only
+    "engine_misreport",  # the engine's count was outside [0, prompt]
+    "unknown",
+)
+"""Why prompt tokens were not cached. Their tokens sum to prompt - cached."""
+
+ESTIMATED_FIELDS: Final = ("prompt_tokens", "completion_tokens", "cached_tokens", "cached_tiers")
+"""Numbers that can be named in `estimated`: absent from the engine's report, or only a lower bound."""
+
+
+def cached_tokens(usage: Mapping[str, Any]) -> int:
+    """`prompt_tokens_details.cached_tokens` of an OpenAI usage object, 0 where it is absent."""
+    details = usage.get("prompt_tokens_details")
+    value = details.get("cached_tokens") if isinstance(details, Mapping) else None
+    return value if isinstance(value, int) else 0
+
+
+def check(usage: Mapping[str, Any]) -> list[str]:
+    """What is wrong with the receipt in a `usage` object, a sentence each; an empty list for a sound one."""
+    receipt = usage.get("warmroute")
+    if not isinstance(receipt, Mapping):
+        return ["usage.warmroute is missing"]
+    try:
+        return _check_tokens(usage, receipt) + _check_money(usage, receipt)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        return [f"the receipt is malformed: {type(error).__name__}: {error}"]
+
+
+def _check_tokens(usage: Mapping[str, Any], receipt: Mapping[str, Any]) -> list[str]:
+    prompt, cached = int(usage["prompt_tokens"]), cached_tokens(usage)
+    tiers, loss = receipt["cached"], receipt["loss"]
+    problems = []
+    if receipt["v"] != VERSION:
+        problems.append(f"receipt version {receipt['v']} is not {VERSION}")
+    if not 0 <= cached <= prompt:
+        problems.append(f"cached tokens {cached} are outside [0, {prompt}]")
+    if set(tiers) != set(TIERS) or min(tiers.values()) < 0 or sum(tiers.values()) != cached:
+        problems.append(f"tiers {dict(tiers)} do not sum to {cached} cached tokens")
+    if unknown := set(loss) - set(LOSS_CLASSES):
+        problems.append(f"unknown loss classes {sorted(unknown)}")
+    if any(tokens < 0 for tokens in loss.values()) or sum(loss.values()) != prompt - cached:
+        problems.append(f"losses {dict(loss)} do not sum to {prompt - cached} uncached tokens")
+    return problems
+
+
+def _check_money(usage: Mapping[str, Any], receipt: Mapping[str, Any]) -> list[str]:
+    stated = receipt["rates_usd_per_mtok"]
+    rates = Rates.from_usd_per_mtok(str(stated["input"]), str(stated["cached"]), str(stated["output"]))
+    prompt, cached, completion = int(usage["prompt_tokens"]), cached_tokens(usage), int(usage["completion_tokens"])
+    expected = {
+        "list_nanousd": list_nanousd(rates, prompt, completion),
+        "price_nanousd": price_nanousd(rates, prompt, cached, completion),
+    }
+    expected["saved_nanousd"] = expected["list_nanousd"] - expected["price_nanousd"]
+    problems = [
+        f"{name} is {receipt[name]}, recomputed {amount}" for name, amount in expected.items() if receipt[name] != amount
+    ]
+    if abs(float(usage["cost"]) * 1e9 - receipt["price_nanousd"]) > 0.5:
+        problems.append(f"cost {usage['cost']} USD is not {receipt['price_nanousd']} nanodollars")
+    return problems

@@ -1,0 +1,60 @@
+"""What steers an engine and therefore never comes from a client.
+
+An engine trusts its router: these names choose its cache namespace, its ranks, its partner, its queue position or
+its adapters. A client that could set them could read another tenant's cache timing or stop another tenant's work.
+One table, used by the proxy to clean bodies and headers and by the tests to try each name. Sources: the request
+schemas of SGLang 0.5.23 (`srt/entrypoints/openai/protocol.py`, `srt/managers/io_struct.py`) and SMG.
+"""
+
+from typing import Final
+
+REMOVED_FIELDS: Final = frozenset(
+    {
+        "session_id",  # a session signal of OpenRouter clients; to an engine it tags KV for eviction
+        "conversation",
+        "promptCacheKey",
+        "prompt_cache_key",
+        "return_cached_tokens_details",  # asked by the proxy itself
+        "kv_hints",
+        "priority",
+        "rid",
+    }
+)
+"""Top-level body fields that the proxy reads or overrides, then drops."""
+
+REFUSED_FIELDS: Final = frozenset(
+    {
+        "cache_salt",
+        "extra_key",
+        "bootstrap_host",
+        "bootstrap_port",
+        "bootstrap_room",
+        "bootstrap_pair_key",
+        "decode_tp_size",
+        "routed_dp_rank",
+        "data_parallel_rank",
+        "disagg_prefill_dp_rank",
+        "session_params",
+        "input_ids",
+        "custom_logit_processor",
+        "lora_path",
+    }
+)
+"""Top-level body fields whose meaning would be lost by dropping them: a request that has one gets a 400."""
+
+STEERING_HEADER_PREFIXES: Final = ("x-override-", "x-smg-", "x-warmroute-")
+STEERING_HEADERS: Final = frozenset({"x-data-parallel-rank", "x-custom-labels"})
+"""Request headers that never pass. `FORWARDED_HEADERS` is an allow-list, so this table is for tests and readers."""
+
+FORWARDED_HEADERS: Final = frozenset({"content-type", "accept", "traceparent", "tracestate", "x-request-id"})
+"""The only request headers that go upstream; `x-request-id` only when well formed (see `well_formed_request_id`)."""
+
+
+def is_steering_header(name: str) -> bool:
+    """Whether a lower-case header name steers engines or proxies."""
+    return name in STEERING_HEADERS or name.startswith(STEERING_HEADER_PREFIXES)
+
+
+def well_formed_request_id(value: str) -> bool:
+    """At most 128 characters of letters, digits and `-_.:`, so that it can stand in any log line."""
+    return 0 < len(value) <= 128 and value.isascii() and all(c.isalnum() or c in "-_.:" for c in value)
