@@ -9,7 +9,7 @@ DERIVED: Final = "x-warmroute-session-derived"
 """`1` where the affinity key was derived from the prompt, not chosen: a weak hint."""
 
 HOME: Final = "x-warmroute-home"
-"""Response: the region that holds the session. The client sends it back; worth at most one hop plus the predicted prefix."""
+"""Response: the region that holds the session. The client sends it back; it is worth at most a hop plus the prefix."""
 
 RECEIPT: Final = "x-warmroute-receipt"
 """Response: the receipt's id, in every response head of a dispatched request."""

@@ -20,6 +20,7 @@ from typing import Any, Final, NamedTuple
 from warmroute.contract import headers
 
 MAX_KEY_BYTES: Final = 256
+MAX_USER_ID_CHARS: Final = 4_096  # of `metadata.user_id`, which holds a session among other things
 
 SESSION_HEADERS: Final = (
     headers.AFFINITY,
@@ -47,9 +48,7 @@ PARENT_HEADERS: Final = (
 )
 """Headers that name the session or agent that this one was started by."""
 
-IDENTITY_HEADERS: Final = frozenset(
-    {*SESSION_HEADERS, *AGENT_HEADERS, *PARENT_HEADERS, headers.DERIVED, headers.HOME}
-)
+IDENTITY_HEADERS: Final = frozenset({*SESSION_HEADERS, *AGENT_HEADERS, *PARENT_HEADERS, headers.DERIVED, headers.HOME})
 """All headers that `session_of` and `lineage_parts` look at."""
 
 
@@ -107,7 +106,7 @@ def lineage_parts(request_headers: Mapping[str, str]) -> LineageParts:
     return LineageParts(_first(request_headers, AGENT_HEADERS), _first(request_headers, PARENT_HEADERS))
 
 
-def derived_key(messages: Iterable[Mapping[str, Any]]) -> str | None:
+def derived_key(messages: Iterable[object]) -> str | None:
     """The key of a conversation whose client sends none: `d-` and 32 hex digits, or None without any user text.
 
     `messages` are chat messages (`role`, `content` as a string or a list of parts); only those before the first
@@ -115,6 +114,8 @@ def derived_key(messages: Iterable[Mapping[str, Any]]) -> str | None:
     """
     text = None
     for message in messages:
+        if not isinstance(message, Mapping):
+            continue
         role = message.get("role")
         if role == "assistant":
             break
@@ -148,12 +149,12 @@ def _field_key(field: str, value: object) -> str | None:
 
 def _metadata_session(user_id: object) -> str | None:
     """Claude Code's `metadata.user_id`: a JSON object with `session_id`, before that `user_..._session_<uuid>`."""
-    if not isinstance(user_id, str):
+    if not isinstance(user_id, str) or len(user_id) > MAX_USER_ID_CHARS:
         return None
     if user_id.startswith("{"):
         try:
             found = json.loads(user_id)
-        except ValueError:
+        except (ValueError, RecursionError):  # nested too deeply is not JSON that we read
             return None
         session = found.get("session_id") if isinstance(found, dict) else None
         return session if isinstance(session, str) else None

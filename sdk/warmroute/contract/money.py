@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 
 PICO_PER_USD_PER_MTOK: Final = 1_000_000
 MAX_USD_PER_MTOK: Final = Decimal(1_000_000)
+MAX_PRICE_CHARS: Final = 28  # the precision of decimal arithmetic: longer strings would be rounded unseen
 
 
 class Rates(NamedTuple):
@@ -26,11 +27,17 @@ class Rates(NamedTuple):
 
     def as_usd_per_mtok(self) -> dict[str, str]:
         """The rates as the receipt shows them: decimal strings, USD per million tokens."""
-        return {name: usd_per_mtok(rate) for name, rate in zip(self._fields, self, strict=True)}
+        return {
+            "input": usd_per_mtok(self.input),
+            "cached": usd_per_mtok(self.cached),
+            "output": usd_per_mtok(self.output),
+        }
 
 
 def rate_from_usd_per_mtok(text: str) -> int:
     """Picodollars a token from a decimal string of USD per million tokens."""
+    if len(text) > MAX_PRICE_CHARS:
+        raise ValueError(f"a price of {len(text)} characters is too long (USD per million tokens)")
     try:
         value = Decimal(text)
     except InvalidOperation:

@@ -39,6 +39,9 @@ LOSS_CLASSES: Final = (
 ESTIMATED_FIELDS: Final = ("prompt_tokens", "completion_tokens", "cached_tokens", "cached_tiers")
 """Numbers that can be named in `estimated`: absent from the engine's report, or only a lower bound."""
 
+_DOUBLE_ERROR: Final = 2.0**-50
+"""Relative error of an amount that was read as a double: `cost` is exact as text, but readers round it."""
+
 
 def cached_tokens(usage: Mapping[str, Any]) -> int:
     """`prompt_tokens_details.cached_tokens` of an OpenAI usage object, 0 where it is absent."""
@@ -54,7 +57,7 @@ def check(usage: Mapping[str, Any]) -> list[str]:
         return ["usage.warmroute is missing"]
     try:
         return _check_tokens(usage, receipt) + _check_money(usage, receipt)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         return [f"the receipt is malformed: {type(error).__name__}: {error}"]
 
 
@@ -85,8 +88,11 @@ def _check_money(usage: Mapping[str, Any], receipt: Mapping[str, Any]) -> list[s
     }
     expected["saved_nanousd"] = expected["list_nanousd"] - expected["price_nanousd"]
     problems = [
-        f"{name} is {receipt[name]}, recomputed {amount}" for name, amount in expected.items() if receipt[name] != amount
+        f"{name} is {receipt[name]}, recomputed {amount}"
+        for name, amount in expected.items()
+        if receipt[name] != amount
     ]
-    if abs(float(usage["cost"]) * 1e9 - receipt["price_nanousd"]) > 0.5:
+    cost_nanousd = float(usage["cost"]) * 1e9
+    if not abs(cost_nanousd - receipt["price_nanousd"]) <= 0.5 + abs(cost_nanousd) * _DOUBLE_ERROR:
         problems.append(f"cost {usage['cost']} USD is not {receipt['price_nanousd']} nanodollars")
     return problems

@@ -1,0 +1,338 @@
+"""The engine: takes requests, gives them to a rank's scheduler, and ends each of them exactly once.
+
+A `Job` is live from `submit` until `_close`, which is the only place where it leaves the table, gives its pages back,
+and gets its entry in the finish log. A client that leaves aborts its job at once (SGLang notices within about 4 s).
+
+In PD the prefill leg waits in its room until decode calls, runs, and lets the transfer time pass; the decode leg gets
+its pages, calls, and joins the batch when the call is answered. When one leg ends badly the other is told.
+
+Bounds: live jobs by `max_queued` per rank on top of what runs (PD engines do not refuse for queue depth; there the
+number of connections is the bound); the finish log keeps the newest `FINISHED_MAX`.
+"""
+
+import asyncio
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from warmroute_backend.engine import prompt, text
+from warmroute_backend.engine.ask import Ask
+from warmroute_backend.engine.bootstrap import Call, Handover, Meet, Rooms
+from warmroute_backend.engine.errors import Refusal
+from warmroute_backend.engine.http1 import Exchange
+from warmroute_backend.engine.job import Job
+from warmroute_backend.engine.model import Costs, Phase, Role, Scheduler, Work
+from warmroute_backend.engine.pace import Pacer, VirtualClock
+from warmroute_backend.engine.reply import reply_to
+
+FINISHED_MAX = 20_000
+DEFAULT_BOOTSTRAP_PORT = 8998
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What an engine is started with. `kv_tokens` is per data-parallel rank."""
+
+    role: Role = "aggregated"
+    engine_id: str = "engine"
+    models: tuple[str, ...] = ("model",)
+    page_size: int = 64
+    kv_tokens: int = 600_000
+    context_length: int = 200_000
+    dp_size: int = 1
+    speed: float = 1.0
+    seed: int = 1
+    max_running: int = 256
+    max_queued: int = 4096
+    bootstrap_timeout_s: float = 30.0
+    costs: Costs = field(default_factory=Costs)
+
+
+class Engine:
+    """All ranks of one engine process."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.started_at = time.time()
+        self.draining = False
+        self.emptied = asyncio.Event()
+        self.clock = VirtualClock(settings.speed)
+        self.pacers = [self._pacer() for _ in range(settings.dp_size)]
+        self.jobs: dict[str, Job] = {}
+        self.finished: deque[dict[str, Any]] = deque(maxlen=FINISHED_MAX)
+        self.finished_total = 0
+        self.aborted_total = 0
+        self.ttft_sum_s = 0.0
+        self.ttft_count = 0
+        self.rooms = Rooms(settings.bootstrap_timeout_s, self._met, self._fail)
+        self._decode_rooms: set[int] = set()
+        self._next_rank = 0
+
+    def _pacer(self) -> Pacer:
+        settings = self.settings
+        scheduler = Scheduler(
+            role=settings.role,
+            kv_tokens=settings.kv_tokens,
+            page_size=settings.page_size,
+            max_running=max(1, settings.max_running // settings.dp_size),
+            costs=settings.costs,
+        )
+        return Pacer(scheduler, self.clock, self._on_token)
+
+    @property
+    def schedulers(self) -> list[Scheduler]:
+        return [pacer.scheduler for pacer in self.pacers]
+
+    @property
+    def max_input_tokens(self) -> int:
+        """The longest prompt that can be served at all."""
+        return min(self.settings.context_length, self.settings.kv_tokens) - 1
+
+    # --- requests ------------------------------------------------------------------------------------------------
+
+    def submit(self, ask: Ask, exchange: Exchange) -> None:
+        """Accept a request, or raise `Refusal`."""
+        if ask.rid in self.jobs:
+            raise Refusal(400, f"Duplicate request ID detected: {ask.rid}")
+        self._check_room(ask)
+        rank = self._rank(ask)
+        job = self._job(ask, rank)
+        job.reply = reply_to(job, exchange)
+        pacer = self.pacers[rank]
+        if self.settings.role == "aggregated" and len(pacer.scheduler.waiting) >= self.settings.max_queued:
+            job.reply.fail(Refusal(503, "The request queue is full."))
+            return
+        self.jobs[ask.rid] = job
+        self.emptied.clear()
+        exchange.on_leave = lambda: self._abort(job, tell=False)
+        if self.settings.role == "prefill":
+            self.rooms.offer(job.room, job)
+            return
+        now_s = self.clock.now_s()
+        pacer.scheduler.add(job.work, now_s)
+        if self.settings.role == "decode":
+            self._decode_rooms.add(job.room)
+            self._grant(pacer, now_s)
+        else:
+            pacer.wake()
+
+    def abort(self, prefix: str, *, everything: bool) -> int:
+        """Abort every job whose rid starts with `prefix`, as SGLang's scheduler matches. Returns how many."""
+        if not everything and not prefix:
+            return 0
+        hit = [job for rid, job in self.jobs.items() if everything or rid.startswith(prefix)]
+        for job in hit:
+            self._abort(job, tell=True)
+        return len(hit)
+
+    def flush(self) -> bool:
+        """Empty the caches, unless something is live."""
+        if self.jobs or not all(scheduler.idle() for scheduler in self.schedulers):
+            return False
+        for scheduler in self.schedulers:
+            scheduler.cache.flush()
+        return True
+
+    # --- acceptance ----------------------------------------------------------------------------------------------
+
+    def _check_room(self, ask: Ask) -> None:
+        role, room = self.settings.role, ask.room
+        if role == "aggregated":
+            return
+        if room is None:
+            raise Refusal(400, "Disaggregated request received without bootstrap room id", param="bootstrap_room")
+        if room <= 0:
+            raise Refusal(400, f"bootstrap_room must be positive, got {room}", param="bootstrap_room")
+        if role == "prefill":
+            self.rooms.check(room)
+            return
+        if ask.bootstrap_host is None:
+            raise Refusal(400, "Disaggregated request received without bootstrap host", param="bootstrap_host")
+        if room in self._decode_rooms:
+            raise Refusal(500, f"Duplicate or cancelled bootstrap room {room}")
+
+    def _rank(self, ask: Ask) -> int:
+        size = self.settings.dp_size
+        if ask.dp_rank is not None:
+            if not 0 <= ask.dp_rank < size:
+                raise Refusal(400, f"data-parallel rank {ask.dp_rank} is out of range [0, {size})")
+            return ask.dp_rank
+        if self.settings.role == "prefill" and ask.room is not None:
+            return ask.room % size
+        rank, self._next_rank = self._next_rank, (self._next_rank + 1) % size
+        return rank
+
+    def _job(self, ask: Ask, rank: int) -> Job:
+        settings = self.settings
+        prompt_tokens = max(1, prompt.tokens(ask.rendered))
+        limit = self._output_limit(ask, prompt_tokens)
+        answers = [
+            text.answer(
+                text.seed_digest(settings.seed, ask.rendered, choice),
+                limit=limit,
+                script=ask.script,
+                stops=ask.stops,
+                thinking=ask.thinking,
+                ignore_eos=ask.ignore_eos,
+            )
+            for choice in range(ask.n)
+        ]
+        output_tokens = max(len(answer.pieces) for answer in answers)
+        if not self.schedulers[rank].fits(prompt_tokens, output_tokens, ask.n):
+            raise Refusal(
+                400,
+                f"Input length ({prompt_tokens} tokens) and output exceed the maximum allowed length "
+                f"({settings.kv_tokens} tokens). Use a shorter input or fewer choices.",
+            )
+        keys: list[int] = []
+        if settings.role != "decode":
+            kept = answers[0].rendered() if settings.role == "aggregated" and ask.n == 1 else b""
+            keys = prompt.page_keys(ask.rendered + kept, settings.page_size, ask.namespace)
+        work = Work(prompt_tokens, output_tokens, keys, width=ask.n)
+        job = Job(ask=ask, model=ask.model or settings.models[0], dp_rank=rank, answers=answers, work=work)
+        if settings.role != "prefill":
+            job.fault_at = ask.script.error_after_tokens
+        work.owner = job
+        return job
+
+    def _output_limit(self, ask: Ask, prompt_tokens: int) -> int:
+        context = self.settings.context_length
+        if prompt_tokens >= context:
+            message = (
+                f"The input ({prompt_tokens} tokens) is longer than the model's context length ({context} tokens)."
+            )
+            raise Refusal(400, message)
+        if ask.max_tokens is not None and prompt_tokens + ask.max_tokens > context:
+            total = prompt_tokens + ask.max_tokens
+            raise Refusal(
+                400,
+                f"Requested token count exceeds the model's maximum context length of {context} tokens. You requested "
+                f"a total of {total} tokens: {prompt_tokens} tokens from the input messages and {ask.max_tokens} "
+                "tokens for the completion. Please reduce the number of tokens in the input messages or the "
+                "completion to fit within the limit.",
+            )
+        if self.settings.role == "prefill":
+            return 1
+        return ask.max_tokens if ask.max_tokens is not None else context - prompt_tokens
+
+    # --- progress ------------------------------------------------------------------------------------------------
+
+    def _on_token(self, work: Work) -> None:
+        job: Job = work.owner
+        if work.phase is Phase.TRANSFER:
+            transfer_s = self.settings.costs.transfer_s(work.prompt_tokens)
+            delay_s = self.clock.wall_s(transfer_s)
+            asyncio.get_running_loop().call_later(delay_s, self._transferred, job, transfer_s)
+            return
+        if work.generated == job.fault_at:
+            self._fail(job, Refusal(500, "The script of this request asked for an error."))
+            return
+        job.reply.token()
+        if work.phase is Phase.DONE:
+            job.reply.finish()
+            self._close(job, job.answers[0].finish_reason)
+
+    def _transferred(self, job: Job, transfer_s: float) -> None:
+        """Prefill: the KV is with decode, so both calls can be answered."""
+        if self.jobs.get(job.rid) is not job:
+            return
+        handover = Handover(job.work.cached_tokens, job.ttft_s() or 0.0, transfer_s)
+        self.rooms.hand_over(job.room, handover)
+        job.reply.token()
+        job.reply.finish()
+        self.pacers[job.dp_rank].scheduler.release(job.work)
+        self._close(job, job.answers[0].finish_reason)
+
+    def _met(self, job: Job, meet: Meet) -> None:
+        """Prefill: the decode side has come; queue the prompt."""
+        expected = meet.prefill_dp_rank
+        if expected is None and job.ask.room is not None:
+            expected = job.ask.room % self.settings.dp_size
+        if expected != job.dp_rank:
+            self._fail(job, Refusal(500, f"follow_bootstrap_room conflict: rank {job.dp_rank} is not {expected}"))
+        elif meet.prompt_tokens != job.work.prompt_tokens:
+            self._fail(job, Refusal(500, "bootstrap_room mismatch: the two legs have different prompts"))
+        else:
+            pacer = self.pacers[job.dp_rank]
+            pacer.scheduler.add(job.work, self.clock.now_s())
+            pacer.wake()
+
+    def _grant(self, pacer: Pacer, now_s: float) -> None:
+        """Decode: those who have their pages now call their prefill engine."""
+        for work in pacer.scheduler.allocate(now_s):
+            job: Job = work.owner
+            ask = job.ask
+            job.link = Call(
+                ask.bootstrap_host or "",
+                ask.bootstrap_port or DEFAULT_BOOTSTRAP_PORT,
+                job.room,
+                Meet(ask.rid, work.prompt_tokens, ask.prefill_dp_rank),
+                partial(self._got, job),
+            )
+
+    def _got(self, job: Job, handover: Handover | None, problem: str) -> None:
+        """Decode: the call has ended."""
+        job.link = None
+        if handover is None:
+            self._fail(job, Refusal(500, f"Decode transfer failed for room {job.ask.room}: {problem}"))
+            return
+        job.prefill_ttft_s = handover.ttft_s + handover.transfer_s
+        pacer = self.pacers[job.dp_rank]
+        pacer.scheduler.deliver(job.work, handover.cached_tokens, self.clock.now_s())
+        pacer.wake()
+
+    # --- endings -------------------------------------------------------------------------------------------------
+
+    def _abort(self, job: Job, *, tell: bool) -> None:
+        if tell:
+            job.reply.abort()
+        self._close(job, "abort", problem="aborted")
+
+    def _fail(self, job: Job, refusal: Refusal) -> None:
+        job.reply.fail(refusal)
+        self._close(job, "abort", problem=refusal.message)
+
+    def _close(self, job: Job, finish_reason: str, problem: str | None = None) -> None:
+        """The one end of a job: out of the table, its pages back, its partner told, its entry written."""
+        if self.jobs.get(job.rid) is not job:
+            return
+        del self.jobs[job.rid]
+        pacer = self.pacers[job.dp_rank]
+        work = job.work
+        entry = self._entry(job, finish_reason, aborted=problem is not None)
+        self.finished.append(entry)
+        self.finished_total += 1
+        self.aborted_total += problem is not None
+        if entry["ttft_virtual_ms"] is not None:
+            self.ttft_count += 1
+            self.ttft_sum_s += entry["ttft_virtual_ms"] / 1000
+        if job.ask.room is not None:
+            self._decode_rooms.discard(job.ask.room)
+            if self.settings.role == "prefill" and problem is not None:
+                self.rooms.fail(job.ask.room, problem)
+        if job.link is not None:
+            job.link.close()
+            job.link = None
+        if not self.jobs:
+            self.emptied.set()
+        pacer.scheduler.abort(work)
+        if self.settings.role == "decode":
+            # Pages that a step freed were free at its end, however late the wall is.
+            self._grant(pacer, pacer.scheduler.clock_s if problem is None else self.clock.now_s())
+        pacer.wake()
+
+    def _entry(self, job: Job, finish_reason: str, *, aborted: bool) -> dict[str, Any]:
+        ttft_s = job.ttft_s()
+        return {
+            "rid": job.rid,
+            "role": self.settings.role,
+            "dp_rank": job.dp_rank,
+            "prompt_tokens": job.work.prompt_tokens,
+            "cached_tokens": job.work.cached_tokens,
+            "completion_tokens": job.completion_tokens(),
+            "finish_reason": finish_reason,
+            "ttft_virtual_ms": None if ttft_s is None else round(ttft_s * 1000, 3),
+            "aborted": aborted,
+        }

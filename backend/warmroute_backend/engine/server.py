@@ -1,0 +1,73 @@
+"""Listens, says so, and stops: the life of an engine process."""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+
+from warmroute_backend.engine.engine import Engine, Settings
+from warmroute_backend.engine.http1 import Exchange, HttpProtocol
+from warmroute_backend.engine.routes import Routes
+
+DRAIN_S = 2.0
+FLUSH_S = 0.02
+BACKLOG = 4096
+
+
+async def serve(settings: Settings, host: str, port: int, bootstrap_port: int) -> None:
+    """Run an engine until SIGTERM or SIGINT, then let live requests end for at most `DRAIN_S`."""
+    loop = asyncio.get_running_loop()
+    engine = Engine(settings)
+    routes = Routes(engine)
+    connections: set[HttpProtocol] = set()
+    servers = [await _listen(routes.handle, connections, host, port)]
+    if settings.role == "prefill":
+        servers.append(await _listen(routes.handle_bootstrap, connections, host, bootstrap_port))
+        routes.bootstrap_port = _port(servers[1])
+    stopped = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopped.set)
+    _announce(f"http://{_url_host(host)}:{_port(servers[0])}", routes.bootstrap_port)
+    await stopped.wait()
+    engine.draining = True
+    for server in servers:
+        server.close()
+    await _drain(engine, connections)
+
+
+async def _drain(engine: Engine, connections: set[HttpProtocol]) -> None:
+    """Wait for live requests, abort what is left, close every connection."""
+    for connection in list(connections):
+        connection.close_if_idle()
+    if engine.jobs:
+        engine.emptied.clear()
+        try:
+            await asyncio.wait_for(engine.emptied.wait(), DRAIN_S)
+        except TimeoutError:
+            engine.abort("", everything=True)
+    await asyncio.sleep(FLUSH_S)
+    for connection in list(connections):
+        connection.abort()
+
+
+async def _listen(
+    handle: Callable[[Exchange], None], connections: set[HttpProtocol], host: str, port: int
+) -> asyncio.Server:
+    loop = asyncio.get_running_loop()
+    return await loop.create_server(lambda: HttpProtocol(handle, connections), host, port, backlog=BACKLOG)
+
+
+def _port(server: asyncio.Server) -> int:
+    return int(server.sockets[0].getsockname()[1])
+
+
+def _url_host(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def _announce(url: str, bootstrap_port: int | None) -> None:
+    line = {"event": "listening", "url": url, "bootstrap_port": bootstrap_port, "pid": os.getpid()}
+    sys.stdout.write(json.dumps(line) + "\n")
+    sys.stdout.flush()

@@ -1,0 +1,184 @@
+"""Replays recorded sessions against a fleet, as the programs that were recorded would have sent them.
+
+Several recordings at once, the turns of each in order: a turn starts when the answer before it has ended. About half
+of the recordings go through the SDK, the others through a stock `openai` client whose `base_url` was swapped. The
+recorded headers are sent as they were, so session signals reach the proxy exactly as each harness sends them; of the
+harnesses that send none, one names its session through the SDK, one is given the SDK's derived key and one leaves it to
+the proxy.
+
+Sessions of the SDK roam between the regions from turn to turn, as laptops and load balancers do; the others stay where
+they began. Where to is drawn from the seed, so both passes of a demo see the same.
+"""
+
+import asyncio
+import contextlib
+import inspect
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import openai
+from openai.resources.chat.completions import AsyncCompletions
+
+import warmroute
+from warmroute.contract import headers
+from warmroute_cli.audit import ClientTurn
+from warmroute_cli.recordings import RecordedRequest, Recording
+
+TURN_TIMEOUT_S = 120.0
+RECEIPT_TIMEOUT_S = 5.0
+RECEIPT_POLL_S = 0.02
+
+THROUGH_SDK = frozenset({"gemini", "mswe", "oc_anthropic", "oc_main", "oc_openai", "oc_subagent"})
+"""Recordings that the SDK sends; the others come from a stock client."""
+
+NAMED_SESSIONS = frozenset({"gemini"})
+"""Recordings without a session signal whose session is named through the SDK."""
+
+_CREATE_FIELDS = frozenset(inspect.signature(AsyncCompletions.create).parameters) - {"self"}
+
+
+class BadAnswerError(Exception):
+    """An answer that is no complete chat completion."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where turns go: the regions' base urls and the key for them."""
+
+    base_urls: Mapping[str, str]
+    api_key: str
+    seed: int
+
+
+def ingresses(recording: str, turns: int, regions: Sequence[str], seed: int, *, roams: bool) -> list[str]:
+    """The region that each turn of a recording enters through."""
+    draw = random.Random(f"{seed}:{recording}")  # noqa: S311 (a reproducible plan, not a secret)
+    if not roams:
+        return [draw.choice(regions)] * turns
+    return [draw.choice(regions) for _ in range(turns)]
+
+
+async def drive(
+    recordings: Sequence[Recording], target: Target, sessions: int, on_turn: Callable[[ClientTurn], None]
+) -> list[ClientTurn]:
+    """Replay all recordings, at most `sessions` at once; the turns as the clients saw them, in order of arrival."""
+    turns: list[ClientTurn] = []
+    places = asyncio.Semaphore(sessions)
+
+    def keep(turn: ClientTurn) -> None:
+        turns.append(turn)
+        on_turn(turn)
+
+    async with contextlib.AsyncExitStack() as stack:
+        stock = await _clients(stack, openai.AsyncOpenAI, target)
+        sdk = await _clients(stack, warmroute.AsyncOpenAI, target)
+        async with asyncio.TaskGroup() as group:
+            for recording in recordings:
+                clients = sdk if recording.name in THROUGH_SDK else stock
+                group.create_task(_replay(recording, clients, target, places, keep))
+    return sorted(turns, key=lambda turn: turn.started_at)
+
+
+async def _clients(
+    stack: contextlib.AsyncExitStack, kind: type[openai.AsyncOpenAI], target: Target
+) -> dict[str, openai.AsyncOpenAI]:
+    """One client a region; they share connections, and through the SDK the home of each session."""
+    regions = list(target.base_urls)
+    first = await stack.enter_async_context(
+        kind(base_url=target.base_urls[regions[0]], api_key=target.api_key, max_retries=0, timeout=TURN_TIMEOUT_S)
+    )
+    return {region: first.with_options(base_url=target.base_urls[region]) for region in regions}
+
+
+async def _replay(
+    recording: Recording,
+    clients: Mapping[str, openai.AsyncOpenAI],
+    target: Target,
+    places: asyncio.Semaphore,
+    keep: Callable[[ClientTurn], None],
+) -> None:
+    sdk = recording.name in THROUGH_SDK
+    plan = ingresses(recording.name, len(recording.requests), list(clients), target.seed, roams=sdk)
+    named = (
+        warmroute.session(f"demo-{recording.name}") if recording.name in NAMED_SESSIONS else contextlib.nullcontext()
+    )
+    async with places:
+        with named:
+            for request, ingress in zip(recording.requests, plan, strict=True):
+                started_at = time.time()
+                receipt_id = usage = error = None
+                try:
+                    receipt_id, usage = await _turn(clients[ingress], request)
+                except (openai.OpenAIError, BadAnswerError) as problem:
+                    error = f"{type(problem).__name__}: {problem}"
+                keep(
+                    ClientTurn(
+                        recording.name,
+                        recording.harness,
+                        request.n,
+                        request.turn,
+                        "sdk" if sdk else "base_url",
+                        ingress,
+                        started_at,
+                        time.time(),
+                        receipt_id,
+                        usage,
+                        error,
+                    )
+                )
+
+
+def _session(recording: Recording) -> contextlib.AbstractContextManager[object]:
+    named = recording.name in NAMED_SESSIONS
+    return warmroute.session(f"demo-{recording.name}") if named else contextlib.nullcontext()
+
+
+async def _turn(client: openai.AsyncOpenAI, request: RecordedRequest) -> tuple[str | None, dict[str, Any] | None]:
+    """Send one request and read its answer to the end: the receipt's id and the usage with the receipt."""
+    known = {name: value for name, value in request.body.items() if name in _CREATE_FIELDS}
+    unknown = {name: value for name, value in request.body.items() if name not in _CREATE_FIELDS}
+    response = await client.chat.completions.with_raw_response.create(
+        **known, extra_headers=request.headers, extra_body=unknown or None
+    )
+    receipt_id = response.headers.get(headers.RECEIPT)
+    answer: Any = response.parse()
+    usage = await _stream_usage(answer) if request.body.get("stream") else _answer_usage(answer)
+    if usage is None and receipt_id:
+        usage = await _fetched_usage(client, receipt_id)
+    return receipt_id, usage
+
+
+def _answer_usage(answer: Any) -> dict[str, Any] | None:
+    if not answer.choices or answer.choices[0].finish_reason is None:
+        raise BadAnswerError("the answer has no finished choice")
+    return _plain(answer.usage)
+
+
+async def _stream_usage(stream: Any) -> dict[str, Any] | None:
+    finished, usage = False, None
+    async for chunk in stream:
+        usage = chunk.usage or usage
+        finished = finished or any(choice.finish_reason for choice in chunk.choices)
+    if not finished:
+        raise BadAnswerError("the stream ended without a finish reason")
+    return _plain(usage)
+
+
+def _plain(usage: Any) -> dict[str, Any] | None:
+    return None if usage is None else usage.to_dict(mode="json")
+
+
+async def _fetched_usage(client: openai.AsyncOpenAI, receipt_id: str) -> dict[str, Any] | None:
+    """The usage of a stream that did not ask for it, from the proxy; it is settled before the stream ends."""
+    deadline_s = time.monotonic() + RECEIPT_TIMEOUT_S
+    while True:
+        answer: Any = await client.get(f"/usage/receipts/{receipt_id}", cast_to=object)
+        if answer.get("state") != "open":
+            usage: dict[str, Any] | None = answer.get("usage")
+            return usage
+        if time.monotonic() > deadline_s:
+            return None
+        await asyncio.sleep(RECEIPT_POLL_S)

@@ -1,0 +1,221 @@
+"""The embedded fleet as real processes: two regions with engines and a proxy each, and a delay between them.
+
+Each region has a prefill engine, two decode engines and an aggregated one. Everything listens on a port that the
+system assigns, so the order of a start is given by who must know whose address: engines and the relay first, side by
+side; then the proxies, whose configuration (`fleet.toml`, rendered) names them; then the relay learns where the proxies
+are. However a `with Fleet(...)` block ends, all processes are gone when it is left.
+"""
+
+import json
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+from string import Template
+from types import TracebackType
+from typing import Any, Literal
+
+from warmroute_cli import state
+from warmroute_cli.processes import POLL_S, Child, FleetError, stop_all
+
+REGIONS = ("east", "west")
+ENGINES = (("p0", "prefill"), ("d0", "decode"), ("d1", "decode"), ("a0", "aggregated"))
+MODELS = ("kimi-k2.5", "claude-sonnet-4-5", "gpt-5.1", "gpt-5.1-codex", "gemini-2.5-pro", "m")
+PAGE_SIZE = 64
+KV_TOKENS = 600_000
+CONTEXT_TOKENS = 200_000
+START_TIMEOUT_S = 30.0
+STOP_GRACE_S = 5.0
+HTTP_TIMEOUT_S = 10.0
+
+Policy = Literal["cost", "round_robin"]
+
+
+@dataclass(frozen=True, slots=True)
+class FleetOptions:
+    """What can be chosen about a fleet."""
+
+    policy: Policy = "cost"
+    speed: float = 1.0  # virtual seconds of the engines per second
+    seed: int = 1
+    delay_ms: float = 15.0  # one way, between the regions
+
+    @property
+    def rtt_ms(self) -> float:
+        """There and back between the regions."""
+        return 2 * self.delay_ms
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """A running engine."""
+
+    id: str
+    region: str
+    role: str
+    url: str
+    bootstrap_port: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Proxy:
+    """A running proxy."""
+
+    region: str
+    url: str
+    admin_url: str
+    state_dir: Path
+
+    @property
+    def base_url(self) -> str:
+        """What an OpenAI client takes."""
+        return f"{self.url}/v1"
+
+
+@dataclass
+class Fleet:
+    """A fleet in `run_dir` (logs, rendered configuration, ledgers); secret and key are those of `state_dir`."""
+
+    state_dir: Path
+    run_dir: Path
+    options: FleetOptions
+    engines: list[Engine] = field(default_factory=list)
+    proxies: dict[str, Proxy] = field(default_factory=dict)
+    _children: list[Child] = field(default_factory=list)
+    _proxy_children: list[Child] = field(default_factory=list)
+
+    @property
+    def api_key(self) -> str:
+        """The key of the tenant `demo`."""
+        return state.api_key(self.state_dir)
+
+    def __enter__(self) -> "Fleet":
+        try:
+            self._start()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Stop everything that still runs, proxies first: they settle what is open while engines still answer."""
+        self.stop_proxies()
+        stop_all(self._children, STOP_GRACE_S)
+        self._children.clear()
+
+    def stop_proxies(self) -> None:
+        """Stop the proxies; afterwards their ledgers are complete."""
+        stop_all(self._proxy_children, STOP_GRACE_S)
+        self._proxy_children.clear()
+
+    def ended(self) -> list[str]:
+        """Names of processes that ended though nobody stopped them."""
+        return [child.name for child in (*self._children, *self._proxy_children) if not child.running()]
+
+    def finished(self) -> list[dict[str, Any]]:
+        """The engines' own logs of finished requests, each entry with the id of its engine."""
+        return [
+            {"engine": engine.id, **entry}
+            for engine in self.engines
+            for entry in get_json(f"{engine.url}/engine/finished")["finished"]
+        ]
+
+    def _start(self) -> None:
+        deadline_s = time.monotonic() + START_TIMEOUT_S
+        self.run_dir.mkdir(parents=True, exist_ok=True)
+        relay = self._spawn("relay", _relay_command(self.options.delay_ms))
+        started = [
+            (region, name, role, self._spawn(f"{region}-{name}", _engine_command(region, name, role, self.options)))
+            for region in REGIONS
+            for name, role in ENGINES
+        ]
+        for region, name, role, child in started:
+            line = child.listening(deadline_s)
+            self.engines.append(Engine(f"{region}-{name}", region, role, line["url"], line.get("bootstrap_port")))
+        relay_urls = relay.listening(deadline_s)["urls"]
+        proxies = [(region, self._spawn_proxy(region, relay_urls)) for region in REGIONS]
+        for region, child in proxies:
+            line = child.listening(deadline_s)
+            self.proxies[region] = Proxy(region, line["url"], line["admin_url"], self.run_dir / region)
+        relay.tell({region: proxy.url for region, proxy in self.proxies.items()})
+        for proxy in self.proxies.values():
+            wait_ready(proxy.url, deadline_s)
+
+    def _spawn(self, name: str, command: Sequence[str]) -> Child:
+        child = Child(name, command, self.run_dir)
+        self._children.append(child)
+        return child
+
+    def _spawn_proxy(self, region: str, relay_urls: dict[str, str]) -> Child:
+        config = self.run_dir / f"{region}.toml"
+        config.write_text(self._config(region, relay_urls), encoding="utf-8")
+        name = f"{region}-proxy"
+        command = [sys.executable, "-m", "warmroute_cli.main", "proxy", "--config", str(config)]
+        child = Child(name, command, self.run_dir)
+        self._proxy_children.append(child)
+        return child
+
+    def _config(self, region: str, relay_urls: dict[str, str]) -> str:
+        values: dict[str, Any] = {
+            "region": region,
+            "policy": self.options.policy,
+            "state_dir": str(self.run_dir / region),
+            "secret_file": str(state.secret_file(self.state_dir)),
+            "key_sha256": state.key_sha256(self.api_key),
+        }
+        for other in REGIONS:
+            values[f"{other}_proxy_url"] = "" if other == region else relay_urls[other]
+            values[f"{other}_rtt_ms"] = 0 if other == region else self.options.rtt_ms
+        for engine in self.engines:
+            prefix = engine.id.replace("-", "_")
+            values[f"{prefix}_url"] = engine.url
+            values[f"{prefix}_bootstrap_port"] = engine.bootstrap_port
+        return render(values)
+
+
+def render(values: dict[str, Any]) -> str:
+    """The template with its values filled in; a JSON string or number is one of TOML too."""
+    template = (resources.files("warmroute_cli") / "fleet.toml").read_text(encoding="utf-8")
+    return Template(template).substitute(
+        {name: json.dumps(value, ensure_ascii=False) for name, value in values.items()}
+    )
+
+
+def wait_ready(url: str, deadline_s: float) -> None:
+    """Wait until a proxy says that it can serve."""
+    while True:
+        try:
+            with urllib.request.urlopen(f"{url}/ready", timeout=HTTP_TIMEOUT_S):  # noqa: S310 (our own process)
+                return
+        except (urllib.error.URLError, OSError) as error:
+            if time.monotonic() > deadline_s:
+                raise FleetError(f"the proxy at {url} does not become ready: {error}") from None
+        time.sleep(POLL_S)
+
+
+def get_json(url: str) -> Any:
+    """The JSON that a process of the fleet answers."""
+    with urllib.request.urlopen(url, timeout=HTTP_TIMEOUT_S) as response:  # noqa: S310 (our own process)
+        return json.load(response)
+
+
+def _relay_command(delay_ms: float) -> list[str]:
+    links = [word for region in REGIONS for word in ("--link", region)]
+    return [sys.executable, "-m", "warmroute_cli.wan", "--delay-ms", str(delay_ms), *links]
+
+
+def _engine_command(region: str, name: str, role: str, options: FleetOptions) -> list[str]:
+    command = [sys.executable, "-m", "warmroute_backend.engine", "--role", role, "--engine-id", f"{region}-{name}"]
+    command += ["--host", "127.0.0.1", "--port", "0", "--bootstrap-port", "0", "--dp-size", "1"]
+    command += ["--page-size", str(PAGE_SIZE), "--kv-tokens", str(KV_TOKENS), "--context-length", str(CONTEXT_TOKENS)]
+    command += ["--speed", str(options.speed), "--seed", str(options.seed)]
+    return command + [word for model in MODELS for word in ("--model", model)]

@@ -1,0 +1,122 @@
+"""The `warmroute` command: `demo`, `up`, `proxy`, `key`.
+
+Each subcommand imports what it needs when it is chosen, so that `warmroute proxy` starts without an OpenAI client and
+`warmroute --version` without anything. Exit codes: 0 done, 1 done but not as it must be, 2 not done: a wrong command
+line or configuration, or a process that did not start.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from warmroute import __version__
+
+DEFAULT_STATE_DIR = Path(".warmroute")
+DEMO_SPEED = 25.0
+HARNESSES = ("aider", "claude-code", "codex", "gemini", "mini-swe-agent", "opencode")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a subcommand."""
+    arguments = parser().parse_args(argv)
+    try:
+        code: int = arguments.run(arguments)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    return code
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    found = argparse.ArgumentParser(prog="warmroute", description="Turns of agents land where their cache is warm.")
+    found.add_argument("--version", action="version", version=f"warmroute {__version__}")
+    commands = found.add_subparsers(required=True, metavar="COMMAND")
+
+    demo = commands.add_parser("demo", help="replay recorded agent sessions on an embedded fleet and audit the result")
+    demo.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
+    demo.add_argument("--speed", type=_positive, default=DEMO_SPEED, help="virtual seconds a second (%(default)g)")
+    demo.add_argument("--seed", type=int, default=1, help="of ingress and engines (%(default)d)")
+    demo.add_argument("--sessions", type=_count, default=6, metavar="N", help="sessions at once (%(default)d)")
+    demo.add_argument("--harness", nargs="+", choices=HARNESSES, default=(), help="replay only these")
+    _add_state_dir(demo)
+    demo.set_defaults(run=_demo)
+
+    up = commands.add_parser("up", help="start the embedded fleet and stay")
+    up.add_argument("--speed", type=_positive, default=1.0, help="virtual seconds a second (%(default)g)")
+    _add_state_dir(up)
+    up.set_defaults(run=_up)
+
+    proxy = commands.add_parser("proxy", help="run one proxy")
+    proxy.add_argument("--config", required=True, metavar="FILE", help="its TOML file")
+    proxy.add_argument("--check", action="store_true", help="say what is wrong with the file, and end")
+    proxy.set_defaults(run=_proxy)
+
+    key = commands.add_parser("key", help="make an API key, and the line for the configuration")
+    key.set_defaults(run=_key)
+    return found
+
+
+def _add_state_dir(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--state-dir", type=Path, default=DEFAULT_STATE_DIR, metavar="DIR", help="secret, key, logs (%(default)s)"
+    )
+
+
+def _positive(text: str) -> float:
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is not a number above 0")
+    return value
+
+
+def _count(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a number above 0")
+    return value
+
+
+def _demo(arguments: argparse.Namespace) -> int:
+    from warmroute_cli import demo
+    from warmroute_cli.processes import FleetError
+
+    try:
+        return demo.run(arguments)
+    except FleetError as error:
+        return _failed(error)
+
+
+def _up(arguments: argparse.Namespace) -> int:
+    from warmroute_cli import up
+    from warmroute_cli.processes import FleetError
+
+    try:
+        return up.run(arguments)
+    except FleetError as error:
+        return _failed(error)
+
+
+def _proxy(arguments: argparse.Namespace) -> int:
+    from warmroute_proxy.server.main import serve
+
+    return serve(arguments.config, arguments.check)
+
+
+def _key(_arguments: argparse.Namespace) -> int:
+    from warmroute_cli.state import key_sha256, new_api_key
+
+    key = new_api_key()
+    print(f"API key, shown once:\n  {key}")
+    print(f'for the [[tenant]] in the configuration:\n  key_sha256 = ["{key_sha256(key)}"]')
+    return 0
+
+
+def _failed(error: Exception) -> int:
+    print(f"warmroute: {error}", file=sys.stderr)
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

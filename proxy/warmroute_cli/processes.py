@@ -1,0 +1,109 @@
+"""Child processes that say on their first line of output where they listen.
+
+Output goes to files, so that no child ever blocks on a pipe that nobody reads, and so that the reason of a failed
+start can be shown. Children run in sessions of their own: Ctrl-C reaches the launcher alone, which then stops them in
+its own order.
+"""
+
+import contextlib
+import json
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+POLL_S = 0.01
+LOG_LINES_SHOWN = 5
+
+
+class FleetError(Exception):
+    """Something that the fleet needs did not start or answer; the message is for the person at the terminal."""
+
+
+class Child:
+    """A started process with its log files."""
+
+    def __init__(self, name: str, command: Sequence[str], log_dir: Path) -> None:
+        self.name = name
+        self._out = log_dir / f"{name}.out"
+        self._log = log_dir / f"{name}.log"
+        with self._out.open("wb") as out, self._log.open("wb") as log:
+            self._process = subprocess.Popen(  # noqa: S603 (our own command lines)
+                command, stdin=subprocess.PIPE, stdout=out, stderr=log, start_new_session=True
+            )
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    def listening(self, deadline_s: float) -> dict[str, Any]:
+        """What it printed once it listened; waits until `deadline_s` on the monotonic clock."""
+        while True:
+            line, _, _ = self._out.read_bytes().partition(b"\n")
+            if line.startswith(b"{") and line.endswith(b"}"):
+                found: dict[str, Any] = json.loads(line)
+                return found
+            if self._process.poll() is not None:
+                raise FleetError(f"{self.name} ended with status {self._process.returncode}{self._last_words()}")
+            if time.monotonic() > deadline_s:
+                raise FleetError(f"{self.name} did not listen in time{self._last_words()}")
+            time.sleep(POLL_S)
+
+    def tell(self, message: dict[str, Any]) -> None:
+        """Write one JSON line to its standard input."""
+        pipe = self._process.stdin
+        if pipe is not None:
+            pipe.write(json.dumps(message).encode() + b"\n")
+            pipe.flush()
+
+    def running(self) -> bool:
+        """Whether it has not ended."""
+        return self._process.poll() is None
+
+    def ask_to_stop(self) -> None:
+        """Close its input and send SIGTERM, where it still runs."""
+        if self._process.stdin is not None:
+            with contextlib.suppress(OSError):
+                self._process.stdin.close()
+        if self.running():
+            self._process.terminate()
+
+    def wait_or_kill(self, deadline_s: float) -> None:
+        """Wait for its end until `deadline_s`, then kill it."""
+        try:
+            self._process.wait(max(0.0, deadline_s - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def _last_words(self) -> str:
+        lines = self._log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-LOG_LINES_SHOWN:]
+        return f" (log: {self._log})" + "".join(f"\n    {line}" for line in lines)
+
+
+def stop_all(children: Sequence[Child], grace_s: float) -> None:
+    """Stop all of them side by side: SIGTERM first, SIGKILL for those that outstay `grace_s`."""
+    for child in children:
+        child.ask_to_stop()
+    deadline_s = time.monotonic() + grace_s
+    for child in children:
+        child.wait_or_kill(deadline_s)
+
+
+@contextlib.contextmanager
+def stopping_on_signals() -> Iterator[None]:
+    """SIGTERM and SIGHUP unwind the stack as Ctrl-C does, so that children are stopped on the way out."""
+
+    def interrupt(_signal: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    previous = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)

@@ -1,0 +1,61 @@
+"""What a fleet keeps across restarts: its secret and the key of its one tenant, in files only the owner can read."""
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+
+from warmroute_cli.processes import FleetError
+
+
+def new_api_key() -> str:
+    """A fresh API key."""
+    return "wr-" + secrets.token_hex(16)
+
+
+def key_sha256(api_key: str) -> str:
+    """The hash of a key as the configuration keeps it."""
+    return hashlib.sha256(api_key.encode()).hexdigest()
+
+
+@contextlib.contextmanager
+def locked_state(state_dir: Path) -> Iterator[Path]:
+    """The state directory, made and held for one fleet at a time."""
+    try:
+        state_dir.mkdir(parents=True, exist_ok=True)
+        lock = (state_dir / "lock").open("a")
+    except OSError as error:
+        raise FleetError(f"the state directory {state_dir} cannot be used: {error.strerror}") from None
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise FleetError(f"another fleet runs in {state_dir}; stop it or choose another --state-dir") from None
+        yield state_dir.resolve()
+
+
+def secret_file(state_dir: Path) -> Path:
+    """The file of the fleet secret, made on first use."""
+    path = state_dir / "secret"
+    kept_text(path, secrets.token_hex(32))
+    return path
+
+
+def api_key(state_dir: Path) -> str:
+    """The tenant's key, made on first use."""
+    return kept_text(state_dir / "api_key", new_api_key())
+
+
+def kept_text(path: Path, fresh: str) -> str:
+    """The text of a file; where there is none, `fresh`, written with mode 0600."""
+    with contextlib.suppress(FileNotFoundError):
+        found = path.read_text(encoding="utf-8").strip()
+        if found:
+            return found
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(fresh + "\n")
+    return fresh

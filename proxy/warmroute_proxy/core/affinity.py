@@ -1,0 +1,73 @@
+"""Where lineages and sessions were last served.
+
+Two bounded maps. Lineage -> its last settled turn: the loss classes compare with it, and its bytes per token are the
+best guess for the next turn. Session -> region: the home of a session whose client does not send the hint back. A
+session with a derived key has no home here: equal prompts share such keys, and a home of theirs would herd.
+
+Which worker of a region a lineage goes to is *not* kept here. The prefix index knows that better: an unknown lineage
+of a known session (a title request, a compaction, a sub-agent) starts from its longest predicted prefix.
+
+Limits: `MAX_ENTRIES` each; the least recently served goes first.
+"""
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+MAX_ENTRIES: Final = 20_000
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class Last:
+    """The last settled turn of a lineage. `None` counts were never reported."""
+
+    workers: tuple[str, ...]
+    region: str
+    prompt_bytes: int
+    prompt_tokens: int | None
+    completion_tokens: int | None
+    cached_tokens: int | None
+    turn: int
+    salt_epoch: int
+
+
+class Affinity:
+    """The two maps."""
+
+    def __init__(self, max_entries: int = MAX_ENTRIES) -> None:
+        self._max_entries = max_entries
+        self._last_by_lineage: OrderedDict[int, Last] = OrderedDict()
+        self._region_by_session: OrderedDict[int, str] = OrderedDict()
+
+    def last(self, lineage: int) -> Last | None:
+        """The last settled turn of a lineage."""
+        return self._last_by_lineage.get(lineage)
+
+    def home(self, session: int) -> str | None:
+        """The region where a session was last served."""
+        return self._region_by_session.get(session)
+
+    def remember(self, lineage: int, last: Last, session: int | None) -> None:
+        """A turn of a lineage was served; `session` is None where it has no home of its own."""
+        _put(self._last_by_lineage, lineage, last, self._max_entries)
+        if session is not None:
+            _put(self._region_by_session, session, last.region, self._max_entries)
+
+    @property
+    def lineages(self) -> int:
+        """Lineages held."""
+        return len(self._last_by_lineage)
+
+    @property
+    def sessions(self) -> int:
+        """Sessions held."""
+        return len(self._region_by_session)
+
+
+def _put(entries: OrderedDict[int, _T], key: int, value: _T, max_entries: int) -> None:
+    entries[key] = value
+    entries.move_to_end(key)
+    if len(entries) > max_entries:
+        entries.popitem(last=False)

@@ -1,0 +1,45 @@
+"""What requests can be placed on: the workers of this region, and the regions next door.
+
+A worker is one data-parallel rank of one engine, because each rank has a prefix cache of its own. A peer region is
+placed on as if it were one worker, `region:<name>`: this proxy knows what it sent there, and nothing else.
+"""
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+Role = Literal["aggregated", "prefill", "decode"]
+
+ANY_MODEL: Final = frozenset({"*"})
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """One rank of one engine of this region."""
+
+    id: str
+    engine: str
+    dp_rank: int
+    role: Role
+    models: frozenset[str] = ANY_MODEL
+
+    def serves(self, model: str) -> bool:
+        """Whether requests for `model` may come here."""
+        return "*" in self.models or model in self.models
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """Another region, as this proxy sees it. `models` is `{"*"}` when its engines are not known here."""
+
+    region: str
+    rtt_s: float
+    models: frozenset[str] = ANY_MODEL
+
+    def serves(self, model: str) -> bool:
+        """Whether requests for `model` may be forwarded there."""
+        return "*" in self.models or model in self.models
+
+
+def peer_id(region: str) -> str:
+    """The id under which a peer region stands among the workers."""
+    return f"region:{region}"

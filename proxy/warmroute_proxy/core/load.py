@@ -1,0 +1,229 @@
+"""What each worker is busy with, and whether it can be used.
+
+Load is counted in tokens, not in requests: prefill tokens still to compute (raised at dispatch by the predicted
+uncached tokens, lowered at the first token) and tokens resident for decoding (the prompt and what was generated).
+That is what this proxy has sent. An engine's own `/v1/loads` shows more when other proxies send to it too: what it
+reports beyond our own count at that moment is added, until the report is `LOADS_FRESH_S` old.
+
+Rates are learned from counters that the engine publishes: prefill seconds per token from its busy time, never from
+latencies, which contain queueing. Each is an exponential average, bounded to what hardware can do. Placement takes
+rates within a fifth of their mean for equal (`level_rates`): noise between like machines must not send all new
+sessions to the one that seems 1 % faster.
+
+The breaker: three failures in a row close a worker to traffic for 2 s, then one trial is let through; each further
+failure doubles the wait up to 30 s, a success resets it.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Final, Literal
+
+PREFILL_S_PER_TOKEN_PRIOR: Final = 1 / 20_000
+PREFILL_S_PER_TOKEN_MIN: Final = 1e-6
+PREFILL_S_PER_TOKEN_MAX: Final = 0.1
+RATE_MIN_TOKENS: Final = 256
+RATE_WEIGHT_TOKENS: Final = 50_000
+"""Tokens of new evidence that weigh as much as all that was learned before."""
+RATE_NOISE: Final = 0.2
+
+BYTES_PER_TOKEN_PRIOR: Final = 4.0
+BYTES_PER_TOKEN_MIN: Final = 0.5
+BYTES_PER_TOKEN_MAX: Final = 32.0
+BYTES_PER_TOKEN_WEIGHT: Final = 0.1
+MAX_MODELS: Final = 1024
+
+LOADS_FRESH_S: Final = 5.0
+BREAKER_FAILURES: Final = 3
+BREAKER_FIRST_WAIT_S: Final = 2.0
+BREAKER_MAX_WAIT_S: Final = 30.0
+
+Health = Literal["up", "draining", "down", "open"]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineLoads:
+    """What an engine says of one rank at `/v1/loads`; `None` where it does not say. Totals only ever grow."""
+
+    running: int | None = None
+    waiting_uncached_tokens: int | None = None
+    used_tokens: int | None = None
+    prefill_uncached_tokens_total: int | None = None
+    prefill_busy_us_total: int | None = None
+
+
+class Breaker:
+    """Closes a worker to traffic after failures in a row."""
+
+    __slots__ = ("failures", "retry_at_s", "trial", "wait_s")
+
+    def __init__(self) -> None:
+        self.failures = 0
+        self.wait_s = BREAKER_FIRST_WAIT_S
+        self.retry_at_s = 0.0
+        self.trial = False
+
+    def allows(self, now_s: float) -> bool:
+        """Whether a request may be sent: always while closed, one trial a wait while open."""
+        return self.failures < BREAKER_FAILURES or now_s >= self.retry_at_s
+
+    def sent(self, now_s: float) -> None:
+        """A request was sent. While open it is the trial: the next one waits."""
+        if self.failures >= BREAKER_FAILURES:
+            self.trial = True
+            self.retry_at_s = now_s + self.wait_s
+
+    def succeeded(self) -> None:
+        """A request was served, or the engine started anew."""
+        self.failures = 0
+        self.wait_s = BREAKER_FIRST_WAIT_S
+        self.trial = False
+
+    def failed(self, now_s: float) -> None:
+        """A request failed by this worker's fault. While open only a trial counts: the rest was sent before."""
+        self.failures += 1
+        if self.failures > BREAKER_FAILURES:
+            if not self.trial:
+                return
+            self.trial = False
+            self.wait_s = min(2 * self.wait_s, BREAKER_MAX_WAIT_S)
+        if self.failures >= BREAKER_FAILURES:
+            self.retry_at_s = now_s + self.wait_s
+
+
+class WorkerLoad:
+    """Load, rate and health of one worker (or of a peer region, for what was forwarded there)."""
+
+    __slots__ = (
+        "_busy_us_total",
+        "_others_prefill_tokens",
+        "_others_resident_tokens",
+        "_others_until_s",
+        "_uncached_total",
+        "breaker",
+        "draining",
+        "learned_s_per_token",
+        "prefill_s_per_token",
+        "prefill_tokens",
+        "resident_tokens",
+        "running",
+        "up",
+    )
+
+    def __init__(self) -> None:
+        self.up = True
+        self.draining = False
+        self.breaker = Breaker()
+        self.running = 0
+        self.prefill_tokens = 0
+        self.resident_tokens = 0
+        self.learned_s_per_token = PREFILL_S_PER_TOKEN_PRIOR
+        self.prefill_s_per_token = PREFILL_S_PER_TOKEN_PRIOR
+        self._others_prefill_tokens = 0
+        self._others_resident_tokens = 0
+        self._others_until_s = 0.0
+        self._uncached_total: int | None = None
+        self._busy_us_total: int | None = None
+
+    def usable(self, now_s: float) -> bool:
+        """Whether new requests may be sent here."""
+        return self.up and not self.draining and self.breaker.allows(now_s)
+
+    def health(self, now_s: float) -> Health:
+        """One word for pages and metrics."""
+        if not self.up:
+            return "down"
+        if self.draining:
+            return "draining"
+        return "up" if self.breaker.allows(now_s) else "open"
+
+    def queue_s(self, now_s: float) -> float:
+        """Seconds of prefill ahead of a new request."""
+        tokens = self.prefill_tokens
+        if now_s < self._others_until_s:
+            tokens += self._others_prefill_tokens
+        return tokens * self.prefill_s_per_token
+
+    def decode_tokens(self, now_s: float) -> int:
+        """Tokens resident for decoding."""
+        return self.resident_tokens + (self._others_resident_tokens if now_s < self._others_until_s else 0)
+
+    def observe(self, loads: EngineLoads, now_s: float) -> None:
+        """Take over what the engine reports: other proxies' load, and its prefill rate."""
+        self._others_prefill_tokens = max(0, (loads.waiting_uncached_tokens or 0) - self.prefill_tokens)
+        self._others_resident_tokens = max(0, (loads.used_tokens or 0) - self.resident_tokens)
+        self._others_until_s = now_s + LOADS_FRESH_S
+        tokens, busy_us = loads.prefill_uncached_tokens_total, loads.prefill_busy_us_total
+        if tokens is None or busy_us is None:
+            return
+        if self._uncached_total is None or self._busy_us_total is None or tokens < self._uncached_total:
+            self._uncached_total, self._busy_us_total = tokens, busy_us  # the first report, or the engine restarted
+        elif tokens - self._uncached_total >= RATE_MIN_TOKENS:
+            self.observe_rate(tokens - self._uncached_total, (busy_us - self._busy_us_total) / 1e6)
+            self._uncached_total, self._busy_us_total = tokens, busy_us
+
+    def observe_rate(self, uncached_tokens: int, busy_s: float) -> None:
+        """Learn the prefill rate from tokens computed and the time that took."""
+        if uncached_tokens <= 0 or busy_s <= 0:
+            return
+        seen = min(max(busy_s / uncached_tokens, PREFILL_S_PER_TOKEN_MIN), PREFILL_S_PER_TOKEN_MAX)
+        weight = uncached_tokens / (uncached_tokens + RATE_WEIGHT_TOKENS)
+        self.learned_s_per_token += weight * (seen - self.learned_s_per_token)
+        self.prefill_s_per_token = self.learned_s_per_token
+
+    def restarted(self) -> None:
+        """The engine started anew: failures and others' load are of the past, what was learned of its speed is not."""
+        self.breaker.succeeded()
+        self._others_until_s = 0.0
+        self._uncached_total = self._busy_us_total = None
+
+    def as_dict(self, now_s: float) -> dict[str, int | float | str]:
+        """What pages and metrics show."""
+        return {
+            "health": self.health(now_s),
+            "running": self.running,
+            "prefill_tokens": self.prefill_tokens,
+            "resident_tokens": self.decode_tokens(now_s),
+            "queue_s": self.queue_s(now_s),
+            "prefill_s_per_token": self.learned_s_per_token,
+            "failures_in_a_row": self.breaker.failures,
+        }
+
+
+def level_rates(loads: Collection[WorkerLoad]) -> None:
+    """Let placement see one rate where learned rates differ by no more than noise."""
+    if not loads:
+        return
+    mean = sum(load.learned_s_per_token for load in loads) / len(loads)
+    for load in loads:
+        differs = abs(load.learned_s_per_token - mean) > RATE_NOISE * mean
+        load.prefill_s_per_token = load.learned_s_per_token if differs else mean
+
+
+def bounded_bytes_per_token(ratio: float) -> float:
+    """The ratio, kept to what tokenizers do."""
+    return min(max(ratio, BYTES_PER_TOKEN_MIN), BYTES_PER_TOKEN_MAX)
+
+
+class BytesPerToken:
+    """Canonical prompt bytes per token of each model, learned from usage. At most `MAX_MODELS`, the oldest goes."""
+
+    def __init__(self) -> None:
+        self._by_model: dict[str, float] = {}
+
+    def of(self, model: str) -> float:
+        """The ratio for a model, the prior before anything was learned."""
+        return self._by_model.get(model, BYTES_PER_TOKEN_PRIOR)
+
+    def observe(self, model: str, prompt_bytes: int, prompt_tokens: int) -> None:
+        """Learn from one prompt that an engine has counted."""
+        if prompt_bytes <= 0 or prompt_tokens <= 0:
+            return
+        seen = bounded_bytes_per_token(prompt_bytes / prompt_tokens)
+        known = self._by_model.get(model)
+        if known is None and len(self._by_model) >= MAX_MODELS:
+            del self._by_model[next(iter(self._by_model))]
+        self._by_model[model] = seen if known is None else known + BYTES_PER_TOKEN_WEIGHT * (seen - known)
+
+    def as_dict(self) -> dict[str, float]:
+        """What was learned, for pages and metrics."""
+        return dict(self._by_model)

@@ -1,0 +1,153 @@
+"""Says why prompt tokens were not cached: every uncached token gets exactly one class of `contract.receipt`.
+
+The prompt is a line of P tokens. The engine found its first C tokens; [C, P) has to be explained. Two more points on
+the line do it:
+
+    0 ------------- C ---------------- R --- K ------------------------------ P
+      cached          reusable, missed   |     text that nobody computed before
+                                         page rounding
+
+K is where known text ends. For a lineage with a previous turn it is that turn's prompt (an exact count), unless the
+index shows that the client rewrote part of it (known text ends clearly earlier: the rest of the old prompt is
+`prefix_changed`) or that the text beyond it is known from somewhere else (K moves out). For a new lineage K is what
+the index knows, and the rest is `cold`. Beyond the previous prompt tokens are `new`; of these the last answer comes
+first, and where prefill and decode are apart it is `not_kept`, because its KV stayed with the decode engine.
+
+R is K cut to what an engine can reuse: whole pages, and never the last token of the prompt. [R, K) is `page_rounding`.
+
+[C, R) should have been cached and was not. A new salt epoch explains all of it. Else one page is still rounding (page
+borders of estimates are off by one), and what lies within the error of an estimate is `unknown`. Else by position: what
+this worker was expected to hold is `evicted`, what only another was expected to hold is `moved`, the rest `unknown`.
+A worker is expected to hold what the index predicts, and what the previous turn computed on it.
+
+Index figures are estimates made from bytes and are off by a few per cent; counts of turns are exact. So differences
+between an estimate and a count mean something only beyond `ESTIMATE_ERROR` of it plus a page, and no class that blames
+a worker or a client (`evicted`, `moved`, `prefix_changed`) is given for less.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+ESTIMATE_ERROR: Final = 0.03
+"""Relative error of token counts that are estimated from bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class LastTurn:
+    """The previous turn of a lineage, as far as losses need it.
+
+    `completion_tokens` are those that a client sends back: the answer without its reasoning. `same_worker`: the worker
+    chosen now computed that prompt (in PD the prefill worker). `salt_changed`: the tenant's salt epoch is another now.
+    """
+
+    prompt_tokens: int
+    completion_tokens: int
+    same_worker: bool
+    salt_changed: bool
+
+
+def classify(
+    *,
+    prompt_tokens: int,
+    cached_tokens: int,
+    page_size: int,
+    known_tokens: int,
+    predicted_cached: int,
+    best_elsewhere: int,
+    last: LastTurn | None,
+    disaggregated: bool,
+    misreported: bool = False,
+    cached_reported: bool = True,
+) -> dict[str, int]:
+    """Loss class -> tokens, summing to `prompt_tokens - cached_tokens`; classes without tokens are left out.
+
+    `known_tokens`, `predicted_cached` and `best_elsewhere` are the index's estimates: the longest prefix known anywhere
+    in the tenant, on the chosen worker, and on the best other worker. `misreported`: the cached count was out of range,
+    so nothing can be said about the rest. `cached_reported`: false where the engine gave no cached count.
+    """
+    prompt, page = max(prompt_tokens, 0), max(page_size, 1)
+    cached = _within(cached_tokens, prompt)
+    if misreported:
+        return {"engine_misreport": prompt - cached} if prompt > cached else {}
+    known = max(_within(known_tokens, prompt), cached)
+    losses: dict[str, int] = {}
+    end = _known_end(prompt, known, page, last)
+    reusable = min(end // page, max(prompt - 1, 0) // page) * page
+
+    if last is None:
+        _add(losses, "cold", max(end, cached), prompt)
+    else:
+        _beyond_known(losses, prompt, max(end, cached), last, disaggregated)
+    _add(losses, "page_rounding", max(reusable, cached), end)
+    if reusable > cached:
+        if not cached_reported:
+            _add(losses, "unknown", cached, reusable)
+        elif last is not None and last.salt_changed:
+            _add(losses, "salt_changed", cached, reusable)
+        else:
+            here = _expected(predicted_cached, last, at_last=True)
+            elsewhere = _expected(best_elsewhere, last, at_last=False)
+            _missed(losses, cached, reusable, here, elsewhere, page)
+    return losses
+
+
+def _known_end(prompt: int, known: int, page: int, last: LastTurn | None) -> int:
+    """K: where the text ends that was computed before."""
+    if last is None:
+        return known
+    previous = _within(last.prompt_tokens, prompt)
+    if last.salt_changed:
+        return previous  # the index's chain starts from the salt: it knows nothing about the old text
+    if abs(known - previous) <= _error(previous, page):
+        return previous
+    return known
+
+
+def _beyond_known(losses: dict[str, int], prompt: int, start: int, last: LastTurn, disaggregated: bool) -> None:
+    previous = _within(last.prompt_tokens, prompt)
+    _add(losses, "prefix_changed", start, previous)
+    start = max(start, previous)
+    answer_end = start
+    if disaggregated:
+        answer_end = max(start, min(previous + max(last.completion_tokens, 0), prompt))
+        _add(losses, "not_kept", start, answer_end)
+    _add(losses, "new", answer_end, prompt)
+
+
+def _missed(losses: dict[str, int], cached: int, reusable: int, here: int, elsewhere: int, page: int) -> None:
+    """Classes for [cached, reusable): it could have been reused and was not."""
+    here, elsewhere = min(here, reusable), min(elsewhere, reusable)
+    missed = reusable - cached
+    if missed <= page:
+        _add(losses, "page_rounding", cached, reusable)
+        return
+    if missed <= _error(reusable, page):
+        _add(losses, "unknown", cached, reusable)
+        return
+    if here - cached <= _error(here, page):
+        here = cached
+    _add(losses, "evicted", cached, here)
+    if elsewhere - here <= _error(elsewhere, page):
+        elsewhere = here
+    _add(losses, "moved", here, elsewhere)
+    _add(losses, "unknown", max(here, elsewhere), reusable)
+
+
+def _expected(estimate: int, last: LastTurn | None, at_last: bool) -> int:
+    """Tokens that a place is expected to hold; `at_last`: the place is the chosen worker, not another."""
+    if last is not None and last.same_worker == at_last:
+        return max(estimate, last.prompt_tokens, 0)
+    return max(estimate, 0)
+
+
+def _error(tokens: int, page: int) -> float:
+    return ESTIMATE_ERROR * tokens + page
+
+
+def _within(tokens: int, prompt: int) -> int:
+    return min(max(tokens, 0), prompt)
+
+
+def _add(losses: dict[str, int], name: str, start: int, end: int) -> None:
+    if end > start:
+        losses[name] = losses.get(name, 0) + end - start

@@ -1,0 +1,153 @@
+"""Merges what the legs of a turn report about tokens into one sound set of numbers.
+
+Engines disagree about usage. A decode engine reports the counts that its prefill engine handed over; an older one
+reports none of them, or more cached tokens than the prompt has; one without cache reporting leaves the field out but
+fills the per-request details. The rules here, in order:
+
+* The decode (or only) leg is believed where it gives a count. The prefill leg fills what is missing: it has counted
+  the same prompt, so its numbers are measured, not guessed.
+* Cached tokens: the reported count when it is above zero, else the larger of the prefill leg's count and the sum of
+  the details. A zero in the report is weak evidence, because engines also write it when they do not count.
+* Afterwards `0 <= cached <= prompt`, and the tiers sum to the cached tokens. What that changed is said:
+  `misreported_tokens` is the distance by which a count was out of range, `estimated` names the numbers that nobody
+  reported. Absent is not zero: such a number stands as 0 (or as the lower bound seen) *and* is named.
+
+A count is an integer from 0 to `MAX_TOKENS`; anything else that JSON can hold is no count. The bound keeps every
+amount of money derived from it inside 64 bits.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+MAX_TOKENS: Final = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Settled token counts of one turn; `estimated` holds names of `contract.receipt.ESTIMATED_FIELDS`."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+    device: int
+    host: int
+    storage: int
+    reasoning_tokens: int | None
+    estimated: tuple[str, ...]
+    misreported_tokens: int
+
+
+NOTHING: Final = Usage(
+    0, 0, 0, 0, 0, 0, None, ("prompt_tokens", "completion_tokens", "cached_tokens", "cached_tiers"), 0
+)
+"""The usage of a turn about which no engine said anything."""
+
+
+def merge_usage(
+    reported: Mapping[str, Any] | None,
+    details: Mapping[str, Any] | None,
+    prefill: Mapping[str, Any] | None,
+    completion_seen: int,
+) -> Usage:
+    """One `Usage` from the reports of a turn, of any shape.
+
+    `reported` is the usage object of the decode or aggregated leg, `details` its `sglext.cached_tokens_details`,
+    `prefill` the usage object of the prefill leg, `completion_seen` a lower bound counted in the stream.
+    """
+    said = reported if isinstance(reported, Mapping) else {}
+    helper = prefill if isinstance(prefill, Mapping) else {}
+    estimated = []
+
+    prompt = _count(said.get("prompt_tokens"))
+    if prompt is None:
+        prompt = _count(helper.get("prompt_tokens"))
+    if prompt is None:
+        estimated.append("prompt_tokens")
+
+    completion = _count(said.get("completion_tokens"))
+    if completion is None:
+        completion = min(max(completion_seen, 0), MAX_TOKENS)
+        estimated.append("completion_tokens")
+
+    tiers = _tiers(details)
+    cached, misreported = _cached(_stated_cached(said), _stated_cached(helper), tiers, prompt)
+    if cached is None or misreported:
+        estimated.append("cached_tokens")
+    device, host, storage, exact = _split(cached or 0, tiers)
+    if cached is None or not exact:
+        estimated.append("cached_tiers")
+    return Usage(
+        prompt or 0,
+        completion,
+        cached or 0,
+        device,
+        host,
+        storage,
+        _reasoning(said),
+        tuple(estimated),
+        misreported,
+    )
+
+
+def _count(value: object) -> int | None:
+    if type(value) is int and 0 <= value <= MAX_TOKENS:
+        return value
+    return None
+
+
+def _stated_cached(usage: Mapping[str, Any]) -> int | None:
+    """The cached count as stated, out of range or not, so that a wrong one can be told from a missing one."""
+    details = usage.get("prompt_tokens_details")
+    value = details.get("cached_tokens") if isinstance(details, Mapping) else None
+    if type(value) is not int:
+        return None
+    return max(-MAX_TOKENS, min(value, MAX_TOKENS))
+
+
+def _cached(
+    stated: int | None, helper: int | None, tiers: tuple[int, int, int] | None, prompt: int | None
+) -> tuple[int | None, int]:
+    """(cached tokens or None where nobody counted them, tokens by which the count was out of range)."""
+    if prompt is None:
+        return None, 0
+    count = stated
+    if stated is None or stated <= 0:
+        others = [value for value in (helper, sum(tiers) if tiers else None) if value is not None and value >= 0]
+        if others:
+            count = max(others) if stated is None else max(stated, *others)
+    if count is None:
+        return None, 0
+    clamped = min(max(count, 0), prompt)
+    return clamped, min(abs(count - clamped), MAX_TOKENS)
+
+
+def _tiers(details: object) -> tuple[int, int, int] | None:
+    """(device, host, storage) of a details object; None when it gives no count at all or a wrong one."""
+    if not isinstance(details, Mapping):
+        return None
+    values = [details.get(name) for name in ("device", "host", "storage")]
+    if all(value is None for value in values):
+        return None
+    counts = [0 if value is None else _count(value) for value in values]
+    device, host, storage = counts
+    if device is None or host is None or storage is None:
+        return None
+    return device, host, storage
+
+
+def _split(cached: int, tiers: tuple[int, int, int] | None) -> tuple[int, int, int, bool]:
+    """(device, host, storage, whether the engine said so); where it did not, device takes the rest."""
+    if tiers is None:
+        return cached, 0, 0, cached == 0
+    if sum(tiers) == cached:
+        return *tiers, True
+    host = min(tiers[1], cached)
+    storage = min(tiers[2], cached - host)
+    return cached - host - storage, host, storage, False
+
+
+def _reasoning(said: Mapping[str, Any]) -> int | None:
+    details = said.get("completion_tokens_details")
+    nested = _count(details.get("reasoning_tokens")) if isinstance(details, Mapping) else None
+    return nested if nested is not None else _count(said.get("reasoning_tokens"))

@@ -1,0 +1,317 @@
+"""One attempt at a turn: one engine, or a prefill and a decode engine at the same time.
+
+The answering leg (aggregated or decode) is the client's answer; the prefill leg is watched, because neither can finish
+without the other. An attempt tells its owner exactly one end:
+
+    content(data)     bytes for the client, any number of times; the first means nothing can be taken back
+    finished()        the answer is complete: `usage`, `details` and, unless streamed, `answer` are there
+    failed(failure)   it is not; the failure says whose fault, which refusal, and whether another attempt may help
+
+Whose fault: the leg that failed first is charged, not its partner. A decode engine that loses its prefill answers 5xx
+a moment before or after the prefill connection breaks, so a decode failure waits that moment for the other's news.
+"""
+
+import asyncio
+from typing import Any, Final, NamedTuple, Protocol
+
+import msgspec
+
+from warmroute_proxy.core.fleet import Worker
+from warmroute_proxy.core.placement import Decision
+from warmroute_proxy.server.body import Body
+from warmroute_proxy.server.dispatch import EngineBodies
+from warmroute_proxy.server.engines import Engines
+from warmroute_proxy.server.errors import Refusal, refusal_from_engine, status_of_engine_error
+from warmroute_proxy.server.sse import Scanner
+from warmroute_proxy.server.upstream import Leg
+
+PARTNER_NEWS_S: Final = 0.1
+TRAILER_S: Final = 2.0  # after an error or `[DONE]`, how long an engine may take to end its answer
+MAX_PREFILL_ANSWER_BYTES: Final = 4_194_304
+
+
+class Failure(NamedTuple):
+    """How an attempt failed. `at_fault` are worker ids, empty where no engine is to blame."""
+
+    refusal: Refusal
+    at_fault: tuple[str, ...]
+    retryable: bool
+
+
+class Owner(Protocol):
+    """Who is told about an attempt."""
+
+    def content(self, data: bytes) -> None: ...
+    def prefilled(self) -> None: ...
+    def finished(self) -> None: ...
+    def failed(self, failure: Failure) -> None: ...
+
+
+class Attempt:
+    """The legs of one dispatch. Create, then `start`."""
+
+    def __init__(
+        self,
+        owner: Owner,
+        engines: Engines,
+        decision: Decision,
+        rid: str,
+        *,
+        stream: bool,
+        keep_sglext: bool,
+        max_answer_bytes: int,
+    ) -> None:
+        self.rid = rid
+        self.decision = decision
+        self.scanner = Scanner(keep_sglext=keep_sglext)
+        self.answer: Body | None = None
+        self.ended = False
+        self._owner = owner
+        self._engines = engines
+        self._stream = stream
+        self._max_answer_bytes = max_answer_bytes
+        answering = decision.worker or decision.decode
+        assert answering is not None
+        self._answering: Worker = answering
+        self._main = Leg(self._main_head, self._main_body, self._main_end, self._main_failed)
+        self._prefill: Leg | None = None
+        self._status = 0
+        self._streaming = False
+        self._held: list[bytes] = []
+        self._parts: list[bytes] = []
+        self._size = 0
+        self._prefill_status = 0
+        self._prefill_parts: list[bytes] = []
+        self._prefill_size = 0
+        self._prefill_done = decision.prefill is None
+        self._pending: Failure | None = None
+
+    # -- what the owner asks
+
+    def start(self, bodies: EngineBodies, headers: str, path: str, salt: str, choices: int) -> None:
+        """Send both legs at once."""
+        engine = self._engines.of(self._answering)
+        prefill = self.decision.prefill
+        if prefill is None:
+            rank = self._answering.dp_rank if engine.dp_size > 1 else None
+            engine.upstream.send("POST", path, headers, bodies.answering(self.rid, salt, rank, None), self._main)
+            return
+        source = self._engines.of(prefill)
+        bootstrap = {
+            "bootstrap_host": source.config.bootstrap_host or source.upstream.host,
+            "bootstrap_port": source.bootstrap_port,
+            "bootstrap_room": self._engines.ids.room(prefill.dp_rank, source.dp_size, choices),
+        }
+        decode_rank = self._answering.dp_rank if engine.dp_size > 1 else None
+        prefill_rank = prefill.dp_rank if source.dp_size > 1 else None
+        self._prefill = Leg(self._prefill_head, self._prefill_body, self._prefill_end, self._prefill_failed)
+        source.upstream.send(
+            "POST", path, headers, bodies.prefill(self.rid, salt, prefill_rank, bootstrap), self._prefill
+        )
+        engine.upstream.send(
+            "POST", path, headers, bodies.answering(self.rid, salt, decode_rank, bootstrap), self._main
+        )
+
+    @property
+    def started(self) -> bool:
+        """Whether content has come: nothing can be taken back."""
+        return self.scanner.started
+
+    @property
+    def usage(self) -> dict[str, Any] | None:
+        """The answering engine's usage object."""
+        if self.answer is not None:
+            return _object(self.answer.members.get("usage"))
+        return self.scanner.usage
+
+    @property
+    def details(self) -> dict[str, Any] | None:
+        """The answering engine's cached-token details."""
+        if self.answer is None:
+            return self.scanner.details
+        extension = _object(self.answer.members.get("sglext"))
+        found = extension.get("cached_tokens_details") if extension else None
+        return found if isinstance(found, dict) else None
+
+    def prefill_usage(self) -> dict[str, Any] | None:
+        """The prefill leg's usage object, if its answer came."""
+        if self._prefill_status != 200 or not self._prefill_parts:
+            return None
+        answer = _object(b"".join(self._prefill_parts))
+        usage = answer.get("usage") if answer else None
+        return usage if isinstance(usage, dict) else None
+
+    def abort(self) -> None:
+        """Tell every engine that takes part to stop working for this attempt."""
+        for worker in self.decision.workers:
+            self._engines.of(worker).abort(self.rid)
+
+    def pause(self, paused: bool) -> None:
+        """The client reads slowly: so do we."""
+        self._main.pause(paused)
+
+    def close(self) -> None:
+        """No further callback; the connections are closed."""
+        self.ended = True
+        self._main.close()
+        if self._prefill is not None:
+            self._prefill.close()
+
+    # -- the answering leg
+
+    def _main_head(self, status: int, headers: dict[str, str]) -> None:
+        self._status = status
+        is_events = headers.get("content-type", "").startswith("text/event-stream")
+        self._streaming = self._stream and status == 200 and is_events
+        if status == 200 and self._stream and not is_events:
+            self._fail(502, "the engine did not answer with an event stream", self._answering, retryable=True)
+
+    def _main_body(self, data: bytes) -> None:
+        if self.ended:
+            return
+        if self._streaming:
+            self._take_events(data)
+            return
+        self._size += len(data)
+        if self._size > self._max_answer_bytes:
+            self._fail(
+                502, f"the engine's answer exceeds {self._max_answer_bytes} bytes", self._answering, retryable=False
+            )
+            return
+        self._parts.append(data)
+
+    def _take_events(self, data: bytes) -> None:
+        scanner = self.scanner
+        try:
+            out = scanner.feed(data)
+        except ValueError as error:
+            self._fail(502, f"the engine's stream is broken: {error}", self._answering, retryable=False)
+            return
+        if scanner.started and scanner.error is None:
+            if self._held:
+                out = b"".join(self._held) + out
+                self._held.clear()
+            if out:
+                self._owner.content(out)
+        elif out:
+            self._held.append(out)
+        if scanner.done:
+            self._stream_done()
+        elif scanner.error is not None:
+            self._close_later()
+
+    def _stream_done(self) -> None:
+        if self.scanner.error is not None:
+            self._fail_by_event()
+        elif not self.ended:
+            if self._held:
+                self._owner.content(b"".join(self._held))  # an answer without content is still an answer
+            self.ended = True
+            self._close_later()
+            self._owner.finished()
+
+    def _main_end(self) -> None:
+        if self.ended:
+            return
+        if self._streaming:
+            if self.scanner.error is not None:
+                self._fail_by_event()
+            else:
+                self._fail(502, "the engine ended its stream early", self._answering, retryable=True)
+            return
+        data = b"".join(self._parts)
+        if self._status != 200:
+            refusal = refusal_from_engine(self._status, data)
+            self._fail_with(refusal, self._answering if self._status >= 500 else None, retryable=self._status >= 500)
+            return
+        try:
+            self.answer = Body(data)
+        except Refusal:
+            self._fail(502, "the engine's answer is not a JSON object", self._answering, retryable=True)
+            return
+        self.ended = True
+        self._owner.finished()
+
+    def _main_failed(self, reason: str) -> None:
+        self._fail(502, reason, self._answering, retryable=True)
+
+    def _fail_by_event(self) -> None:
+        error = self.scanner.error or {}
+        refusal = refusal_from_engine(status_of_engine_error(error), msgspec.json.encode(error))
+        at_fault = self._answering if refusal.status >= 500 else None
+        self._fail_with(refusal, at_fault, retryable=refusal.status >= 500)
+
+    # -- the prefill leg
+
+    def _prefill_head(self, status: int, _headers: dict[str, str]) -> None:
+        self._prefill_status = status
+
+    def _prefill_body(self, data: bytes) -> None:
+        self._prefill_size += len(data)
+        if self._prefill_size <= MAX_PREFILL_ANSWER_BYTES:
+            self._prefill_parts.append(data)
+
+    def _prefill_end(self) -> None:
+        self._prefill_done = True
+        if self.ended:
+            return
+        if self._prefill_status == 200:
+            self._owner.prefilled()
+            return
+        worker = self.decision.prefill
+        refusal = refusal_from_engine(self._prefill_status, b"".join(self._prefill_parts))
+        self._conclude(
+            Failure(refusal, (worker.id,) if worker and refusal.status >= 500 else (), refusal.status >= 500)
+        )
+
+    def _prefill_failed(self, reason: str) -> None:
+        self._prefill_done = True
+        worker = self.decision.prefill
+        if not self.ended and not self.started and worker is not None:
+            self._conclude(Failure(Refusal(502, f"prefill: {reason}", code="engine_error"), (worker.id,), True))
+
+    # -- the end
+
+    def _fail(self, status: int, message: str, worker: Worker | None, *, retryable: bool) -> None:
+        self._fail_with(Refusal(status, message, code="engine_error"), worker, retryable=retryable)
+
+    def _fail_with(self, refusal: Refusal, worker: Worker | None, *, retryable: bool) -> None:
+        if self.ended or self._pending is not None:
+            return
+        failure = Failure(refusal, (worker.id,) if worker else (), retryable)
+        if self._prefill_done or not failure.at_fault:
+            self._conclude(failure)
+            return
+        self._pending = failure
+        asyncio.get_running_loop().call_later(PARTNER_NEWS_S, self._no_news)
+
+    def _no_news(self) -> None:
+        if self._pending is not None:
+            self._conclude(self._pending)
+
+    def _conclude(self, failure: Failure) -> None:
+        if not self.ended:
+            self.ended = True
+            self._owner.failed(failure)
+
+    def _close_later(self) -> None:
+        """An engine that does not end its answer soon after its last event does not keep a connection."""
+        if not self._main.done:
+            asyncio.get_running_loop().call_later(TRAILER_S, self._trailer_over)
+
+    def _trailer_over(self) -> None:
+        if self._main.done:
+            return
+        if self.scanner.error is not None:
+            self._fail_by_event()
+        self._main.close()
+
+
+def _object(raw: msgspec.Raw | bytes | None) -> dict[str, Any] | None:
+    if raw is None:
+        return None
+    try:
+        found = msgspec.json.decode(raw)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None

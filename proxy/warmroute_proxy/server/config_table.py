@@ -1,0 +1,176 @@
+"""Reads the keys of one TOML table, each by its type, and collects what is wrong instead of stopping.
+
+A reader asks for every key that it knows; what is left over at `close` is unknown. A key with a wrong value gives its
+default, so that everything else can still be checked. Values are shown in problems only where they cannot be secret.
+"""
+
+import difflib
+import json
+import re
+from collections.abc import Collection, Sequence
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+SHA256_HEX: Final = re.compile(r"[0-9a-fA-F]{64}")
+NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,127}")
+
+
+class Table:
+    """One table and the path by which problems name it."""
+
+    def __init__(self, values: object, path: str, problems: list[str]) -> None:
+        self._values: dict[str, Any] = values if isinstance(values, dict) else {}
+        self._path = path
+        self._problems = problems
+        self._asked: list[str] = []
+        if not isinstance(values, dict):
+            problems.append(f"{path}: must be a table, written [{path}]")
+
+    def problem(self, key: str, text: str) -> None:
+        """Adds a problem with a key of this table."""
+        self._problems.append(f"{self._path}.{key}: {text}")
+
+    def has(self, key: str) -> bool:
+        """Whether the key is written in the file."""
+        return key in self._values
+
+    def text(self, key: str, default: str | None = None) -> str:
+        """A string; one without a default must be there and not be empty."""
+        value = self._take(key, required=default is None)
+        if value is None:
+            return default or ""
+        if not isinstance(value, str) or (default is None and not value.strip()):
+            self.problem(key, f"must be a string{' that is not empty' * (default is None)}, not {shown(value)}")
+            return default or ""
+        return value
+
+    def name(self, key: str, default: str | None = None) -> str:
+        """A string that can stand in headers, ids and logs."""
+        value = self.text(key, default)
+        if value and value != default and not NAME.fullmatch(value):
+            self.problem(key, f"{shown(value)} is not a name: up to 128 letters, digits and ._:/@+-")
+        return value
+
+    def choice(self, key: str, options: Sequence[str], default: str) -> str:
+        """One of a few words; the first problem of a misspelt one is its nearest neighbour."""
+        value = self._take(key)
+        if value is None:
+            return default
+        if value not in options:
+            self.problem(key, f"{shown(value)} is not one of {', '.join(options)}{nearest(value, options)}")
+            return default
+        return str(value)
+
+    def integer(self, key: str, default: int | None, low: int, high: int) -> int | None:
+        """An integer within bounds, or the default."""
+        value = self._take(key)
+        if value is None:
+            return default
+        if type(value) is not int:
+            self.problem(key, f"must be an integer, not {shown(value)}")
+            return default
+        return value if self._in_range(key, value, low, high) else default
+
+    def number(self, key: str, default: float, low: float, high: float) -> float:
+        """An integer or decimal within bounds, or the default."""
+        value = self._take(key)
+        if value is None:
+            return default
+        if type(value) not in (int, float):
+            self.problem(key, f"must be a number, not {shown(value)}")
+            return default
+        return float(value) if self._in_range(key, value, low, high) else default
+
+    def url(self, key: str, *, required: bool = True) -> str:
+        """An http or https address without its trailing slash; may be empty unless required."""
+        value = self.text(key, None if required else "").rstrip("/")
+        if value and (wrong := _url_problem(value)):
+            self.problem(key, f"{shown(value)} {wrong}")
+            return ""
+        return value
+
+    def names(self, key: str, default: Collection[str]) -> tuple[str, ...]:
+        """A list of strings without repeats."""
+        value = self._take(key)
+        if value is None:
+            return tuple(default)
+        if not isinstance(value, list) or not all(isinstance(item, str) and item for item in value):
+            self.problem(key, "must be a list of strings")
+            return tuple(default)
+        if len(set(value)) != len(value):
+            self.problem(key, "names something twice")
+        if default and not value:
+            self.problem(key, 'is empty; leave it out or write ["*"] for all')
+        return tuple(value)
+
+    def digest(self, key: str) -> str | None:
+        """A SHA-256 in hex, lower case. Its value is never shown: it may be a key that somebody put here by mistake."""
+        value = self._take(key)
+        if value is None:
+            return None
+        return self._digest(key, value)
+
+    def digests(self, key: str) -> tuple[str, ...]:
+        """A list of SHA-256 in hex, at least one."""
+        value = self._take(key, required=True)
+        if value is None:
+            return ()
+        if not isinstance(value, list) or not value:
+            self.problem(key, "must be a list of SHA-256 digests of API keys, at least one")
+            return ()
+        checked = [self._digest(f"{key}[{at}]", item) for at, item in enumerate(value)]
+        return tuple(digest for digest in checked if digest)
+
+    def close(self) -> None:
+        """Reports the keys that nobody asked for."""
+        for key in self._values:
+            if key not in self._asked:
+                self.problem(key, f"unknown key{nearest(key, self._asked)}")
+
+    def _take(self, key: str, *, required: bool = False) -> Any:
+        self._asked.append(key)
+        value = self._values.get(key)
+        if value is None and required:
+            self.problem(key, "is missing")
+        return value
+
+    def _in_range(self, key: str, value: float, low: float, high: float) -> bool:
+        if low <= value <= high:
+            return True
+        self.problem(key, f"{shown(value)} is not between {low} and {high}")
+        return False
+
+    def _digest(self, key: str, value: object) -> str | None:
+        if isinstance(value, str) and SHA256_HEX.fullmatch(value):
+            return value.lower()
+        self.problem(key, "is not a SHA-256 in hex (64 digits)")
+        return None
+
+
+def nearest(value: object, options: Collection[str]) -> str:
+    """` (did you mean "x"?)` for the option that resembles a value most, or nothing."""
+    found = difflib.get_close_matches(str(value), options, n=1)
+    return f' (did you mean "{found[0]}"?)' if found else ""
+
+
+def shown(value: object) -> str:
+    """A value of the file as a problem shows it: short, on one line."""
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _url_problem(value: str) -> str | None:
+    try:
+        parts = urlsplit(value)
+        port = parts.port
+    except ValueError as error:
+        return f"is not a URL: {error}"
+    if parts.scheme not in ("http", "https"):
+        return "must start with http:// or https://"
+    if not parts.hostname or port == 0:
+        return "names no host and port that can be reached"
+    if not value.isascii() or any(c.isspace() or not c.isprintable() for c in value):
+        return "holds spaces or characters that a URL cannot hold"
+    if parts.username is not None or parts.password is not None or parts.query or parts.fragment:
+        return "must be an address only: no user, query or fragment"
+    return None

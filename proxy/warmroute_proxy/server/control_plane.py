@@ -1,0 +1,152 @@
+"""The control plane: small JSON for tenants (models, usage, receipts) and for operators (metrics, workers, decisions).
+
+Two FastAPI applications, run behind our own connections. Neither is on the path of a token.
+"""
+
+from dataclasses import asdict
+from typing import Any, Final
+
+import msgspec
+from fastapi import FastAPI, HTTPException, Request, Response
+from starlette.exceptions import HTTPException as StarletteHTTPException
+
+from warmroute_proxy.server.config import ANY, ModelConfig, TenantConfig
+from warmroute_proxy.server.errors import error_body
+from warmroute_proxy.server.metrics import Labels
+from warmroute_proxy.server.services import Services
+
+MAX_LISTED_DECISIONS: Final = 1000
+
+
+def public_app(services: Services) -> FastAPI:
+    """`/health`, `/ready`, `/v1/models`, `/v1/usage`, `/v1/usage/receipts/<id>`."""
+    app = _app("warmroute")
+
+    @app.get("/health")
+    async def health() -> Response:
+        """Whether the process answers."""
+        return _json({"status": "ok"})
+
+    @app.get("/ready")
+    async def ready() -> Response:
+        """Whether requests should be sent here."""
+        reasons = _not_ready(services)
+        body = {
+            "status": "not ready" if reasons else "ready",
+            "region": services.config.proxy.region,
+            "reasons": reasons,
+        }
+        return _json(body, 503 if reasons else 200)
+
+    @app.get("/v1/models")
+    async def models(request: Request) -> Response:
+        """The models that the tenant may use."""
+        tenant: TenantConfig = request.state.tenant
+        return _json({"object": "list", "data": [_model(m) for m in services.config.models if _allowed(m, tenant)]})
+
+    @app.get("/v1/models/{name:path}")
+    async def model(name: str, request: Request) -> Response:
+        """One model, by name or alias."""
+        found = services.config.model_by_name.get(name)
+        if found is None or not _allowed(found, request.state.tenant):
+            return _error(404, f"the model {name!r} does not exist or you have no access to it", "model_not_found")
+        return _json(_model(found))
+
+    @app.get("/v1/usage")
+    async def usage(request: Request) -> Response:
+        """The tenant's totals in this region."""
+        return _json(services.ledger.totals(request.state.tenant.name))
+
+    @app.get("/v1/usage/receipts/{receipt_id}")
+    async def receipt(receipt_id: str, request: Request) -> Response:
+        """One receipt of the tenant's own; 202 while its turn is under way."""
+        found = services.ledger.receipt(request.state.tenant.name, receipt_id)
+        if found is None:
+            return _error(404, f"there is no receipt {receipt_id[:64]!r} of yours in this region", "receipt_not_found")
+        return _json(found, 202 if found.get("state") == "open" else 200)
+
+    return app
+
+
+def admin_app(services: Services) -> FastAPI:
+    """`/metrics`, `/admin/workers`, `/admin/decisions`."""
+    app = _app("warmroute admin")
+
+    @app.get("/metrics")
+    async def metrics() -> Response:
+        """Prometheus' text format."""
+        return Response(services.metrics.render(_gauges(services)), media_type="text/plain; version=0.0.4")
+
+    @app.get("/admin/workers")
+    async def workers() -> Response:
+        """What the router knows of each worker."""
+        return _json(services.router.snapshot(services.clock()))
+
+    @app.get("/admin/decisions")
+    async def decisions(limit: int = 50) -> Response:
+        """The newest decisions with their reasons, newest first."""
+        newest = list(services.decisions)[-min(max(limit, 1), MAX_LISTED_DECISIONS) :][::-1]
+        return _json({"decisions": [{"id": receipt_id, **asdict(decision)} for receipt_id, decision in newest]})
+
+    return app
+
+
+def _not_ready(services: Services) -> list[str]:
+    reasons = []
+    if services.draining:
+        reasons.append("shutting down")
+    if not services.ledger.healthy:
+        reasons.append("the ledger cannot be written")
+    if not any(engine.up for engine in services.engines.by_id.values()):
+        reasons.append("no engine is up")
+    return reasons
+
+
+def _gauges(services: Services) -> list[tuple[str, Labels, float]]:
+    rows: list[tuple[str, Labels, float]] = [("warmroute_turns_live", (), float(len(services.live)))]
+    for engine in services.engines.by_id.values():
+        label: Labels = (("engine", engine.config.id),)
+        rows.append(("warmroute_engine_up", label, float(engine.up)))
+        rows.append(("warmroute_engine_connections", label, float(engine.upstream.open)))
+    for worker_id, worker in services.router.snapshot(services.clock()).get("workers", {}).items():
+        for name, value in worker.items():
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                rows.append((f"warmroute_worker_{name}", (("worker", worker_id),), float(value)))
+    return rows
+
+
+def _app(title: str) -> FastAPI:
+    app = FastAPI(title=title, openapi_url=None, docs_url=None, redoc_url=None)
+
+    @app.exception_handler(StarletteHTTPException)
+    async def in_dialect(request: Request, error: HTTPException) -> Response:
+        if error.status_code == 404:
+            return _error(404, f"there is no route {request.url.path[:200]!r}", "not_found")
+        return _error(error.status_code, str(error.detail), None)
+
+    return app
+
+
+def _allowed(model: ModelConfig, tenant: TenantConfig) -> bool:
+    return ANY in tenant.models or model.name in tenant.models
+
+
+def _model(model: ModelConfig) -> dict[str, Any]:
+    card: dict[str, Any] = {"id": model.name, "object": "model", "created": 0, "owned_by": "warmroute"}
+    if model.context_tokens is not None:
+        card["max_model_len"] = model.context_tokens
+    return card
+
+
+def _json(body: object, status: int = 200) -> Response:
+    return Response(msgspec.json.encode(body, enc_hook=_sets), status, media_type="application/json")
+
+
+def _sets(value: object) -> object:
+    if isinstance(value, frozenset):
+        return sorted(value)
+    raise NotImplementedError(type(value).__name__)
+
+
+def _error(status: int, message: str, code: str | None) -> Response:
+    return Response(error_body(status, message, code), status, media_type="application/json")

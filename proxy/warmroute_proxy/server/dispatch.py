@@ -1,0 +1,103 @@
+"""What an engine is sent: the client's bytes, without what may not pass, with what the proxy adds.
+
+SGLang's PD protocol: prefill and decode get the same body with the same bootstrap host, port and room and the same
+rid, both at once; neither can finish without the other. Decode's answer is the client's, prefill's is only watched.
+
+Rids have one fixed length, because an engine matches abort ids by prefix. Rooms are unique over all processes of a
+fleet, never 0, and leave space below 2^63 for the n of a request; where prefill has several DP ranks, room modulo
+ranks chooses the rank (SGLang's `follow_bootstrap_room`).
+"""
+
+import os
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from warmroute.contract.steering import FORWARDED_HEADERS, REMOVED_FIELDS, well_formed_request_id
+from warmroute_proxy.server.body import Body
+
+_ROOM_COUNTER_BITS: Final = 39
+_ROOM_STEP: Final = 1024  # rooms of one request: room .. room + n, and the choice of a rank
+
+
+class Ids:
+    """Rids, rooms and receipt ids of one process; unique over processes by 24 or more random bits."""
+
+    def __init__(self) -> None:
+        self._prefix = os.urandom(10).hex()
+        self._count = 0
+        self._room_base = int.from_bytes(os.urandom(3), "big") << _ROOM_COUNTER_BITS  # 24 + 39 = 63 bits
+
+    def receipt(self) -> str:
+        """`wr-` and 24 hex digits, not guessable in sequence by design of the fleet's random part."""
+        return f"wr-{os.urandom(12).hex()}"
+
+    def rid(self) -> str:
+        """32 hex digits."""
+        self._count += 1
+        return f"{self._prefix}{self._count & 0xFFFFFFFFFFFF:012x}"
+
+    def room(self, rank: int, ranks: int, choices: int) -> int:
+        """A room whose remainder by `ranks` is `rank`, with `choices` rooms of its own; from 1 to 2^63 - 1,024."""
+        assert choices + ranks <= _ROOM_STEP
+        self._count += 1
+        space = (1 << _ROOM_COUNTER_BITS) // _ROOM_STEP - 2
+        room = self._room_base + (1 + self._count % space) * _ROOM_STEP
+        return room - room % ranks + rank
+
+
+def engine_headers(request_headers: Mapping[str, str]) -> str:
+    """The header block for an engine, by allow-list."""
+    lines = ["content-type: application/json\r\n"]
+    for name in FORWARDED_HEADERS:
+        value = request_headers.get(name)
+        if value is None or name == "content-type" or (name == "x-request-id" and not well_formed_request_id(value)):
+            continue
+        lines.append(f"{name}: {value}\r\n")
+    return "".join(lines)
+
+
+class EngineBodies:
+    """Builds the bodies of one turn's attempts."""
+
+    def __init__(
+        self, body: Body, *, stream: bool, model: str | None, stream_options: Mapping[str, Any], sglang: bool
+    ) -> None:
+        """`model`: the name to send where the client used an alias; `sglang`: the engine takes SGLang's own fields."""
+        self._body = body
+        self._stream = stream
+        self._model = model
+        self._sglang = sglang
+        self._stream_options = {**stream_options, "include_usage": True}
+
+    def answering(
+        self, rid: str, salt: str, dp_rank: int | None, bootstrap: Mapping[str, Any] | None
+    ) -> list[bytes | memoryview]:
+        """The body for the engine whose answer the client gets: aggregated or decode."""
+        add = self._common(rid, salt) | dict(bootstrap or {})
+        if dp_rank is not None:
+            add["routed_dp_rank"] = dp_rank
+        drop = set(REMOVED_FIELDS)
+        if self._stream:
+            add["stream_options"] = self._stream_options
+            drop.add("stream_options")
+        return self._rewritten(drop, add)
+
+    def prefill(
+        self, rid: str, salt: str, dp_rank: int | None, bootstrap: Mapping[str, Any]
+    ) -> list[bytes | memoryview]:
+        """The body for the prefill leg: the same prompt, not streamed, since nobody reads its one token."""
+        add = self._common(rid, salt) | dict(bootstrap) | {"stream": False}
+        if dp_rank is not None:
+            add["routed_dp_rank"] = dp_rank
+        return self._rewritten({*REMOVED_FIELDS, "stream", "stream_options"}, add)
+
+    def _common(self, rid: str, salt: str) -> dict[str, Any]:
+        return {"rid": rid, "cache_salt": salt, "return_cached_tokens_details": True} if self._sglang else {}
+
+    def _rewritten(self, drop: set[str], add: dict[str, Any]) -> list[bytes | memoryview]:
+        if self._model is not None:
+            drop.add("model")
+            add["model"] = self._model
+        return self._body.rewritten(drop, msgspec.json.encode(add)[1:-1])

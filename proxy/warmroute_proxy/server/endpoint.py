@@ -1,0 +1,126 @@
+"""Which request goes where: inference paths to a turn, small GETs to the control plane, everything else nowhere.
+
+Keys are checked by the head alone, before a body is read. Routes that exist on engines only (`/generate`,
+`/abort_request`, `/flush_cache`, ...) do not exist here.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from warmroute.contract import headers as names
+from warmroute_proxy.server.asgi import Bridge
+from warmroute_proxy.server.config import TenantConfig
+from warmroute_proxy.server.errors import Refusal
+from warmroute_proxy.server.forward import Forward
+from warmroute_proxy.server.http1 import Exchange, Request
+from warmroute_proxy.server.intake import ROUTES, read
+from warmroute_proxy.server.relay import Turn
+from warmroute_proxy.server.secrets import admin_key_matches
+from warmroute_proxy.server.services import Services
+
+OPEN_PATHS: Final = frozenset({"/health", "/ready"})
+_NAMED_PATHS: Final = ROUTES | OPEN_PATHS | {"/v1/models", "/v1/usage"}  # label values; all other paths are "other"
+
+
+def bearer(request: Request) -> bytes:
+    """The API key of a request, empty where it has none."""
+    value = request.headers.get("authorization", "")
+    scheme, _, key = value.partition(" ")
+    if scheme.lower() != "bearer":
+        key = request.headers.get("api-key") or request.headers.get("x-api-key") or ""
+    return key.strip().encode("latin-1", "replace")
+
+
+class PublicEndpoint:
+    """What clients and other proxies reach."""
+
+    def __init__(self, services: Services, control_plane: Bridge) -> None:
+        self._services = services
+        self._control_plane = control_plane
+
+    def on_head(self, request: Request) -> None:
+        """Refuse by method, route and key."""
+        if request.path in OPEN_PATHS:
+            return
+        if not request.path.startswith("/v1/"):
+            raise Refusal(404, f"there is no route {request.path[:200]!r}", code="not_found")
+        if request.path in ROUTES and request.method != "POST":
+            raise Refusal(405, f"{request.path} takes POST, not {request.method}", code="method_not_allowed")
+        if not self._is_forwarded(request):
+            self._tenant_of(request)
+
+    def handle(self, request: Request, exchange: Exchange) -> None:
+        """Answer a request that came whole."""
+        try:
+            if request.path in ROUTES:
+                self._begin_turn(request, exchange)
+            elif request.path in OPEN_PATHS:
+                self._control_plane.handle(exchange)
+            else:
+                self._control_plane.handle(exchange, {"tenant": self._tenant_of(request)})
+        except Refusal as refusal:
+            exchange.refuse(refusal)
+
+    def on_status(self, request: Request, status: int) -> None:
+        """Count an answer."""
+        route = request.path if request.path in _NAMED_PATHS else "other"
+        self._services.metrics.add("warmroute_requests_total", 1, (("route", route), ("status", str(status))))
+
+    def _begin_turn(self, request: Request, exchange: Exchange) -> None:
+        services = self._services
+        if services.draining:
+            raise Refusal(503, "the proxy is shutting down", code="draining", retry_after_s=1)
+        if not services.ledger.healthy:
+            raise Refusal(503, "the ledger cannot be written", code="ledger_unavailable", retry_after_s=1)
+        claim: Forward | None = None
+        if self._is_forwarded(request):
+            claim = services.forwards.check(request.headers[names.FORWARD], request.body)
+            tenant = self._vouched_for(claim)
+        else:
+            tenant = self._tenant_of(request)
+        intake = read(request, tenant, services.config, services.secrets, claim.region if claim else None)
+        Turn(services, exchange, intake, claim.request_id if claim else services.engines.ids.receipt()).begin()
+
+    def _is_forwarded(self, request: Request) -> bool:
+        """A request with a key of its own is a client's: its forward header, if any, is dropped."""
+        return names.FORWARD in request.headers and not bearer(request)
+
+    def _tenant_of(self, request: Request) -> TenantConfig:
+        key = bearer(request)
+        if not key:
+            raise Refusal(401, "no API key: send it as `Authorization: Bearer <key>`", code="invalid_api_key")
+        name = self._services.api_keys.tenant_of(key)
+        if name is None:
+            raise Refusal(401, "the API key is not known here", code="invalid_api_key")
+        return self._services.config.tenant_by_name[name]
+
+    def _vouched_for(self, claim: Forward) -> TenantConfig:
+        tenant = self._services.config.tenant_by_name.get(claim.tenant)
+        if tenant is None or tenant.share_group != claim.share_group:
+            raise Refusal(401, "the forwarding proxy knows a tenant that this one does not", code="invalid_forward")
+        return tenant
+
+
+class AdminEndpoint:
+    """What operators reach, on a listener of its own: everything needs the admin key."""
+
+    def __init__(self, key_matches: Callable[[bytes], bool], control_plane: Bridge) -> None:
+        self._key_matches = key_matches
+        self._control_plane = control_plane
+
+    @classmethod
+    def with_key(cls, sha256_hex: str, control_plane: Bridge) -> "AdminEndpoint":
+        """An endpoint that takes the key with this digest."""
+        return cls(lambda key: admin_key_matches(key, sha256_hex), control_plane)
+
+    def on_head(self, request: Request) -> None:
+        """Refuse without the admin key."""
+        if not self._key_matches(bearer(request)):
+            raise Refusal(401, "the admin key is missing or wrong", code="invalid_api_key")
+
+    def handle(self, request: Request, exchange: Exchange) -> None:  # noqa: ARG002
+        """All of it is the control plane's."""
+        self._control_plane.handle(exchange)
+
+    def on_status(self, request: Request, status: int) -> None:
+        """Not counted: an operator's look is no traffic."""

@@ -1,0 +1,109 @@
+"""Errors of the request path, each in the shape and with the status that a client of the OpenAI API expects.
+
+    Refusal
+        whose fault          status  code
+        client               400     invalid_request_error, context_length_exceeded, ...
+                             401     invalid_api_key
+                             404     model_not_found, not_found
+                             413     request_too_large
+                             431     headers_too_large
+        proxy (or nobody)    429     rate_limit_exceeded        safe to retry after `retry-after`
+                             503     no_worker, draining        safe to retry
+        engine               502     engine_error               safe to retry: nothing was charged
+                             504     engine_timeout
+
+A refusal is raised before anything was dispatched, or turned from an engine's failure before the first byte.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+_TYPES: Final = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
+
+
+class Refusal(Exception):
+    """A request that is answered with an error; `message` says what, where and what to do."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        code: str | None = None,
+        param: str | None = None,
+        retry_after_s: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.code = code
+        self.param = param
+        self.retry_after_s = retry_after_s
+
+    def body(self) -> bytes:
+        """The OpenAI error object."""
+        return error_body(self.status, self.message, self.code, self.param)
+
+
+def error_object(status: int, message: str, code: str | None, param: str | None = None) -> dict[str, Any]:
+    """`{"message", "type", "param", "code"}` as OpenAI has it."""
+    kind = _TYPES.get(status, "invalid_request_error" if status < 500 else "server_error")
+    return {"message": message, "type": kind, "param": param, "code": code}
+
+
+def error_body(status: int, message: str, code: str | None, param: str | None = None) -> bytes:
+    """An error object as a response body."""
+    return msgspec.json.encode({"error": error_object(status, message, code, param)})
+
+
+def error_event(status: int, message: str, code: str | None) -> bytes:
+    """An error as the last event of a stream."""
+    return b"data: " + error_body(status, message, code) + b"\n\n"
+
+
+_CONTEXT_PHRASES: Final = (
+    "longer than the model's context length",
+    "Requested token count exceeds",
+    "exceeds the maximum allowed length",
+    "maximum context length",
+)
+
+
+def refusal_from_engine(status: int, body: bytes) -> Refusal:
+    """An engine's error, flat (SGLang) or nested, as a refusal of ours.
+
+    400s keep their message, and become `context_length_exceeded` where they are that: harnesses compact on it. An
+    engine's own 401 or 403 is a fault of the operator's, not of the client's, and becomes a 502.
+    """
+    found = _engine_error(body)
+    message = str(found.get("message") or f"the engine answered {status}")
+    param = found.get("param") if isinstance(found.get("param"), str) else None
+    if status in {401, 403}:
+        return Refusal(502, "the engine refused the proxy's credentials", code="engine_error")
+    if status == 400 and any(phrase in message for phrase in _CONTEXT_PHRASES):
+        return Refusal(400, message, code="context_length_exceeded", param="messages")
+    if status < 500:
+        code = found.get("code")
+        return Refusal(status, message, code=code if isinstance(code, str) else None, param=param)
+    return Refusal(status if status in {502, 503, 504} else 502, message, code="engine_error")
+
+
+def status_of_engine_error(error: Mapping[str, Any]) -> int:
+    """The HTTP status that an error object inside a stream stands for; SGLang has it as `code`."""
+    code = error.get("code")
+    if isinstance(code, str) and code.isdigit():
+        code = int(code)
+    return code if isinstance(code, int) and not isinstance(code, bool) and 400 <= code <= 599 else 502
+
+
+def _engine_error(body: bytes) -> Mapping[str, Any]:
+    try:
+        found = msgspec.json.decode(body)
+    except (msgspec.DecodeError, RecursionError):
+        return {}
+    if isinstance(found, dict):
+        inner = found.get("error")
+        return inner if isinstance(inner, dict) else found
+    return {}

@@ -1,0 +1,212 @@
+"""Folds journal files into SQLite: the other half of the ledger, run in its thread and at start and close.
+
+A step reads some whole lines, and commits their rows together with the position behind them. So a record is folded
+once: killed before the commit, the step is done again; killed after it, the position is past. Lines that are no record
+(torn by a full disk) are counted and skipped. A file is deleted once a later one exists, all of it is folded, and the
+rows are checkpointed, because SQLite's WAL with `synchronous = NORMAL` may lose its last commits with the power.
+"""
+
+import sqlite3
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from warmroute_proxy.core.entry import Entry
+from warmroute_proxy.server.journal import journal_path, journal_sequences, read_lines
+
+SCHEMA_VERSION: Final = 1
+STEP_BYTES: Final = 131_072  # about 100 records: the loop never waits long for the interpreter lock
+
+_SCHEMA: Final = """
+CREATE TABLE turn (
+    id TEXT PRIMARY KEY, tenant TEXT NOT NULL, session TEXT, lineage TEXT NOT NULL, turn INT NOT NULL,
+    region TEXT NOT NULL, model TEXT NOT NULL, route TEXT NOT NULL, stream INT NOT NULL, state TEXT NOT NULL,
+    outcome TEXT NOT NULL, status INT NOT NULL, rids TEXT NOT NULL, workers TEXT NOT NULL, prompt_tokens INT NOT NULL,
+    cached_tokens INT NOT NULL, completion_tokens INT NOT NULL, usage TEXT NOT NULL, list_nanousd INT NOT NULL,
+    price_nanousd INT NOT NULL, opened_at REAL NOT NULL, settled_at REAL NOT NULL, proxy_ms REAL, ttft_ms REAL,
+    forwarded_from TEXT, predicted_cached INT NOT NULL
+);
+CREATE INDEX turn_tenant ON turn (tenant);
+CREATE TABLE open_turn (id TEXT PRIMARY KEY, tenant TEXT NOT NULL, record TEXT NOT NULL);
+CREATE TABLE fold (
+    one INT PRIMARY KEY CHECK (one = 1), sequence INT NOT NULL, offset INT NOT NULL, skipped INT NOT NULL
+);
+INSERT INTO fold VALUES (1, 1, 0, 0);
+PRAGMA user_version = 1;
+"""
+
+
+class LedgerError(RuntimeError):
+    """The ledger cannot be used: its folder is in use, unreadable or of another version."""
+
+
+class SettleRecord(msgspec.Struct, tag_field="k", tag="settle"):
+    """A settle record, its fields in the order of the columns of `turn`."""
+
+    id: str
+    tenant: str
+    session: str | None
+    lineage: str
+    turn: int
+    region: str
+    model: str
+    route: str
+    stream: int
+    state: str
+    outcome: str
+    status: int
+    rids: msgspec.Raw
+    workers: msgspec.Raw
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    usage: msgspec.Raw
+    list_nanousd: int
+    price_nanousd: int
+    opened_at: float
+    settled_at: float
+    proxy_ms: float | None
+    ttft_ms: float | None
+    forwarded_from: str | None
+    predicted_cached: int
+
+
+class OpenRecord(msgspec.Struct, tag_field="k", tag="open"):
+    """An open record, as far as it is looked at before a restart needs it."""
+
+    id: str
+    tenant: str
+
+
+class Folded(NamedTuple):
+    """What a step has committed: ids of entries that are rows now."""
+
+    settled: list[str]
+
+
+_DECODE: Final = msgspec.json.Decoder(SettleRecord | OpenRecord).decode
+_INSERT: Final = (
+    f"INSERT INTO turn VALUES ({', '.join('?' * len(SettleRecord.__struct_fields__))}) ON CONFLICT DO NOTHING"  # noqa: S608
+)
+
+
+def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
+    """A connection in autocommit mode, whose user sees to it that one thread at a time uses it."""
+    uri = f"{path.resolve().as_uri()}?mode={'ro' if read_only else 'rwc'}"
+    connection = sqlite3.connect(uri, uri=True, timeout=10.0, isolation_level=None, check_same_thread=False)
+    if not read_only:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = NORMAL")
+    return connection
+
+
+class Fold:
+    """The folding end of the journal. Used by one thread at a time."""
+
+    _sequence: int
+    _offset: int
+    _skipped: int
+
+    def __init__(self, folder: Path, database: Path) -> None:
+        self._folder = folder
+        try:
+            self._db = connect(database)
+            version = self._db.execute("PRAGMA user_version").fetchone()[0]
+            if version == 0:
+                self._db.executescript(f"BEGIN; {_SCHEMA} COMMIT;")
+            elif version != SCHEMA_VERSION:
+                raise LedgerError(f"{database} has schema version {version}, this proxy needs {SCHEMA_VERSION}")
+            self._sequence, self._offset, self._skipped = self._db.execute(
+                "SELECT sequence, offset, skipped FROM fold"
+            ).fetchone()
+        except sqlite3.Error as error:
+            raise LedgerError(f"cannot use {database}: {error}") from None
+
+    def step(self) -> Folded | None:
+        """Folds some records, or begins the next file; None when there is nothing to do now."""
+        later = [number for number in journal_sequences(self._folder) if number > self._sequence]
+        # Looked up before reading: once a later file is there, nothing is added to this one.
+        lines, offset = read_lines(journal_path(self._folder, self._sequence), self._offset, STEP_BYTES)
+        if lines:
+            return self._commit(lines, offset)
+        if not later:
+            return None
+        self._move_to(later[0])
+        self._delete_folded()
+        return Folded([])
+
+    def recover(self, now_s: float) -> int:
+        """Folds all that is left, interrupts what is open; returns the number for the next journal file."""
+        while self.step() is not None:
+            pass
+        self._interrupt_open(now_s)
+        self._move_to(self._sequence + 1)
+        self._delete_folded()
+        return self._sequence
+
+    def totals(self) -> dict[str, list[int]]:
+        """Tenant -> turns, prompt, cached, completion tokens, list and charged nanodollars."""
+        rows = self._db.execute(
+            "SELECT tenant, count(*), sum(prompt_tokens), sum(cached_tokens), sum(completion_tokens),"
+            " sum(list_nanousd), sum(price_nanousd) FROM turn GROUP BY tenant"
+        )
+        return {tenant: list(sums) for tenant, *sums in rows}
+
+    def close(self) -> None:
+        """Leaves one file behind, without a WAL."""
+        self._db.close()
+
+    def _commit(self, lines: list[bytes], offset: int) -> Folded:
+        opened: dict[str, tuple[str, str, str]] = {}
+        rows: list[tuple[Any, ...]] = []
+        skipped = self._skipped
+        for line in lines:
+            try:
+                record = _DECODE(line) if line else None
+            except msgspec.DecodeError:
+                skipped += 1
+                continue
+            if isinstance(record, OpenRecord):
+                opened[record.id] = (record.id, record.tenant, line.decode())
+            elif record is not None:
+                opened.pop(record.id, None)
+                rows.append(_row(record))
+        ids = [row[0] for row in rows]
+        with self._db:
+            self._db.execute("BEGIN IMMEDIATE")
+            self._db.executemany(_INSERT, rows)
+            self._db.executemany("DELETE FROM open_turn WHERE id = ?", [(settled,) for settled in ids])
+            self._db.executemany("INSERT OR REPLACE INTO open_turn VALUES (?, ?, ?)", opened.values())
+            self._db.execute("UPDATE fold SET offset = ?, skipped = ?", (offset, skipped))
+        self._offset, self._skipped = offset, skipped
+        return Folded(ids)
+
+    def _interrupt_open(self, now_s: float) -> None:
+        rows = []
+        for (text,) in self._db.execute("SELECT record FROM open_turn ORDER BY rowid"):
+            entry = Entry.from_open_record(msgspec.json.decode(text))
+            record = msgspec.json.encode(entry.settle_record(entry.interrupt(now_s)))
+            rows.append(_row(msgspec.json.decode(record, type=SettleRecord)))
+        with self._db:
+            self._db.execute("BEGIN IMMEDIATE")
+            self._db.executemany(_INSERT, rows)
+            self._db.execute("DELETE FROM open_turn")
+
+    def _move_to(self, sequence: int) -> None:
+        self._db.execute("UPDATE fold SET sequence = ?, offset = 0", (sequence,))
+        self._sequence, self._offset = sequence, 0
+
+    def _delete_folded(self) -> None:
+        busy, _, _ = self._db.execute("PRAGMA wal_checkpoint(FULL)").fetchone()
+        if busy:
+            return  # a reader holds the WAL back; the files go with the next one
+        for sequence in journal_sequences(self._folder):
+            if sequence < self._sequence:
+                journal_path(self._folder, sequence).unlink(missing_ok=True)
+
+
+def _row(record: SettleRecord) -> tuple[Any, ...]:
+    return tuple(
+        bytes(value).decode() if type(value) is msgspec.Raw else value for value in msgspec.structs.astuple(record)
+    )

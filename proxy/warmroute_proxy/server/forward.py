@@ -1,0 +1,96 @@
+"""`x-warmroute-forward`: how one proxy asks another to serve a request, signed under the fleet secret.
+
+The token says who is asking (tenant, share group), which request (id, hash of the body), from where and until when.
+It is valid for 30 s and once: nonces that were seen are kept until they would be invalid anyway. Its presence forbids
+a second forward, so a request crosses the network between proxies at most once.
+
+    token = base64url(json) "." hex(HMAC under the fleet secret, purpose "forward", of base64url(json))
+"""
+
+import base64
+import hashlib
+import hmac
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from warmroute_proxy.server.errors import Refusal
+from warmroute_proxy.server.secrets import Secrets
+
+VALID_S: Final = 30.0
+MAX_NONCES: Final = 200_000  # oldest first out once invalid; when full of valid ones, forwards are refused
+
+
+class Forward(msgspec.Struct, frozen=True):
+    """What a forwarding proxy vouches for. `issued_s` and `deadline_s` are unix seconds."""
+
+    tenant: str
+    share_group: str
+    request_id: str
+    region: str
+    issued_s: float
+    deadline_s: float
+    nonce: str
+    body_sha256: str
+
+
+class Forwards:
+    """Signs and checks forward tokens."""
+
+    def __init__(self, secrets: Secrets, unix_clock: Callable[[], float], random_hex: Callable[[int], str]) -> None:
+        self._secrets = secrets
+        self._clock = unix_clock
+        self._random_hex = random_hex
+        self._seen: dict[str, float] = {}
+
+    def sign(self, tenant: str, share_group: str, request_id: str, region: str, body: bytes, timeout_s: float) -> str:
+        """The header's value for one request."""
+        now = self._clock()
+        claim = Forward(
+            tenant,
+            share_group,
+            request_id,
+            region,
+            now,
+            now + timeout_s,
+            self._random_hex(16),
+            hashlib.sha256(body).hexdigest(),
+        )
+        payload = base64.urlsafe_b64encode(msgspec.json.encode(claim))
+        return f"{payload.decode()}.{self._mac(payload)}"
+
+    def check(self, token: str, body: bytes) -> Forward:
+        """The claim, or a `Refusal`: forged, stale, replayed, or about another body."""
+        payload, _, mac = token.partition(".")
+        if not hmac.compare_digest(
+            self._mac(payload.encode("latin-1", "replace")).encode(), mac.encode("latin-1", "replace")
+        ):
+            raise Refusal(401, "the forward token is not signed by this fleet", code="invalid_forward")
+        try:
+            claim = msgspec.json.decode(base64.urlsafe_b64decode(payload), type=Forward)
+        except (ValueError, msgspec.MsgspecError):
+            raise Refusal(401, "the forward token is malformed", code="invalid_forward") from None
+        now = self._clock()
+        if not -VALID_S <= now - claim.issued_s <= VALID_S:
+            raise Refusal(
+                401, "the forward token is older than 30 s: are the proxies' clocks in step?", code="invalid_forward"
+            )
+        if claim.body_sha256 != hashlib.sha256(body).hexdigest():
+            raise Refusal(401, "the forward token is for another body", code="invalid_forward")
+        self._spend(claim.nonce, now)
+        return claim
+
+    def _spend(self, nonce: str, now: float) -> None:
+        for old in list(self._seen)[:16]:
+            if now - self._seen[old] <= 2 * VALID_S:
+                break
+            del self._seen[old]
+        if nonce in self._seen:
+            raise Refusal(401, "the forward token was used before", code="invalid_forward")
+        if len(self._seen) >= MAX_NONCES:
+            raise Refusal(503, "too many forwards", code="overloaded", retry_after_s=1)
+        self._seen[nonce] = now
+
+    def _mac(self, payload: bytes) -> str:
+        return self._secrets.fleet_mac("forward", payload).hex()

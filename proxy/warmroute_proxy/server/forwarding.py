@@ -1,0 +1,120 @@
+"""A turn whose session lives in another region: its request goes there once, and the answer is relayed as it comes.
+
+The home opens and settles the ledger entry; this side writes none and changes nothing. If the home cannot be reached,
+or says before its first byte that it cannot serve, the turn is served here. A client that leaves is passed on by
+closing the connection, which the home notices at once.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from warmroute.contract import headers as names
+from warmroute.contract.identity import IDENTITY_HEADERS
+from warmroute_proxy.core.fleet import peer_id
+from warmroute_proxy.core.placement import Decision
+from warmroute_proxy.server.dispatch import engine_headers
+from warmroute_proxy.server.errors import error_event
+from warmroute_proxy.server.http1 import Exchange
+from warmroute_proxy.server.intake import Intake
+from warmroute_proxy.server.services import Services
+from warmroute_proxy.server.upstream import Leg
+
+MAX_REFUSAL_BYTES: Final = 1_048_576
+_PASSED_BACK: Final = ("content-type", "cache-control", "retry-after", names.RECEIPT, names.HOME)
+
+
+class ForwardedTurn:
+    """One request on its way through another proxy."""
+
+    def __init__(
+        self,
+        services: Services,
+        exchange: Exchange,
+        intake: Intake,
+        request_id: str,
+        decision: Decision,
+        serve_here: Callable[[str], None],
+    ) -> None:
+        """`serve_here(peer id)` is called when the home could not take the request."""
+        self._services = services
+        self._exchange = exchange
+        self._intake = intake
+        self._id = request_id
+        self._decision = decision
+        self._serve_here = serve_here
+        self._leg = Leg(self._head, self._body, self._end, self._failed)
+        self._ticket = services.router.dispatched(intake.facts, decision, services.clock())
+        self._status = 0
+        self._headers: list[tuple[str, str]] = []
+        self._is_stream = False
+        self._held: list[bytes] = []
+        self._held_bytes = 0
+        self._said_why = False  # whether the last bytes held the home's own error event
+
+    def begin(self) -> None:
+        """Send the request as it came, with our word for who is asking in the place of the client's key."""
+        services, intake, request = self._services, self._intake, self._exchange.request
+        self._exchange.on_gone = self._client_left
+        self._exchange.on_pause = self._leg.pause
+        token = services.forwards.sign(
+            intake.tenant.name,
+            intake.tenant.share_group,
+            self._id,
+            services.config.proxy.region,
+            request.body,
+            services.config.limits.first_token_timeout_s,
+        )
+        identity = "".join(
+            f"{name}: {value}\r\n"
+            for name, value in request.headers.items()
+            if name in IDENTITY_HEADERS and name != names.HOME
+        )
+        block = f"{engine_headers(request.headers)}{identity}{names.FORWARD}: {token}\r\n"
+        services.metrics.add("warmroute_forwards_total")
+        services.peers[self._decision.region].send("POST", request.path, block, [request.body], self._leg)
+
+    def _head(self, status: int, headers: dict[str, str]) -> None:
+        self._status = status
+        self._headers = [(name, headers[name]) for name in _PASSED_BACK if name in headers]
+        self._is_stream = headers.get("content-type", "").startswith("text/event-stream")
+        if self._is_stream:
+            self._services.router.first_token(self._ticket, self._intake.facts, self._services.clock())
+            self._exchange.start(status, self._headers)
+
+    def _body(self, data: bytes) -> None:
+        if self._is_stream:
+            self._said_why = b'"error":' in data
+            self._exchange.write(data)
+            return
+        self._held_bytes += len(data)
+        if self._held_bytes > self._services.config.limits.response_bytes:
+            self._leg.close()
+            self._failed("the answer is too large")
+            return
+        self._held.append(data)
+
+    def _end(self) -> None:
+        services = self._services
+        dispatched_there = any(name == names.RECEIPT for name, _ in self._headers)
+        if self._status >= 500 and not dispatched_there and not self._exchange.started:
+            self._failed(f"it answered {self._status}")
+            return
+        services.router.settled(self._ticket, self._intake.facts, services.clock(), None, None, None)
+        if self._is_stream:
+            self._exchange.end()
+        else:
+            self._exchange.respond(self._status, self._headers, b"".join(self._held))
+
+    def _failed(self, reason: str) -> None:
+        services, peer = self._services, peer_id(self._decision.region)
+        services.router.failed(self._ticket, self._intake.facts, services.clock(), (peer,))
+        if not self._exchange.started:
+            services.metrics.add("warmroute_forward_failures_total")
+            self._serve_here(peer)
+        else:
+            message = f"the stream from region {self._decision.region} broke: {reason}"
+            self._exchange.abort(b"" if self._said_why else error_event(502, message, "engine_error"))
+
+    def _client_left(self) -> None:
+        self._leg.close()
+        self._services.router.failed(self._ticket, self._intake.facts, self._services.clock(), ())

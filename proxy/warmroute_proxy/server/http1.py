@@ -1,0 +1,493 @@
+"""HTTP/1.1 on the client's side: bytes in, whole requests out, answers in order.
+
+One `Connection` per socket, over httptools' parser. It knows nothing of routes: an `Endpoint` refuses a request by
+its head (before the body is read) or handles it whole, through the `Exchange` that writes its answer.
+
+What keeps this safe:
+- header bytes, header count, target length, body bytes, pipelined requests and open connections have limits; each
+  phase (head, body, keep-alive, a client that does not read) has a deadline, checked by one sweep a second;
+- framing is strict: the parser refuses what could be read in two ways, `Host` must stand exactly once;
+- requests of one connection are answered in order, one at a time; the socket is read meanwhile, because only a
+  reader notices that a client has left. What arrives early waits in a bounded queue;
+- a request that is refused before its body was read is answered, then the rest is read and dropped for a moment, so
+  that the answer is not lost to a reset.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any, Final, Protocol
+
+import httptools
+
+from warmroute_proxy.server.config import Limits
+from warmroute_proxy.server.errors import Refusal
+
+MAX_PIPELINED: Final = 16
+MAX_TARGET_BYTES: Final = 8192
+LINGER_S: Final = 2.0
+LINGER_BODY_BYTES: Final = 65536  # up to this much of a refused body is read, so that the connection can be kept
+STALLED_WRITE_S: Final = 60.0  # a client that reads nothing for this long is gone
+WRITE_HIGH_BYTES: Final = 65536
+
+_REASONS: Final = {
+    200: "OK", 202: "Accepted", 400: "Bad Request", 401: "Unauthorized", 403: "Forbidden", 404: "Not Found",
+    405: "Method Not Allowed", 408: "Request Timeout", 413: "Content Too Large", 414: "URI Too Long",
+    415: "Unsupported Media Type", 422: "Unprocessable Content", 429: "Too Many Requests",
+    431: "Request Header Fields Too Large", 500: "Internal Server Error", 502: "Bad Gateway",
+    503: "Service Unavailable", 504: "Gateway Timeout",
+}  # fmt: skip
+
+Headers = list[tuple[str, str]]
+
+
+class Request:
+    """One request; header names are lower case, `headers` keeps the first value of each name."""
+
+    __slots__ = (
+        "body",
+        "headers",
+        "keep_alive",
+        "length",
+        "method",
+        "path",
+        "query",
+        "received_s",
+        "refusal",
+        "version",
+    )
+
+    def __init__(self, received_s: float) -> None:
+        self.method = ""
+        self.path = ""
+        self.query = b""
+        self.version = "1.1"
+        self.headers: dict[str, str] = {}
+        self.body = b""
+        self.length: int | None = None
+        self.keep_alive = True
+        self.refusal: Refusal | None = None
+        self.received_s = received_s
+
+
+class Endpoint(Protocol):
+    """What a connection needs from the application."""
+
+    def on_head(self, request: Request) -> None:
+        """Raise `Refusal` for a request that can be refused without its body."""
+
+    def handle(self, request: Request, exchange: "Exchange") -> None:
+        """Start to answer; `exchange` must be ended by `respond`, `end` or `abort` sooner or later."""
+
+    def on_status(self, request: Request, status: int) -> None:
+        """An answer's status, for the metrics."""
+
+
+class Exchange:
+    """One request's answer. `on_gone` is called once if the client leaves before the answer ended."""
+
+    __slots__ = ("_chunked", "_connection", "ended", "on_gone", "on_pause", "request", "started")
+
+    def __init__(self, connection: "Connection", request: Request) -> None:
+        self._connection = connection
+        self._chunked = False
+        self.request = request
+        self.started = False
+        self.ended = False
+        self.on_gone: Callable[[], None] | None = None
+        self.on_pause: Callable[[bool], None] | None = None
+
+    def respond(self, status: int, headers: Iterable[tuple[str, str]], body: bytes) -> None:
+        """The whole answer at once."""
+        if self.ended:
+            return
+        self.started = self.ended = True
+        head = self._head(status, headers) + f"content-length: {len(body)}\r\n\r\n".encode()
+        self._connection.write(head if self.request.method == "HEAD" else head + body)
+        self._connection.answered(self)
+
+    def refuse(self, refusal: Refusal, extra: Iterable[tuple[str, str]] = ()) -> None:
+        """Answer with an error object."""
+        headers = [*((n, v) for n, v in extra if n != "content-type"), ("content-type", "application/json")]
+        if refusal.retry_after_s is not None:
+            headers.append(("retry-after", str(refusal.retry_after_s)))
+        if refusal.status == 401:
+            headers.append(("www-authenticate", "Bearer"))
+        self.respond(refusal.status, headers, refusal.body())
+
+    def start(self, status: int, headers: Iterable[tuple[str, str]]) -> None:
+        """The head of a streamed answer."""
+        self.started = True
+        self._chunked = self.request.version == "1.1"
+        if not self._chunked:
+            self.request.keep_alive = False
+        framing = b"transfer-encoding: chunked\r\n\r\n" if self._chunked else b"\r\n"
+        self._connection.write(self._head(status, headers) + framing)
+
+    def write(self, data: bytes) -> None:
+        """Some bytes of a streamed answer."""
+        if data and not self.ended:
+            self._connection.write(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
+
+    def end(self, data: bytes = b"") -> None:
+        """The last bytes of a streamed answer that is complete."""
+        if self.ended:
+            return
+        self.ended = True
+        if self._chunked:
+            chunk = b"%x\r\n%b\r\n0\r\n\r\n" % (len(data), data) if data else b"0\r\n\r\n"
+            self._connection.write(chunk)
+        else:
+            self._connection.write(data)
+        self._connection.answered(self)
+
+    def abort(self, data: bytes = b"") -> None:
+        """End a streamed answer that is not complete: without the terminating chunk, which would make it look whole."""
+        if self.ended:
+            return
+        self.write(data)
+        self.ended = True
+        self._connection.close_after_flush()
+
+    def _head(self, status: int, headers: Iterable[tuple[str, str]]) -> bytes:
+        self._connection.listener.endpoint.on_status(self.request, status)
+        lines = [f"HTTP/1.1 {status} {_REASONS.get(status, 'Status')}\r\n"]
+        lines += [f"{name}: {value}\r\n" for name, value in headers]
+        if not self.request.keep_alive:
+            lines.append("connection: close\r\n")
+        return "".join(lines).encode("latin-1", "replace")
+
+
+class Listener:
+    """All connections of one listening socket: their limits, their sweep, their end."""
+
+    def __init__(self, endpoint: Endpoint, limits: Limits, clock: Callable[[], float]) -> None:
+        self.endpoint = endpoint
+        self.limits = limits
+        self.clock = clock
+        self.connections: set[Connection] = set()
+        self.closing = False
+        self._server: asyncio.Server | None = None
+
+    async def listen(self, host: str, port: int) -> int:
+        """Listen and return the port."""
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(lambda: Connection(self), host, port, backlog=1024)
+        return int(self._server.sockets[0].getsockname()[1])
+
+    def sweep(self) -> None:
+        """Close what is past its deadline; called once a second."""
+        now = self.clock()
+        for connection in [c for c in self.connections if c.deadline_s <= now]:
+            connection.expired()
+
+    async def close(self, grace_s: float) -> None:
+        """Take no new connection, let running answers end for up to `grace_s`, then cut."""
+        self.closing = True
+        if self._server is not None:
+            self._server.close()
+        for connection in list(self.connections):
+            connection.close_when_idle()
+        deadline = self.clock() + grace_s
+        while self.connections and self.clock() < deadline:
+            await asyncio.sleep(0.02)
+        for connection in list(self.connections):
+            connection.cut()
+
+
+class Connection(asyncio.Protocol):
+    """One client connection."""
+
+    def __init__(self, listener: Listener) -> None:
+        self.listener = listener
+        self._limits = listener.limits
+        self._parser: Any = httptools.HttpRequestParser(self)
+        self._transport: asyncio.Transport | None = None
+        self._request: Request | None = None  # being read
+        self._url = b""
+        self._hosts = 0
+        self._head_bytes = 0
+        self._head_count = 0
+        self._unparsed_bytes = 0
+        self._in_head = True
+        self._refusal: Refusal | None = None
+        self._chunks: list[bytes] = []
+        self._body_bytes = 0
+        self._active: Exchange | None = None
+        self._waiting: deque[Request] = deque()  # at most MAX_PIPELINED
+        self._reading = True  # False once no further request will be taken from this connection
+        self._expects = False
+        self._starting = False
+        self._paused = False
+        self.deadline_s = listener.clock() + self._limits.head_timeout_s
+
+    # -- asyncio's side
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        transport.set_write_buffer_limits(high=WRITE_HIGH_BYTES)
+        if len(self.listener.connections) >= self._limits.connections or self.listener.closing:
+            transport.close()
+            return
+        self.listener.connections.add(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
+        self.listener.connections.discard(self)
+        self._transport = None
+        self._reading = False
+        self._waiting.clear()
+        exchange, self._active = self._active, None
+        if exchange is not None and not exchange.ended:
+            exchange.ended = True
+            if exchange.on_gone is not None:
+                exchange.on_gone()
+
+    def eof_received(self) -> bool:
+        return False  # a client that has half-closed is gone: asyncio closes, connection_lost follows
+
+    def pause_writing(self) -> None:
+        self._paused = True
+        self.deadline_s = self.listener.clock() + STALLED_WRITE_S
+        if self._active is not None and self._active.on_pause is not None:
+            self._active.on_pause(True)
+
+    def resume_writing(self) -> None:
+        self._paused = False
+        self.deadline_s = float("inf")
+        if self._active is not None and self._active.on_pause is not None:
+            self._active.on_pause(False)
+
+    def data_received(self, data: bytes) -> None:
+        if not self._reading:
+            return
+        unfinished = self._request if self._in_head else None
+        try:
+            self._feed(data)
+        except httptools.HttpParserError:
+            self._stop_reading(self._refusal or Refusal(400, "the request is not valid HTTP/1.1", code="bad_request"))
+            return
+        if unfinished is not None and unfinished is self._request and self._in_head:
+            # A header that never ends is not reported by the parser: count what was fed into it.
+            self._unparsed_bytes += len(data)
+            if self._unparsed_bytes > self._limits.header_bytes:
+                self._stop_reading(_too_large(self._limits))
+
+    def _feed(self, data: bytes) -> None:
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            # Some clients offer an upgrade to HTTP/2 with every request: it is declined by ignoring it.
+            rest = data[int(upgrade.args[0]) :]
+            self._parser = httptools.HttpRequestParser(self)
+            if rest and self._reading:
+                self._feed(rest)
+
+    # -- the parser's side
+
+    def on_message_begin(self) -> None:
+        self._request = Request(self.listener.clock())
+        self._url = b""
+        self._hosts = 0
+        self._head_count = 0
+        self._head_bytes = 0
+        self._unparsed_bytes = 0
+        self._in_head = True
+        self._chunks = []
+        self._body_bytes = 0
+        if self._active is None:
+            self.deadline_s = self._request.received_s + self._limits.head_timeout_s
+
+    def on_url(self, url: bytes) -> None:
+        self._url += url
+        if len(self._url) > MAX_TARGET_BYTES:
+            self._fail(Refusal(414, f"the request target is longer than {MAX_TARGET_BYTES} bytes", code="uri_too_long"))
+
+    def on_header(self, name: bytes, value: bytes | None) -> None:
+        request = self._request
+        assert request is not None
+        value = value or b""
+        self._head_count += 1
+        self._head_bytes += len(name) + len(value) + 4
+        if self._head_count > self._limits.header_count or self._head_bytes > self._limits.header_bytes:
+            self._fail(_too_large(self._limits))
+        text = name.decode("latin-1").lower()
+        if text == "host":
+            self._hosts += 1
+        elif text == "content-length" and text in request.headers:
+            self._fail(Refusal(400, "content-length stands twice", code="bad_request"))
+        request.headers.setdefault(text, value.decode("latin-1"))
+
+    def on_headers_complete(self) -> None:
+        request = self._request
+        assert request is not None
+        self._in_head = False
+        request.method = self._parser.get_method().decode("latin-1")
+        request.version = self._parser.get_http_version()
+        request.keep_alive = bool(self._parser.should_keep_alive()) and not self.listener.closing
+        if self._hosts > 1 or (not self._hosts and request.version == "1.1"):
+            self._fail(Refusal(400, "exactly one Host header is required", code="bad_request"))
+        self._take_target(request)
+        self._take_length(request)
+        self.deadline_s = max(self.deadline_s, self.listener.clock() + self._limits.body_timeout_s)
+        try:
+            self.listener.endpoint.on_head(request)
+        except Refusal as refusal:
+            if request.length is None or request.length > LINGER_BODY_BYTES:
+                self._fail(refusal)
+            request.refusal = refusal
+        if request.headers.get("expect", "").lower() == "100-continue" and request.length != 0:
+            self._expects = True
+            self._continue()
+
+    def on_body(self, body: bytes) -> None:
+        self._body_bytes += len(body)
+        if self._body_bytes > self._limits.body_bytes:
+            self._fail(_body_too_large(self._limits))
+        self._chunks.append(body)
+
+    def on_message_complete(self) -> None:
+        request = self._request
+        assert request is not None
+        self._request = None
+        self._expects = False
+        request.body = self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
+        self._chunks = []
+        self._in_head = True
+        if not self._reading:
+            return
+        if len(self._waiting) >= MAX_PIPELINED:
+            self._fail(
+                Refusal(429, f"more than {MAX_PIPELINED} requests wait on one connection", code="too_many_requests")
+            )
+        self._waiting.append(request)
+        self._start_next()
+
+    def _take_target(self, request: Request) -> None:
+        try:
+            parsed = httptools.parse_url(self._url)
+            request.path = (parsed.path or b"").decode("ascii")
+            request.query = parsed.query or b""
+        except (httptools.HttpParserInvalidURLError, UnicodeDecodeError):
+            self._fail(Refusal(400, "the request target is not a valid URL", code="bad_request"))
+        if not request.path.startswith("/"):
+            self._fail(Refusal(400, "the request target must be a path", code="bad_request"))
+
+    def _take_length(self, request: Request) -> None:
+        if "transfer-encoding" in request.headers:
+            if "content-length" in request.headers or request.headers["transfer-encoding"].strip().lower() != "chunked":
+                self._fail(Refusal(400, "the request's framing is ambiguous", code="bad_request"))
+            return
+        request.length = int(request.headers.get("content-length") or 0)
+        if request.length > self._limits.body_bytes:
+            self._fail(_body_too_large(self._limits))
+
+    def _fail(self, refusal: Refusal) -> None:
+        """Leave the parser: httptools turns this into a parser error, which `data_received` answers."""
+        self._refusal = refusal
+        raise refusal
+
+    # -- answering in order
+
+    def _start_next(self) -> None:
+        """Start waiting requests while none is active; a loop, because an answer may come at once."""
+        if self._starting:
+            return
+        self._starting = True
+        try:
+            while self._waiting and self._active is None and self._transport is not None:
+                request = self._waiting.popleft()
+                exchange = self._active = Exchange(self, request)
+                self.deadline_s = float("inf")
+                if request.refusal is not None:
+                    exchange.refuse(request.refusal)
+                else:
+                    self.listener.endpoint.handle(request, exchange)
+        finally:
+            self._starting = False
+
+    def _continue(self) -> None:
+        if self._expects and self._active is None and not self._waiting:
+            self._expects = False
+            self.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def answered(self, exchange: Exchange) -> None:
+        """An exchange ended in good order: on to the next request, or to the end."""
+        self._active = None
+        if not exchange.request.keep_alive:
+            self.close_after_flush()
+            return
+        if not self._paused:
+            self.deadline_s = self.listener.clock() + self._limits.keepalive_s
+        self._start_next()
+        self._continue()
+        if self._active is None and not self._waiting and (not self._reading or self.listener.closing):
+            self.close_after_flush()
+
+    def _stop_reading(self, refusal: Refusal) -> None:
+        """Answer what was taken, then `refusal`, then close; nothing that follows is looked at."""
+        if not self._reading:
+            return
+        self._reading = False
+        request = self._request or Request(self.listener.clock())
+        request.refusal = refusal
+        request.keep_alive = False
+        self._request = None
+        self._chunks = []
+        self._waiting.append(request)
+        self._start_next()
+
+    # -- the transport
+
+    def write(self, data: bytes) -> None:
+        """Bytes to the client; dropped when it is gone."""
+        if self._transport is not None:
+            self._transport.write(data)
+
+    def close_after_flush(self) -> None:
+        """Say that nothing follows, then read and drop for a moment so that the client gets to see the answer."""
+        self._reading = False
+        self._waiting.clear()
+        if self._transport is None:
+            return
+        if self._active is not None and self._active.ended:
+            self._active = None
+        if self._request is None and not self._paused and self._refusal is None:
+            self._transport.close()
+            return
+        self.deadline_s = self.listener.clock() + LINGER_S
+        try:
+            self._transport.write_eof()
+        except (OSError, RuntimeError):
+            self._transport.close()
+
+    def close_when_idle(self) -> None:
+        """Shutdown: close now if nothing is being answered, else after it."""
+        if self._active is None and not self._waiting:
+            self.cut()
+        elif self._active is not None:
+            self._active.request.keep_alive = False
+
+    def cut(self) -> None:
+        """Close without waiting."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def expired(self) -> None:
+        """The sweep found this connection past its deadline."""
+        if self._reading and self._request is not None and self._active is None:
+            self._stop_reading(Refusal(408, "the request did not arrive in time", code="request_timeout"))
+        else:
+            self.cut()
+
+
+def _too_large(limits: Limits) -> Refusal:
+    return Refusal(
+        431,
+        f"the request head exceeds {limits.header_bytes} bytes or {limits.header_count} headers",
+        code="headers_too_large",
+    )
+
+
+def _body_too_large(limits: Limits) -> Refusal:
+    return Refusal(413, f"the request body exceeds {limits.body_bytes} bytes", code="request_too_large")

@@ -1,0 +1,223 @@
+"""The journal: an append-only file that makes an entry durable before a client sees the end of its answer.
+
+One record is one line of JSON, written by one `os.write` in the event loop: 2 us, and it survives kill -9 of the
+process, because it is with the OS then. A file is named by its sequence number, `journal-000001.jsonl`; beyond
+`ROTATE_BYTES` the next one is begun, and whoever folds the files deletes the old one.
+
+    sync "process"   durable = with the OS; told at once
+    sync "disk"      durable = on the disk; a thread calls fdatasync for all records that came while it was last busy
+
+A line can be torn, by a full disk or by the end of the machine. The writer starts the next record on a new line, the
+reader skips what is not a record, and an unfinished last line is not read until it ends.
+
+Callbacks that wait for the disk: at most one for each request under way, so the limit on connections bounds them.
+"""
+
+import logging
+import os
+import queue
+import threading
+from asyncio import AbstractEventLoop
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, Literal
+
+ROTATE_BYTES: Final = 64 * 2**20
+_LOG: Final = logging.getLogger(__name__)
+
+_TORN_END: Final = b"#torn\n"  # makes sure that a line whose write failed is no record, even if only its end is missing
+
+Callback = Callable[[], None]
+
+
+class JournalError(OSError):
+    """A record could not be written. The proxy's fault, or its disk's; the request may be repeated elsewhere."""
+
+
+def journal_path(folder: Path, sequence: int) -> Path:
+    """The file of a sequence number."""
+    return folder / f"journal-{sequence:06d}.jsonl"
+
+
+def journal_sequences(folder: Path) -> list[int]:
+    """The sequence numbers of the files that are there, ascending."""
+    return sorted(int(path.stem.partition("-")[2]) for path in folder.glob("journal-[0-9]*.jsonl"))
+
+
+def read_lines(path: Path, offset: int, limit_bytes: int) -> tuple[list[bytes], int]:
+    """(whole lines from `offset` on, about `limit_bytes` of them, and the offset behind them); none if no file."""
+    try:
+        with path.open("rb") as file:
+            file.seek(offset)
+            chunk = file.read(limit_bytes)
+            if len(chunk) == limit_bytes and not chunk.endswith(b"\n"):
+                chunk += file.readline()
+    except FileNotFoundError:
+        return [], offset
+    whole = chunk[: chunk.rfind(b"\n") + 1]
+    return whole.splitlines(), offset + len(whole)
+
+
+class Journal:
+    """The writing end. All methods are called in the event loop."""
+
+    def __init__(
+        self,
+        folder: Path,
+        sequence: int,
+        sync: Literal["process", "disk"],
+        loop: AbstractEventLoop,
+        rotate_bytes: int = ROTATE_BYTES,
+    ) -> None:
+        self._folder = folder
+        self._sequence = sequence
+        self._rotate_bytes = rotate_bytes
+        self._loop = loop
+        self._fd, self._size = _open_file(folder, sequence)
+        self._broken = False  # the last write failed
+        self._torn = False  # the file may end in part of a line
+        self._disk = _DiskSync(loop) if sync == "disk" else None
+        self._sync_folder()
+
+    @property
+    def healthy(self) -> bool:
+        """Whether records can be written. Asked after a failure, it tries."""
+        if self._broken:
+            try:
+                self._append(b"\n")
+            except JournalError:
+                return False
+        return self._disk is None or not self._disk.failed
+
+    def write(self, record: bytes) -> None:
+        """Appends a record (JSON without line breaks), or raises `JournalError`; then nothing of it counts."""
+        self._append(b"%b\n" % record)
+        if self._size > self._rotate_bytes:
+            self._rotate()
+
+    def settled_durably(self, callback: Callback) -> None:
+        """Calls back once everything written so far is durable: at once, or from the loop after the next fdatasync."""
+        if self._disk is None:
+            callback()
+        else:
+            self._disk.wait(self._fd, callback)
+
+    def close(self) -> None:
+        """Calls back everybody who waits, after a last fdatasync."""
+        if self._disk is not None:
+            self._disk.close(self._fd)
+        os.close(self._fd)
+
+    def _append(self, line: bytes) -> None:
+        if self._torn:
+            line = _TORN_END + line
+        done = 0
+        try:
+            while done < len(line):
+                done += os.write(self._fd, line[done:] if done else line)
+        except OSError as error:
+            self._broken = True
+            self._torn = self._torn or done > 0
+            self._size += done
+            raise JournalError(error.errno, f"cannot write the journal: {error.strerror}") from None
+        self._broken = self._torn = False
+        self._size += done
+
+    def _rotate(self) -> None:
+        """Begins the next file. While that fails the old one grows on; the record that brought us here is in it."""
+        try:
+            fd, size = _open_file(self._folder, self._sequence + 1)
+            self._sync_folder()
+        except OSError as error:
+            _LOG.warning("cannot begin the next journal file: %s", error.strerror)
+            self._size = 0
+            return
+        old, self._fd, self._size = self._fd, fd, size
+        self._sequence += 1
+        if self._disk is None:
+            os.close(old)
+        else:
+            self._disk.retire(old)
+
+    def _sync_folder(self) -> None:
+        """A new file's name must be on the disk before a record in it counts as being there."""
+        if self._disk is None:
+            return
+        fd = os.open(self._folder, os.O_RDONLY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+
+class _DiskSync:
+    """Groups fdatasync calls: one is under way at a time, and serves all who came before it began."""
+
+    def __init__(self, loop: AbstractEventLoop) -> None:
+        self.failed = False
+        self._loop = loop
+        self._waiting: list[Callback] = []
+        self._retired: list[int] = []
+        self._busy = False
+        self._fd = -1  # the file that is written now
+        self._jobs: queue.SimpleQueue[tuple[int, list[int], list[Callback]] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="journal-sync", daemon=True)
+        self._thread.start()
+
+    def wait(self, fd: int, callback: Callback) -> None:
+        self._fd = fd
+        self._waiting.append(callback)
+        if not self._busy:
+            self._begin()
+
+    def retire(self, fd: int) -> None:
+        """A file that is no longer written: synced once more by the next job, then closed."""
+        self._retired.append(fd)
+
+    def close(self, fd: int) -> None:
+        self._jobs.put(None)
+        self._thread.join()
+        self._sync(fd, self._retired)
+        self._retired = []
+        waiting, self._waiting = self._waiting, []
+        for callback in waiting:
+            callback()
+
+    def _begin(self) -> None:
+        self._busy = True
+        self._jobs.put((self._fd, self._retired, self._waiting))
+        self._retired, self._waiting = [], []
+
+    def _run(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            fd, retired, callbacks = job
+            self._sync(fd, retired)
+            try:
+                self._loop.call_soon_threadsafe(self._synced, callbacks)
+            except RuntimeError:
+                return  # the loop is closed: nobody is left to be told
+
+    def _sync(self, fd: int, retired: list[int]) -> None:
+        """After a failure the bytes are still with the OS: callers go on, but the proxy is not ready until restarted,
+        because a later success says nothing about pages that an earlier fdatasync gave up."""
+        try:
+            for old in retired:
+                os.fdatasync(old)
+            os.fdatasync(fd)
+        except OSError as error:
+            self.failed = True
+            _LOG.error("fdatasync of the journal failed: %s", error.strerror)
+        for old in retired:
+            os.close(old)
+
+    def _synced(self, callbacks: list[Callback]) -> None:
+        self._busy = False
+        for callback in callbacks:
+            self._loop.call_soon(callback)  # one that raises must not keep the others from being told
+        if self._waiting:
+            self._begin()
+
+
+def _open_file(folder: Path, sequence: int) -> tuple[int, int]:
+    fd = os.open(journal_path(folder, sequence), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    return fd, os.fstat(fd).st_size

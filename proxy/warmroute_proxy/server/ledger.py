@@ -1,0 +1,195 @@
+"""The ledger of turns: journalled in the event loop, folded into SQLite by a thread.
+
+`open` and `settle` append to the journal and return; a row reaches `<state_dir>/ledger.sqlite` within `FOLD_EVERY_S`.
+The journal position is committed in the transaction of the rows that it covers, so every record is folded once,
+whenever the process dies. What was open when a process died, or when it closed, becomes an `interrupted` row.
+
+    turn       one row a logical request, never changed
+    open_turn  open records that were not settled when they were folded
+    fold       how far the journal is folded
+
+A state folder has one writer, held by a lock on the file `lock`; readers use SQLite's WAL.
+
+Kept in memory: entries that are open or not folded yet, at most `MAX_RECENT` (the oldest goes, and is then found in
+SQLite one fold later); totals by tenant, as many as there are tenants.
+"""
+
+import fcntl
+import logging
+import os
+import threading
+import time
+from asyncio import AbstractEventLoop
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import msgspec
+
+from warmroute_proxy.core.entry import Entry
+from warmroute_proxy.server.fold import Fold, LedgerError, connect
+from warmroute_proxy.server.journal import Journal
+
+FOLD_EVERY_S: Final = 0.5
+MAX_FOLD_FAILURES: Final = 3  # in a row, before the ledger calls itself unhealthy
+MAX_RECENT: Final = 100_000
+LEDGER_FILE: Final = "ledger.sqlite"
+
+_LOG: Final = logging.getLogger(__name__)
+_TOTALS: Final = ("turns", "prompt_tokens", "cached_tokens", "completion_tokens", "list_nanousd", "price_nanousd")
+_VIEW: Final = ("state", "outcome", "model", "session", "opened_at", "settled_at", "usage")
+
+__all__ = ["LEDGER_FILE", "Ledger", "LedgerError", "read_rows"]
+
+
+class Ledger:
+    """One writer a state folder. `open`, `settle` and `close` are called in the event loop, the rest anywhere."""
+
+    def __init__(self, state_dir: Path, sync: Literal["process", "disk"], loop: AbstractEventLoop) -> None:
+        state_dir.mkdir(parents=True, exist_ok=True)
+        self._lock_fd = _lock(state_dir)
+        try:
+            self._fold = Fold(state_dir, state_dir / LEDGER_FILE)
+            sequence = self._fold.recover(time.time())
+            self._journal = Journal(state_dir, sequence, sync, loop)
+            self._reader = connect(state_dir / LEDGER_FILE)
+        except BaseException:
+            os.close(self._lock_fd)
+            raise
+        self._reader_lock = threading.Lock()
+        self._totals: dict[str, list[int]] = self._fold.totals()
+        self._recent: dict[str, tuple[Entry, bytes | None]] = {}
+        self._encode = msgspec.json.Encoder().encode
+        self._fold_failures = 0
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._fold_on, name="ledger-fold", daemon=True)
+        self._thread.start()
+
+    @property
+    def healthy(self) -> bool:
+        """False while entries cannot be written, or folded; asked after a failed write, it tries again."""
+        return self._fold_failures < MAX_FOLD_FAILURES and self._journal.healthy
+
+    def open(self, entry: Entry) -> None:
+        """Journals an entry that is dispatched, again after each retry; raises `JournalError`."""
+        self._journal.write(self._encode(entry.open_record()))
+        self._remember(entry, None)
+
+    def settle(self, entry: Entry, usage_json: bytes, on_durable: Callable[[], None]) -> None:
+        """Journals an ended entry with the usage object that `entry.settle` gave; raises `JournalError`.
+
+        `on_durable` runs in the loop once the entry is durable: at once with sync "process".
+        """
+        record = self._encode(entry.settle_record(usage_json))
+        self._remember(entry, usage_json)  # before it is written: the folding thread forgets what it has folded
+        try:
+            self._journal.write(record)
+        except OSError:
+            self._recent.pop(entry.id, None)
+            raise
+        sums = self._totals.get(entry.tenant)
+        if sums is None:
+            sums = self._totals[entry.tenant] = [0] * len(_TOTALS)
+        usage = entry.usage
+        sums[0] += 1
+        sums[1] += usage.prompt_tokens
+        sums[2] += usage.cached_tokens
+        sums[3] += usage.completion_tokens
+        sums[4] += entry.list_nanousd
+        sums[5] += entry.price_nanousd
+        self._journal.settled_durably(on_durable)
+
+    def receipt(self, tenant: str, receipt_id: str) -> dict[str, Any] | None:
+        """The body of a receipt answer, `{"state": "open"}` while under way; None if unknown or not the tenant's.
+
+        `usage` is a `msgspec.Raw`: the bytes that the client got; encode the answer with msgspec.
+        """
+        recent = self._recent.get(receipt_id)
+        if recent is None:
+            return self._stored(tenant, receipt_id)
+        entry, usage_json = recent
+        if entry.tenant != tenant:
+            return None
+        if usage_json is None:
+            return {"state": "open"}
+        record = entry.settle_record(usage_json)
+        return _view(receipt_id, [record[name] for name in _VIEW])
+
+    def totals(self, tenant: str) -> dict[str, Any]:
+        """The body of a usage answer, up to date with the last settled entry."""
+        sums = dict(zip(_TOTALS, self._totals.get(tenant) or [0] * len(_TOTALS), strict=True))
+        prompt = sums["prompt_tokens"]
+        return {
+            "object": "warmroute.usage",
+            **sums,
+            "hit_ratio": round(sums["cached_tokens"] / prompt, 6) if prompt else None,
+            "saved_nanousd": sums["list_nanousd"] - sums["price_nanousd"],
+        }
+
+    def close(self) -> None:
+        """Folds everything, settles what is open as interrupted, and lets the folder go."""
+        self._closing.set()
+        self._thread.join()
+        self._journal.close()
+        try:
+            self._fold.recover(time.time())
+        finally:
+            self._fold.close()
+            self._reader.close()
+            os.close(self._lock_fd)
+
+    def _remember(self, entry: Entry, usage_json: bytes | None) -> None:
+        recent = self._recent
+        if len(recent) >= MAX_RECENT and entry.id not in recent:
+            recent.pop(next(iter(recent)), None)
+        recent[entry.id] = (entry, usage_json)
+
+    def _stored(self, tenant: str, receipt_id: str) -> dict[str, Any] | None:
+        query = f"SELECT {', '.join(_VIEW)} FROM turn WHERE id = ? AND tenant = ?"  # noqa: S608 - a constant
+        with self._reader_lock:
+            row = self._reader.execute(query, (receipt_id, tenant)).fetchone()
+            if row is None:
+                query = "SELECT 1 FROM open_turn WHERE id = ? AND tenant = ?"
+                is_open = self._reader.execute(query, (receipt_id, tenant)).fetchone() is not None
+                return {"state": "open"} if is_open else None
+        return _view(receipt_id, [*row[:-1], msgspec.Raw(row[-1].encode())])
+
+    def _fold_on(self) -> None:
+        while not self._closing.wait(FOLD_EVERY_S):
+            try:
+                while folded := self._fold.step():
+                    for settled in folded.settled:
+                        self._recent.pop(settled, None)
+                self._fold_failures = 0
+            except Exception as error:  # the thread must go on: the journal keeps what could not be folded
+                self._fold_failures += 1
+                _LOG.error("folding the journal failed: %s: %s", type(error).__name__, error)
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """All rows of a ledger file in the order in which they were folded; `rids`, `workers`, `usage` are JSON text."""
+    connection = connect(path, read_only=True)
+    try:
+        cursor = connection.execute("SELECT * FROM turn ORDER BY rowid")
+        names = [column[0] for column in cursor.description]
+        return [dict(zip(names, row, strict=True)) for row in cursor]
+    finally:
+        connection.close()
+
+
+def _view(receipt_id: str, values: list[Any]) -> dict[str, Any]:
+    return {"object": "warmroute.receipt", "id": receipt_id, **dict(zip(_VIEW, values, strict=True))}
+
+
+def _lock(state_dir: Path) -> int:
+    """Holds the folder for this process; the OS lets go of it when the process ends, however it ends."""
+    fd = os.open(state_dir / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        holder = os.read(fd, 32).decode("ascii", "replace").strip()
+        os.close(fd)
+        raise LedgerError(f"state_dir {state_dir} is in use by another proxy (pid {holder or 'unknown'})") from None
+    os.ftruncate(fd, 0)
+    os.write(fd, f"{os.getpid()}\n".encode())
+    return fd

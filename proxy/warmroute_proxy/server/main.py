@@ -1,0 +1,163 @@
+"""One proxy process: config in, listeners up, signals handled, everything closed in order."""
+
+import asyncio
+import gc
+import json
+import logging
+import os
+import secrets as random
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Final
+
+import uvloop
+
+from warmroute_proxy.core.fleet import Peer
+from warmroute_proxy.core.router import Router
+from warmroute_proxy.server.asgi import Bridge
+from warmroute_proxy.server.config import Config, ConfigError, load_config
+from warmroute_proxy.server.endpoint import AdminEndpoint, PublicEndpoint
+from warmroute_proxy.server.engines import Engines
+from warmroute_proxy.server.forward import Forwards
+from warmroute_proxy.server.http1 import Listener
+from warmroute_proxy.server.ledger import Ledger, LedgerError
+from warmroute_proxy.server.metrics import Metrics
+from warmroute_proxy.server.secrets import ApiKeys, SecretError, Secrets, load_secret
+from warmroute_proxy.server.services import Services
+from warmroute_proxy.server.upstream import Upstream, get
+
+log = logging.getLogger("warmroute.proxy")
+
+SWEEP_EVERY_S: Final = 0.25
+PROBE_EVERY_S: Final = 1.0
+DRAIN_S: Final = 25.0
+CLOSE_S: Final = 2.0
+
+
+def serve(config_path: str, check: bool) -> int:
+    """Run a proxy until SIGTERM or SIGINT; with `check`, only say whether the config is sound. Returns an exit code."""
+    try:
+        config = load_config(Path(config_path))
+        if check:
+            print(f"{config_path}: ok")
+            return 0
+        logging.basicConfig(
+            stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s"
+        )
+        uvloop.run(_run(config))
+    except (ConfigError, SecretError, LedgerError, OSError) as error:
+        print(f"warmroute proxy: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+async def _run(config: Config) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    services = await _build(config)
+    control_plane = await _import_control_plane(services)
+    public = Listener(PublicEndpoint(services, control_plane[0]), config.limits, services.clock)
+    digest = config.proxy.admin_key_sha256 or admin_key_sha256(services.secrets)
+    admin = Listener(AdminEndpoint.with_key(digest, control_plane[1]), config.limits, services.clock)
+    port = await public.listen(config.proxy.host, config.proxy.port)
+    admin_port = await admin.listen(config.proxy.admin_host, config.proxy.admin_port)
+    tasks = [loop.create_task(_sweep(services, [public, admin])), loop.create_task(_probe(services))]
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 50, 100)
+    line = {
+        "event": "listening",
+        "url": f"http://{config.proxy.host}:{port}",
+        "admin_url": f"http://{config.proxy.admin_host}:{admin_port}",
+        "region": config.proxy.region,
+        "pid": os.getpid(),
+    }
+    print(json.dumps(line), flush=True)
+    await stop.wait()
+    await _shut_down(services, [public, admin], tasks)
+
+
+def admin_key(secrets: Secrets) -> str:
+    """The admin key where the config names none: derived from the fleet secret, so that its holder knows it."""
+    return secrets.fleet_mac("admin-key").hex()[:32]
+
+
+def admin_key_sha256(secrets: Secrets) -> str:
+    """The digest of that key."""
+    import hashlib
+
+    return hashlib.sha256(admin_key(secrets).encode()).hexdigest()
+
+
+async def _build(config: Config) -> Services:
+    secrets = Secrets(load_secret(config.secret_file, os.environ))
+    clock = time.monotonic
+    here = config.proxy.region
+    engines = Engines([e for e in config.engines if e.region == here], config.limits.connect_timeout_s, clock)
+    await engines.inform()
+    others = [region for region in config.regions if region.name != here and region.url]
+    router = Router(here, engines.workers(), [Peer(r.name, r.rtt_ms / 1000) for r in others], config.proxy.policy)
+    return Services(
+        config=config,
+        secrets=secrets,
+        api_keys=ApiKeys(config.tenant_by_sha256()),
+        router=router,
+        engines=engines,
+        peers={region.name: Upstream(region.url, config.limits.connect_timeout_s, clock) for region in others},
+        forwards=Forwards(secrets, time.time, random.token_hex),
+        ledger=Ledger(config.proxy.state_dir, config.ledger_sync, asyncio.get_running_loop()),
+        metrics=Metrics(),
+        clock=clock,
+        unix_clock=time.time,
+    )
+
+
+async def _import_control_plane(services: Services) -> tuple[Bridge, Bridge]:
+    from warmroute_proxy.server.control_plane import admin_app, public_app
+
+    return Bridge(public_app(services), {}), Bridge(admin_app(services), {})
+
+
+async def _sweep(services: Services, listeners: list[Listener]) -> None:
+    while True:
+        await asyncio.sleep(SWEEP_EVERY_S)
+        now = services.clock()
+        for turn in list(services.live):
+            turn.sweep(now)
+        for listener in listeners:
+            listener.sweep()
+        services.engines.sweep()
+        for peer in services.peers.values():
+            peer.sweep()
+
+
+async def _probe(services: Services) -> None:
+    while True:
+        await services.engines.probe(services.router)
+        for region, peer in services.peers.items():
+            status, _ = await get(peer, "/ready")
+            services.router.set_peer_up(region, status == 200)
+        await asyncio.sleep(PROBE_EVERY_S)
+
+
+async def _shut_down(services: Services, listeners: list[Listener], tasks: list[asyncio.Task[None]]) -> None:
+    """Take nothing new, let turns end, tell what is left, close the ledger last."""
+    services.draining = True
+    deadline = services.clock() + DRAIN_S
+    closing = [asyncio.ensure_future(listener.close(DRAIN_S + CLOSE_S)) for listener in listeners]
+    while services.live and services.clock() < deadline:
+        await asyncio.sleep(0.02)
+    for turn in list(services.live):
+        turn.shut_down()
+    await asyncio.gather(*closing)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    services.engines.close()
+    for peer in services.peers.values():
+        peer.close()
+    services.ledger.close()

@@ -1,0 +1,111 @@
+"""Counters and histograms as plain numbers, rendered in Prometheus' text format when somebody asks.
+
+No library on the request path: ten updates through a client library cost 60 us a request, through dicts 2 us. Label
+sets are bounded by construction (routes, statuses, tiers, loss classes, workers); tenants are never a label.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+_TTFT_BOUNDS_S: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+_ERROR_BOUNDS: Final = (0.001, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+
+_HELP: Final = {
+    "warmroute_requests_total": "Requests by route and HTTP status.",
+    "warmroute_prompt_tokens_total": "Prompt tokens of settled turns.",
+    "warmroute_completion_tokens_total": "Completion tokens of settled turns.",
+    "warmroute_cached_tokens_total": "Cached prompt tokens by tier.",
+    "warmroute_loss_tokens_total": "Prompt tokens that were not cached, by class.",
+    "warmroute_list_nanousd_total": "What settled turns would have cost with nothing cached.",
+    "warmroute_price_nanousd_total": "What settled turns cost.",
+    "warmroute_turns_total": "Settled turns by outcome.",
+    "warmroute_retries_total": "Turns dispatched again before their first byte.",
+    "warmroute_forwards_total": "Requests forwarded to another region.",
+    "warmroute_forward_failures_total": "Forwards that failed before the first byte and were served here.",
+    "warmroute_ttft_seconds": "Time to the first content byte, seconds.",
+    "warmroute_prediction_error_ratio": "|predicted - reported| cached tokens, as a share of the prompt.",
+}
+
+Labels = tuple[tuple[str, str], ...]
+
+
+class Histogram:
+    """Counts by upper bound."""
+
+    __slots__ = ("bounds", "counts", "total")
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.total = 0.0
+
+    def observe(self, value: float) -> None:
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
+
+
+class Metrics:
+    """All counters of one proxy process."""
+
+    def __init__(self) -> None:
+        self._counters: dict[tuple[str, Labels], int] = {}
+        self.ttft = Histogram(_TTFT_BOUNDS_S)
+        self.prediction_error = Histogram(_ERROR_BOUNDS)
+
+    def add(self, name: str, amount: int = 1, labels: Labels = ()) -> None:
+        """Raise a counter."""
+        key = (name, labels)
+        self._counters[key] = self._counters.get(key, 0) + amount
+
+    def value(self, name: str, labels: Labels = ()) -> int:
+        """A counter's value."""
+        return self._counters.get((name, labels), 0)
+
+    def render(self, gauges: Iterable[tuple[str, Labels, float]]) -> str:
+        """The text format; `gauges` are read at the time of asking."""
+        lines: list[str] = []
+        seen = ""
+        for (name, labels), value in sorted(self._counters.items()):
+            if name != seen:
+                lines += [f"# HELP {name} {_HELP.get(name, name)}", f"# TYPE {name} counter"]
+                seen = name
+            lines.append(f"{name}{_render(labels)} {value}")
+        for name, histogram in (
+            ("warmroute_ttft_seconds", self.ttft),
+            ("warmroute_prediction_error_ratio", self.prediction_error),
+        ):
+            lines += _histogram(name, histogram)
+        seen = ""
+        for name, labels, number in sorted(gauges):
+            if name != seen:
+                lines.append(f"# TYPE {name} gauge")
+                seen = name
+            lines.append(f"{name}{_render(labels)} {number:g}")
+        return "\n".join(lines) + "\n"
+
+
+def labels(values: Mapping[str, str]) -> Labels:
+    """A label set, in the order given."""
+    return tuple(values.items())
+
+
+def _histogram(name: str, histogram: Histogram) -> list[str]:
+    lines = [f"# HELP {name} {_HELP[name]}", f"# TYPE {name} histogram"]
+    running = 0
+    for bound, count in zip((*histogram.bounds, float("inf")), histogram.counts, strict=True):
+        running += count
+        edge = "+Inf" if bound == float("inf") else f"{bound:g}"
+        lines.append(f'{name}_bucket{{le="{edge}"}} {running}')
+    return [*lines, f"{name}_sum {histogram.total:g}", f"{name}_count {running}"]
+
+
+def _render(label_set: Labels) -> str:
+    if not label_set:
+        return ""
+    inner = ",".join(f'{name}="{_escape(value)}"' for name, value in label_set)
+    return "{" + inner + "}"
+
+
+def _escape(value: str) -> str:
+    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

@@ -1,0 +1,442 @@
+"""One turn: place, dispatch, relay, settle. The request path, without its parsing.
+
+A turn is a small state machine driven by callbacks from the event loop; nothing here waits.
+
+    begin ──▶ forward ──(peer unreachable before its first byte)──┐
+      │                                                           ▼
+      └──────────────────────────────────────────────────────▶ dispatch ──▶ content* ──▶ finished ──▶ settled
+                                                                  ▲   │                      ▲
+                                        one retry, nothing sent ──┘   └── failed ────────────┤
+                                                                      client left ───────────┘
+
+Rules that hold in every state:
+- nothing is retried once content has reached the client; a retry has a new rid and goes to other workers;
+- the settled entry is durable before the client sees the end of its answer;
+- a stream that broke ends with an error event and without the terminating chunk;
+- a client that leaves: both legs are aborted at once, the engine's final usage is awaited for `LEFT_WAIT_S`, and the
+  row is settled by it, or by a lower bound that is named as one;
+- what failed by a fault of ours or an engine's is charged nothing: its receipt has rates of zero.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Final
+
+import msgspec
+
+from warmroute.contract import headers as names
+from warmroute.contract.money import Rates
+from warmroute_proxy.core.entry import Entry, Outcome
+from warmroute_proxy.core.facts import Facts
+from warmroute_proxy.core.losses import LastTurn, classify
+from warmroute_proxy.core.placement import Decision, NoWorker
+from warmroute_proxy.core.receipt import ServedBy
+from warmroute_proxy.core.router import Ticket
+from warmroute_proxy.core.usage import Usage, merge_usage
+from warmroute_proxy.server.attempt import Attempt, Failure
+from warmroute_proxy.server.dispatch import EngineBodies, engine_headers
+from warmroute_proxy.server.errors import Refusal, error_event
+from warmroute_proxy.server.forwarding import ForwardedTurn
+from warmroute_proxy.server.http1 import Exchange
+from warmroute_proxy.server.intake import Intake
+from warmroute_proxy.server.journal import JournalError
+from warmroute_proxy.server.services import Services
+
+LEFT_WAIT_S: Final = 2.0
+MAX_ATTEMPTS: Final = 2
+COMMENT_EVERY_S: Final = 15.0
+PROGRESS_EVERY_EVENTS: Final = 32
+UNCHARGED: Final = Rates(0, 0, 0)
+
+
+class Turn:
+    """One request under way."""
+
+    def __init__(self, services: Services, exchange: Exchange, intake: Intake, receipt_id: str) -> None:
+        self.id = receipt_id
+        self.intake = intake
+        self._services = services
+        self._exchange = exchange
+        self._received_s = exchange.request.received_s
+        self._path = exchange.request.path
+        self._headers = engine_headers(exchange.request.headers)
+        self._entry: Entry | None = None
+        self._attempt: Attempt | None = None
+        self._ticket: Ticket | None = None
+        self._prefilled = False
+        self._excluded: frozenset[str] = frozenset()
+        self._gone = False
+        self._ended = False
+        self._ttft_ms: float | None = None
+        self._proxy_s = 0.0
+        self._dispatched_s = 0.0
+        self._heard_s = 0.0
+        self._reported_events = 0
+        exchange.on_gone = self._client_left
+        exchange.on_pause = self._pause
+
+    # -- place and dispatch
+
+    def begin(self) -> None:
+        """Place the turn: here, or in the region that holds its session."""
+        decision = self._place(self.intake.facts.may_forward)
+        if decision is None:
+            return
+        if decision.kind == "forward":
+            ForwardedTurn(self._services, self._exchange, self.intake, self.id, decision, self._forward_failed).begin()
+        else:
+            self._dispatch(decision)
+
+    def _forward_failed(self, peer: str) -> None:
+        """The home did not answer: the turn is served here."""
+        self._excluded |= {peer}
+        self._exchange.on_gone = self._client_left
+        self._exchange.on_pause = self._pause
+        decision = self._place(may_forward=False)
+        if decision is not None:
+            self._dispatch(decision)
+
+    def _place(self, may_forward: bool) -> Decision | None:
+        services, facts = self._services, self.intake.facts
+        if not may_forward and facts.may_forward:
+            facts = self.intake.facts = _stay(facts)
+        try:
+            decision = services.router.place(facts, services.clock(), self._excluded)
+        except NoWorker as error:
+            self._refuse(_no_worker(error))
+            return None
+        services.record(self.id, decision)
+        return decision
+
+    def _dispatch(self, decision: Decision) -> None:
+        services, intake = self._services, self.intake
+        rid = services.engines.ids.rid()
+        try:
+            self._journal(decision, rid)
+        except JournalError:
+            self._refuse(Refusal(503, "the ledger cannot be written", code="ledger_unavailable", retry_after_s=1))
+            return
+        now = services.clock()
+        self._ticket = services.router.dispatched(intake.facts, decision, now)
+        self._prefilled = False
+        attempt = self._attempt = Attempt(
+            self,
+            services.engines,
+            decision,
+            rid,
+            stream=intake.stream,
+            keep_sglext=intake.keep_sglext,
+            max_answer_bytes=services.config.limits.response_bytes,
+        )
+        bodies = EngineBodies(
+            intake.body,
+            stream=intake.stream,
+            model=intake.model.name if intake.alias else None,
+            stream_options=intake.stream_options,
+            sglang=services.engines.of(decision.workers[0]).config.kind == "sglang",
+        )
+        self._dispatched_s = self._heard_s = now
+        services.live.add(self)
+        self._proxy_s += services.clock() - self._received_s
+        attempt.start(bodies, self._headers, self._path, intake.salt, intake.choices)
+
+    def _journal(self, decision: Decision, rid: str) -> None:
+        """Open the entry, or add an attempt to it. Neither is waited for."""
+        services, intake = self._services, self.intake
+        served_by = [ServedBy(worker.id, worker.dp_rank, worker.role) for worker in decision.workers]
+        if self._entry is not None:
+            self._entry.dispatch(rid, served_by, decision.predicted_cached_tokens)
+            services.ledger.open(self._entry)
+            return
+        entry = Entry(
+            id=self.id,
+            tenant=intake.tenant.name,
+            session=intake.session,
+            lineage=f"{intake.facts.lineage:016x}",
+            turn=intake.facts.turn,
+            region=services.config.proxy.region,
+            model=intake.model.name,
+            route=intake.route,
+            stream=intake.stream,
+            rates=intake.model.rates,
+            opened_at_s=services.unix_clock(),
+            forwarded_from=intake.forwarded_from,
+        )
+        entry.dispatch(rid, served_by, decision.predicted_cached_tokens)
+        services.ledger.open(entry)
+        self._entry = entry
+
+    # -- what the attempt tells
+
+    def content(self, data: bytes) -> None:
+        """Bytes for the client."""
+        now = self._heard_s = self._services.clock()
+        if self._gone:
+            return
+        if self._ttft_ms is None:
+            self._first_content(now)
+        self._exchange.write(data)
+        attempt = self._attempt
+        assert attempt is not None
+        events = attempt.scanner.content_events
+        if events - self._reported_events >= PROGRESS_EVERY_EVENTS and self._ticket is not None:
+            self._reported_events = events
+            self._services.router.progress(self._ticket, events)
+
+    def _first_content(self, now: float) -> None:
+        self._ttft_ms = (now - self._received_s) * 1000
+        self._services.metrics.ttft.observe(now - self._received_s)
+        self.prefilled()
+        if not self._exchange.started:
+            self._exchange.start(200, self._response_headers("text/event-stream; charset=utf-8"))
+        self._proxy_s += self._services.clock() - now
+
+    def prefilled(self) -> None:
+        """The prompt is computed: its tokens no longer stand in anybody's way."""
+        if not self._prefilled and self._ticket is not None:
+            self._prefilled = True
+            self._services.router.first_token(self._ticket, self.intake.facts, self._services.clock())
+
+    def finished(self) -> None:
+        """The answer is complete."""
+        now = self._services.clock()
+        self.prefilled()
+        attempt = self._attempt
+        assert attempt is not None
+        if self._gone:
+            self._settle("client_left", 0, charged=True)
+            return
+        if attempt.answer is None:
+            if not self._exchange.started:
+                self._first_content(now)
+            self._settle("completed", 200, charged=True, then=self._end_stream)
+        else:
+            self._ttft_ms = (now - self._received_s) * 1000
+            self._settle("completed", 200, charged=True, then=self._answer_whole)
+            self._proxy_s += self._services.clock() - now
+
+    def failed(self, failure: Failure) -> None:
+        """The attempt did not work out: abort both legs, then try once more or say so."""
+        services, attempt = self._services, self._attempt
+        assert attempt is not None
+        attempt.abort()
+        attempt.close()
+        services.live.discard(self)
+        if self._ticket is not None:
+            ticket, self._ticket = self._ticket, None
+            services.router.failed(ticket, self.intake.facts, services.clock(), failure.at_fault)
+        if self._gone:
+            self._settle("client_left", 0, charged=attempt.usage is not None)
+            return
+        self._excluded |= set(failure.at_fault)
+        assert self._entry is not None
+        if failure.retryable and not attempt.started and len(self._entry.attempts) < MAX_ATTEMPTS and self._try_again():
+            return
+        outcome: Outcome = "engine_error" if failure.refusal.status >= 500 else "refused"
+        status = 200 if self._exchange.started else failure.refusal.status
+        self._settle(outcome, status, charged=False, then=lambda _usage: self._say(failure.refusal))
+
+    def _try_again(self) -> bool:
+        services = self._services
+        self.intake.facts = _stay(self.intake.facts)
+        try:
+            decision = services.router.place(self.intake.facts, services.clock(), self._excluded)
+        except NoWorker:
+            return False
+        services.metrics.add("warmroute_retries_total")
+        services.record(self.id, decision)
+        self._dispatch(decision)
+        return True
+
+    # -- what the client does
+
+    def _pause(self, paused: bool) -> None:
+        if self._attempt is not None:
+            self._attempt.pause(paused)
+
+    def _client_left(self) -> None:
+        """Nobody listens any more: stop the engines now, and wait a little for what they will say of it."""
+        self._gone = True
+        if self._ended or self._attempt is None:
+            return
+        self._services.metrics.add("warmroute_client_left_total")
+        self._attempt.pause(False)
+        self._attempt.abort()
+        asyncio.get_running_loop().call_later(LEFT_WAIT_S, self._left_for_good)
+
+    def _left_for_good(self) -> None:
+        if not self._ended and self._attempt is not None:
+            self._attempt.close()
+            if self._ticket is not None:
+                ticket, self._ticket = self._ticket, None
+                self._services.router.failed(ticket, self.intake.facts, self._services.clock(), ())
+            self._settle("client_left", 0, charged=True)
+
+    def sweep(self, now: float) -> None:
+        """Deadlines, and signs of life while a long prompt is computed. Called every quarter of a second."""
+        attempt, limits = self._attempt, self._services.config.limits
+        if attempt is None or attempt.ended or self._gone:
+            return
+        if attempt.started:
+            if now - self._heard_s > limits.idle_timeout_s:
+                self.failed(_timeout(attempt, f"no token for {limits.idle_timeout_s:g} s"))
+        elif now - self._dispatched_s > limits.first_token_timeout_s:
+            self.failed(_timeout(attempt, f"no first token within {limits.first_token_timeout_s:g} s"))
+        elif (
+            self.intake.stream and now - self._received_s > limits.head_hold_s and now - self._heard_s > COMMENT_EVERY_S
+        ):
+            self._heard_s = now
+            if not self._exchange.started:
+                self._exchange.start(200, self._response_headers("text/event-stream; charset=utf-8"))
+            self._exchange.write(b": the prompt is being computed\n\n")
+
+    def shut_down(self) -> None:
+        """The proxy is going: say so rather than break off."""
+        if not self._ended and self._attempt is not None and not self._attempt.ended:
+            self.failed(
+                Failure(Refusal(503, "the proxy is shutting down", code="draining", retry_after_s=1), (), False)
+            )
+
+    # -- the end
+
+    def _settle(
+        self, outcome: Outcome, status: int, *, charged: bool, then: Callable[[bytes], None] | None = None
+    ) -> None:
+        """Turn what was reported into a row and a receipt; `then` gets the usage object once the row is durable."""
+        services, entry, attempt = self._services, self._entry, self._attempt
+        assert entry is not None
+        assert attempt is not None
+        self._ended = True
+        services.live.discard(self)
+        reported = attempt.usage
+        usage = merge_usage(reported, attempt.details, attempt.prefill_usage(), attempt.scanner.content_events)
+        loss = self._losses(usage, attempt.decision)
+        self._tell_router(usage)
+        if not charged:
+            entry.rates = UNCHARGED
+        usage_json = entry.settle(
+            usage,
+            loss,
+            reported,
+            outcome=outcome,
+            status=status,
+            settled_at_s=services.unix_clock(),
+            proxy_ms=self._proxy_s * 1000,
+            ttft_ms=self._ttft_ms,
+        )
+        services.count(entry, usage, loss)
+        try:
+            services.ledger.settle(entry, usage_json, lambda: then(usage_json) if then is not None else None)
+        except JournalError:
+            self._say(Refusal(503, "the ledger cannot be written", code="ledger_unavailable"))
+
+    def _losses(self, usage: Usage, decision: Decision) -> dict[str, int]:
+        services, facts = self._services, self.intake.facts
+        last = services.router.last(facts)
+        answering = services.engines.of(decision.workers[-1])
+        return classify(
+            prompt_tokens=usage.prompt_tokens,
+            cached_tokens=usage.cached_tokens,
+            page_size=answering.page_tokens,
+            known_tokens=decision.known_tokens,
+            predicted_cached=decision.predicted_cached_tokens,
+            best_elsewhere=decision.best_elsewhere_tokens,
+            last=LastTurn(
+                prompt_tokens=last.prompt_tokens or 0,
+                completion_tokens=last.completion_tokens or 0,
+                same_worker=decision.holder in last.workers,
+                salt_changed=last.salt_epoch != facts.salt_epoch,
+            )
+            if last is not None
+            else None,
+            disaggregated=decision.prefill is not None,
+            misreported=usage.misreported_tokens > 0,
+            cached_reported="cached_tokens" not in usage.estimated,
+        )
+
+    def _tell_router(self, usage: Usage) -> None:
+        if self._ticket is None:
+            return
+        ticket, self._ticket = self._ticket, None
+        services = self._services
+
+        def known(name: str, value: int) -> int | None:
+            return None if name in usage.estimated else value
+
+        settled = services.router.settled(
+            ticket,
+            self.intake.facts,
+            services.clock(),
+            known("prompt_tokens", usage.prompt_tokens),
+            known("cached_tokens", usage.cached_tokens),
+            known("completion_tokens", usage.completion_tokens),
+        )
+        if settled.error_tokens is not None and usage.prompt_tokens:
+            services.metrics.prediction_error.observe(abs(settled.error_tokens) / usage.prompt_tokens)
+
+    def _end_stream(self, usage_json: bytes) -> None:
+        """The last chunk and `[DONE]`, now that the row is durable."""
+        attempt = self._attempt
+        assert attempt is not None
+        tail = b"data: [DONE]\n\n"
+        if self.intake.include_usage:
+            tail = _usage_event(attempt, usage_json, self.intake.keep_sglext) + tail
+        self._exchange.end(tail)
+
+    def _answer_whole(self, usage_json: bytes) -> None:
+        attempt = self._attempt
+        assert attempt is not None
+        assert attempt.answer is not None
+        drop = {"usage"} if self.intake.keep_sglext else {"usage", "sglext"}
+        body = b"".join(attempt.answer.rewritten(drop, b'"usage":' + usage_json))
+        self._exchange.respond(200, self._response_headers("application/json"), body)
+
+    def _say(self, refusal: Refusal) -> None:
+        """An error, in the form that the state of the answer allows."""
+        if not self._exchange.started:
+            self._refuse(refusal)
+        else:
+            self._exchange.abort(error_event(refusal.status, refusal.message, refusal.code))
+
+    def _refuse(self, refusal: Refusal) -> None:
+        if self._exchange.started:
+            self._exchange.abort(error_event(refusal.status, refusal.message, refusal.code))
+            return
+        headers = self._response_headers("application/json") if self._entry is not None else []
+        self._exchange.refuse(refusal, headers)
+
+    def _response_headers(self, content_type: str) -> list[tuple[str, str]]:
+        headers = [
+            ("content-type", content_type),
+            (names.RECEIPT, self.id),
+            (names.HOME, self._services.config.proxy.region),
+        ]
+        if content_type.startswith("text/event-stream"):
+            headers.append(("cache-control", "no-cache"))
+        return headers
+
+
+def _stay(facts: Facts) -> Facts:
+    """The same facts, for a request that is served here whatever happens."""
+    return replace(facts, may_forward=False)
+
+
+def _usage_event(attempt: Attempt, usage_json: bytes, keep_sglext: bool) -> bytes:
+    """The usage chunk: the engine's own, with the settled usage in the place of its own."""
+    event: dict[str, Any] = dict(attempt.scanner.usage_event or {"object": "chat.completion.chunk", "choices": []})
+    if not keep_sglext:
+        event.pop("sglext", None)
+    event["usage"] = msgspec.Raw(usage_json)
+    return b"data: " + msgspec.json.encode(event) + b"\n\n"
+
+
+def _no_worker(error: NoWorker) -> Refusal:
+    if error.served:
+        return Refusal(503, f"no engine is available for {error.model}", code="no_worker", retry_after_s=1)
+    return Refusal(503, f"no engine here serves {error.model}", code="no_worker")
+
+
+def _timeout(attempt: Attempt, message: str) -> Failure:
+    workers = tuple(worker.id for worker in attempt.decision.workers)
+    return Failure(Refusal(504, message, code="engine_timeout"), workers[-1:], False)

@@ -1,0 +1,157 @@
+"""The fleet secret and everything derived from it, and the check of API keys.
+
+    tenant key   = HMAC(fleet secret, share group)
+    session hash = HMAC(tenant key, "session" | key), the first 16 hex digits: all that is kept of a session key
+    cache salt   = HMAC(tenant key, "salt" | epoch), hex: the engine's cache namespace of a share group
+
+The message of an HMAC is its parts, each behind its length in four bytes, so that no two lists of parts give one
+message. The secret is the same in all proxies of a fleet and survives restarts: a new one makes every cache cold.
+
+OpenSSL costs 30 us a request when it is called cold, so results are kept in plain dicts. Each holds at most
+`MAX_CACHED` entries and is cleared when full: a refill costs less than keeping an order of use.
+"""
+
+import hashlib
+import hmac
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final, TypeVar
+
+MIN_SECRET_BYTES: Final = 32
+SECRET_ENV: Final = "WARMROUTE_SECRET"  # noqa: S105 - a name, not a secret
+SESSION_HEX: Final = 16
+MAX_CACHED: Final = 10_000
+
+_K = TypeVar("_K")
+_V = TypeVar("_V")
+
+
+class SecretError(ValueError):
+    """The fleet secret is missing or unfit. The operator's to fix; the message never holds the secret."""
+
+
+def load_secret(file: Path | None, environ: Mapping[str, str], *, create: bool = False) -> bytes:
+    """The fleet secret: from the environment, else from `file`, which is made (mode 0600) if `create` and absent."""
+    text = environ.get(SECRET_ENV)
+    if text:
+        return _checked(text.encode(), SECRET_ENV)
+    if file is None:
+        raise SecretError(f"no fleet secret: set {SECRET_ENV} or secret.file")
+    if create:
+        _create(file)
+    try:
+        return _checked(file.read_bytes(), str(file))
+    except FileNotFoundError:
+        raise SecretError(f"no fleet secret: {file} does not exist and {SECRET_ENV} is not set") from None
+    except OSError as error:
+        raise SecretError(f"cannot read the fleet secret from {file}: {error.strerror}") from None
+
+
+def mac(key: bytes, *parts: str | bytes) -> bytes:
+    """HMAC-SHA256 over parts, each behind its length."""
+    message = bytearray()
+    for part in parts:
+        raw = part.encode("utf-8", "surrogatepass") if isinstance(part, str) else part
+        message += len(raw).to_bytes(4, "big") + raw
+    return hmac.digest(key, bytes(message), "sha256")
+
+
+def new_api_key() -> tuple[str, str]:
+    """A new API key and the SHA-256 of it, in hex, which is all that a config holds."""
+    key = "wr-" + os.urandom(16).hex()
+    return key, hashlib.sha256(key.encode()).hexdigest()
+
+
+class Secrets:
+    """What is derived from the fleet secret, by share group."""
+
+    def __init__(self, fleet_secret: bytes) -> None:
+        self._secret = _checked(fleet_secret, "the fleet secret")
+        self._tenant_keys: dict[str, bytes] = {}
+        self._sessions: dict[tuple[str, str], str] = {}
+        self._salts: dict[tuple[str, int], str] = {}
+
+    def session_hash(self, share_group: str, key: str) -> str:
+        """16 hex digits that stand for a session key in receipts, rows and logs."""
+        found = self._sessions.get((share_group, key))
+        if found is None:
+            found = mac(self._tenant_key(share_group), "session", key).hex()[:SESSION_HEX]
+            _keep(self._sessions, (share_group, key), found)
+        return found
+
+    def cache_salt(self, share_group: str, epoch: int) -> str:
+        """The engine's cache namespace of a share group, 64 hex digits."""
+        found = self._salts.get((share_group, epoch))
+        if found is None:
+            found = mac(self._tenant_key(share_group), "salt", str(epoch)).hex()
+            _keep(self._salts, (share_group, epoch), found)
+        return found
+
+    def fleet_mac(self, purpose: str, *parts: str | bytes) -> bytes:
+        """HMAC under the fleet secret itself, for what proxies say to each other; `purpose` keeps its uses apart."""
+        return mac(self._secret, "fleet", purpose, *parts)
+
+    def _tenant_key(self, share_group: str) -> bytes:
+        found = self._tenant_keys.get(share_group)
+        if found is None:
+            found = mac(self._secret, share_group)
+            _keep(self._tenant_keys, share_group, found)
+        return found
+
+
+class ApiKeys:
+    """API key -> tenant, by the SHA-256 of the key. Only valid keys are cached, so strangers cannot flush the cache."""
+
+    def __init__(self, tenant_by_sha256: Mapping[str, str]) -> None:
+        self._by_digest = {digest.lower(): tenant for digest, tenant in tenant_by_sha256.items()}
+        self._by_key: dict[bytes, str] = {}
+
+    def tenant_of(self, key: bytes) -> str | None:
+        """The tenant of an API key (the bearer token without `Bearer `), or None."""
+        tenant = self._by_key.get(key)
+        if tenant is None:
+            tenant = self._by_digest.get(hashlib.sha256(key).hexdigest())
+            if tenant is not None:
+                _keep(self._by_key, bytes(key), tenant)
+        return tenant
+
+
+def admin_key_matches(key: bytes, sha256_hex: str) -> bool:
+    """Whether this is the admin key, compared in constant time."""
+    return hmac.compare_digest(hashlib.sha256(key).hexdigest(), sha256_hex.lower())
+
+
+def _keep(cache: dict[_K, _V], key: _K, value: _V) -> None:
+    if len(cache) >= MAX_CACHED:
+        cache.clear()
+    cache[key] = value
+
+
+def _checked(secret: bytes, source: str) -> bytes:
+    stripped = secret.strip()
+    if len(stripped) < MIN_SECRET_BYTES:
+        raise SecretError(f"{source} has {len(stripped)} bytes, at least {MIN_SECRET_BYTES} are needed")
+    return stripped
+
+
+def _create(file: Path) -> None:
+    """Makes the secret file unless it is there, whole or not at all, so that two proxies that start at once agree."""
+    if file.exists():
+        return
+    draft = file.with_name(f".{file.name}.{os.getpid()}")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        try:
+            os.write(fd, os.urandom(32).hex().encode() + b"\n")
+        finally:
+            os.close(fd)
+        try:
+            os.link(draft, file)
+        except FileExistsError:
+            pass
+        finally:
+            draft.unlink()
+    except OSError as error:
+        raise SecretError(f"cannot make the fleet secret {file}: {error.strerror}") from None

@@ -1,0 +1,156 @@
+"""The stream as it passes: usage, end and errors are picked out, all other bytes go through as they came.
+
+A read from the engine usually holds whole events and nothing of interest: a few substring searches tell, and it is
+relayed as it is. Only a read that holds a marker, or cuts an event in two, is split into events. Markers are JSON with
+bare quotes, which cannot stand inside a JSON string, so text that an engine generates never looks like one.
+
+Withheld from the client: the usage chunk and `[DONE]` (the relay sends its own once the turn is settled), the `sglext`
+chunk that the proxy asked for, and an engine's error with whatever follows it.
+"""
+
+from typing import Any, Final
+
+import msgspec
+
+MAX_EVENT_BYTES: Final = 16_777_216
+
+_MARKERS: Final = (b"[DONE]", b'"usage":', b'"sglext":', b'"error":', b'"object":"error"')
+_NULL_USAGE: Final = b'"usage":null'
+_UNFINISHED: Final = b'"finish_reason":null'
+_ROLE: Final = b'"role":"assistant"'
+_decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+class Scanner:
+    """Reads one stream of chat or text completion chunks."""
+
+    __slots__ = (
+        "_carry",
+        "_keep_sglext",
+        "content_events",
+        "details",
+        "done",
+        "error",
+        "started",
+        "usage",
+        "usage_event",
+    )
+
+    def __init__(self, *, keep_sglext: bool) -> None:
+        """`keep_sglext`: the client asked for the details itself."""
+        self._carry = b""
+        self._keep_sglext = keep_sglext
+        self.started = False
+        """Whether an event with content has passed: from then on nothing can be taken back."""
+        self.content_events = 0
+        """Events that carried content: a lower bound of the tokens generated."""
+        self.usage: dict[str, Any] | None = None
+        self.usage_event: dict[str, Any] | None = None
+        self.details: dict[str, Any] | None = None
+        self.error: dict[str, Any] | None = None
+        self.done = False
+
+    def feed(self, data: bytes) -> bytes:
+        """Take what was read from the engine, return what goes to the client; `ValueError`: an event never ends."""
+        if self.done or self.error is not None:
+            if self.error is not None:
+                self._events(data)  # usage may follow an error: it settles the row, and is not relayed
+            return b""
+        if self.started and not self._carry and data.endswith(b"\n\n") and not _has_marker(data):
+            self.content_events += data.count(_UNFINISHED)
+            return data
+        return self._events(data)
+
+    def _events(self, data: bytes) -> bytes:
+        data = self._carry + data if self._carry else data
+        out: list[bytes] = []
+        at = 0
+        while (end := _event_end(data, at)) > 0:
+            event = data[at:end]
+            at = end
+            if self._take(event):
+                out.append(event)
+        self._carry = data[at:]
+        if len(self._carry) > MAX_EVENT_BYTES:
+            raise ValueError(f"an event exceeds {MAX_EVENT_BYTES} bytes")
+        return b"".join(out)
+
+    def _take(self, event: bytes) -> bool:
+        """Look at one event; whether the client gets it."""
+        if self.done:
+            return False
+        if _has_marker(event):
+            payload = _payload(event)
+            if payload == b"[DONE]":
+                self.done = True
+                return False
+            return self._take_marked(payload)
+        if _UNFINISHED in event:
+            if _ROLE in event and not self.started and _is_role_only(event):
+                return self.error is None
+            self.content_events += 1
+        if event.startswith(b"data:"):
+            self.started = True
+        return self.error is None
+
+    def _take_marked(self, payload: bytes) -> bool:
+        try:
+            chunk = _decode(payload)
+        except (msgspec.DecodeError, RecursionError):
+            self.started = True  # not for us to judge: the client gets the engine's bytes
+            return self.error is None
+        error = chunk if chunk.get("object") == "error" else chunk.get("error")
+        if error:
+            self.error = error if isinstance(error, dict) else {"message": str(error)}
+            return False
+        return self._take_accounts(chunk) and self.error is None
+
+    def _take_accounts(self, chunk: dict[str, Any]) -> bool:
+        usage, extension = chunk.get("usage"), chunk.get("sglext")
+        if isinstance(usage, dict):
+            self.usage = usage
+        if isinstance(extension, dict) and isinstance(extension.get("cached_tokens_details"), dict):
+            self.details = extension["cached_tokens_details"]
+        if chunk.get("choices"):
+            self.started = True
+            self.content_events += 1
+            return True
+        if isinstance(usage, dict):
+            self.usage_event = chunk
+            return False
+        return extension is None or self._keep_sglext
+
+
+def _has_marker(data: bytes) -> bool:
+    if b'"usage":' in data and data.count(b'"usage":') == data.count(_NULL_USAGE):
+        return any(marker in data for marker in _MARKERS if marker != b'"usage":')
+    return any(marker in data for marker in _MARKERS)
+
+
+def _event_end(data: bytes, at: int) -> int:
+    """Where the event that starts at `at` ends, its blank line included; 0 if it has not arrived whole."""
+    plain = data.find(b"\n\n", at)
+    with_cr = data.find(b"\r\n\r\n", at)
+    if plain < 0 and with_cr < 0:
+        return 0
+    if with_cr < 0 or 0 <= plain < with_cr:
+        return plain + 2
+    return with_cr + 4
+
+
+def _payload(event: bytes) -> bytes:
+    lines = [line[5:].strip() for line in event.splitlines() if line.startswith(b"data:")]
+    return b"\n".join(lines)
+
+
+def _is_role_only(event: bytes) -> bool:
+    """SGLang's first chunk: the role, and nothing said yet."""
+    try:
+        choices = _decode(_payload(event)).get("choices")
+    except (msgspec.DecodeError, RecursionError):
+        return False
+    for choice in choices if isinstance(choices, list) else []:
+        delta = choice.get("delta") if isinstance(choice, dict) else None
+        if not isinstance(delta, dict) or any(value for name, value in delta.items() if name != "role"):
+            return False
+    return True

@@ -1,0 +1,304 @@
+"""HTTP/1.1 on the engines' side: one leg of a turn, over pooled connections.
+
+A `Leg` is one request to one engine and what comes back, told by callbacks from the event loop: no task, no queue.
+A connection carries one leg at a time and goes back to its engine's pool when the answer ended in good order. Idle
+connections are dropped before the engine's own keep-alive (5 s in SGLang) can close them under a request.
+
+A leg ends exactly once: by `on_end`, by `on_fail`, or silently by `close`.
+"""
+
+import asyncio
+import ssl
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import httptools
+
+IDLE_S: Final = 3.0
+MAX_IDLE: Final = 256  # connections kept open to one engine
+READ_HIGH_BYTES: Final = 262_144
+
+Parts = Sequence[bytes | memoryview]
+
+
+class Leg:
+    """One request to one engine. Set the callbacks before `Upstream.send`."""
+
+    __slots__ = ("_connection", "done", "head_seen", "on_body", "on_end", "on_fail", "on_head", "sent")
+
+    def __init__(
+        self,
+        on_head: Callable[[int, dict[str, str]], None],
+        on_body: Callable[[bytes], None],
+        on_end: Callable[[], None],
+        on_fail: Callable[[str], None],
+    ) -> None:
+        self.on_head = on_head
+        self.on_body = on_body
+        self.on_end = on_end
+        self.on_fail = on_fail
+        self.sent = False
+        self.head_seen = False
+        self.done = False
+        self._connection: _Connection | None = None
+
+    def attach(self, connection: "_Connection") -> None:
+        self._connection = connection
+        self.sent = True
+
+    def pause(self, paused: bool) -> None:
+        """Back-pressure: stop or go on reading from the engine."""
+        if self._connection is not None:
+            self._connection.pause(paused)
+
+    def close(self) -> None:
+        """Give up: no further callback, and the connection is closed."""
+        self.done = True
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.drop()
+
+    def end(self) -> None:
+        self._connection = None
+        if not self.done:
+            self.done = True
+            self.on_end()
+
+    def fail(self, reason: str) -> None:
+        self._connection = None
+        if not self.done:
+            self.done = True
+            self.on_fail(reason)
+
+
+class Upstream:
+    """Connections to one base URL."""
+
+    def __init__(self, url: str, connect_timeout_s: float, clock: Callable[[], float]) -> None:
+        parts = urlsplit(url)
+        self.url = url
+        self.host = parts.hostname or ""
+        self.port = parts.port or (443 if parts.scheme == "https" else 80)
+        self.netloc = parts.netloc
+        self.base_path = parts.path.rstrip("/")
+        self._tls = ssl.create_default_context() if parts.scheme == "https" else None
+        self._connect_timeout_s = connect_timeout_s
+        self._clock = clock
+        self._idle: deque[_Connection] = deque()  # at most MAX_IDLE, oldest first
+        self._connecting: set[asyncio.Task[None]] = set()
+        self.open = 0
+
+    def send(self, method: str, path: str, headers: str, body: Parts, leg: Leg) -> None:
+        """Send a request; `headers` is a block of `name: value\\r\\n` lines. What happens is told to the leg."""
+        length = sum(len(part) for part in body)
+        request_line = f"{method} {self.base_path}{path} HTTP/1.1\r\nhost: {self.netloc}\r\n"
+        head = f"{request_line}{headers}content-length: {length}\r\n\r\n".encode("latin-1")
+        connection = self._take_idle()
+        if connection is not None:
+            connection.start(leg, head, body)
+            return
+        task = asyncio.get_running_loop().create_task(self._connect_and_start(leg, head, body))
+        self._connecting.add(task)
+        task.add_done_callback(self._connecting.discard)
+
+    def give_back(self, connection: "_Connection") -> None:
+        """A connection whose answer ended in good order."""
+        if len(self._idle) >= MAX_IDLE:
+            connection.drop()
+            return
+        connection.idle_since_s = self._clock()
+        self._idle.append(connection)
+
+    def forget(self, connection: "_Connection") -> None:
+        self.open -= 1
+        try:
+            self._idle.remove(connection)
+        except ValueError:
+            pass
+
+    def sweep(self) -> None:
+        """Drop connections that were idle for too long; called once a second."""
+        limit = self._clock() - IDLE_S
+        while self._idle and self._idle[0].idle_since_s < limit:
+            self._idle.popleft().drop()
+
+    def close(self) -> None:
+        """Close idle connections and stop connecting."""
+        for task in self._connecting:
+            task.cancel()
+        while self._idle:
+            self._idle.popleft().drop()
+
+    def _take_idle(self) -> "_Connection | None":
+        limit = self._clock() - IDLE_S
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.usable and connection.idle_since_s >= limit:
+                return connection
+            connection.drop()
+        return None
+
+    async def _connect_and_start(self, leg: Leg, head: bytes, body: Parts) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(self._connect_timeout_s):
+                _, connection = await loop.create_connection(
+                    lambda: _Connection(self), self.host, self.port, ssl=self._tls
+                )
+        except (OSError, TimeoutError) as error:
+            leg.fail(f"cannot connect to {self.netloc}: {type(error).__name__}")
+            return
+        if leg.done:
+            self.give_back(connection)
+        else:
+            connection.start(leg, head, body)
+
+
+class _Connection(asyncio.Protocol):
+    """One connection to an engine; carries one leg at a time."""
+
+    def __init__(self, upstream: Upstream) -> None:
+        self._upstream = upstream
+        self._transport: asyncio.Transport | None = None
+        self._parser: Any = None
+        self._leg: Leg | None = None
+        self._headers: dict[str, str] = {}
+        self._bodies: list[bytes] = []
+        self._framed = False
+        self._complete = False
+        self.idle_since_s = 0.0
+
+    @property
+    def usable(self) -> bool:
+        return self._transport is not None and not self._transport.is_closing()
+
+    def start(self, leg: Leg, head: bytes, body: Parts) -> None:
+        assert self._transport is not None
+        self._leg = leg
+        self._parser = httptools.HttpResponseParser(self)
+        self._headers = {}
+        self._complete = False
+        leg.attach(self)
+        self._transport.writelines([head, *body])
+
+    def pause(self, paused: bool) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            if paused:
+                self._transport.pause_reading()
+            else:
+                self._transport.resume_reading()
+
+    def drop(self) -> None:
+        self._leg = None
+        if self._transport is not None:
+            self._transport.abort()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._upstream.open += 1
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self._upstream.forget(self)
+        leg, self._leg = self._leg, None
+        if leg is None:
+            return
+        if exc is None and leg.head_seen and not self._framed:
+            leg.end()  # an answer without a length ends with its connection
+        else:
+            leg.fail(
+                "the connection to the engine broke"
+                if leg.head_seen
+                else "the engine closed the connection without an answer"
+            )
+
+    def data_received(self, data: bytes) -> None:
+        leg = self._leg
+        if leg is None:  # bytes that nobody asked for
+            self.drop()
+            return
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
+            self.drop()
+            leg.fail("the engine's answer is not valid HTTP/1.1")
+            return
+        if self._bodies:
+            body = self._bodies[0] if len(self._bodies) == 1 else b"".join(self._bodies)
+            self._bodies.clear()
+            if not leg.done:
+                leg.on_body(body)
+        if self._complete:
+            self._finish(leg)
+
+    def _finish(self, leg: Leg) -> None:
+        if self._leg is not leg:
+            return  # the leg was closed by its own callback
+        self._leg = None
+        if self._parser.should_keep_alive() and self.usable:
+            self.pause(False)
+            self._upstream.give_back(self)
+        else:
+            self.drop()
+        leg.end()
+
+    # -- the parser's side
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+
+    def on_headers_complete(self) -> None:
+        leg = self._leg
+        if leg is None:
+            return
+        self._framed = "content-length" in self._headers or "transfer-encoding" in self._headers
+        leg.head_seen = True
+        leg.on_head(self._parser.get_status_code(), self._headers)
+
+    def on_body(self, body: bytes) -> None:
+        self._bodies.append(body)
+
+    def on_message_complete(self) -> None:
+        self._complete = True
+
+
+def collect(done: Callable[[int, bytes], None], limit_bytes: int = 4_194_304) -> Leg:
+    """A leg that gathers a small answer whole: `done(status, body)`, status 0 when there was none."""
+    status = 0
+    parts: list[bytes] = []
+    size = 0
+
+    def on_head(code: int, _headers: dict[str, str]) -> None:
+        nonlocal status
+        status = code
+
+    def on_body(data: bytes) -> None:
+        nonlocal size
+        size += len(data)
+        parts.append(data)
+        if size > limit_bytes:
+            leg.close()
+            done(0, b"")
+
+    leg = Leg(on_head, on_body, lambda: done(status, b"".join(parts)), lambda _reason: done(0, b""))
+    return leg
+
+
+async def get(upstream: Upstream, path: str, timeout_s: float = 2.0) -> tuple[int, bytes]:
+    """A small GET: (status, body), or (0, b"") where no answer came in time."""
+    answered: asyncio.Future[tuple[int, bytes]] = asyncio.get_running_loop().create_future()
+
+    def done(status: int, body: bytes) -> None:
+        if not answered.done():
+            answered.set_result((status, body))
+
+    leg = collect(done)
+    upstream.send("GET", path, "", [], leg)
+    try:
+        return await asyncio.wait_for(answered, timeout_s)
+    except TimeoutError:
+        leg.close()
+        return 0, b""

@@ -1,0 +1,61 @@
+# Sourced by scripts/demo and scripts/test: a virtual environment inside the checkout, made when it is missing or old.
+
+fail() {
+    echo "$0: $*" >&2
+    exit 2
+}
+
+# The first Python that is new enough.
+find_python() {
+    local candidate
+    for candidate in python3.13 python3.12 python3.11 python3; do
+        if command -v "$candidate" >/dev/null &&
+            "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+            command -v "$candidate"
+            return
+        fi
+    done
+    fail "Python 3.11 or newer is needed; none of python3.13, python3.12, python3.11, python3 is."
+}
+
+# Debian and Ubuntu ship Python without venv.
+require_venv() {
+    local python=$1 version
+    "$python" -c 'import ensurepip, venv' 2>/dev/null && return
+    version=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+    if [[ $EUID -ne 0 ]] || ! command -v apt-get >/dev/null; then
+        fail "$python has no venv module; install the package python$version-venv."
+    fi
+    echo "installing python$version-venv"
+    apt-get update -qq >/dev/null || true
+    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq "python$version-venv" >/dev/null ||
+        DEBIAN_FRONTEND=noninteractive apt-get install -y -qq python3-venv >/dev/null ||
+        fail "apt-get could not install python$version-venv."
+    "$python" -c 'import ensurepip, venv' 2>/dev/null || fail "$python has no venv module, even with python$version-venv."
+}
+
+# environment DIR EXTRAS [REQUIREMENT...]: DIR holds the checkout with EXTRAS, editable. A stamp says what was installed;
+# while it fits, nothing is done.
+environment() {
+    local dir=$1 extras=$2 python stamp
+    shift 2
+    python=$(find_python)
+    stamp="$(stamp_of "$python") $extras $*"
+    [[ -x $dir/bin/python && "$(cat "$dir/.stamp" 2>/dev/null)" == "$stamp" ]] && return
+    require_venv "$python"
+    echo "setting up $dir ($("$python" --version))"
+    "$python" -m venv "$dir"
+    rm -f "$dir/.stamp"
+    "$dir/bin/python" -m pip install --quiet --disable-pip-version-check -e ".[$extras]" "$@"
+    echo "$stamp" >"$dir/.stamp"
+}
+
+# Whether DIR was set up for EXTRAS with nothing changed since.
+has_environment() {
+    [[ -x $1/bin/python && "$(cat "$1/.stamp" 2>/dev/null)" == "$(stamp_of "$(find_python)") $2 " ]]
+}
+
+stamp_of() {
+    "$1" -c 'import hashlib, sys
+print(sys.version.split()[0], hashlib.sha256(open("pyproject.toml", "rb").read()).hexdigest())'
+}

@@ -1,0 +1,151 @@
+"""The course of a call: prepared before it is sent, watched until its usage is known. The same for both clients.
+
+Nothing in here makes a call fail. Each step runs under a guard that counts an exception and goes on without what the
+step would have given; a call whose whole preparation failed goes out as openai would send it.
+"""
+
+import copy
+import json
+from collections.abc import Mapping
+from contextvars import ContextVar
+from typing import Any, Final
+
+from warmroute._books import Books, Turn
+from warmroute._outgoing import (
+    SERVERS,
+    Identity,
+    Server,
+    body_of,
+    identity_of,
+    lower_headers,
+    may_be_refusal,
+    printable,
+    session_headers,
+    stream_options_asking,
+)
+from warmroute._session import checked_key, current
+from warmroute._stream import observed
+from warmroute._watch import Watch
+from warmroute.contract import headers
+
+MAX_HOME_CHARS: Final = 128
+MAX_RECEIPT_ID_CHARS: Final = 128
+
+_RAW_HEADER: Final = "x-stainless-raw-response"
+"""openai's own mark on a call: `true` under `with_raw_response`, `stream` under `with_streaming_response`."""
+
+
+class Call:
+    """One call: what the caller gave, what is sent, and the watch over its answer (None for calls without usage)."""
+
+    __slots__ = ("asked", "base_url", "given", "sent", "server", "stream_cls", "watch")
+
+    def __init__(self, options: Any, stream_cls: Any) -> None:
+        self.given = self.sent = options
+        self.stream_cls = stream_cls
+        self.base_url = ""
+        self.server: Server | None = None
+        self.asked = False
+        self.watch: Watch | None = None
+
+    def taken_back(self, status: int) -> bool:
+        """Whether a call that failed is to be repeated as it was given, since our field may be the reason."""
+        if not self.asked or self.server is None or SERVERS.takes(self.server) or not may_be_refusal(status):
+            return False
+        self.asked = False
+        if self.watch is not None:
+            self.watch.turn.withhold = False
+        return True
+
+    def was_refused(self) -> None:
+        """The repeated call went well: this server does not take the field."""
+        if self.server is not None:
+            SERVERS.learn(self.server, takes=False)
+
+
+current_call: ContextVar[Call | None] = ContextVar("warmroute_call", default=None)
+"""The call that openai's code is busy with, from `request` to `_process_response`."""
+
+
+class Observer:
+    """Prepares the calls of one client and keeps its books, which its copies share."""
+
+    def __init__(self, session: str | None) -> None:
+        self.books = Books()
+        self._default = None if session is None else checked_key(session)
+        self._pinned: str | None = None
+
+    def pinned(self, session: str | None) -> "Observer":
+        """The observer of a `with_options()` copy."""
+        twin = copy.copy(self)
+        if session is not None:
+            twin._pinned = checked_key(session)
+        return twin
+
+    def begin(self, client: Any, options: Any, *, stream: bool, stream_cls: Any) -> Call:
+        """Prepares a call of `client`, with the arguments of openai's `request`."""
+        call = Call(options, stream_cls)
+        with self.books.guard():
+            call.base_url = str(client.base_url)
+            body = body_of(options.json_data, options.extra_json)
+            caller = lower_headers(client._client.headers, client._custom_headers, options.headers)
+            identity = self._identify(call, caller, body)
+            if options.method.lower() == "post" and options.url.rstrip("/").endswith("/completions"):
+                turn = Turn(session=identity.key, streamed=stream)
+                call.watch = Watch(self.books, turn)
+                self._ask(call, turn, caller, body)
+                with self.books.guard():
+                    self.books.compare(turn, body)
+        return call
+
+    def answered(self, call: Call | None, response: Any) -> None:
+        """A call went well and `response` is its answer, read already unless it is a stream."""
+        if call is None or call.watch is None:
+            return
+        with self.books.guard():
+            turn = call.watch.turn
+            call.watch.attach(response)
+            if call.asked and call.server is not None:
+                SERVERS.learn(call.server, takes=True)
+            home = printable(response.headers.get(headers.HOME), MAX_HOME_CHARS)
+            receipt_id = printable(response.headers.get(headers.RECEIPT), MAX_RECEIPT_ID_CHARS)
+            self.books.answered(turn, call.base_url, home, receipt_id)
+            if not turn.streamed and response.request.headers.get(_RAW_HEADER) == "true":
+                call.watch.saw(_json(response.content))  # the caller may never parse it
+
+    def _identify(self, call: Call, caller: Mapping[str, object], body: Mapping[str, Any]) -> Identity:
+        identity = Identity(None, None, False)
+        with self.books.guard():
+            identity = identity_of(self._pinned or current() or self._default, caller, body)
+            added = session_headers(identity, self.books.home(call.base_url, identity.key), caller)
+            if added:
+                given = call.given.headers if isinstance(call.given.headers, Mapping) else {}
+                sent = copy.copy(call.given)
+                sent.headers = {**given, **added}
+                call.sent = sent
+        return identity
+
+    def _ask(self, call: Call, turn: Turn, caller: Mapping[str, object], body: Mapping[str, Any]) -> None:
+        """Asks for usage where the answer is a stream that can withhold it, and the caller did not speak about it."""
+        with self.books.guard():
+            ours = observed(call.stream_cls) if turn.streamed else None
+            if ours is None:
+                return
+            call.stream_cls = ours
+            call.server = Server(call.base_url, str(body.get("model")))
+            in_extra = isinstance(call.given.extra_json, Mapping) and "stream_options" in call.given.extra_json
+            wanted = stream_options_asking(body, in_extra=in_extra)
+            reads_bytes = caller.get(_RAW_HEADER) == "stream"
+            if wanted is None or reads_bytes or SERVERS.takes(call.server) is False:
+                return
+            sent = copy.copy(call.sent)
+            sent.json_data = {**call.given.json_data, "stream_options": wanted}
+            call.sent = sent
+            call.asked = turn.withhold = True
+
+
+def _json(content: bytes) -> object:
+    try:
+        return json.loads(content)
+    except ValueError:
+        return None

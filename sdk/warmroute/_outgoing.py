@@ -1,0 +1,153 @@
+"""What the SDK adds to a call: the session, and the wish for usage. Pure; nothing here sends anything.
+
+*Session.* The nearest identity wins, and what the caller put on the call himself is nearer than anything of ours:
+
+    1. a session header set by the caller (on the call, the client or its http client): nothing is added
+    2. `with_options(session=...)`, then the `with warmroute.session(...)` block, then the client's own `session=`
+    3. a session field of the body (`prompt_cache_key` and its kin): repeated as the header
+    4. a key derived from the prompt, marked as derived
+
+*Usage.* A stream has its receipt in the usage chunk, which a server sends only when `stream_options.include_usage` is
+set. So the SDK sets it where the caller said nothing about it, and withholds the chunk from him. Few servers refuse the
+option; `Servers` remembers which.
+"""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, NamedTuple
+
+from warmroute.contract import headers
+from warmroute.contract.identity import (
+    SESSION_HEADERS,
+    InvalidSessionKey,
+    derived_key,
+    derived_key_of_text,
+    session_of,
+)
+
+MAX_SERVERS: Final = 1000
+"""Servers whose answer to `stream_options` is remembered in a process; the least recently used goes."""
+
+_REFUSALS: Final = frozenset({400, 404, 415, 422, 500, 501})
+"""Statuses with which servers refuse fields that they do not know."""
+
+
+class Identity(NamedTuple):
+    """Who a call belongs to. `header` is what must be sent for it, None where the caller sends it himself."""
+
+    key: str | None
+    header: str | None
+    derived: bool
+
+
+class Server(NamedTuple):
+    """What may take `stream_options` or not: gateways answer differently for each model."""
+
+    base_url: str
+    model: str
+
+
+class Servers:
+    """Which servers are known to take `stream_options`, and which refused it. Bounded by `MAX_SERVERS`."""
+
+    def __init__(self) -> None:
+        self._takes: OrderedDict[Server, bool] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def takes(self, server: Server) -> bool | None:
+        """Whether `server` takes the option; None where that is not known."""
+        with self._lock:
+            if server in self._takes:
+                self._takes.move_to_end(server)
+            return self._takes.get(server)
+
+    def learn(self, server: Server, *, takes: bool) -> None:
+        """Remembers what `server` did."""
+        with self._lock:
+            self._takes[server] = takes
+            self._takes.move_to_end(server)
+            if len(self._takes) > MAX_SERVERS:
+                self._takes.popitem(last=False)
+
+
+SERVERS: Final = Servers()
+"""One memory for the process: programs make clients by the call."""
+
+
+def may_be_refusal(status: int) -> bool:
+    """Whether an error may mean that the server does not know a field that we added."""
+    return status in _REFUSALS
+
+
+def lower_headers(*sources: object) -> dict[str, object]:
+    """The headers of all sources by lower-case name, the last one wins. Values may be openai's `Omit`."""
+    return {
+        str(name).lower(): value for source in sources if isinstance(source, Mapping) for name, value in source.items()
+    }
+
+
+def body_of(json_data: object, extra_json: object) -> dict[str, Any]:
+    """The top-level fields that will be sent."""
+    return {
+        **(json_data if isinstance(json_data, Mapping) else {}),
+        **(extra_json if isinstance(extra_json, Mapping) else {}),
+    }
+
+
+def identity_of(named: str | None, caller: Mapping[str, object], body: Mapping[str, Any]) -> Identity:
+    """The identity of a call; `named` is the key that the program chose through warmroute, if any."""
+    if any(name in caller for name in SESSION_HEADERS):
+        values = (caller.get(name) for name in SESSION_HEADERS)
+        return Identity(next((value for value in values if isinstance(value, str) and value), None), None, False)
+    if named:
+        return Identity(named, named, False)
+    try:
+        found = session_of({}, body)
+    except InvalidSessionKey:
+        return Identity(None, None, False)  # the server says so better than we could
+    if found:
+        sendable = found.key.isascii() and found.key == found.key.strip()
+        return Identity(found.key, found.key if sendable else None, False)
+    key = _derived(body)
+    return Identity(key, key, True)
+
+
+def session_headers(identity: Identity, home: str | None, caller: Mapping[str, object]) -> dict[str, str]:
+    """The headers to add to a call; none that the caller has set."""
+    wanted = {}
+    if identity.header:
+        wanted[headers.AFFINITY] = identity.header
+        if identity.derived:
+            wanted[headers.DERIVED] = "1"
+    if home:
+        wanted[headers.HOME] = home
+    return {name: value for name, value in wanted.items() if name not in caller}
+
+
+def stream_options_asking(body: Mapping[str, Any], *, in_extra: bool) -> dict[str, Any] | None:
+    """The `stream_options` that ask for usage, or None where the caller has spoken about it himself.
+
+    `in_extra` says that the caller gave the field through `extra_body`, which would replace ours as a whole.
+    """
+    given = body.get("stream_options")
+    if in_extra or (given is not None and (not isinstance(given, Mapping) or "include_usage" in given)):
+        return None
+    return {**(given or {}), "include_usage": True}
+
+
+def printable(value: object, limit: int) -> str | None:
+    """A header's value if it is fit to be sent back, else None."""
+    fit = isinstance(value, str) and 0 < len(value) <= limit and value.isascii() and value.isprintable()
+    return value if fit and isinstance(value, str) else None
+
+
+def _derived(body: Mapping[str, Any]) -> str | None:
+    """The key of a prompt in `messages` (chat), `input` (responses) or `prompt` (completions)."""
+    for field in ("messages", "input", "prompt"):
+        value = body.get(field)
+        if isinstance(value, str) and value:
+            return derived_key_of_text(value)
+        if isinstance(value, Iterable) and not isinstance(value, (str, bytes, Mapping)):
+            return derived_key(item for item in value if isinstance(item, Mapping))
+    return None

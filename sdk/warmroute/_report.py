@@ -1,0 +1,105 @@
+"""What `client.cache.report()` returns, and how it reads. Frozen values; the counting is in `_books`.
+
+`None` means that no server said it, never 0: a server that reports no cached tokens has no hit ratio, and one without
+prices has no cost.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+_NANO_PER_USD = 1_000_000_000
+_SHOWN_SESSIONS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Sums over turns."""
+
+    turns: int
+    """Answers that began."""
+    turns_measured: int
+    """Those whose usage was seen; the token counts below are theirs."""
+    receipts: int
+    """Those whose receipt was seen; the amounts and losses below are theirs."""
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int | None
+    """None where no server said how much was cached."""
+    cached_of_tokens: int
+    """Prompt tokens of the turns that said how much was cached: what `hit_ratio` divides by."""
+    list_nanousd: int | None
+    """What the turns would have cost with nothing cached."""
+    cost_nanousd: int | None
+    """What they cost."""
+    saved_nanousd: int | None
+    losses: Mapping[str, int]
+    """Prompt tokens that were not cached, by loss class."""
+
+    @property
+    def hit_ratio(self) -> float | None:
+        """Cached share of the prompt tokens, 0 to 1."""
+        return (
+            self.cached_tokens / self.cached_of_tokens
+            if self.cached_tokens is not None and self.cached_of_tokens
+            else None
+        )
+
+    @property
+    def list_usd(self) -> float | None:
+        """`list_nanousd` in USD."""
+        return _usd(self.list_nanousd)
+
+    @property
+    def cost_usd(self) -> float | None:
+        """`cost_nanousd` in USD."""
+        return _usd(self.cost_nanousd)
+
+    @property
+    def saved_usd(self) -> float | None:
+        """`saved_nanousd` in USD."""
+        return _usd(self.saved_nanousd)
+
+    def __str__(self) -> str:
+        cached = "not reported" if self.cached_tokens is None else f"{self.cached_tokens:,}"
+        ratio = "" if self.hit_ratio is None else f" ({self.hit_ratio:.1%})"
+        text = f"{self.turns} turns, {self.prompt_tokens:,} prompt tokens, cached {cached}{ratio}"
+        text += f", {self.completion_tokens:,} completion tokens"
+        if self.cost_nanousd is None:
+            return text
+        return f"{text}, cost {self.cost_usd:.6f} USD, saved {self.saved_usd:.6f} of {self.list_usd:.6f}"
+
+
+@dataclass(frozen=True, slots=True)
+class CacheReport(Totals):
+    """What a client and its `with_options()` copies have seen so far."""
+
+    receipts_pending: int
+    """Receipts that were announced in a response head and not seen yet: `client.cache.pending()` has their ids."""
+    violations: tuple[str, ...]
+    """What receipts got wrong, newest last; the newest hundred."""
+    violations_found: int
+    """How many there were."""
+    internal_errors: int
+    """Errors inside the SDK that were kept from the calls they happened in."""
+    by_session: Mapping[str, Totals]
+    """The thousand sessions used last, by key, newest last."""
+
+    def __str__(self) -> str:
+        lines = [Totals.__str__(self)]
+        if self.losses:
+            order = sorted(self.losses.items(), key=lambda item: -item[1])
+            lines.append("not cached: " + ", ".join(f"{name} {tokens:,}" for name, tokens in order))
+        if self.receipts_pending:
+            lines.append(f"receipts announced and not read: {self.receipts_pending}")
+        if self.violations_found:
+            lines.append(f"receipts with faults: {self.violations_found}; the last one: {self.violations[-1]}")
+        if self.internal_errors:
+            lines.append(f"errors inside the SDK, kept from the calls: {self.internal_errors}")
+        lines.extend(f"  {key}: {totals}" for key, totals in list(self.by_session.items())[-_SHOWN_SESSIONS:])
+        if len(self.by_session) > _SHOWN_SESSIONS:
+            lines.append(f"  and {len(self.by_session) - _SHOWN_SESSIONS} sessions before these")
+        return "\n".join(lines)
+
+
+def _usd(amount_nanousd: int | None) -> float | None:
+    return None if amount_nanousd is None else amount_nanousd / _NANO_PER_USD

@@ -1,0 +1,90 @@
+"""Numbers read from the `usage` of an answer, of warmroute or of any other server.
+
+Servers send what they like, so every number is looked at before it is added to a sum: a count is a whole number that is
+not negative, else it counts as absent.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from warmroute.contract import receipt as contract
+
+MAX_FAULT_CHARS: Final = 300
+
+
+class Amounts(NamedTuple):
+    """What a receipt charges, nanodollars."""
+
+    listed: int
+    cost: int
+    saved: int
+
+
+class Measured(NamedTuple):
+    """One turn's numbers. `faults` are sentences about its receipt."""
+
+    prompt_tokens: int
+    cached_tokens: int | None
+    completion_tokens: int
+    has_receipt: bool
+    amounts_nanousd: Amounts | None
+    losses: Mapping[str, int]
+    region: str | None
+    turn: int | None
+    faults: tuple[str, ...]
+
+
+def measure(usage: Mapping[str, Any], announced: str | None) -> Measured:
+    """The numbers of `usage`; `announced` is the receipt id of the response head, which its receipt must have."""
+    prompt = _count(usage.get("prompt_tokens")) or 0
+    details = usage.get("prompt_tokens_details")
+    cached = _count(details.get("cached_tokens")) if isinstance(details, Mapping) else None
+    receipt = usage.get("warmroute")
+    has_receipt = isinstance(receipt, Mapping)
+    of_receipt: Mapping[str, Any] = receipt if isinstance(receipt, Mapping) else {}
+    loss = of_receipt.get("loss")
+    losses = {
+        name: tokens
+        for name in contract.LOSS_CLASSES
+        if isinstance(loss, Mapping) and (tokens := _count(loss.get(name)))
+    }
+    region = of_receipt.get("region")
+    return Measured(
+        prompt_tokens=prompt,
+        cached_tokens=None if cached is None else min(cached, prompt),
+        completion_tokens=_count(usage.get("completion_tokens")) or 0,
+        has_receipt=has_receipt,
+        amounts_nanousd=_amounts(of_receipt),
+        losses=losses,
+        region=region if isinstance(region, str) else None,
+        turn=_count(of_receipt.get("turn")),
+        faults=_faults(usage, of_receipt, announced) if has_receipt or announced else (),
+    )
+
+
+def _faults(usage: Mapping[str, Any], receipt: Mapping[str, Any], announced: str | None) -> tuple[str, ...]:
+    if not receipt:
+        return (f"{announced}: the response head announced this receipt, and the usage has none",)
+    identifier = receipt.get("id")
+    try:
+        found = contract.check(usage)
+    except Exception as error:  # a receipt can be wrong in ways that no check foresaw, and that is its fault
+        found = [f"the receipt cannot be checked: {type(error).__name__}: {error}"]
+    if announced is not None and identifier != announced:
+        found = [*found, f"its id is not the {announced} of the response head"]
+    return tuple(f"{identifier}: {fault}"[:MAX_FAULT_CHARS] for fault in found)
+
+
+def _amounts(receipt: Mapping[str, Any]) -> Amounts | None:
+    listed, cost, saved = (
+        _count(receipt.get("list_nanousd")),
+        _count(receipt.get("price_nanousd")),
+        receipt.get("saved_nanousd"),
+    )
+    if listed is None or cost is None or type(saved) is not int:
+        return None
+    return Amounts(listed, cost, saved)
+
+
+def _count(value: object) -> int | None:
+    return value if type(value) is int and value >= 0 else None

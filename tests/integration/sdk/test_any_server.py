@@ -1,0 +1,182 @@
+"""Against servers that are not warmroute: every call goes as plain openai's would."""
+
+from typing import TYPE_CHECKING, Any
+
+import openai
+import pytest
+import warmroute
+from warmroute._observer import Observer
+
+if TYPE_CHECKING:
+    from tests.integration.sdk.conftest import Driver
+
+HI: list[dict[str, Any]] = [{"role": "user", "content": "hi"}]
+
+
+def streamed(driver: "Driver", client: Any, **options: Any) -> str:
+    chunks = driver.read(driver.run(client.chat.completions.create(model="m", messages=HI, stream=True, **options)))
+    return "".join(chunk.choices[0].delta.content for chunk in chunks)
+
+
+@pytest.mark.parametrize("status", [400, 422, 500])
+def test_a_server_that_refuses_stream_options_is_asked_once(driver: "Driver", status: int) -> None:
+    driver.server.kind = "openai"
+    driver.server.refuses_stream_options = status
+    assert streamed(driver, driver.client()) == "hello"
+    asked = ["stream_options" in request.body for request in driver.server.posts]
+    assert asked == [True, False]
+    other = driver.client()
+    assert streamed(driver, other) == "hello"
+    assert len(driver.server.posts) == 3, "known in the whole process"
+    report = other.cache.report()
+    assert (report.turns, report.turns_measured, report.internal_errors) == (1, 0, 0)
+
+
+def test_a_refusal_is_remembered_for_the_model_that_it_came_from(driver: "Driver") -> None:
+    driver.server.refuses_stream_options = 400
+    client = driver.client()
+    assert streamed(driver, client) == "hello"
+    driver.server.refuses_stream_options = 0
+    driver.read(driver.run(client.chat.completions.create(model="other", messages=HI, stream=True)))
+    assert "stream_options" in driver.server.last.body
+
+
+def test_the_callers_own_error_is_raised_as_it_is_and_teaches_nothing(driver: "Driver") -> None:
+    client = driver.client()
+    driver.server.fails_with = 400
+    with pytest.raises(openai.BadRequestError):
+        streamed(driver, client)
+    assert len(driver.server.posts) == 2
+    driver.server.fails_with = 0
+    assert streamed(driver, client) == "hello"
+    assert client.cache.report().receipts == 1
+    driver.server.fails_with = 400
+    with pytest.raises(openai.BadRequestError):
+        streamed(driver, client)
+    assert len(driver.server.posts) == 4, "a server that took the option once is not asked again why"
+
+
+@pytest.mark.parametrize("status", [401, 403, 429, 503])
+def test_errors_that_have_nothing_to_do_with_us_are_not_repeated(driver: "Driver", status: int) -> None:
+    driver.server.fails_with = status
+    with pytest.raises(openai.APIStatusError):
+        streamed(driver, driver.client())
+    assert len(driver.server.posts) == 1
+
+
+def test_calls_that_were_not_altered_are_not_repeated(driver: "Driver") -> None:
+    driver.server.fails_with = 400
+    client = driver.client()
+    with pytest.raises(openai.BadRequestError):
+        driver.run(client.chat.completions.create(model="m", messages=HI))
+    with pytest.raises(openai.BadRequestError):
+        streamed(driver, client, stream_options={"include_usage": True})
+    assert len(driver.server.posts) == 2
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_plain_usage_adds_up_without_cost_or_hit_ratio(driver: "Driver", stream: bool) -> None:
+    driver.server.kind = "plain"
+    client = driver.client()
+    answer = driver.run(client.chat.completions.create(model="m", messages=HI, stream=stream))
+    if stream:
+        assert len(driver.read(answer)) == 2
+    report = client.cache.report()
+    assert (report.turns, report.turns_measured, report.receipts) == (1, 1, 0)
+    assert (report.prompt_tokens, report.completion_tokens) == (100, 7)
+    assert (report.cached_tokens, report.hit_ratio, report.cost_nanousd, report.cost_usd) == (None, None, None, None)
+    assert (report.violations, report.receipts_pending) == ((), 0)
+    assert "cached not reported" in str(report)
+    assert "does not say how many" in client.cache.explain()
+    assert warmroute.receipt_of(answer) is None
+
+
+def test_cached_tokens_of_plain_usage_give_a_hit_ratio(driver: "Driver") -> None:
+    driver.server.kind = "openai"
+    client = driver.client(session="s")
+    for _ in range(2):
+        driver.run(client.chat.completions.create(model="m", messages=HI))
+    report = client.cache.report()
+    assert (report.cached_tokens, report.hit_ratio, report.cost_nanousd) == (100, 0.5, None)
+
+
+def test_a_server_without_usage_is_a_turn_without_numbers(driver: "Driver") -> None:
+    driver.server.kind = "bare"
+    client = driver.client()
+    driver.run(client.chat.completions.create(model="m", messages=HI))
+    assert streamed(driver, client) == "hello"
+    report = client.cache.report()
+    assert (report.turns, report.turns_measured, report.internal_errors) == (2, 0, 0)
+    assert "its usage was not seen" in client.cache.explain()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_garbage_changes_nothing_for_the_caller(driver: "Driver", stream: bool) -> None:
+    driver.server.kind = "garbage"
+    client = driver.client(session="s")
+    for _ in range(2):
+        answer = driver.run(client.chat.completions.create(model="m", messages=HI, stream=stream))
+        if stream:
+            chunks = driver.read(answer)
+            assert [chunk.choices for chunk in chunks][0] == "none"
+            assert len(chunks) == 3
+        else:
+            assert answer.choices[0].message.content == "hello"
+    assert "x-warmroute-home" not in driver.server.last.headers
+    report = client.cache.report()
+    assert (report.turns, report.prompt_tokens, report.cached_tokens, report.cost_nanousd) == (2, 0, None, None)
+    assert "malformed" in report.violations[0]
+    assert report.internal_errors == 0
+
+
+def test_retries_of_openai_itself_keep_the_session(driver: "Driver") -> None:
+    driver.server.fails_with = 503
+    client = driver.client(max_retries=1, session="s")
+    with pytest.raises(openai.InternalServerError):
+        driver.run(client.chat.completions.create(model="m", messages=HI))
+    assert [request.headers["x-session-affinity"] for request in driver.server.posts] == ["s", "s"]
+    assert client.cache.report().turns == 0
+
+
+STEPS = [
+    "warmroute._observer.identity_of",
+    "warmroute._observer.body_of",
+    "warmroute._observer.stream_options_asking",
+    "warmroute._observer.printable",
+    "warmroute._books.first_change",
+    "warmroute._books.measure",
+    "warmroute._books.closest",
+]
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_an_error_inside_the_sdk_is_counted_and_kept_from_the_call(
+    driver: "Driver", step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*args: object, **options: object) -> None:
+        raise RuntimeError("broken")
+
+    client = driver.client(session="s")
+    assert driver.run(client.chat.completions.create(model="m", messages=HI)).choices[0].message.content == "hello"
+    monkeypatch.setattr(step, broken)
+    assert driver.run(client.chat.completions.create(model="m", messages=HI)).choices[0].message.content == "hello"
+    assert streamed(driver, client) == "hello"
+    assert client.cache.report().internal_errors >= 1
+    assert "errors inside the SDK" in str(client.cache.report())
+
+
+def test_messages_that_no_server_would_take_reach_the_server_as_they_are(driver: "Driver") -> None:
+    client = driver.client()
+    for messages in (["text"], [{"role": "user", "content": 5}], [None], [{}]):
+        driver.run(client.chat.completions.create(model="m", messages=messages))
+        assert driver.server.last.body["messages"] == messages
+
+
+def test_the_order_of_the_observer_does_not_depend_on_a_session(driver: "Driver") -> None:
+    assert Observer(None).books.report().turns == 0
+    client = driver.client()
+    driver.run(client.chat.completions.create(model="m", messages=[{"role": "system", "content": "only system"}]))
+    assert "x-session-affinity" not in driver.server.last.headers
+    report = client.cache.report()
+    assert (report.turns, report.receipts, dict(report.by_session)) == (1, 1, {})
+    assert "The last turn: " in client.cache.explain()

@@ -1,0 +1,117 @@
+"""Any sequence of transitions leaves an entry that ended at most once and bills its last attempt."""
+
+import json
+
+import msgspec
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from warmroute.contract import receipt as contract
+from warmroute.contract.money import Rates
+from warmroute_proxy.core.entry import Entry, Outcome, TransitionError
+from warmroute_proxy.core.losses import classify
+from warmroute_proxy.core.receipt import ServedBy
+from warmroute_proxy.core.usage import merge_usage
+
+outcomes = st.sampled_from(["completed", "client_left", "engine_error"])
+
+
+class EntryMachine(RuleBasedStateMachine):
+    """Drives one entry, legally and not, beside the plainest model of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.entry = Entry(
+            id="wr-1",
+            tenant="acme",
+            session="0123456789abcdef",
+            lineage="00000000000000aa",
+            turn=1,
+            region="east",
+            model="m",
+            route="chat",
+            stream=False,
+            rates=Rates(600_000, 100_000, 3_000_000),
+            opened_at_s=1.0,
+        )
+        self.rids: list[str] = []
+        self.ends: list[bytes] = []
+
+    @precondition(lambda self: not self.ends)
+    @rule(worker=st.integers(0, 9))
+    def dispatch(self, worker: int) -> None:
+        rid = f"rid-{len(self.rids)}"
+        self.entry.dispatch(rid, [ServedBy(f"east-a{worker}", 0, "aggregated")], worker)
+        self.rids.append(rid)
+        self.last_worker = worker
+
+    @precondition(lambda self: self.rids)
+    @rule(data=st.data())
+    def a_used_rid_is_refused(self, data: st.DataObject) -> None:
+        with pytest.raises(TransitionError):
+            self.entry.dispatch(data.draw(st.sampled_from(self.rids)), [], 0)
+
+    @rule(outcome=outcomes, prompt=st.integers(0, 5000), cached=st.integers(-5, 6000))
+    def settle(self, outcome: Outcome, prompt: int, cached: int) -> None:
+        reported = {"prompt_tokens": prompt, "prompt_tokens_details": {"cached_tokens": cached}}
+        usage = merge_usage(reported, None, None, 7)
+        loss = classify(
+            prompt_tokens=usage.prompt_tokens,
+            cached_tokens=usage.cached_tokens,
+            page_size=64,
+            known_tokens=0,
+            predicted_cached=0,
+            best_elsewhere=0,
+            last=None,
+            disaggregated=False,
+            misreported=usage.misreported_tokens > 0,
+        )
+
+        def attempt() -> bytes:
+            return self.entry.settle(
+                usage, loss, reported, outcome=outcome, status=200, settled_at_s=2.0, proxy_ms=0.1, ttft_ms=None
+            )
+
+        if self.ends or not self.rids:
+            with pytest.raises(TransitionError):
+                attempt()
+        else:
+            self.ends.append(attempt())
+
+    @rule()
+    def interrupt(self) -> None:
+        if self.ends:
+            with pytest.raises(TransitionError):
+                self.entry.interrupt(3.0)
+        else:
+            self.ends.append(self.entry.interrupt(3.0))
+
+    @precondition(lambda self: not self.ends)
+    @rule()
+    def die_and_come_back(self) -> None:
+        self.entry = Entry.from_open_record(json.loads(msgspec.json.encode(self.entry.open_record())))
+
+    @invariant()
+    def it_is_what_its_history_says(self) -> None:
+        if not self.ends:
+            assert self.entry.state == ("dispatched" if self.rids else "open")
+            with pytest.raises(TransitionError):
+                self.entry.settle_record(b"{}")
+            return
+        (text,) = self.ends
+        record = json.loads(msgspec.json.encode(self.entry.settle_record(text)))
+        usage = record["usage"]
+        assert contract.check(usage) == []
+        assert record["rids"] == self.rids
+        assert record["workers"] == usage["warmroute"]["workers"]
+        if self.rids:
+            assert [worker["id"] for worker in record["workers"]] == [f"east-a{self.last_worker}"]
+        for name in ("list_nanousd", "price_nanousd"):
+            assert record[name] == usage["warmroute"][name]
+        assert record["prompt_tokens"] == usage["prompt_tokens"]
+        if record["state"] == "interrupted":
+            assert (record["outcome"], record["price_nanousd"], record["status"]) == ("interrupted", 0, 0)
+
+
+TestEntry = EntryMachine.TestCase

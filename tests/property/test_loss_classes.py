@@ -1,0 +1,131 @@
+"""Losses explain every uncached token exactly once, whatever the estimates say."""
+
+from hypothesis import assume, example, given
+from hypothesis import strategies as st
+
+from warmroute.contract.receipt import LOSS_CLASSES
+from warmroute_proxy.core.losses import LastTurn, classify
+
+tokens = st.integers(-50, 300_000) | st.integers(0, 400)
+lasts = st.none() | st.builds(LastTurn, tokens, tokens, st.booleans(), st.booleans())
+
+
+@given(
+    st.integers(0, 300_000) | st.integers(0, 400),
+    tokens,
+    st.integers(-1, 256),
+    tokens,
+    tokens,
+    tokens,
+    lasts,
+    st.booleans(),
+    st.booleans(),
+    st.booleans(),
+)
+def test_losses_sum_and_are_of_known_classes(
+    prompt: int,
+    cached: int,
+    page: int,
+    known: int,
+    here: int,
+    elsewhere: int,
+    last: LastTurn | None,
+    pd: bool,
+    misreported: bool,
+    counted: bool,
+) -> None:
+    cached = min(max(cached, 0), prompt)
+    losses = classify(
+        prompt_tokens=prompt,
+        cached_tokens=cached,
+        page_size=page,
+        known_tokens=known,
+        predicted_cached=here,
+        best_elsewhere=elsewhere,
+        last=last,
+        disaggregated=pd,
+        misreported=misreported,
+        cached_reported=counted,
+    )
+    assert sum(losses.values()) == prompt - cached
+    assert all(count > 0 for count in losses.values())
+    assert set(losses) <= set(LOSS_CLASSES)
+
+
+@given(
+    previous=st.integers(1, 200_000),
+    appended=st.integers(1, 50_000),
+    answer=st.integers(0, 5_000),
+    page=st.sampled_from([1, 16, 32, 64, 128]),
+    noise=st.floats(-0.03, 0.03),
+    elsewhere=st.booleans(),
+    pd=st.booleans(),
+    same_worker=st.booleans(),
+)
+@example(previous=64, appended=1, answer=0, page=64, noise=0.0, elsewhere=True, pd=True, same_worker=True)
+def test_estimate_noise_never_blames_a_warm_turn(
+    previous: int,
+    appended: int,
+    answer: int,
+    page: int,
+    noise: float,
+    elsewhere: bool,
+    pd: bool,
+    same_worker: bool,
+) -> None:
+    estimate = int(previous * (1 + noise))
+    losses = classify(
+        prompt_tokens=previous + appended,
+        cached_tokens=previous // page * page,
+        page_size=page,
+        known_tokens=estimate,
+        predicted_cached=estimate,
+        best_elsewhere=estimate if elsewhere else 0,
+        last=LastTurn(previous, answer, same_worker, False),
+        disaggregated=pd,
+    )
+    assert set(losses) <= {"new", "not_kept", "page_rounding"}
+    assert losses.get("page_rounding", 0) < page
+
+
+@given(
+    shared=st.integers(1, 100_000),
+    own=st.integers(0, 50_000),
+    page=st.sampled_from([1, 16, 64]),
+    noise=st.floats(-0.03, 0.03),
+)
+def test_a_new_session_on_a_warm_worker_is_cold_only_beyond_what_is_shared(
+    shared: int, own: int, page: int, noise: float
+) -> None:
+    prompt = shared + own
+    cached = min(shared // page, (prompt - 1) // page) * page
+    estimate = int(shared * (1 + noise))
+    losses = classify(
+        prompt_tokens=prompt,
+        cached_tokens=cached,
+        page_size=page,
+        known_tokens=estimate,
+        predicted_cached=estimate,
+        best_elsewhere=0,
+        last=None,
+        disaggregated=False,
+    )
+    assert set(losses) <= {"cold", "page_rounding", "unknown"}
+    assert losses.get("cold", 0) >= own - 0.03 * shared - 1
+
+
+@given(st.integers(2_000, 200_000), st.integers(0, 20_000), st.sampled_from([1, 64]))
+def test_a_wiped_cache_is_an_eviction_and_a_strange_worker_a_move(previous: int, appended: int, page: int) -> None:
+    assume(previous > 10 * page)
+    for same, name in ((True, "evicted"), (False, "moved")):
+        losses = classify(
+            prompt_tokens=previous + appended,
+            cached_tokens=0,
+            page_size=page,
+            known_tokens=previous,
+            predicted_cached=previous if same else 0,
+            best_elsewhere=0 if same else previous,
+            last=LastTurn(previous, 0, same, False),
+            disaggregated=False,
+        )
+        assert losses[name] >= previous - page

@@ -1,0 +1,93 @@
+"""Whatever engines report, the settled numbers are sound and the receipt made from them passes every check."""
+
+import json
+from typing import Any
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from warmroute.contract import receipt as contract
+from warmroute.contract.money import MAX_USD_PER_MTOK, PICO_PER_USD_PER_MTOK, Rates
+from warmroute_proxy.core.losses import LastTurn, classify
+from warmroute_proxy.core.receipt import ServedBy, build_receipt, usage_object
+from warmroute_proxy.core.usage import MAX_TOKENS, merge_usage
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+scalars = st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False) | texts
+anything = st.recursive(
+    scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3), max_leaves=6
+)
+counts = st.integers(-10, 5_000) | st.integers(0, 2**40) | scalars
+
+
+def objects(**fields: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    """Objects with some of the fields, and other fields of any shape."""
+    known = st.fixed_dictionaries({}, optional=fields)
+    return st.builds(lambda other, some: {**other, **some}, st.dictionaries(texts, anything, max_size=2), known)
+
+
+reports = (
+    objects(
+        prompt_tokens=counts,
+        completion_tokens=counts,
+        total_tokens=counts,
+        reasoning_tokens=counts,
+        prompt_tokens_details=objects(cached_tokens=counts) | anything,
+        completion_tokens_details=objects(reasoning_tokens=counts) | anything,
+        cost=anything,
+        warmroute=anything,
+    )
+    | st.none()
+)
+tier_details = objects(device=counts, host=counts, storage=counts) | anything
+rates = st.builds(Rates, *[st.integers(0, int(MAX_USD_PER_MTOK) * PICO_PER_USD_PER_MTOK)] * 3)
+
+
+@given(reports, tier_details, reports, st.integers(0, 10_000))
+def test_counts_are_in_range_and_tiers_sum(reported: Any, details: Any, prefill: Any, seen: int) -> None:
+    usage = merge_usage(reported, details, prefill, seen)
+    assert 0 <= usage.cached_tokens <= usage.prompt_tokens <= MAX_TOKENS
+    assert 0 <= usage.completion_tokens <= MAX_TOKENS
+    assert min(usage.device, usage.host, usage.storage) >= 0
+    assert usage.device + usage.host + usage.storage == usage.cached_tokens
+    assert list(usage.estimated) == [name for name in contract.ESTIMATED_FIELDS if name in usage.estimated]
+    assert 0 <= usage.misreported_tokens <= MAX_TOKENS
+
+
+@given(reports, tier_details, reports, rates, st.data())
+def test_every_receipt_passes_the_readers_check(
+    reported: Any, details: Any, prefill: Any, price: Rates, data: st.DataObject
+) -> None:
+    usage = merge_usage(reported, details, prefill, 3)
+    size = st.integers(0, usage.prompt_tokens + 100)
+    loss = classify(
+        prompt_tokens=usage.prompt_tokens,
+        cached_tokens=usage.cached_tokens,
+        page_size=data.draw(st.sampled_from([1, 16, 64])),
+        known_tokens=data.draw(size),
+        predicted_cached=data.draw(size),
+        best_elsewhere=data.draw(size),
+        last=data.draw(st.none() | st.builds(LastTurn, size, size, st.booleans(), st.booleans())),
+        disaggregated=data.draw(st.booleans()),
+        misreported=usage.misreported_tokens > 0,
+        cached_reported="cached_tokens" not in usage.estimated,
+    )
+    receipt = build_receipt(
+        receipt_id="wr-1",
+        session=None,
+        turn=1,
+        region="east",
+        workers=[ServedBy("east-a0", 0, "aggregated")],
+        usage=usage,
+        predicted_cached=0,
+        loss=loss,
+        rates=price,
+    )
+    text = usage_object(usage, receipt, reported)
+    assert b"\n" not in text
+    shown = json.loads(text)
+    assert contract.check(shown) == []
+    settled = {"prompt_tokens", "completion_tokens", "total_tokens", "prompt_tokens_details", "cost", "warmroute"}
+    for name in set(reported or {}) - settled:
+        assert shown[name] == json.loads(msgspec.json.encode(reported[name]))

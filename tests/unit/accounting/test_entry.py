@@ -1,0 +1,91 @@
+"""A ledger entry ends once, and bills its last attempt."""
+
+import json
+
+import msgspec
+import pytest
+
+from warmroute.contract import receipt as contract
+from warmroute.contract.money import Rates
+from warmroute_proxy.core.entry import Entry, TransitionError
+from warmroute_proxy.core.receipt import ServedBy
+from warmroute_proxy.core.usage import merge_usage
+
+REPORTED = {"prompt_tokens": 100, "completion_tokens": 10, "prompt_tokens_details": {"cached_tokens": 64}}
+FIRST, SECOND = ServedBy("east-a0", 0, "aggregated"), ServedBy("east-a1", 1, "aggregated")
+
+
+def entry() -> Entry:
+    return Entry(
+        id="wr-1",
+        tenant="acme",
+        session=None,
+        lineage="00000000000000aa",
+        turn=1,
+        region="east",
+        model="m",
+        route="chat",
+        stream=True,
+        rates=Rates(600_000, 100_000, 3_000_000),
+        opened_at_s=5.0,
+    )
+
+
+def settle(made: Entry) -> bytes:
+    usage = merge_usage(REPORTED, None, None, 0)
+    return made.settle(
+        usage, {"cold": 36}, REPORTED, outcome="completed", status=200, settled_at_s=9.0, proxy_ms=0.2, ttft_ms=3.0
+    )
+
+
+def test_only_the_last_attempt_is_billed() -> None:
+    made = entry()
+    made.dispatch("rid-1", [FIRST], 0)
+    made.dispatch("rid-2", [SECOND], 64)
+    text = settle(made)
+    usage = json.loads(text)
+    assert contract.check(usage) == []
+    assert [worker["id"] for worker in usage["warmroute"]["workers"]] == ["east-a1"]
+    record = json.loads(msgspec.json.encode(made.settle_record(text)))
+    assert record["rids"] == ["rid-1", "rid-2"]
+    assert (record["predicted_cached"], record["state"], record["outcome"]) == (64, "settled", "completed")
+    assert (record["list_nanousd"], record["price_nanousd"]) == (90_000, 58_000)
+    assert record["usage"] == usage
+
+
+def test_a_retry_takes_a_new_rid() -> None:
+    made = entry()
+    made.dispatch("rid-1", [FIRST], 0)
+    with pytest.raises(TransitionError, match="new rid"):
+        made.dispatch("rid-1", [SECOND], 0)
+
+
+def test_nothing_is_settled_that_was_not_dispatched() -> None:
+    with pytest.raises(TransitionError):
+        settle(entry())
+
+
+def test_an_ended_entry_stays_ended() -> None:
+    made = entry()
+    made.dispatch("rid-1", [FIRST], 0)
+    settle(made)
+    with pytest.raises(TransitionError):
+        settle(made)
+    with pytest.raises(TransitionError):
+        made.interrupt(10.0)
+    with pytest.raises(TransitionError):
+        made.dispatch("rid-2", [SECOND], 0)
+
+
+def test_an_interrupted_entry_costs_nothing_and_keeps_its_rid() -> None:
+    made = entry()
+    made.dispatch("rid-1", [FIRST], 64)
+    again = Entry.from_open_record(json.loads(msgspec.json.encode(made.open_record())))
+    assert again == made
+    usage = json.loads(again.interrupt(7.0))
+    assert contract.check(usage) == []
+    assert usage["cost"] == 0
+    assert usage["warmroute"]["estimated"] == list(contract.ESTIMATED_FIELDS)
+    record = again.settle_record(b"{}")
+    assert (record["state"], record["outcome"], record["status"]) == ("interrupted", "interrupted", 0)
+    assert (record["rids"], record["price_nanousd"]) == (["rid-1"], 0)

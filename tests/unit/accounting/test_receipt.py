@@ -1,0 +1,60 @@
+"""The usage object that a client gets."""
+
+import json
+
+from warmroute.contract import receipt as contract
+from warmroute.contract.money import Rates
+from warmroute_proxy.core.receipt import ServedBy, build_receipt, usage_object
+from warmroute_proxy.core.usage import merge_usage
+
+RATES = Rates.from_usd_per_mtok("0.60", "0.10", "3.00")
+REPORTED = {
+    "prompt_tokens": 1000,
+    "completion_tokens": 50,
+    "total_tokens": 9,
+    "reasoning_tokens": 7,
+    "completion_tokens_details": {"reasoning_tokens": 7},
+    "prompt_tokens_details": {"cached_tokens": 1920, "audio_tokens": 1},
+    "cost": 99,
+    "warmroute": {"id": "forged"},
+    "spec": {"accept": 0.5},
+}
+
+
+def text() -> bytes:
+    usage = merge_usage(REPORTED, None, None, 0)
+    receipt = build_receipt(
+        receipt_id="wr-000000000000000000000001",
+        session="0123456789abcdef",
+        turn=3,
+        region="east",
+        workers=[ServedBy("east-p0", 0, "prefill"), ServedBy("east-d1", 2, "decode")],
+        usage=usage,
+        predicted_cached=960,
+        loss={},
+        rates=RATES,
+    )
+    return usage_object(usage, receipt, REPORTED)
+
+
+def test_the_engines_fields_survive_and_the_settled_numbers_win() -> None:
+    usage = json.loads(text())
+    assert usage["spec"] == {"accept": 0.5}
+    assert usage["reasoning_tokens"] == 7
+    assert usage["completion_tokens_details"] == {"reasoning_tokens": 7}
+    assert usage["prompt_tokens_details"] == {"cached_tokens": 1000, "audio_tokens": 1}
+    assert usage["total_tokens"] == 1050
+
+
+def test_cost_is_an_exact_decimal_number() -> None:
+    assert b'"cost":0.00025,' in text()  # 1,000 cached at 0.10 and 50 answered at 3.00 per million
+    assert json.loads(text())["cost"] == 0.00025
+
+
+def test_an_engine_cannot_write_the_receipt() -> None:
+    receipt = json.loads(text())["warmroute"]
+    assert receipt["id"] == "wr-000000000000000000000001"
+    assert receipt["workers"][1] == {"id": "east-d1", "dp_rank": 2, "role": "decode"}
+    assert receipt["rates_usd_per_mtok"] == {"input": "0.6", "cached": "0.1", "output": "3"}
+    assert receipt["saved_nanousd"] == receipt["list_nanousd"] - receipt["price_nanousd"] == 500_000
+    assert contract.check(json.loads(text())) == []

@@ -1,0 +1,90 @@
+"""Children that listen, fail to, or do not stop when asked; and what is kept in the state directory."""
+
+import signal
+import stat
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from warmroute_cli.processes import Child, FleetError, stop_all, stopping_on_signals
+from warmroute_cli.state import api_key, locked_state, secret_file
+
+LISTEN = 'print(\'{"event":"listening","url":"u"}\', flush=True)'
+STAY = "import signal; signal.pause()"
+DEAF = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)"
+
+
+def child(tmp_path: Path, *lines: str) -> Child:
+    return Child("child", [sys.executable, "-c", "\n".join(lines)], tmp_path)
+
+
+def test_a_child_says_where_it_listens_and_stops_when_asked(tmp_path: Path) -> None:
+    one = child(tmp_path, LISTEN, STAY)
+    assert one.listening(time.monotonic() + 10)["url"] == "u"
+    assert one.running()
+    stop_all([one], 10)
+    assert not one.running()
+
+
+def test_a_child_that_ends_shows_its_last_words(tmp_path: Path) -> None:
+    one = child(tmp_path, "raise SystemExit('no such model')")
+    with pytest.raises(FleetError, match=r"child ended with status 1(?s:.*)no such model"):
+        one.listening(time.monotonic() + 10)
+    stop_all([one], 10)
+
+
+def test_a_child_that_says_nothing_runs_into_the_deadline(tmp_path: Path) -> None:
+    one = child(tmp_path, STAY)
+    with pytest.raises(FleetError, match="did not listen in time"):
+        one.listening(time.monotonic() + 0.1)
+    stop_all([one], 10)
+
+
+def test_a_child_that_ignores_the_signal_is_killed(tmp_path: Path) -> None:
+    one = child(tmp_path, DEAF, LISTEN, "while True:", "    signal.pause()")
+    one.listening(time.monotonic() + 10)
+    stop_all([one], 0.1)
+    assert not one.running()
+
+
+def test_a_child_hears_what_it_is_told(tmp_path: Path) -> None:
+    one = child(tmp_path, "line = input()", "print(line, flush=True)", STAY)
+    one.tell({"west": "url"})
+    assert one.listening(time.monotonic() + 10) == {"west": "url"}
+    stop_all([one], 10)
+
+
+def test_sigterm_unwinds_like_ctrl_c() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(KeyboardInterrupt), stopping_on_signals():
+        signal.raise_signal(signal.SIGTERM)
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_secret_and_key_are_kept_and_private(tmp_path: Path) -> None:
+    key, path = api_key(tmp_path), secret_file(tmp_path)
+    text = path.read_text()
+    assert key.startswith("wr-")
+    assert len(text.strip()) >= 32
+    assert (api_key(tmp_path), secret_file(tmp_path).read_text()) == (key, text)
+    for kept in (path, tmp_path / "api_key"):
+        assert stat.S_IMODE(kept.stat().st_mode) == 0o600
+
+
+def test_a_state_directory_holds_one_fleet_at_a_time(tmp_path: Path) -> None:
+    with (
+        locked_state(tmp_path / "state"),
+        pytest.raises(FleetError, match="another fleet runs in"),
+        locked_state(tmp_path / "state"),
+    ):
+        pass
+    with locked_state(tmp_path / "state") as again:
+        assert again.is_dir()
+
+
+def test_a_state_directory_that_cannot_be_made_is_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(FleetError, match="cannot be used: Not a directory"), locked_state(tmp_path / "file" / "state"):
+        pass
