@@ -39,7 +39,8 @@ class OpenAI(openai.OpenAI):
     def request(self, cast_to: Any, options: Any, *, stream: bool = False, stream_cls: Any = None, **more: Any) -> Any:
         """openai's own, with the session added and usage asked for."""
         call = self._observer.begin(self, options, stream=stream, stream_cls=stream_cls)
-        token = current_call.set(call)
+        outer = current_call.get()
+        current_call.set(call)
         try:
             try:
                 return super().request(cast_to, call.sent, stream=stream, stream_cls=call.stream_cls, **more)
@@ -50,7 +51,7 @@ class OpenAI(openai.OpenAI):
             call.was_refused()
             return answer
         finally:
-            current_call.reset(token)
+            current_call.set(outer)
 
     def _process_response(self, **answer: Any) -> Any:
         self._observer.answered(current_call.get(), answer.get("response"))
@@ -89,7 +90,8 @@ class AsyncOpenAI(openai.AsyncOpenAI):
     ) -> Any:
         """openai's own, with the session added and usage asked for."""
         call = self._observer.begin(self, options, stream=stream, stream_cls=stream_cls)
-        token = current_call.set(call)
+        outer = current_call.get()
+        current_call.set(call)
         try:
             try:
                 return await super().request(cast_to, call.sent, stream=stream, stream_cls=call.stream_cls, **more)
@@ -100,7 +102,7 @@ class AsyncOpenAI(openai.AsyncOpenAI):
             call.was_refused()
             return answer
         finally:
-            current_call.reset(token)
+            current_call.set(outer)
 
     async def _process_response(self, **answer: Any) -> Any:
         self._observer.answered(current_call.get(), answer.get("response"))

@@ -41,8 +41,11 @@ def checked_key(key: str) -> str:
 
 @contextmanager
 def _entered(key: str) -> Iterator[str]:
-    token = _current.set(key)
+    # Not `reset(token)`: that fails where a framework leaves the block in another context than it entered (dependencies
+    # of FastAPI, fixtures of pytest).
+    outer = _current.get()
+    _current.set(key)
     try:
         yield key
     finally:
-        _current.reset(token)
+        _current.set(outer)

@@ -1,5 +1,6 @@
 """Which path does what. A handler answers its exchange itself, now or when the scheduler is that far."""
 
+import logging
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import parse_qs
@@ -11,6 +12,7 @@ from warmroute_backend.engine.engine import Engine
 from warmroute_backend.engine.errors import Refusal
 from warmroute_backend.engine.http1 import Exchange
 
+_log = logging.getLogger(__name__)
 _TEXT = b"text/plain; charset=utf-8"
 Handler = Callable[[Exchange], None]
 
@@ -57,6 +59,10 @@ class Routes:
             handler(exchange)
         except Refusal as refusal:
             exchange.respond(refusal.status, refusal.body(native=exchange.path == "/generate"))
+        except Exception as error:  # a fault of ours must not take the connection's other requests down
+            # The name only: a message may quote a prompt.
+            _log.error("%s while answering %s", type(error).__name__, exchange.path)
+            exchange.respond(500, Refusal(500, "internal error").body(native=exchange.path == "/generate"))
 
     def handle_bootstrap(self, exchange: Exchange) -> None:
         """Answer one request of a prefill engine's bootstrap port."""

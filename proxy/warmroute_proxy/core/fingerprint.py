@@ -321,15 +321,20 @@ def _last_user_text(contents: list[Raw]) -> str | None:
         if not _is_present(content):
             continue
         try:
-            value = msgspec.json.decode(content)
-        except UnicodeDecodeError:
-            raise MalformedPrompt("messages", "is not valid UTF-8") from None
-        except msgspec.DecodeError:
-            value = json.loads(bytes(content))  # lone surrogates, which msgspec refuses and other clients may send
+            value = _json_value(content)
+        except (ValueError, RecursionError):
+            raise MalformedPrompt("messages", "holds a text that is not valid JSON") from None
         text = _last_text(value)
         if text:
             return text
     return None
+
+
+def _json_value(raw: Raw) -> Any:
+    try:
+        return msgspec.json.decode(raw)
+    except msgspec.DecodeError:
+        return json.loads(bytes(raw))  # takes lone surrogates, which some clients cut text into
 
 
 def _last_text(content: Any) -> str | None:

@@ -9,7 +9,7 @@ Eviction without per-entry bookkeeping: entries live in generations, plain dicts
 newest; inserting a chain again moves its entries there too (without the bits of dead slots). When the newest is full,
 an empty one is put in front and the oldest is dropped whole, which takes 0.5 ms. So an entry lives for at least
 `(generations - 1) * entries_per_generation` insertions after its last use, as LRU in coarse steps. A newer copy of an
-entry shadows older ones and outlives them, so entries are never deleted one by one; `forget` clears bits.
+entry shadows older ones and outlives them.
 
 Limits: `generations * entries_per_generation` entries (8 x 65,536 by default, about 45 MiB full); the first `MAX_CUTS`
 cuts of a chain, the rest of such a prompt is not predicted; `MAX_SLOTS` slots. A retired slot is free again once the
@@ -99,14 +99,20 @@ class PrefixIndex:
                 newest[key] = slots | bit
 
     def forget(self, chain: Chain, slot: int, from_cut: int) -> None:
-        """The slot's worker has not computed the chain from `from_cut` on after all."""
+        """The slot's worker has not computed the chain from `from_cut` on after all.
+
+        Entries that are left without any slot go, so that a prompt which nobody has computed is not known either.
+        """
         kept = ~(1 << slot)
         for key in chain.hashes[from_cut:MAX_CUTS]:
             for generation in self._generations:
                 slots = generation.get(key)
-                if slots is not None:
+                if slots is None:
+                    continue
+                if slots & kept:
                     generation[key] = slots & kept
-                    break
+                else:
+                    del generation[key]
 
     @property
     def entries(self) -> int:

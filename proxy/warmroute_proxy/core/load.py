@@ -14,6 +14,7 @@ The breaker: three failures in a row close a worker to traffic for 2 s, then one
 failure doubles the wait up to 30 s, a success resets it.
 """
 
+import math
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -31,6 +32,11 @@ BYTES_PER_TOKEN_MIN: Final = 0.5
 BYTES_PER_TOKEN_MAX: Final = 32.0
 BYTES_PER_TOKEN_WEIGHT: Final = 0.1
 MAX_MODELS: Final = 1024
+
+DECODE_S_PER_RUNNING: Final = 1e-4
+"""What each running request adds to a decode step."""
+DECODE_S_PER_RESIDENT_TOKEN: Final = 2e-9
+"""What each resident token adds to a decode step: 70 KB read at about 35 TB/s (eight GPUs)."""
 
 LOADS_FRESH_S: Final = 5.0
 BREAKER_FAILURES: Final = 3
@@ -104,6 +110,7 @@ class WorkerLoad:
         "learned_s_per_token",
         "prefill_s_per_token",
         "prefill_tokens",
+        "ready",
         "resident_tokens",
         "running",
         "up",
@@ -113,6 +120,7 @@ class WorkerLoad:
         self.up = True
         self.draining = False
         self.breaker = Breaker()
+        self.ready = True  # up, not draining, breaker closed: what almost every look at a worker finds
         self.running = 0
         self.prefill_tokens = 0
         self.resident_tokens = 0
@@ -120,13 +128,13 @@ class WorkerLoad:
         self.prefill_s_per_token = PREFILL_S_PER_TOKEN_PRIOR
         self._others_prefill_tokens = 0
         self._others_resident_tokens = 0
-        self._others_until_s = 0.0
+        self._others_until_s = -math.inf
         self._uncached_total: int | None = None
         self._busy_us_total: int | None = None
 
     def usable(self, now_s: float) -> bool:
         """Whether new requests may be sent here."""
-        return self.up and not self.draining and self.breaker.allows(now_s)
+        return self.ready or (self.up and not self.draining and self.breaker.allows(now_s))
 
     def health(self, now_s: float) -> Health:
         """One word for pages and metrics."""
@@ -136,12 +144,32 @@ class WorkerLoad:
             return "draining"
         return "up" if self.breaker.allows(now_s) else "open"
 
+    def set_health(self, *, up: bool | None = None, draining: bool | None = None) -> None:
+        """What the probe or the operator says; None leaves it."""
+        self.up = self.up if up is None else up
+        self.draining = self.draining if draining is None else draining
+        self._refresh()
+
+    def succeeded(self) -> None:
+        """A request was served."""
+        if self.breaker.failures:
+            self.breaker.succeeded()
+            self._refresh()
+
+    def failed(self, now_s: float) -> None:
+        """A request failed by this worker's fault."""
+        self.breaker.failed(now_s)
+        self._refresh()
+
     def queue_s(self, now_s: float) -> float:
         """Seconds of prefill ahead of a new request."""
-        tokens = self.prefill_tokens
         if now_s < self._others_until_s:
-            tokens += self._others_prefill_tokens
-        return tokens * self.prefill_s_per_token
+            return (self.prefill_tokens + self._others_prefill_tokens) * self.prefill_s_per_token
+        return self.prefill_tokens * self.prefill_s_per_token
+
+    def decode_slowdown_s(self, now_s: float) -> float:
+        """Seconds by which what runs here delays each further output token."""
+        return self.running * DECODE_S_PER_RUNNING + self.decode_tokens(now_s) * DECODE_S_PER_RESIDENT_TOKEN
 
     def decode_tokens(self, now_s: float) -> int:
         """Tokens resident for decoding."""
@@ -173,8 +201,12 @@ class WorkerLoad:
     def restarted(self) -> None:
         """The engine started anew: failures and others' load are of the past, what was learned of its speed is not."""
         self.breaker.succeeded()
-        self._others_until_s = 0.0
+        self._refresh()
+        self._others_until_s = -math.inf
         self._uncached_total = self._busy_us_total = None
+
+    def _refresh(self) -> None:
+        self.ready = self.up and not self.draining and self.breaker.failures < BREAKER_FAILURES
 
     def as_dict(self, now_s: float) -> dict[str, int | float | str]:
         """What pages and metrics show."""

@@ -28,7 +28,7 @@ from typing import Final, Literal, NamedTuple
 from xxhash import xxh3_64_intdigest
 
 from warmroute_proxy.core.facts import Facts
-from warmroute_proxy.core.fleet import Peer, Worker
+from warmroute_proxy.core.fleet import Peer, Role, Worker
 from warmroute_proxy.core.index import Match
 from warmroute_proxy.core.load import WorkerLoad
 
@@ -38,16 +38,11 @@ U: Final = 5.0
 TRANSFER_S_PER_TOKEN: Final = 2e-7
 """KV from prefill to decode: 70 KB a token (MLA) over eight 400 Gb/s links."""
 
-DECODE_S_PER_RUNNING: Final = 1e-4
-"""What each running request adds to a decode step."""
-
-DECODE_S_PER_RESIDENT_TOKEN: Final = 2e-9
-"""What each resident token adds to a decode step: 70 KB read at about 35 TB/s (eight GPUs)."""
-
 MAX_REASONS: Final = 16
 
 Policy = Literal["cost", "round_robin"]
 _MASK_64: Final = (1 << 64) - 1
+_PEER: Final = 1 << 20
 
 
 class NoWorker(Exception):
@@ -104,11 +99,13 @@ class Decision:
 class Place:
     """A worker or a peer region, with its load and its slot in the index."""
 
-    __slots__ = ("id", "load", "on", "slot")
+    __slots__ = ("id", "load", "on", "region", "role", "slot")
 
     def __init__(self, id_: str, on: Worker | Peer, load: WorkerLoad, slot: int) -> None:
         self.id = id_
         self.on = on
+        self.role: Role | None = on.role if isinstance(on, Worker) else None
+        self.region = on.region if isinstance(on, Peer) else ""
         self.load = load
         self.slot = slot
 
@@ -133,13 +130,11 @@ class Choices(NamedTuple):
             decodes = _usable(self.decodes, now_s, exclude)
             holders = _usable(self.holders, now_s, exclude)
             if not decodes:
-                holders = tuple(place for place in holders if _worker(place).role == "aggregated")
+                holders = tuple(place for place in holders if place.role == "aggregated")
         if facts.may_forward and self.peers:
-            peers = tuple(
-                place
-                for place in _usable(self.peers, now_s, exclude)
-                if allowed is None or place.on.region in allowed  # type: ignore[union-attr]  # peers are on a Peer
-            )
+            peers = _usable(self.peers, now_s, exclude)
+            if allowed is not None:
+                peers = tuple(place for place in peers if place.region in allowed)
         if not holders and not peers:
             raise NoWorker(facts.model, served=bool(self.holders or self.peers))
         return Choices(self.region, holders, decodes, peers, self.mask)
@@ -157,31 +152,22 @@ class Prompt(NamedTuple):
         return min(int(prefix_bytes / self.bytes_per_token), self.tokens - 1)
 
 
-class _Row(NamedTuple):
-    cost_s: float
-    place: Place
-    network_s: float
-    queue_s: float
-    compute_s: float
-    decode_s: float
-    transfer_s: float
-    matched_bytes: int
-    uncached_tokens: int
-    note: str
+# A row of the table that is sorted: cost first, then a number that is different in each row, so that no comparison
+# goes on to the rest. Plain tuples, because one is made for each place and each request.
+_Row = tuple[float, int, Place, float, float, float, float, float, int, int, str]
 
 
 def place_by_cost(facts: Facts, choices: Choices, prompt: Prompt, home: str | None, now_s: float) -> Decision:
     """The cheapest place. `choices` are usable ones, not empty; `home` is a region or None."""
     decode, decode_s = _best_decode(facts, choices.decodes, now_s)
-    rows = [_local_row(facts, place, prompt, decode, decode_s, now_s) for place in choices.holders]
+    rows = _local_rows(facts, choices.holders, prompt, decode, decode_s, now_s)
     if choices.peers:
-        rates = [place.load.prefill_s_per_token for place in choices.holders]
-        rate = sum(rates) / len(rates) if rates else choices.peers[0].load.prefill_s_per_token
-        rows += [_peer_row(facts, place, prompt, home, rate, now_s) for place in choices.peers]
-    rows.sort(key=_cost)
-    if len(rows) > 1 and rows[0].cost_s == rows[1].cost_s:
-        _settle_tie(rows, facts, choices.region, home)
-    return _decision(rows[0], decode, choices.region, prompt, _reasons(rows), "cost")
+        rates = [place.load.prefill_s_per_token for place in choices.holders or choices.peers]
+        rows += _peer_rows(facts, choices.peers, prompt, home, sum(rates) / len(rates), now_s)
+    rows.sort()
+    if len(rows) > 1 and rows[0][0] == rows[1][0]:
+        _settle_tie(rows, facts, home)
+    return _decision(rows, decode, choices.region, prompt, "cost")
 
 
 def place_in_turn(choices: Choices, prompt: Prompt, turn: int) -> Decision:
@@ -190,124 +176,122 @@ def place_in_turn(choices: Choices, prompt: Prompt, turn: int) -> Decision:
     decode = choices.decodes[turn % len(choices.decodes)] if choices.decodes else None
     matched = prompt.match.bytes_by_slot.get(place.slot, 0)
     uncached = prompt.tokens - prompt.tokens_of(matched)
-    row = _Row(0.0, place, 0.0, 0.0, 0.0, 0.0, 0.0, matched, uncached, "in turn")
-    return _decision(row, decode, choices.region, prompt, _reasons([row]), "round_robin")
+    row = (0.0, 0, place, 0.0, 0.0, 0.0, 0.0, 0.0, matched, uncached, "in turn")
+    return _decision([row], decode, choices.region, prompt, "round_robin")
 
 
 def rendezvous(session: int, id_: str) -> int:
     """The weight of a worker for a session; the heaviest wins. Equal in all replicas, and stable when others change."""
-    return xxh3_64_intdigest(id_, session & _MASK_64)
+    return xxh3_64_intdigest(id_.encode(), session & _MASK_64)
+
+
+def estimate_tokens(prompt_bytes: int, bytes_per_token: float) -> int:
+    """Tokens of a prompt, at least one."""
+    return max(1, math.ceil(prompt_bytes / bytes_per_token))
 
 
 def _best_decode(facts: Facts, decodes: Sequence[Place], now_s: float) -> tuple[Place | None, float]:
     """The decode worker that is slowed least, and by how much."""
     if not decodes:
         return None, 0.0
-    slowed = [_decode_s(place.load, facts.expected_output_tokens, now_s) for place in decodes]
+    slowed = [place.load.decode_slowdown_s(now_s) for place in decodes]
     least = min(slowed)
-    best = [place for place, seconds in zip(decodes, slowed, strict=True) if seconds == least]
-    if len(best) == 1:
-        return best[0], least
+    least_s = least * facts.expected_output_tokens
+    if slowed.count(least) == 1:
+        return decodes[slowed.index(least)], least_s
     key = _rendezvous_key(facts)
-    return max(best, key=lambda place: rendezvous(key, place.id)), least
+    best = [place for place, slowdown in zip(decodes, slowed, strict=True) if slowdown == least]
+    return max(best, key=lambda place: rendezvous(key, place.id)), least_s
 
 
-def _decode_s(load: WorkerLoad, expected_output_tokens: int, now_s: float) -> float:
-    step_s = load.running * DECODE_S_PER_RUNNING + load.decode_tokens(now_s) * DECODE_S_PER_RESIDENT_TOKEN
-    return step_s * expected_output_tokens
+def _local_rows(
+    facts: Facts, holders: Sequence[Place], prompt: Prompt, decode: Place | None, paired_s: float, now_s: float
+) -> list[_Row]:
+    rows: list[_Row] = []
+    tokens, bytes_by_slot = prompt.tokens, prompt.match.bytes_by_slot
+    for number, place in enumerate(holders):
+        load = place.load
+        matched = bytes_by_slot.get(place.slot, 0)
+        uncached = tokens - prompt.tokens_of(matched) if matched else tokens
+        queue_s = load.queue_s(now_s)
+        compute_s = U * uncached * load.prefill_s_per_token
+        if place.role == "prefill" and decode is not None:
+            decode_s, transfer_s, note = paired_s, tokens * TRANSFER_S_PER_TOKEN, decode.id
+        else:
+            decode_s, transfer_s, note = load.decode_slowdown_s(now_s) * facts.expected_output_tokens, 0.0, ""
+        cost_s = queue_s + compute_s + decode_s + transfer_s
+        rows.append((cost_s, number, place, 0.0, queue_s, compute_s, decode_s, transfer_s, matched, uncached, note))
+    return rows
 
 
-def _local_row(facts: Facts, place: Place, prompt: Prompt, decode: Place | None, decode_s: float, now_s: float) -> _Row:
-    load = place.load
-    matched = prompt.match.bytes_by_slot.get(place.slot, 0)
-    uncached = prompt.tokens - prompt.tokens_of(matched)
-    queue_s = load.queue_s(now_s)
-    compute_s = U * uncached * load.prefill_s_per_token
-    if _worker(place).role == "prefill" and decode is not None:
-        transfer_s, note = prompt.tokens * TRANSFER_S_PER_TOKEN, decode.id
-    else:
-        decode_s, transfer_s, note = _decode_s(load, facts.expected_output_tokens, now_s), 0.0, ""
-    cost_s = queue_s + compute_s + decode_s + transfer_s
-    return _Row(cost_s, place, 0.0, queue_s, compute_s, decode_s, transfer_s, matched, uncached, note)
+def _peer_rows(
+    facts: Facts, peers: Sequence[Place], prompt: Prompt, home: str | None, rate: float, now_s: float
+) -> list[_Row]:
+    rows: list[_Row] = []
+    for number, place in enumerate(peers):
+        peer = place.on
+        assert isinstance(peer, Peer)
+        matched = prompt.match.bytes_by_slot.get(place.slot, 0)
+        network_s, note = peer.rtt_s, ""
+        if peer.region == home:
+            network_s, note = 0.0, "home"
+            matched = max(matched, facts.structural_bytes)
+        uncached = prompt.tokens - prompt.tokens_of(matched)
+        queue_s = place.load.queue_s(now_s)
+        compute_s = U * uncached * rate
+        cost_s = network_s + queue_s + compute_s
+        # Numbered below local rows: of equal ones, this region comes first in the reasons.
+        rows.append((cost_s, _PEER + number, place, network_s, queue_s, compute_s, 0.0, 0.0, matched, uncached, note))
+    return rows
 
 
-def _peer_row(facts: Facts, place: Place, prompt: Prompt, home: str | None, rate: float, now_s: float) -> _Row:
-    peer = place.on
-    assert isinstance(peer, Peer)
-    matched = prompt.match.bytes_by_slot.get(place.slot, 0)
-    network_s, note = peer.rtt_s, ""
-    if peer.region == home:
-        network_s, note = 0.0, "home"
-        matched = max(matched, facts.structural_bytes)
-    uncached = prompt.tokens - prompt.tokens_of(matched)
-    queue_s = place.load.queue_s(now_s)
-    compute_s = U * uncached * rate
-    cost_s = network_s + queue_s + compute_s
-    return _Row(cost_s, place, network_s, queue_s, compute_s, 0.0, 0.0, matched, uncached, note)
-
-
-def _settle_tie(rows: list[_Row], facts: Facts, region: str, home: str | None) -> None:
-    """Put the winner among the cheapest first: home, then this region, then by rendezvous."""
+def _settle_tie(rows: list[_Row], facts: Facts, home: str | None) -> None:
+    """Put the winner among the cheapest first: a home next door, then this region, then by rendezvous."""
+    cheapest = rows[0][0]
+    tied = [row for row in rows if row[0] == cheapest]
+    peers = [row for row in tied if row[1] >= _PEER]
+    homes = [row for row in peers if row[2].region == home]
     key = _rendezvous_key(facts)
-
-    def rank(row: _Row) -> tuple[bool, bool, int]:
-        on = row.place.on
-        where = on.region if isinstance(on, Peer) else region
-        return where == home, where == region, rendezvous(key, row.place.id)
-
-    tied = [row for row in rows if row.cost_s == rows[0].cost_s]
-    rows[: len(tied)] = sorted(tied, key=rank, reverse=True)
+    candidates = homes or tied[: len(tied) - len(peers)] or peers
+    winner = max(candidates, key=lambda row: rendezvous(key, row[2].id))
+    rows.remove(winner)
+    rows.insert(0, winner)
 
 
-def _decision(
-    row: _Row, decode: Place | None, region: str, prompt: Prompt, reasons: tuple[Candidate, ...], policy: Policy
-) -> Decision:
-    on = row.place.on
-    elsewhere = [matched for slot, matched in prompt.match.bytes_by_slot.items() if slot != row.place.slot]
-    paired = isinstance(on, Worker) and on.role == "prefill" and decode is not None
+def _decision(rows: list[_Row], decode: Place | None, region: str, prompt: Prompt, policy: Policy) -> Decision:
+    _, _, place, *_, matched, uncached, _ = rows[0]
+    bytes_by_slot = prompt.match.bytes_by_slot
+    elsewhere = max((length for slot, length in bytes_by_slot.items() if slot != place.slot), default=0)
+    on = place.on
+    worker = on if isinstance(on, Worker) else None
+    partner = decode.on if decode is not None and place.role == "prefill" else None
     return Decision(
-        kind="forward" if isinstance(on, Peer) else "local",
-        region=on.region if isinstance(on, Peer) else region,
-        prefill=on if isinstance(on, Worker) and paired else None,
-        decode=_worker(decode) if decode is not None and paired else None,
-        worker=on if isinstance(on, Worker) and not paired else None,
-        predicted_cached_tokens=prompt.tokens - row.uncached_tokens,
+        kind="local" if worker is not None else "forward",
+        region=region if worker is not None else place.region,
+        prefill=worker if partner is not None else None,
+        decode=partner if isinstance(partner, Worker) else None,
+        worker=worker if partner is None else None,
+        predicted_cached_tokens=prompt.tokens - uncached,
         known_tokens=prompt.tokens_of(prompt.match.known_bytes),
-        best_elsewhere_tokens=prompt.tokens_of(max(elsewhere, default=0)),
+        best_elsewhere_tokens=prompt.tokens_of(elsewhere),
         prompt_tokens_est=prompt.tokens,
-        reasons=reasons,
+        reasons=tuple([_candidate(row) for row in rows[:MAX_REASONS]]),
         policy=policy,
-        holder=row.place.id,
-        matched_bytes=row.matched_bytes,
+        holder=place.id,
+        matched_bytes=matched,
     )
 
 
-def _reasons(rows: Sequence[_Row]) -> tuple[Candidate, ...]:
-    return tuple(
-        [
-            Candidate(place.id, cost, network, queue, compute, decode, transfer, uncached, note)
-            for cost, place, network, queue, compute, decode, transfer, _, uncached, note in rows[:MAX_REASONS]
-        ]
-    )
+def _candidate(row: _Row) -> Candidate:
+    cost_s, _, place, network_s, queue_s, compute_s, decode_s, transfer_s, _, uncached, note = row
+    return Candidate._make((place.id, cost_s, network_s, queue_s, compute_s, decode_s, transfer_s, uncached, note))
 
 
 def _usable(places: tuple[Place, ...], now_s: float, exclude: frozenset[str]) -> tuple[Place, ...]:
+    if not exclude and all([place.load.ready for place in places]):  # noqa: C419 - a list is faster than a generator
+        return places
     return tuple([place for place in places if place.load.usable(now_s) and place.id not in exclude])
-
-
-def _worker(place: Place) -> Worker:
-    assert isinstance(place.on, Worker)
-    return place.on
-
-
-def _cost(row: _Row) -> float:
-    return row.cost_s
 
 
 def _rendezvous_key(facts: Facts) -> int:
     return facts.lineage if facts.session is None else facts.session
-
-
-def estimate_tokens(prompt_bytes: int, bytes_per_token: float) -> int:
-    """Tokens of a prompt, at least one."""
-    return max(1, math.ceil(prompt_bytes / bytes_per_token))

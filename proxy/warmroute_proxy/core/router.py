@@ -146,6 +146,8 @@ class Router:
             return
         ticket.computed = True
         ticket.holder.load.prefill_tokens -= ticket.uncached
+        if ticket.generator is not None and ticket.generator is not ticket.holder:
+            ticket.holder.load.running -= 1
         if not ticket.indexed and self._has_kept(ticket):
             self._index.insert(ticket.chain, ticket.slot)
             ticket.indexed = True
@@ -171,7 +173,7 @@ class Router:
         _close(ticket)
         decision = ticket.decision
         for place in _parties(ticket):
-            place.load.breaker.succeeded()
+            place.load.succeeded()
         if prompt_tokens is not None:
             self._bytes_per_token.observe(facts.model, facts.chain.total_bytes, prompt_tokens)
         last = Last(
@@ -195,7 +197,7 @@ class Router:
         for id_ in at_fault:
             place = self._places.get(id_)
             if place is not None:
-                place.load.breaker.failed(now_s)
+                place.load.failed(now_s)
 
     def last(self, facts: Facts) -> Last | None:
         """The last settled turn of the request's lineage."""
@@ -225,12 +227,12 @@ class Router:
     def set_draining(self, worker_id: str, draining: bool) -> None:
         """A draining worker finishes what it has and gets nothing new."""
         if worker_id in self._places:
-            self._places[worker_id].load.draining = draining
+            self._places[worker_id].load.set_health(draining=draining)
 
     def set_up(self, worker_id: str, up: bool) -> None:
         """What the probe says."""
         if worker_id in self._places:
-            self._places[worker_id].load.up = up
+            self._places[worker_id].load.set_health(up=up)
 
     def set_peer_up(self, region: str, up: bool) -> None:
         """What the probe says of a peer region."""
@@ -285,7 +287,7 @@ class Router:
         if choices is None:
             serving = [place for place in self._places.values() if place.on.serves(model)]
             holders = tuple(place for place in serving if _holds(place))
-            decodes = tuple(place for place in serving if isinstance(place.on, Worker) and not _holds(place))
+            decodes = tuple(place for place in serving if place.role == "decode")
             peers = tuple(place for place in serving if isinstance(place.on, Peer))
             mask = sum(1 << place.slot for place in (*holders, *peers))
             if len(self._choices_by_model) >= MAX_MODELS:
@@ -303,13 +305,13 @@ class Router:
 
     def _home(self, facts: Facts, usable: Choices) -> str | None:
         """The session's home region if it can be used: the client's hint, else where the session was served."""
-        places = {self._region} | {place.on.region for place in usable.peers if isinstance(place.on, Peer)}
-        if facts.home_hint in places:
+        regions = [place.region for place in usable.peers]
+        if facts.home_hint is not None and (facts.home_hint in regions or facts.home_hint == self._region):
             return facts.home_hint
         if facts.session is None or facts.derived:
             return None
         home = self._affinity.home(facts.session)
-        return home if home in places else None
+        return home if home in regions else None
 
     def _has_kept(self, ticket: Ticket) -> bool:
         """Whether the ticket's holder is still there, with the cache that it had at dispatch."""
@@ -328,7 +330,7 @@ class Router:
 
 def _holds(place: Place) -> bool:
     """Whether prompts are kept in this worker's cache."""
-    return isinstance(place.on, Worker) and place.on.role != "decode"
+    return place.role in {"prefill", "aggregated"}
 
 
 def _parties(ticket: Ticket) -> tuple[Place, ...]:
@@ -346,5 +348,6 @@ def _close(ticket: Ticket) -> None:
         ticket.holder.load.prefill_tokens -= ticket.uncached
     if ticket.generator is not None:
         ticket.generator.load.resident_tokens -= ticket.resident
-    for place in _parties(ticket):
-        place.load.running -= 1
+        ticket.generator.load.running -= 1
+    if ticket.generator is None or (ticket.generator is not ticket.holder and not ticket.computed):
+        ticket.holder.load.running -= 1

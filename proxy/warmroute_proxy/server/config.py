@@ -317,9 +317,8 @@ def _tenant(table: Table) -> TenantConfig:
 def _model_names(models: tuple[ModelConfig, ...], problems: list[str]) -> dict[str, ModelConfig]:
     found: dict[str, ModelConfig] = {}
     for at, model in enumerate(models):
-        for name in (model.name, *model.aliases):
+        for where, name in (("name", model.name), *(("aliases", alias) for alias in model.aliases)):
             if name and name in found:
-                where = "name" if name == model.name else "aliases"
                 problems.append(f"model[{at}].{where}: {shown(name)} already names model {shown(found[name].name)}")
             found.setdefault(name, model)
     return found

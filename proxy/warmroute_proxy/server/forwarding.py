@@ -78,7 +78,7 @@ class ForwardedTurn:
         self._headers = [(name, headers[name]) for name in _PASSED_BACK if name in headers]
         self._is_stream = headers.get("content-type", "").startswith("text/event-stream")
         if self._is_stream:
-            self._services.router.first_token(self._ticket, self._intake.facts, self._services.clock())
+            self._services.router.first_token(self._ticket, self._services.clock())
             self._exchange.start(status, self._headers)
 
     def _body(self, data: bytes) -> None:
@@ -107,7 +107,7 @@ class ForwardedTurn:
 
     def _failed(self, reason: str) -> None:
         services, peer = self._services, peer_id(self._decision.region)
-        services.router.failed(self._ticket, self._intake.facts, services.clock(), (peer,))
+        services.router.failed(self._ticket, services.clock(), (peer,))
         if not self._exchange.started:
             services.metrics.add("warmroute_forward_failures_total")
             self._serve_here(peer)
@@ -117,4 +117,4 @@ class ForwardedTurn:
 
     def _client_left(self) -> None:
         self._leg.close()
-        self._services.router.failed(self._ticket, self._intake.facts, self._services.clock(), ())
+        self._services.router.failed(self._ticket, self._services.clock(), ())

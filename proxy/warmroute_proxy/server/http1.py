@@ -16,7 +16,7 @@ What keeps this safe:
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, cast
 
 import httptools
 
@@ -209,6 +209,7 @@ class Connection(asyncio.Protocol):
         self._head_bytes = 0
         self._head_count = 0
         self._unparsed_bytes = 0
+        self._began = 0  # messages
         self._in_head = True
         self._refusal: Refusal | None = None
         self._chunks: list[bytes] = []
@@ -217,6 +218,7 @@ class Connection(asyncio.Protocol):
         self._waiting: deque[Request] = deque()  # at most MAX_PIPELINED
         self._reading = True  # False once no further request will be taken from this connection
         self._expects = False
+        self._offered: Request | None = None  # its head offered an upgrade, and its body comes next
         self._starting = False
         self._paused = False
         self.deadline_s = listener.clock() + self._limits.head_timeout_s
@@ -224,9 +226,8 @@ class Connection(asyncio.Protocol):
     # -- asyncio's side
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        transport.set_write_buffer_limits(high=WRITE_HIGH_BYTES)
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's do not inherit from it
+        self._transport.set_write_buffer_limits(high=WRITE_HIGH_BYTES)
         if len(self.listener.connections) >= self._limits.connections or self.listener.closing:
             transport.close()
             return
@@ -261,14 +262,16 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if not self._reading:
             return
-        unfinished = self._request if self._in_head else None
+        began = self._began + (self._in_head and self._request is None)
+        in_head = self._in_head
         try:
             self._feed(data)
         except httptools.HttpParserError:
             self._stop_reading(self._refusal or Refusal(400, "the request is not valid HTTP/1.1", code="bad_request"))
             return
-        if unfinished is not None and unfinished is self._request and self._in_head:
-            # A header that never ends is not reported by the parser: count what was fed into it.
+        if in_head and self._in_head and self._began == began:
+            # All of `data` went into one head that has not ended, and the parser does not report a header before its
+            # end: count what was fed into it.
             self._unparsed_bytes += len(data)
             if self._unparsed_bytes > self._limits.header_bytes:
                 self._stop_reading(_too_large(self._limits))
@@ -277,15 +280,21 @@ class Connection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
-            # Some clients offer an upgrade to HTTP/2 with every request: it is declined by ignoring it.
+            # Some clients (Java's) offer an upgrade to HTTP/2 with every request: it is declined by ignoring it. The
+            # parser takes such a head for a whole message, so a body that follows is read by a parser of its own.
             rest = data[int(upgrade.args[0]) :]
             self._parser = httptools.HttpRequestParser(self)
+            if self._offered is not None:
+                self._parser.feed_data(_bare_head(self._offered))
             if rest and self._reading:
                 self._feed(rest)
 
     # -- the parser's side
 
     def on_message_begin(self) -> None:
+        if self._offered is not None:
+            return
+        self._began += 1
         self._request = Request(self.listener.clock())
         self._url = b""
         self._hosts = 0
@@ -299,12 +308,16 @@ class Connection(asyncio.Protocol):
             self.deadline_s = self._request.received_s + self._limits.head_timeout_s
 
     def on_url(self, url: bytes) -> None:
+        if self._offered is not None:
+            return
         self._url += url
         if len(self._url) > MAX_TARGET_BYTES:
             self._fail(Refusal(414, f"the request target is longer than {MAX_TARGET_BYTES} bytes", code="uri_too_long"))
 
     def on_header(self, name: bytes, value: bytes | None) -> None:
         request = self._request
+        if self._offered is not None:
+            return
         assert request is not None
         value = value or b""
         self._head_count += 1
@@ -319,6 +332,10 @@ class Connection(asyncio.Protocol):
         request.headers.setdefault(text, value.decode("latin-1"))
 
     def on_headers_complete(self) -> None:
+        if self._offered is not None:
+            self._in_head = False
+            self._offered = None
+            return
         request = self._request
         assert request is not None
         self._in_head = False
@@ -349,6 +366,9 @@ class Connection(asyncio.Protocol):
     def on_message_complete(self) -> None:
         request = self._request
         assert request is not None
+        if request.length != 0 and not self._body_bytes and self._parser.should_upgrade():
+            self._offered = request
+            return
         self._request = None
         self._expects = False
         request.body = self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
@@ -429,6 +449,7 @@ class Connection(asyncio.Protocol):
         if not self._reading:
             return
         self._reading = False
+        self._refusal = refusal
         request = self._request or Request(self.listener.clock())
         request.refusal = refusal
         request.keep_alive = False
@@ -479,6 +500,12 @@ class Connection(asyncio.Protocol):
             self._stop_reading(Refusal(408, "the request did not arrive in time", code="request_timeout"))
         else:
             self.cut()
+
+
+def _bare_head(request: Request) -> bytes:
+    """A head that says of a request's body what its own head said."""
+    framing = "transfer-encoding: chunked" if request.length is None else f"content-length: {request.length}"
+    return f"POST / HTTP/1.1\r\n{framing}\r\n\r\n".encode()
 
 
 def _too_large(limits: Limits) -> Refusal:

@@ -196,7 +196,7 @@ class Turn:
         """The prompt is computed: its tokens no longer stand in anybody's way."""
         if not self._prefilled and self._ticket is not None:
             self._prefilled = True
-            self._services.router.first_token(self._ticket, self.intake.facts, self._services.clock())
+            self._services.router.first_token(self._ticket, self._services.clock())
 
     def finished(self) -> None:
         """The answer is complete."""
@@ -225,7 +225,7 @@ class Turn:
         services.live.discard(self)
         if self._ticket is not None:
             ticket, self._ticket = self._ticket, None
-            services.router.failed(ticket, self.intake.facts, services.clock(), failure.at_fault)
+            services.router.failed(ticket, services.clock(), failure.at_fault)
         if self._gone:
             self._settle("client_left", 0, charged=attempt.usage is not None)
             return
@@ -270,7 +270,7 @@ class Turn:
             self._attempt.close()
             if self._ticket is not None:
                 ticket, self._ticket = self._ticket, None
-                self._services.router.failed(ticket, self.intake.facts, self._services.clock(), ())
+                self._services.router.failed(ticket, self._services.clock(), ())
             self._settle("client_left", 0, charged=True)
 
     def sweep(self, now: float) -> None:

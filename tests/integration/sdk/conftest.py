@@ -14,6 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
+
 import warmroute
 from warmroute.contract.money import Rates, list_nanousd, price_nanousd, usd
 
@@ -37,13 +38,14 @@ class MockServer:
     """What the server plays; tests set the fields. The default is a warmroute proxy."""
 
     kind: str = "warmroute"
-    """`warmroute`, `plain` (no cached tokens), `openai` (cached tokens), `bare` (no usage at all) or `garbage`."""
+    """`warmroute`, `plain` (no cached tokens), `openai` (cached tokens), `bare` (no usage at all), `garbage`, or `breaks`
+    (an error in the midst of a stream)."""
     refuses_stream_options: int = 0
     """The status with which `stream_options` is refused; 0 accepts it."""
     fails_with: int = 0
     """The status of all answers, 0 for none."""
     home: str = "east"
-    tamper: Callable[[dict[str, Any]], None] = lambda usage: None
+    tamper: Callable[[dict[str, Any]], None] | None = None
     seen: list[Seen] = field(default_factory=list)
     url: str = ""
     receipts: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -97,7 +99,8 @@ class MockServer:
                 "saved_nanousd": listed - price,
                 "estimated": [],
             }
-        self.tamper(usage)
+        if self.tamper is not None:
+            self.tamper(usage)
         return usage
 
 
@@ -131,11 +134,15 @@ class Handler(BaseHTTPRequestHandler):
         mock = self.mock
         status = mock.fails_with or (mock.refuses_stream_options if "stream_options" in request.body else 0)
         if status:
-            self._json(status, {"error": {"message": "Extra inputs are not permitted", "type": "invalid_request_error"}})
+            self._json(
+                status, {"error": {"message": "Extra inputs are not permitted", "type": "invalid_request_error"}}
+            )
         elif mock.kind == "garbage":
             self._garbage(request)
         elif not request.path.endswith("/completions"):
-            self._json(200, {"object": "list", "model": "m", "data": [], "usage": {"prompt_tokens": 1, "total_tokens": 1}})
+            vector = {"object": "embedding", "index": 0, "embedding": [0.5]}
+            usage = {"prompt_tokens": 1, "total_tokens": 1}
+            self._json(200, {"object": "list", "model": "m", "data": [vector], "usage": usage})
         else:
             self._complete(request)
 
@@ -149,7 +156,9 @@ class Handler(BaseHTTPRequestHandler):
             mock.receipts[receipt_id] = usage or {}
         if request.body.get("stream"):
             asked = (request.body.get("stream_options") or {}).get("include_usage")
-            self._events(list(_chunks(request, usage if asked else None)), head)
+            chunks = list(_chunks(request, usage if asked else None))
+            broken = [*chunks[:1], {"error": {"message": "the engine is gone"}}]
+            self._events(broken if mock.kind == "breaks" else chunks, head)
         else:
             self._json(200, _answer(request, usage), head)
 

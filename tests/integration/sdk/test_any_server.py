@@ -2,10 +2,11 @@
 
 from typing import TYPE_CHECKING, Any
 
+import httpx
 import openai
 import pytest
+
 import warmroute
-from warmroute._observer import Observer
 
 if TYPE_CHECKING:
     from tests.integration.sdk.conftest import Driver
@@ -118,7 +119,7 @@ def test_garbage_changes_nothing_for_the_caller(driver: "Driver", stream: bool) 
         answer = driver.run(client.chat.completions.create(model="m", messages=HI, stream=stream))
         if stream:
             chunks = driver.read(answer)
-            assert [chunk.choices for chunk in chunks][0] == "none"
+            assert chunks[0].choices == "none"
             assert len(chunks) == 3
         else:
             assert answer.choices[0].message.content == "hello"
@@ -127,6 +128,25 @@ def test_garbage_changes_nothing_for_the_caller(driver: "Driver", stream: bool) 
     assert (report.turns, report.prompt_tokens, report.cached_tokens, report.cost_nanousd) == (2, 0, None, None)
     assert "malformed" in report.violations[0]
     assert report.internal_errors == 0
+
+
+def test_a_stream_that_breaks_raises_as_openais_does(driver: "Driver") -> None:
+    driver.server.kind = "breaks"
+    client = driver.client()
+    stream = driver.run(client.chat.completions.create(model="m", messages=HI, stream=True))
+    with pytest.raises(openai.APIError, match="the engine is gone"):
+        driver.read(stream)
+    report = client.cache.report()
+    assert (report.turns, report.turns_measured, report.internal_errors) == (1, 0, 0)
+
+
+def test_a_legacy_http_client_works_as_it_does_with_openai(driver: "Driver") -> None:
+    http_client = httpx.Client() if driver.kind == "sync" else httpx.AsyncClient()
+    client = driver.client(http_client=http_client, session="s")
+    driver.run(client.chat.completions.create(model="m", messages=HI))
+    assert streamed(driver, client) == "hello"
+    assert driver.server.last.headers["x-warmroute-home"] == "east"
+    assert client.cache.report().receipts == 2
 
 
 def test_retries_of_openai_itself_keep_the_session(driver: "Driver") -> None:
@@ -167,13 +187,13 @@ def test_an_error_inside_the_sdk_is_counted_and_kept_from_the_call(
 
 def test_messages_that_no_server_would_take_reach_the_server_as_they_are(driver: "Driver") -> None:
     client = driver.client()
-    for messages in (["text"], [{"role": "user", "content": 5}], [None], [{}]):
+    odd: list[list[Any]] = [["text"], [{"role": "user", "content": 5}], [None], [{}]]
+    for messages in odd:
         driver.run(client.chat.completions.create(model="m", messages=messages))
         assert driver.server.last.body["messages"] == messages
 
 
-def test_the_order_of_the_observer_does_not_depend_on_a_session(driver: "Driver") -> None:
-    assert Observer(None).books.report().turns == 0
+def test_a_turn_without_any_session_is_counted_in_the_totals(driver: "Driver") -> None:
     client = driver.client()
     driver.run(client.chat.completions.create(model="m", messages=[{"role": "system", "content": "only system"}]))
     assert "x-session-affinity" not in driver.server.last.headers

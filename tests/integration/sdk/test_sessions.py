@@ -1,18 +1,20 @@
 """The session of each call, as the server sees it."""
 
 import asyncio
+import contextvars
 import threading
 from typing import TYPE_CHECKING, Any
 
 import openai
 import pytest
+
 import warmroute
 from warmroute.contract import identity
 
 if TYPE_CHECKING:
     from tests.integration.sdk.conftest import Driver, MockServer
 
-HI: list[dict[str, Any]] = [{"role": "user", "content": "hi"}]
+HI: Any = [{"role": "user", "content": "hi"}]
 AFFINITY = "x-session-affinity"
 DERIVED = "x-warmroute-session-derived"
 
@@ -94,8 +96,6 @@ def test_a_session_header_of_the_caller_is_left_alone(driver: "Driver", name: st
 
 def test_a_caller_can_have_no_session_header_at_all(driver: "Driver") -> None:
     client = driver.client(session="ours")
-    with openai.OpenAI(api_key="k", base_url=driver.server.url) as plain:
-        del plain
     headers = sent(driver, client, extra_headers={AFFINITY: openai.omit})
     assert AFFINITY not in headers
     assert DERIVED not in headers
@@ -103,7 +103,7 @@ def test_a_caller_can_have_no_session_header_at_all(driver: "Driver") -> None:
 
 def test_other_calls_carry_the_session_too(driver: "Driver") -> None:
     client = driver.client(session="s")
-    driver.run(client.embeddings.create(model="m", input="text"))
+    driver.run(client.embeddings.create(model="m", input="text", encoding_format="float"))
     assert driver.server.last.headers[AFFINITY] == "s"
     driver.run(client.models.list())
     assert driver.server.last.headers[AFFINITY] == "s"
@@ -139,6 +139,12 @@ def test_bad_keys_are_refused_where_they_are_given(driver: "Driver") -> None:
             driver.client().with_options(session=key)
 
 
+def test_a_block_may_be_left_in_another_context_than_it_was_entered_in() -> None:
+    block = warmroute.session("s")
+    contextvars.copy_context().run(block.__enter__)
+    contextvars.copy_context().run(block.__exit__, None, None, None)
+
+
 async def test_tasks_do_not_see_each_others_sessions(server: "MockServer") -> None:
     async with warmroute.AsyncOpenAI(base_url=server.url, api_key="k", max_retries=0) as client:
         both_inside = asyncio.Barrier(2)
@@ -160,7 +166,7 @@ def test_threads_share_a_client_and_lose_no_turn(server: "MockServer") -> None:
         def agent(key: str) -> None:
             with warmroute.session(key):
                 for _ in range(5):
-                    list(client.chat.completions.create(model="m", messages=HI, stream=True))  # type: ignore[call-overload]
+                    list(client.chat.completions.create(model="m", messages=HI, stream=True))
 
         threads = [threading.Thread(target=agent, args=(f"t{index}",)) for index in range(4)]
         for thread in threads:

@@ -5,13 +5,14 @@ from typing import TYPE_CHECKING, Any
 import openai
 import pydantic
 import pytest
-import warmroute
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
+
+import warmroute
 
 if TYPE_CHECKING:
     from tests.integration.sdk.conftest import Driver
 
-HI: list[dict[str, Any]] = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "hi"}]
+HI: Any = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "hi"}]
 
 
 class Word(pydantic.BaseModel):
@@ -183,6 +184,16 @@ def test_a_stream_that_is_left_early_is_a_turn_with_its_receipt_to_come(driver: 
     driver.run(stream.close())
     assert turn_totals(client) == (1, 0, 0, 1)
     assert "was not read to its end" in client.cache.explain()
+
+
+def test_a_stream_left_in_its_midst_closes_its_response(driver: "Driver") -> None:
+    client = driver.client()
+    stream = driver.run(client.chat.completions.create(model="m", messages=HI, stream=True))
+    first = driver.run(stream.__anext__() if driver.kind == "async" else next(stream))
+    assert first.choices[0].delta.content == "hel"
+    driver.run(stream.close())
+    assert stream.response.is_closed
+    assert client.cache.report().turns == 1
 
 
 def test_a_receipt_with_a_fault_is_reported_and_the_call_goes_on(driver: "Driver") -> None:

@@ -1,0 +1,85 @@
+"""Engine processes on ports of the system's choice."""
+
+import json
+import os
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+START_TIMEOUT_S = 10.0
+
+
+class EngineProcess:
+    """One embedded engine, running."""
+
+    def __init__(self, *args: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "warmroute_backend.engine", *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        assert self.process.stdout is not None
+        ready, _, _ = select.select([self.process.stdout], [], [], START_TIMEOUT_S)
+        assert ready, "the engine did not start in time"
+        line = json.loads(self.process.stdout.readline())
+        assert line["event"] == "listening"
+        self.url: str = line["url"]
+        self.bootstrap_port: int | None = line["bootstrap_port"]
+        self.pid: int = line["pid"]
+        self.client = httpx.Client(base_url=self.url, timeout=20)
+
+    def finished(self) -> dict[str, Any]:
+        return self.client.get("/engine/finished").json()  # type: ignore[no-any-return]
+
+    def wait(self, condition: Callable[[dict[str, Any]], bool], timeout_s: float = 5.0) -> dict[str, Any]:
+        """Poll the finish log until it is as wanted."""
+        deadline_s = time.monotonic() + timeout_s
+        while not condition(log := self.finished()):
+            assert time.monotonic() < deadline_s, f"still {log}"
+            time.sleep(0.01)
+        return log
+
+    def load(self) -> dict[str, Any]:
+        return self.client.get("/v1/loads").json()["loads"][0]  # type: ignore[no-any-return]
+
+    def stop(self) -> str:
+        """End the process if it still runs; returns what it logged."""
+        self.client.close()
+        if self.process.poll() is None:
+            self.process.terminate()
+        try:
+            _, log = self.process.communicate(timeout=5)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            _, log = self.process.communicate()
+        return log.decode()
+
+    def kill(self) -> None:
+        os.kill(self.pid, 9)
+        self.process.wait()
+
+
+@pytest.fixture
+def start_engine() -> Iterator[Callable[..., EngineProcess]]:
+    """Start engines that end with the test."""
+    started: list[EngineProcess] = []
+
+    def start(*args: str) -> EngineProcess:
+        started.append(EngineProcess(*args))
+        return started[-1]
+
+    yield start
+    for engine in started:
+        engine.stop()
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[EngineProcess]:
+    """One aggregated engine for the tests of a module. Prompts of different tests must differ."""
+    process = EngineProcess("--speed", "50", "--model", "served", "--context-length", "20000")
+    yield process
+    process.stop()

@@ -1,0 +1,193 @@
+"""Aborts, clients that leave, information, ranks, life cycle."""
+
+import signal
+import threading
+from typing import Any
+
+import httpx
+
+USER = {"role": "user", "content": "hi"}
+
+
+def endless(rid: str, **more: Any) -> dict[str, Any]:
+    return {"messages": [USER], "rid": rid, "max_tokens": 20_000, "ignore_eos": True, **more}
+
+
+def entry(log: dict[str, Any], rid: str) -> dict[str, Any]:
+    (found,) = [entry for entry in log["finished"] if entry["rid"] == rid]
+    return dict(found)
+
+
+def test_an_aborted_stream_ends_with_abort_usage_and_done(start_engine: Any) -> None:
+    engine = start_engine("--speed", "5")
+    body = endless("abort-me", stream=True, stream_options={"include_usage": True})
+    with engine.client.stream("POST", "/v1/chat/completions", json=body) as response:
+        lines = response.iter_lines()
+        next(lines)
+        assert httpx.post(engine.url + "/abort_request", json={"rid": "abort-me"}).status_code == 200
+        rest = [line for line in lines if line]
+    assert '"finish_reason":"abort"' in rest[-3]
+    assert '"choices":[],"usage":' in rest[-2]
+    assert rest[-1] == "data: [DONE]"
+    ended = entry(engine.finished(), "abort-me")
+    assert (ended["aborted"], ended["finish_reason"]) == (True, "abort")
+    assert 0 < ended["completion_tokens"] < 20_000
+
+
+def test_aborts_match_by_prefix_and_answer_whole_requests_with_200(start_engine: Any) -> None:
+    engine = start_engine("--speed", "5")
+    answers: dict[str, httpx.Response] = {}
+
+    def ask(rid: str) -> None:
+        answers[rid] = httpx.post(engine.url + "/v1/chat/completions", json=endless(rid), timeout=20)
+
+    threads = [threading.Thread(target=ask, args=(rid,)) for rid in ("req-1", "req-10", "req-2")]
+    for thread in threads:
+        thread.start()
+    engine.wait(lambda log: log["running"] == 3)
+    for nothing in ({"rid": ""}, {"rid": "eq-1"}, {}):
+        assert engine.client.post("/abort_request", json=nothing).status_code == 200
+    assert engine.finished()["running"] == 3
+    engine.client.post("/abort_request", json={"rid": "req-1"})
+    assert engine.wait(lambda log: log["running"] == 1)["running"] == 1
+    engine.client.post("/abort_request", json={"abort_all": True})
+    for thread in threads:
+        thread.join()
+    assert {answer.status_code for answer in answers.values()} == {200}
+    assert {answer.json()["choices"][0]["finish_reason"] for answer in answers.values()} == {"abort"}
+    assert engine.finished()["running"] == 0
+
+
+def test_a_client_that_leaves_is_noticed_before_and_after_the_head(start_engine: Any) -> None:
+    engine = start_engine("--speed", "0.5")
+    long = {"messages": [{"role": "user", "content": "x" * 400_000}], "rid": "before-head", "stream": True}
+    try:
+        httpx.post(engine.url + "/v1/chat/completions", json=long, timeout=0.3)
+    except httpx.ReadTimeout:
+        pass
+    log = engine.wait(lambda log: log["total"] == 1)
+    assert entry(log, "before-head")["completion_tokens"] == 0
+    assert log["running"] == 0
+    with httpx.stream("POST", engine.url + "/v1/chat/completions", json=endless("after-head", stream=True)) as response:
+        next(response.iter_lines())
+    log = engine.wait(lambda log: log["total"] == 2)
+    assert entry(log, "after-head")["aborted"] is True
+    assert engine.load()["num_running_reqs"] == 0
+    assert engine.load()["num_used_tokens"] == 0
+
+
+def test_a_live_rid_is_refused_and_a_finished_one_is_not(start_engine: Any) -> None:
+    engine = start_engine("--speed", "5")
+    with httpx.stream("POST", engine.url + "/v1/chat/completions", json=endless("twice", stream=True)) as response:
+        next(response.iter_lines())
+        second = engine.client.post("/v1/chat/completions", json=endless("twice"))
+        assert second.status_code == 400
+        assert "Duplicate request ID detected" in second.json()["message"]
+        assert engine.client.post("/flush_cache").status_code == 400
+    engine.wait(lambda log: log["running"] == 0)
+    assert engine.client.post("/v1/chat/completions", json={"messages": [USER], "rid": "twice"}).status_code == 200
+    assert engine.client.post("/flush_cache").status_code == 200
+
+
+def test_a_full_queue_is_a_503_or_an_error_event(start_engine: Any) -> None:
+    engine = start_engine("--speed", "5", "--max-running-requests", "1", "--max-queued-requests", "1")
+    with httpx.stream("POST", engine.url + "/v1/chat/completions", json=endless("runs", stream=True)) as running:
+        next(running.iter_lines())
+        waiting = threading.Thread(
+            target=lambda: httpx.post(engine.url + "/v1/chat/completions", json={"messages": [USER], "rid": "waits"})
+        )
+        waiting.start()
+        engine.wait(lambda log: log["running"] == 2)
+        refused = engine.client.post("/v1/chat/completions", json={"messages": [USER]})
+        assert (refused.status_code, refused.json()["message"]) == (503, "The request queue is full.")
+        streamed = engine.client.post("/v1/chat/completions", json={"messages": [USER], "stream": True})
+        assert streamed.status_code == 200
+        assert streamed.text.startswith('data: {"error":')
+        assert streamed.text.endswith("data: [DONE]\n\n")
+        engine.client.post("/abort_request", json={"abort_all": True})
+    waiting.join()
+    assert {entry["rid"] for entry in engine.finished()["finished"]} == {"runs", "waits"}
+
+
+def test_information_says_that_it_is_a_model_and_how_big(start_engine: Any) -> None:
+    engine = start_engine("--model", "a", "--model", "b", "--engine-id", "east-a0", "--dp-size", "2", "--speed", "50")
+    info = engine.client.get("/server_info").json()
+    assert info["engine"] == "warmroute-embedded"
+    assert (info["engine_id"], info["page_size"], info["dp_size"], info["speed"]) == ("east-a0", 64, 2, 50.0)
+    assert (info["max_total_num_tokens"], info["context_length"]) == (600_000, 200_000)
+    assert info["max_req_input_len"] < info["context_length"]
+    assert info["disaggregation_mode"] == "null"
+    assert info["disaggregation_bootstrap_port"] is None
+    assert engine.client.get("/get_server_info").json()["engine_id"] == "east-a0"
+    assert engine.client.get("/get_model_info").json() == engine.client.get("/model_info").json()
+    assert [model["id"] for model in engine.client.get("/v1/models").json()["data"]] == ["a", "b"]
+    assert engine.client.get("/ready").status_code == 200
+    assert engine.client.get("/get_load").status_code == 404
+    tokens = engine.client.post("/v1/tokenize", json={"prompt": "12345678"}).json()
+    assert tokens["count"] == len(tokens["tokens"]) == 2
+
+
+def test_loads_and_metrics_count_virtual_work(start_engine: Any) -> None:
+    engine = start_engine("--speed", "50")
+    for _ in range(2):
+        body = engine.client.post(
+            "/v1/chat/completions", json={"messages": [{"role": "user", "content": "x" * 8000}], "max_tokens": 5}
+        ).json()
+    prompt_tokens = body["usage"]["prompt_tokens"]
+    cached_tokens = body["usage"]["prompt_tokens_details"]["cached_tokens"]
+    load = engine.load()
+    uncached = 2 * prompt_tokens - cached_tokens
+    assert load["total_prefill_uncached_tokens"] == uncached
+    assert load["total_prefill_busy_us"] == round(uncached / 20_000 * 1e6) + 2 * 5000
+    assert load["cache_hit_rate"] == round(cached_tokens / (2 * prompt_tokens), 4)
+    metrics = engine.client.get("/metrics").text
+    values = dict(line.rsplit(" ", 1) for line in metrics.splitlines() if not line.startswith("#"))
+    by_name = {name.partition("{")[0]: float(value) for name, value in values.items()}
+    assert by_name["sglang:prompt_tokens_total"] == 2 * prompt_tokens
+    assert by_name["sglang:cached_tokens_total"] == cached_tokens
+    assert by_name["sglang:generation_tokens_total"] == 10
+    assert by_name["sglang:num_requests_total"] == 2
+
+
+def test_the_modelled_time_to_first_token_is_that_of_the_model(start_engine: Any) -> None:
+    engine = start_engine("--speed", "50")
+    engine.client.post("/v1/chat/completions", json={"messages": [{"role": "user", "content": "x" * 40_000}]})
+    (ended,) = engine.finished()["finished"]
+    assert ended["ttft_virtual_ms"] == round((ended["prompt_tokens"] / 20_000 + 0.005) * 1000, 3)
+
+
+def test_each_rank_has_a_cache_of_its_own_and_can_be_chosen(start_engine: Any) -> None:
+    engine = start_engine("--speed", "50", "--dp-size", "2")
+    body = {"messages": [{"role": "user", "content": "x" * 4000}], "max_tokens": 1}
+
+    def cached(headers: dict[str, str] | None = None, **more: Any) -> int:
+        answer = engine.client.post("/v1/chat/completions", json={**body, **more}, headers=headers).json()
+        return int(answer["usage"]["prompt_tokens_details"]["cached_tokens"])
+
+    assert cached({"x-data-parallel-rank": "1"}) == 0
+    assert cached(routed_dp_rank=1) > 0
+    assert cached(routed_dp_rank=0) == 0
+    assert cached({"x-data-parallel-rank": "0"}, routed_dp_rank=1) > 0  # the header wins; rank 0 is warm now
+    assert [entry["dp_rank"] for entry in engine.finished()["finished"]] == [1, 1, 0, 0]
+    for _ in range(4):
+        cached()
+    assert {entry["dp_rank"] for entry in engine.finished()["finished"][4:]} == {0, 1}
+    assert [load["dp_rank"] for load in engine.client.get("/v1/loads?dp_rank=1").json()["loads"]] == [1]
+
+
+def test_sigterm_lets_a_short_answer_end_and_cuts_a_long_one(start_engine: Any) -> None:
+    engine = start_engine("--speed", "1")
+    short = {"messages": [USER], "max_tokens": 20, "ignore_eos": True, "stream": True}
+    with (
+        httpx.stream("POST", engine.url + "/v1/chat/completions", json=short) as quick,
+        httpx.stream("POST", engine.url + "/v1/chat/completions", json=endless("long", stream=True)) as slow,
+    ):
+        quick_lines, slow_lines = quick.iter_lines(), slow.iter_lines()
+        next(quick_lines)
+        next(slow_lines)
+        engine.process.send_signal(signal.SIGTERM)
+        quick_rest = [line for line in quick_lines if line]
+        slow_rest = [line for line in slow_lines if line]
+    assert '"finish_reason":"length"' in quick_rest[-2]
+    assert '"finish_reason":"abort"' in slow_rest[-2]
+    assert engine.process.wait(timeout=5) == 0

@@ -1,0 +1,293 @@
+"""The client side of the proxy over real sockets: limits, framing, order, and what happens to those who leave."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+
+from warmroute_proxy.server.config import Limits
+from warmroute_proxy.server.errors import Refusal
+from warmroute_proxy.server.http1 import MAX_PIPELINED, Exchange, Listener, Request
+
+LIMITS = Limits(body_bytes=100_000, header_bytes=2_000, header_count=20, connections=50)
+
+
+class Echo:
+    """Answers with the request's path and body; `/held` waits until it is released, `/secret` is refused by its head."""
+
+    def __init__(self) -> None:
+        self.held: list[Exchange] = []
+        self.gone = asyncio.Event()
+        self.paused: list[bool] = []
+        self.arrived = asyncio.Event()
+
+    def on_head(self, request: Request) -> None:
+        if request.path == "/secret":
+            raise Refusal(401, "no", code="invalid_api_key")
+
+    def handle(self, request: Request, exchange: Exchange) -> None:
+        exchange.on_gone = self.gone.set
+        exchange.on_pause = self.paused.append
+        if request.path in {"/held", "/stream"}:
+            self.held.append(exchange)
+            self.arrived.set()
+            return
+        exchange.respond(200, [("content-type", "text/plain")], request.path.encode() + b" " + request.body)
+
+    def on_status(self, request: Request, status: int) -> None:
+        pass
+
+
+class Server:
+    def __init__(self, listener: Listener, endpoint: Echo, port: int) -> None:
+        self.listener = listener
+        self.endpoint = endpoint
+        self.port = port
+        self._clients: list[Client] = []
+
+    @classmethod
+    async def start(cls, limits: Limits = LIMITS, clock: Callable[[], float] = time.monotonic) -> "Server":
+        endpoint = Echo()
+        listener = Listener(endpoint, limits, clock)
+        return cls(listener, endpoint, await listener.listen("127.0.0.1", 0))
+
+    async def stop(self) -> None:
+        await self.listener.close(0.0)
+        for client in self._clients:
+            client.writer.transport.abort()
+            await asyncio.gather(client.writer.wait_closed(), return_exceptions=True)
+
+    async def connect(self) -> "Client":
+        client = Client(*await asyncio.open_connection("127.0.0.1", self.port))
+        self._clients.append(client)
+        return client
+
+    async def ask(self, raw: bytes) -> bytes:
+        """All that comes back until the server closes."""
+        client = await self.connect()
+        client.send(raw)
+        return await client.rest()
+
+
+class Client:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+
+    def send(self, raw: bytes) -> None:
+        self.writer.write(raw)
+
+    async def until(self, marker: bytes) -> bytes:
+        return await asyncio.wait_for(self.reader.readuntil(marker), 10)
+
+    async def rest(self) -> bytes:
+        data = await asyncio.wait_for(self.reader.read(), 10)
+        self.writer.close()
+        return data
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[Server]:
+    started = await Server.start()
+    yield started
+    await started.stop()
+
+
+def get(path: str, *lines: str, version: str = "1.1") -> bytes:
+    return "\r\n".join([f"GET {path} HTTP/{version}", "host: x", *lines, "", ""]).encode()
+
+
+def status_of(answer: bytes) -> int:
+    return int(answer.split(b" ", 2)[1])
+
+
+async def test_a_request_is_answered_and_the_connection_kept(server: Server) -> None:
+    client = await server.connect()
+    for _ in range(3):
+        client.send(b"POST /a HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\nhi")
+        assert (await client.until(b"/a hi")).startswith(b"HTTP/1.1 200 OK\r\n")
+    client.send(get("/b", "connection: close"))
+    assert (await client.rest()).endswith(b"/b ")
+
+
+async def test_pipelined_requests_are_answered_in_order(server: Server) -> None:
+    client = await server.connect()
+    client.send(get("/held") + get("/1") + get("/2", "connection: close"))
+    await server.endpoint.arrived.wait()
+    server.endpoint.held[0].respond(200, [], b"first")
+    answer = await client.rest()
+    assert answer.index(b"first") < answer.index(b"/1 ") < answer.index(b"/2 ")
+
+
+async def test_too_many_pipelined_requests_end_the_connection_after_those_taken(server: Server) -> None:
+    client = await server.connect()
+    client.send(get("/held") + get("/n") * (MAX_PIPELINED + 5))
+    await server.endpoint.arrived.wait()
+    server.endpoint.held[0].respond(200, [], b"first")
+    answer = await client.rest()
+    assert answer.count(b"/n ") == MAX_PIPELINED
+    assert answer.count(b"HTTP/1.1 429 ") == 1
+
+
+@pytest.mark.parametrize(
+    ("raw", "status"),
+    [
+        (b"GET / HTTP/1.1\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nhost: a\r\nhost: b\r\n\r\n", 400),
+        (b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 3\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n", 400),
+        (b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 3\r\ncontent-length: 4\r\n\r\nabcd", 400),
+        (b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 3, 4\r\n\r\nabcd", 400),
+        (b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: +3\r\n\r\nabc", 400),
+        (b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: xchunked\r\n\r\n0\r\n\r\n", 400),
+        (b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked, identity\r\n\r\n0\r\n\r\n", 400),
+        (b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding : chunked\r\n\r\n0\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nhost: x\r\na: b\r\n c\r\n\r\n", 400),
+        (b"GET http: HTTP/1.1\r\nhost: x\r\n\r\n", 400),
+        (b"OPTIONS * HTTP/1.1\r\nhost: x\r\n\r\n", 400),
+        (b"CONNECT x:1 HTTP/1.1\r\nhost: x\r\n\r\n", 400),
+        (b"nonsense\r\n\r\n", 400),
+        (get("/" + "p" * 9_000), 414),
+        (get("/", *[f"h{i}: v" for i in range(30)]), 431),
+        (get("/", "h: " + "v" * 3_000), 431),
+        (b"GET / HTTP/1.1\r\nhost: x\r\nh: " + b"v" * 70_000, 431),
+        (b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 100001\r\n\r\n", 413),
+        (b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n186a1\r\n" + b"x" * 100_001 + b"\r\n0\r\n\r\n", 413),
+    ],
+)  # fmt: skip
+async def test_what_could_be_read_in_two_ways_or_is_too_large_is_refused(server: Server, raw: bytes, status: int) -> None:
+    answer = await server.ask(raw)
+    assert status_of(answer) == status, answer[:200]
+    assert answer.count(b"HTTP/1.1 ") == 1
+    assert b'"error"' in answer
+
+
+async def test_a_head_that_arrives_in_pieces_is_limited_too(server: Server) -> None:
+    client = await server.connect()
+    client.send(b"GET / HTTP/1.1\r\nhost: x\r\nh: ")
+    for _ in range(40):
+        client.send(b"v" * 100)
+        await asyncio.sleep(0)
+    assert status_of(await client.rest()) == 431
+
+
+async def test_a_refusal_by_the_head_keeps_the_connection_when_the_body_is_small(server: Server) -> None:
+    client = await server.connect()
+    client.send(b"POST /secret HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\nhi" + get("/next", "connection: close"))
+    answer = await client.rest()
+    assert status_of(answer) == 401
+    assert answer.endswith(b"/next ")
+
+
+async def test_a_refusal_by_the_head_reaches_a_client_that_is_still_sending(server: Server) -> None:
+    client = await server.connect()
+    client.send(b"POST /secret HTTP/1.1\r\nhost: x\r\ncontent-length: 99000\r\n\r\n" + b"x" * 50_000)
+    assert status_of(await client.until(b"\r\n\r\n")) == 401
+
+
+async def test_expect_continue_is_answered_before_the_body_is_sent(server: Server) -> None:
+    client = await server.connect()
+    client.send(b"POST /a HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\ncontent-length: 2\r\nconnection: close\r\n\r\n")
+    assert await client.until(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+    client.send(b"hi")
+    assert (await client.rest()).endswith(b"/a hi")
+
+
+async def test_an_offer_to_upgrade_is_declined_by_answering(server: Server) -> None:
+    offer = "connection: upgrade, http2-settings\r\nupgrade: h2c\r\nhttp2-settings: AAMAAABk"
+    client = await server.connect()
+    client.send(get("/plain", offer))
+    assert (await client.until(b"/plain ")).startswith(b"HTTP/1.1 200")
+    client.send(f"POST /body HTTP/1.1\r\nhost: x\r\n{offer}\r\ncontent-length: 2\r\n\r\nhi".encode())
+    assert (await client.until(b"/body hi")).startswith(b"HTTP/1.1 200")
+
+
+async def test_http_1_0_gets_an_answer_without_chunks_and_a_close(server: Server) -> None:
+    client = await server.connect()
+    client.send(b"GET /stream HTTP/1.0\r\n\r\n")
+    await server.endpoint.arrived.wait()
+    exchange = server.endpoint.held[0]
+    exchange.start(200, [])
+    exchange.write(b"one")
+    exchange.end(b"two")
+    assert (await client.rest()).endswith(b"\r\n\r\nonetwo")
+
+
+async def test_a_whole_stream_has_its_last_chunk_and_a_broken_one_does_not(server: Server) -> None:
+    for broken in (False, True):
+        server.endpoint.arrived.clear()
+        client = await server.connect()
+        client.send(get("/stream", "connection: close"))
+        await server.endpoint.arrived.wait()
+        exchange = server.endpoint.held.pop()
+        exchange.start(200, [("content-type", "text/event-stream")])
+        exchange.write(b"data: 1\n\n")
+        if broken:
+            exchange.abort(b"data: error\n\n")
+        else:
+            exchange.end(b"data: 2\n\n")
+        answer = await client.rest()
+        assert answer.endswith(b"0\r\n\r\n") != broken
+
+
+@pytest.mark.parametrize("leave", ["close", "half-close", "reset"])
+async def test_a_client_that_leaves_is_noticed_at_once(server: Server, leave: str) -> None:
+    client = await server.connect()
+    client.send(get("/held"))
+    await server.endpoint.arrived.wait()
+    if leave == "half-close":
+        client.writer.write_eof()
+    elif leave == "reset":
+        client.writer.transport.abort()
+    else:
+        client.writer.close()
+    await asyncio.wait_for(server.endpoint.gone.wait(), 2)
+    server.endpoint.held[0].respond(200, [], b"too late")  # must not fail
+
+
+async def test_a_client_that_does_not_read_pauses_the_answer(server: Server) -> None:
+    client = await server.connect()
+    client.send(get("/stream"))
+    await server.endpoint.arrived.wait()
+    exchange = server.endpoint.held[0]
+    exchange.start(200, [])
+    written = 0
+    while not server.endpoint.paused:
+        exchange.write(b"x" * 65_536)
+        written += 65_536
+        await asyncio.sleep(0)
+        assert written < 200_000_000
+    got = 0
+    while got < written:
+        data = await asyncio.wait_for(client.reader.read(1_000_000), 10)
+        assert data
+        got += len(data)
+    assert server.endpoint.paused == [True, False]
+
+
+async def test_deadlines_end_slow_heads_and_idle_connections() -> None:
+    now = 0.0
+    server = await Server.start(clock=lambda: now)
+    listener = server.listener
+    slow = await server.connect()
+    slow.send(b"GET / HTTP/1.1\r\nhost: x\r\n")
+    idle = await server.connect()
+    idle.send(get("/a"))
+    await idle.until(b"/a ")
+    now = LIMITS.head_timeout_s + 1
+    listener.sweep()
+    assert status_of(await slow.rest()) == 408
+    now = LIMITS.keepalive_s + 2
+    listener.sweep()
+    assert await idle.rest() == b""
+    await server.stop()
+
+
+async def test_connections_over_the_limit_are_closed() -> None:
+    server = await Server.start(Limits(connections=1))
+    first = await server.connect()
+    first.send(get("/a"))
+    await first.until(b"/a ")
+    second = await server.connect()
+    assert await second.rest() == b""
+    await server.stop()

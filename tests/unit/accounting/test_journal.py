@@ -1,0 +1,148 @@
+"""What is in the journal when writing goes wrong."""
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from warmroute_proxy.server.journal import Journal, JournalError, journal_path, journal_sequences, read_lines
+
+
+def lines(folder: Path, sequence: int = 1) -> list[bytes]:
+    return read_lines(journal_path(folder, sequence), 0, 1 << 20)[0]
+
+
+def short_writes(monkeypatch: pytest.MonkeyPatch, sizes: list[int]) -> None:
+    """Lets `os.write` take these many bytes at a time; 0 is a full disk; afterwards all goes well again."""
+    real = os.write
+
+    def write(fd: int, data: bytes) -> int:
+        if not sizes:
+            return real(fd, data)
+        size = sizes.pop(0)
+        if size == 0:
+            raise OSError(28, "No space left on device")
+        return real(fd, data[:size])
+
+    monkeypatch.setattr(os, "write", write)
+
+
+async def test_a_full_disk_is_an_error_and_the_journal_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    journal = Journal(tmp_path, 1, "process", asyncio.get_running_loop())
+    short_writes(monkeypatch, [0, 0])
+    with pytest.raises(JournalError, match="No space left"):
+        journal.write(b'{"n":1}')
+    assert [journal.healthy, journal.healthy] == [False, True]  # each look tries once
+    journal.write(b'{"n":2}')
+    journal.close()
+    assert [line for line in lines(tmp_path) if line] == [b'{"n":2}']
+
+
+@pytest.mark.parametrize("kept", [1, 4, 7])
+async def test_a_record_that_failed_is_none_however_much_of_it_was_written(
+    kept: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = Journal(tmp_path, 1, "process", asyncio.get_running_loop())
+    short_writes(monkeypatch, [kept, 0])
+    with pytest.raises(JournalError):
+        journal.write(b'{"n":1}')
+    journal.write(b'{"n":2}')
+    journal.close()
+    torn, whole = lines(tmp_path)
+    assert torn == b'{"n":1}'[:kept] + b"#torn"
+    assert whole == b'{"n":2}'
+
+
+async def test_a_short_write_is_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    journal = Journal(tmp_path, 1, "process", asyncio.get_running_loop())
+    short_writes(monkeypatch, [3, 2])
+    journal.write(b'{"n":1}')
+    journal.close()
+    assert lines(tmp_path) == [b'{"n":1}']
+
+
+def test_an_unfinished_last_line_is_not_read_yet(tmp_path: Path) -> None:
+    path = journal_path(tmp_path, 1)
+    path.write_bytes(b'{"n":1}\n{"n":')
+    found, offset = read_lines(path, 0, 1 << 20)
+    assert (found, offset) == ([b'{"n":1}'], 8)
+    with path.open("ab") as file:
+        file.write(b"2}\n")
+    assert read_lines(path, offset, 1 << 20) == ([b'{"n":2}'], 16)
+
+
+def test_a_line_longer_than_a_read_is_read_whole(tmp_path: Path) -> None:
+    path = journal_path(tmp_path, 1)
+    path.write_bytes(b"x" * 100 + b"\n" + b"y\n")
+    found, offset = read_lines(path, 0, 10)
+    assert found == [b"x" * 100]
+    assert read_lines(path, offset, 10) == ([b"y"], 103)
+
+
+@pytest.mark.parametrize("sync", ["process", "disk"])
+async def test_files_rotate_and_lose_nothing(sync: Any, tmp_path: Path) -> None:
+    journal = Journal(tmp_path, 1, sync, asyncio.get_running_loop(), rotate_bytes=100)
+    told: list[int] = []
+    for number in range(50):
+        journal.write(b'{"n":%d}' % number)
+        journal.settled_durably(lambda number=number: told.append(number))  # type: ignore[misc]
+    journal.close()
+    await asyncio.sleep(0)
+    sequences = journal_sequences(tmp_path)
+    assert len(sequences) > 3
+    assert sequences[0] == 1
+    assert [line for sequence in sequences for line in lines(tmp_path, sequence)] == [
+        b'{"n":%d}' % number for number in range(50)
+    ]
+    while len(told) < 50:
+        await asyncio.sleep(0)
+    assert sorted(told) == list(range(50))
+
+
+async def test_disk_sync_tells_nobody_before_the_disk_has_it_and_groups(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_sync, syncs = threading.Event(), []
+    real: Callable[[int], None] = os.fdatasync
+
+    def fdatasync(fd: int) -> None:
+        may_sync.wait(10)
+        syncs.append(fd)
+        real(fd)
+
+    monkeypatch.setattr(os, "fdatasync", fdatasync)
+    journal = Journal(tmp_path, 1, "disk", asyncio.get_running_loop())
+    done = asyncio.Event()
+    told: list[int] = []
+    for number in range(20):
+        journal.write(b"{}")
+        journal.settled_durably(lambda number=number: told.append(number))  # type: ignore[misc]
+    journal.settled_durably(done.set)
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert told == []
+    may_sync.set()
+    await asyncio.wait_for(done.wait(), 10)
+    assert told == list(range(20))
+    assert len(syncs) == 2  # the first alone, the others together
+    journal.close()
+
+
+async def test_a_disk_that_fails_makes_the_journal_unhealthy_for_good(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fdatasync(fd: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "fdatasync", fdatasync)
+    journal = Journal(tmp_path, 1, "disk", asyncio.get_running_loop())
+    done = asyncio.Event()
+    journal.write(b"{}")
+    journal.settled_durably(done.set)
+    await asyncio.wait_for(done.wait(), 10)
+    assert not journal.healthy
+    journal.close()

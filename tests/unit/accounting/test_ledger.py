@@ -1,0 +1,285 @@
+"""What a tenant reads about its turns, while they run, before they are folded and after."""
+
+import asyncio
+import json
+import sqlite3
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from warmroute.contract import receipt as contract
+from warmroute.contract.money import Rates
+from warmroute_proxy.core.entry import Entry
+from warmroute_proxy.core.receipt import ServedBy
+from warmroute_proxy.core.usage import merge_usage
+from warmroute_proxy.server import ledger as module
+from warmroute_proxy.server.journal import JournalError, journal_path
+from warmroute_proxy.server.ledger import LEDGER_FILE, Ledger, LedgerError, read_rows
+
+REPORTED = {
+    "prompt_tokens": 100,
+    "completion_tokens": 10,
+    "prompt_tokens_details": {"cached_tokens": 64},
+    "ä": "\n\u2028",
+}
+
+
+def opened(ledger: Ledger, number: int, tenant: str = "acme") -> Entry:
+    entry = Entry(
+        id=f"wr-{number:024x}",
+        tenant=tenant,
+        session="0123456789abcdef",
+        lineage="00000000000000aa",
+        turn=1,
+        region="east",
+        model="m",
+        route="chat",
+        stream=True,
+        rates=Rates(600_000, 100_000, 3_000_000),
+        opened_at_s=1000.0,
+    )
+    entry.dispatch(f"rid-{number}", [ServedBy("east-a0", 0, "aggregated")], 64)
+    ledger.open(entry)
+    return entry
+
+
+def settled(ledger: Ledger, entry: Entry) -> bytes:
+    told: list[bool] = []
+    text = entry.settle(
+        merge_usage(REPORTED, None, None, 0),
+        {"cold": 36},
+        REPORTED,
+        outcome="completed",
+        status=200,
+        settled_at_s=1001.5,
+        proxy_ms=0.25,
+        ttft_ms=12.0,
+    )
+    ledger.settle(entry, text, lambda: told.append(True))
+    assert told == [True]
+    return text
+
+
+def answer(ledger: Ledger, tenant: str, receipt_id: str) -> Any:
+    found = ledger.receipt(tenant, receipt_id)
+    return None if found is None else json.loads(msgspec.json.encode(found))
+
+
+@pytest.fixture
+def loop() -> Iterator[asyncio.AbstractEventLoop]:
+    loop = asyncio.new_event_loop()
+    yield loop
+    loop.close()
+
+
+@pytest.fixture
+def manual_fold(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is folded until close."""
+    monkeypatch.setattr(module, "FOLD_EVERY_S", 3600.0)
+
+
+def folded(path: Path, count: int) -> None:
+    """Waits until so many rows are there."""
+    end = time.monotonic() + 20
+    while len(read_rows(path)) < count:
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def test_a_row_holds_what_the_client_got(tmp_path: Path, loop: asyncio.AbstractEventLoop) -> None:
+    ledger = Ledger(tmp_path, "process", loop)
+    text = settled(ledger, opened(ledger, 1))
+    ledger.close()
+    assert sorted(path.name for path in tmp_path.iterdir()) == [LEDGER_FILE, "lock"]
+    (row,) = read_rows(tmp_path / LEDGER_FILE)
+    assert row["usage"].encode() == text
+    assert contract.check(json.loads(row["usage"])) == []
+    assert json.loads(row["rids"]) == ["rid-1"]
+    assert json.loads(row["workers"]) == [{"id": "east-a0", "dp_rank": 0, "role": "aggregated"}]
+    del row["usage"], row["rids"], row["workers"]
+    assert row == {
+        "id": "wr-000000000000000000000001",
+        "tenant": "acme",
+        "session": "0123456789abcdef",
+        "lineage": "00000000000000aa",
+        "turn": 1,
+        "region": "east",
+        "model": "m",
+        "route": "chat",
+        "stream": 1,
+        "state": "settled",
+        "outcome": "completed",
+        "status": 200,
+        "prompt_tokens": 100,
+        "cached_tokens": 64,
+        "completion_tokens": 10,
+        "list_nanousd": 90_000,
+        "price_nanousd": 58_000,
+        "opened_at": 1000.0,
+        "settled_at": 1001.5,
+        "proxy_ms": 0.25,
+        "ttft_ms": 12.0,
+        "forwarded_from": None,
+        "predicted_cached": 64,
+    }
+
+
+@pytest.mark.usefixtures("manual_fold")
+def test_a_receipt_is_open_then_settled_and_the_tenants_own(tmp_path: Path, loop: asyncio.AbstractEventLoop) -> None:
+    ledger = Ledger(tmp_path, "process", loop)
+    entry = opened(ledger, 1)
+    assert answer(ledger, "acme", entry.id) == {"state": "open"}
+    assert answer(ledger, "other", entry.id) is None
+    text = settled(ledger, entry)
+    before = answer(ledger, "acme", entry.id)
+    assert before["usage"] == json.loads(text)
+    assert (before["object"], before["state"], before["opened_at"]) == ("warmroute.receipt", "settled", 1000.0)
+    assert answer(ledger, "other", entry.id) is None
+    assert answer(ledger, "acme", "wr-unknown") is None
+    ledger.close()
+    again = Ledger(tmp_path, "process", loop)
+    assert answer(again, "acme", entry.id) == before
+    assert answer(again, "other", entry.id) is None
+    again.close()
+
+
+def test_folding_goes_on_by_itself_and_forgets_what_it_folded(
+    tmp_path: Path, loop: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "FOLD_EVERY_S", 0.01)
+    ledger = Ledger(tmp_path, "process", loop)
+    waiting = opened(ledger, 0)
+    for number in range(1, 501):
+        settled(ledger, opened(ledger, number))
+    folded(tmp_path / LEDGER_FILE, 500)
+    assert answer(ledger, "acme", waiting.id) == {"state": "open"}
+    assert answer(ledger, "acme", "wr-000000000000000000000007")["state"] == "settled"
+    settled(ledger, waiting)
+    folded(tmp_path / LEDGER_FILE, 501)
+    ledger.close()
+    assert ledger._recent == {}
+
+
+def test_an_open_receipt_is_found_after_memory_forgot_it(
+    tmp_path: Path, loop: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "FOLD_EVERY_S", 0.01)
+    monkeypatch.setattr(module, "MAX_RECENT", 2)
+    ledger = Ledger(tmp_path, "process", loop)
+    first = opened(ledger, 0)
+    for number in range(1, 10):
+        settled(ledger, opened(ledger, number))
+    folded(tmp_path / LEDGER_FILE, 9)
+    assert first.id not in ledger._recent
+    assert answer(ledger, "acme", first.id) == {"state": "open"}
+    assert answer(ledger, "other", first.id) is None
+    ledger.close()
+
+
+def test_totals_are_current_and_survive_a_restart(tmp_path: Path, loop: asyncio.AbstractEventLoop) -> None:
+    ledger = Ledger(tmp_path, "process", loop)
+    assert ledger.totals("acme")["hit_ratio"] is None
+    for number in range(3):
+        settled(ledger, opened(ledger, number))
+    settled(ledger, opened(ledger, 3, "other"))
+    expected = {
+        "object": "warmroute.usage",
+        "turns": 3,
+        "prompt_tokens": 300,
+        "cached_tokens": 192,
+        "completion_tokens": 30,
+        "hit_ratio": 0.64,
+        "list_nanousd": 270_000,
+        "price_nanousd": 174_000,
+        "saved_nanousd": 96_000,
+    }
+    assert ledger.totals("acme") == expected
+    ledger.close()
+    again = Ledger(tmp_path, "process", loop)
+    assert again.totals("acme") == expected
+    again.close()
+
+
+def test_what_is_open_at_close_is_interrupted_and_free(tmp_path: Path, loop: asyncio.AbstractEventLoop) -> None:
+    ledger = Ledger(tmp_path, "process", loop)
+    entry = opened(ledger, 1)
+    entry.dispatch("rid-1b", [ServedBy("east-a1", 0, "aggregated")], 0)
+    ledger.open(entry)
+    ledger.close()
+    (row,) = read_rows(tmp_path / LEDGER_FILE)
+    assert (row["state"], row["outcome"], row["price_nanousd"], row["status"]) == ("interrupted", "interrupted", 0, 0)
+    assert json.loads(row["rids"]) == ["rid-1", "rid-1b"]
+    assert contract.check(json.loads(row["usage"])) == []
+
+
+def test_two_proxies_cannot_share_a_folder(tmp_path: Path, loop: asyncio.AbstractEventLoop) -> None:
+    ledger = Ledger(tmp_path, "process", loop)
+    with pytest.raises(LedgerError, match=r"in use by another proxy \(pid \d+\)"):
+        Ledger(tmp_path, "process", loop)
+    ledger.close()
+    Ledger(tmp_path, "process", loop).close()
+
+
+@pytest.mark.usefixtures("manual_fold")
+def test_a_settle_that_cannot_be_written_is_not_durable_and_not_lost_silently(
+    tmp_path: Path, loop: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = Ledger(tmp_path, "process", loop)
+    entry = opened(ledger, 1)
+
+    def full(line: bytes) -> None:
+        raise JournalError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ledger._journal, "_append", full)
+        with pytest.raises(JournalError):
+            settled(ledger, entry)
+    assert ledger.totals("acme")["turns"] == 0
+    ledger.close()
+    (row,) = read_rows(tmp_path / LEDGER_FILE)
+    assert row["state"] == "interrupted"
+
+
+@pytest.mark.usefixtures("manual_fold")
+def test_torn_and_foreign_lines_are_skipped(tmp_path: Path, loop: asyncio.AbstractEventLoop) -> None:
+    ledger = Ledger(tmp_path, "process", loop)
+    settled(ledger, opened(ledger, 1))
+    (path,) = tmp_path.glob("journal-*")
+    with path.open("ab") as file:
+        file.write(b'\n{"k":"settle","id":"wr-1","tenant":\nnull\n[]\n{"k":"open","id":3}\n\xff\xfe\n')
+    settled(ledger, opened(ledger, 2))
+    with path.open("ab") as file:
+        file.write(b'{"k":"settle","id":"wr-torn"')
+    ledger.close()
+    assert [row["id"][-1] for row in read_rows(tmp_path / LEDGER_FILE)] == ["1", "2"]
+
+
+def test_a_lost_database_is_rebuilt_from_the_journal_that_is_left(
+    tmp_path: Path, loop: asyncio.AbstractEventLoop
+) -> None:
+    ledger = Ledger(tmp_path, "process", loop)
+    settled(ledger, opened(ledger, 1))
+    lines = next(iter(tmp_path.glob("journal-*"))).read_bytes()
+    ledger.close()
+    (tmp_path / LEDGER_FILE).unlink()
+    journal_path(tmp_path, 9).write_bytes(lines)
+    Ledger(tmp_path, "process", loop).close()
+    assert len(read_rows(tmp_path / LEDGER_FILE)) == 1
+
+
+def test_a_ledger_of_another_version_is_left_alone(tmp_path: Path, loop: asyncio.AbstractEventLoop) -> None:
+    database = sqlite3.connect(tmp_path / LEDGER_FILE)
+    database.execute("PRAGMA user_version = 99")
+    database.close()
+    with pytest.raises(LedgerError, match="schema version 99"):
+        Ledger(tmp_path, "process", loop)
+
+
+def test_a_file_that_is_no_database(tmp_path: Path, loop: asyncio.AbstractEventLoop) -> None:
+    (tmp_path / LEDGER_FILE).write_bytes(b"not a database, but long enough to be looked at" * 100)
+    with pytest.raises(LedgerError, match="cannot use"):
+        Ledger(tmp_path, "process", loop)

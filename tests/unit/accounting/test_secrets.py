@@ -1,0 +1,101 @@
+"""What is derived from the fleet secret is stable, apart, and never the secret itself."""
+
+import hashlib
+import hmac
+import stat
+from pathlib import Path
+
+import pytest
+
+from warmroute_proxy.server import secrets
+from warmroute_proxy.server.secrets import (
+    ApiKeys,
+    SecretError,
+    Secrets,
+    admin_key_matches,
+    load_secret,
+    mac,
+    new_api_key,
+)
+
+SECRET = b"0123456789abcdef0123456789abcdef"
+
+
+def test_derivations_are_those_of_the_contract() -> None:
+    def part(text: str) -> bytes:
+        return len(text).to_bytes(4, "big") + text.encode()
+
+    tenant_key = hmac.digest(SECRET, part("acme"), "sha256")
+    made = Secrets(SECRET)
+    session = hmac.digest(tenant_key, part("session") + part("my-session"), "sha256").hex()
+    assert made.session_hash("acme", "my-session") == session[:16]
+    assert made.cache_salt("acme", 3) == hmac.digest(tenant_key, part("salt") + part("3"), "sha256").hex()
+
+
+def test_share_groups_keys_and_epochs_are_apart() -> None:
+    made = Secrets(SECRET)
+    salts = {made.cache_salt(group, epoch) for group in ("acme", "other") for epoch in (0, 1)}
+    assert len(salts) == 4
+    assert made.session_hash("acme", "s") != made.session_hash("other", "s")
+    assert made.session_hash("acme", "s") == Secrets(SECRET + b"\n").session_hash("acme", "s")
+
+
+def test_no_two_lists_of_parts_give_one_message() -> None:
+    messages = [("ab", "c"), ("a", "bc"), ("abc",), ("abc", ""), ("", "abc"), ("a\0b", "c"), ("a", "b\0c")]
+    assert len({mac(SECRET, *parts) for parts in messages}) == len(messages)
+
+
+def test_caches_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(secrets, "MAX_CACHED", 10)
+    made = Secrets(SECRET)
+    first = made.session_hash("acme", "0")
+    for number in range(100):
+        made.session_hash("acme", str(number))
+        assert len(made._sessions) <= 10
+    assert made.session_hash("acme", "0") == first
+
+
+def test_an_api_key_is_known_by_its_digest_only() -> None:
+    key, digest = new_api_key()
+    assert key.startswith("wr-")
+    assert len(key) == 35
+    keys = ApiKeys({digest: "acme"})
+    for _ in range(2):
+        assert keys.tenant_of(key.encode()) == "acme"
+        assert keys.tenant_of(key.encode() + b"x") is None
+        assert keys.tenant_of(digest.encode()) is None
+        assert keys.tenant_of(b"") is None
+
+
+def test_the_admin_key() -> None:
+    digest = hashlib.sha256(b"admin").hexdigest().upper()
+    assert admin_key_matches(b"admin", digest)
+    assert not admin_key_matches(b"Admin", digest)
+
+
+def test_a_secret_is_made_once_and_kept(tmp_path: Path) -> None:
+    file = tmp_path / "state" / "secret"
+    first = load_secret(file, {}, create=True)
+    assert len(first) == 64
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert load_secret(file, {}, create=True) == first == load_secret(file, {})
+    assert [path.name for path in file.parent.iterdir()] == ["secret"]
+
+
+def test_the_environment_wins(tmp_path: Path) -> None:
+    file = tmp_path / "secret"
+    file.write_bytes(b"f" * 40)
+    assert load_secret(file, {"WARMROUTE_SECRET": "e" * 32}) == b"e" * 32
+    assert load_secret(file, {"WARMROUTE_SECRET": ""}) == b"f" * 40
+
+
+def test_an_unfit_secret_is_refused_without_showing_it(tmp_path: Path) -> None:
+    with pytest.raises(SecretError, match="has 6 bytes, at least 32") as caught:
+        load_secret(None, {"WARMROUTE_SECRET": "canary"})
+    assert "canary" not in str(caught.value)
+    with pytest.raises(SecretError, match="does not exist"):
+        load_secret(tmp_path / "none", {})
+    with pytest.raises(SecretError, match="set WARMROUTE_SECRET"):
+        load_secret(None, {})
+    with pytest.raises(SecretError, match="cannot read"):
+        load_secret(tmp_path, {})

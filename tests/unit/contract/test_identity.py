@@ -1,0 +1,99 @@
+"""Who sent a turn, by every signal that harnesses give."""
+
+from typing import Any
+
+import pytest
+
+from warmroute.contract.identity import (
+    InvalidSessionKey,
+    Session,
+    derived_key,
+    derived_key_of_text,
+    lineage_parts,
+    session_of,
+)
+
+
+@pytest.mark.parametrize(
+    ("headers", "body", "key", "source"),
+    [
+        ({"x-session-affinity": "a", "x-session-id": "b"}, {"prompt_cache_key": "c"}, "a", "x-session-affinity"),
+        ({"x-opencode-session": "a", "x-opencode-session-id": "b"}, {}, "a", "x-opencode-session"),
+        ({"session_id": "codex"}, {}, "codex", "session_id"),
+        ({"x-claude-code-session-id": "cc"}, {}, "cc", "x-claude-code-session-id"),
+        ({"x-session-affinity": ""}, {"prompt_cache_key": "c"}, "c", "prompt_cache_key"),
+        ({}, {"promptCacheKey": "c"}, "c", "promptCacheKey"),
+        ({}, {"prompt_cache_key": 7, "session_id": "s"}, "s", "session_id"),
+        ({}, {"conversation": {"id": "conv"}}, "conv", "conversation"),
+        ({}, {"metadata": {"user_id": "user_ab_account__session_0f-1"}}, "0f-1", "metadata"),
+        ({}, {"metadata": {"user_id": '{"session_id": "json", "device_id": "d"}'}}, "json", "metadata"),
+    ],
+)
+def test_the_first_signal_names_the_session(
+    headers: dict[str, str], body: dict[str, Any], key: str, source: str
+) -> None:
+    assert session_of(headers, body) == Session(key, source, derived=False)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"metadata": "text"},
+        {"metadata": {"user_id": "somebody"}},
+        {"metadata": {"user_id": "{broken"}},
+        {"metadata": {"user_id": '{"session_id": 5}'}},
+        {"metadata": {"user_id": '{"a":' * 800 + "1" + "}" * 800}},
+        {"metadata": {"user_id": "_session_" + "x" * 5000}},
+        {"conversation": {"id": 5}},
+        {"previous_response_id": "resp_1"},
+    ],
+)
+def test_what_is_no_session_is_none(body: dict[str, Any]) -> None:
+    assert session_of({}, body) is None
+
+
+def test_only_the_sdks_own_header_can_be_marked_as_derived() -> None:
+    assert session_of({"x-session-affinity": "d-1", "x-warmroute-session-derived": "1"}, {}) == (
+        "d-1",
+        "x-session-affinity",
+        True,
+    )
+    assert session_of({"x-session-id": "s", "x-warmroute-session-derived": "1"}, {}) == ("s", "x-session-id", False)
+
+
+@pytest.mark.parametrize("key", ["x" * 257, "é" * 129, "a\nb", "a\x00b", "\u202e", "\ud800"])
+def test_bad_keys_are_the_clients_fault_and_are_not_repeated(key: str) -> None:
+    with pytest.raises(InvalidSessionKey) as caught:
+        session_of({}, {"prompt_cache_key": key})
+    assert caught.value.source == "prompt_cache_key"
+    assert key not in str(caught.value)
+
+
+def test_256_bytes_are_a_key() -> None:
+    assert session_of({"x-session-affinity": "x" * 256}, {}) is not None
+
+
+def test_the_derived_key_stays_while_a_conversation_grows() -> None:
+    start: list[dict[str, Any]] = [
+        {"role": "system", "content": "be brief"},
+        {"role": "user", "content": [{"type": "text", "text": "environment"}, {"type": "text", "text": "fix the bug"}]},
+    ]
+    key = derived_key(start)
+    assert key == derived_key_of_text("fix the bug")
+    grown = [*start, {"role": "assistant", "content": "done"}, {"role": "user", "content": "thanks"}]
+    assert derived_key(grown) == key
+    assert derived_key([{"role": "user", "content": "fix another bug"}]) != key
+
+
+@pytest.mark.parametrize(
+    "messages", [[], [1, None, "x"], [{"role": "user"}], [{"role": "user", "content": [{"image": 1}]}]]
+)
+def test_without_user_text_there_is_no_derived_key(messages: list[Any]) -> None:
+    assert derived_key(messages) is None
+
+
+def test_agents_and_parents_tell_lineages_apart() -> None:
+    assert lineage_parts({"thread-id": "t", "x-parent-session-id": "p"}) == ("t", "p")
+    assert lineage_parts({"x-claude-code-agent-id": "a" * 300}).agent == "a" * 256
+    assert lineage_parts({}) == ("", "")

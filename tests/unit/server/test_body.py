@@ -1,0 +1,70 @@
+"""Request bodies: what is read, what is refused, and that forwarded bytes stay the client's."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from warmroute_proxy.server.body import Body
+from warmroute_proxy.server.errors import Refusal
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=12,
+)
+objects = st.dictionaries(st.text(), json_values, max_size=8)
+layouts = st.sampled_from([{"separators": (",", ":")}, {}, {"indent": 2}, {"ensure_ascii": False}])
+
+
+def joined(parts: list[bytes | memoryview]) -> bytes:
+    return b"".join(parts)
+
+
+@given(objects, layouts, st.sets(st.text(), max_size=3))
+def test_dropping_and_adding_members_changes_nothing_else(document: dict[str, object], layout: dict, extra: set[str]) -> None:
+    body = Body(json.dumps(document, **layout).encode())
+    drop = {name for name in document if hash(name) % 2} | extra
+    sent = json.loads(joined(body.rewritten(drop, b'"\\u0000added":1')))
+    assert sent == {**{name: value for name, value in document.items() if name not in drop}, "\0added": 1}
+
+
+def test_the_bytes_of_an_untouched_body_are_the_clients_own() -> None:
+    raw = b' {"model" : "m",\n "x_unknown": [1.50, 2e0 ] } '
+    sent = joined(Body(raw).rewritten({"rid"}, b'"rid":"r"'))
+    assert sent == b' {"model" : "m",\n "x_unknown": [1.50, 2e0 ] ,"rid":"r"}'
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b'{"rid":"a","rid":"b"}',
+        b'{"rid":"a","rid":"a"}',
+        b'{"rid":"a","\\u0072id":"b"}',
+        b'{"a":1,"b":2,"a":1}',
+    ],
+)
+def test_a_name_that_stands_twice_is_refused_even_when_escaped(raw: bytes) -> None:
+    with pytest.raises(Refusal) as caught:
+        Body(raw)
+    assert (caught.value.status, caught.value.code) == (400, "duplicate_field")
+
+
+@pytest.mark.parametrize(
+    "raw", [b"", b"{", b"[]", b'"x"', b"null", b'{"a":1}x', b"{'a':1}", b'{"a":' + b"[" * 100_000, b'{"\xff":1}', b'{"a":1,}']
+)
+def test_what_is_not_one_json_object_is_a_400(raw: bytes) -> None:
+    with pytest.raises(Refusal) as caught:
+        Body(raw)
+    assert (caught.value.status, caught.value.code) == (400, "invalid_json")
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_either_read_or_refused(raw: bytes) -> None:
+    try:
+        body = Body(raw)
+    except Refusal as refusal:
+        assert refusal.status == 400
+    else:
+        assert set(body.spans) == set(body.members)

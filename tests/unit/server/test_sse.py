@@ -1,0 +1,114 @@
+"""The scanner: the client's bytes are the engine's, whatever way they were cut on the way."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from warmroute_proxy.server.sse import Scanner
+
+USAGE = {"prompt_tokens": 9, "completion_tokens": 2, "total_tokens": 11, "prompt_tokens_details": {"cached_tokens": 4}}
+
+
+def event(chunk: dict[str, Any] | str) -> bytes:
+    text = chunk if isinstance(chunk, str) else json.dumps(chunk, separators=(",", ":"), ensure_ascii=False)
+    return f"data: {text}\n\n".encode()
+
+
+def delta(finish: str | None = None, **fields: Any) -> dict[str, Any]:
+    return {"id": "r", "object": "chat.completion.chunk", "choices": [{"index": 0, "delta": fields, "finish_reason": finish}]}
+
+
+ROLE = event(delta(role="assistant", content=""))
+CONTENT = [
+    event(delta(content='he said "usage": {"error": [DONE]}')),
+    event(delta(content="[DONE]")),
+    event({**delta(content="x"), "usage": None}),
+    event(delta(tool_calls=[{"index": 0, "id": "c", "function": {"name": "f", "arguments": '{"usage":{"a":1}}'}}])),
+    event(delta(reasoning_content="hm ☃")),
+]
+FINISH = event(delta(finish="stop"))
+SGLEXT = event({"choices": [], "sglext": {"cached_tokens_details": {"device": 4, "host": 0}}})
+LAST = event({"id": "r", "object": "chat.completion.chunk", "choices": [], "usage": USAGE})
+DONE = event("[DONE]")
+
+
+def run(stream: bytes, cuts: list[int], *, keep_sglext: bool = False) -> tuple[Scanner, bytes]:
+    scanner = Scanner(keep_sglext=keep_sglext)
+    out = b""
+    edges = [0, *sorted(cut % (len(stream) + 1) for cut in cuts), len(stream)]
+    for start, end in zip(edges, edges[1:], strict=False):
+        if end > start:
+            out += scanner.feed(stream[start:end])
+    return scanner, out
+
+
+@given(st.lists(st.sampled_from(CONTENT), max_size=12), st.lists(st.integers(0, 10_000), max_size=40))
+def test_any_split_gives_the_same_bytes_and_accounts(content: list[bytes], cuts: list[int]) -> None:
+    relayed = ROLE + b"".join(content) + FINISH
+    scanner, out = run(relayed + SGLEXT + LAST + DONE, cuts)
+    assert out == relayed
+    assert scanner.done
+    assert scanner.usage == USAGE
+    assert scanner.details == {"device": 4, "host": 0}
+    assert scanner.usage_event is not None
+    assert scanner.usage_event["id"] == "r"
+    assert scanner.content_events == len(content)
+
+
+def test_one_byte_at_a_time() -> None:
+    stream = ROLE + CONTENT[0] + FINISH + LAST + DONE
+    _, out = run(stream, list(range(len(stream))))
+    assert out == ROLE + CONTENT[0] + FINISH
+
+
+def test_nothing_has_started_while_only_roles_were_said() -> None:
+    scanner = Scanner(keep_sglext=False)
+    assert scanner.feed(ROLE + ROLE) == ROLE + ROLE
+    assert not scanner.started
+    scanner.feed(CONTENT[4])
+    assert scanner.started
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        event({"error": {"object": "error", "message": "queue is full", "code": 503}}),
+        event({"object": "error", "message": "queue is full", "code": 503}),
+    ],
+)
+def test_an_error_event_and_what_follows_is_withheld(error: bytes) -> None:
+    scanner, out = run(ROLE + error + LAST + DONE, [])
+    assert out == ROLE
+    assert scanner.error is not None
+    assert scanner.error["message"] == "queue is full"
+    assert scanner.usage == USAGE
+    assert scanner.done
+
+
+def test_details_stay_for_a_client_that_asked_for_them() -> None:
+    _, out = run(ROLE + CONTENT[4] + SGLEXT + LAST + DONE, [], keep_sglext=True)
+    assert out == ROLE + CONTENT[4] + SGLEXT
+
+
+def test_running_usage_that_the_client_asked_for_passes() -> None:
+    running = event({**delta(content="x"), "usage": USAGE})
+    scanner, out = run(ROLE + running + LAST + DONE, [])
+    assert out == ROLE + running
+    assert scanner.usage == USAGE
+
+
+def test_events_with_carriage_returns_pass_as_they_are() -> None:
+    stream = CONTENT[4].replace(b"\n", b"\r\n")
+    scanner, out = run(stream + DONE.replace(b"\n", b"\r\n"), [])
+    assert out == stream
+    assert scanner.done
+
+
+def test_an_event_that_never_ends_is_an_error() -> None:
+    scanner = Scanner(keep_sglext=False)
+    with pytest.raises(ValueError, match="exceeds"):
+        for _ in range(20):
+            scanner.feed(b"x" * 1_000_000)

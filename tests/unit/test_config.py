@@ -1,0 +1,179 @@
+"""A config is either whole, or every problem with it is named in one line."""
+# ruff: noqa: E501 - one fault a line reads best
+
+import dataclasses
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from warmroute_proxy.server.config import Config, ConfigError, Limits, load_config
+
+DIGEST = hashlib.sha256(b"wr-1").hexdigest()
+GOOD = f"""
+[proxy]
+region = "east"
+state_dir = ".warmroute/east"
+
+[secret]
+file = "secret"
+
+[ledger]
+sync = "disk"
+
+[limits]
+body_bytes = 1048576
+head_timeout_s = 3
+
+[[region]]
+name = "east"
+
+[[region]]
+name = "west"
+url = "http://127.0.0.1:9002/"
+rtt_ms = 35
+
+[[engine]]
+url = "http://127.0.0.1:7001"
+region = "east"
+role = "prefill"
+bootstrap_port = 8998
+
+[[engine]]
+url = "http://127.0.0.1:7002"
+region = "east"
+role = "decode"
+
+[[engine]]
+id = "west-box"
+url = "https://engine.example/base"
+region = "west"
+kind = "openai"
+models = ["qwen3"]
+
+[[model]]
+name = "qwen3"
+aliases = ["qwen3-coder"]
+input = "0.60"
+cached = "0.10"
+output = "3.00"
+
+[[tenant]]
+name = "acme"
+key_sha256 = ["{DIGEST}"]
+regions = ["east"]
+"""
+
+
+def load(text: str, folder: Path) -> Config:
+    path = folder / "warmroute.toml"
+    path.write_text(text, encoding="utf-8")
+    return load_config(path)
+
+
+def problems(text: str, folder: Path) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        load(text, folder)
+    assert all("\n" not in problem for problem in caught.value.problems)
+    return caught.value.problems
+
+
+def test_a_whole_config(tmp_path: Path) -> None:
+    config = load(GOOD, tmp_path)
+    assert config.proxy.state_dir == tmp_path / ".warmroute/east"
+    assert config.secret_file == tmp_path / "secret"
+    assert (config.proxy.host, config.proxy.port, config.proxy.policy) == ("127.0.0.1", 0, "cost")
+    assert config.ledger_sync == "disk"
+    assert (config.limits.body_bytes, config.limits.head_timeout_s, config.limits.connections) == (1_048_576, 3.0, 4096)
+    assert [engine.id for engine in config.engines] == ["east-prefill-0", "east-decode-0", "west-box"]
+    assert config.engines[2].models == {"qwen3"}
+    assert config.engines[0].models == {"*"}
+    assert config.regions[1].url == "http://127.0.0.1:9002"
+    assert config.model_by_name["qwen3-coder"] is config.model_by_name["qwen3"]
+    assert config.model_by_name["qwen3"].rates == (600_000, 100_000, 3_000_000)
+    assert config.tenant_by_name["acme"].share_group == "acme"
+    assert config.tenant_by_sha256() == {DIGEST: "acme"}
+
+
+def test_limits_that_are_not_written_are_the_documented_ones(tmp_path: Path) -> None:
+    text = GOOD.replace("body_bytes = 1048576\nhead_timeout_s = 3\n", "")
+    assert load(text, tmp_path).limits == Limits()
+
+
+@pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(Limits)])
+def test_every_limit_has_bounds(name: str, tmp_path: Path) -> None:
+    text = GOOD.replace("body_bytes = 1048576\nhead_timeout_s = 3", f"{name} = -1")
+    (problem,) = problems(text, tmp_path)
+    assert problem.startswith(f"limits.{name}: -1 is not between")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ('role = "prefill"', 'role = "prefil"', 'engine[0].role: "prefil" is not one of aggregated, prefill, decode (did you mean "prefill"?)'),
+        ("body_bytes = 1048576", "body_byte = 1", 'limits.body_byte: unknown key (did you mean "body_bytes"?)'),
+        ("[ledger]", "[leger]", 'leger: unknown table (did you mean "ledger"?)'),
+        ("body_bytes = 1048576", 'body_bytes = "1"', 'limits.body_bytes: must be an integer, not "1"'),
+        ("body_bytes = 1048576", "body_bytes = true", "limits.body_bytes: must be an integer, not true"),
+        ("head_timeout_s = 3", "head_timeout_s = nan", "limits.head_timeout_s: NaN is not between 0.05 and 3600.0"),
+        ('region = "east"\nstate', 'region = "eats"\nstate', 'proxy.region: "eats" is no [[region]] (did you mean "east"?)'),
+        ('region = "west"\nkind', 'region = "wets"\nkind', 'engine[2].region: "wets" is no [[region]] (did you mean "west"?)'),
+        ("http://127.0.0.1:7001", "127.0.0.1:7001", 'engine[0].url: "127.0.0.1:7001" must start with http:// or https://'),
+        ("http://127.0.0.1:7001", "http://:7001", 'engine[0].url: "http://:7001" names no host and port that can be reached'),
+        ("http://127.0.0.1:7001", "http://127.0.0.1:77001", 'engine[0].url: "http://127.0.0.1:77001" is not a URL: Port out of range 0-65535'),
+        ("http://127.0.0.1:7001", "http://a:b@h:1", 'engine[0].url: "http://a:b@h:1" must be an address only: no user, query or fragment'),
+        ("http://127.0.0.1:7002", "http://127.0.0.1:7001/", 'engine[1].url: "http://127.0.0.1:7001" is taken by engine[0]'),
+        ('id = "west-box"', 'id = "east-decode-0"', 'engine[2].id: "east-decode-0" is taken by engine[1]'),
+        ('cached = "0.10"', "", "model[0].cached: is missing"),
+        ('cached = "0.10"', "cached = 0.10", "model[0].cached: must be a string that is not empty, not 0.1"),
+        ('cached = "0.10"', 'cached = "cheap"', "model[0].cached: 'cheap' is not a decimal number (USD per million tokens)"),
+        ('cached = "0.10"', 'cached = "0.70"', "model[0].cached: is above the input price: a cached token would cost more than an uncached one"),
+        ('aliases = ["qwen3-coder"]', 'aliases = ["qwen3"]', 'model[0].aliases: "qwen3" already names model "qwen3"'),
+        ('role = "decode"', 'role = "aggregated"', 'engine: region "east" has prefill engines but none with role "decode"'),
+        ("bootstrap_port = 8998", "", "engine[0].bootstrap_port: is missing: decode engines fetch the KV cache there"),
+        ('role = "decode"', 'role = "decode"\nbootstrap_port = 1', "engine[1].bootstrap_port: is for prefill engines, this one is decode"),
+        (f'key_sha256 = ["{DIGEST}"]', "", "tenant[0].key_sha256: is missing"),
+        (f'["{DIGEST}"]', "[]", "tenant[0].key_sha256: must be a list of SHA-256 digests of API keys, at least one"),
+        (f'["{DIGEST}"]', '["wr-0123"]', "tenant[0].key_sha256[0]: is not a SHA-256 in hex (64 digits)"),
+        ('regions = ["east"]', 'regions = ["easst"]', 'tenant[0].regions: "easst" is no [[region]] (did you mean "east"?)'),
+        ('regions = ["east"]', 'models = ["qwen4"]', 'tenant[0].models: "qwen4" is no [[model]] (did you mean "qwen3"?)'),
+        ('url = "http://127.0.0.1:9002/"', "", "region[1].url: is missing; only the own region (east) has none"),
+        ("[proxy]", "[[proxy]]", "proxy: must be a table, written [proxy]"),
+        ('name = "acme"', 'name = "ac me"', 'tenant[0].name: "ac me" is not a name: up to 128 letters, digits and ._:/@+-'),
+    ],
+)  # fmt: skip
+def test_each_fault_is_named(old: str, new: str, expected: str, tmp_path: Path) -> None:
+    assert GOOD.count(old) >= 1
+    assert expected in problems(GOOD.replace(old, new, 1), tmp_path)
+
+
+def test_all_problems_come_at_once(tmp_path: Path) -> None:
+    text = GOOD.replace('"prefill"', '"prefil"').replace("rtt_ms = 35", "rtt = 35").replace('"disk"', '"dsk"')
+    found = problems(text, tmp_path)
+    assert [problem.split(":")[0] for problem in found if "did you mean" in problem] == [
+        "ledger.sync",
+        "region[1].rtt",
+        "engine[0].role",
+    ]
+
+
+def test_a_key_that_was_pasted_instead_of_its_digest_is_not_shown(tmp_path: Path) -> None:
+    assert "wr-canary" not in str(problems(GOOD.replace(DIGEST, "wr-canary"), tmp_path))
+
+
+def test_two_tenants_cannot_have_one_key(tmp_path: Path) -> None:
+    second = f'[[tenant]]\nname = "other"\nkey_sha256 = ["{DIGEST.upper()}"]\n'
+    assert problems(GOOD + second, tmp_path) == ['tenant[1].key_sha256[0]: is also a key of tenant "acme"']
+
+
+@pytest.mark.parametrize(
+    "text", ["", "region = 1", "[[engine]]\nurl = 3", "proxy = 1\nengine = 2\nregion = [1]\nmodel = []"]
+)
+def test_any_toml_gives_problems_not_a_traceback(text: str, tmp_path: Path) -> None:
+    assert problems(text, tmp_path)
+
+
+def test_a_file_that_is_missing_or_no_toml(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load_config(tmp_path / "none.toml")
+    assert "is not TOML" in problems("[proxy\n", tmp_path)[0]
