@@ -34,28 +34,31 @@ require_venv() {
     "$python" -c 'import ensurepip, venv' 2>/dev/null || fail "$python has no venv module, even with python$version-venv."
 }
 
-# environment DIR EXTRAS [REQUIREMENT...]: DIR holds the checkout with EXTRAS, editable. A stamp says what was installed;
-# while it fits, nothing is done.
-environment() {
-    local dir=$1 extras=$2 python stamp
-    shift 2
-    python=$(find_python)
-    stamp="$(stamp_of "$python") $extras $*"
-    [[ -x $dir/bin/python && "$(cat "$dir/.stamp" 2>/dev/null)" == "$stamp" ]] && return
-    require_venv "$python"
-    echo "setting up $dir ($("$python" --version))"
-    "$python" -m venv "$dir"
-    rm -f "$dir/.stamp"
-    "$dir/bin/python" -m pip install --quiet --disable-pip-version-check -e ".[$extras]" "$@"
-    echo "$stamp" >"$dir/.stamp"
-}
-
-# Whether DIR was set up for EXTRAS with nothing changed since.
-has_environment() {
-    [[ -x $1/bin/python && "$(cat "$1/.stamp" 2>/dev/null)" == "$(stamp_of "$(find_python)") $2 " ]]
-}
-
+# What an environment depends on: the Python and the requirements of the project.
 stamp_of() {
     "$1" -c 'import hashlib, sys
 print(sys.version.split()[0], hashlib.sha256(open("pyproject.toml", "rb").read()).hexdigest())'
 }
+
+# has_environment DIR EXTRAS [REQUIREMENT...]: whether DIR was set up for them and nothing changed since.
+has_environment() {
+    local dir=$1
+    shift
+    [[ -x $dir/bin/python && -f $dir/.stamp && "$(<"$dir/.stamp")" == "$base $*" ]]
+}
+
+# environment DIR EXTRAS [REQUIREMENT...]: DIR holds the checkout with EXTRAS, editable. A stamp says what was
+# installed; while it fits, nothing is done.
+environment() {
+    local dir=$1 extras=$2
+    has_environment "$@" && return
+    require_venv "$python"
+    echo "setting up $dir ($("$python" --version))"
+    rm -f "$dir/.stamp"
+    "$python" -m venv "$dir"
+    "$dir/bin/python" -m pip install --quiet --disable-pip-version-check -e ".[$extras]" "${@:3}"
+    echo "$base ${*:2}" >"$dir/.stamp"
+}
+
+python=$(find_python)
+base=$(stamp_of "$python")

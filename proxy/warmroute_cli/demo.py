@@ -18,7 +18,7 @@ from rich.console import Console
 from warmroute_cli import report, results
 from warmroute_cli.audit import audit
 from warmroute_cli.drive import Target, drive
-from warmroute_cli.fleet import PAGE_SIZE, Fleet, FleetOptions, Policy
+from warmroute_cli.fleet import PAGE_SIZE, Fleet, FleetOptions, Policy, Proxy
 from warmroute_cli.ideal import Ideal, ideals, prompt_of
 from warmroute_cli.processes import FleetError, stopping_on_signals
 from warmroute_cli.recordings import Recording, load_recordings
@@ -26,6 +26,7 @@ from warmroute_cli.results import Pass
 from warmroute_cli.state import locked_state
 from warmroute_proxy.server.ledger import read_rows
 
+JSON_COLUMNS = ("rids", "workers", "usage")
 PASSES: tuple[tuple[str, Policy], ...] = (("off", "round_robin"), ("on", "cost"))
 
 
@@ -66,8 +67,14 @@ def run_pass(
             raise FleetError(f"{', '.join(ended)} ended during the pass; logs are in {run_dir}")
         finished = fleet.finished()
         fleet.stop_proxies()
-        rows = [row for proxy in fleet.proxies.values() for row in read_rows(proxy.state_dir / "ledger.sqlite")]
+        rows = [row for proxy in fleet.proxies.values() for row in ledger_rows(proxy)]
     return Pass(turns, rows, finished, audit(turns, rows, finished))
+
+
+def ledger_rows(proxy: Proxy) -> list[dict[str, Any]]:
+    """The rows of a stopped proxy, with what they keep as JSON text read."""
+    rows = read_rows(proxy.state_dir / "ledger.sqlite")
+    return [row | {name: json.loads(row[name]) for name in JSON_COLUMNS if row[name]} for row in rows]
 
 
 def ideal_by_label(recordings: Sequence[Recording], one: Pass) -> dict[str, Ideal]:

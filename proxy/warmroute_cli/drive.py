@@ -27,7 +27,7 @@ from warmroute.contract import headers
 from warmroute_cli.audit import ClientTurn
 from warmroute_cli.recordings import RecordedRequest, Recording
 
-TURN_TIMEOUT_S = 120.0
+TURN_TIMEOUT_S = 60.0
 RECEIPT_TIMEOUT_S = 5.0
 RECEIPT_POLL_S = 0.02
 
@@ -111,7 +111,7 @@ async def _replay(
                 started_at = time.time()
                 receipt_id = usage = error = None
                 try:
-                    receipt_id, usage = await _turn(clients[ingress], request)
+                    receipt_id, usage = await _turn(clients, ingress, request)
                 except (openai.OpenAIError, BadAnswerError) as problem:
                     error = f"{type(problem).__name__}: {problem}"
                 keep(
@@ -136,18 +136,21 @@ def _session(recording: Recording) -> contextlib.AbstractContextManager[object]:
     return warmroute.session(f"demo-{recording.name}") if named else contextlib.nullcontext()
 
 
-async def _turn(client: openai.AsyncOpenAI, request: RecordedRequest) -> tuple[str | None, dict[str, Any] | None]:
+async def _turn(
+    clients: Mapping[str, openai.AsyncOpenAI], ingress: str, request: RecordedRequest
+) -> tuple[str | None, dict[str, Any] | None]:
     """Send one request and read its answer to the end: the receipt's id and the usage with the receipt."""
     known = {name: value for name, value in request.body.items() if name in _CREATE_FIELDS}
     unknown = {name: value for name, value in request.body.items() if name not in _CREATE_FIELDS}
-    response = await client.chat.completions.with_raw_response.create(
+    response = await clients[ingress].chat.completions.with_raw_response.create(
         **known, extra_headers=request.headers, extra_body=unknown or None
     )
     receipt_id = response.headers.get(headers.RECEIPT)
     answer: Any = response.parse()
     usage = await _stream_usage(answer) if request.body.get("stream") else _answer_usage(answer)
     if usage is None and receipt_id:
-        usage = await _fetched_usage(client, receipt_id)
+        home = response.headers.get(headers.HOME, ingress)
+        usage = await _fetched_usage(clients.get(home, clients[ingress]), receipt_id)
     return receipt_id, usage
 
 
@@ -172,7 +175,7 @@ def _plain(usage: Any) -> dict[str, Any] | None:
 
 
 async def _fetched_usage(client: openai.AsyncOpenAI, receipt_id: str) -> dict[str, Any] | None:
-    """The usage of a stream that did not ask for it, from the proxy; it is settled before the stream ends."""
+    """The usage of a stream that did not ask for it, from the proxy that served it; settled before the stream ended."""
     deadline_s = time.monotonic() + RECEIPT_TIMEOUT_S
     while True:
         answer: Any = await client.get(f"/usage/receipts/{receipt_id}", cast_to=object)

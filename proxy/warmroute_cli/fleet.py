@@ -9,7 +9,6 @@ are. However a `with Fleet(...)` block ends, all processes are gone when it is l
 import json
 import sys
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -147,8 +146,8 @@ class Fleet:
             line = child.listening(deadline_s)
             self.proxies[region] = Proxy(region, line["url"], line["admin_url"], self.run_dir / region)
         relay.tell({region: proxy.url for region, proxy in self.proxies.items()})
-        for proxy in self.proxies.values():
-            wait_ready(proxy.url, deadline_s)
+        for region, child in proxies:
+            wait_ready(child, self.proxies[region].url, deadline_s)
 
     def _spawn(self, name: str, command: Sequence[str]) -> Child:
         child = Child(name, command, self.run_dir)
@@ -190,15 +189,15 @@ def render(values: dict[str, Any]) -> str:
     )
 
 
-def wait_ready(url: str, deadline_s: float) -> None:
+def wait_ready(child: Child, url: str, deadline_s: float) -> None:
     """Wait until a proxy says that it can serve."""
     while True:
         try:
             with urllib.request.urlopen(f"{url}/ready", timeout=HTTP_TIMEOUT_S):  # noqa: S310 (our own process)
                 return
-        except (urllib.error.URLError, OSError) as error:
-            if time.monotonic() > deadline_s:
-                raise FleetError(f"the proxy at {url} does not become ready: {error}") from None
+        except OSError as error:
+            if time.monotonic() > deadline_s or not child.running():
+                raise FleetError(f"{child.name} does not become ready: {error}{child.last_words()}") from None
         time.sleep(POLL_S)
 
 

@@ -32,6 +32,7 @@ def parser() -> argparse.ArgumentParser:
     """The command line."""
     found = argparse.ArgumentParser(prog="warmroute", description="Turns of agents land where their cache is warm.")
     found.add_argument("--version", action="version", version=f"warmroute {__version__}")
+    names = ", ".join(HARNESSES)
     commands = found.add_subparsers(required=True, metavar="COMMAND")
 
     demo = commands.add_parser("demo", help="replay recorded agent sessions on an embedded fleet and audit the result")
@@ -39,7 +40,9 @@ def parser() -> argparse.ArgumentParser:
     demo.add_argument("--speed", type=_positive, default=DEMO_SPEED, help="virtual seconds a second (%(default)g)")
     demo.add_argument("--seed", type=int, default=1, help="of ingress and engines (%(default)d)")
     demo.add_argument("--sessions", type=_count, default=6, metavar="N", help="sessions at once (%(default)d)")
-    demo.add_argument("--harness", nargs="+", choices=HARNESSES, default=(), help="replay only these")
+    demo.add_argument(
+        "--harness", nargs="+", choices=HARNESSES, default=(), metavar="NAME", help=f"replay only {names}"
+    )
     _add_state_dir(demo)
     demo.set_defaults(run=_demo)
 

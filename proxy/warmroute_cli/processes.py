@@ -48,9 +48,9 @@ class Child:
                 found: dict[str, Any] = json.loads(line)
                 return found
             if self._process.poll() is not None:
-                raise FleetError(f"{self.name} ended with status {self._process.returncode}{self._last_words()}")
+                raise FleetError(f"{self.name} ended with status {self._process.returncode}{self.last_words()}")
             if time.monotonic() > deadline_s:
-                raise FleetError(f"{self.name} did not listen in time{self._last_words()}")
+                raise FleetError(f"{self.name} did not listen in time{self.last_words()}")
             time.sleep(POLL_S)
 
     def tell(self, message: dict[str, Any]) -> None:
@@ -80,7 +80,8 @@ class Child:
             self._process.kill()
             self._process.wait()
 
-    def _last_words(self) -> str:
+    def last_words(self) -> str:
+        """Where its log is, and the end of it."""
         lines = self._log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-LOG_LINES_SHOWN:]
         return f" (log: {self._log})" + "".join(f"\n    {line}" for line in lines)
 

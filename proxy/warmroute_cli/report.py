@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
+from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -87,7 +88,12 @@ def show_problems(out: Console, failures: Sequence[str], violations: Sequence[Vi
 
 def table(summary: Mapping[str, Any], on: Pass) -> Table:
     """Per harness and in total; tokens and money are those of the pass with affinity on."""
-    found = Table(title="Affinity off (round robin) and on; tokens and prices: on", width=WIDTH, pad_edge=False)
+    found = Table(
+        title="Affinity off (round robin) and on; tokens and prices: on",
+        box=box.SIMPLE_HEAD,
+        show_edge=False,
+        collapse_padding=True,
+    )
     found.add_column("harness", no_wrap=True)
     for head in ("turns", "prompt\ntokens", "cached\ntokens", "hit\noff", "hit\non", "hit\nideal"):
         found.add_column(head, justify="right", no_wrap=True)

@@ -119,7 +119,7 @@ class Books:
         self._counts = Counts()
         self._sessions: OrderedDict[str, _Session] = OrderedDict()
         self._homes: OrderedDict[tuple[str, str], str] = OrderedDict()
-        self._pending: OrderedDict[str, str | None] = OrderedDict()
+        self._pending: OrderedDict[str, Turn] = OrderedDict()
         self._faults: deque[str] = deque(maxlen=MAX_FAULTS)
         self._faults_found = 0
         self._internal_errors = 0
@@ -154,7 +154,7 @@ class Books:
             self._counts.turns += 1
             self._last = turn
             if receipt_id is not None:
-                _put(self._pending, receipt_id, turn.session, MAX_PENDING)
+                _put(self._pending, receipt_id, turn, MAX_PENDING)
             if turn.session is not None:
                 session = self._session(turn.session)
                 session.counts.turns += 1
@@ -163,23 +163,26 @@ class Books:
                     _put(self._homes, (base_url, turn.session), home, MAX_HOMES)
 
     def settle(self, turn: Turn, usage: Mapping[str, Any]) -> None:
-        """Adds up the usage of a turn, once."""
-        if turn.measured is None:
-            turn.measured = measure(usage, turn.receipt_id)
-            self._add(turn.measured, turn.session, turn.receipt_id)
+        """Adds up the usage of a turn, once: it may come from the answer and from a fetched receipt."""
+        measured = measure(usage, turn.receipt_id)
+        with self._lock:
+            if turn.measured is not None:
+                return
+            turn.measured = measured
+            self._counts.add(measured)
+            if turn.session is not None:
+                self._session(turn.session).counts.add(measured)
+            if turn.receipt_id is not None:
+                self._pending.pop(turn.receipt_id, None)
+            self._faults.extend(measured.faults)
+            self._faults_found += len(measured.faults)
 
     def settle_fetched(self, receipt_id: str, usage: Mapping[str, Any]) -> None:
         """Adds up usage that was fetched by its receipt's id, if that receipt is still to come."""
         with self._lock:
-            if receipt_id not in self._pending:
-                return
-            session = self._pending[receipt_id]
-            known = self._sessions.get(session) if session is not None else None
-            last = known.last if known else self._last
-        measured = measure(usage, receipt_id)
-        if last is not None and last.receipt_id == receipt_id:
-            last.measured = measured
-        self._add(measured, session, receipt_id)
+            turn = self._pending.get(receipt_id)
+        if turn is not None:
+            self.settle(turn, usage)
 
     def guard(self) -> "_Guard":
         """A block whose exceptions are counted and go no further, because they are ours and not the call's."""
@@ -219,16 +222,6 @@ class Books:
                     }
                 ),
             )
-
-    def _add(self, measured: Measured, session: str | None, receipt_id: str | None) -> None:
-        with self._lock:
-            self._counts.add(measured)
-            if session is not None:
-                self._session(session).counts.add(measured)
-            if receipt_id is not None:
-                self._pending.pop(receipt_id, None)
-            self._faults.extend(measured.faults)
-            self._faults_found += len(measured.faults)
 
     def _session(self, key: str) -> _Session:
         session = self._sessions.get(key) or _Session()

@@ -31,9 +31,9 @@ class TurnStream(openai.Stream[T]):
                 if watch is None or not watch.withholds(chunk):
                     yield chunk
         finally:
-            chunks.close()
             if watch is not None:
                 watch.finished()
+            chunks.close()
 
 
 class AsyncTurnStream(openai.AsyncStream[T]):

@@ -30,7 +30,6 @@ class Measured(NamedTuple):
     amounts_nanousd: Amounts | None
     losses: Mapping[str, int]
     region: str | None
-    turn: int | None
     faults: tuple[str, ...]
 
 
@@ -39,26 +38,23 @@ def measure(usage: Mapping[str, Any], announced: str | None) -> Measured:
     prompt = _count(usage.get("prompt_tokens")) or 0
     details = usage.get("prompt_tokens_details")
     cached = _count(details.get("cached_tokens")) if isinstance(details, Mapping) else None
-    receipt = usage.get("warmroute")
-    has_receipt = isinstance(receipt, Mapping)
-    of_receipt: Mapping[str, Any] = receipt if isinstance(receipt, Mapping) else {}
-    loss = of_receipt.get("loss")
+    found = usage.get("warmroute")
+    receipt: Mapping[str, Any] = found if isinstance(found, Mapping) else {}
+    loss, region = receipt.get("loss"), receipt.get("region")
     losses = {
         name: tokens
         for name in contract.LOSS_CLASSES
         if isinstance(loss, Mapping) and (tokens := _count(loss.get(name)))
     }
-    region = of_receipt.get("region")
     return Measured(
         prompt_tokens=prompt,
         cached_tokens=None if cached is None else min(cached, prompt),
         completion_tokens=_count(usage.get("completion_tokens")) or 0,
-        has_receipt=has_receipt,
-        amounts_nanousd=_amounts(of_receipt),
+        has_receipt=bool(receipt),
+        amounts_nanousd=_amounts(receipt),
         losses=losses,
         region=region if isinstance(region, str) else None,
-        turn=_count(of_receipt.get("turn")),
-        faults=_faults(usage, of_receipt, announced) if has_receipt or announced else (),
+        faults=_faults(usage, receipt, announced) if receipt or announced else (),
     )
 
 
@@ -76,11 +72,8 @@ def _faults(usage: Mapping[str, Any], receipt: Mapping[str, Any], announced: str
 
 
 def _amounts(receipt: Mapping[str, Any]) -> Amounts | None:
-    listed, cost, saved = (
-        _count(receipt.get("list_nanousd")),
-        _count(receipt.get("price_nanousd")),
-        receipt.get("saved_nanousd"),
-    )
+    listed, cost = _count(receipt.get("list_nanousd")), _count(receipt.get("price_nanousd"))
+    saved = receipt.get("saved_nanousd")
     if listed is None or cost is None or type(saved) is not int:
         return None
     return Amounts(listed, cost, saved)

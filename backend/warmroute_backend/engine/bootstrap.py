@@ -158,7 +158,7 @@ class Call(asyncio.Protocol):
         self, host: str, port: int, room: int, meet: Meet, on_end: Callable[[Handover | None, str], None]
     ) -> None:
         self._on_end: Callable[[Handover | None, str], None] | None = on_end
-        self._request = _request(host, room, msgspec.json.encode(meet))
+        self._request = _request(room, msgspec.json.encode(meet))
         self._parser = httptools.HttpResponseParser(self)
         self._body = b""
         self._transport: Any = None
@@ -173,7 +173,7 @@ class Call(asyncio.Protocol):
     async def _connect(self, host: str, port: int) -> None:
         try:
             await asyncio.get_running_loop().create_connection(lambda: self, host, port)
-        except OSError as error:
+        except (OSError, ValueError) as error:  # ValueError: what is not even a host name
             self._end(None, f"the prefill engine cannot be reached ({error.__class__.__name__})")
 
     def connection_made(self, transport: Any) -> None:

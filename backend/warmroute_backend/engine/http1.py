@@ -4,8 +4,9 @@ One `Exchange` is one request and its answer. Answers go out in the order of the
 An answer is either whole (`respond`) or a stream (`start_stream`, `send`, `end`). A connection that closes while an
 answer is due calls `on_leave`, at once, also while the head is still held back.
 
-Limits: `MAX_BODY_BYTES` (413), `MAX_HEADER_BYTES` (431), `MAX_PIPELINED` requests (then the connection is closed),
-idle connections are closed after `KEEP_ALIVE_S`, as the engines of this protocol do.
+Limits: `MAX_BODY_BYTES` (413), `MAX_HEADER_BYTES` (431); a connection is closed beyond `MAX_CONNECTIONS`,
+`MAX_PIPELINED` requests or `MAX_UNSENT_BYTES` of answer, and after `KEEP_ALIVE_S` without traffic, as the engines of
+this protocol do.
 """
 
 import asyncio
@@ -20,6 +21,8 @@ KEEP_ALIVE_S = 5.0
 MAX_BODY_BYTES = 64 * 1024 * 1024
 MAX_HEADER_BYTES = 64 * 1024
 MAX_PIPELINED = 16
+MAX_CONNECTIONS = 8192
+MAX_UNSENT_BYTES = 64 * 1024 * 1024
 
 _PHRASES = {status.value: status.phrase.encode() for status in HTTPStatus}
 _STREAM_HEAD = (
@@ -121,8 +124,16 @@ class HttpProtocol(asyncio.Protocol):
 
     def connection_made(self, transport: Any) -> None:
         self._transport = transport
+        if len(self._connections) >= MAX_CONNECTIONS:
+            transport.abort()
+            return
         self._connections.add(self)
+        transport.set_write_buffer_limits(high=MAX_UNSENT_BYTES)
         self._start_idle()
+
+    def pause_writing(self) -> None:
+        """The client does not read: nothing is held for it without limit."""
+        self.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         del exc
@@ -139,7 +150,10 @@ class HttpProtocol(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            self._refuse(400, b"upgrade is not supported")
+            # The request itself is answered; what follows on this connection is in a language unknown to us.
+            self._keep = False
+            if self._current is None and self._transport is not None:
+                self._transport.close()
         except httptools.HttpParserError:
             self._refuse(400, b"malformed HTTP request")
         if self._current is None and self._transport is not None and self._idle is None:
@@ -226,6 +240,9 @@ class HttpProtocol(asyncio.Protocol):
 
     def _refuse(self, status: int, message: bytes) -> None:
         if self._transport is not None:
+            if self._current is not None:  # an answer is under way: no other may be mixed into it
+                self._transport.abort()
+                return
             self.write(
                 b"HTTP/1.1 %d %b\r\ncontent-type: text/plain\r\nconnection: close\r\ncontent-length: %d\r\n\r\n%b"
                 % (status, _PHRASES[status], len(message), message)

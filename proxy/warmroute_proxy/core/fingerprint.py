@@ -23,7 +23,6 @@ Limits: `MAX_PARTS` tools and messages in a prompt, else `MalformedPrompt`. Chai
 lists are kept (by digest; hashes only, all dropped when full), because reading tools is a third of the work.
 """
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeVar
@@ -321,20 +320,13 @@ def _last_user_text(contents: list[Raw]) -> str | None:
         if not _is_present(content):
             continue
         try:
-            value = _json_value(content)
-        except (ValueError, RecursionError):
+            value = msgspec.json.decode(content)
+        except (ValueError, RecursionError):  # raw slices are not checked for UTF-8
             raise MalformedPrompt("messages", "holds a text that is not valid JSON") from None
         text = _last_text(value)
         if text:
             return text
     return None
-
-
-def _json_value(raw: Raw) -> Any:
-    try:
-        return msgspec.json.decode(raw)
-    except msgspec.DecodeError:
-        return json.loads(bytes(raw))  # takes lone surrogates, which some clients cut text into
 
 
 def _last_text(content: Any) -> str | None:

@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 MAX_TOKENS: Final = 2**31 - 1
+_TIERS: Final = ("device", "host", "storage")
+_NO_TIERS: Final = [None, None, None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +52,13 @@ def merge_usage(
     prefill: Mapping[str, Any] | None,
     completion_seen: int,
 ) -> Usage:
-    """One `Usage` from the reports of a turn, of any shape.
+    """One `Usage` from the reports of a turn, parsed JSON of any shape: what is no object (`dict`) says nothing.
 
     `reported` is the usage object of the decode or aggregated leg, `details` its `sglext.cached_tokens_details`,
     `prefill` the usage object of the prefill leg, `completion_seen` a lower bound counted in the stream.
     """
-    said = reported if isinstance(reported, Mapping) else {}
-    helper = prefill if isinstance(prefill, Mapping) else {}
+    said: Mapping[str, Any] = reported if isinstance(reported, dict) else {}  # a dict test is a tenth of an ABC's
+    helper: Mapping[str, Any] = prefill if isinstance(prefill, dict) else {}
     estimated = []
 
     prompt = _count(said.get("prompt_tokens"))
@@ -99,7 +101,7 @@ def _count(value: object) -> int | None:
 def _stated_cached(usage: Mapping[str, Any]) -> int | None:
     """The cached count as stated, out of range or not, so that a wrong one can be told from a missing one."""
     details = usage.get("prompt_tokens_details")
-    value = details.get("cached_tokens") if isinstance(details, Mapping) else None
+    value = details.get("cached_tokens") if isinstance(details, dict) else None
     if type(value) is not int:
         return None
     return max(-MAX_TOKENS, min(value, MAX_TOKENS))
@@ -124,14 +126,11 @@ def _cached(
 
 def _tiers(details: object) -> tuple[int, int, int] | None:
     """(device, host, storage) of a details object; None when it gives no count at all or a wrong one."""
-    if not isinstance(details, Mapping):
+    if not isinstance(details, dict):
         return None
-    values = [details.get(name) for name in ("device", "host", "storage")]
-    if all(value is None for value in values):
-        return None
-    counts = [0 if value is None else _count(value) for value in values]
-    device, host, storage = counts
-    if device is None or host is None or storage is None:
+    stated = [details.get(name) for name in _TIERS]
+    device, host, storage = (0 if value is None else _count(value) for value in stated)
+    if device is None or host is None or storage is None or stated == _NO_TIERS:
         return None
     return device, host, storage
 
@@ -149,5 +148,5 @@ def _split(cached: int, tiers: tuple[int, int, int] | None) -> tuple[int, int, i
 
 def _reasoning(said: Mapping[str, Any]) -> int | None:
     details = said.get("completion_tokens_details")
-    nested = _count(details.get("reasoning_tokens")) if isinstance(details, Mapping) else None
+    nested = _count(details.get("reasoning_tokens")) if isinstance(details, dict) else None
     return nested if nested is not None else _count(said.get("reasoning_tokens"))

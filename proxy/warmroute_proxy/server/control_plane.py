@@ -3,13 +3,13 @@
 Two FastAPI applications, run behind our own connections. Neither is on the path of a token.
 """
 
-from dataclasses import asdict
 from typing import Any, Final
 
 import msgspec
 from fastapi import FastAPI, HTTPException, Request, Response
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
+from warmroute_proxy.core.placement import Decision
 from warmroute_proxy.server.config import ANY, ModelConfig, TenantConfig
 from warmroute_proxy.server.errors import error_body
 from warmroute_proxy.server.metrics import Labels
@@ -86,9 +86,17 @@ def admin_app(services: Services) -> FastAPI:
     async def decisions(limit: int = 50) -> Response:
         """The newest decisions with their reasons, newest first."""
         newest = list(services.decisions)[-min(max(limit, 1), MAX_LISTED_DECISIONS) :][::-1]
-        return _json({"decisions": [{"id": receipt_id, **asdict(decision)} for receipt_id, decision in newest]})
+        return _json({"decisions": [_decision(receipt_id, decision) for receipt_id, decision in newest]})
 
     return app
+
+
+def _decision(receipt_id: str, decision: Decision) -> dict[str, Any]:
+    return {
+        "id": receipt_id,
+        **{name: getattr(decision, name) for name in Decision.__slots__ if name != "reasons"},
+        "reasons": [candidate._asdict() for candidate in decision.reasons],
+    }
 
 
 def _not_ready(services: Services) -> list[str]:

@@ -370,7 +370,7 @@ class Turn:
             services.clock(),
             known("prompt_tokens", usage.prompt_tokens),
             known("cached_tokens", usage.cached_tokens),
-            known("completion_tokens", usage.completion_tokens),
+            known("completion_tokens", usage.completion_tokens - (usage.reasoning_tokens or 0)),  # what is sent back
         )
         if settled.error_tokens is not None and usage.prompt_tokens:
             services.metrics.prediction_error.observe(abs(settled.error_tokens) / usage.prompt_tokens)

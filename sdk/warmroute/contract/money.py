@@ -5,6 +5,7 @@ USD-per-million price exactly. Sums are taken in picodollars and rounded once, h
 receipt never depends on the order of its items.
 """
 
+import functools
 from decimal import Decimal, InvalidOperation
 from typing import Final, NamedTuple
 
@@ -50,6 +51,7 @@ def rate_from_usd_per_mtok(text: str) -> int:
     return int(pico)
 
 
+@functools.lru_cache(maxsize=4_096)
 def usd_per_mtok(rate_pico: int) -> str:
     """A rate as the shortest decimal string of USD per million tokens."""
     whole, rest = divmod(rate_pico, PICO_PER_USD_PER_MTOK)

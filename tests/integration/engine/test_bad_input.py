@@ -8,17 +8,17 @@ import pytest
 USER = {"role": "user", "content": "hi"}
 
 
-def refused(engine: Any, body: Any = None, *, raw: bytes | None = None, status: int = 400, **headers: str) -> str:
-    """Post a chat request that must be refused; returns the message."""
-    head = {"content-type": "application/json", **headers}
+def refused(engine: Any, body: Any = None, *, raw: bytes | None = None, headers: dict[str, str] | None = None) -> str:
+    """Post a chat request that must be refused with a 400; returns the message."""
+    head = {"content-type": "application/json", **(headers or {})}
     if raw is None:
         response = engine.client.post("/v1/chat/completions", json=body, headers=head)
     else:
         response = engine.client.post("/v1/chat/completions", content=raw, headers=head)
-    assert response.status_code == status
+    assert response.status_code == 400
     error = response.json()
     assert set(error) == {"object", "message", "type", "param", "code"}
-    assert (error["object"], error["code"]) == ("error", status)
+    assert (error["object"], error["code"]) == ("error", 400)
     assert engine.client.get("/health").status_code == 200
     return str(error["message"])
 
@@ -59,7 +59,7 @@ def test_wrong_types_and_values(engine: Any, body: dict[str, Any]) -> None:
 
 
 def test_the_content_type_has_to_be_json(engine: Any) -> None:
-    assert "application/json" in refused(engine, raw=b'{"messages":[]}', **{"content-type": "text/plain"})
+    assert "application/json" in refused(engine, raw=b'{"messages":[]}', headers={"content-type": "text/plain"})
 
 
 def test_a_prompt_or_an_answer_that_is_too_long(engine: Any) -> None:
@@ -75,8 +75,8 @@ def test_a_request_that_never_fits_the_kv_pool(start_engine: Any) -> None:
 
 
 def test_data_parallel_ranks_are_checked(engine: Any) -> None:
-    assert "integer" in refused(engine, {"messages": [USER]}, **{"x-data-parallel-rank": "one"})
-    assert "out of range" in refused(engine, {"messages": [USER]}, **{"x-data-parallel-rank": "1"})
+    assert "integer" in refused(engine, {"messages": [USER]}, headers={"x-data-parallel-rank": "one"})
+    assert "out of range" in refused(engine, {"messages": [USER]}, headers={"x-data-parallel-rank": "1"})
     assert "out of range" in refused(engine, {"messages": [USER], "routed_dp_rank": -1})
 
 

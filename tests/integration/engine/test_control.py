@@ -69,7 +69,7 @@ def test_a_client_that_leaves_is_noticed_before_and_after_the_head(start_engine:
     assert entry(log, "before-head")["completion_tokens"] == 0
     assert log["running"] == 0
     with httpx.stream("POST", engine.url + "/v1/chat/completions", json=endless("after-head", stream=True)) as response:
-        next(response.iter_lines())
+        assert next(response.iter_lines()).startswith("data: ")
     log = engine.wait(lambda log: log["total"] == 2)
     assert entry(log, "after-head")["aborted"] is True
     assert engine.load()["num_running_reqs"] == 0
@@ -79,7 +79,8 @@ def test_a_client_that_leaves_is_noticed_before_and_after_the_head(start_engine:
 def test_a_live_rid_is_refused_and_a_finished_one_is_not(start_engine: Any) -> None:
     engine = start_engine("--speed", "5")
     with httpx.stream("POST", engine.url + "/v1/chat/completions", json=endless("twice", stream=True)) as response:
-        next(response.iter_lines())
+        lines = response.iter_lines()  # the stream closes when this goes
+        next(lines)
         second = engine.client.post("/v1/chat/completions", json=endless("twice"))
         assert second.status_code == 400
         assert "Duplicate request ID detected" in second.json()["message"]
@@ -92,7 +93,8 @@ def test_a_live_rid_is_refused_and_a_finished_one_is_not(start_engine: Any) -> N
 def test_a_full_queue_is_a_503_or_an_error_event(start_engine: Any) -> None:
     engine = start_engine("--speed", "5", "--max-running-requests", "1", "--max-queued-requests", "1")
     with httpx.stream("POST", engine.url + "/v1/chat/completions", json=endless("runs", stream=True)) as running:
-        next(running.iter_lines())
+        lines = running.iter_lines()  # the stream closes when this goes
+        next(lines)
         waiting = threading.Thread(
             target=lambda: httpx.post(engine.url + "/v1/chat/completions", json={"messages": [USER], "rid": "waits"})
         )
@@ -151,7 +153,7 @@ def test_loads_and_metrics_count_virtual_work(start_engine: Any) -> None:
 
 def test_the_modelled_time_to_first_token_is_that_of_the_model(start_engine: Any) -> None:
     engine = start_engine("--speed", "50")
-    engine.client.post("/v1/chat/completions", json={"messages": [{"role": "user", "content": "x" * 40_000}]})
+    engine.client.post("/v1/chat/completions", json={"messages": [{"role": "user", "content": "x" * 30_000}]})
     (ended,) = engine.finished()["finished"]
     assert ended["ttft_virtual_ms"] == round((ended["prompt_tokens"] / 20_000 + 0.005) * 1000, 3)
 

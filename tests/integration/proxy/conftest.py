@@ -1,12 +1,11 @@
 """What the proxy's integration tests share."""
 
 import asyncio
+from collections.abc import Callable, Mapping
 
-import pytest
 import uvloop
 
 
-@pytest.fixture(scope="session")
-def event_loop_policy() -> asyncio.AbstractEventLoopPolicy:
+def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
     """The loop that production runs on."""
-    return uvloop.EventLoopPolicy()
+    return {"uvloop": uvloop.new_event_loop}

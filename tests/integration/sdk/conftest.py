@@ -38,7 +38,7 @@ class MockServer:
     """What the server plays; tests set the fields. The default is a warmroute proxy."""
 
     kind: str = "warmroute"
-    """`warmroute`, `plain` (no cached tokens), `openai` (cached tokens), `bare` (no usage at all), `garbage`, or `breaks`
+    """`warmroute`, `plain` (no cached tokens), `openai` (cached tokens), `bare` (no usage), `garbage`, or `breaks`
     (an error in the midst of a stream)."""
     refuses_stream_options: int = 0
     """The status with which `stream_options` is refused; 0 accepts it."""

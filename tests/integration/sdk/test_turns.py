@@ -149,6 +149,15 @@ def test_a_receipt_that_was_not_seen_can_be_fetched(driver: "Driver") -> None:
     assert turn_totals(client) == (1, 1, 200, 0), "counted once"
 
 
+def test_a_receipt_fetched_before_its_stream_is_read_is_counted_once(driver: "Driver") -> None:
+    client = driver.client()
+    stream = driver.run(client.chat.completions.create(model="m", messages=HI, stream=True))
+    driver.run(client.cache.fetch(client.cache.pending()[0]))
+    assert turn_totals(client) == (1, 1, 200, 0)
+    assert len(driver.read(stream)) == 2
+    assert turn_totals(client) == (1, 1, 200, 0)
+
+
 def test_a_receipt_of_a_turn_that_is_open_is_none_and_an_unknown_one_is_openais_error(driver: "Driver") -> None:
     client = driver.client()
     driver.server.receipts["wr-open"] = {}

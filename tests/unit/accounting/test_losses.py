@@ -97,6 +97,11 @@ def test_part_of_the_prefix_evicted_here_and_more_of_it_elsewhere() -> None:
     assert losses == {"evicted": 8000, "moved": 20_000 - 8000 - 32, "page_rounding": 32}
 
 
+def test_a_second_copy_that_is_longer_only_by_the_error_is_no_move() -> None:
+    losses = why(11_000, 0, 10_000, 9_800, 10_000, None)
+    assert losses == {"cold": 1000, "page_rounding": 16, "evicted": 9800, "unknown": 184}
+
+
 def test_a_rewritten_history_is_the_clients_doing() -> None:
     # Pruned tool output: the text is the same up to 7,872 tokens of 20,000, and shorter afterwards.
     losses = why(12_000, 7_872, 7_900, 7_900, 0, turn(20_000))

@@ -35,6 +35,13 @@ def test_an_engine_that_does_not_count_gets_no_invented_zero() -> None:
     assert usage.estimated == ("cached_tokens", "cached_tiers")
 
 
+@pytest.mark.parametrize(
+    "details", [{}, {"device": None}, {"device": False}, {"device": ""}, {"storage_backend": "file"}]
+)
+def test_details_without_a_count_are_no_zero(details: dict[str, Any]) -> None:
+    assert merge_usage(REPORT, details, None, 0).estimated == ("cached_tokens", "cached_tiers")
+
+
 def test_a_counted_zero_is_a_number() -> None:
     assert merge_usage(cached(0), None, None, 0).estimated == ()
 

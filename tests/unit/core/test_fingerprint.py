@@ -4,8 +4,11 @@ import json
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec import Raw
 
+from warmroute.contract.identity import derived_key, derived_key_of_text
 from warmroute_proxy.core.fingerprint import (
     MAX_PARTS,
     STRIDE_BYTES,
@@ -20,7 +23,9 @@ ASK = {"role": "user", "content": "What is in main.py?"}
 CALL = {
     "role": "assistant",
     "content": None,
-    "tool_calls": [{"id": "call_1", "type": "function", "function": {"name": "read", "arguments": '{"path":"main.py"}'}}],
+    "tool_calls": [
+        {"id": "call_1", "type": "function", "function": {"name": "read", "arguments": '{"path":"main.py"}'}}
+    ],
 }
 RESULT = {"role": "tool", "tool_call_id": "call_1", "content": "print(1)"}
 READ = {"type": "function", "function": {"name": "read", "description": "Reads.", "parameters": {"type": "object"}}}
@@ -74,7 +79,10 @@ def test_space_and_member_order_make_no_difference() -> None:
 
 
 def test_empty_content_is_absent_content() -> None:
-    forms: list[Any] = [{"role": "assistant"}, *({"role": "assistant", "content": c} for c in ("", None, [], [{"text": ""}]))]
+    forms: list[Any] = [
+        {"role": "assistant"},
+        *({"role": "assistant", "content": c} for c in ("", None, [], [{"text": ""}])),
+    ]
     assert len({tuple(hashes(ASK, form)) for form in forms}) == 1
 
 
@@ -121,7 +129,10 @@ def test_images_count_by_content_and_long_ones_do_not_count_as_text() -> None:
 
 def test_long_parts_are_cut_at_the_stride() -> None:
     text = "x" * (5 * STRIDE_BYTES)
-    whole, other_tail = chat({"role": "user", "content": text}).chain, chat({"role": "user", "content": text + "y"}).chain
+    whole, other_tail = (
+        chat({"role": "user", "content": text}).chain,
+        chat({"role": "user", "content": text + "y"}).chain,
+    )
     assert whole.hashes[:5] == other_tail.hashes[:5]
     assert whole.hashes[5] != other_tail.hashes[5]
     assert whole.ends[:5] == [STRIDE_BYTES * n for n in range(1, 6)]
@@ -192,9 +203,10 @@ def test_malformed_tools_are_refused_with_their_place(tools: Any, path: str) -> 
     assert refusal.value.path == path
 
 
-def test_text_that_is_not_utf8_is_refused() -> None:
+@pytest.mark.parametrize("text", [b"\xff", rb"\ud800", rb"\x"])
+def test_text_that_is_not_unicode_is_refused(text: bytes) -> None:
     with pytest.raises(MalformedPrompt):
-        fingerprint_chat(None, Raw(b'[{"role":"user","content":"\xff"}]'), 1)
+        fingerprint_chat(None, Raw(b'[{"role":"user","content":"' + text + b'"}]'), 1)
 
 
 def test_completion_prompts() -> None:
@@ -207,6 +219,37 @@ def test_completion_prompts() -> None:
     assert text([1, 2, 3]).chain.hashes != text([1, 2, 4]).chain.hashes
     assert text("a").turn == 1
     assert text("a").first_user_text is None
-    for empty in ([], 5, {}):
+    nothing: list[Any] = [[], 5, {}]
+    for empty in nothing:
         with pytest.raises(MalformedPrompt):
             text(empty)
+
+
+_TEXT = st.text(max_size=8) | st.just("")
+_PART = st.one_of(
+    st.fixed_dictionaries({"type": st.just("text"), "text": _TEXT}),
+    st.just({"type": "image_url", "image_url": {"url": "http://x/1.png"}}),
+    st.fixed_dictionaries({"type": st.just("input_text"), "text": _TEXT}),
+)
+_CONTENT = st.none() | _TEXT | st.lists(_PART, max_size=3)
+_MESSAGES = st.lists(
+    st.fixed_dictionaries({"role": st.sampled_from(["system", "user", "assistant"])}, optional={"content": _CONTENT}),
+    min_size=1,
+    max_size=6,
+)
+
+
+@given(_MESSAGES)
+def test_the_derived_key_is_the_contracts(messages: list[dict[str, Any]]) -> None:
+    text = chat(*messages).first_user_text
+    assert (derived_key_of_text(text) if text else None) == derived_key(messages)
+
+
+@given(_MESSAGES, st.data())
+def test_any_prefix_of_a_conversation_is_a_prefix_of_its_chain(
+    messages: list[dict[str, Any]], data: st.DataObject
+) -> None:
+    whole = chat(*messages).chain
+    head = chat(*messages[: data.draw(st.integers(1, len(messages)))]).chain
+    assert whole.hashes[: len(head.hashes)] == head.hashes
+    assert whole.ends[: len(head.ends)] == head.ends

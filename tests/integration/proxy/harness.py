@@ -1,0 +1,187 @@
+"""Real engines and a real proxy for one test module, each a process of its own on a port the system assigned."""
+
+import json
+import os
+import signal
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from warmroute_cli.processes import Child, stop_all
+from warmroute_proxy.server.ledger import read_rows
+from warmroute_proxy.server.secrets import new_api_key
+
+DEADLINE_S = 20.0
+
+
+def until(condition: Callable[[], Any], what: str, timeout_s: float = DEADLINE_S) -> Any:
+    """Poll until the condition gives something true."""
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        if found := condition():
+            return found
+        time.sleep(0.01)
+    raise AssertionError(f"not within {timeout_s} s: {what}")
+
+
+class EngineProcess:
+    """An embedded engine."""
+
+    def __init__(self, folder: Path, engine_id: str, role: str, *options: str, speed: float = 20.0) -> None:
+        self.id = engine_id
+        self.role = role
+        command = [sys.executable, "-m", "warmroute_backend.engine", "--role", role, "--engine-id", engine_id]
+        command += ["--port", "0", "--bootstrap-port", "0", "--speed", str(speed), "--model", "kimi-k2.5", *options]
+        self.child = Child(engine_id, command, folder)
+        self.line: dict[str, Any] = {}
+
+    def listening(self) -> "EngineProcess":
+        self.line = self.child.listening(time.monotonic() + DEADLINE_S)
+        return self
+
+    @property
+    def url(self) -> str:
+        return str(self.line["url"])
+
+    def log(self) -> dict[str, Any]:
+        """The engine's own account: how many requests run, and which have finished."""
+        with urllib.request.urlopen(f"{self.url}/engine/finished", timeout=5) as response:
+            found: dict[str, Any] = json.load(response)
+        return found
+
+    def running(self) -> int:
+        return int(self.log()["running"])
+
+    def toml(self, region: str) -> str:
+        lines = ["[[engine]]", f'id = "{self.id}"', f'url = "{self.url}"', f'region = "{region}"', f'role = "{self.role}"']
+        if self.role == "prefill":
+            lines += ['bootstrap_host = "127.0.0.1"', f"bootstrap_port = {self.line['bootstrap_port']}"]
+        return "\n".join(lines)
+
+
+class ProxyProcess:
+    """A proxy in front of some engines, with two tenants that share nothing."""
+
+    def __init__(
+        self,
+        folder: Path,
+        engines: Sequence[str],
+        *,
+        region: str = "east",
+        peer: tuple[str, str] | None = None,
+        keys: tuple[str, str] | None = None,
+        limits: str = "",
+        policy: str = "cost",
+    ) -> None:
+        """`engines`: their TOML tables; `peer`: another region's name and proxy url."""
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder = folder
+        self.region = region
+        self.keys = keys or (new_api_key()[0], new_api_key()[0])
+        self.state_dir = folder / region
+        self.config = folder / f"{region}.toml"
+        self._text = (engines, peer, limits, policy)
+        self.child: Child | None = None
+        self.line: dict[str, Any] = {}
+        self.starts = 0
+
+    def start(self) -> "ProxyProcess":
+        self.config.write_text(self._render())
+        self.starts += 1
+        command = [sys.executable, "-m", "warmroute_cli.main", "proxy", "--config", str(self.config)]
+        self.child = Child(f"{self.region}-proxy-{self.starts}", command, self.folder)
+        self.line = self.child.listening(time.monotonic() + DEADLINE_S)
+        until(self.is_ready, "the proxy is ready")
+        return self
+
+    def is_ready(self) -> bool:
+        return httpx.get(f"{self.url}/ready").status_code == 200
+
+    def kill(self) -> None:
+        assert self.child is not None
+        os.kill(self.child.pid, signal.SIGKILL)
+        stop_all([self.child], 5.0)
+
+    def stop(self) -> None:
+        if self.child is not None:
+            stop_all([self.child], 5.0)
+
+    @property
+    def url(self) -> str:
+        return str(self.line["url"])
+
+    @property
+    def base_url(self) -> str:
+        return f"{self.url}/v1"
+
+    @property
+    def admin_key(self) -> str:
+        return self.keys[0]
+
+    def client(self, tenant: int = 0) -> httpx.Client:
+        return httpx.Client(base_url=self.url, headers={"authorization": f"Bearer {self.keys[tenant]}"}, timeout=30)
+
+    def admin(self) -> httpx.Client:
+        return httpx.Client(
+            base_url=str(self.line["admin_url"]), headers={"authorization": f"Bearer {self.admin_key}"}, timeout=10
+        )
+
+    def rows(self, expected: int | None = None) -> list[dict[str, Any]]:
+        """The ledger's rows, once there are as many as expected (the journal is folded twice a second)."""
+
+        def read() -> list[dict[str, Any]]:
+            found = read_rows(self.state_dir / "ledger.sqlite")
+            return found if expected is None or len(found) >= expected else []
+
+        rows: list[dict[str, Any]] = until(read, f"{expected} rows", 5.0) if expected else read()
+        return rows
+
+    def written(self) -> str:
+        """Everything that the proxy has written anywhere."""
+        return "".join(
+            path.read_bytes().decode("latin-1") for path in self.folder.rglob("*") if path.is_file() and path != self.config
+        )
+
+    def _render(self) -> str:
+        import hashlib
+
+        engines, peer, limits, policy = self._text
+        digests = [hashlib.sha256(key.encode()).hexdigest() for key in self.keys]
+        secret = self.folder.parent / "secret"
+        if not secret.exists():
+            secret.write_text("0123456789abcdef0123456789abcdef")
+        parts = [
+            f'[proxy]\nregion = "{self.region}"\nstate_dir = "{self.state_dir}"\npolicy = "{policy}"',
+            f'admin_key_sha256 = "{digests[0]}"',
+            f'[secret]\nfile = "{secret}"',
+            f"[limits]\n{limits}",
+            f'[[region]]\nname = "{self.region}"\nurl = ""',
+            f'[[region]]\nname = "{peer[0]}"\nurl = "{peer[1]}"\nrtt_ms = 20' if peer else "",
+            *engines,
+            '[[model]]\nname = "kimi-k2.5"\naliases = ["kimi"]\ninput = "0.60"\ncached = "0.10"\noutput = "3.00"',
+            '[[model]]\nname = "other"\ninput = "1"\ncached = "0.1"\noutput = "1"',
+            f'[[tenant]]\nname = "first"\nkey_sha256 = ["{digests[0]}"]',
+            f'[[tenant]]\nname = "second"\nkey_sha256 = ["{digests[1]}"]\nmodels = ["kimi-k2.5"]',
+        ]
+        return "\n".join(parts) + "\n"
+
+
+def chat(text: str = "hello", *, turns: int = 1, **fields: Any) -> dict[str, Any]:
+    """A chat body: a long system prompt and so many turns of a conversation."""
+    messages: list[dict[str, Any]] = [{"role": "system", "content": "You are a careful assistant. " * 60}]
+    for turn in range(turns):
+        messages.append({"role": "user", "content": f"{text} {turn}"})
+        if turn < turns - 1:
+            messages.append({"role": "assistant", "content": f"answer {turn}"})
+    return {"model": "kimi-k2.5", "messages": messages, **fields}
+
+
+def events(text: str) -> list[dict[str, Any]]:
+    """The JSON events of a stream, without `[DONE]`."""
+    payloads = [block[6:] for block in text.split("\n\n") if block.startswith("data: ")]
+    return [json.loads(payload) for payload in payloads if payload != "[DONE]"]

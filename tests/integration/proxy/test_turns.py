@@ -1,0 +1,194 @@
+"""A turn through a real proxy and real embedded engines: answers, receipts, sessions, tenants."""
+
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+import openai
+import pytest
+
+from warmroute.contract import receipt as contract_receipt
+from warmroute_cli.processes import stop_all
+
+from .harness import EngineProcess, ProxyProcess, chat, events
+
+
+@pytest.fixture(scope="module")
+def engines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[EngineProcess]]:
+    folder = tmp_path_factory.mktemp("engines")
+    started = [
+        EngineProcess(folder, name, role) for name, role in (("p0", "prefill"), ("d0", "decode"), ("d1", "decode"), ("a0", "aggregated"))
+    ]
+    try:
+        yield [engine.listening() for engine in started]
+    finally:
+        stop_all([engine.child for engine in started], 5.0)
+
+
+@pytest.fixture(scope="module")
+def proxy(engines: list[EngineProcess], tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProxyProcess]:
+    started = ProxyProcess(tmp_path_factory.mktemp("proxy") / "p", [engine.toml("east") for engine in engines])
+    try:
+        yield started.start()
+    finally:
+        started.stop()
+
+
+@pytest.fixture(scope="module")
+def client(proxy: ProxyProcess) -> Iterator[httpx.Client]:
+    with proxy.client() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def stock(proxy: ProxyProcess) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=proxy.base_url, api_key=proxy.keys[0], max_retries=0) as found:
+        yield found
+
+
+def test_a_whole_answer_carries_a_sound_receipt(client: httpx.Client) -> None:
+    answer = client.post("/v1/chat/completions", json=chat("whole"))
+    usage = answer.json()["usage"]
+    assert contract_receipt.check(usage) == []
+    assert usage["warmroute"]["id"] == answer.headers["x-warmroute-receipt"]
+    assert answer.headers["x-warmroute-home"] == usage["warmroute"]["region"] == "east"
+    assert "sglext" not in answer.json()
+
+
+def test_a_stream_gives_its_receipt_to_a_client_that_asked_for_usage(stock: openai.OpenAI) -> None:
+    chunks = list(
+        stock.chat.completions.create(**chat("stream"), stream=True, stream_options={"include_usage": True}),
+    )
+    assert [bool(chunk.choices) for chunk in chunks] == [True] * (len(chunks) - 1) + [False]
+    usage = chunks[-1].to_dict()["usage"]
+    assert isinstance(usage, dict)
+    assert contract_receipt.check(usage) == []
+
+
+def test_a_stream_without_usage_has_no_extra_chunk_and_its_receipt_is_kept(client: httpx.Client) -> None:
+    answer = client.post("/v1/chat/completions", json=chat("quiet", stream=True))
+    assert all(event["choices"] and not event.get("usage") for event in events(answer.text))
+    assert answer.text.endswith("data: [DONE]\n\n")
+    kept = client.get(f"/v1/usage/receipts/{answer.headers['x-warmroute-receipt']}").json()
+    assert (kept["state"], kept["outcome"]) == ("settled", "completed")
+    assert contract_receipt.check(kept["usage"]) == []
+
+
+def test_the_next_turn_of_a_session_lands_where_it_is_warm(client: httpx.Client) -> None:
+    headers = {"x-session-affinity": "warm-session"}
+    served = []
+    for turns in (1, 2, 3, 4):
+        usage = client.post("/v1/chat/completions", json=chat("warm", turns=turns), headers=headers).json()["usage"]
+        receipt = usage["warmroute"]
+        served.append(receipt["workers"][0]["id"])
+        assert receipt["turn"] == turns
+        if turns > 1:
+            assert usage["prompt_tokens_details"]["cached_tokens"] > 0.75 * usage["prompt_tokens"]
+            assert set(receipt["loss"]) <= {"new", "page_rounding", "not_kept"}
+    assert len(set(served)) == 1
+
+
+def test_prefill_and_decode_serve_a_turn_together(client: httpx.Client, engines: list[EngineProcess]) -> None:
+    """So many sessions at once that the pair is the cheaper place for some of them."""
+
+    def ask(number: int) -> tuple[str, ...]:
+        usage = client.post("/v1/chat/completions", json=chat(f"spread {number} " * 400)).json()["usage"]
+        assert contract_receipt.check(usage) == []
+        return tuple(worker["role"] for worker in usage["warmroute"]["workers"])
+
+    with ThreadPoolExecutor(8) as pool:
+        roles = set(pool.map(ask, range(16)))
+    assert roles == {("prefill", "decode"), ("aggregated",)}
+    assert all(engine.running() == 0 for engine in engines)
+
+
+def test_tool_calls_reasoning_logprobs_and_choices_survive(stock: openai.OpenAI) -> None:
+    script = json.dumps({"tool_calls": [{"name": "bash", "arguments": {"command": "ls"}}]})
+    tools = [{"type": "function", "function": {"name": "bash", "parameters": {"type": "object", "properties": {}}}}]
+    message = stock.chat.completions.create(**chat("tool", tools=tools, metadata={"script": script})).choices[0].message
+    assert message.tool_calls
+    assert json.loads(message.tool_calls[0].function.arguments) == {"command": "ls"}
+
+    thinking = stock.chat.completions.create(**chat("think"), reasoning_effort="high")
+    assert thinking.choices[0].message.to_dict()["reasoning_content"]
+
+    many = stock.chat.completions.create(**chat("many"), n=3, logprobs=True, max_tokens=5)
+    assert sorted(choice.index for choice in many.choices) == [0, 1, 2]
+    assert all(choice.logprobs and choice.logprobs.content for choice in many.choices)
+    assert many.usage
+    assert many.usage.completion_tokens == 15
+
+
+def test_streamed_tool_calls_and_choices_survive(stock: openai.OpenAI) -> None:
+    script = json.dumps({"tool_calls": [{"name": "bash", "arguments": {"command": "ls -la"}}]})
+    arguments = ""
+    for chunk in stock.chat.completions.create(**chat("tool", metadata={"script": script}), stream=True):
+        for call in chunk.choices[0].delta.tool_calls or []:
+            arguments += (call.function and call.function.arguments) or ""
+    assert json.loads(arguments) == {"command": "ls -la"}
+    seen = {chunk.choices[0].index for chunk in stock.chat.completions.create(**chat("many", n=2, stream=True))}
+    assert seen == {0, 1}
+
+
+def test_text_completions(stock: openai.OpenAI) -> None:
+    whole = stock.completions.create(model="kimi-k2.5", prompt="once upon a time " * 50, max_tokens=5)
+    assert whole.usage
+    assert contract_receipt.check(whole.usage.to_dict()) == []
+    parts = list(stock.completions.create(model="kimi-k2.5", prompt="once upon", max_tokens=5, stream=True))
+    assert "".join(part.choices[0].text for part in parts)
+
+
+def test_an_alias_is_the_same_model(client: httpx.Client) -> None:
+    answer = client.post("/v1/chat/completions", json=chat("alias") | {"model": "kimi"}).json()
+    assert answer["model"] == "kimi-k2.5"
+    assert answer["usage"]["warmroute"]["rates_usd_per_mtok"] == {"input": "0.6", "cached": "0.1", "output": "3"}
+
+
+def test_tenants_share_no_cache_and_see_no_receipts_of_each_other(proxy: ProxyProcess, client: httpx.Client) -> None:
+    body = chat("same words for both " * 50)
+    mine = client.post("/v1/chat/completions", json=body)
+    again = client.post("/v1/chat/completions", json=body)
+    assert again.json()["usage"]["prompt_tokens_details"]["cached_tokens"] > 0
+    with proxy.client(tenant=1) as other:
+        theirs = other.post("/v1/chat/completions", json=body)
+        assert theirs.json()["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
+        receipt = f"/v1/usage/receipts/{mine.headers['x-warmroute-receipt']}"
+        assert client.get(receipt).status_code == 200
+        assert other.get(receipt).status_code == 404
+        assert [model["id"] for model in other.get("/v1/models").json()["data"]] == ["kimi-k2.5"]
+
+
+def test_usage_adds_up(proxy: ProxyProcess) -> None:
+    with proxy.client(tenant=1) as client:
+        before = client.get("/v1/usage").json()
+        usage = client.post("/v1/chat/completions", json=chat("sum")).json()["usage"]
+        after = client.get("/v1/usage").json()
+    assert after["turns"] == before["turns"] + 1
+    assert after["price_nanousd"] - before["price_nanousd"] == usage["warmroute"]["price_nanousd"]
+    assert after["prompt_tokens"] - before["prompt_tokens"] == usage["prompt_tokens"]
+
+
+def test_metrics_and_decisions_need_the_admin_key(proxy: ProxyProcess, client: httpx.Client) -> None:
+    client.post("/v1/chat/completions", json=chat("metrics"))
+    with proxy.admin() as admin:
+        text = admin.get("/metrics").text
+        newest = admin.get("/admin/decisions", params={"limit": 1}).json()["decisions"]
+        workers = admin.get("/admin/workers").json()
+    assert 'warmroute_requests_total{route="/v1/chat/completions",status="200"}' in text
+    assert "warmroute_prediction_error_ratio_count" in text
+    assert newest[0]["reasons"][0]["cost_s"] <= newest[0]["reasons"][-1]["cost_s"]
+    assert workers
+    assert httpx.get(f"{proxy.line['admin_url']}/metrics").status_code == 401
+    assert client.get("/metrics").status_code == 404
+
+
+def test_every_finished_request_of_the_engines_has_one_row(proxy: ProxyProcess, engines: list[EngineProcess]) -> None:
+    finished = {
+        entry["rid"] for engine in engines if engine.role != "prefill" for entry in engine.log()["finished"] if not entry["aborted"]
+    }
+    rows = proxy.rows(expected=len(finished))
+    billed = [json.loads(row["rids"])[-1] for row in rows]
+    assert finished
+    assert sorted(billed) == sorted(finished)

@@ -1,0 +1,193 @@
+"""What holds for every placement, whatever the fleet, its load and its caches."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec import Raw
+
+from warmroute_proxy.core.facts import Facts
+from warmroute_proxy.core.fingerprint import Chain, fingerprint_chat
+from warmroute_proxy.core.fleet import Peer, Worker
+from warmroute_proxy.core.placement import NoWorker, Policy
+from warmroute_proxy.core.router import Router, Ticket
+
+ROLES = st.lists(st.sampled_from(["aggregated", "prefill", "decode"]), min_size=1, max_size=6)
+EVENTS = st.lists(
+    st.tuples(
+        st.integers(0, 4),  # session
+        st.integers(1, 12),  # prompt, in blocks of 1,000 tokens
+        st.sampled_from(["settle", "fail", "blame", "hold", "hold with first token"]),
+    ),
+    max_size=25,
+)
+
+
+def facts(session: int, blocks: int, **changed: Any) -> Facts:
+    """A prompt of which the first three blocks are the same in all sessions."""
+    hashes = [n if n < 3 else (session + 1) * 1000 + n for n in range(blocks)]
+    fields: dict[str, Any] = {
+        "model": "m",
+        "lineage": session,
+        "session": session,
+        "derived": False,
+        "parent": None,
+        "chain": Chain(hashes, [4000 * (n + 1) for n in range(blocks)]),
+        "structural_bytes": 0,
+        "turn": 1,
+        "expected_output_tokens": 300,
+        "home_hint": None,
+        "allowed_regions": None,
+        "may_forward": True,
+    }
+    return Facts(**{**fields, **changed})
+
+
+def fleet(roles: list[Any]) -> list[Worker]:
+    return [Worker(f"{role[0]}{n}", f"e{n}", 0, role) for n, role in enumerate(roles)]
+
+
+def play(router: Router, events: list[tuple[int, int, str]]) -> list[tuple[Ticket, Facts]]:
+    """Run the events at second 0; what is still open at the end."""
+    open_: list[tuple[Ticket, Facts]] = []
+    for session, blocks, end in events:
+        request = facts(session, blocks)
+        try:
+            decision = router.place(request, 0.0)
+        except NoWorker:
+            continue
+        ticket = router.dispatched(request, decision, 0.0)
+        if end == "settle":
+            router.settled(ticket, request, 0.0, None, None, None)
+        elif end in {"fail", "blame"}:
+            router.failed(ticket, 0.0, [decision.holder] if end == "blame" else ())
+        else:
+            open_.append((ticket, request))
+            if end == "hold with first token":
+                router.first_token(ticket, 0.0)
+    return open_
+
+
+@given(ROLES, EVENTS, st.data())
+def test_excluded_down_and_draining_places_are_never_chosen(
+    roles: list[Any], events: list[tuple[int, int, str]], data: st.DataObject
+) -> None:
+    policy: Policy = data.draw(st.sampled_from(["cost", "round_robin"]))
+    workers = fleet(roles)
+    router = Router("east", workers, [Peer("west", 0.05)], policy)
+    play(router, events)
+    ids = [worker.id for worker in workers]
+    some = st.sets(st.sampled_from([*ids, "region:west"]))
+    excluded, down, draining = data.draw(some), data.draw(some), data.draw(some)
+    for id_ in down:
+        router.set_up(id_, False)
+    for id_ in draining:
+        router.set_draining(id_, True)
+    may_forward = data.draw(st.booleans())
+    request = facts(0, 5, may_forward=may_forward, home_hint=data.draw(st.sampled_from([None, "east", "west"])))
+    try:
+        decision = router.place(request, 0.0, frozenset(excluded))
+    except NoWorker:
+        return
+    used = {worker.id for worker in decision.workers} | {decision.holder}
+    assert used.isdisjoint(excluded | down | draining)
+    assert decision.kind == "local" or (may_forward and policy == "cost")
+    assert (decision.prefill is None) == (decision.decode is None)
+    assert [decision.worker, decision.prefill, decision.kind == "forward"].count(None) >= 1
+    assert decision.worker is None or decision.worker.role == "aggregated"
+    assert 0 <= decision.predicted_cached_tokens < decision.prompt_tokens_est
+    assert decision.known_tokens >= decision.predicted_cached_tokens
+    if policy == "cost":
+        assert decision.reasons[0].cost_s == min(reason.cost_s for reason in decision.reasons)
+
+
+@given(ROLES, EVENTS)
+def test_equal_views_decide_alike(roles: list[Any], events: list[tuple[int, int, str]]) -> None:
+    workers = fleet(roles)
+    one, other = Router("east", workers), Router("east", workers[::-1])
+    request = facts(3, 8)
+    try:
+        expected = one.place(request, 0.0).holder
+    except NoWorker:
+        with pytest.raises(NoWorker):
+            other.place(request, 0.0)
+        return
+    assert other.place(request, 0.0).holder == expected  # whatever the order of the config
+    again = Router("east", workers)
+    one = Router("east", workers)
+    play(one, events)
+    play(again, events)
+    try:
+        assert one.place(request, 0.0) == again.place(request, 0.0)
+    except NoWorker:
+        with pytest.raises(NoWorker):
+            again.place(request, 0.0)
+
+
+@given(ROLES, EVENTS)
+def test_when_all_has_ended_no_load_is_left(roles: list[Any], events: list[tuple[int, int, str]]) -> None:
+    router = Router("east", fleet(roles), [Peer("west", 0.05)])
+    for n, (ticket, request) in enumerate(play(router, events)):
+        router.progress(ticket, n)
+        if n % 2:
+            router.settled(ticket, request, 0.0, None, None, None)
+        else:
+            router.failed(ticket, 0.0, ())
+    snapshot = router.snapshot(0.0)
+    for place in [*snapshot["workers"].values(), *snapshot["peers"].values()]:
+        assert (place["running"], place["prefill_tokens"], place["resident_tokens"]) == (0, 0, 0)
+
+
+@given(st.integers(1, 8), st.integers(0, 3), st.lists(st.integers(0, 5), min_size=1, max_size=30), st.integers(1, 9))
+def test_a_warm_idle_home_is_always_gone_home_to(units: int, decodes: int, sessions: list[int], step: int) -> None:
+    workers = fleet(["prefill" if decodes else "aggregated"] * units + ["decode"] * decodes)
+    router = Router("east", workers, [Peer("west", 0.05)])
+    homes: dict[int, str] = {}
+    blocks: dict[int, int] = {}
+    for session in sessions:
+        blocks[session] = blocks.get(session, 3) + step
+        request = facts(session, blocks[session], home_hint="east" if session in homes else None)
+        decision = router.place(request, 0.0)
+        if session in homes:
+            assert decision.holder == homes[session]
+            assert decision.predicted_cached_tokens == 1000 * (blocks[session] - step)
+        homes[session] = decision.holder
+        ticket = router.dispatched(request, decision, 0.0)
+        router.settled(ticket, request, 0.0, None, None, None)
+
+
+@given(warm=st.integers(1, 12), new=st.integers(1, 12), ahead=st.integers(1, 150))
+def test_a_busy_home_loses_exactly_when_the_cost_says_so(warm: int, new: int, ahead: int) -> None:
+    router = Router("east", fleet(["aggregated", "aggregated"]))
+    first = facts(0, warm + 3, expected_output_tokens=0)
+    decision = router.place(first, 0.0)
+    router.settled(router.dispatched(first, decision, 0.0), first, 0.0, None, None, None)
+    home = decision.holder
+    (stranger,) = {"a0", "a1"} - {home}
+    other = facts(1, 1, chain=Chain([77], [4000 * ahead]))
+    router.dispatched(other, router.place(other, 0.0, frozenset({stranger})), 0.0)
+    again = router.place(facts(0, warm + 3 + new, expected_output_tokens=0), 0.0)
+    wait_s, recompute_s = ahead * 1000 / 20_000, 5 * (warm + 3) * 1000 / 20_000
+    if wait_s != pytest.approx(recompute_s):
+        assert again.holder == (home if wait_s < recompute_s else stranger)
+
+
+@settings(max_examples=50)
+@given(
+    st.lists(st.text(max_size=40), min_size=1, max_size=8),
+    st.integers(0, 2**64 - 1),
+    st.integers(0, 2**64 - 1),
+)
+def test_tenants_with_different_seeds_share_nothing(texts: list[str], one: int, other: int) -> None:
+    messages = Raw(json.dumps([{"role": "user", "content": text} for text in texts]).encode())
+    chains = [fingerprint_chat(None, messages, seed).chain for seed in (one, other)]
+    router = Router("east", fleet(["aggregated"]))
+    mine = facts(0, 1, chain=chains[0])
+    router.settled(router.dispatched(mine, router.place(mine, 0.0), 0.0), mine, 0.0, None, None, None)
+    seen = router.place(facts(1, 1, chain=chains[1]), 0.0)
+    assert (seen.known_tokens > 0) == (one == other and chains[0].total_bytes > 4)
+    if one != other:
+        assert set(chains[0].hashes).isdisjoint(chains[1].hashes)
+        assert (seen.predicted_cached_tokens, seen.known_tokens, seen.best_elsewhere_tokens) == (0, 0, 0)

@@ -1,0 +1,243 @@
+"""Where a request goes, seen from outside: through the router, by the numbers of the cost."""
+
+from typing import Any
+
+import pytest
+
+from warmroute_proxy.core.facts import Facts
+from warmroute_proxy.core.fingerprint import Chain
+from warmroute_proxy.core.fleet import Peer, Worker
+from warmroute_proxy.core.load import EngineLoads
+from warmroute_proxy.core.placement import MAX_REASONS, NoWorker, U
+from warmroute_proxy.core.router import Decision, Router, Ticket
+
+TOKENS = 10_000
+BLOCK = 4000  # bytes, 1,000 tokens by the prior of 4 bytes a token
+
+
+def prompt(name: int, blocks: int = 10) -> Chain:
+    return Chain([name * 1000 + n for n in range(blocks)], [BLOCK * (n + 1) for n in range(blocks)])
+
+
+def facts(chain: Chain, **changed: Any) -> Facts:
+    fields: dict[str, Any] = {
+        "model": "m",
+        "lineage": 1,
+        "session": 1,
+        "derived": False,
+        "parent": None,
+        "chain": chain,
+        "structural_bytes": 0,
+        "turn": 1,
+        "expected_output_tokens": 300,
+        "home_hint": None,
+        "allowed_regions": None,
+        "may_forward": True,
+    }
+    return Facts(**{**fields, **changed})
+
+
+def aggregated(*ids: str) -> list[Worker]:
+    return [Worker(id_, id_, 0, "aggregated") for id_ in ids]
+
+
+def disaggregated(prefills: int, decodes: int) -> list[Worker]:
+    return [Worker(f"p{n}", f"p{n}", 0, "prefill") for n in range(prefills)] + [
+        Worker(f"d{n}", f"d{n}", 0, "decode") for n in range(decodes)
+    ]
+
+
+def serve(router: Router, request: Facts, exclude: frozenset[str] = frozenset()) -> Decision:
+    decision = router.place(request, 0.0, exclude)
+    ticket = router.dispatched(request, decision, 0.0)
+    router.settled(ticket, request, 0.0, None, None, None)
+    return decision
+
+
+def busy(router: Router, request: Facts, only: str, ids: list[str]) -> Ticket:
+    """One request in prefill on the worker `only`."""
+    decision = router.place(request, 0.0, frozenset(ids) - {only})
+    return router.dispatched(request, decision, 0.0)
+
+
+def test_a_turn_goes_where_its_prefix_is() -> None:
+    router = Router("east", aggregated(*"abcdefgh"))
+    homes = {}
+    for session in range(20):
+        first = serve(router, facts(prompt(session), session=session, lineage=session))
+        homes[session] = first.holder
+        assert first.predicted_cached_tokens == 0
+    assert len(set(homes.values())) > 3
+    for session, home in homes.items():
+        longer = facts(prompt(session, 12), session=session, lineage=session, turn=2)
+        decision = serve(router, longer)
+        assert decision.holder == home
+        assert decision.predicted_cached_tokens == TOKENS
+        assert decision.prompt_tokens_est == 12_000
+
+
+def test_a_busy_home_loses_to_an_idle_stranger_exactly_when_waiting_costs_more() -> None:
+    ids = ["a", "b"]
+    for queued, stays in ((4.9, True), (5.1, False)):  # u * 10,000 tokens against as many tokens ahead
+        router = Router("east", aggregated(*ids))
+        home = serve(router, facts(prompt(1))).holder
+        ahead = Chain([99], [int(queued * TOKENS * 4)])
+        busy(router, facts(ahead, lineage=2, expected_output_tokens=0), home, ids)
+        decision = router.place(facts(prompt(1, 11), turn=2, expected_output_tokens=0), 0.0)
+        assert (decision.holder == home) is stays
+        costs = {reason.id: reason for reason in decision.reasons}
+        assert costs[home].queue_s == pytest.approx(queued * TOKENS / 20_000)
+        assert costs[home].compute_s == pytest.approx(U * 1000 / 20_000)
+
+
+def test_reasons_add_up_and_start_with_the_chosen_place() -> None:
+    router = Router("east", [*aggregated("a"), *disaggregated(2, 2)], [Peer("west", 0.05)])
+    decision = router.place(facts(prompt(1)), 0.0)
+    assert decision.reasons[0].id == decision.holder
+    assert {reason.id for reason in decision.reasons} == {"a", "p0", "p1", "region:west"}
+    costs = [reason.cost_s for reason in decision.reasons]
+    assert costs == sorted(costs)
+    for r in decision.reasons:
+        assert r.cost_s == pytest.approx(r.network_s + r.queue_s + r.compute_s + r.decode_s + r.transfer_s)
+    many = Router("east", aggregated(*(f"w{n}" for n in range(40))))
+    assert len(many.place(facts(prompt(1)), 0.0).reasons) == MAX_REASONS
+
+
+def test_prefill_goes_to_the_prefix_and_decode_to_the_least_busy() -> None:
+    router = Router("east", disaggregated(2, 2))
+    first = serve(router, facts(prompt(1)))
+    assert first.prefill is not None
+    assert first.decode is not None
+    assert first.worker is None
+    assert first.workers == (first.prefill, first.decode)
+    held = router.dispatched(facts(prompt(1)), first, 0.0)
+    router.first_token(held, 0.0)
+    second = router.place(facts(prompt(1, 11), turn=2), 0.0)
+    assert second.prefill == first.prefill
+    assert second.decode is not None
+    assert second.decode.id != first.decode.id
+
+
+def test_equal_decode_workers_are_told_apart_by_session_and_stay_the_same_for_it() -> None:
+    router, replica = Router("east", disaggregated(1, 4)), Router("east", disaggregated(1, 4)[::-1])
+    chosen = [router.place(facts(prompt(1), session=n), 0.0).decode for n in range(30)]
+    assert len({worker.id for worker in chosen if worker}) == 4
+    assert chosen == [replica.place(facts(prompt(1), session=n), 0.0).decode for n in range(30)]
+
+
+def test_a_prefill_worker_without_a_decode_worker_is_of_no_use() -> None:
+    router = Router("east", [*aggregated("a"), *disaggregated(1, 1)])
+    router.set_up("d0", False)
+    assert {router.place(facts(prompt(n), session=n), 0.0).holder for n in range(10)} == {"a"}
+    with pytest.raises(NoWorker) as nothing:
+        router.place(facts(prompt(1)), 0.0, frozenset({"a"}))
+    assert nothing.value.served
+
+
+def test_models_go_where_they_are_served() -> None:
+    router = Router("east", [Worker("a", "a", 0, "aggregated", frozenset({"x"})), *aggregated("b")])
+    router.set_up("b", False)
+    assert router.place(facts(prompt(1), model="x"), 0.0).holder == "a"
+    with pytest.raises(NoWorker) as nothing:
+        router.place(facts(prompt(1), model="y"), 0.0)
+    assert nothing.value.served
+    only_x = Router("east", [Worker("a", "a", 0, "aggregated", frozenset({"x"}))])
+    with pytest.raises(NoWorker) as nothing:
+        only_x.place(facts(prompt(1), model="y"), 0.0)
+    assert not nothing.value.served
+
+
+def test_another_region_is_worth_its_network_time() -> None:
+    router = Router("east", aggregated("a"), [Peer("west", 0.05)])
+    near = router.place(facts(prompt(1)), 0.0)
+    assert (near.kind, near.region) == ("local", "east")
+    busy(router, facts(Chain([99], [8 * BLOCK]), lineage=2), "a", ["a", "region:west"])
+    away = router.place(facts(prompt(1)), 0.0)
+    assert (away.kind, away.region, away.holder, away.workers) == ("forward", "west", "region:west", ())
+    assert router.place(facts(prompt(1), may_forward=False), 0.0).kind == "local"
+    router.set_peer_up("west", False)
+    assert router.place(facts(prompt(1)), 0.0).kind == "local"
+
+
+def test_what_was_forwarded_counts_as_cached_and_as_queued_there() -> None:
+    router = Router("east", aggregated("a"), [Peer("west", 0.05)])
+    sent = router.place(facts(prompt(1)), 0.0, frozenset({"a"}))
+    ticket = router.dispatched(facts(prompt(1)), sent, 0.0)
+    reason = router.place(facts(prompt(2)), 0.0, frozenset({"a"})).reasons[0]
+    assert reason.queue_s == pytest.approx(TOKENS / 20_000)
+    router.settled(ticket, facts(prompt(1)), 0.0, None, None, None)
+    longer = router.place(facts(prompt(1, 11), turn=2), 0.0)
+    assert longer.region == "west"
+    assert longer.predicted_cached_tokens == TOKENS
+
+
+def test_the_home_hint_is_worth_one_hop_and_the_structural_prefix() -> None:
+    router = Router("east", aggregated("a"), [Peer("west", 0.05)])
+    hinted = facts(prompt(1), turn=2, structural_bytes=9 * BLOCK, home_hint="west")
+    decision = router.place(hinted, 0.0)
+    assert (decision.kind, decision.region) == ("forward", "west")
+    assert decision.predicted_cached_tokens == 9000
+    assert router.place(facts(prompt(1), home_hint="west"), 0.0).region == "west"
+    assert router.place(facts(prompt(1), home_hint="mars"), 0.0).region == "east"
+    assert router.place(facts(prompt(1), home_hint="west", allowed_regions=frozenset({"east"})), 0.0).region == "east"
+    router.set_draining("region:west", True)
+    assert router.place(hinted, 0.0).region == "east"
+
+
+def test_a_home_hint_does_not_herd() -> None:
+    router = Router("east", aggregated("a"), [Peer("west", 0.05)])
+    for n in range(2):
+        queued = facts(prompt(50 + n), lineage=50 + n)
+        router.dispatched(queued, router.place(queued, 0.0, frozenset({"a"})), 0.0)
+    assert router.place(facts(prompt(1), home_hint="west"), 0.0).region == "east"
+
+
+def test_a_session_goes_home_without_a_hint_but_a_derived_one_only_for_its_prefix() -> None:
+    for derived, region in ((False, "west"), (True, "east")):
+        router = Router("east", aggregated("a"), [Peer("west", 0.05)])
+        serve(router, facts(prompt(1), derived=derived), frozenset({"a"}))
+        other_prompt = facts(prompt(2), lineage=2, derived=derived)
+        assert router.place(other_prompt, 0.0).region == region
+        assert router.place(facts(prompt(1, 11), derived=derived, turn=2), 0.0).region == "west"
+
+
+def test_a_region_that_is_not_allowed_serves_nothing() -> None:
+    router = Router("east", aggregated("a"), [Peer("west", 0.05), Peer("north", 0.01)])
+    only_west = facts(prompt(1), allowed_regions=frozenset({"west"}))
+    assert router.place(only_west, 0.0).region == "west"
+    with pytest.raises(NoWorker):
+        router.place(facts(prompt(1), allowed_regions=frozenset({"west"}), may_forward=False), 0.0)
+
+
+def test_round_robin_takes_units_in_turn_and_still_predicts() -> None:
+    router = Router("east", [*aggregated("a"), *disaggregated(1, 2)], [Peer("west", 0.0)], "round_robin")
+    decisions = [serve(router, facts(prompt(1), home_hint="west")) for _ in range(4)]
+    assert [d.holder for d in decisions] == ["a", "p0", "a", "p0"]
+    assert [d.predicted_cached_tokens for d in decisions] == [0, 0, TOKENS - 1, TOKENS - 1]
+    assert all(d.policy == "round_robin" and d.kind == "local" for d in decisions)
+    assert decisions[1].best_elsewhere_tokens == TOKENS - 1
+    decodes = [serve(router, facts(prompt(2)), frozenset({"a"})).decode for _ in range(2)]
+    assert len(set(decodes)) == 2
+
+
+def test_a_slow_engine_is_learned_from_its_counters_and_noise_is_not() -> None:
+    def router_after(*speeds: int) -> Router:
+        router = Router("east", aggregated(*(f"w{n}" for n in range(len(speeds)))))
+        for n, speed in enumerate(speeds):
+            for total in (0, 1_000_000):
+                busy_us = int(total / speed * 1e6)
+                loads = EngineLoads(prefill_uncached_tokens_total=total, prefill_busy_us_total=busy_us)
+                router.observe_loads(f"w{n}", loads, 0.0)
+        return router
+
+    fast = router_after(20_000, 5_000)
+    assert {fast.place(facts(prompt(n), session=n), 0.0).holder for n in range(10)} == {"w0"}
+    alike = router_after(20_000, 19_000)
+    assert {alike.place(facts(prompt(n), session=n), 0.0).holder for n in range(10)} == {"w0", "w1"}
+
+
+def test_load_that_other_proxies_cause_is_seen_until_the_report_is_old() -> None:
+    router = Router("east", aggregated("a", "b"))
+    router.observe_loads("a", EngineLoads(waiting_uncached_tokens=50_000), 0.0)
+    assert {router.place(facts(prompt(n), session=n), 1.0).holder for n in range(10)} == {"b"}
+    assert {router.place(facts(prompt(n), session=n), 9.0).holder for n in range(10)} == {"a", "b"}

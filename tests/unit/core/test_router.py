@@ -1,0 +1,255 @@
+"""The life of an attempt in the router: load, index, breaker, and what is learned and remembered."""
+
+from typing import Any
+
+import pytest
+
+from warmroute_proxy.core.affinity import Last
+from warmroute_proxy.core.facts import Facts
+from warmroute_proxy.core.fingerprint import Chain
+from warmroute_proxy.core.fleet import Peer, Worker
+from warmroute_proxy.core.placement import NoWorker
+from warmroute_proxy.core.router import Router, Ticket
+
+TOKENS = 10_000
+PD = [Worker("p", "p", 0, "prefill"), Worker("d", "d", 0, "decode")]
+
+
+def facts(name: int = 1, tokens: int = TOKENS, **changed: Any) -> Facts:
+    blocks = tokens // 1000  # of 4,000 bytes, by the prior of 4 bytes a token
+    fields: dict[str, Any] = {
+        "model": "m",
+        "lineage": name,
+        "session": name,
+        "derived": False,
+        "parent": None,
+        "chain": Chain([name * 1000 + n for n in range(blocks)], [4000 * (n + 1) for n in range(blocks)]),
+        "structural_bytes": 0,
+        "turn": 1,
+        "expected_output_tokens": 300,
+        "home_hint": None,
+        "allowed_regions": None,
+        "may_forward": True,
+    }
+    return Facts(**{**fields, **changed})
+
+
+def aggregated(*ids: str) -> list[Worker]:
+    return [Worker(id_, id_, 0, "aggregated") for id_ in ids]
+
+
+def send(router: Router, request: Facts, now_s: float = 0.0) -> Ticket:
+    return router.dispatched(request, router.place(request, now_s), now_s)
+
+
+def load(router: Router, id_: str) -> tuple[int, int, int]:
+    worker = router.snapshot(0.0)["workers"][id_]
+    return worker["running"], worker["prefill_tokens"], worker["resident_tokens"]
+
+
+def test_load_follows_an_attempt_on_an_aggregated_worker() -> None:
+    router = Router("east", aggregated("a"))
+    ticket = send(router, facts())
+    assert load(router, "a") == (1, TOKENS, TOKENS)
+    router.first_token(ticket, 1.0)
+    router.first_token(ticket, 1.0)
+    assert load(router, "a") == (1, 0, TOKENS)
+    router.progress(ticket, 50)
+    router.progress(ticket, 120)
+    assert load(router, "a") == (1, 0, TOKENS + 120)
+    router.settled(ticket, facts(), 2.0, TOKENS, 0, 120)
+    assert load(router, "a") == (0, 0, 0)
+
+
+def test_load_follows_an_attempt_through_prefill_and_decode() -> None:
+    router = Router("east", PD)
+    ticket = send(router, facts())
+    assert (load(router, "p"), load(router, "d")) == ((1, TOKENS, 0), (1, 0, TOKENS))
+    router.first_token(ticket, 1.0)
+    assert (load(router, "p"), load(router, "d")) == ((0, 0, 0), (1, 0, TOKENS))
+    router.failed(ticket, 2.0, ())
+    assert (load(router, "p"), load(router, "d")) == ((0, 0, 0), (0, 0, 0))
+    unseen = send(router, facts(2))
+    router.failed(unseen, 2.0, ())
+    assert (load(router, "p"), load(router, "d")) == ((0, 0, 0), (0, 0, 0))
+
+
+@pytest.mark.parametrize("first", ["settled", "failed"])
+@pytest.mark.parametrize("second", ["settled", "failed"])
+def test_an_attempt_ends_once(first: str, second: str) -> None:
+    router = Router("east", aggregated("a"))
+    ticket = send(router, facts())
+
+    def end(how: str) -> None:
+        if how == "settled":
+            router.settled(ticket, facts(), 0.0, None, None, None)
+        else:
+            router.failed(ticket, 0.0, ())
+
+    end(first)
+    with pytest.raises(AssertionError):
+        end(second)
+    router.first_token(ticket, 0.0)
+    router.progress(ticket, 10)
+    assert load(router, "a") == (0, 0, 0)
+
+
+def test_a_prefix_counts_as_cached_once_it_is_on_its_way() -> None:
+    router = Router("east", aggregated("a", "b"))
+    ticket = send(router, facts())
+    twin = router.place(facts(session=5, lineage=5), 0.0)
+    assert twin.holder == ticket.decision.holder
+    assert twin.predicted_cached_tokens == TOKENS - 1
+
+
+def test_beyond_the_limit_a_shared_prompt_does_not_herd() -> None:
+    router = Router("east", aggregated("a"))
+    for n in range(2, 14):
+        send(router, facts(n))
+    late = send(router, facts(50))
+    assert router.place(facts(50, session=6), 0.0).predicted_cached_tokens == 0
+    router.first_token(late, 1.0)
+    assert router.place(facts(50, session=6), 1.0).predicted_cached_tokens == TOKENS - 1
+
+
+def test_a_prefix_that_was_never_computed_is_forgotten() -> None:
+    router = Router("east", aggregated("a"))
+    router.settled(send(router, facts(tokens=4000)), facts(tokens=4000), 0.0, 4000, 0, 5)
+    router.failed(send(router, facts()), 0.0, ())
+    again = router.place(facts(), 0.0)
+    assert (again.predicted_cached_tokens, again.known_tokens) == (4000, 4000)
+
+
+def test_a_prefix_that_was_computed_stays_when_the_client_leaves() -> None:
+    router = Router("east", aggregated("a"))
+    ticket = send(router, facts())
+    router.first_token(ticket, 0.0)
+    router.failed(ticket, 0.0, ())
+    assert router.place(facts(), 0.0).predicted_cached_tokens == TOKENS - 1
+
+
+def test_a_restarted_worker_is_cold_and_its_prompts_are_known() -> None:
+    router = Router("east", aggregated("a"))
+    open_ticket = send(router, facts(2))
+    router.settled(send(router, facts()), facts(), 0.0, TOKENS, 0, 5)
+    router.worker_restarted("a")
+    decision = router.place(facts(), 0.0)
+    assert (decision.predicted_cached_tokens, decision.known_tokens) == (0, TOKENS - 1)
+    router.first_token(open_ticket, 0.0)
+    assert router.place(facts(2), 0.0).predicted_cached_tokens == 0
+    router.settled(open_ticket, facts(2), 0.0, None, None, None)
+
+
+def test_best_elsewhere_is_what_another_worker_holds() -> None:
+    router = Router("east", aggregated("a", "b"))
+    home = send(router, facts())
+    router.settled(home, facts(), 0.0, TOKENS, 0, 5)
+    moved = router.place(facts(), 0.0, frozenset({home.decision.holder}))
+    assert (moved.predicted_cached_tokens, moved.best_elsewhere_tokens) == (0, TOKENS - 1)
+    assert router.place(facts(), 0.0).best_elsewhere_tokens == 0
+
+
+def test_three_failures_close_a_worker_and_a_trial_opens_it() -> None:
+    router = Router("east", aggregated("a"))
+    for _ in range(3):
+        router.failed(send(router, facts()), 10.0, ["a"])
+    with pytest.raises(NoWorker) as closed:
+        router.place(facts(), 11.9)
+    assert closed.value.served
+    trial = send(router, facts(), 12.0)
+    with pytest.raises(NoWorker):  # one trial at a time
+        router.place(facts(), 12.0)
+    router.failed(trial, 12.5, ["a"])
+    with pytest.raises(NoWorker):  # and the wait has doubled
+        router.place(facts(), 16.4)
+    router.settled(send(router, facts(), 16.5), facts(), 17.0, None, None, None)
+    assert router.place(facts(), 17.0).holder == "a"
+
+
+def test_the_wait_is_bounded_and_late_failures_do_not_raise_it() -> None:
+    router = Router("east", aggregated("a"))
+    for ticket in [send(router, facts(n)) for n in range(20)]:
+        router.failed(ticket, 0.0, ["a"])
+    now_s = 2.0  # the 20 failures were one event
+    for wait_s in (4.0, 8.0, 16.0, 30.0, 30.0):
+        router.failed(send(router, facts(), now_s), now_s, ["a"])
+        with pytest.raises(NoWorker):
+            router.place(facts(), now_s + wait_s - 0.1)
+        now_s += wait_s
+
+
+def test_only_those_at_fault_are_blamed() -> None:
+    router = Router("east", PD)
+    for _ in range(5):
+        router.failed(send(router, facts()), 0.0, ["d"] if _ < 2 else ())
+    assert router.place(facts(), 0.0).holder == "p"
+    router.failed(send(router, facts()), 0.0, ["d"])
+    assert router.snapshot(0.0)["workers"]["d"]["health"] == "open"
+    assert router.snapshot(0.0)["workers"]["p"]["health"] == "up"
+
+
+def test_down_and_draining_workers_get_nothing_and_come_back() -> None:
+    router = Router("east", aggregated("a", "b"))
+    router.set_up("a", False)
+    assert {router.place(facts(n), 0.0).holder for n in range(9)} == {"b"}
+    router.set_up("a", True)
+    router.set_draining("b", True)
+    assert {router.place(facts(n), 0.0).holder for n in range(9)} == {"a"}
+    router.set_draining("b", False)
+    assert {router.place(facts(n), 0.0).holder for n in range(9)} == {"a", "b"}
+
+
+def test_workers_come_and_go() -> None:
+    router = Router("east", [])
+    with pytest.raises(NoWorker) as nobody:
+        router.place(facts(), 0.0)
+    assert not nobody.value.served
+    router.add_worker(aggregated("a")[0])
+    ticket = send(router, facts())
+    router.remove_worker("a")
+    router.remove_worker("a")
+    router.settled(ticket, facts(), 0.0, None, None, None)
+    router.add_worker(aggregated("a")[0])
+    assert router.place(facts(), 0.0).predicted_cached_tokens == 0
+
+
+def test_bytes_per_token_are_learned_by_model_and_by_lineage() -> None:
+    router = Router("east", aggregated("a"))
+    router.settled(send(router, facts()), facts(), 0.0, 2 * TOKENS, 0, 5)
+    assert router.place(facts(2), 0.0).prompt_tokens_est == 2 * TOKENS
+    other = facts(3)
+    router.settled(send(router, other), other, 0.0, TOKENS, 0, 5)
+    assert router.place(facts(3, 11_000), 0.0).prompt_tokens_est == 11_000
+    assert TOKENS < router.place(facts(4), 0.0).prompt_tokens_est < 2 * TOKENS
+    assert router.place(facts(4, model="other"), 0.0).prompt_tokens_est == TOKENS
+
+
+def test_what_a_turn_taught_is_told_and_remembered() -> None:
+    router = Router("east", PD, [Peer("west", 0.05)])
+    request = facts(salt_epoch=3, turn=4)
+    assert router.last(request) is None
+    first = router.settled(send(router, request), request, 0.0, TOKENS, 0, 20)
+    assert (first.error_tokens, first.predicted_cached_tokens) == (0, 0)
+    assert router.last(request) == Last(("p", "d"), "east", 4 * TOKENS, TOKENS, 20, 0, 4, 3)
+    second = router.settled(send(router, request), request, 0.0, TOKENS, 9000, 20)
+    assert second.error_tokens == TOKENS - 1 - 9000
+    unreported = router.settled(send(router, request), request, 0.0, None, None, None)
+    assert unreported.error_tokens is None
+    prediction = router.snapshot(0.0)["prediction"]
+    assert prediction["turns"] == 3
+    assert (prediction["overpredicted_tokens"], prediction["underpredicted_tokens"]) == (999, 0)
+
+
+def test_the_same_events_give_the_same_decisions() -> None:
+    def run() -> list[Any]:
+        router = Router("east", [*aggregated("a", "b"), *PD], [Peer("west", 0.02)])
+        seen = []
+        for n in range(60):
+            request = facts(n % 7, 1000 * (2 + n % 9))
+            ticket = send(router, request, n / 10)
+            seen.append(ticket.decision)
+            if n % 3:
+                router.settled(ticket, request, n / 10, None, None, None)
+        return seen
+
+    assert run() == run()

@@ -1,0 +1,132 @@
+"""The server protocol on a real socket: keep-alive, limits, order, and clients that leave."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from warmroute_backend.engine import http1
+from warmroute_backend.engine.http1 import Exchange, HttpProtocol
+
+Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+GET = b"GET /hi HTTP/1.1\r\nhost: x\r\n\r\n"
+
+
+def echo(exchange: Exchange) -> None:
+    exchange.respond(200, exchange.path.encode() + exchange.body)
+
+
+@asynccontextmanager
+async def connected(handle: Callable[[Exchange], None]) -> AsyncIterator[Connection]:
+    connections: set[HttpProtocol] = set()
+    server = await asyncio.get_running_loop().create_server(lambda: HttpProtocol(handle, connections), "127.0.0.1", 0)
+    reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+    try:
+        yield reader, writer
+    finally:
+        writer.close()
+        server.close()
+        for connection in list(connections):
+            connection.abort()
+        await asyncio.sleep(0)  # lets the transports of the server close
+
+
+async def read_answer(reader: asyncio.StreamReader) -> tuple[int, bytes]:
+    head = await reader.readuntil(b"\r\n\r\n")
+    length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
+    return int(head.split()[1]), await reader.readexactly(length)
+
+
+async def test_a_connection_serves_several_requests_until_it_idles(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http1, "KEEP_ALIVE_S", 0.05)
+    async with connected(echo) as (reader, writer):
+        for _ in range(2):
+            writer.write(GET)
+            assert await read_answer(reader) == (200, b"/hi")
+        assert await reader.read() == b""
+
+
+async def test_a_request_that_stops_half_way_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http1, "KEEP_ALIVE_S", 0.05)
+    async with connected(echo) as (reader, writer):
+        writer.write(GET[:-2])
+        assert await reader.read() == b""
+
+
+async def test_a_slow_answer_is_not_idleness(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http1, "KEEP_ALIVE_S", 0.02)
+
+    def later(exchange: Exchange) -> None:
+        asyncio.get_running_loop().call_later(0.1, echo, exchange)
+
+    async with connected(later) as (reader, writer):
+        writer.write(GET)
+        assert await read_answer(reader) == (200, b"/hi")
+
+
+async def test_connection_close_is_honoured() -> None:
+    async with connected(echo) as (reader, writer):
+        writer.write(b"GET /hi HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+        assert await read_answer(reader) == (200, b"/hi")
+        assert await reader.read() == b""
+
+
+async def test_a_client_that_waits_for_100_continue_gets_it() -> None:
+    async with connected(echo) as (reader, writer):
+        writer.write(b"POST / HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\ncontent-length: 2\r\n\r\n")
+        assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+        writer.write(b"ok")
+        assert await read_answer(reader) == (200, b"/ok")
+
+
+async def test_a_body_over_the_limit_is_a_413(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http1, "MAX_BODY_BYTES", 10)
+    async with connected(echo) as (reader, writer):
+        writer.write(b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 20\r\n\r\n" + b"x" * 20)
+        assert (await read_answer(reader))[0] == 413
+        assert await reader.read() == b""
+
+
+async def test_too_many_pipelined_requests_close_the_connection() -> None:
+    async with connected(lambda _: None) as (reader, writer):
+        writer.write(GET * (http1.MAX_PIPELINED + 2))
+        with pytest.raises(ConnectionError):
+            assert await reader.read() != b""
+            raise ConnectionResetError  # closed without a reset: as good
+
+
+async def test_an_upgrade_is_ignored_and_the_request_answered() -> None:
+    async with connected(echo) as (reader, writer):
+        writer.write(b"GET /hi HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: h2c\r\n\r\n")
+        assert await read_answer(reader) == (200, b"/hi")
+        assert await reader.read() == b""
+
+
+async def test_a_client_that_leaves_is_told_once_and_later_writes_are_harmless() -> None:
+    exchanges: asyncio.Queue[Exchange] = asyncio.Queue()
+    async with connected(exchanges.put_nowait) as (_, writer):
+        writer.write(GET)
+        exchange = await exchanges.get()
+        left: asyncio.Queue[str] = asyncio.Queue()
+        exchange.on_leave = lambda: left.put_nowait("left")
+        writer.close()
+        assert await left.get() == "left"
+        exchange.respond(200, b"too late")
+        assert exchange.closed
+        assert left.empty()
+
+
+async def test_a_client_that_does_not_read_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http1, "MAX_UNSENT_BYTES", 100_000)
+    left = asyncio.Event()
+
+    def flood(exchange: Exchange) -> None:
+        exchange.on_leave = left.set
+        exchange.start_stream()
+        for _ in range(400):
+            exchange.send(b"x" * 100_000)
+
+    async with connected(flood) as (_, writer):
+        writer.write(GET)
+        await left.wait()
