@@ -79,9 +79,9 @@ def show(out: Console, summary: Mapping[str, Any], on: Pass) -> None:
 def show_problems(out: Console, failures: Sequence[str], violations: Sequence[Violation]) -> None:
     """Why a demo failed."""
     for sentence in failures:
-        out.print(f"FAILED: {sentence}", markup=False)
+        out.print(f"FAILED: {sentence}", markup=False, soft_wrap=True)
     for violation in violations[:VIOLATIONS_SHOWN]:
-        out.print(f"  {violation.sentence}", markup=False)
+        out.print(f"  {violation.sentence}", markup=False, soft_wrap=True)
     if len(violations) > VIOLATIONS_SHOWN:
         out.print(f"  and {len(violations) - VIOLATIONS_SHOWN} more")
 

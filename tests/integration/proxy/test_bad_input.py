@@ -1,0 +1,180 @@
+"""Bad input gets the error that a client of this API expects; nothing is billed, nothing leaks, the server stays up."""
+
+import json
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from warmroute.contract.steering import REFUSED_FIELDS
+from warmroute_cli.processes import stop_all
+
+from .harness import EngineProcess, ProxyProcess, chat
+
+CANARY = "canary-7f3a9c"
+SECRET_SESSION = "session-canary-51c0"
+
+
+@pytest.fixture(scope="module")
+def proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProxyProcess]:
+    folder = tmp_path_factory.mktemp("bad")
+    engine = EngineProcess(folder, "a0", "aggregated", "--context-length", "4096")
+    started = None
+    try:
+        engine.listening()
+        limits = "body_bytes = 200000\nheader_bytes = 8000\nheader_count = 40"
+        started = ProxyProcess(folder / "p", [engine.toml("east")], limits=limits).start()
+        yield started
+    finally:
+        if started is not None:
+            started.stop()
+        stop_all([engine.child], 5.0)
+
+
+@pytest.fixture(scope="module")
+def client(proxy: ProxyProcess) -> Iterator[httpx.Client]:
+    with proxy.client() as found:
+        yield found
+
+
+def body(**fields: Any) -> bytes:
+    return json.dumps(chat(CANARY, **fields)).encode()
+
+
+def raw(text: str) -> bytes:
+    return text.encode()
+
+
+BAD_BODIES: list[tuple[str, bytes, int, str | None]] = [
+    ("empty", b"", 400, "invalid_json"),
+    ("not JSON", raw('{"model": "kimi-k2.5", "messages": ['), 400, "invalid_json"),
+    ("an array", b"[]", 400, "invalid_json"),
+    ("trailing bytes", body() + b"x", 400, "invalid_json"),
+    ("deep", raw('{"model":"kimi-k2.5","messages":' + "[" * 90_000), 400, "invalid_json"),
+    ("duplicate field", body()[:-1] + b',"model":"other"}', 400, "duplicate_field"),
+    ("escaped duplicate", body()[:-1] + b',"\\u006dodel":"other"}', 400, "duplicate_field"),
+    ("escaped control field", body()[:-1] + b',"cache_\\u0073alt":"x"}', 400, "forbidden_field"),
+    ("no model", raw('{"messages":[{"role":"user","content":"x"}]}'), 400, "missing_field"),
+    ("model is a number", raw('{"model":3,"messages":[{"role":"user","content":"x"}]}'), 400, "invalid_type"),
+    ("unknown model", body(model="gpt-9"), 404, "model_not_found"),
+    ("no messages", raw('{"model":"kimi-k2.5"}'), 400, "missing_field"),
+    ("messages is a string", raw('{"model":"kimi-k2.5","messages":"hi"}'), 400, "invalid_type"),
+    ("messages is empty", raw('{"model":"kimi-k2.5","messages":[]}'), 400, "invalid_value"),
+    ("a message is a number", raw('{"model":"kimi-k2.5","messages":[1]}'), 400, "invalid_value"),
+    ("a message without a role", raw('{"model":"kimi-k2.5","messages":[{"content":"x"}]}'), 400, "invalid_value"),
+    ("content is a number", raw('{"model":"kimi-k2.5","messages":[{"role":"user","content":1}]}'), 400, "invalid_value"),
+    ("stream is a string", body(stream="yes"), 400, "invalid_type"),
+    ("stream_options is a list", body(stream=True, stream_options=[1]), 400, "invalid_type"),
+    ("negative max_tokens", body(max_tokens=-1), 400, "invalid_value"),
+    ("max_tokens is text", body(max_tokens="5"), 400, "invalid_type"),
+    ("negative max_completion_tokens", body(max_completion_tokens=-7), 400, "invalid_value"),
+    ("n is zero", body(n=0), 400, "invalid_value"),
+    ("n is huge", body(n=100_000), 400, "invalid_value"),
+    ("prompt longer than the context", body(messages=[{"role": "user", "content": CANARY * 3000}]), 400, "context_length_exceeded"),
+    ("body over the limit", body(messages=[{"role": "user", "content": CANARY * 30_000}]), 413, "request_too_large"),
+    ("session key over 256 bytes", body(prompt_cache_key="k" * 257), 400, "invalid_session_key"),
+    ("session key with control characters", body(prompt_cache_key="a\nb"), 400, "invalid_session_key"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("content", "status", "code"), [case[1:] for case in BAD_BODIES], ids=[case[0] for case in BAD_BODIES])
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+def test_a_bad_body(client: httpx.Client, content: bytes, status: int, code: str, stream: bool) -> None:
+    if stream and content.startswith(b'{"model": "kimi') and b'"stream"' not in content:
+        content = content.replace(b'{"model"', b'{"stream":true,"model"', 1)
+    answer = client.post("/v1/chat/completions", content=content, headers={"content-type": "application/json"})
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"]) == (status, code), error
+    assert set(error) == {"message", "type", "param", "code"}
+    assert CANARY not in error["message"]
+    assert client.post("/v1/chat/completions", json=chat("ok", max_tokens=1)).status_code == 200
+
+
+@pytest.mark.parametrize("field", sorted(REFUSED_FIELDS))
+def test_a_field_that_steers_engines_is_refused(client: httpx.Client, field: str) -> None:
+    answer = client.post("/v1/chat/completions", json=chat(CANARY) | {field: 1})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, field)
+
+
+@pytest.mark.parametrize("headers", [{}, {"authorization": "Bearer wr-wrong"}, {"authorization": "Basic eDp5"}, {"authorization": ""}])
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/v1/models", "/v1/usage", "/v1/usage/receipts/x"])
+def test_no_key_or_a_wrong_one(proxy: ProxyProcess, path: str, headers: dict[str, str]) -> None:
+    method = "POST" if path.endswith("completions") else "GET"
+    answer = httpx.request(method, proxy.url + path, headers=headers, content=b"{}" if method == "POST" else None)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (401, "invalid_api_key")
+
+
+def test_a_tenant_gets_no_model_that_is_not_its_own(proxy: ProxyProcess) -> None:
+    with proxy.client(tenant=1) as client:
+        answer = client.post("/v1/chat/completions", json=chat(CANARY) | {"model": "other"})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (404, "model_not_found")
+
+
+@pytest.mark.parametrize("path", ["/generate", "/abort_request", "/flush_cache", "/server_info", "/v1/loads", "/v1/tokenize", "/x", "/v1"])
+def test_routes_that_only_engines_have_do_not_exist(client: httpx.Client, path: str) -> None:
+    for method in ("GET", "POST"):
+        answer = client.request(method, path, json={"rid": "x"} if method == "POST" else None)
+        assert answer.status_code == 404
+        assert answer.json()["error"]["code"] == "not_found"
+
+
+def test_a_wrong_method(client: httpx.Client) -> None:
+    assert client.get("/v1/chat/completions").status_code == 405
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/usage", "/ready"])
+@pytest.mark.parametrize("headers", [{"x-long": "v" * 9000}, {f"x-{i}": "v" for i in range(60)}], ids=["bytes", "count"])
+def test_too_many_header_bytes_or_headers_on_any_path(client: httpx.Client, path: str, headers: dict[str, str]) -> None:
+    answer = client.request("POST" if path.endswith("completions") else "GET", path, headers=headers)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (431, "headers_too_large")
+
+
+def test_a_body_over_the_limit_on_the_apps_paths_too(client: httpx.Client) -> None:
+    assert client.request("GET", "/v1/models", content=b"x" * 300_000).status_code == 413
+
+
+@pytest.mark.parametrize("key", ["k" * 257, "a\tb"])
+def test_a_bad_session_header(client: httpx.Client, key: str) -> None:
+    answer = client.post("/v1/chat/completions", json=chat(CANARY), headers={"x-session-affinity": key})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_session_key")
+
+
+def test_a_forged_forward_is_no_way_in(proxy: ProxyProcess, client: httpx.Client) -> None:
+    forged = {"x-warmroute-forward": "e30=.0000"}
+    assert httpx.post(f"{proxy.url}/v1/chat/completions", headers=forged, json=chat(CANARY)).status_code == 401
+    assert client.post("/v1/chat/completions", headers=forged, json=chat(CANARY)).status_code == 200  # dropped from clients
+
+
+def test_the_openai_client_raises_its_own_errors(proxy: ProxyProcess) -> None:
+    with openai.OpenAI(base_url=proxy.base_url, api_key=proxy.keys[0], max_retries=0) as client:
+        with pytest.raises(openai.BadRequestError, match="context"):
+            client.chat.completions.create(model="kimi-k2.5", messages=[{"role": "user", "content": CANARY * 3000}], stream=True)
+        with pytest.raises(openai.NotFoundError):
+            client.chat.completions.create(model="nope", messages=[{"role": "user", "content": CANARY}])
+
+
+def test_garbage_on_the_socket(proxy: ProxyProcess, client: httpx.Client) -> None:
+    host, port = proxy.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=5) as connection:
+        connection.sendall(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(range(256)))
+        assert connection.recv(65536).startswith(b"HTTP/1.1 400")
+    assert client.get("/health").status_code == 200
+
+
+def test_nothing_was_billed_and_nothing_leaked(proxy: ProxyProcess, client: httpx.Client) -> None:
+    """Runs last: rows exist for what was dispatched only, refusals cost nothing, and no prompt or key was written."""
+    before = client.get("/v1/usage").json()
+    refused = client.post("/v1/chat/completions", json=chat(CANARY, max_tokens=-1), headers={"x-session-id": SECRET_SESSION})
+    served = client.post("/v1/chat/completions", json=chat(CANARY), headers={"x-session-id": SECRET_SESSION})
+    assert (refused.status_code, served.status_code) == (400, 200)
+    assert client.get("/v1/usage").json()["turns"] == before["turns"] + 1
+    rows = proxy.rows(expected=before["turns"] + 1)
+    assert {row["outcome"] for row in rows} <= {"completed", "refused"}
+    assert all(row["price_nanousd"] == 0 for row in rows if row["outcome"] == "refused")
+    proxy.stop()
+    written = proxy.written()
+    for secret in (CANARY, SECRET_SESSION, *proxy.keys):
+        assert secret not in written
