@@ -6,8 +6,8 @@ recorded headers are sent as they were, so session signals reach the proxy exact
 harnesses that send none, one names its session through the SDK, one is given the SDK's derived key and one leaves it to
 the proxy.
 
-Sessions of the SDK roam between the regions from turn to turn, as laptops and load balancers do; the others stay where
-they began. Where to is drawn from the seed, so both passes of a demo see the same.
+Sessions of the SDK roam between the regions from turn to turn, as they do where one name stands for all regions; the
+others stay where they began. Where to is drawn from the seed, so both passes of a demo see the same.
 """
 
 import asyncio
@@ -16,8 +16,10 @@ import inspect
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit
 
 import openai
 from openai.resources.chat.completions import AsyncCompletions
@@ -36,6 +38,11 @@ THROUGH_SDK = frozenset({"gemini", "mswe", "oc_anthropic", "oc_main", "oc_openai
 
 NAMED_SESSIONS = frozenset({"gemini"})
 """Recordings without a session signal whose session is named through the SDK."""
+
+NAME_FOR_ALL = "http://fleet.invalid/v1"
+
+_ingress: ContextVar[str] = ContextVar("ingress")
+"""The region that the SDK's turns enter through, where the name of the fleet would resolve to it."""
 
 _CREATE_FIELDS = frozenset(inspect.signature(AsyncCompletions.create).parameters) - {"self"}
 
@@ -73,8 +80,8 @@ async def drive(
         on_turn(turn)
 
     async with contextlib.AsyncExitStack() as stack:
-        stock = await _clients(stack, openai.AsyncOpenAI, target)
-        sdk = await _clients(stack, warmroute.AsyncOpenAI, target)
+        stock = await _stock_clients(stack, target)
+        sdk = await _roaming_clients(stack, target)
         async with asyncio.TaskGroup() as group:
             for recording in recordings:
                 clients = sdk if recording.name in THROUGH_SDK else stock
@@ -82,15 +89,26 @@ async def drive(
     return sorted(turns, key=lambda turn: turn.started_at)
 
 
-async def _clients(
-    stack: contextlib.AsyncExitStack, kind: type[openai.AsyncOpenAI], target: Target
-) -> dict[str, openai.AsyncOpenAI]:
-    """One client a region; they share connections, and through the SDK the home of each session."""
-    regions = list(target.base_urls)
-    first = await stack.enter_async_context(
-        kind(base_url=target.base_urls[regions[0]], api_key=target.api_key, max_retries=0, timeout=TURN_TIMEOUT_S)
-    )
-    return {region: first.with_options(base_url=target.base_urls[region]) for region in regions}
+async def _stock_clients(stack: contextlib.AsyncExitStack, target: Target) -> dict[str, openai.AsyncOpenAI]:
+    """A client for each region, told apart by `base_url` alone; they share connections."""
+    first = await stack.enter_async_context(openai.AsyncOpenAI(base_url=NAME_FOR_ALL, **_client_options(target)))
+    return {region: first.with_options(base_url=url) for region, url in target.base_urls.items()}
+
+
+async def _roaming_clients(stack: contextlib.AsyncExitStack, target: Target) -> dict[str, openai.AsyncOpenAI]:
+    """One client of the SDK, with one name for all regions: the network decides where a turn enters, here `_ingress`."""
+
+    async def resolve(request: Any) -> None:
+        address = urlsplit(target.base_urls[_ingress.get()])
+        request.url = request.url.copy_with(host=address.hostname, port=address.port)
+
+    network = openai.DefaultAsyncHttpxClient(event_hooks={"request": [resolve]})
+    client = warmroute.AsyncOpenAI(base_url=NAME_FOR_ALL, http_client=network, **_client_options(target))
+    return dict.fromkeys(target.base_urls, await stack.enter_async_context(client))
+
+
+def _client_options(target: Target) -> dict[str, Any]:
+    return {"api_key": target.api_key, "max_retries": 0, "timeout": TURN_TIMEOUT_S}
 
 
 async def _replay(
@@ -142,6 +160,7 @@ async def _turn(
     """Send one request and read its answer to the end: the receipt's id and the usage with the receipt."""
     known = {name: value for name, value in request.body.items() if name in _CREATE_FIELDS}
     unknown = {name: value for name, value in request.body.items() if name not in _CREATE_FIELDS}
+    _ingress.set(ingress)
     response = await clients[ingress].chat.completions.with_raw_response.create(
         **known, extra_headers=request.headers, extra_body=unknown or None
     )
@@ -149,8 +168,9 @@ async def _turn(
     answer: Any = response.parse()
     usage = await _stream_usage(answer) if request.body.get("stream") else _answer_usage(answer)
     if usage is None and receipt_id:
-        home = response.headers.get(headers.HOME, ingress)
-        usage = await _fetched_usage(clients.get(home, clients[ingress]), receipt_id)
+        home = response.headers.get(headers.HOME)
+        _ingress.set(home if home in clients else ingress)
+        usage = await _fetched_usage(clients[_ingress.get()], receipt_id)
     return receipt_id, usage
 
 

@@ -68,9 +68,6 @@ class Rooms:
         self._on_lost = on_lost
         self._rooms: dict[int, Room] = {}
 
-    def __len__(self) -> int:
-        return len(self._rooms)
-
     def waiting(self) -> int:
         """Jobs in the bootstrap queue."""
         return sum(1 for room in self._rooms.values() if room.job is not None and room.call is None)

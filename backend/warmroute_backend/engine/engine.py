@@ -118,14 +118,13 @@ class Engine:
         else:
             pacer.wake()
 
-    def abort(self, prefix: str, *, everything: bool) -> int:
-        """Abort every job whose rid starts with `prefix`, as SGLang's scheduler matches. Returns how many."""
+    def abort(self, prefix: str, *, everything: bool) -> None:
+        """Abort every job whose rid starts with `prefix`, as SGLang's scheduler matches; an empty one matches none."""
         if not everything and not prefix:
-            return 0
+            return
         hit = [job for rid, job in self.jobs.items() if everything or rid.startswith(prefix)]
         for job in hit:
             self._abort(job, tell=True)
-        return len(hit)
 
     def flush(self) -> bool:
         """Empty the caches, unless something is live."""
@@ -238,11 +237,12 @@ class Engine:
         """Prefill: the KV is with decode, so both calls can be answered."""
         if self.jobs.get(job.rid) is not job:
             return
-        handover = Handover(job.work.cached_tokens, job.ttft_s() or 0.0, transfer_s)
+        ttft_s = job.ttft_s() or 0.0
+        handover = Handover(job.work.cached_tokens, ttft_s, transfer_s)
         self.rooms.hand_over(job.room, handover)
         job.reply.token()
         job.reply.finish()
-        self.pacers[job.dp_rank].scheduler.release(job.work)
+        self.pacers[job.dp_rank].scheduler.release(job.work, job.work.arrival_s + ttft_s + transfer_s)
         self._close(job, job.answers[0].finish_reason)
 
     def _met(self, job: Job, meet: Meet) -> None:

@@ -34,7 +34,7 @@ _STREAM_HEAD = (
 class Exchange:
     """One request and the way to answer it."""
 
-    __slots__ = ("_protocol", "body", "closed", "headers", "method", "on_leave", "path", "query", "streaming")
+    __slots__ = ("_protocol", "body", "closed", "headers", "method", "on_leave", "path", "query")
 
     def __init__(self, protocol: "HttpProtocol", method: bytes, target: bytes, headers: dict[bytes, bytes]) -> None:
         path, _, query = target.partition(b"?")
@@ -45,7 +45,6 @@ class Exchange:
         self.headers = headers
         self.body = b""
         self.closed = False
-        self.streaming = False
         self.on_leave: Callable[[], None] | None = None
 
     def respond(self, status: int, body: bytes, content_type: bytes = b"application/json") -> None:
@@ -60,7 +59,6 @@ class Exchange:
 
     def start_stream(self) -> None:
         """Send the head of an event stream."""
-        self.streaming = True
         if not self.closed:
             self._protocol.write(_STREAM_HEAD)
 

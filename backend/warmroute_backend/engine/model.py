@@ -186,10 +186,12 @@ class Scheduler:
         work.delivered_s = now_s
         self.delivered.append(work)
 
-    def release(self, work: Work) -> None:
+    def release(self, work: Work, at_s: float) -> None:
         """Prefill role: the transfer has ended, the pages may be reused."""
         self.transferring.discard(work)
         self._finish_work(work)
+        if self.waiting and not self._running:  # the head of the queue was waiting for these pages
+            self.clock_s = max(self.clock_s, at_s)
 
     def abort(self, work: Work) -> None:
         """Take work out, wherever it is. What it had computed stays cached; a step under way is not shortened."""
@@ -209,10 +211,10 @@ class Scheduler:
         """The next step, or None when nothing can run. Call `finish` with it before beginning another."""
         start_s = self.clock_s
         if not self._running:
-            arrivals = [queue_s for queue_s in (self._next_arrival_s(),) if queue_s is not None]
-            if not arrivals:
+            arrival_s = self._next_arrival_s()
+            if arrival_s is None:
                 return None
-            start_s = max(start_s, arrivals[0])
+            start_s = max(start_s, arrival_s)
         step = Step(start_s=start_s, end_s=start_s)
         self._join_delivered(step)
         step.decode = [work for work in self._running if work.phase is Phase.DECODE]

@@ -92,7 +92,3 @@ class RadixCache:
     def flush(self) -> None:
         """Drop every idle page."""
         self._idle.clear()
-
-    def resident(self, key: int) -> bool:
-        """Whether this page is in the cache."""
-        return key in self._pins or key in self._idle

@@ -16,8 +16,8 @@ between members, `null` or empty content and `cache_control` make no difference.
 files) counts by its content, but a long one only as a digest: its bytes say nothing of its tokens.
 
 The stride: a long part is cut so that a changed or appended tail does not lose its head. On recorded agent bodies
-2,048 costs 4 us per 100 KB more than 4,096 and loses half as much at a break (1 KB against 2 KB on average), which is
-a few pages of an engine's cache.
+2,048 costs 5 us per 100 KB more than 4,096 (50 against 45) and loses 1 KB at a break instead of 2 on average, which
+is some pages of an engine's cache.
 
 Limits: `MAX_PARTS` tools and messages in a prompt, else `MalformedPrompt`. Chains of the last `MAX_KEPT_TOOLS` tool
 lists are kept (by digest; hashes only, all dropped when full), because reading tools is a third of the work.

@@ -11,9 +11,9 @@ an empty one is put in front and the oldest is dropped whole, which takes 0.5 ms
 `(generations - 1) * entries_per_generation` insertions after its last use, as LRU in coarse steps. A newer copy of an
 entry shadows older ones and outlives them.
 
-Limits: `generations * entries_per_generation` entries (8 x 65,536 by default, about 45 MiB full); the first `MAX_CUTS`
-cuts of a chain, the rest of such a prompt is not predicted; `MAX_SLOTS` slots. A retired slot is free again once the
-generation that was newest at its retirement is gone; if none is free before that, the index starts again empty.
+Limits: `generations * entries_per_generation` entries (8 x 65,536 by default, 97 bytes each, 50 MB full); the first
+`MAX_CUTS` cuts of a chain, the rest of such a prompt is not predicted; `MAX_SLOTS` slots. A retired slot is free again
+once the generation that was newest at its retirement is gone; if none is free before that, the index restarts empty.
 """
 
 from typing import Final, NamedTuple

@@ -186,6 +186,7 @@ class Router:
             turn=facts.turn,
             salt_epoch=facts.salt_epoch,
         )
+        # Equal prompts share a derived key, so a home of such a session would herd.
         self._affinity.remember(facts.lineage, last, None if facts.derived else facts.session)
         return self._score(decision.predicted_cached_tokens, cached_tokens)
 
@@ -308,7 +309,7 @@ class Router:
         regions = [place.region for place in usable.peers]
         if facts.home_hint is not None and (facts.home_hint in regions or facts.home_hint == self._region):
             return facts.home_hint
-        if facts.session is None or facts.derived:
+        if facts.session is None:
             return None
         home = self._affinity.home(facts.session)
         return home if home in regions else None

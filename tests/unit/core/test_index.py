@@ -79,6 +79,18 @@ def test_a_retired_slot_is_reused_only_when_its_bits_are_gone() -> None:
     assert index.walk(chain(1), 1 << old).bytes_by_slot == {}
 
 
+def test_a_slot_whose_bits_are_still_there_is_not_taken_for_the_new_workers() -> None:
+    index = PrefixIndex(generations=2, entries_per_generation=4)
+    old = index.slot_for("a")
+    index.insert(chain(1), old)
+    index.retire("a")
+    slots = [index.slot_for(f"w{n}") for n in range(MAX_SLOTS - 1)]
+    for n in range(4):  # one rotation
+        index.insert(chain(100 + n), slots[0])
+    assert index.rotations == 1
+    assert index.walk(chain(1), 1 << index.slot_for("new")).bytes_by_slot == {}
+
+
 def test_without_a_free_slot_the_index_starts_again_empty() -> None:
     index = PrefixIndex()
     for _ in range(MAX_SLOTS + 1):

@@ -118,6 +118,17 @@ def test_prefill_goes_to_the_prefix_and_decode_to_the_least_busy() -> None:
     assert second.decode.id != first.decode.id
 
 
+def test_running_decodes_weigh_on_the_worker_that_has_them() -> None:
+    for occupied, chosen in (("a", "p0"), ("p0", "a")):
+        router = Router("east", [*aggregated("a"), *disaggregated(1, 1)])
+        running = busy(router, facts(prompt(2)), occupied, ["a", "p0"])
+        router.first_token(running, 0.0)
+        decision = router.place(facts(prompt(1)), 0.0)
+        assert decision.holder == chosen
+        decode_s = 300 * (1e-4 + TOKENS * 2e-9)
+        assert {r.id: r.decode_s for r in decision.reasons} == pytest.approx({chosen: 0.0, occupied: decode_s})
+
+
 def test_equal_decode_workers_are_told_apart_by_session_and_stay_the_same_for_it() -> None:
     router, replica = Router("east", disaggregated(1, 4)), Router("east", disaggregated(1, 4)[::-1])
     chosen = [router.place(facts(prompt(1), session=n), 0.0).decode for n in range(30)]

@@ -8,6 +8,7 @@ from warmroute_proxy.core.affinity import Last
 from warmroute_proxy.core.facts import Facts
 from warmroute_proxy.core.fingerprint import Chain
 from warmroute_proxy.core.fleet import Peer, Worker
+from warmroute_proxy.core.index import PrefixIndex
 from warmroute_proxy.core.placement import NoWorker
 from warmroute_proxy.core.router import Router, Ticket
 
@@ -135,9 +136,23 @@ def test_a_restarted_worker_is_cold_and_its_prompts_are_known() -> None:
     router.worker_restarted("a")
     decision = router.place(facts(), 0.0)
     assert (decision.predicted_cached_tokens, decision.known_tokens) == (0, TOKENS - 1)
-    router.first_token(open_ticket, 0.0)
-    assert router.place(facts(2), 0.0).predicted_cached_tokens == 0
     router.settled(open_ticket, facts(2), 0.0, None, None, None)
+    assert router.place(facts(2), 0.0).predicted_cached_tokens == 0
+    router.settled(send(router, facts()), facts(), 0.0, TOKENS, 0, 5)
+    assert router.place(facts(), 0.0).predicted_cached_tokens == TOKENS - 1
+
+
+def test_an_attempt_from_before_a_restart_does_not_touch_who_has_its_slot_now() -> None:
+    router = Router("east", aggregated("a"), index=PrefixIndex(generations=2, entries_per_generation=10))
+    old = send(router, facts())
+    router.worker_restarted("a")
+    for n in range(2, 6):
+        router.settled(send(router, facts(n)), facts(n), 0.0, None, None, None)
+    router.add_worker(aggregated("b")[0])
+    kept = router.place(facts(), 0.0, frozenset({"a"}))
+    router.settled(router.dispatched(facts(), kept, 0.0), facts(), 0.0, None, None, None)
+    router.failed(old, 0.0, ())
+    assert router.place(facts(), 0.0, frozenset({"a"})).predicted_cached_tokens == TOKENS - 1
 
 
 def test_best_elsewhere_is_what_another_worker_holds() -> None:
@@ -208,6 +223,8 @@ def test_workers_come_and_go() -> None:
     ticket = send(router, facts())
     router.remove_worker("a")
     router.remove_worker("a")
+    with pytest.raises(NoWorker):
+        router.place(facts(), 0.0)
     router.settled(ticket, facts(), 0.0, None, None, None)
     router.add_worker(aggregated("a")[0])
     assert router.place(facts(), 0.0).predicted_cached_tokens == 0

@@ -169,9 +169,21 @@ def test_prefill_role_holds_its_pages_until_the_transfer_has_ended() -> None:
     assert model.finish(step) == [item]
     assert model.transferring == {item}
     assert model.cache.idle_pages == 0
-    model.release(item)
+    model.release(item, 1.0)
     assert model.idle()
     assert model.cache.idle_pages == 1000 // PAGE
+
+
+def test_a_prompt_that_waits_for_the_pages_of_a_transfer_starts_at_its_end() -> None:
+    model = scheduler("prefill", kv_tokens=20 * PAGE)
+    first, second = work(12 * PAGE, output_tokens=1, tree=1), work(12 * PAGE, output_tokens=1, tree=2)
+    model.add(first, 0.0)
+    model.add(second, 0.0)
+    run(model)
+    assert model.begin() is None
+    model.release(first, 3.0)
+    (step,) = run(model)
+    assert (step.start_s, step.prefill) == (3.0, [(second, 12 * PAGE)])
 
 
 def test_decode_role_allocates_in_order_and_emits_the_handed_over_token_at_once() -> None:
