@@ -96,7 +96,7 @@ async def _stock_clients(stack: contextlib.AsyncExitStack, target: Target) -> di
 
 
 async def _roaming_clients(stack: contextlib.AsyncExitStack, target: Target) -> dict[str, openai.AsyncOpenAI]:
-    """One client of the SDK, with one name for all regions: the network decides where a turn enters, here `_ingress`."""
+    """One client of the SDK and one name for all regions; `_ingress` stands for the network that resolves it."""
 
     async def resolve(request: Any) -> None:
         address = urlsplit(target.base_urls[_ingress.get()])
@@ -131,7 +131,7 @@ async def _replay(
                 try:
                     receipt_id, usage = await _turn(clients, ingress, request)
                 except (openai.OpenAIError, BadAnswerError) as problem:
-                    error = f"{type(problem).__name__}: {problem}"
+                    error = f"{type(problem).__name__}: {problem} {problem.__cause__!r}"
                 keep(
                     ClientTurn(
                         recording.name,

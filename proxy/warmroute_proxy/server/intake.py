@@ -143,7 +143,7 @@ def _fingerprint(path: str, body: Body, seed: int) -> Fingerprint:
     try:
         if path == COMPLETIONS:
             return fingerprint_text(_present(body, "prompt"), seed)
-        messages = _required(body, "messages", list[msgspec.Raw])
+        messages = _present(body, "messages")
         tools = body.members.get("tools")
         return fingerprint_chat(None if tools is None or _is_null(tools) else tools, messages, seed)
     except MalformedPrompt as error:

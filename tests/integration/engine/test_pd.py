@@ -159,6 +159,21 @@ def test_decode_fails_at_once_when_prefill_is_killed(pair: Callable[..., Pair], 
     assert ended(legs.decode)["aborted"] is True
 
 
+def test_prefill_stops_at_once_when_decode_is_killed(pair: Callable[..., Pair]) -> None:
+    legs = pair(0.5)
+    bodies = [legs.body(room, LONG) for room in range(1, 6)]
+    futures = [legs.prefill_leg(body) for body in bodies]
+    broken = [legs.decode_leg(body) for body in bodies]
+    legs.prefill.wait(lambda log: log["running"] == 5)
+    legs.decode.wait(lambda log: log["running"] == 5)
+    legs.decode.kill()
+    assert {future.result().status_code for future in futures} == {500}
+    assert all(isinstance(future.exception(), httpx.HTTPError) for future in broken)
+    log = legs.prefill.finished()
+    assert (log["running"], [entry["aborted"] for entry in log["finished"]]) == (0, [True] * 5)
+    assert legs.prefill.load()["num_running_reqs"] == legs.prefill.load()["num_waiting_reqs"] == 0
+
+
 def test_decode_fails_when_its_prefill_engine_does_not_exist(pair: Callable[..., Pair]) -> None:
     legs = pair()
     answer = legs.decode_leg({**legs.body(7), "bootstrap_port": 1}).result()

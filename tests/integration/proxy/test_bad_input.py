@@ -61,7 +61,7 @@ BAD_BODIES: list[tuple[str, bytes, int, str | None]] = [
     ("model is a number", raw('{"model":3,"messages":[{"role":"user","content":"x"}]}'), 400, "invalid_type"),
     ("unknown model", body(model="gpt-9"), 404, "model_not_found"),
     ("no messages", raw('{"model":"kimi-k2.5"}'), 400, "missing_field"),
-    ("messages is a string", raw('{"model":"kimi-k2.5","messages":"hi"}'), 400, "invalid_type"),
+    ("messages is a string", raw('{"model":"kimi-k2.5","messages":"hi"}'), 400, "invalid_value"),
     ("messages is empty", raw('{"model":"kimi-k2.5","messages":[]}'), 400, "invalid_value"),
     ("a message is a number", raw('{"model":"kimi-k2.5","messages":[1]}'), 400, "invalid_value"),
     ("a message without a role", raw('{"model":"kimi-k2.5","messages":[{"content":"x"}]}'), 400, "invalid_value"),

@@ -1,0 +1,110 @@
+"""Two regions: a session is served where it lives, its request crosses once, and a home that is down is no loss."""
+
+import json
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from warmroute.contract import receipt as contract_receipt
+from warmroute_cli.processes import stop_all
+from warmroute_proxy.server.secrets import new_api_key
+
+from .harness import EngineProcess, ProxyProcess, chat, events, until
+
+
+class Regions:
+    """An engine and a proxy in each of two regions, that know each other's address."""
+
+    def __init__(self, east: ProxyProcess, west: ProxyProcess, engines: list[EngineProcess]) -> None:
+        self.east = east
+        self.west = west
+        self.engines = engines
+
+
+@pytest.fixture
+def regions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Regions]:
+    folder = tmp_path_factory.mktemp("regions")
+    engines = [EngineProcess(folder, name, "aggregated", speed=2.0) for name in ("east-a0", "west-a0")]
+    keys = (new_api_key()[0], new_api_key()[0])
+    proxies: list[ProxyProcess] = []
+    try:
+        for engine in engines:
+            engine.listening()
+        west = ProxyProcess(folder / "p", [engines[1].toml("west")], region="west", keys=keys).start()
+        proxies.append(west)
+        peer = ("west", west.url)
+        east = ProxyProcess(folder / "p", [engines[0].toml("east")], region="east", keys=keys, peer=peer).start()
+        proxies.append(east)
+        yield Regions(east, west, engines)
+    finally:
+        for proxy in proxies:
+            proxy.stop()
+        stop_all([engine.child for engine in engines], 5.0)
+
+
+def ask(proxy: ProxyProcess, turns: int, home: str | None = None, stream: bool = False) -> httpx.Response:
+    headers = {"x-session-affinity": "roamer"} | ({"x-warmroute-home": home} if home else {})
+    extra = {"stream": True, "stream_options": {"include_usage": True}} if stream else {}
+    with proxy.client() as client:
+        return client.post("/v1/chat/completions", json=chat("roam", turns=turns, **extra), headers=headers)
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+def test_a_session_that_roams_is_served_at_home_and_booked_there_once(regions: Regions, stream: bool) -> None:
+    first = ask(regions.west, 1, stream=stream)
+    home = first.headers["x-warmroute-home"]
+    assert home == "west"
+    second = ask(regions.east, 2, home=home, stream=stream)
+    third = ask(regions.east, 3, stream=stream)  # the hint is remembered
+    for answer in (second, third):
+        usage = events(answer.text)[-1]["usage"] if stream else answer.json()["usage"]
+        assert contract_receipt.check(usage) == []
+        assert usage["warmroute"]["region"] == answer.headers["x-warmroute-home"] == "west"
+        assert usage["prompt_tokens_details"]["cached_tokens"] > 0.75 * usage["prompt_tokens"]
+        assert usage["warmroute"]["id"] == answer.headers["x-warmroute-receipt"]
+    rows = regions.west.rows(expected=3)
+    assert [row["forwarded_from"] for row in rows] == [None, "east", "east"]
+    assert len({row["session"] for row in rows}) == 1
+    assert regions.east.rows() == []
+
+
+@pytest.mark.parametrize("hint", ["nowhere", "east west", "x" * 500])
+def test_a_hint_that_names_no_region_is_ignored_and_replaced(regions: Regions, hint: str) -> None:
+    answer = ask(regions.east, 1, home=hint)
+    assert answer.headers["x-warmroute-home"] == "east"
+
+
+def test_a_home_that_is_down_is_replaced_by_serving_here(regions: Regions) -> None:
+    ask(regions.west, 1)
+    assert ask(regions.east, 2, home="west").json()["usage"]["warmroute"]["region"] == "west"
+    regions.west.kill()
+    for turns in (3, 4):
+        answer = ask(regions.east, turns, home="west")
+        assert answer.status_code == 200
+        assert answer.json()["usage"]["warmroute"]["region"] == answer.headers["x-warmroute-home"] == "east"
+    assert [row["forwarded_from"] for row in regions.east.rows(expected=2)] == [None, None]
+
+
+def test_a_home_without_engines_is_replaced_by_serving_here(regions: Regions) -> None:
+    ask(regions.west, 1)
+    stop_all([regions.engines[1].child], 5.0)
+    until(lambda: httpx.get(f"{regions.west.url}/ready").status_code == 503, "west knows that its engine is gone")
+    answer = ask(regions.east, 2, home="west")
+    assert answer.json()["usage"]["warmroute"]["region"] == "east"
+    assert regions.west.rows(expected=1)[0]["turn"] == 1
+    assert len(regions.west.rows()) == 1
+
+
+def test_a_client_that_leaves_is_noticed_in_the_other_region(regions: Regions) -> None:
+    ask(regions.west, 1)
+    script = json.dumps({"output_tokens": 1000})
+    headers = {"x-session-affinity": "roamer", "x-warmroute-home": "west"}
+    body = chat("roam", turns=2, stream=True, metadata={"script": script})
+    with regions.east.client() as client, client.stream("POST", "/v1/chat/completions", json=body, headers=headers) as answer:
+        reading = answer.iter_bytes()  # held, because a generator that is dropped closes its answer
+        assert next(reading)
+        assert regions.engines[1].running() == 1
+    until(lambda: regions.engines[1].running() == 0, "the engine in the home region stops", 2.0)
+    row = regions.west.rows(expected=2)[-1]
+    assert (row["outcome"], row["forwarded_from"]) == ("client_left", "east")
