@@ -1,7 +1,8 @@
 """Where lineages and sessions were last served.
 
-Two bounded maps. Lineage -> its last settled turn: the loss classes compare with it, and its bytes per token are the
-best guess for the next turn. Session -> region: the home of a session whose client does not send the hint back. A
+Three bounded maps. Lineage -> its last settled turn: the loss classes compare with it, and its bytes per token are the
+best guess for the next turn. Thread (a lineage without its system prompt) -> the same: a running conversation whose
+system prompt changed is a new lineage, and what it lost is its old prompt. Session -> region: the home of a session whose client does not send the hint back. A
 session with a derived key has no home here: equal prompts share such keys, and a home of theirs would herd.
 
 Which worker of a region a lineage goes to is *not* kept here. The prefix index knows that better: an unknown lineage
@@ -34,24 +35,31 @@ class Last:
 
 
 class Affinity:
-    """The two maps."""
+    """The three maps."""
 
     def __init__(self, max_entries: int = MAX_ENTRIES) -> None:
         self._max_entries = max_entries
         self._last_by_lineage: OrderedDict[int, Last] = OrderedDict()
+        self._last_by_thread: OrderedDict[int, Last] = OrderedDict()
         self._region_by_session: OrderedDict[int, str] = OrderedDict()
 
     def last(self, lineage: int) -> Last | None:
         """The last settled turn of a lineage."""
         return self._last_by_lineage.get(lineage)
 
+    def last_of_thread(self, thread: int) -> Last | None:
+        """The last settled turn of a lineage, whatever its system prompt was."""
+        return self._last_by_thread.get(thread)
+
     def home(self, session: int) -> str | None:
         """The region where a session was last served."""
         return self._region_by_session.get(session)
 
-    def remember(self, lineage: int, last: Last, session: int | None) -> None:
+    def remember(self, lineage: int, last: Last, session: int | None, thread: int | None = None) -> None:
         """A turn of a lineage was served; `session` is None where it has no home of its own."""
         _put(self._last_by_lineage, lineage, last, self._max_entries)
+        if thread is not None:
+            _put(self._last_by_thread, thread, last, self._max_entries)
         if session is not None:
             _put(self._region_by_session, session, last.region, self._max_entries)
 

@@ -11,7 +11,8 @@ class Facts:
 
     `lineage` and `session` are 64-bit keys made under the tenant's key: equal keys of two tenants differ.
     `structural_bytes` are the canonical bytes that the previous turn of an append-only conversation has already sent.
-    `parent` names the session that started this one. Placement needs no rule for it: what a child shares with its
+    `thread` is a lineage without its system prompt, None for a request without a session: where a client rewrote the
+    system prompt of a running conversation, it finds what the rewritten one continues. `parent` names the session that started this one. Placement needs no rule for it: what a child shares with its
     parent is a prefix, and the index finds it.
     """
 
@@ -28,3 +29,4 @@ class Facts:
     allowed_regions: frozenset[str] | None
     may_forward: bool
     salt_epoch: int = 0
+    thread: int | None = None

@@ -83,12 +83,13 @@ class Fingerprint:
     """What the proxy keeps of a prompt.
 
     `structural_bytes` are those before the last assistant message, which an append-only conversation has already sent;
-    `tools_system_digest` does not depend on the seed; `first_user_text` is what a derived key is made from.
+    `tools_digest` and `tools_system_digest` do not depend on the seed; `first_user_text` is what a derived key is made from.
     """
 
     chain: Chain
     structural_bytes: int
     turn: int
+    tools_digest: int
     tools_system_digest: int
     first_user_text: str | None
 
@@ -180,7 +181,8 @@ def fingerprint_chat(tools: Raw | None, messages: Raw | Sequence[Raw], seed: int
         if leading:
             digest = xxh3_64_intdigest(part, digest)
         chainer.add(part)
-    return Fingerprint(chainer.chain(), structural_bytes, turn, digest, _last_user_text(user_contents))
+    user_text = _last_user_text(user_contents)
+    return Fingerprint(chainer.chain(), structural_bytes, turn, prefix.digest, digest, user_text)
 
 
 def fingerprint_text(prompt: Raw, seed: int) -> Fingerprint:
@@ -199,7 +201,7 @@ def fingerprint_text(prompt: Raw, seed: int) -> Fingerprint:
     chainer = _Chainer(seed)
     for part in parts:
         chainer.add(part)
-    return Fingerprint(chainer.chain(), 0, 1, 0, None)
+    return Fingerprint(chainer.chain(), 0, 1, 0, 0, None)
 
 
 def _decode_messages(messages: Raw | Sequence[Raw]) -> list[_Message]:

@@ -187,7 +187,7 @@ class Router:
             salt_epoch=facts.salt_epoch,
         )
         # Equal prompts share a derived key, so a home of such a session would herd.
-        self._affinity.remember(facts.lineage, last, None if facts.derived else facts.session)
+        self._affinity.remember(facts.lineage, last, None if facts.derived else facts.session, facts.thread)
         return self._score(decision.predicted_cached_tokens, cached_tokens)
 
     def failed(self, ticket: Ticket, now_s: float, at_fault: Collection[str]) -> None:
@@ -201,8 +201,14 @@ class Router:
                 place.load.failed(now_s)
 
     def last(self, facts: Facts) -> Last | None:
-        """The last settled turn of the request's lineage."""
-        return self._affinity.last(facts.lineage)
+        """The last settled turn of the request's lineage, or of the lineage that a new system prompt cut off.
+
+        Only a conversation under way (turn 2 or later) can have been cut off: titles and compactions begin at turn 1.
+        """
+        last = self._affinity.last(facts.lineage)
+        if last is None and facts.thread is not None and facts.turn > 1:
+            return self._affinity.last_of_thread(facts.thread)
+        return last
 
     # The fleet
 

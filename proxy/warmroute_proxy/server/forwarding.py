@@ -99,7 +99,10 @@ class ForwardedTurn:
         if self._status >= 500 and not dispatched_there and not self._exchange.started:
             self._failed(f"it answered {self._status}")
             return
-        services.router.settled(self._ticket, self._intake.facts, services.clock(), None, None, None)
+        if self._status < 400:
+            services.router.settled(self._ticket, self._intake.facts, services.clock(), None, None, None)
+        else:
+            services.router.failed(self._ticket, services.clock(), ())  # nobody's home by a refusal
         if self._is_stream:
             self._exchange.end()
         else:

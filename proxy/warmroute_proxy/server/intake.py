@@ -118,13 +118,13 @@ def _facts(
 ) -> Facts:
     agent, parent = lineage_parts(request.headers)
     session_key = int(secrets.session_hash(tenant.share_group, session.key), 16) if session else None
-    lineage = xxhash.xxh3_64_intdigest(
-        f"{session_key}\0{model.name}\0{agent}\0{prompt.tools_system_digest}".encode(),
-        seed=prompt.chain.hashes[0] if session_key is None else session_key,
-    )
+    thread = f"{model.name}\0{agent}\0{prompt.tools_digest}".encode()
+    lineage = f"{model.name}\0{agent}\0{prompt.tools_system_digest}".encode()
+    seed = prompt.chain.hashes[0] if session_key is None else session_key
     return Facts(
         model=model.name,
-        lineage=lineage,
+        lineage=xxhash.xxh3_64_intdigest(lineage, seed),
+        thread=None if session_key is None else xxhash.xxh3_64_intdigest(thread, seed),
         session=session_key,
         derived=session is None or session.derived,
         parent=int(secrets.session_hash(tenant.share_group, parent), 16) if parent else None,

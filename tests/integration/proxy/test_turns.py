@@ -90,6 +90,18 @@ def test_the_next_turn_of_a_session_lands_where_it_is_warm(client: httpx.Client)
     assert len(set(served)) == 1
 
 
+def test_a_rewritten_system_prompt_is_named_as_what_it_is(client: httpx.Client) -> None:
+    headers = {"x-session-affinity": "date-session"}
+    for turns in (1, 2):
+        client.post("/v1/chat/completions", json=chat("date", turns=turns), headers=headers)
+    changed = chat("date", turns=3)
+    changed["messages"][0]["content"] += "Today's date: Sun Nov 22 2026"
+    usage = client.post("/v1/chat/completions", json=changed, headers=headers).json()["usage"]
+    assert contract_receipt.check(usage) == []
+    assert usage["warmroute"]["loss"]["prefix_changed"] > 0
+    assert "cold" not in usage["warmroute"]["loss"]
+
+
 def test_prefill_and_decode_serve_a_turn_together(client: httpx.Client, engines: list[EngineProcess]) -> None:
     """So many sessions at once that the pair is the cheaper place for some of them."""
 

@@ -270,3 +270,14 @@ def test_the_same_events_give_the_same_decisions() -> None:
         return seen
 
     assert run() == run()
+
+
+def test_a_new_system_prompt_in_a_running_conversation_continues_its_thread() -> None:
+    router = Router("east", aggregated("a"))
+    router.settled(send(router, facts(1, thread=7)), facts(1, thread=7), 1.0, TOKENS, 0, 120)
+    running, fresh = facts(2, thread=7, turn=2), facts(3, thread=7, turn=1)
+    found = router.last(running)
+    assert found is not None
+    assert found.prompt_tokens == TOKENS
+    assert router.last(fresh) is None  # a title or a compaction begins anew
+    assert router.last(facts(2, turn=2)) is None
