@@ -2,8 +2,9 @@
 
 Three bounded maps. Lineage -> its last settled turn: the loss classes compare with it, and its bytes per token are the
 best guess for the next turn. Thread (a lineage without its system prompt) -> the same: a running conversation whose
-system prompt changed is a new lineage, and what it lost is its old prompt. Session -> region: the home of a session whose client does not send the hint back. A
-session with a derived key has no home here: equal prompts share such keys, and a home of theirs would herd.
+system prompt changed is a new lineage, and what it lost is its old prompt. Session -> region: the home of a session
+whose client does not send the hint back. A session with a derived key has no home here: equal prompts share such keys,
+and a home of theirs would herd.
 
 Which worker of a region a lineage goes to is *not* kept here. The prefix index knows that better: an unknown lineage
 of a known session (a title request, a compaction, a sub-agent) starts from its longest predicted prefix.

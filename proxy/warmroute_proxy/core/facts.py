@@ -12,8 +12,9 @@ class Facts:
     `lineage` and `session` are 64-bit keys made under the tenant's key: equal keys of two tenants differ.
     `structural_bytes` are the canonical bytes that the previous turn of an append-only conversation has already sent.
     `thread` is a lineage without its system prompt, None for a request without a session: where a client rewrote the
-    system prompt of a running conversation, it finds what the rewritten one continues. `parent` names the session that started this one. Placement needs no rule for it: what a child shares with its
-    parent is a prefix, and the index finds it.
+    system prompt of a running conversation, it finds what the rewritten one continues. `parent` names the session that
+    started this one. Placement needs no rule for it: what a child shares with its parent is a prefix, and the index
+    finds it.
     """
 
     model: str

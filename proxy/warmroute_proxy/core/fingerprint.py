@@ -83,7 +83,8 @@ class Fingerprint:
     """What the proxy keeps of a prompt.
 
     `structural_bytes` are those before the last assistant message, which an append-only conversation has already sent;
-    `tools_digest` and `tools_system_digest` do not depend on the seed; `first_user_text` is what a derived key is made from.
+    `tools_digest` and `tools_system_digest` do not depend on the seed; `first_user_text` is what a derived key is made
+    from.
     """
 
     chain: Chain

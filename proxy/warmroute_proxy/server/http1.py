@@ -226,7 +226,7 @@ class Connection(asyncio.Protocol):
     # -- asyncio's side
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's do not inherit from it
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's do not inherit from it
         self._transport.set_write_buffer_limits(high=WRITE_HIGH_BYTES)
         if len(self.listener.connections) >= self._limits.connections or self.listener.closing:
             transport.close()

@@ -72,6 +72,7 @@ class Turn:
         self._proxy_s = 0.0
         self._dispatched_s = 0.0
         self._heard_s = 0.0
+        self._comment_at_s = self._received_s + services.config.limits.head_hold_s
         self._reported_events = 0
         exchange.on_gone = self._client_left
         exchange.on_pause = self._pause
@@ -283,10 +284,8 @@ class Turn:
                 self.failed(_timeout(attempt, f"no token for {limits.idle_timeout_s:g} s"))
         elif now - self._dispatched_s > limits.first_token_timeout_s:
             self.failed(_timeout(attempt, f"no first token within {limits.first_token_timeout_s:g} s"))
-        elif (
-            self.intake.stream and now - self._received_s > limits.head_hold_s and now - self._heard_s > COMMENT_EVERY_S
-        ):
-            self._heard_s = now
+        elif self.intake.stream and now >= self._comment_at_s:
+            self._comment_at_s = now + COMMENT_EVERY_S
             if not self._exchange.started:
                 self._exchange.start(200, self._response_headers("text/event-stream; charset=utf-8"))
             self._exchange.write(b": the prompt is being computed\n\n")

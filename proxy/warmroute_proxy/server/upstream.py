@@ -196,7 +196,7 @@ class _Connection(asyncio.Protocol):
             self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's do not inherit from it
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's do not inherit from it
         self._upstream.open += 1
 
     def connection_lost(self, exc: Exception | None) -> None:

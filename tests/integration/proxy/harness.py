@@ -58,7 +58,13 @@ class EngineProcess:
         return int(self.log()["running"])
 
     def toml(self, region: str) -> str:
-        lines = ["[[engine]]", f'id = "{self.id}"', f'url = "{self.url}"', f'region = "{region}"', f'role = "{self.role}"']
+        lines = [
+            "[[engine]]",
+            f'id = "{self.id}"',
+            f'url = "{self.url}"',
+            f'region = "{region}"',
+            f'role = "{self.role}"',
+        ]
         if self.role == "prefill":
             lines += ['bootstrap_host = "127.0.0.1"', f"bootstrap_port = {self.line['bootstrap_port']}"]
         return "\n".join(lines)
@@ -144,7 +150,9 @@ class ProxyProcess:
     def written(self) -> str:
         """Everything that the proxy has written anywhere."""
         return "".join(
-            path.read_bytes().decode("latin-1") for path in self.folder.rglob("*") if path.is_file() and path != self.config
+            path.read_bytes().decode("latin-1")
+            for path in self.folder.rglob("*")
+            if path.is_file() and path != self.config
         )
 
     def _render(self) -> str:

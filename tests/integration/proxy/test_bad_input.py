@@ -44,6 +44,10 @@ def body(**fields: Any) -> bytes:
     return json.dumps(chat(CANARY, **fields)).encode()
 
 
+def user(text: str) -> list[dict[str, str]]:
+    return [{"role": "user", "content": text}]
+
+
 def raw(text: str) -> bytes:
     return text.encode()
 
@@ -65,7 +69,7 @@ BAD_BODIES: list[tuple[str, bytes, int, str | None]] = [
     ("messages is empty", raw('{"model":"kimi-k2.5","messages":[]}'), 400, "invalid_value"),
     ("a message is a number", raw('{"model":"kimi-k2.5","messages":[1]}'), 400, "invalid_value"),
     ("a message without a role", raw('{"model":"kimi-k2.5","messages":[{"content":"x"}]}'), 400, "invalid_value"),
-    ("content is a number", raw('{"model":"kimi-k2.5","messages":[{"role":"user","content":1}]}'), 400, "invalid_value"),
+    ("content is a number", raw('{"model":"kimi-k2.5","messages":[{"role":"x","content":1}]}'), 400, "invalid_value"),
     ("stream is a string", body(stream="yes"), 400, "invalid_type"),
     ("stream_options is a list", body(stream=True, stream_options=[1]), 400, "invalid_type"),
     ("negative max_tokens", body(max_tokens=-1), 400, "invalid_value"),
@@ -73,14 +77,16 @@ BAD_BODIES: list[tuple[str, bytes, int, str | None]] = [
     ("negative max_completion_tokens", body(max_completion_tokens=-7), 400, "invalid_value"),
     ("n is zero", body(n=0), 400, "invalid_value"),
     ("n is huge", body(n=100_000), 400, "invalid_value"),
-    ("prompt longer than the context", body(messages=[{"role": "user", "content": CANARY * 3000}]), 400, "context_length_exceeded"),
-    ("body over the limit", body(messages=[{"role": "user", "content": CANARY * 30_000}]), 413, "request_too_large"),
+    ("prompt longer than the context", body(messages=user(CANARY * 3000)), 400, "context_length_exceeded"),
+    ("body over the limit", body(messages=user(CANARY * 30_000)), 413, "request_too_large"),
     ("session key over 256 bytes", body(prompt_cache_key="k" * 257), 400, "invalid_session_key"),
     ("session key with control characters", body(prompt_cache_key="a\nb"), 400, "invalid_session_key"),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("content", "status", "code"), [case[1:] for case in BAD_BODIES], ids=[case[0] for case in BAD_BODIES])
+@pytest.mark.parametrize(
+    ("content", "status", "code"), [case[1:] for case in BAD_BODIES], ids=[case[0] for case in BAD_BODIES]
+)
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 def test_a_bad_body(client: httpx.Client, content: bytes, status: int, code: str, stream: bool) -> None:
     if stream and content.startswith(b'{"model": "kimi') and b'"stream"' not in content:
@@ -99,8 +105,12 @@ def test_a_field_that_steers_engines_is_refused(client: httpx.Client, field: str
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, field)
 
 
-@pytest.mark.parametrize("headers", [{}, {"authorization": "Bearer wr-wrong"}, {"authorization": "Basic eDp5"}, {"authorization": ""}])
-@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/v1/models", "/v1/usage", "/v1/usage/receipts/x"])
+@pytest.mark.parametrize(
+    "headers", [{}, {"authorization": "Bearer wr-wrong"}, {"authorization": "Basic eDp5"}, {"authorization": ""}]
+)
+@pytest.mark.parametrize(
+    "path", ["/v1/chat/completions", "/v1/completions", "/v1/models", "/v1/usage", "/v1/usage/receipts/x"]
+)
 def test_no_key_or_a_wrong_one(proxy: ProxyProcess, path: str, headers: dict[str, str]) -> None:
     method = "POST" if path.endswith("completions") else "GET"
     answer = httpx.request(method, proxy.url + path, headers=headers, content=b"{}" if method == "POST" else None)
@@ -113,7 +123,9 @@ def test_a_tenant_gets_no_model_that_is_not_its_own(proxy: ProxyProcess) -> None
     assert (answer.status_code, answer.json()["error"]["code"]) == (404, "model_not_found")
 
 
-@pytest.mark.parametrize("path", ["/generate", "/abort_request", "/flush_cache", "/server_info", "/v1/loads", "/v1/tokenize", "/x", "/v1"])
+@pytest.mark.parametrize(
+    "path", ["/generate", "/abort_request", "/flush_cache", "/server_info", "/v1/loads", "/v1/tokenize", "/x", "/v1"]
+)
 def test_routes_that_only_engines_have_do_not_exist(client: httpx.Client, path: str) -> None:
     for method in ("GET", "POST"):
         answer = client.request(method, path, json={"rid": "x"} if method == "POST" else None)
@@ -126,7 +138,9 @@ def test_a_wrong_method(client: httpx.Client) -> None:
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/usage", "/ready"])
-@pytest.mark.parametrize("headers", [{"x-long": "v" * 9000}, {f"x-{i}": "v" for i in range(60)}], ids=["bytes", "count"])
+@pytest.mark.parametrize(
+    "headers", [{"x-long": "v" * 9000}, {f"x-{i}": "v" for i in range(60)}], ids=["bytes", "count"]
+)
 def test_too_many_header_bytes_or_headers_on_any_path(client: httpx.Client, path: str, headers: dict[str, str]) -> None:
     answer = client.request("POST" if path.endswith("completions") else "GET", path, headers=headers)
     assert (answer.status_code, answer.json()["error"]["code"]) == (431, "headers_too_large")
@@ -145,13 +159,17 @@ def test_a_bad_session_header(client: httpx.Client, key: str) -> None:
 def test_a_forged_forward_is_no_way_in(proxy: ProxyProcess, client: httpx.Client) -> None:
     forged = {"x-warmroute-forward": "e30=.0000"}
     assert httpx.post(f"{proxy.url}/v1/chat/completions", headers=forged, json=chat(CANARY)).status_code == 401
-    assert client.post("/v1/chat/completions", headers=forged, json=chat(CANARY)).status_code == 200  # dropped from clients
+    assert (
+        client.post("/v1/chat/completions", headers=forged, json=chat(CANARY)).status_code == 200
+    )  # dropped from clients
 
 
 def test_the_openai_client_raises_its_own_errors(proxy: ProxyProcess) -> None:
     with openai.OpenAI(base_url=proxy.base_url, api_key=proxy.keys[0], max_retries=0) as client:
         with pytest.raises(openai.BadRequestError, match="context"):
-            client.chat.completions.create(model="kimi-k2.5", messages=[{"role": "user", "content": CANARY * 3000}], stream=True)
+            client.chat.completions.create(
+                model="kimi-k2.5", messages=[{"role": "user", "content": CANARY * 3000}], stream=True
+            )
         with pytest.raises(openai.NotFoundError):
             client.chat.completions.create(model="nope", messages=[{"role": "user", "content": CANARY}])
 
@@ -167,7 +185,9 @@ def test_garbage_on_the_socket(proxy: ProxyProcess, client: httpx.Client) -> Non
 def test_nothing_was_billed_and_nothing_leaked(proxy: ProxyProcess, client: httpx.Client) -> None:
     """Runs last: rows exist for what was dispatched only, refusals cost nothing, and no prompt or key was written."""
     before = client.get("/v1/usage").json()
-    refused = client.post("/v1/chat/completions", json=chat(CANARY, max_tokens=-1), headers={"x-session-id": SECRET_SESSION})
+    refused = client.post(
+        "/v1/chat/completions", json=chat(CANARY, max_tokens=-1), headers={"x-session-id": SECRET_SESSION}
+    )
     served = client.post("/v1/chat/completions", json=chat(CANARY), headers={"x-session-id": SECRET_SESSION})
     assert (refused.status_code, served.status_code) == (400, 200)
     assert client.get("/v1/usage").json()["turns"] == before["turns"] + 1

@@ -20,7 +20,9 @@ from warmroute_cli.processes import stop_all
 
 from .harness import EngineProcess, ProxyProcess, chat, events, until
 
-LONG = {"metadata": {"script": json.dumps({"output_tokens": 400})}}  # at speed 1 a token lasts about 16 ms
+LONG: dict[str, Any] = {
+    "metadata": {"script": json.dumps({"output_tokens": 400})}
+}  # at speed 1 a token lasts about 16 ms
 
 
 class Fleet:
@@ -102,7 +104,12 @@ class Stream(threading.Thread):
         """An error status, or an error event as the last thing before a connection that does not end well."""
         if self.status >= 500:
             return "error" in json.loads(self.text)
-        return bool(events(self.text)) and "error" in events(self.text)[-1] and "[DONE]" not in self.text and not self.clean
+        return (
+            bool(events(self.text))
+            and "error" in events(self.text)[-1]
+            and "[DONE]" not in self.text
+            and not self.clean
+        )
 
 
 def test_a_decode_engine_dies_under_ten_streams(pairs: Fleet) -> None:
@@ -147,7 +154,9 @@ def test_a_prefill_engine_dies_while_it_computes(tmp_path: Path) -> None:
             results = [answer.result() for answer in answers]
         assert {answer.status_code for answer in results} <= {200, 502, 503}
         assert any(answer.status_code == 200 for answer in results)
-        assert all(contract_receipt.check(answer.json()["usage"]) == [] for answer in results if answer.status_code == 200)
+        assert all(
+            contract_receipt.check(answer.json()["usage"]) == [] for answer in results if answer.status_code == 200
+        )
         until(fleet.idle, "no decode engine waits for the dead prefill", 5.0)
         rows = fleet.proxy.rows(expected=6)
         retried = [row for row in rows if len(json.loads(row["rids"])) > 1]
@@ -168,7 +177,10 @@ def test_a_client_leaves(pairs: Fleet, moment: str) -> None:
     if moment == "mid-stream":
         assert connection.getresponse().read1(100)
     else:
-        until(lambda: pairs.engines["p0"].running() + pairs.engines["d0"].running() + pairs.engines["d1"].running(), "it runs")
+        until(
+            lambda: pairs.engines["p0"].running() + pairs.engines["d0"].running() + pairs.engines["d1"].running(),
+            "it runs",
+        )
     connection.sock and connection.sock.close()
     connection.close()
     until(pairs.idle, "both legs stop", 1.0)

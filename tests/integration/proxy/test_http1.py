@@ -10,11 +10,12 @@ from warmroute_proxy.server.config import Limits
 from warmroute_proxy.server.errors import Refusal
 from warmroute_proxy.server.http1 import MAX_PIPELINED, Exchange, Listener, Request
 
+CHUNKED = b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
 LIMITS = Limits(body_bytes=100_000, header_bytes=2_000, header_count=20, connections=50)
 
 
 class Echo:
-    """Answers with the request's path and body; `/held` waits until it is released, `/secret` is refused by its head."""
+    """Answers with the request's path and body; `/held` waits for its release, `/secret` is refused by its head."""
 
     def __init__(self) -> None:
         self.held: list[Exchange] = []
@@ -152,10 +153,12 @@ async def test_too_many_pipelined_requests_end_the_connection_after_those_taken(
         (get("/", "h: " + "v" * 3_000), 431),
         (b"GET / HTTP/1.1\r\nhost: x\r\nh: " + b"v" * 70_000, 431),
         (b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 100001\r\n\r\n", 413),
-        (b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n186a1\r\n" + b"x" * 100_001 + b"\r\n0\r\n\r\n", 413),
+        (CHUNKED + b"186a1\r\n" + b"x" * 100_001 + b"\r\n0\r\n\r\n", 413),
     ],
 )  # fmt: skip
-async def test_what_could_be_read_in_two_ways_or_is_too_large_is_refused(server: Server, raw: bytes, status: int) -> None:
+async def test_what_could_be_read_in_two_ways_or_is_too_large_is_refused(
+    server: Server, raw: bytes, status: int
+) -> None:
     answer = await server.ask(raw)
     assert status_of(answer) == status, answer[:200]
     assert answer.count(b"HTTP/1.1 ") == 1
@@ -187,7 +190,9 @@ async def test_a_refusal_by_the_head_reaches_a_client_that_is_still_sending(serv
 
 async def test_expect_continue_is_answered_before_the_body_is_sent(server: Server) -> None:
     client = await server.connect()
-    client.send(b"POST /a HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\ncontent-length: 2\r\nconnection: close\r\n\r\n")
+    client.send(
+        b"POST /a HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\ncontent-length: 2\r\nconnection: close\r\n\r\n"
+    )
     assert await client.until(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
     client.send(b"hi")
     assert (await client.rest()).endswith(b"/a hi")

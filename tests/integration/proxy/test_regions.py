@@ -101,7 +101,10 @@ def test_a_client_that_leaves_is_noticed_in_the_other_region(regions: Regions) -
     script = json.dumps({"output_tokens": 1000})
     headers = {"x-session-affinity": "roamer", "x-warmroute-home": "west"}
     body = chat("roam", turns=2, stream=True, metadata={"script": script})
-    with regions.east.client() as client, client.stream("POST", "/v1/chat/completions", json=body, headers=headers) as answer:
+    with (
+        regions.east.client() as client,
+        client.stream("POST", "/v1/chat/completions", json=body, headers=headers) as answer,
+    ):
         reading = answer.iter_bytes()  # held, because a generator that is dropped closes its answer
         assert next(reading)
         assert regions.engines[1].running() == 1

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import httpx
 import openai
@@ -19,7 +18,8 @@ from .harness import EngineProcess, ProxyProcess, chat, events
 def engines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[EngineProcess]]:
     folder = tmp_path_factory.mktemp("engines")
     started = [
-        EngineProcess(folder, name, role) for name, role in (("p0", "prefill"), ("d0", "decode"), ("d1", "decode"), ("a0", "aggregated"))
+        EngineProcess(folder, name, role)
+        for name, role in (("p0", "prefill"), ("d0", "decode"), ("d1", "decode"), ("a0", "aggregated"))
     ]
     try:
         yield [engine.listening() for engine in started]
@@ -198,7 +198,11 @@ def test_metrics_and_decisions_need_the_admin_key(proxy: ProxyProcess, client: h
 
 def test_every_finished_request_of_the_engines_has_one_row(proxy: ProxyProcess, engines: list[EngineProcess]) -> None:
     finished = {
-        entry["rid"] for engine in engines if engine.role != "prefill" for entry in engine.log()["finished"] if not entry["aborted"]
+        entry["rid"]
+        for engine in engines
+        if engine.role != "prefill"
+        for entry in engine.log()["finished"]
+        if not entry["aborted"]
     }
     rows = proxy.rows(expected=len(finished))
     billed = [json.loads(row["rids"])[-1] for row in rows]

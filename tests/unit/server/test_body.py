@@ -1,6 +1,7 @@
 """Request bodies: what is read, what is refused, and that forwarded bytes stay the client's."""
 
 import json
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -10,7 +11,11 @@ from warmroute_proxy.server.body import Body
 from warmroute_proxy.server.errors import Refusal
 
 json_values = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**53), 2**53)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
     max_leaves=12,
 )
@@ -23,7 +28,9 @@ def joined(parts: list[bytes | memoryview]) -> bytes:
 
 
 @given(objects, layouts, st.sets(st.text(), max_size=3))
-def test_dropping_and_adding_members_changes_nothing_else(document: dict[str, object], layout: dict, extra: set[str]) -> None:
+def test_dropping_and_adding_members_changes_nothing_else(
+    document: dict[str, object], layout: dict[str, Any], extra: set[str]
+) -> None:
     body = Body(json.dumps(document, **layout).encode())
     drop = {name for name in document if hash(name) % 2} | extra
     sent = json.loads(joined(body.rewritten(drop, b'"\\u0000added":1')))
@@ -52,7 +59,8 @@ def test_a_name_that_stands_twice_is_refused_even_when_escaped(raw: bytes) -> No
 
 
 @pytest.mark.parametrize(
-    "raw", [b"", b"{", b"[]", b'"x"', b"null", b'{"a":1}x', b"{'a':1}", b'{"a":' + b"[" * 100_000, b'{"\xff":1}', b'{"a":1,}']
+    "raw",
+    [b"", b"{", b"[]", b'"x"', b"null", b'{"a":1}x', b"{'a':1}", b'{"a":' + b"[" * 100_000, b'{"\xff":1}', b'{"a":1,}'],
 )
 def test_what_is_not_one_json_object_is_a_400(raw: bytes) -> None:
     with pytest.raises(Refusal) as caught:

@@ -1,5 +1,6 @@
 """The scanner: the client's bytes are the engine's, whatever way they were cut on the way."""
 
+import itertools
 import json
 from typing import Any
 
@@ -18,7 +19,11 @@ def event(chunk: dict[str, Any] | str) -> bytes:
 
 
 def delta(finish: str | None = None, **fields: Any) -> dict[str, Any]:
-    return {"id": "r", "object": "chat.completion.chunk", "choices": [{"index": 0, "delta": fields, "finish_reason": finish}]}
+    return {
+        "id": "r",
+        "object": "chat.completion.chunk",
+        "choices": [{"index": 0, "delta": fields, "finish_reason": finish}],
+    }
 
 
 ROLE = event(delta(role="assistant", content=""))
@@ -39,7 +44,7 @@ def run(stream: bytes, cuts: list[int], *, keep_sglext: bool = False) -> tuple[S
     scanner = Scanner(keep_sglext=keep_sglext)
     out = b""
     edges = [0, *sorted(cut % (len(stream) + 1) for cut in cuts), len(stream)]
-    for start, end in zip(edges, edges[1:], strict=False):
+    for start, end in itertools.pairwise(edges):
         if end > start:
             out += scanner.feed(stream[start:end])
     return scanner, out

@@ -1,0 +1,120 @@
+"""A scripted upstream: a mock, for what a sound engine never does and for seeing exactly what an engine is sent."""
+
+import json
+import threading
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+Script = Callable[["Handler"], None]
+
+
+class ScriptedEngine:
+    """Answers `/ready` and `/server_info` like an engine, and everything else as its script says."""
+
+    def __init__(self, name: str, script: Script) -> None:
+        self.name = name
+        self.script = script
+        self.heads: list[dict[str, str]] = []
+        self.bodies: list[bytes] = []
+        self.aborted: list[str] = []
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), type("Bound", (Handler,), {"engine": self}))
+        self._server.daemon_threads = True
+        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+        self._thread.start()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._server.server_port}"
+
+    def toml(self, kind: str = "sglang") -> str:
+        return (
+            f'[[engine]]\nid = "{self.name}"\nurl = "{self.url}"\nregion = "east"\nrole = "aggregated"\nkind = "{kind}"'
+        )
+
+    def sent(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.bodies[-1])
+        return found
+
+    def stop(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+class Handler(BaseHTTPRequestHandler):
+    """One connection of a scripted engine."""
+
+    engine: ScriptedEngine
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        body = {"/ready": b"{}", "/server_info": b'{"page_size":64,"dp_size":1,"start_time":1}'}.get(self.path)
+        self.reply(200 if body is not None else 404, body or b"{}")
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["content-length"]))
+        if self.path == "/abort_request":
+            self.engine.aborted.append(json.loads(body)["rid"])
+            self.reply(200, b"")
+            return
+        self.engine.heads.append({name.lower(): value for name, value in self.headers.items()})
+        self.engine.bodies.append(body)
+        self.engine.script(self)
+
+    def reply(self, status: int, body: bytes, content_type: str = "application/json") -> None:
+        self.send_response(status)
+        self.send_header("content-type", content_type)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def stream(self, *events: dict[str, Any] | str, end: bool = True) -> None:
+        """A chunked event stream; without `end` the connection just closes."""
+        self.send_response(200)
+        self.send_header("content-type", "text/event-stream")
+        self.send_header("transfer-encoding", "chunked")
+        self.end_headers()
+        for event in events:
+            data = f"data: {event if isinstance(event, str) else json.dumps(event, separators=(',', ':'))}\n\n".encode()
+            self.wfile.write(b"%x\r\n%b\r\n" % (len(data), data))
+            self.wfile.flush()
+        if end:
+            self.wfile.write(b"0\r\n\r\n")
+        else:
+            self.cut()
+
+    def cut(self) -> None:
+        """Close without a word."""
+        self.close_connection = True
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class's name
+        pass
+
+
+def whole(usage: dict[str, Any] | None, **extra: Any) -> bytes:
+    """A chat answer."""
+    message = {"role": "assistant", "content": "hi"}
+    answer = {
+        "id": "x",
+        "object": "chat.completion",
+        "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
+    }
+    return json.dumps({**answer, **({"usage": usage} if usage is not None else {}), **extra}).encode()
+
+
+def delta(text: str | None = None, finish: str | None = None) -> dict[str, Any]:
+    """A content or finish chunk."""
+    fields = {"content": text} if text is not None else {}
+    return {
+        "id": "x",
+        "object": "chat.completion.chunk",
+        "choices": [{"index": 0, "delta": fields, "finish_reason": finish}],
+    }
+
+
+ROLE = {
+    "id": "x",
+    "object": "chat.completion.chunk",
+    "choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}],
+}

@@ -1,0 +1,273 @@
+"""What engines are sent, and what becomes of answers that no engine should give (a scripted mock gives them)."""
+
+import contextlib
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from warmroute.contract import receipt as contract_receipt
+from warmroute.contract.identity import SESSION_HEADERS
+
+from .harness import ProxyProcess, chat, events, until
+from .scripted import ROLE, Handler, Script, ScriptedEngine, delta, whole
+
+USAGE = {
+    "prompt_tokens": 400,
+    "completion_tokens": 2,
+    "total_tokens": 402,
+    "prompt_tokens_details": {"cached_tokens": 128},
+}
+LAST = {"id": "x", "object": "chat.completion.chunk", "choices": [], "usage": USAGE}
+
+
+@contextlib.contextmanager
+def serving(
+    folder: Path, *scripts: Script, kind: str = "sglang", limits: str = ""
+) -> Iterator[tuple[ProxyProcess, list[ScriptedEngine]]]:
+    engines = [ScriptedEngine(f"s{number}", script) for number, script in enumerate(scripts)]
+    proxy = ProxyProcess(folder / "p", [engine.toml(kind) for engine in engines], limits=limits)
+    try:
+        yield proxy.start(), engines
+    finally:
+        proxy.stop()
+        for engine in engines:
+            engine.stop()
+
+
+def post(proxy: ProxyProcess, headers: dict[str, str] | None = None, **fields: Any) -> httpx.Response:
+    with proxy.client() as client:
+        return client.post("/v1/chat/completions", json=chat(**fields), headers=headers or {})
+
+
+def sound(handler: Handler) -> None:
+    if json.loads(handler.engine.bodies[-1]).get("stream"):
+        handler.stream(ROLE, delta("a"), delta("b"), delta(finish="stop"), LAST, "[DONE]")
+    else:
+        handler.reply(200, whole(USAGE, x_unknown={"kept": True}))
+
+
+def test_an_engine_sees_the_clients_body_and_neither_its_keys_nor_its_session(tmp_path: Path) -> None:
+    with serving(tmp_path, sound) as (proxy, (engine,)):
+        for name in (
+            *SESSION_HEADERS,
+            "cookie",
+            "x-smg-target-worker",
+            "x-override-rid",
+            "x-data-parallel-rank",
+            "accept-encoding",
+        ):
+            answer = post(
+                proxy,
+                {name: "sess-4711", "traceparent": "00-ab-cd-01", "x-request-id": "req-1"},
+                x_unknown=[1.50, None],
+            )
+            assert answer.status_code == 200
+            assert answer.json()["x_unknown"] == {"kept": True}
+            head = engine.heads[-1]
+            assert set(head) <= {"host", "content-type", "content-length", "accept", "traceparent", "x-request-id"}
+            assert "sess-4711" not in json.dumps(head) + engine.bodies[-1].decode()
+        for field in (
+            "session_id",
+            "prompt_cache_key",
+            "promptCacheKey",
+            "conversation",
+            "rid",
+            "priority",
+            "kv_hints",
+        ):
+            answer = post(proxy, None, **{field: "sess-4711" if field != "priority" else 9})
+            assert b"sess-4711" not in engine.bodies[-1]
+            if field == "rid":
+                assert engine.sent()["rid"] != "sess-4711"
+            else:
+                assert field not in engine.sent()
+        sent = engine.sent()
+        added = {"rid", "cache_salt", "return_cached_tokens_details"}
+        assert {name: value for name, value in sent.items() if name not in added} == chat()
+        assert len(sent["rid"]) == 32
+        assert len(sent["cache_salt"]) == 64
+        rids = [json.loads(body)["rid"] for body in engine.bodies]
+        assert len(set(rids)) == len(rids)
+
+
+def test_the_clients_stream_options_are_kept_and_usage_is_asked_for(tmp_path: Path) -> None:
+    with serving(tmp_path, sound) as (proxy, (engine,)):
+        post(proxy, stream=True, stream_options={"continuous_usage_stats": True})
+        assert engine.sent()["stream_options"] == {"continuous_usage_stats": True, "include_usage": True}
+
+
+def test_an_engine_that_is_not_sglang_gets_none_of_its_fields(tmp_path: Path) -> None:
+    with serving(tmp_path, sound, kind="openai") as (proxy, (engine,)):
+        assert post(proxy).status_code == 200
+        assert engine.sent() == chat()
+
+
+def ends_early(handler: Handler) -> None:
+    handler.stream(ROLE, delta("a"), delta("b"))
+
+
+def cuts_off(handler: Handler) -> None:
+    handler.stream(ROLE, delta("a"), end=False)
+
+
+@pytest.mark.parametrize("script", [ends_early, cuts_off])
+def test_a_truncated_stream_does_not_look_finished(tmp_path: Path, script: Script) -> None:
+    with serving(tmp_path, script) as (proxy, (engine,)), proxy.client() as client:
+        text = b""
+        with (
+            pytest.raises(httpx.RemoteProtocolError),
+            client.stream("POST", "/v1/chat/completions", json=chat(stream=True)) as answer,
+        ):
+            for data in answer.iter_bytes():
+                text += data
+        assert "error" in events(text.decode())[-1]
+        assert b"[DONE]" not in text
+        row = proxy.rows(expected=1)[0]
+        assert (row["outcome"], row["price_nanousd"], row["status"]) == ("engine_error", 0, 200)
+        until(lambda: engine.aborted == json.loads(row["rids"]), "the engine is told to stop")
+
+
+def error_first(handler: Handler) -> None:
+    handler.stream({"error": {"object": "error", "message": "The request queue is full.", "code": 503}}, LAST, "[DONE]")
+
+
+def role_then_error(handler: Handler) -> None:
+    handler.stream(ROLE, {"error": {"object": "error", "message": "transfer failed", "code": 500}}, LAST, "[DONE]")
+
+
+def refuses(handler: Handler) -> None:
+    handler.reply(503, b'{"object":"error","message":"The request queue is full.","type":"x","param":null,"code":503}')
+
+
+def not_a_stream(handler: Handler) -> None:
+    handler.reply(200, b"{}")
+
+
+def no_answer(handler: Handler) -> None:
+    handler.cut()
+
+
+FAULTS = [error_first, role_then_error, refuses, not_a_stream, no_answer]
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_what_fails_before_the_first_content_has_a_proper_status(tmp_path: Path, fault: Script) -> None:
+    with serving(tmp_path, fault) as (proxy, (engine,)):
+        answer = post(proxy, stream=True)
+        assert answer.status_code in {502, 503}
+        assert answer.json()["error"]["message"]
+        assert answer.headers["x-warmroute-receipt"]
+        assert len(engine.bodies) == 1  # there is no other engine to try
+        row = proxy.rows(expected=1)[0]
+        assert (row["outcome"], row["price_nanousd"], row["status"]) == ("engine_error", 0, answer.status_code)
+        assert contract_receipt.check(json.loads(row["usage"])) == []
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+def test_it_is_tried_once_more_on_another_engine(tmp_path: Path, fault: Script, stream: bool) -> None:
+    turn = iter([fault, sound])
+
+    def script(handler: Handler) -> None:
+        chosen = next(turn)
+        if chosen is not sound and not stream and chosen not in {refuses, no_answer}:
+            chosen = refuses
+        chosen(handler)
+
+    with serving(tmp_path, script, script) as (proxy, engines):
+        answer = post(proxy, stream=stream)
+        assert answer.status_code == 200
+        assert [len(engine.bodies) for engine in engines] == [1, 1]
+        row = proxy.rows(expected=1)[0]
+        rids = json.loads(row["rids"])
+        assert len(set(rids)) == 2
+        assert row["outcome"] == "completed"
+        assert {json.loads(engine.bodies[0])["rid"] for engine in engines} == set(rids)
+        until(lambda: [rid for engine in engines for rid in engine.aborted] == rids[:1], "the first attempt is aborted")
+
+
+def test_a_fleet_that_sheds_load_is_tried_twice_and_no_more(tmp_path: Path) -> None:
+    with serving(tmp_path, refuses, refuses, refuses) as (proxy, engines):
+        assert post(proxy).status_code == 503
+        assert sum(len(engine.bodies) for engine in engines) == 2
+
+
+def test_an_engines_429_is_passed_on_and_not_tried_again(tmp_path: Path) -> None:
+    def busy(handler: Handler) -> None:
+        handler.reply(429, b'{"error":{"message":"slow down"}}')
+
+    with serving(tmp_path, busy, busy) as (proxy, engines):
+        answer = post(proxy)
+        assert (answer.status_code, answer.json()["error"]["message"]) == (429, "slow down")
+        assert sum(len(engine.bodies) for engine in engines) == 1
+
+
+@pytest.mark.parametrize(
+    ("reported", "estimated"),
+    [
+        (
+            {"prompt_tokens": 10, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 99}},
+            "cached_tokens",
+        ),
+        (
+            {"prompt_tokens": 10, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": -5}},
+            "cached_tokens",
+        ),
+        ({"prompt_tokens": 10, "completion_tokens": 2}, "cached_tokens"),
+        ({"prompt_tokens": "many", "completion_tokens": None}, "prompt_tokens"),
+        (None, "completion_tokens"),
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+def test_garbage_usage_gives_a_sound_receipt_that_names_what_is_estimated(
+    tmp_path: Path, reported: dict[str, Any] | None, estimated: str, stream: bool
+) -> None:
+    def script(handler: Handler) -> None:
+        if stream:
+            last = [{**LAST, "usage": reported}] if reported is not None else []
+            handler.stream(ROLE, delta("a"), delta(finish="stop"), *last, "[DONE]")
+        else:
+            handler.reply(200, whole(reported))
+
+    with serving(tmp_path, script) as (proxy, _):
+        options: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": True}} if stream else {}
+        answer = post(proxy, None, **options)
+        usage = events(answer.text)[-1]["usage"] if stream else answer.json()["usage"]
+        assert contract_receipt.check(usage) == []
+        assert estimated in usage["warmroute"]["estimated"]
+
+
+def test_an_engine_that_says_nothing_for_too_long(tmp_path: Path) -> None:
+    def silent(handler: Handler) -> None:
+        handler.rfile.read(1)  # until the proxy closes the connection
+
+    with serving(tmp_path, silent, limits="first_token_timeout_s = 1") as (proxy, (engine,)):
+        for stream in (False, True):
+            answer = post(proxy, stream=stream)
+            assert (answer.status_code, answer.json()["error"]["code"]) == (504, "engine_timeout")
+        until(lambda: len(engine.aborted) == 2, "both are aborted")
+
+
+def test_a_long_prefill_shows_signs_of_life_and_its_error_is_an_event(tmp_path: Path) -> None:
+    def slow_failure(handler: Handler) -> None:
+        until(lambda: held.wait(0), "the client has seen the head")
+        handler.reply(500, b'{"object":"error","message":"transfer failed","code":500}')
+
+    held = threading.Event()
+    text = b""
+    with serving(tmp_path, slow_failure, limits="head_hold_s = 0.2") as (proxy, _), proxy.client() as client:
+        with (
+            pytest.raises(httpx.RemoteProtocolError),
+            client.stream("POST", "/v1/chat/completions", json=chat(stream=True)) as answer,
+        ):
+            for data in answer.iter_bytes():
+                held.set()
+                text += data
+        assert answer.status_code == 200
+    assert text.startswith(b": ")
+    assert events(text.decode().split("\n\n", 1)[1])[-1]["error"]["message"] == "transfer failed"
