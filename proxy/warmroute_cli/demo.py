@@ -26,6 +26,9 @@ from warmroute_cli.results import Pass
 from warmroute_cli.state import locked_state
 from warmroute_proxy.server.ledger import read_rows
 
+THINK_VIRTUAL_S = 1.0
+"""Mean time that a harness takes between two turns, on the engines' clock."""
+
 JSON_COLUMNS = ("rids", "workers", "usage")
 PASSES: tuple[tuple[str, Policy], ...] = (("off", "round_robin"), ("on", "cost"))
 
@@ -61,8 +64,9 @@ def run_pass(
     out.print(f"{title}: starting 2 regions, 8 engines, 2 proxies", markup=False)
     with Fleet(state_dir, run_dir, options) as fleet:
         base_urls = {region: proxy.base_url for region, proxy in fleet.proxies.items()}
+        target = Target(base_urls, fleet.api_key, options.seed, THINK_VIRTUAL_S / options.speed)
         with report.progress(out, title, total) as advance:
-            turns = asyncio.run(drive(recordings, Target(base_urls, fleet.api_key, options.seed), sessions, advance))
+            turns = asyncio.run(drive(recordings, target, sessions, advance))
         if ended := fleet.ended():
             raise FleetError(f"{', '.join(ended)} ended during the pass; logs are in {run_dir}")
         finished = fleet.finished()

@@ -58,6 +58,8 @@ class Target:
     base_urls: Mapping[str, str]
     api_key: str
     seed: int
+    think_s: float
+    """Mean time between an answer and the next turn, when the harness runs tools."""
 
 
 def ingresses(recording: str, turns: int, regions: Sequence[str], seed: int, *, roams: bool) -> list[str]:
@@ -83,10 +85,14 @@ async def drive(
         stock = await _stock_clients(stack, target)
         sdk = await _roaming_clients(stack, target)
         async with asyncio.TaskGroup() as group:
-            for recording in recordings:
+            for recording in sorted(recordings, key=_work, reverse=True):  # the longest must not come last
                 clients = sdk if recording.name in THROUGH_SDK else stock
                 group.create_task(_replay(recording, clients, target, places, keep))
     return sorted(turns, key=lambda turn: turn.started_at)
+
+
+def _work(recording: Recording) -> int:
+    return sum(len(str(request.body)) for request in recording.requests)
 
 
 async def _stock_clients(stack: contextlib.AsyncExitStack, target: Target) -> dict[str, openai.AsyncOpenAI]:
@@ -123,9 +129,11 @@ async def _replay(
     named = (
         warmroute.session(f"demo-{recording.name}") if recording.name in NAMED_SESSIONS else contextlib.nullcontext()
     )
+    draw = random.Random(f"{target.seed}:{recording.name}:think")  # noqa: S311 (a reproducible plan, not a secret)
     async with places:
         with named:
             for request, ingress in zip(recording.requests, plan, strict=True):
+                await asyncio.sleep(draw.uniform(0, 2 * target.think_s))
                 started_at = time.time()
                 receipt_id = usage = error = None
                 try:

@@ -1,0 +1,76 @@
+"""The documents say what is so: examples run against a real fleet, keys and links exist."""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from warmroute.contract.receipt import LOSS_CLASSES
+from warmroute_cli.fleet import Fleet, FleetOptions
+from warmroute_proxy.server import config
+from warmroute_proxy.server.config import load_config
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+QUICKSTART = (ROOT / "docs/quickstart.md").read_text()
+
+
+def blocks(text: str, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    folder = tmp_path_factory.mktemp("docs")
+    with Fleet(folder, folder / "up", FleetOptions(speed=20)) as fleet:
+        proxy = fleet.proxies["east"]
+        yield {**os.environ, "OPENAI_BASE_URL": proxy.base_url, "OPENAI_API_KEY": fleet.api_key}
+
+
+def run(command: list[str], environment: dict[str, str]) -> str:
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=50)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("number", range(len(blocks(QUICKSTART, "sh"))))
+def test_a_shell_example_of_the_quickstart_shows_a_receipt(environment: dict[str, str], number: int) -> None:
+    out = run(["bash", "-euo", "pipefail", "-c", blocks(QUICKSTART, "sh")[number]], environment)
+    assert '"warmroute":{"v":1' in out
+
+
+@pytest.mark.parametrize("page", ["quickstart.md", "sdk.md"])
+def test_the_python_examples_run(environment: dict[str, str], page: str) -> None:
+    examples = blocks((ROOT / "docs" / page).read_text(), "python")
+    assert examples
+    for example in examples:
+        assert run([sys.executable, "-c", example.replace('model="demo"', 'model="kimi-k2.5"')], environment)
+
+
+def test_the_config_of_the_quickstart_is_sound(tmp_path: Path) -> None:
+    path = tmp_path / "warmroute.toml"
+    path.write_text(blocks(QUICKSTART, "toml")[0])
+    assert load_config(path).proxy.region == "here"
+
+
+def test_every_key_of_the_config_is_documented() -> None:
+    page = (ROOT / "docs/configuration.md").read_text()
+    tables = (config.ProxyConfig, config.Limits, config.RegionConfig, config.EngineConfig, config.TenantConfig)
+    keys = {field.name for table in tables for field in fields(table)} | {"input", "cached", "output", "aliases"}
+    assert {key for key in keys if f"`{key}`" not in page} == set()
+
+
+def test_every_loss_class_is_documented() -> None:
+    page = (ROOT / "docs/receipt.md").read_text()
+    assert [name for name in LOSS_CLASSES if f"| `{name}` |" not in page] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=[page.name for page in PAGES])
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text()):
+        assert target.startswith("https://") or (page.parent / target).exists(), target
