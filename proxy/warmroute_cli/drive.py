@@ -126,35 +126,37 @@ async def _replay(
 ) -> None:
     sdk = recording.name in THROUGH_SDK
     plan = ingresses(recording.name, len(recording.requests), list(clients), target.seed, roams=sdk)
-    named = (
-        warmroute.session(f"demo-{recording.name}") if recording.name in NAMED_SESSIONS else contextlib.nullcontext()
-    )
     draw = random.Random(f"{target.seed}:{recording.name}:think")  # noqa: S311 (a reproducible plan, not a secret)
     async with places:
-        with named:
+        with _session(recording):
             for request, ingress in zip(recording.requests, plan, strict=True):
                 await asyncio.sleep(draw.uniform(0, 2 * target.think_s))
-                started_at = time.time()
-                receipt_id = usage = error = None
-                try:
-                    receipt_id, usage = await _turn(clients, ingress, request)
-                except (openai.OpenAIError, BadAnswerError) as problem:
-                    error = f"{type(problem).__name__}: {problem} {problem.__cause__!r}"
-                keep(
-                    ClientTurn(
-                        recording.name,
-                        recording.harness,
-                        request.n,
-                        request.turn,
-                        "sdk" if sdk else "base_url",
-                        ingress,
-                        started_at,
-                        time.time(),
-                        receipt_id,
-                        usage,
-                        error,
-                    )
-                )
+                keep(await _client_turn(recording, request, clients, ingress))
+
+
+async def _client_turn(
+    recording: Recording, request: RecordedRequest, clients: Mapping[str, openai.AsyncOpenAI], ingress: str
+) -> ClientTurn:
+    receipt_id = usage = error = None
+    started_at = time.time()
+    try:
+        receipt_id, usage = await _turn(clients, ingress, request)
+    except Exception as problem:  # whatever went wrong, it is a figure of the demo and not its end
+        cause = f" ({problem.__cause__})" if problem.__cause__ else ""
+        error = f"{type(problem).__name__}: {problem}{cause}"
+    return ClientTurn(
+        recording=recording.name,
+        harness=recording.harness,
+        n=request.n,
+        turn=request.turn,
+        via="sdk" if recording.name in THROUGH_SDK else "base_url",
+        ingress=ingress,
+        started_at=started_at,
+        ended_at=time.time(),
+        receipt_id=receipt_id,
+        usage=usage,
+        error=error,
+    )
 
 
 def _session(recording: Recording) -> contextlib.AbstractContextManager[object]:

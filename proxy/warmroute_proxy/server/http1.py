@@ -269,7 +269,7 @@ class Connection(asyncio.Protocol):
         except httptools.HttpParserError:
             self._stop_reading(self._refusal or Refusal(400, "the request is not valid HTTP/1.1", code="bad_request"))
             return
-        if in_head and self._in_head and self._began == began:
+        if in_head and self._in_head and self._request is not None and self._began == began:
             # All of `data` went into one head that has not ended, and the parser does not report a header before its
             # end: count what was fed into it.
             self._unparsed_bytes += len(data)

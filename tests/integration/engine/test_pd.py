@@ -166,6 +166,7 @@ def test_prefill_stops_at_once_when_decode_is_killed(pair: Callable[..., Pair]) 
     broken = [legs.decode_leg(body) for body in bodies]
     legs.prefill.wait(lambda log: log["running"] == 5)
     legs.decode.wait(lambda log: log["running"] == 5)
+    legs.prefill.wait(lambda _: legs.prefill.load()["disaggregation"]["prefill_bootstrap_queue_reqs"] == 0)
     legs.decode.kill()
     assert {future.result().status_code for future in futures} == {500}
     assert all(isinstance(future.exception(), httpx.HTTPError) for future in broken)

@@ -112,6 +112,14 @@ async def test_a_request_is_answered_and_the_connection_kept(server: Server) -> 
     assert (await client.rest()).endswith(b"/b ")
 
 
+async def test_a_body_larger_than_a_head_may_be_is_no_head(server: Server) -> None:
+    client = await server.connect()
+    for _ in range(2):
+        client.send(b"POST /a HTTP/1.1\r\nhost: x\r\ncontent-length: 50000\r\n\r\n" + b"x" * 50_000)
+        assert (await client.until(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
+        await client.reader.readexactly(50_003)
+
+
 async def test_pipelined_requests_are_answered_in_order(server: Server) -> None:
     client = await server.connect()
     client.send(get("/held") + get("/1") + get("/2", "connection: close"))
