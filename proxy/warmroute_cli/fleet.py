@@ -20,6 +20,7 @@ from typing import Any, Literal
 
 from warmroute_cli import state
 from warmroute_cli.processes import POLL_S, Child, FleetError, stop_all
+from warmroute_proxy.server.secrets import key_sha256
 
 REGIONS = ("east", "west")
 ENGINES = (("p0", "prefill"), ("d0", "decode"), ("d1", "decode"), ("a0", "aggregated"))
@@ -169,7 +170,7 @@ class Fleet:
             "policy": self.options.policy,
             "state_dir": str(self.run_dir / region),
             "secret_file": str(state.secret_file(self.state_dir)),
-            "key_sha256": state.key_sha256(self.api_key),
+            "key_sha256": key_sha256(self.api_key),
         }
         for other in REGIONS:
             values[f"{other}_proxy_url"] = "" if other == region else relay_urls[other]

@@ -6,6 +6,7 @@ line or configuration, or a process that did not start.
 """
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -57,6 +58,7 @@ def parser() -> argparse.ArgumentParser:
     proxy.set_defaults(run=_proxy)
 
     key = commands.add_parser("key", help="make an API key, and the line for the configuration")
+    key.add_argument("--admin-of", type=Path, metavar="FILE", help="print the admin key of the proxy with this config")
     key.set_defaults(run=_key)
     return found
 
@@ -107,12 +109,20 @@ def _proxy(arguments: argparse.Namespace) -> int:
     return serve(arguments.config, arguments.check)
 
 
-def _key(_arguments: argparse.Namespace) -> int:
-    from warmroute_cli.state import key_sha256, new_api_key
+def _key(arguments: argparse.Namespace) -> int:
+    from warmroute_proxy.server.config import ConfigError, load_config
+    from warmroute_proxy.server.secrets import SecretError, Secrets, load_secret, new_api_key
 
-    key = new_api_key()
+    if arguments.admin_of is not None:
+        try:
+            secret = load_secret(load_config(arguments.admin_of).secret_file, os.environ)
+        except (ConfigError, SecretError) as error:
+            return _failed(error)
+        print(Secrets(secret).admin_key())
+        return 0
+    key, digest = new_api_key()
     print(f"API key, shown once:\n  {key}")
-    print(f'for the [[tenant]] in the configuration:\n  key_sha256 = ["{key_sha256(key)}"]')
+    print(f'for the [[tenant]] in the configuration:\n  key_sha256 = ["{digest}"]')
     return 0
 
 

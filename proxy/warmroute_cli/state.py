@@ -2,23 +2,13 @@
 
 import contextlib
 import fcntl
-import hashlib
 import os
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
 
 from warmroute_cli.processes import FleetError
-
-
-def new_api_key() -> str:
-    """A fresh API key."""
-    return "wr-" + secrets.token_hex(16)
-
-
-def key_sha256(api_key: str) -> str:
-    """The hash of a key as the configuration keeps it."""
-    return hashlib.sha256(api_key.encode()).hexdigest()
+from warmroute_proxy.server.secrets import Secrets, load_secret, new_api_key
 
 
 @contextlib.contextmanager
@@ -46,7 +36,12 @@ def secret_file(state_dir: Path) -> Path:
 
 def api_key(state_dir: Path) -> str:
     """The tenant's key, made on first use."""
-    return kept_text(state_dir / "api_key", new_api_key())
+    return kept_text(state_dir / "api_key", new_api_key()[0])
+
+
+def admin_key(state_dir: Path) -> str:
+    """The key of the proxies' admin listeners."""
+    return Secrets(load_secret(secret_file(state_dir), os.environ)).admin_key()
 
 
 def kept_text(path: Path, fresh: str) -> str:

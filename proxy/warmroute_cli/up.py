@@ -3,6 +3,7 @@
 import time
 from argparse import Namespace
 
+from warmroute_cli import state
 from warmroute_cli.fleet import Fleet, FleetOptions
 from warmroute_cli.processes import FleetError, stopping_on_signals
 from warmroute_cli.state import locked_state
@@ -29,10 +30,11 @@ def greeting(fleet: Fleet) -> str:
     lines = ["The embedded fleet is up: a model of engines, not an engine.", ""]
     for region, proxy in fleet.proxies.items():
         lines.append(f"{region}: base_url {proxy.base_url}   admin {proxy.admin_url}")
+    lines.append(f"admin key: {state.admin_key(fleet.state_dir)}")
     first = next(iter(fleet.proxies.values()))
     lines += [
-        f"key:  {fleet.api_key}",
-        f"logs: {fleet.run_dir}",
+        f"key:       {fleet.api_key}",
+        f"logs:      {fleet.run_dir}",
         "",
         "Try:",
         f"  curl -s {first.base_url}/chat/completions -H 'authorization: Bearer {fleet.api_key}' \\",

@@ -24,7 +24,7 @@ from warmroute_proxy.server.forward import Forwards
 from warmroute_proxy.server.http1 import Listener
 from warmroute_proxy.server.ledger import Ledger, LedgerError
 from warmroute_proxy.server.metrics import Metrics
-from warmroute_proxy.server.secrets import ApiKeys, SecretError, Secrets, load_secret
+from warmroute_proxy.server.secrets import ApiKeys, SecretError, Secrets, key_sha256, load_secret
 from warmroute_proxy.server.services import Services
 from warmroute_proxy.server.upstream import Upstream, get
 
@@ -61,7 +61,7 @@ async def _run(config: Config) -> None:
     services = await _build(config)
     control_plane = await _import_control_plane(services)
     public = Listener(PublicEndpoint(services, control_plane[0]), config.limits, services.clock)
-    digest = config.proxy.admin_key_sha256 or admin_key_sha256(services.secrets)
+    digest = config.proxy.admin_key_sha256 or key_sha256(services.secrets.admin_key())
     admin = Listener(AdminEndpoint.with_key(digest, control_plane[1]), config.limits, services.clock)
     port = await public.listen(config.proxy.host, config.proxy.port)
     admin_port = await admin.listen(config.proxy.admin_host, config.proxy.admin_port)
@@ -79,18 +79,6 @@ async def _run(config: Config) -> None:
     print(json.dumps(line), flush=True)
     await stop.wait()
     await _shut_down(services, [public, admin], tasks)
-
-
-def admin_key(secrets: Secrets) -> str:
-    """The admin key where the config names none: derived from the fleet secret, so that its holder knows it."""
-    return secrets.fleet_mac("admin-key").hex()[:32]
-
-
-def admin_key_sha256(secrets: Secrets) -> str:
-    """The digest of that key."""
-    import hashlib
-
-    return hashlib.sha256(admin_key(secrets).encode()).hexdigest()
 
 
 async def _build(config: Config) -> Services:

@@ -60,7 +60,12 @@ def mac(key: bytes, *parts: str | bytes) -> bytes:
 def new_api_key() -> tuple[str, str]:
     """A new API key and the SHA-256 of it, in hex, which is all that a config holds."""
     key = "wr-" + os.urandom(16).hex()
-    return key, hashlib.sha256(key.encode()).hexdigest()
+    return key, key_sha256(key)
+
+
+def key_sha256(key: str) -> str:
+    """The digest of a key, which is how a config knows it."""
+    return hashlib.sha256(key.encode()).hexdigest()
 
 
 class Secrets:
@@ -91,6 +96,10 @@ class Secrets:
     def fleet_mac(self, purpose: str, *parts: str | bytes) -> bytes:
         """HMAC under the fleet secret itself, for what proxies say to each other; `purpose` keeps its uses apart."""
         return mac(self._secret, "fleet", purpose, *parts)
+
+    def admin_key(self) -> str:
+        """The admin key where the config names none: whoever holds the fleet secret can have it."""
+        return self.fleet_mac("admin-key").hex()[:32]
 
     def _tenant_key(self, share_group: str) -> bytes:
         found = self._tenant_keys.get(share_group)
