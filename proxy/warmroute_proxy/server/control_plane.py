@@ -3,6 +3,7 @@
 Two FastAPI applications, run behind our own connections. Neither is on the path of a token.
 """
 
+import re
 from typing import Any, Final
 
 import msgspec
@@ -12,10 +13,12 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 from warmroute_proxy.core.placement import Decision
 from warmroute_proxy.server.config import ANY, ModelConfig, TenantConfig
 from warmroute_proxy.server.errors import error_body
+from warmroute_proxy.server.forwarding import ask_peers
 from warmroute_proxy.server.metrics import Labels
 from warmroute_proxy.server.services import Services
 
 MAX_LISTED_DECISIONS: Final = 1000
+RECEIPT_ID: Final = re.compile(r"wr-[0-9a-f]{24}")
 
 
 def public_app(services: Services) -> FastAPI:
@@ -59,10 +62,15 @@ def public_app(services: Services) -> FastAPI:
 
     @app.get("/v1/usage/receipts/{receipt_id}")
     async def receipt(receipt_id: str, request: Request) -> Response:
-        """One receipt of the tenant's own; 202 while its turn is under way."""
-        found = services.ledger.receipt(request.state.tenant.name, receipt_id)
+        """One receipt of the tenant's own; 202 while its turn is under way. Turns may have been served elsewhere."""
+        tenant: TenantConfig = request.state.tenant
+        found = services.ledger.receipt(tenant.name, receipt_id)
+        if found is None and not request.state.forwarded and RECEIPT_ID.fullmatch(receipt_id):
+            elsewhere = await ask_peers(services, tenant, request.url.path)
+            if elsewhere is not None:
+                return Response(elsewhere[1], elsewhere[0], media_type="application/json")
         if found is None:
-            return _error(404, f"there is no receipt {receipt_id[:64]!r} of yours in this region", "receipt_not_found")
+            return _error(404, f"there is no receipt {receipt_id[:64]!r} of yours", "receipt_not_found")
         return _json(found, 202 if found.get("state") == "open" else 200)
 
     return app

@@ -57,7 +57,8 @@ class PublicEndpoint:
             elif request.path in OPEN_PATHS:
                 self._control_plane.handle(exchange)
             else:
-                self._control_plane.handle(exchange, {"tenant": self._tenant_of(request)})
+                tenant, claim = self._asker(request)
+                self._control_plane.handle(exchange, {"tenant": tenant, "forwarded": claim is not None})
         except Refusal as refusal:
             exchange.refuse(refusal)
 
@@ -72,14 +73,16 @@ class PublicEndpoint:
             raise Refusal(503, "the proxy is shutting down", code="draining", retry_after_s=1)
         if not services.ledger.healthy:
             raise Refusal(503, "the ledger cannot be written", code="ledger_unavailable", retry_after_s=1)
-        claim: Forward | None = None
-        if self._is_forwarded(request):
-            claim = services.forwards.check(request.headers[names.FORWARD], request.body)
-            tenant = self._vouched_for(claim)
-        else:
-            tenant = self._tenant_of(request)
+        tenant, claim = self._asker(request)
         intake = read(request, tenant, services.config, services.secrets, claim.region if claim else None)
         Turn(services, exchange, intake, claim.request_id if claim else services.engines.ids.receipt()).begin()
+
+    def _asker(self, request: Request) -> tuple[TenantConfig, Forward | None]:
+        """The tenant that asks, and the claim of the proxy that asks for it."""
+        if not self._is_forwarded(request):
+            return self._tenant_of(request), None
+        claim = self._services.forwards.check(request.headers[names.FORWARD], request.body)
+        return self._vouched_for(claim), claim
 
     def _is_forwarded(self, request: Request) -> bool:
         """A request with a key of its own is a client's: its forward header, if any, is dropped."""

@@ -12,12 +12,13 @@ from warmroute.contract import headers as names
 from warmroute.contract.identity import IDENTITY_HEADERS
 from warmroute_proxy.core.fleet import peer_id
 from warmroute_proxy.core.placement import Decision
+from warmroute_proxy.server.config import TenantConfig
 from warmroute_proxy.server.dispatch import engine_headers
 from warmroute_proxy.server.errors import error_event
 from warmroute_proxy.server.http1 import Exchange
 from warmroute_proxy.server.intake import Intake
 from warmroute_proxy.server.services import Services
-from warmroute_proxy.server.upstream import Leg
+from warmroute_proxy.server.upstream import Leg, get
 
 MAX_REFUSAL_BYTES: Final = 1_048_576
 _PASSED_BACK: Final = ("content-type", "cache-control", "retry-after", names.RECEIPT, names.HOME)
@@ -121,3 +122,14 @@ class ForwardedTurn:
     def _client_left(self) -> None:
         self._leg.close()
         self._services.router.failed(self._ticket, self._services.clock(), ())
+
+
+async def ask_peers(services: Services, tenant: TenantConfig, path: str) -> tuple[int, bytes] | None:
+    """The first found answer of the other regions to a small GET of a tenant's; None where nobody has one."""
+    limits, region = services.config.limits, services.config.proxy.region
+    for peer in services.peers.values():
+        token = services.forwards.sign(tenant.name, tenant.share_group, path, region, b"", limits.connect_timeout_s)
+        status, body = await get(peer, path, f"{names.FORWARD}: {token}\r\n")
+        if status in {200, 202}:
+            return status, body
+    return None

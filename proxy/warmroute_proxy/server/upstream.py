@@ -286,7 +286,7 @@ def collect(done: Callable[[int, bytes], None], limit_bytes: int = 4_194_304) ->
     return leg
 
 
-async def get(upstream: Upstream, path: str, timeout_s: float = 2.0) -> tuple[int, bytes]:
+async def get(upstream: Upstream, path: str, headers: str = "", timeout_s: float = 2.0) -> tuple[int, bytes]:
     """A small GET: (status, body), or (0, b"") where no answer came in time."""
     answered: asyncio.Future[tuple[int, bytes]] = asyncio.get_running_loop().create_future()
 
@@ -295,7 +295,7 @@ async def get(upstream: Upstream, path: str, timeout_s: float = 2.0) -> tuple[in
             answered.set_result((status, body))
 
     leg = collect(done)
-    upstream.send("GET", path, "", [], leg)
+    upstream.send("GET", path, headers, [], leg)
     try:
         return await asyncio.wait_for(answered, timeout_s)
     except TimeoutError:

@@ -69,6 +69,17 @@ def test_a_session_that_roams_is_served_at_home_and_booked_there_once(regions: R
     assert regions.east.rows() == []
 
 
+def test_the_receipt_of_a_forwarded_turn_is_had_where_it_was_asked(regions: Regions) -> None:
+    ask(regions.west, 1)
+    with regions.east.client() as mine, regions.east.client(tenant=1) as other:
+        headers = {"x-session-affinity": "roamer", "x-warmroute-home": "west"}
+        answer = mine.post("/v1/chat/completions", json=chat("roam", turns=2, stream=True), headers=headers)
+        path = f"/v1/usage/receipts/{answer.headers['x-warmroute-receipt']}"
+        assert mine.get(path).json()["usage"]["warmroute"]["region"] == "west"
+        assert other.get(path).status_code == 404
+        assert mine.get("/v1/usage/receipts/wr-000000000000000000000000").status_code == 404
+
+
 @pytest.mark.parametrize("hint", ["nowhere", "east west", "x" * 500])
 def test_a_hint_that_names_no_region_is_ignored_and_replaced(regions: Regions, hint: str) -> None:
     answer = ask(regions.east, 1, home=hint)
