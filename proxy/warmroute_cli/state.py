@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from warmroute_cli.processes import FleetError
-from warmroute_proxy.server.secrets import Secrets, load_secret, new_api_key
+from warmroute_proxy.server.secrets import Secrets, load_secret
 
 
 @contextlib.contextmanager
@@ -35,8 +35,8 @@ def secret_file(state_dir: Path) -> Path:
 
 
 def api_key(state_dir: Path) -> str:
-    """The tenant's key, made on first use."""
-    return kept_text(state_dir / "api_key", new_api_key()[0])
+    """The tenant's key; it follows from the secret, so that no file holds it."""
+    return Secrets(load_secret(secret_file(state_dir), os.environ)).key_for("demo")
 
 
 def admin_key(state_dir: Path) -> str:

@@ -177,3 +177,21 @@ def test_a_file_that_is_missing_or_no_toml(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot be read"):
         load_config(tmp_path / "none.toml")
     assert "is not TOML" in problems("[proxy\n", tmp_path)[0]
+
+
+def test_an_engine_without_salts_is_for_one_share_group(tmp_path: Path) -> None:
+    other = f"""
+[[tenant]]
+name = "other"
+key_sha256 = ["{hashlib.sha256(b"wr-2").hexdigest()}"]
+"""
+    shared = GOOD.replace('regions = ["east"]', "") + other
+    (problem,) = problems(shared, tmp_path)
+    assert problem.startswith('engine[2].kind: "openai" takes no cache salt')
+    assert load(shared + 'share_group = "acme"', tmp_path)
+    assert load(GOOD + other, tmp_path)  # acme stays in the east
+
+
+def test_an_engine_serves_models_that_have_a_price(tmp_path: Path) -> None:
+    (problem,) = problems(GOOD.replace('models = ["qwen3"]', 'models = ["qwen"]'), tmp_path)
+    assert problem == 'engine[2].models: "qwen" is the name of no [[model]] (did you mean "qwen3"?)'

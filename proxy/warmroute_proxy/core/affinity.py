@@ -1,29 +1,35 @@
 """Where lineages and sessions were last served.
 
-Three bounded maps. Lineage -> its last settled turn: the loss classes compare with it, and its bytes per token are the
-best guess for the next turn. Thread (a lineage without its system prompt) -> the same: a running conversation whose
-system prompt changed is a new lineage, and what it lost is its old prompt. Session -> region: the home of a session
-whose client does not send the hint back. A session with a derived key has no home here: equal prompts share such keys,
-and a home of theirs would herd.
+Three bounded maps. Lineage -> its last settled turns: the loss classes compare with one of them, and its bytes per
+token are the best guess for the next turn. There are several, because a lineage forks: two conversations that share a
+derived key, or a named session that asks two things at once. The one that a prompt continues is the longest whose last
+cut stands in the prompt's chain; where none does, a conversation under way was rewritten, and it is the newest. Thread
+(a lineage without its system prompt) -> the same: a running conversation whose system prompt changed is a new lineage,
+and what it lost is its old prompt. Session -> region: the home of a session whose client does not send the hint back.
+A session with a derived key has no home here: equal prompts share such keys, and a home of theirs would herd.
 
 Which worker of a region a lineage goes to is *not* kept here. The prefix index knows that better: an unknown lineage
 of a known session (a title request, a compaction, a sub-agent) starts from its longest predicted prefix.
 
-Limits: `MAX_ENTRIES` each; the least recently served goes first.
+Limits: `MAX_ENTRIES` each, the least recently served goes first; `MAX_FORKS` last turns a lineage, the newest.
 """
 
+from bisect import bisect_left
 from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
+from warmroute_proxy.core.fingerprint import Chain
+
 MAX_ENTRIES: Final = 20_000
+MAX_FORKS: Final = 4
 
 _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
 class Last:
-    """The last settled turn of a lineage. `None` counts were never reported."""
+    """A last settled turn of a lineage. `None` counts were never reported; `tip` is the chain's last hash."""
 
     workers: tuple[str, ...]
     region: str
@@ -33,6 +39,7 @@ class Last:
     cached_tokens: int | None
     turn: int
     salt_epoch: int
+    tip: int = 0
 
 
 class Affinity:
@@ -40,13 +47,17 @@ class Affinity:
 
     def __init__(self, max_entries: int = MAX_ENTRIES) -> None:
         self._max_entries = max_entries
-        self._last_by_lineage: OrderedDict[int, Last] = OrderedDict()
+        self._lasts_by_lineage: OrderedDict[int, tuple[Last, ...]] = OrderedDict()
         self._last_by_thread: OrderedDict[int, Last] = OrderedDict()
         self._region_by_session: OrderedDict[int, str] = OrderedDict()
 
-    def last(self, lineage: int) -> Last | None:
-        """The last settled turn of a lineage."""
-        return self._last_by_lineage.get(lineage)
+    def last(self, lineage: int, chain: Chain, turn: int) -> Last | None:
+        """The turn that this prompt continues; for one under way that continues none, the newest of its lineage."""
+        lasts = self._lasts_by_lineage.get(lineage, ())
+        continued = [last for last in lasts if _continues(chain, last)]
+        if continued:
+            return max(continued, key=lambda last: last.prompt_bytes)
+        return lasts[0] if lasts and turn > 1 else None
 
     def last_of_thread(self, thread: int) -> Last | None:
         """The last settled turn of a lineage, whatever its system prompt was."""
@@ -56,9 +67,10 @@ class Affinity:
         """The region where a session was last served."""
         return self._region_by_session.get(session)
 
-    def remember(self, lineage: int, last: Last, session: int | None, thread: int | None = None) -> None:
+    def remember(self, lineage: int, chain: Chain, last: Last, session: int | None, thread: int | None = None) -> None:
         """A turn of a lineage was served; `session` is None where it has no home of its own."""
-        _put(self._last_by_lineage, lineage, last, self._max_entries)
+        forks = [old for old in self._lasts_by_lineage.get(lineage, ()) if not _continues(chain, old)]
+        _put(self._lasts_by_lineage, lineage, (last, *forks[: MAX_FORKS - 1]), self._max_entries)
         if thread is not None:
             _put(self._last_by_thread, thread, last, self._max_entries)
         if session is not None:
@@ -67,12 +79,18 @@ class Affinity:
     @property
     def lineages(self) -> int:
         """Lineages held."""
-        return len(self._last_by_lineage)
+        return len(self._lasts_by_lineage)
 
     @property
     def sessions(self) -> int:
         """Sessions held."""
         return len(self._region_by_session)
+
+
+def _continues(chain: Chain, last: Last) -> bool:
+    """Whether a prompt begins with all of a turn's prompt: the turn's end is a cut of the chain, with the same hash."""
+    at = bisect_left(chain.ends, last.prompt_bytes)
+    return at < len(chain.ends) and chain.ends[at] == last.prompt_bytes and chain.hashes[at] == last.tip
 
 
 def _put(entries: OrderedDict[int, _T], key: int, value: _T, max_entries: int) -> None:

@@ -175,6 +175,11 @@ class WorkerLoad:
         """Tokens resident for decoding."""
         return self.resident_tokens + (self._others_resident_tokens if now_s < self._others_until_s else 0)
 
+    def has_begun_anew(self, loads: EngineLoads) -> bool:
+        """Whether a report says that the engine began anew since the last one: totals only grow otherwise."""
+        tokens = loads.prefill_uncached_tokens_total
+        return tokens is not None and self._uncached_total is not None and tokens < self._uncached_total
+
     def observe(self, loads: EngineLoads, now_s: float) -> None:
         """Take over what the engine reports: other proxies' load, and its prefill rate."""
         self._others_prefill_tokens = max(0, (loads.waiting_uncached_tokens or 0) - self.prefill_tokens)

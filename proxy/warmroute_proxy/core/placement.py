@@ -14,7 +14,8 @@ So affinity can never hurt: a warm home wins while it is idle, and a busy one lo
 recomputing the prefix is cheaper for the fleet than waiting. Nothing else ties a session to a worker.
 
 A *home* region (the client's hint, or where its session was served) is worth one network hop, and what the previous
-turn must have cached there if the index of this proxy does not know. A peer's queue is what this proxy has forwarded
+turn must have cached there if the index of this proxy does not know. The home of a derived session counts only where
+the index knows no prefix of the prompt at all. A peer's queue is what this proxy has forwarded
 and not yet seen answered; its prefill rate is taken to be like ours.
 
 Ties are broken by rendezvous hash of (session, worker), so that replicas agree without talking.
@@ -161,6 +162,8 @@ def place_by_cost(facts: Facts, choices: Choices, prompt: Prompt, home: str | No
     """The cheapest place. `choices` are usable ones, not empty; `home` is a region or None."""
     decode, decode_s = _best_decode(facts, choices.decodes, now_s)
     rows = _local_rows(facts, choices.holders, prompt, decode, decode_s, now_s)
+    if facts.derived and any(prompt.match.bytes_by_slot.values()):
+        home = None  # equal prompts share a derived key: it counts only where no prefix is known at all
     if choices.peers:
         rates = [place.load.prefill_s_per_token for place in choices.holders or choices.peers]
         rows += _peer_rows(facts, choices.peers, prompt, home, sum(rates) / len(rates), now_s)

@@ -185,9 +185,12 @@ class Router:
             cached_tokens=cached_tokens,
             turn=facts.turn,
             salt_epoch=facts.salt_epoch,
+            tip=facts.chain.hashes[-1],
         )
         # Equal prompts share a derived key, so a home of such a session would herd.
-        self._affinity.remember(facts.lineage, last, None if facts.derived else facts.session, facts.thread)
+        self._affinity.remember(
+            facts.lineage, facts.chain, last, None if facts.derived else facts.session, facts.thread
+        )
         return self._score(decision.predicted_cached_tokens, cached_tokens)
 
     def failed(self, ticket: Ticket, now_s: float, at_fault: Collection[str]) -> None:
@@ -205,7 +208,7 @@ class Router:
 
         Only a conversation under way (turn 2 or later) can have been cut off: titles and compactions begin at turn 1.
         """
-        last = self._affinity.last(facts.lineage)
+        last = self._affinity.last(facts.lineage, facts.chain, facts.turn)
         if last is None and facts.thread is not None and facts.turn > 1:
             return self._affinity.last_of_thread(facts.thread)
         return last
@@ -249,6 +252,8 @@ class Router:
         """What the engine says of itself at `/v1/loads`."""
         place = self._places.get(worker_id)
         if place is not None:
+            if place.load.has_begun_anew(loads):
+                self.worker_restarted(worker_id)
             place.load.observe(loads, now_s)
             level_rates([other.load for other in self._places.values() if _holds(other)])
 
@@ -305,7 +310,7 @@ class Router:
     def _prompt(self, facts: Facts, mask: int) -> Prompt:
         """The prompt in tokens: by the ratio of its own lineage's last turn, else by what the model has shown."""
         ratio = self._bytes_per_token.of(facts.model)
-        last = self._affinity.last(facts.lineage)
+        last = self._affinity.last(facts.lineage, facts.chain, facts.turn)
         if last is not None and last.prompt_tokens:
             ratio = bounded_bytes_per_token(last.prompt_bytes / last.prompt_tokens)
         return Prompt(estimate_tokens(facts.chain.total_bytes, ratio), ratio, self._index.walk(facts.chain, mask))
@@ -315,10 +320,11 @@ class Router:
         regions = [place.region for place in usable.peers]
         if facts.home_hint is not None and (facts.home_hint in regions or facts.home_hint == self._region):
             return facts.home_hint
-        if facts.session is None:
-            return None
-        home = self._affinity.home(facts.session)
-        return home if home in regions else None
+        for session in (facts.session, facts.parent):  # a sub-agent begins where its parent lives
+            home = self._affinity.home(session) if session is not None else None
+            if home is not None:
+                return home if home in regions else None
+        return None
 
     def _has_kept(self, ticket: Ticket) -> bool:
         """Whether the ticket's holder is still there, with the cache that it had at dispatch."""

@@ -8,6 +8,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
+from urllib.parse import unquote
 
 from warmroute_proxy.server.errors import Refusal
 from warmroute_proxy.server.http1 import Exchange
@@ -72,7 +73,7 @@ class Bridge:
             "http_version": request.version,
             "method": request.method,
             "scheme": "http",
-            "path": request.path,
+            "path": unquote(request.path),
             "raw_path": request.path.encode(),
             "query_string": request.query,
             "root_path": "",

@@ -22,11 +22,13 @@ from warmroute_proxy.server.body import Body
 from warmroute_proxy.server.dispatch import EngineBodies
 from warmroute_proxy.server.engines import Engines
 from warmroute_proxy.server.errors import Refusal, refusal_from_engine, status_of_engine_error
-from warmroute_proxy.server.sse import Scanner
+from warmroute_proxy.server.sse import Scanner, was_aborted
 from warmroute_proxy.server.upstream import Leg
 
 PARTNER_NEWS_S: Final = 0.1
 TRAILER_S: Final = 2.0  # after an error or `[DONE]`, how long an engine may take to end its answer
+ABORTED: Final = "the engine aborted the request"  # its queue was full, a transfer failed, or an operator said so
+MAX_HELD_BYTES: Final = 1_048_576  # before the first content: roles and comments
 MAX_PREFILL_ANSWER_BYTES: Final = 4_194_304
 
 
@@ -45,6 +47,7 @@ class Owner(Protocol):
     def prefilled(self) -> None: ...
     def finished(self) -> None: ...
     def failed(self, failure: Failure) -> None: ...
+    def crashed(self) -> None: ...
 
 
 class Attempt:
@@ -74,6 +77,7 @@ class Attempt:
         assert answering is not None
         self._answering: Worker = answering
         self._main = Leg(self._main_head, self._main_body, self._main_end, self._main_failed)
+        self._main.on_crash = owner.crashed
         self._prefill: Leg | None = None
         self._status = 0
         self._streaming = False
@@ -85,6 +89,7 @@ class Attempt:
         self._prefill_size = 0
         self._prefill_done = decision.prefill is None
         self._pending: Failure | None = None
+        self._told_to_stop = False
 
     # -- what the owner asks
 
@@ -105,6 +110,7 @@ class Attempt:
         decode_rank = self._answering.dp_rank if engine.dp_size > 1 else None
         prefill_rank = prefill.dp_rank if source.dp_size > 1 else None
         self._prefill = Leg(self._prefill_head, self._prefill_body, self._prefill_end, self._prefill_failed)
+        self._prefill.on_crash = self._owner.crashed
         source.upstream.send(
             "POST", path, headers, bodies.prefill(self.rid, salt, prefill_rank, bootstrap), self._prefill
         )
@@ -142,7 +148,11 @@ class Attempt:
         return usage if isinstance(usage, dict) else None
 
     def abort(self) -> None:
-        """Tell every engine that takes part to stop working for this attempt."""
+        """Tell every engine that takes part to stop working for this attempt. What was not sent yet never is."""
+        self._told_to_stop = True
+        for leg in (self._main, self._prefill):
+            if leg is not None and not leg.sent:
+                leg.close()
         for worker in self.decision.workers:
             self._engines.of(worker).abort(self.rid)
 
@@ -187,7 +197,7 @@ class Attempt:
         except ValueError as error:
             self._fail(502, f"the engine's stream is broken: {error}", self._answering, retryable=False)
             return
-        if scanner.started and scanner.error is None:
+        if scanner.started:
             if self._held:
                 out = b"".join(self._held) + out
                 self._held.clear()
@@ -195,6 +205,10 @@ class Attempt:
                 self._owner.content(out)
         elif out:
             self._held.append(out)
+            self._size += len(out)
+            if self._size > MAX_HELD_BYTES:
+                self._fail(502, "the engine's stream has no content", self._answering, retryable=True)
+                return
         if scanner.done:
             self._stream_done()
         elif scanner.error is not None:
@@ -203,6 +217,8 @@ class Attempt:
     def _stream_done(self) -> None:
         if self.scanner.error is not None:
             self._fail_by_event()
+        elif self.scanner.aborted and not self._told_to_stop:
+            self._fail(503, ABORTED, self._answering, retryable=True)
         elif not self.ended:
             if self._held:
                 self._owner.content(b"".join(self._held))  # an answer without content is still an answer
@@ -211,14 +227,22 @@ class Attempt:
             self._owner.finished()
 
     def _main_end(self) -> None:
+        if self._streaming:
+            self._stream_end()
+        elif not self.ended:
+            self._whole_end()
+
+    def _stream_end(self) -> None:
+        if not self.ended:
+            self._take_events(b"\n\n")  # a last event may lack its blank line
         if self.ended:
             return
-        if self._streaming:
-            if self.scanner.error is not None:
-                self._fail_by_event()
-            else:
-                self._fail(502, "the engine ended its stream early", self._answering, retryable=True)
-            return
+        if self.scanner.error is not None:
+            self._fail_by_event()
+        else:
+            self._fail(502, "the engine ended its stream early", self._answering, retryable=True)
+
+    def _whole_end(self) -> None:
         data = b"".join(self._parts)
         if self._status != 200:
             refusal = refusal_from_engine(self._status, data)
@@ -229,11 +253,16 @@ class Attempt:
         except Refusal:
             self._fail(502, "the engine's answer is not a JSON object", self._answering, retryable=True)
             return
+        if not self._told_to_stop and was_aborted(data):
+            self._fail(503, ABORTED, self._answering, retryable=True)
+            return
         self.ended = True
+        self._close_later()
         self._owner.finished()
 
     def _main_failed(self, reason: str) -> None:
-        self._fail(502, reason, self._answering, retryable=True)
+        refusal = Refusal(502, reason, code="engine_error")
+        self._fail_by(Failure(refusal, self._ranks_of(self._answering), True))
 
     def _fail_by_event(self) -> None:
         error = self.scanner.error or {}
@@ -268,7 +297,9 @@ class Attempt:
         self._prefill_done = True
         worker = self.decision.prefill
         if not self.ended and not self.started and worker is not None:
-            self._conclude(Failure(Refusal(502, f"prefill: {reason}", code="engine_error"), (worker.id,), True))
+            self._conclude(
+                Failure(Refusal(502, f"prefill: {reason}", code="engine_error"), self._ranks_of(worker), True)
+            )
 
     # -- the end
 
@@ -276,14 +307,20 @@ class Attempt:
         self._fail_with(Refusal(status, message, code="engine_error"), worker, retryable=retryable)
 
     def _fail_with(self, refusal: Refusal, worker: Worker | None, *, retryable: bool) -> None:
+        self._fail_by(Failure(refusal, (worker.id,) if worker else (), retryable))
+
+    def _fail_by(self, failure: Failure) -> None:
         if self.ended or self._pending is not None:
             return
-        failure = Failure(refusal, (worker.id,) if worker else (), retryable)
         if self._prefill_done or not failure.at_fault:
             self._conclude(failure)
             return
         self._pending = failure
         asyncio.get_running_loop().call_later(PARTNER_NEWS_S, self._no_news)
+
+    def _ranks_of(self, worker: Worker) -> tuple[str, ...]:
+        """All workers of an engine: a connection that breaks says nothing about one rank alone."""
+        return tuple(other.id for other in self._engines.of(worker).workers())
 
     def _no_news(self) -> None:
         if self._pending is not None:
@@ -294,17 +331,22 @@ class Attempt:
             self.ended = True
             self._owner.failed(failure)
 
+    @property
+    def waits_for(self) -> Worker:
+        """The worker whose turn it is to say something."""
+        return self._answering if self._prefill_done or self.decision.prefill is None else self.decision.prefill
+
     def _close_later(self) -> None:
-        """An engine that does not end its answer soon after its last event does not keep a connection."""
-        if not self._main.done:
+        """An engine that does not end its answer soon after the turn has ended does not keep a connection."""
+        if not self._main.done or (self._prefill is not None and not self._prefill.done):
             asyncio.get_running_loop().call_later(TRAILER_S, self._trailer_over)
 
     def _trailer_over(self) -> None:
-        if self._main.done:
-            return
-        if self.scanner.error is not None:
+        if not self._main.done and self.scanner.error is not None:
             self._fail_by_event()
         self._main.close()
+        if self._prefill is not None:
+            self._prefill.close()
 
 
 def _object(raw: msgspec.Raw | bytes | None) -> dict[str, Any] | None:
@@ -312,6 +354,6 @@ def _object(raw: msgspec.Raw | bytes | None) -> dict[str, Any] | None:
         return None
     try:
         found = msgspec.json.decode(raw)
-    except (msgspec.DecodeError, RecursionError):
+    except (msgspec.DecodeError, ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None

@@ -73,6 +73,8 @@ def _walk(raw: bytes, members: dict[str, msgspec.Raw]) -> tuple[dict[str, Span],
         at = _skip(raw, at)
         if raw[at] == 0x2C:  # ,
             at = _skip(raw, at + 1)
+        elif raw[at] != 0x7D:
+            raise Refusal(400, f"duplicate field {name!r} in the request body", code="duplicate_field", param=name)
     return spans, at
 
 

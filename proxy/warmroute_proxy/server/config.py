@@ -178,6 +178,8 @@ def parse_config(document: dict[str, Any], folder: Path, source: str) -> Config:
     model_by_name = _model_names(models, problems)
     _check_regions(proxy, regions, problems)
     _check_engines(engines, regions, problems)
+    _check_engine_models(engines, models, problems)
+    _check_unsalted(engines, tenants, problems)
     _check_tenants(tenants, regions, model_by_name, problems)
     if problems:
         raise ConfigError(source, problems)
@@ -351,6 +353,36 @@ def _check_engines(engines: tuple[EngineConfig, ...], regions: tuple[RegionConfi
                 problems.append(
                     f"engine: region {shown(region)} has {role} engines but none with role {shown(partner)}"
                 )
+
+
+def _check_engine_models(
+    engines: tuple[EngineConfig, ...], models: tuple[ModelConfig, ...], problems: list[str]
+) -> None:
+    names = [model.name for model in models]
+    for at, engine in enumerate(engines):
+        problems += [
+            f"engine[{at}].models: {shown(model)} is the name of no [[model]]{nearest(model, names)}"
+            for model in sorted(engine.models - {ANY, *names})
+        ]
+
+
+def _check_unsalted(engines: tuple[EngineConfig, ...], tenants: tuple[TenantConfig, ...], problems: list[str]) -> None:
+    """A server that takes no salt has one cache for all: who shares it must have agreed to, by a share group."""
+    for at, engine in enumerate(engines):
+        if engine.kind != "openai":
+            continue
+        groups = {
+            tenant.share_group
+            for tenant in tenants
+            if {ANY, engine.region} & tenant.regions
+            and (ANY in engine.models | tenant.models or engine.models & tenant.models)
+        }
+        if len(groups) > 1:
+            problems.append(
+                f'engine[{at}].kind: "openai" takes no cache salt, so its cache would be shared by the tenants of'
+                f" {', '.join(sorted(groups))}; put them in one share_group, or keep all but one from it by"
+                " models or regions"
+            )
 
 
 def _check_tenants(

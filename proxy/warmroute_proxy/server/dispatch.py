@@ -62,12 +62,21 @@ class EngineBodies:
     """Builds the bodies of one turn's attempts."""
 
     def __init__(
-        self, body: Body, *, stream: bool, model: str | None, stream_options: Mapping[str, Any], sglang: bool
+        self,
+        body: Body,
+        *,
+        stream: bool,
+        model: str | None,
+        metadata: Mapping[str, Any] | None,
+        stream_options: Mapping[str, Any],
+        sglang: bool,
     ) -> None:
-        """`model`: the name to send where the client used an alias; `sglang`: the engine takes SGLang's own fields."""
+        """`model`: the name to send where the client used an alias; `metadata`: what to send instead of the client's;
+        `sglang`: the engine takes SGLang's own fields.
+        """
         self._body = body
         self._stream = stream
-        self._model = model
+        self._instead = {name: value for name, value in (("model", model), ("metadata", metadata)) if value is not None}
         self._sglang = sglang
         self._stream_options = {**stream_options, "include_usage": True}
 
@@ -97,7 +106,5 @@ class EngineBodies:
         return {"rid": rid, "cache_salt": salt, "return_cached_tokens_details": True} if self._sglang else {}
 
     def _rewritten(self, drop: set[str], add: dict[str, Any]) -> list[bytes | memoryview]:
-        if self._model is not None:
-            drop.add("model")
-            add["model"] = self._model
-        return self._body.rewritten(drop, msgspec.json.encode(add)[1:-1])
+        add |= self._instead
+        return self._body.rewritten(drop | self._instead.keys(), msgspec.json.encode(add)[1:-1])

@@ -4,6 +4,7 @@ Keys are checked by the head alone, before a body is read. Routes that exist on 
 `/abort_request`, `/flush_cache`, ...) do not exist here.
 """
 
+import logging
 from collections.abc import Callable
 from typing import Final
 
@@ -17,6 +18,8 @@ from warmroute_proxy.server.intake import ROUTES, read
 from warmroute_proxy.server.relay import Turn
 from warmroute_proxy.server.secrets import admin_key_matches
 from warmroute_proxy.server.services import Services
+
+log = logging.getLogger(__name__)
 
 OPEN_PATHS: Final = frozenset({"/health", "/ready"})
 _NAMED_PATHS: Final = ROUTES | OPEN_PATHS | {"/v1/models", "/v1/usage"}  # label values; all other paths are "other"
@@ -46,7 +49,9 @@ class PublicEndpoint:
             raise Refusal(404, f"there is no route {request.path[:200]!r}", code="not_found")
         if request.path in ROUTES and request.method != "POST":
             raise Refusal(405, f"{request.path} takes POST, not {request.method}", code="method_not_allowed")
-        if not self._is_forwarded(request):
+        if self._is_forwarded(request):
+            self._services.forwards.check_head(request.headers[names.FORWARD])
+        else:
             self._tenant_of(request)
 
     def handle(self, request: Request, exchange: Exchange) -> None:
@@ -61,6 +66,9 @@ class PublicEndpoint:
                 self._control_plane.handle(exchange, {"tenant": tenant, "forwarded": claim is not None})
         except Refusal as refusal:
             exchange.refuse(refusal)
+        except Exception as error:  # the last net: whatever goes wrong here, the client gets an answer
+            log.error("answering %s failed: %s", request.path[:100], type(error).__name__)
+            exchange.fail()
 
     def on_status(self, request: Request, status: int) -> None:
         """Count an answer."""

@@ -21,6 +21,7 @@ from warmroute_proxy.server.upstream import Upstream, collect, get
 
 log = logging.getLogger(__name__)
 
+ABORT_TIMEOUT_S: Final = 5.0
 MAX_DP_RANKS: Final = 64
 DEFAULT_PAGE_TOKENS: Final = 64
 
@@ -53,6 +54,7 @@ class Engine:
             body = msgspec.json.encode({"rid": rid})
             leg = collect(lambda _status, _body: None)
             self.upstream.send("POST", "/abort_request", "content-type: application/json\r\n", [body], leg)
+            asyncio.get_running_loop().call_later(ABORT_TIMEOUT_S, leg.close)
 
 
 class Engines:
@@ -87,7 +89,14 @@ class Engines:
 
     async def probe(self, router: Router) -> None:
         """One round of probes."""
-        await asyncio.gather(*(self._probe(engine, router) for engine in self.by_id.values()))
+        await asyncio.gather(*(self._probe_safely(engine, router) for engine in self.by_id.values()))
+
+    async def _probe_safely(self, engine: Engine, router: Router) -> None:
+        """What one engine answers must not end the probes of the others."""
+        try:
+            await self._probe(engine, router)
+        except Exception as error:
+            log.error("probing engine %s failed: %s", engine.config.id, type(error).__name__)
 
     async def _probe(self, engine: Engine, router: Router) -> None:
         if engine.config.kind == "openai":
@@ -166,6 +175,6 @@ def _int(row: dict[str, Any], name: str) -> int | None:
 def _object(body: bytes) -> dict[str, Any] | None:
     try:
         found = msgspec.json.decode(body)
-    except (msgspec.DecodeError, RecursionError):
+    except (msgspec.DecodeError, ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None

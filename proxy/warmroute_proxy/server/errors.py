@@ -80,6 +80,8 @@ def refusal_from_engine(status: int, body: bytes) -> Refusal:
     found = _engine_error(body)
     message = str(found.get("message") or f"the engine answered {status}")
     param = found.get("param") if isinstance(found.get("param"), str) else None
+    if status < 400:
+        return Refusal(502, f"the engine answered {status}", code="engine_error")
     if status in {401, 403}:
         return Refusal(502, "the engine refused the proxy's credentials", code="engine_error")
     if status == 400 and any(phrase in message for phrase in _CONTEXT_PHRASES):
@@ -101,7 +103,7 @@ def status_of_engine_error(error: Mapping[str, Any]) -> int:
 def _engine_error(body: bytes) -> Mapping[str, Any]:
     try:
         found = msgspec.json.decode(body)
-    except (msgspec.DecodeError, RecursionError):
+    except (msgspec.DecodeError, ValueError, RecursionError):
         return {}
     if isinstance(found, dict):
         inner = found.get("error")

@@ -112,16 +112,24 @@ class Fold:
         self._folder = folder
         try:
             self._db = connect(database)
-            version = self._db.execute("PRAGMA user_version").fetchone()[0]
-            if version == 0:
-                self._db.executescript(f"BEGIN; {_SCHEMA} COMMIT;")
-            elif version != SCHEMA_VERSION:
-                raise LedgerError(f"{database} has schema version {version}, this proxy needs {SCHEMA_VERSION}")
-            self._sequence, self._offset, self._skipped = self._db.execute(
-                "SELECT sequence, offset, skipped FROM fold"
-            ).fetchone()
         except sqlite3.Error as error:
             raise LedgerError(f"cannot use {database}: {error}") from None
+        try:
+            self._load(database)
+        except BaseException as error:
+            self._db.close()
+            if isinstance(error, sqlite3.Error):
+                raise LedgerError(f"cannot use {database}: {error}") from None
+            raise
+
+    def _load(self, database: Path) -> None:
+        version = self._db.execute("PRAGMA user_version").fetchone()[0]
+        if version == 0:
+            self._db.executescript(f"BEGIN; {_SCHEMA} COMMIT;")
+        elif version != SCHEMA_VERSION:
+            raise LedgerError(f"{database} has schema version {version}, this proxy needs {SCHEMA_VERSION}")
+        row = self._db.execute("SELECT sequence, offset, skipped FROM fold").fetchone()
+        self._sequence, self._offset, self._skipped = row
 
     def step(self) -> Folded | None:
         """Folds some records, or begins the next file; None when there is nothing to do now."""

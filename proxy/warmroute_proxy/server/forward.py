@@ -60,12 +60,11 @@ class Forwards:
         payload = base64.urlsafe_b64encode(msgspec.json.encode(claim))
         return f"{payload.decode()}.{self._mac(payload)}"
 
-    def check(self, token: str, body: bytes) -> Forward:
-        """The claim, or a `Refusal`: forged, stale, replayed, or about another body."""
+    def check_head(self, token: str) -> Forward:
+        """The claim of a token that is signed, fresh and in time, before the body has come; or a `Refusal`."""
         payload, _, mac = token.partition(".")
-        if not hmac.compare_digest(
-            self._mac(payload.encode("latin-1", "replace")).encode(), mac.encode("latin-1", "replace")
-        ):
+        expected = self._mac(payload.encode("latin-1", "replace")).encode()
+        if not hmac.compare_digest(expected, mac.encode("latin-1", "replace")):
             raise Refusal(401, "the forward token is not signed by this fleet", code="invalid_forward")
         try:
             claim = msgspec.json.decode(base64.urlsafe_b64decode(payload), type=Forward)
@@ -73,12 +72,18 @@ class Forwards:
             raise Refusal(401, "the forward token is malformed", code="invalid_forward") from None
         now = self._clock()
         if not -VALID_S <= now - claim.issued_s <= VALID_S:
-            raise Refusal(
-                401, "the forward token is older than 30 s: are the proxies' clocks in step?", code="invalid_forward"
-            )
+            problem = "the forward token is not of these 30 s: are the proxies' clocks in step?"
+            raise Refusal(401, problem, code="invalid_forward")
+        if now > claim.deadline_s:
+            raise Refusal(504, "the forwarded request is past its deadline", code="deadline_exceeded")
+        return claim
+
+    def check(self, token: str, body: bytes) -> Forward:
+        """The claim, spent; or a `Refusal`: forged, stale, replayed, or about another body."""
+        claim = self.check_head(token)
         if claim.body_sha256 != hashlib.sha256(body).hexdigest():
             raise Refusal(401, "the forward token is for another body", code="invalid_forward")
-        self._spend(claim.nonce, now)
+        self._spend(claim.nonce, self._clock())
         return claim
 
     def _spend(self, nonce: str, now: float) -> None:

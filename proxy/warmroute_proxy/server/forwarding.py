@@ -1,8 +1,9 @@
 """A turn whose session lives in another region: its request goes there once, and the answer is relayed as it comes.
 
-The home opens and settles the ledger entry; this side writes none and changes nothing. If the home cannot be reached,
-or says before its first byte that it cannot serve, the turn is served here. A client that leaves is passed on by
-closing the connection, which the home notices at once.
+The home opens and settles the ledger entry; this side writes none and changes nothing. The turn is served here, under a
+new receipt id, if the home cannot be reached, stops answering its probes before its first byte, does not trust our
+word, or says that it cannot serve. Should it have begun after all, it sees us leave before its first byte was delivered
+and charges nothing. A client that leaves is passed on by closing the connection, which the home notices at once.
 """
 
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from warmroute_proxy.core.fleet import peer_id
 from warmroute_proxy.core.placement import Decision
 from warmroute_proxy.server.config import TenantConfig
 from warmroute_proxy.server.dispatch import engine_headers
-from warmroute_proxy.server.errors import error_event
+from warmroute_proxy.server.errors import Refusal, error_event
 from warmroute_proxy.server.http1 import Exchange
 from warmroute_proxy.server.intake import Intake
 from warmroute_proxy.server.services import Services
@@ -44,7 +45,10 @@ class ForwardedTurn:
         self._decision = decision
         self._serve_here = serve_here
         self._leg = Leg(self._head, self._body, self._end, self._failed)
+        self._leg.on_crash = self._crashed
         self._ticket = services.router.dispatched(intake.facts, decision, services.clock())
+        self._ended = False
+        self._heard_s = services.clock()
         self._status = 0
         self._headers: list[tuple[str, str]] = []
         self._is_stream = False
@@ -72,33 +76,58 @@ class ForwardedTurn:
         )
         block = f"{engine_headers(request.headers)}{identity}{names.FORWARD}: {token}\r\n"
         services.metrics.add("warmroute_forwards_total")
+        services.live.add(self)
         services.peers[self._decision.region].send("POST", request.path, block, [request.body], self._leg)
 
+    def sweep(self, now_s: float) -> None:
+        """Give up on a home that no longer answers, or says nothing for too long."""
+        limits = self._services.config.limits
+        if not self._leg.head_seen and self._decision.region in self._services.peers_down:
+            self._give_up("it stopped answering")
+        elif now_s - self._heard_s > (
+            limits.idle_timeout_s if self._exchange.started else limits.first_token_timeout_s
+        ):
+            self._give_up("it said nothing for too long")
+
+    def shut_down(self) -> None:
+        """The proxy is going: what has not begun cannot be served here any more either."""
+        self._leg.close()
+        if self._finish():
+            self._services.router.failed(self._ticket, self._services.clock(), ())
+            refusal = Refusal(503, "the proxy is shutting down", code="draining", retry_after_s=1)
+            if self._exchange.started:
+                self._exchange.abort(error_event(refusal.status, refusal.message, refusal.code))
+            else:
+                self._exchange.refuse(refusal)
+
     def _head(self, status: int, headers: dict[str, str]) -> None:
+        self._heard_s = self._services.clock()
         self._status = status
         self._headers = [(name, headers[name]) for name in _PASSED_BACK if name in headers]
         self._is_stream = headers.get("content-type", "").startswith("text/event-stream")
         if self._is_stream:
-            self._services.router.first_token(self._ticket, self._services.clock())
+            self._services.router.first_token(self._ticket, self._heard_s)
             self._exchange.start(status, self._headers)
 
     def _body(self, data: bytes) -> None:
+        self._heard_s = self._services.clock()
         if self._is_stream:
             self._said_why = b'"error":' in data
             self._exchange.write(data)
             return
         self._held_bytes += len(data)
         if self._held_bytes > self._services.config.limits.response_bytes:
-            self._leg.close()
-            self._failed("the answer is too large")
+            self._give_up("its answer is too large")
             return
         self._held.append(data)
 
     def _end(self) -> None:
         services = self._services
         dispatched_there = any(name == names.RECEIPT for name, _ in self._headers)
-        if self._status >= 500 and not dispatched_there and not self._exchange.started:
+        if self._status >= 400 and not dispatched_there and not self._exchange.started:
             self._failed(f"it answered {self._status}")
+            return
+        if not self._finish():
             return
         if self._status < 400:
             services.router.settled(self._ticket, self._intake.facts, services.clock(), None, None, None)
@@ -109,8 +138,14 @@ class ForwardedTurn:
         else:
             self._exchange.respond(self._status, self._headers, b"".join(self._held))
 
+    def _give_up(self, reason: str) -> None:
+        self._leg.close()
+        self._failed(reason)
+
     def _failed(self, reason: str) -> None:
         services, peer = self._services, peer_id(self._decision.region)
+        if not self._finish():
+            return
         services.router.failed(self._ticket, services.clock(), (peer,))
         if not self._exchange.started:
             services.metrics.add("warmroute_forward_failures_total")
@@ -121,7 +156,19 @@ class ForwardedTurn:
 
     def _client_left(self) -> None:
         self._leg.close()
-        self._services.router.failed(self._ticket, self._services.clock(), ())
+        if self._finish():
+            self._services.router.failed(self._ticket, self._services.clock(), ())
+
+    def _crashed(self) -> None:
+        if self._finish():
+            self._services.router.failed(self._ticket, self._services.clock(), ())
+        self._exchange.fail()
+
+    def _finish(self) -> bool:
+        """Whether this is the end; it comes once."""
+        first, self._ended = not self._ended, True
+        self._services.live.discard(self)
+        return first
 
 
 async def ask_peers(services: Services, tenant: TenantConfig, path: str) -> tuple[int, bytes] | None:

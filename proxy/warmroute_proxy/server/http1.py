@@ -115,6 +115,13 @@ class Exchange:
             headers.append(("www-authenticate", "Bearer"))
         self.respond(refusal.status, headers, refusal.body())
 
+    def fail(self) -> None:
+        """Something is wrong with us: say so if that is still possible, else break off."""
+        if self.started:
+            self.abort()
+        else:
+            self.refuse(Refusal(500, "internal error", code="internal_error"))
+
     def start(self, status: int, headers: Iterable[tuple[str, str]]) -> None:
         """The head of a streamed answer."""
         self.started = True
@@ -221,6 +228,7 @@ class Connection(asyncio.Protocol):
         self._offered: Request | None = None  # its head offered an upgrade, and its body comes next
         self._starting = False
         self._paused = False
+        self._unsent = 0  # bytes in the transport's buffer when it was last looked at
         self.deadline_s = listener.clock() + self._limits.head_timeout_s
 
     # -- asyncio's side
@@ -249,15 +257,22 @@ class Connection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self._paused = True
+        self._unsent = self._transport.get_write_buffer_size() if self._transport is not None else 0
         self.deadline_s = self.listener.clock() + STALLED_WRITE_S
         if self._active is not None and self._active.on_pause is not None:
             self._active.on_pause(True)
 
     def resume_writing(self) -> None:
         self._paused = False
-        self.deadline_s = float("inf")
-        if self._active is not None and self._active.on_pause is not None:
-            self._active.on_pause(False)
+        if not self._reading:
+            self.deadline_s = self.listener.clock() + LINGER_S
+        elif self._active is None:
+            self.deadline_s = self.listener.clock() + self._limits.keepalive_s
+            self._start_next()
+        else:
+            self.deadline_s = float("inf")
+            if self._active.on_pause is not None:
+                self._active.on_pause(False)
 
     def data_received(self, data: bytes) -> None:
         if not self._reading:
@@ -277,17 +292,18 @@ class Connection(asyncio.Protocol):
                 self._stop_reading(_too_large(self._limits))
 
     def _feed(self, data: bytes) -> None:
-        try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade as upgrade:
-            # Some clients (Java's) offer an upgrade to HTTP/2 with every request: it is declined by ignoring it. The
-            # parser takes such a head for a whole message, so a body that follows is read by a parser of its own.
-            rest = data[int(upgrade.args[0]) :]
-            self._parser = httptools.HttpRequestParser(self)
-            if self._offered is not None:
-                self._parser.feed_data(_bare_head(self._offered))
-            if rest and self._reading:
-                self._feed(rest)
+        while data and self._reading:
+            try:
+                self._parser.feed_data(data)
+            except httptools.HttpParserUpgrade as upgrade:
+                # Some clients (Java's) offer an upgrade to HTTP/2 with every request: it is declined by ignoring it.
+                # The parser takes such a head for a whole message, so a body that follows gets a parser of its own.
+                data = data[int(upgrade.args[0]) :]
+                self._parser = httptools.HttpRequestParser(self)
+                if self._offered is not None:
+                    self._parser.feed_data(_bare_head(self._offered))
+            else:
+                return
 
     # -- the parser's side
 
@@ -415,7 +431,8 @@ class Connection(asyncio.Protocol):
             return
         self._starting = True
         try:
-            while self._waiting and self._active is None and self._transport is not None:
+            # Not while the client does not read what it already has: the answer would pile up here.
+            while self._waiting and self._active is None and self._transport is not None and not self._paused:
                 request = self._waiting.popleft()
                 exchange = self._active = Exchange(self, request)
                 self.deadline_s = float("inf")
@@ -466,26 +483,30 @@ class Connection(asyncio.Protocol):
             self._transport.write(data)
 
     def close_after_flush(self) -> None:
-        """Say that nothing follows, then read and drop for a moment so that the client gets to see the answer."""
+        """Nothing follows: close once all is sent. A client that may still be sending is read and dropped for a moment,
+        because a reset would take the answer from it.
+        """
         self._reading = False
         self._waiting.clear()
-        if self._transport is None:
+        transport = self._transport
+        if transport is None:
             return
         if self._active is not None and self._active.ended:
             self._active = None
-        if self._request is None and not self._paused and self._refusal is None:
-            self._transport.close()
+        self._unsent = transport.get_write_buffer_size()
+        self.deadline_s = self.listener.clock() + (STALLED_WRITE_S if self._paused else LINGER_S)
+        if self._request is None and self._refusal is None:
+            transport.close()  # sends what is buffered first
             return
-        self.deadline_s = self.listener.clock() + LINGER_S
         try:
-            self._transport.write_eof()
+            transport.write_eof()
         except (OSError, RuntimeError):
-            self._transport.close()
+            transport.close()
 
     def close_when_idle(self) -> None:
         """Shutdown: close now if nothing is being answered, else after it."""
         if self._active is None and not self._waiting:
-            self.cut()
+            self.close_after_flush()
         elif self._active is not None:
             self._active.request.keep_alive = False
 
@@ -496,7 +517,11 @@ class Connection(asyncio.Protocol):
 
     def expired(self) -> None:
         """The sweep found this connection past its deadline."""
-        if self._reading and self._request is not None and self._active is None:
+        unsent = self._transport.get_write_buffer_size() if self._transport is not None else 0
+        if 0 < unsent < self._unsent:  # a slow reader, but a reader
+            self._unsent = unsent
+            self.deadline_s = self.listener.clock() + STALLED_WRITE_S
+        elif self._reading and self._request is not None and self._active is None:
             self._stop_reading(Refusal(408, "the request did not arrive in time", code="request_timeout"))
         else:
             self.cut()

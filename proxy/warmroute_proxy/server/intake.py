@@ -20,7 +20,7 @@ from warmroute.contract.identity import (
     lineage_parts,
     session_of,
 )
-from warmroute.contract.steering import REFUSED_FIELDS
+from warmroute.contract.steering import REFUSED_FIELD_PREFIX, REFUSED_FIELDS
 from warmroute_proxy.core.facts import Facts
 from warmroute_proxy.core.fingerprint import Fingerprint, MalformedPrompt, fingerprint_chat, fingerprint_text
 from warmroute_proxy.server.body import Body
@@ -39,6 +39,23 @@ MAX_EXPECTED_OUTPUT_TOKENS: Final = 1024  # a maximum says little about the answ
 
 T = TypeVar("T")
 
+_FIELD_TYPES: Final[dict[str, Any]] = {
+    "temperature": float,
+    "top_p": float,
+    "frequency_penalty": float,
+    "presence_penalty": float,
+    "seed": int,
+    "stop": str | list[str],
+    "user": str,
+    "logit_bias": dict[str, float],
+    "response_format": dict[str, msgspec.Raw],
+    "parallel_tool_calls": bool,
+    "prompt_cache_key": str,
+    "promptCacheKey": str,
+    "session_id": str,
+}
+"""Types of what the OpenAI API defines and the proxy does not read otherwise; null is absent."""
+
 
 @dataclass(slots=True)
 class Intake:
@@ -54,6 +71,8 @@ class Intake:
     stream_options: Mapping[str, Any]
     keep_sglext: bool
     choices: int
+    metadata: dict[str, Any] | None
+    """What goes to the engine instead of the client's `metadata`, where that names a session."""
     salt: str
     session: str | None
     facts: Facts
@@ -65,7 +84,7 @@ def read(
 ) -> Intake:
     """Check and read a request; `Refusal` says what is wrong with it."""
     body = Body(request.body)
-    for name in REFUSED_FIELDS & body.members.keys():
+    for name in [n for n in body.members if n in REFUSED_FIELDS or n.startswith(REFUSED_FIELD_PREFIX)]:
         raise Refusal(
             400, f"field {name!r} is set by the proxy, not by clients; remove it", code="forbidden_field", param=name
         )
@@ -78,8 +97,14 @@ def read(
             code="model_not_found",
             param="model",
         )
+    for name in _FIELD_TYPES.keys() & body.members.keys():
+        _optional(body, name, _FIELD_TYPES[name])
     stream = _optional(body, "stream", bool) or False
-    stream_options = _optional(body, "stream_options", dict) or {}
+    stream_options = _optional(body, "stream_options", dict[str, Any]) or {}
+    if not isinstance(stream_options.get("include_usage", False), bool | None):
+        raise Refusal(
+            400, "stream_options.include_usage is not true or false", code="invalid_type", param="stream_options"
+        )
     choices = _counted(body, "n", 1, MAX_CHOICES) or 1
     limits = [_counted(body, name, 1, 2**31 - 1) for name in ("max_tokens", "max_completion_tokens")]
     salt = secrets.cache_salt(tenant.share_group, tenant.salt_epoch)
@@ -97,6 +122,7 @@ def read(
         stream_options=stream_options,
         keep_sglext=_optional(body, "return_cached_tokens_details", bool) or False,
         choices=choices,
+        metadata=_without_session(body),
         salt=salt,
         session=secrets.session_hash(tenant.share_group, session.key) if session else None,
         facts=_facts(
@@ -150,6 +176,19 @@ def _fingerprint(path: str, body: Body, seed: int) -> Fingerprint:
         raise Refusal(400, str(error), code="invalid_value", param=error.path) from None
 
 
+class _Utf8(dict[str, str]):
+    """Headers whose values are read as UTF-8 where they are that, so that a key is the same in header and body."""
+
+    def get(self, name: str, default: Any = None) -> Any:
+        value = super().get(name, default)
+        if not isinstance(value, str) or value.isascii():
+            return value
+        try:
+            return value.encode("latin-1").decode()
+        except UnicodeDecodeError:
+            return value
+
+
 def _session(request: Request, body: Body, prompt: Fingerprint) -> Session | None:
     fields = {}
     for name in SESSION_FIELDS:
@@ -157,15 +196,23 @@ def _session(request: Request, body: Body, prompt: Fingerprint) -> Session | Non
         if raw is not None:
             try:
                 fields[name] = msgspec.json.decode(raw)
-            except (msgspec.DecodeError, RecursionError):
+            except (msgspec.DecodeError, ValueError, RecursionError):
                 raise Refusal(400, f"field {name!r} is not valid JSON", code="invalid_json", param=name) from None
     try:
-        found = session_of(request.headers, fields)
+        found = session_of(_Utf8(request.headers), fields)
     except InvalidSessionKey as error:
         raise Refusal(400, str(error), code="invalid_session_key", param=error.source) from None
     if found is None and prompt.first_user_text:
         return Session(derived_key_of_text(prompt.first_user_text), "derived", True)
     return found
+
+
+def _without_session(body: Body) -> dict[str, Any] | None:
+    """The client's metadata without the session that Claude Code puts into its user id."""
+    metadata = _optional(body, "metadata", dict)
+    if not metadata or session_of({}, {"metadata": metadata}) is None:
+        return None
+    return {name: value for name, value in metadata.items() if name != "user_id"}
 
 
 def _present(body: Body, name: str) -> msgspec.Raw:
@@ -200,5 +247,5 @@ def _decode(raw: msgspec.Raw, name: str, kind: type[T]) -> T:
         return msgspec.json.decode(raw, type=kind)
     except msgspec.ValidationError as error:
         raise Refusal(400, f"field {name!r} has the wrong type: {error}", code="invalid_type", param=name) from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise Refusal(400, f"field {name!r} is not valid JSON: {error}", code="invalid_json", param=name) from None

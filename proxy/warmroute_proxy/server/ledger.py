@@ -14,6 +14,7 @@ Kept in memory: entries that are open or not folded yet, at most `MAX_RECENT` (t
 SQLite one fold later); totals by tenant, as many as there are tenants.
 """
 
+import contextlib
 import fcntl
 import logging
 import os
@@ -48,14 +49,16 @@ class Ledger:
     def __init__(self, state_dir: Path, sync: Literal["process", "disk"], loop: AbstractEventLoop) -> None:
         state_dir.mkdir(parents=True, exist_ok=True)
         self._lock_fd = _lock(state_dir)
-        try:
+        opened = contextlib.ExitStack()
+        opened.callback(os.close, self._lock_fd)
+        with opened:
             self._fold = Fold(state_dir, state_dir / LEDGER_FILE)
+            opened.callback(self._fold.close)
             sequence = self._fold.recover(time.time())
-            self._journal = Journal(state_dir, sequence, sync, loop)
             self._reader = connect(state_dir / LEDGER_FILE)
-        except BaseException:
-            os.close(self._lock_fd)
-            raise
+            opened.callback(self._reader.close)
+            self._journal = Journal(state_dir, sequence, sync, loop)
+            opened.pop_all()
         self._reader_lock = threading.Lock()
         self._totals: dict[str, list[int]] = self._fold.totals()
         self._recent: dict[str, tuple[Entry, bytes | None]] = {}

@@ -41,6 +41,8 @@ def serve(config_path: str, check: bool) -> int:
     try:
         config = load_config(Path(config_path))
         if check:
+            load_secret(config.secret_file, os.environ)
+            config.proxy.state_dir.mkdir(parents=True, exist_ok=True)
             print(f"{config_path}: ok")
             return 0
         logging.basicConfig(
@@ -115,7 +117,11 @@ async def _sweep(services: Services, listeners: list[Listener]) -> None:
         await asyncio.sleep(SWEEP_EVERY_S)
         now = services.clock()
         for turn in list(services.live):
-            turn.sweep(now)
+            try:
+                turn.sweep(now)
+            except Exception as error:
+                log.error("the sweep of a turn failed: %s", type(error).__name__)
+                services.live.discard(turn)
         for listener in listeners:
             listener.sweep()
         services.engines.sweep()
@@ -129,6 +135,7 @@ async def _probe(services: Services) -> None:
         for region, peer in services.peers.items():
             status, _ = await get(peer, "/ready")
             services.router.set_peer_up(region, status == 200)
+            (services.peers_down.discard if status == 200 else services.peers_down.add)(region)
         await asyncio.sleep(PROBE_EVERY_S)
 
 

@@ -59,6 +59,7 @@ class Turn:
         self._services = services
         self._exchange = exchange
         self._received_s = exchange.request.received_s
+        self._since_s = self._received_s  # from when on the time until a dispatch is the proxy's own
         self._path = exchange.request.path
         self._headers = engine_headers(exchange.request.headers)
         self._entry: Entry | None = None
@@ -74,6 +75,7 @@ class Turn:
         self._heard_s = 0.0
         self._comment_at_s = self._received_s + services.config.limits.head_hold_s
         self._reported_events = 0
+        self._paused = False
         exchange.on_gone = self._client_left
         exchange.on_pause = self._pause
 
@@ -92,6 +94,7 @@ class Turn:
     def _forward_failed(self, peer: str) -> None:
         """The home did not answer: the turn is served here."""
         self._excluded |= {peer}
+        self.id = self._services.engines.ids.receipt()  # the home may have a row under the old one
         self._exchange.on_gone = self._client_left
         self._exchange.on_pause = self._pause
         decision = self._place(may_forward=False)
@@ -134,12 +137,13 @@ class Turn:
             intake.body,
             stream=intake.stream,
             model=intake.model.name if intake.alias else None,
+            metadata=intake.metadata,
             stream_options=intake.stream_options,
             sglang=services.engines.of(decision.workers[0]).config.kind == "sglang",
         )
         self._dispatched_s = self._heard_s = now
         services.live.add(self)
-        self._proxy_s += services.clock() - self._received_s
+        self._proxy_s += services.clock() - self._since_s
         attempt.start(bodies, self._headers, self._path, intake.salt, intake.choices)
 
     def _journal(self, decision: Decision, rid: str) -> None:
@@ -206,7 +210,7 @@ class Turn:
         attempt = self._attempt
         assert attempt is not None
         if self._gone:
-            self._settle("client_left", 0, charged=True)
+            self._settle_left(charged=True)
             return
         if attempt.answer is None:
             if not self._exchange.started:
@@ -221,14 +225,17 @@ class Turn:
         """The attempt did not work out: abort both legs, then try once more or say so."""
         services, attempt = self._services, self._attempt
         assert attempt is not None
-        attempt.abort()
+        if not self._gone:
+            attempt.abort()
         attempt.close()
         services.live.discard(self)
+        self._since_s = services.clock()
         if self._ticket is not None:
             ticket, self._ticket = self._ticket, None
-            services.router.failed(ticket, services.clock(), failure.at_fault)
+            # What an engine does after we told it to stop is no fault of its own.
+            services.router.failed(ticket, self._since_s, () if self._gone else failure.at_fault)
         if self._gone:
-            self._settle("client_left", 0, charged=attempt.usage is not None)
+            self._settle_left(charged=attempt.usage is not None)
             return
         self._excluded |= set(failure.at_fault)
         assert self._entry is not None
@@ -253,6 +260,8 @@ class Turn:
     # -- what the client does
 
     def _pause(self, paused: bool) -> None:
+        self._paused = paused
+        self._heard_s = self._services.clock()
         if self._attempt is not None:
             self._attempt.pause(paused)
 
@@ -272,7 +281,12 @@ class Turn:
             if self._ticket is not None:
                 ticket, self._ticket = self._ticket, None
                 self._services.router.failed(ticket, self._services.clock(), ())
-            self._settle("client_left", 0, charged=True)
+            self._settle_left(charged=True)
+
+    def _settle_left(self, *, charged: bool) -> None:
+        """A client that left pays for what was computed; a proxy that gave up on us before the first byte does not."""
+        superseded = self.intake.forwarded_from is not None and not self._exchange.started
+        self._settle("client_left", 0, charged=charged and not superseded)
 
     def sweep(self, now: float) -> None:
         """Deadlines, and signs of life while a long prompt is computed. Called every quarter of a second."""
@@ -280,7 +294,7 @@ class Turn:
         if attempt is None or attempt.ended or self._gone:
             return
         if attempt.started:
-            if now - self._heard_s > limits.idle_timeout_s:
+            if not self._paused and now - self._heard_s > limits.idle_timeout_s:
                 self.failed(_timeout(attempt, f"no token for {limits.idle_timeout_s:g} s"))
         elif now - self._dispatched_s > limits.first_token_timeout_s:
             self.failed(_timeout(attempt, f"no first token within {limits.first_token_timeout_s:g} s"))
@@ -289,6 +303,19 @@ class Turn:
             if not self._exchange.started:
                 self._exchange.start(200, self._response_headers("text/event-stream; charset=utf-8"))
             self._exchange.write(b": the prompt is being computed\n\n")
+
+    def crashed(self) -> None:
+        """An error of ours in a callback: the client is told; the entry is settled as interrupted at the restart."""
+        services = self._services
+        services.live.discard(self)
+        self._ended = True
+        if self._attempt is not None:
+            self._attempt.abort()
+            self._attempt.close()
+        if self._ticket is not None and self._ticket.open:
+            services.router.failed(self._ticket, services.clock(), ())
+        self._ticket = None
+        self._exchange.fail()
 
     def shut_down(self) -> None:
         """The proxy is going: say so rather than break off."""
@@ -437,5 +464,4 @@ def _no_worker(error: NoWorker) -> Refusal:
 
 
 def _timeout(attempt: Attempt, message: str) -> Failure:
-    workers = tuple(worker.id for worker in attempt.decision.workers)
-    return Failure(Refusal(504, message, code="engine_timeout"), workers[-1:], False)
+    return Failure(Refusal(504, message, code="engine_timeout"), (attempt.waits_for.id,), False)

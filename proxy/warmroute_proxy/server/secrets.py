@@ -97,6 +97,10 @@ class Secrets:
         """HMAC under the fleet secret itself, for what proxies say to each other; `purpose` keeps its uses apart."""
         return mac(self._secret, "fleet", purpose, *parts)
 
+    def key_for(self, purpose: str) -> str:
+        """An API key that whoever holds the fleet secret can make again, so that it need not be kept."""
+        return f"wr-{self.fleet_mac('api-key', purpose).hex()[:32]}"
+
     def admin_key(self) -> str:
         """The admin key where the config names none: whoever holds the fleet secret can have it."""
         return self.fleet_mac("admin-key").hex()[:32]

@@ -18,6 +18,7 @@ from warmroute_proxy.server.secrets import ApiKeys, Secrets
 from warmroute_proxy.server.upstream import Upstream
 
 if TYPE_CHECKING:
+    from warmroute_proxy.server.forwarding import ForwardedTurn
     from warmroute_proxy.server.relay import Turn
 
 MAX_DECISIONS: Final = 1000  # newest kept, for the admin page
@@ -38,8 +39,9 @@ class Services:
     metrics: Metrics
     clock: Callable[[], float]
     unix_clock: Callable[[], float]
-    live: "set[Turn]" = field(default_factory=set)  # bounded by the connections: one turn each
+    live: "set[Turn | ForwardedTurn]" = field(default_factory=set)  # bounded by the connections: one turn each
     decisions: deque[tuple[str, Decision]] = field(default_factory=lambda: deque(maxlen=MAX_DECISIONS))
+    peers_down: set[str] = field(default_factory=set)
     draining: bool = False
 
     def record(self, receipt_id: str, decision: Decision) -> None:

@@ -14,7 +14,9 @@ import msgspec
 
 MAX_EVENT_BYTES: Final = 16_777_216
 
-_MARKERS: Final = (b"[DONE]", b'"usage":', b'"sglext":', b'"error":', b'"object":"error"')
+_USAGE: Final = b'"usage"'
+_ABORT: Final = b'"abort"'
+_MARKERS: Final = (b"[DONE]", _USAGE, b'"sglext"', b'"error"', _ABORT)
 _NULL_USAGE: Final = b'"usage":null'
 _UNFINISHED: Final = b'"finish_reason":null'
 _ROLE: Final = b'"role":"assistant"'
@@ -27,6 +29,7 @@ class Scanner:
     __slots__ = (
         "_carry",
         "_keep_sglext",
+        "aborted",
         "content_events",
         "details",
         "done",
@@ -48,6 +51,7 @@ class Scanner:
         self.usage_event: dict[str, Any] | None = None
         self.details: dict[str, Any] | None = None
         self.error: dict[str, Any] | None = None
+        self.aborted = False
         self.done = False
 
     def feed(self, data: bytes) -> bytes:
@@ -96,7 +100,7 @@ class Scanner:
     def _take_marked(self, payload: bytes) -> bool:
         try:
             chunk = _decode(payload)
-        except (msgspec.DecodeError, RecursionError):
+        except (msgspec.DecodeError, ValueError, RecursionError):
             self.started = True  # not for us to judge: the client gets the engine's bytes
             return self.error is None
         error = chunk if chunk.get("object") == "error" else chunk.get("error")
@@ -112,8 +116,10 @@ class Scanner:
         if isinstance(extension, dict) and isinstance(extension.get("cached_tokens_details"), dict):
             self.details = extension["cached_tokens_details"]
         if chunk.get("choices"):
-            self.started = True
-            self.content_events += 1
+            self.aborted = self.aborted or _any_aborted(chunk["choices"])
+            if not self.aborted:
+                self.started = True
+                self.content_events += 1
             return True
         if isinstance(usage, dict):
             self.usage_event = chunk
@@ -122,9 +128,27 @@ class Scanner:
 
 
 def _has_marker(data: bytes) -> bool:
-    if b'"usage":' in data and data.count(b'"usage":') == data.count(_NULL_USAGE):
-        return any(marker in data for marker in _MARKERS if marker != b'"usage":')
-    return any(marker in data for marker in _MARKERS)
+    for marker in _MARKERS:
+        if marker in data and not (marker is _USAGE and data.count(_USAGE) == data.count(_NULL_USAGE)):
+            return True
+    return False
+
+
+def was_aborted(answer: bytes) -> bool:
+    """Whether a chat or text completion says of a choice that it was aborted."""
+    if _ABORT not in answer:
+        return False
+    try:
+        choices = _decode(answer).get("choices")
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        return False
+    return _any_aborted(choices)
+
+
+def _any_aborted(choices: object) -> bool:
+    return isinstance(choices, list) and any(
+        isinstance(choice, dict) and choice.get("finish_reason") == "abort" for choice in choices
+    )
 
 
 def _event_end(data: bytes, at: int) -> int:
@@ -147,7 +171,7 @@ def _is_role_only(event: bytes) -> bool:
     """SGLang's first chunk: the role, and nothing said yet."""
     try:
         choices = _decode(_payload(event)).get("choices")
-    except (msgspec.DecodeError, RecursionError):
+    except (msgspec.DecodeError, ValueError, RecursionError):
         return False
     for choice in choices if isinstance(choices, list) else []:
         delta = choice.get("delta") if isinstance(choice, dict) else None

@@ -8,6 +8,7 @@ A leg ends exactly once: by `on_end`, by `on_fail`, or silently by `close`.
 """
 
 import asyncio
+import logging
 import ssl
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -15,6 +16,8 @@ from typing import Any, Final, cast
 from urllib.parse import urlsplit
 
 import httptools
+
+log = logging.getLogger(__name__)
 
 IDLE_S: Final = 3.0
 MAX_IDLE: Final = 256  # connections kept open to one engine
@@ -26,7 +29,18 @@ Parts = Sequence[bytes | memoryview]
 class Leg:
     """One request to one engine. Set the callbacks before `Upstream.send`."""
 
-    __slots__ = ("_connection", "done", "head_seen", "on_body", "on_end", "on_fail", "on_head", "sent")
+    __slots__ = (
+        "_connection",
+        "_paused",
+        "done",
+        "head_seen",
+        "on_body",
+        "on_crash",
+        "on_end",
+        "on_fail",
+        "on_head",
+        "sent",
+    )
 
     def __init__(
         self,
@@ -39,17 +53,22 @@ class Leg:
         self.on_body = on_body
         self.on_end = on_end
         self.on_fail = on_fail
+        self.on_crash: Callable[[], None] = _nothing
         self.sent = False
         self.head_seen = False
+        self._paused = False
         self.done = False
         self._connection: _Connection | None = None
 
     def attach(self, connection: "_Connection") -> None:
         self._connection = connection
         self.sent = True
+        if self._paused:
+            connection.pause(True)
 
     def pause(self, paused: bool) -> None:
         """Back-pressure: stop or go on reading from the engine."""
+        self._paused = paused
         if self._connection is not None:
             self._connection.pause(paused)
 
@@ -72,6 +91,19 @@ class Leg:
             self.done = True
             self.on_fail(reason)
 
+    def guard(self, step: Callable[[], None]) -> None:
+        """Run a step of the leg's owner. An error of ours in it must not end in the loop's log and a silent client."""
+        try:
+            step()
+        except Exception as error:
+            log.error("a callback of an upstream answer failed: %s", type(error).__name__)
+            self.close()
+            self.on_crash()
+
+
+def _nothing() -> None:
+    pass
+
 
 class Upstream:
     """Connections to one base URL."""
@@ -87,7 +119,7 @@ class Upstream:
         self._connect_timeout_s = connect_timeout_s
         self._clock = clock
         self._idle: deque[_Connection] = deque()  # at most MAX_IDLE, oldest first
-        self._connecting: set[asyncio.Task[None]] = set()
+        self._connecting: set[asyncio.Task[None]] = set()  # at most two a turn, and each ends by its timeout
         self.open = 0
 
     def send(self, method: str, path: str, headers: str, body: Parts, leg: Leg) -> None:
@@ -148,7 +180,8 @@ class Upstream:
                     lambda: _Connection(self), self.host, self.port, ssl=self._tls
                 )
         except (OSError, TimeoutError) as error:
-            leg.fail(f"cannot connect to {self.netloc}: {type(error).__name__}")
+            reason = f"cannot connect to {self.netloc}: {type(error).__name__}"
+            leg.guard(lambda: leg.fail(reason))
             return
         if leg.done:
             self.give_back(connection)
@@ -165,6 +198,7 @@ class _Connection(asyncio.Protocol):
         self._parser: Any = None
         self._leg: Leg | None = None
         self._headers: dict[str, str] = {}
+        self._head: int | None = None  # a status that the leg was not told yet
         self._bodies: list[bytes] = []
         self._framed = False
         self._complete = False
@@ -179,6 +213,7 @@ class _Connection(asyncio.Protocol):
         self._leg = leg
         self._parser = httptools.HttpResponseParser(self)
         self._headers = {}
+        self._head = None
         self._complete = False
         leg.attach(self)
         self._transport.writelines([head, *body])
@@ -206,13 +241,10 @@ class _Connection(asyncio.Protocol):
         if leg is None:
             return
         if exc is None and leg.head_seen and not self._framed:
-            leg.end()  # an answer without a length ends with its connection
+            leg.guard(leg.end)  # an answer without a length ends with its connection
         else:
-            leg.fail(
-                "the connection to the engine broke"
-                if leg.head_seen
-                else "the engine closed the connection without an answer"
-            )
+            reason = "the connection to the engine broke" if leg.head_seen else "the engine closed without an answer"
+            leg.guard(lambda: leg.fail(reason))
 
     def data_received(self, data: bytes) -> None:
         leg = self._leg
@@ -223,8 +255,16 @@ class _Connection(asyncio.Protocol):
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
             self.drop()
-            leg.fail("the engine's answer is not valid HTTP/1.1")
+            leg.guard(lambda: leg.fail("the engine's answer is not valid HTTP/1.1"))
             return
+        leg.guard(lambda: self._deliver(leg))
+
+    def _deliver(self, leg: Leg) -> None:
+        """What the parser found in one read: a head, some body, the end."""
+        if self._head is not None and not leg.done:
+            status, self._head = self._head, None
+            leg.head_seen = True
+            leg.on_head(status, self._headers)
         if self._bodies:
             body = self._bodies[0] if len(self._bodies) == 1 else b"".join(self._bodies)
             self._bodies.clear()
@@ -250,18 +290,18 @@ class _Connection(asyncio.Protocol):
         self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
-        leg = self._leg
-        if leg is None:
+        status = self._parser.get_status_code()
+        if status < 200:  # an interim answer, such as 103
+            self._headers = {}
             return
         self._framed = "content-length" in self._headers or "transfer-encoding" in self._headers
-        leg.head_seen = True
-        leg.on_head(self._parser.get_status_code(), self._headers)
+        self._head = status
 
     def on_body(self, body: bytes) -> None:
         self._bodies.append(body)
 
     def on_message_complete(self) -> None:
-        self._complete = True
+        self._complete = self._head is not None or self._leg is None or self._leg.head_seen
 
 
 def collect(done: Callable[[int, bytes], None], limit_bytes: int = 4_194_304) -> Leg:

@@ -42,6 +42,9 @@ REFUSED_FIELDS: Final = frozenset(
 )
 """Top-level body fields whose meaning would be lost by dropping them: a request that has one gets a 400."""
 
+REFUSED_FIELD_PREFIX: Final = "bootstrap_"
+"""Whatever else an engine may call its rendezvous."""
+
 STEERING_HEADER_PREFIXES: Final = ("x-override-", "x-smg-", "x-warmroute-")
 STEERING_HEADERS: Final = frozenset({"x-data-parallel-rank", "x-custom-labels"})
 """Request headers that never pass. `FORWARDED_HEADERS` is an allow-list, so this table is for tests and readers."""

@@ -96,8 +96,8 @@ class ProxyProcess:
         self.line: dict[str, Any] = {}
         self.starts = 0
 
-    def start(self) -> "ProxyProcess":
-        self.config.write_text(self._render())
+    def start(self, port: int = 0) -> "ProxyProcess":
+        self.config.write_text(self._render(port))
         self.starts += 1
         command = [sys.executable, "-m", "warmroute_cli.main", "proxy", "--config", str(self.config)]
         self.child = Child(f"{self.region}-proxy-{self.starts}", command, self.folder)
@@ -155,7 +155,7 @@ class ProxyProcess:
             if path.is_file() and path != self.config
         )
 
-    def _render(self) -> str:
+    def _render(self, port: int) -> str:
         import hashlib
 
         engines, peer, limits, policy = self._text
@@ -164,7 +164,7 @@ class ProxyProcess:
         if not secret.exists():
             secret.write_text("0123456789abcdef0123456789abcdef")
         parts = [
-            f'[proxy]\nregion = "{self.region}"\nstate_dir = "{self.state_dir}"\npolicy = "{policy}"',
+            f'[proxy]\nregion = "{self.region}"\nport = {port}\nstate_dir = "{self.state_dir}"\npolicy = "{policy}"',
             f'admin_key_sha256 = "{digests[0]}"',
             f'[secret]\nfile = "{secret}"',
             f"[limits]\n{limits}",
@@ -175,6 +175,7 @@ class ProxyProcess:
             '[[model]]\nname = "other"\ninput = "1"\ncached = "0.1"\noutput = "1"',
             f'[[tenant]]\nname = "first"\nkey_sha256 = ["{digests[0]}"]',
             f'[[tenant]]\nname = "second"\nkey_sha256 = ["{digests[1]}"]\nmodels = ["kimi-k2.5"]',
+            'share_group = "first"' if any('kind = "openai"' in engine for engine in engines) else "",
         ]
         return "\n".join(parts) + "\n"
 

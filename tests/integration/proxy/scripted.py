@@ -18,6 +18,8 @@ class ScriptedEngine:
         self.heads: list[dict[str, str]] = []
         self.bodies: list[bytes] = []
         self.aborted: list[str] = []
+        self.ready = b"{}"  # anything else is a 503
+        self.loads = b"{}"
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), type("Bound", (Handler,), {"engine": self}))
         self._server.daemon_threads = True
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
@@ -49,8 +51,10 @@ class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
-        body = {"/ready": b"{}", "/server_info": b'{"page_size":64,"dp_size":1,"start_time":1}'}.get(self.path)
-        self.reply(200 if body is not None else 404, body or b"{}")
+        engine = self.engine
+        info = b'{"page_size":64,"dp_size":1,"start_time":1}'
+        body = {"/ready": engine.ready, "/server_info": info, "/v1/loads": engine.loads}.get(self.path)
+        self.reply(404 if body is None else 503 if self.path == "/ready" and body != b"{}" else 200, body or b"{}")
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["content-length"]))

@@ -72,6 +72,16 @@ BAD_BODIES: list[tuple[str, bytes, int, str | None]] = [
     ("content is a number", raw('{"model":"kimi-k2.5","messages":[{"role":"x","content":1}]}'), 400, "invalid_value"),
     ("stream is a string", body(stream="yes"), 400, "invalid_type"),
     ("stream_options is a list", body(stream=True, stream_options=[1]), 400, "invalid_type"),
+    ("include_usage is text", body(stream=True, stream_options={"include_usage": "yes"}), 400, "invalid_type"),
+    ("temperature is text", body(temperature="hot"), 400, "invalid_type"),
+    ("top_p is text", body(top_p="x"), 400, "invalid_type"),
+    ("stop is a number", body(stop=5), 400, "invalid_type"),
+    ("seed is text", body(seed="x"), 400, "invalid_type"),
+    ("user is a number", body(user=5), 400, "invalid_type"),
+    ("metadata is a number", body(metadata=5), 400, "invalid_type"),
+    ("response_format is text", body(response_format="x"), 400, "invalid_type"),
+    ("a session key that is a number", body(prompt_cache_key=5), 400, "invalid_type"),
+    ("another rendezvous field", body(bootstrap_ports=[1]), 400, "forbidden_field"),
     ("negative max_tokens", body(max_tokens=-1), 400, "invalid_value"),
     ("max_tokens is text", body(max_tokens="5"), 400, "invalid_type"),
     ("negative max_completion_tokens", body(max_completion_tokens=-7), 400, "invalid_value"),
@@ -154,6 +164,23 @@ def test_a_body_over_the_limit_on_the_apps_paths_too(client: httpx.Client) -> No
 def test_a_bad_session_header(client: httpx.Client, key: str) -> None:
     answer = client.post("/v1/chat/completions", json=chat(CANARY), headers={"x-session-affinity": key})
     assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_session_key")
+
+
+def test_a_key_is_the_same_in_header_and_body(client: httpx.Client) -> None:
+    key = "clé-日本"
+    headers = [(b"x-session-id", key.encode())]
+    answers = [
+        client.post("/v1/chat/completions", json=chat("é", max_tokens=1), headers=headers),
+        client.post("/v1/chat/completions", json=chat("é", max_tokens=1, prompt_cache_key=key)),
+    ]
+    assert len({answer.json()["usage"]["warmroute"]["session"] for answer in answers}) == 1
+
+
+def test_bytes_that_are_no_utf_8_get_an_answer(client: httpx.Client) -> None:
+    for field in (b'"prompt_cache_key":"\xff"', b'"metadata":{"user_id":"\xff"}', b'"user":"\xff"', b'"model":"\xff"'):
+        content = b'{"messages":[{"role":"user","content":"x"}],"model":"kimi-k2.5",' + field + b"}"
+        answer = client.post("/v1/chat/completions", content=content, timeout=5)
+        assert answer.status_code == 400
 
 
 def test_a_forged_forward_is_no_way_in(proxy: ProxyProcess, client: httpx.Client) -> None:

@@ -95,6 +95,24 @@ def test_an_engine_sees_the_clients_body_and_neither_its_keys_nor_its_session(tm
         assert len(set(rids)) == len(rids)
 
 
+def test_claude_codes_user_id_stays_here_and_other_metadata_passes(tmp_path: Path) -> None:
+    with serving(tmp_path, sound) as (proxy, (engine,)):
+        user_id = json.dumps({"device_id": "d", "session_id": "sess-4711"})
+        named = post(proxy, None, metadata={"user_id": user_id, "team": "a"})
+        assert engine.sent()["metadata"] == {"team": "a"}
+        assert named.json()["usage"]["warmroute"]["session"]
+        post(proxy, None, metadata={"user_id": "just-a-user"})
+        assert engine.sent()["metadata"] == {"user_id": "just-a-user"}
+
+
+def test_a_stream_without_content_is_not_kept_for_ever(tmp_path: Path) -> None:
+    def talks(handler: Handler) -> None:
+        handler.stream(*[ROLE] * 10_000)
+
+    with serving(tmp_path, talks) as (proxy, _):
+        assert post(proxy, stream=True).status_code == 502
+
+
 def test_the_clients_stream_options_are_kept_and_usage_is_asked_for(tmp_path: Path) -> None:
     with serving(tmp_path, sound) as (proxy, (engine,)):
         post(proxy, stream=True, stream_options={"continuous_usage_stats": True})
@@ -271,3 +289,74 @@ def test_a_long_prefill_shows_signs_of_life_and_its_error_is_an_event(tmp_path: 
         assert answer.status_code == 200
     assert text.startswith(b": ")
     assert events(text.decode().split("\n\n", 1)[1])[-1]["error"]["message"] == "transfer failed"
+
+
+def answers_in_latin_1(handler: Handler) -> None:
+    handler.reply(400, b'{"object":"error","message":"caf\xe9","code":400}')
+
+
+def usage_in_latin_1(handler: Handler) -> None:
+    handler.reply(200, whole(None)[:-1] + b',"usage":{"prompt_tokens":"\xe9"}}')
+
+
+def no_content(handler: Handler) -> None:
+    handler.reply(204, b"")
+
+
+@pytest.mark.parametrize(
+    ("script", "statuses"), [(answers_in_latin_1, {400}), (usage_in_latin_1, {200, 502}), (no_content, {502})]
+)
+def test_bytes_that_are_no_json_get_an_answer_too(tmp_path: Path, script: Script, statuses: set[int]) -> None:
+    with serving(tmp_path, script) as (proxy, _):
+        assert post(proxy).status_code in statuses
+        assert proxy.rows(expected=1)[0]["state"] == "settled"
+        with proxy.admin() as admin:
+            assert admin.get("/admin/workers").json()["workers"]["s0"]["running"] == 0
+
+
+def aborted_elsewhere(handler: Handler) -> None:
+    if json.loads(handler.engine.bodies[-1]).get("stream"):
+        handler.stream(ROLE, delta(finish="abort"), LAST, "[DONE]")
+    else:
+        handler.reply(200, whole(USAGE).replace(b'"stop"', b'"abort"'))
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+def test_an_abort_that_nobody_asked_for_is_an_error(tmp_path: Path, stream: bool) -> None:
+    """With one of its settings SGLang says nothing else where its queue was full or a transfer failed."""
+    with serving(tmp_path, aborted_elsewhere) as (proxy, _):
+        assert post(proxy, stream=stream).status_code == 503
+        assert proxy.rows(expected=1)[0]["outcome"] == "engine_error"
+
+
+def test_content_that_came_with_an_error_reaches_the_client(tmp_path: Path) -> None:
+    def together(handler: Handler) -> None:
+        error = {"object": "error", "message": "transfer failed", "code": 500}
+        both = f"{json.dumps(delta('LAST WORDS'))}\n\ndata: {json.dumps(error)}"
+        handler.stream(ROLE, both, "[DONE]")
+
+    with serving(tmp_path, together) as (proxy, _), proxy.client() as client:
+        text = b""
+        with (
+            pytest.raises(httpx.RemoteProtocolError),
+            client.stream("POST", "/v1/chat/completions", json=chat(stream=True)) as answer,
+        ):
+            for data in answer.iter_bytes():
+                text += data
+        assert b"LAST WORDS" in text
+        assert "error" in events(text.decode())[-1]
+        assert b"[DONE]" not in text
+
+
+def test_a_probe_answer_that_is_garbage_ends_no_other_probe(tmp_path: Path) -> None:
+    with serving(tmp_path, sound, sound) as (proxy, engines):
+        engines[0].ready = engines[1].loads = b"\xff"
+        until(lambda: "0" in _up(proxy, "s0"), "the first engine is seen to be down")
+
+
+def _up(proxy: ProxyProcess, engine: str) -> str:
+    with proxy.admin() as admin:
+        lines = admin.get("/metrics").text.splitlines()
+    return next(
+        line.rsplit(" ", 1)[1] for line in lines if line.startswith(f'warmroute_engine_up{{engine="{engine}"}}')
+    )

@@ -304,3 +304,42 @@ async def test_connections_over_the_limit_are_closed() -> None:
     second = await server.connect()
     assert await second.rest() == b""
     await server.stop()
+
+
+async def test_a_crowd_of_upgrade_offers_is_answered_like_any_pipeline(server: Server) -> None:
+    offer = get("/n", "connection: upgrade", "upgrade: h2c")
+    client = await server.connect()
+    client.send(offer * 3000 + get("/last", "connection: close"))
+    answer = await client.rest()
+    assert answer.count(b"/n ") == 3000
+    assert answer.endswith(b"/last ")
+
+
+@pytest.mark.parametrize("line", ["connection: close", "x: y"], ids=["close", "keep-alive"])
+async def test_a_slow_reader_gets_all_of_its_answer(server: Server, line: str) -> None:
+    client = await server.connect()
+    client.send(get("/stream", line))
+    await server.endpoint.arrived.wait()
+    exchange = server.endpoint.held[0]
+    exchange.respond(200, [], b"x" * 20_000_000)
+    got = len(await client.until(b"\r\n\r\n"))
+    while got < 20_000_000:
+        data = await asyncio.wait_for(client.reader.read(1_000_000), 10)
+        assert data, got
+        got += len(data)
+        server.listener.sweep()
+
+
+async def test_the_next_answer_waits_for_a_client_that_has_not_read_the_last(server: Server) -> None:
+    client = await server.connect()
+    client.send(get("/stream") + get("/stream"))
+    await server.endpoint.arrived.wait()
+    server.endpoint.held[0].respond(200, [], b"x" * 20_000_000)
+    assert len(server.endpoint.held) == 1
+    got = 0
+    while got < 20_000_000:
+        got += len(await asyncio.wait_for(client.reader.read(1_000_000), 10))
+    while len(server.endpoint.held) == 1:
+        await asyncio.sleep(0)
+    server.endpoint.held[1].respond(200, [], b"second")
+    await client.until(b"second")

@@ -1,6 +1,8 @@
 """Two regions: a session is served where it lives, its request crosses once, and a home that is down is no loss."""
 
 import json
+import os
+import signal
 from collections.abc import Iterator
 
 import httpx
@@ -95,6 +97,32 @@ def test_a_home_that_is_down_is_replaced_by_serving_here(regions: Regions) -> No
         assert answer.status_code == 200
         assert answer.json()["usage"]["warmroute"]["region"] == answer.headers["x-warmroute-home"] == "east"
     assert [row["forwarded_from"] for row in regions.east.rows(expected=2)] == [None, None]
+
+
+def test_a_home_that_hangs_is_replaced_by_serving_here(regions: Regions) -> None:
+    """Frozen with a turn under way: what it computed in vain is not charged, and the two rows have ids of their own."""
+    ask(regions.west, 1)
+    assert regions.west.child is not None
+    os.kill(regions.west.child.pid, signal.SIGSTOP)
+    try:
+        answer = ask(regions.east, 2, home="west")
+        assert answer.json()["usage"]["warmroute"]["region"] == "east"
+    finally:
+        os.kill(regions.west.child.pid, signal.SIGCONT)
+    rows = [*regions.east.rows(expected=1), *regions.west.rows(expected=1)]
+    assert len({row["id"] for row in rows}) == len(rows)
+    assert [row["price_nanousd"] for row in rows if row["outcome"] == "client_left"] in ([], [0])
+
+
+def test_a_home_that_does_not_trust_us_is_replaced_by_serving_here(regions: Regions) -> None:
+    secret = regions.west.folder.parent / "secret"
+    regions.west.stop()
+    secret.write_text("f" * 32)
+    port = regions.west.url.rsplit(":", 1)[1]
+    regions.west.start(port=int(port))
+    answer = ask(regions.east, 1, home="west")
+    assert answer.status_code == 200
+    assert answer.headers["x-warmroute-home"] == "east"
 
 
 def test_a_home_without_engines_is_replaced_by_serving_here(regions: Regions) -> None:

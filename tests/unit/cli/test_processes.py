@@ -69,8 +69,8 @@ def test_secret_and_key_are_kept_and_private(tmp_path: Path) -> None:
     assert key.startswith("wr-")
     assert len(text.strip()) >= 32
     assert (api_key(tmp_path), secret_file(tmp_path).read_text()) == (key, text)
-    for kept in (path, tmp_path / "api_key"):
-        assert stat.S_IMODE(kept.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert all(key not in file.read_text() for file in tmp_path.iterdir())
 
 
 def test_a_state_directory_holds_one_fleet_at_a_time(tmp_path: Path) -> None:

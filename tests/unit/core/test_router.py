@@ -10,7 +10,7 @@ from warmroute_proxy.core.fingerprint import Chain
 from warmroute_proxy.core.fleet import Peer, Worker
 from warmroute_proxy.core.index import PrefixIndex
 from warmroute_proxy.core.placement import NoWorker
-from warmroute_proxy.core.router import Router, Ticket
+from warmroute_proxy.core.router import EngineLoads, Router, Ticket
 
 TOKENS = 10_000
 PD = [Worker("p", "p", 0, "prefill"), Worker("d", "d", 0, "decode")]
@@ -247,7 +247,7 @@ def test_what_a_turn_taught_is_told_and_remembered() -> None:
     assert router.last(request) is None
     first = router.settled(send(router, request), request, 0.0, TOKENS, 0, 20)
     assert (first.error_tokens, first.predicted_cached_tokens) == (0, 0)
-    assert router.last(request) == Last(("p", "d"), "east", 4 * TOKENS, TOKENS, 20, 0, 4, 3)
+    assert router.last(request) == Last(("p", "d"), "east", 4 * TOKENS, TOKENS, 20, 0, 4, 3, tip=1009)
     second = router.settled(send(router, request), request, 0.0, TOKENS, 9000, 20)
     assert second.error_tokens == TOKENS - 1 - 9000
     unreported = router.settled(send(router, request), request, 0.0, None, None, None)
@@ -281,3 +281,30 @@ def test_a_new_system_prompt_in_a_running_conversation_continues_its_thread() ->
     assert found.prompt_tokens == TOKENS
     assert router.last(fresh) is None  # a title or a compaction begins anew
     assert router.last(facts(2, turn=2)) is None
+
+
+def test_a_sub_agent_begins_where_its_parent_lives() -> None:
+    router = Router("east", aggregated("a"), [Peer("west", 0.05)])
+    parent = facts(1, home_hint="west")
+    router.settled(send(router, parent), parent, 0.0, None, None, None)
+    assert router.place(facts(2, parent=1), 1.0).kind == "forward"
+    assert router.place(facts(2), 1.0).kind == "local"
+
+
+def test_the_home_of_a_derived_session_never_outweighs_a_known_prefix() -> None:
+    router = Router("east", aggregated("a"), [Peer("west", 0.05)])
+    known = facts(1)
+    router.settled(send(router, known), known, 0.0, TOKENS, 0, 5)
+    follows = facts(1, derived=True, home_hint="west", structural_bytes=4 * TOKENS)
+    assert router.place(follows, 1.0).kind == "local"
+    assert router.place(facts(2, derived=True, home_hint="west", structural_bytes=4 * TOKENS), 1.0).kind == "forward"
+
+
+def test_an_engine_whose_totals_begin_anew_has_lost_its_cache() -> None:
+    router = Router("east", aggregated("a"))
+    request = facts()
+    router.observe_loads("a", EngineLoads(prefill_uncached_tokens_total=5000, prefill_busy_us_total=1), 0.0)
+    router.settled(send(router, request), request, 0.0, TOKENS, 0, 5)
+    assert router.place(request, 1.0).predicted_cached_tokens > 0
+    router.observe_loads("a", EngineLoads(prefill_uncached_tokens_total=10, prefill_busy_us_total=1), 2.0)
+    assert router.place(request, 3.0).predicted_cached_tokens == 0
