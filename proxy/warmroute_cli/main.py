@@ -40,7 +40,7 @@ def parser() -> argparse.ArgumentParser:
     demo.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
     demo.add_argument("--speed", type=_positive, default=DEMO_SPEED, help="virtual seconds a second (%(default)g)")
     demo.add_argument("--seed", type=int, default=1, help="of ingress and engines (%(default)d)")
-    demo.add_argument("--sessions", type=_count, default=4, metavar="N", help="sessions at once (%(default)d)")
+    demo.add_argument("--sessions", type=_count, default=3, metavar="N", help="sessions at once (%(default)d)")
     demo.add_argument(
         "--harness", nargs="+", choices=HARNESSES, default=(), metavar="NAME", help=f"replay only {names}"
     )
