@@ -188,13 +188,19 @@ class Engine:
         keys: list[int] = []
         if settings.role != "decode":
             kept = answers[0].rendered() if settings.role == "aggregated" and ask.n == 1 else b""
-            keys = prompt.page_keys(ask.rendered + kept, settings.page_size, ask.namespace)
+            keys = prompt.page_keys(ask.rendered + kept, settings.page_size, self._namespace(ask))
         work = Work(prompt_tokens, output_tokens, keys, width=ask.n)
         job = Job(ask=ask, model=ask.model or settings.models[0], dp_rank=rank, answers=answers, work=work)
         if settings.role != "prefill":
             job.fault_at = ask.script.error_after_tokens
         work.owner = job
         return job
+
+    def _namespace(self, ask: Ask) -> bytes:
+        """The cache that a request looks into: its salt's, and of several models its own, as with an engine each."""
+        models = self.settings.models
+        model = ask.model if ask.model in models[1:] else models[0]
+        return ask.namespace + b"|" + model.encode()
 
     def _output_limit(self, ask: Ask, prompt_tokens: int) -> int:
         context = self.settings.context_length

@@ -190,6 +190,7 @@ def test_aborting_prefill_ends_the_decode_leg(pair: Callable[..., Pair], content
     decode = legs.decode_leg(body) if content == LONG else None
     if decode is not None:
         legs.decode.wait(lambda log: log["running"] == 1)
+        legs.prefill.wait(lambda _: legs.prefill.load()["disaggregation"]["prefill_bootstrap_queue_reqs"] == 0)
     legs.prefill.client.post("/abort_request", json={"rid": "rid-7"})
     assert prefill.result().json()["choices"][0]["finish_reason"] == "abort"
     assert ended(legs.prefill)["aborted"] is True
