@@ -1,8 +1,9 @@
 """The engines of this region: their connections, what they say of themselves, and whether they answer.
 
-Each engine is probed: `/ready` each second (cheap), `/v1/loads` with it (a snapshot), `/server_info` once and again
-after it was away: from it come the DP ranks, the page size and the start time. A start time that changed means an empty
-cache. A worker is (engine, rank): the ranks are told to the router when they are known.
+Each engine is probed: `/ready` each second (cheap; a server without that route is up while it answers at all),
+`/v1/loads` with it (a snapshot), `/server_info` once and again after it was away: from it come the DP ranks, the page
+size and the start time. A start time that changed means an empty cache. A worker is (engine, rank): the ranks are told
+to the router when they are known.
 """
 
 import asyncio
@@ -102,7 +103,7 @@ class Engines:
         if engine.config.kind == "openai":
             return  # no probe that every such server answers: the breaker alone decides
         status, _ = await get(engine.upstream, "/ready")
-        was_up, engine.up = engine.up, status == 200
+        was_up, engine.up = engine.up, status in {200, 404}
         if was_up != engine.up:
             log.warning(
                 "engine %s is %s (/ready answered %s)",

@@ -35,6 +35,7 @@ from warmroute_proxy.core.receipt import ServedBy
 from warmroute_proxy.core.router import Ticket
 from warmroute_proxy.core.usage import Usage, merge_usage
 from warmroute_proxy.server.attempt import Attempt, Failure
+from warmroute_proxy.server.body import Body
 from warmroute_proxy.server.dispatch import EngineBodies, engine_headers
 from warmroute_proxy.server.errors import Refusal, error_event
 from warmroute_proxy.server.forwarding import ForwardedTurn
@@ -47,6 +48,7 @@ LEFT_WAIT_S: Final = 2.0
 MAX_ATTEMPTS: Final = 2
 COMMENT_EVERY_S: Final = 15.0
 PROGRESS_EVERY_EVENTS: Final = 32
+NO_BODY: Final = Body(b"{}")
 UNCHARGED: Final = Rates(0, 0, 0)
 
 
@@ -193,6 +195,7 @@ class Turn:
         self._ttft_ms = (now - self._received_s) * 1000
         self._services.metrics.ttft.observe(now - self._received_s)
         self.prefilled()
+        self._drop_body()
         if not self._exchange.started:
             self._exchange.start(200, self._response_headers("text/event-stream; charset=utf-8"))
         self._proxy_s += self._services.clock() - now
@@ -335,6 +338,7 @@ class Turn:
         assert attempt is not None
         self._ended = True
         services.live.discard(self)
+        self._drop_body()
         reported = attempt.usage
         usage = merge_usage(reported, attempt.details, attempt.prefill_usage(), attempt.scanner.content_events)
         loss = self._losses(usage, attempt.decision)
@@ -356,6 +360,11 @@ class Turn:
             services.ledger.settle(entry, usage_json, lambda: then(usage_json) if then is not None else None)
         except JournalError:
             self._say(Refusal(503, "the ledger cannot be written", code="ledger_unavailable"))
+
+    def _drop_body(self) -> None:
+        """Nothing is sent again from here on. A body of megabytes must not wait for the garbage collector."""
+        self.intake.body = NO_BODY
+        self._exchange.request.body = b""
 
     def _losses(self, usage: Usage, decision: Decision) -> dict[str, int]:
         services, facts = self._services, self.intake.facts

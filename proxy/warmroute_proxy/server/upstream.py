@@ -202,6 +202,7 @@ class _Connection(asyncio.Protocol):
         self._bodies: list[bytes] = []
         self._framed = False
         self._complete = False
+        self._keep_alive = False
         self.idle_since_s = 0.0
 
     @property
@@ -277,7 +278,7 @@ class _Connection(asyncio.Protocol):
         if self._leg is not leg:
             return  # the leg was closed by its own callback
         self._leg = None
-        if self._parser.should_keep_alive() and self.usable:
+        if self._keep_alive and self.usable:
             self.pause(False)
             self._upstream.give_back(self)
         else:
@@ -301,6 +302,7 @@ class _Connection(asyncio.Protocol):
         self._bodies.append(body)
 
     def on_message_complete(self) -> None:
+        self._keep_alive = bool(self._parser.should_keep_alive())  # false again once the parser has moved on
         self._complete = self._head is not None or self._leg is None or self._leg.head_seen
 
 

@@ -20,6 +20,7 @@ class ScriptedEngine:
         self.aborted: list[str] = []
         self.ready = b"{}"  # anything else is a 503
         self.loads = b"{}"
+        self.connections = 0
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), type("Bound", (Handler,), {"engine": self}))
         self._server.daemon_threads = True
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
@@ -49,6 +50,10 @@ class Handler(BaseHTTPRequestHandler):
 
     engine: ScriptedEngine
     protocol_version = "HTTP/1.1"
+
+    def setup(self) -> None:
+        self.engine.connections += 1
+        super().setup()
 
     def do_GET(self) -> None:
         engine = self.engine

@@ -209,6 +209,14 @@ def test_it_is_tried_once_more_on_another_engine(tmp_path: Path, fault: Script, 
         until(lambda: [rid for engine in engines for rid in engine.aborted] == rids[:1], "the first attempt is aborted")
 
 
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+def test_connections_to_an_engine_are_used_again(tmp_path: Path, stream: bool) -> None:
+    with serving(tmp_path, sound) as (proxy, (engine,)):
+        for _ in range(10):
+            assert post(proxy, stream=stream).status_code == 200
+        assert engine.connections <= 4  # of turns and of probes
+
+
 def test_a_fleet_that_sheds_load_is_tried_twice_and_no_more(tmp_path: Path) -> None:
     with serving(tmp_path, refuses, refuses, refuses) as (proxy, engines):
         assert post(proxy).status_code == 503
