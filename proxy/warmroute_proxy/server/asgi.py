@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from warmroute_proxy.server.errors import Refusal
-from warmroute_proxy.server.http1 import Exchange
+from warmroute_proxy.server.exchange import Exchange
 
 log = logging.getLogger(__name__)
 

@@ -155,13 +155,7 @@ def _model(model: ModelConfig) -> dict[str, Any]:
 
 
 def _json(body: object, status: int = 200) -> Response:
-    return Response(msgspec.json.encode(body, enc_hook=_sets), status, media_type="application/json")
-
-
-def _sets(value: object) -> object:
-    if isinstance(value, frozenset):
-        return sorted(value)
-    raise NotImplementedError(type(value).__name__)
+    return Response(msgspec.json.encode(body), status, media_type="application/json")
 
 
 def _error(status: int, message: str, code: str | None) -> Response:

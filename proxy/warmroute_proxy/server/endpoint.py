@@ -12,8 +12,8 @@ from warmroute.contract import headers as names
 from warmroute_proxy.server.asgi import Bridge
 from warmroute_proxy.server.config import TenantConfig
 from warmroute_proxy.server.errors import Refusal
+from warmroute_proxy.server.exchange import Exchange, Request
 from warmroute_proxy.server.forward import Forward
-from warmroute_proxy.server.http1 import Exchange, Request
 from warmroute_proxy.server.intake import ROUTES, read
 from warmroute_proxy.server.relay import Turn
 from warmroute_proxy.server.secrets import admin_key_matches

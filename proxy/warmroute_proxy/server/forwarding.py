@@ -16,7 +16,7 @@ from warmroute_proxy.core.placement import Decision
 from warmroute_proxy.server.config import TenantConfig
 from warmroute_proxy.server.dispatch import engine_headers
 from warmroute_proxy.server.errors import Refusal, error_event
-from warmroute_proxy.server.http1 import Exchange
+from warmroute_proxy.server.exchange import Exchange
 from warmroute_proxy.server.intake import Intake
 from warmroute_proxy.server.services import Services
 from warmroute_proxy.server.upstream import Leg, get

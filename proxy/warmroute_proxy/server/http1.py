@@ -15,13 +15,14 @@ What keeps this safe:
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, Final, Protocol, cast
 
 import httptools
 
 from warmroute_proxy.server.config import Limits
 from warmroute_proxy.server.errors import Refusal
+from warmroute_proxy.server.exchange import Exchange, Request
 
 MAX_PIPELINED: Final = 16
 MAX_TARGET_BYTES: Final = 8192
@@ -30,45 +31,6 @@ LINGER_BODY_BYTES: Final = 65536  # up to this much of a refused body is read, s
 STALLED_WRITE_S: Final = 60.0  # a client that reads nothing for this long is gone
 WRITE_HIGH_BYTES: Final = 65536
 
-_REASONS: Final = {
-    200: "OK", 202: "Accepted", 400: "Bad Request", 401: "Unauthorized", 403: "Forbidden", 404: "Not Found",
-    405: "Method Not Allowed", 408: "Request Timeout", 413: "Content Too Large", 414: "URI Too Long",
-    415: "Unsupported Media Type", 422: "Unprocessable Content", 429: "Too Many Requests",
-    431: "Request Header Fields Too Large", 500: "Internal Server Error", 502: "Bad Gateway",
-    503: "Service Unavailable", 504: "Gateway Timeout",
-}  # fmt: skip
-
-Headers = list[tuple[str, str]]
-
-
-class Request:
-    """One request; header names are lower case, `headers` keeps the first value of each name."""
-
-    __slots__ = (
-        "body",
-        "headers",
-        "keep_alive",
-        "length",
-        "method",
-        "path",
-        "query",
-        "received_s",
-        "refusal",
-        "version",
-    )
-
-    def __init__(self, received_s: float) -> None:
-        self.method = ""
-        self.path = ""
-        self.query = b""
-        self.version = "1.1"
-        self.headers: dict[str, str] = {}
-        self.body = b""
-        self.length: int | None = None
-        self.keep_alive = True
-        self.refusal: Refusal | None = None
-        self.received_s = received_s
-
 
 class Endpoint(Protocol):
     """What a connection needs from the application."""
@@ -76,93 +38,11 @@ class Endpoint(Protocol):
     def on_head(self, request: Request) -> None:
         """Raise `Refusal` for a request that can be refused without its body."""
 
-    def handle(self, request: Request, exchange: "Exchange") -> None:
+    def handle(self, request: Request, exchange: Exchange) -> None:
         """Start to answer; `exchange` must be ended by `respond`, `end` or `abort` sooner or later."""
 
     def on_status(self, request: Request, status: int) -> None:
         """An answer's status, for the metrics."""
-
-
-class Exchange:
-    """One request's answer. `on_gone` is called once if the client leaves before the answer ended."""
-
-    __slots__ = ("_chunked", "_connection", "ended", "on_gone", "on_pause", "request", "started")
-
-    def __init__(self, connection: "Connection", request: Request) -> None:
-        self._connection = connection
-        self._chunked = False
-        self.request = request
-        self.started = False
-        self.ended = False
-        self.on_gone: Callable[[], None] | None = None
-        self.on_pause: Callable[[bool], None] | None = None
-
-    def respond(self, status: int, headers: Iterable[tuple[str, str]], body: bytes) -> None:
-        """The whole answer at once."""
-        if self.ended:
-            return
-        self.started = self.ended = True
-        head = self._head(status, headers) + f"content-length: {len(body)}\r\n\r\n".encode()
-        self._connection.write(head if self.request.method == "HEAD" else head + body)
-        self._connection.answered(self)
-
-    def refuse(self, refusal: Refusal, extra: Iterable[tuple[str, str]] = ()) -> None:
-        """Answer with an error object."""
-        headers = [*((n, v) for n, v in extra if n != "content-type"), ("content-type", "application/json")]
-        if refusal.retry_after_s is not None:
-            headers.append(("retry-after", str(refusal.retry_after_s)))
-        if refusal.status == 401:
-            headers.append(("www-authenticate", "Bearer"))
-        self.respond(refusal.status, headers, refusal.body())
-
-    def fail(self) -> None:
-        """Something is wrong with us: say so if that is still possible, else break off."""
-        if self.started:
-            self.abort()
-        else:
-            self.refuse(Refusal(500, "internal error", code="internal_error"))
-
-    def start(self, status: int, headers: Iterable[tuple[str, str]]) -> None:
-        """The head of a streamed answer."""
-        self.started = True
-        self._chunked = self.request.version == "1.1"
-        if not self._chunked:
-            self.request.keep_alive = False
-        framing = b"transfer-encoding: chunked\r\n\r\n" if self._chunked else b"\r\n"
-        self._connection.write(self._head(status, headers) + framing)
-
-    def write(self, data: bytes) -> None:
-        """Some bytes of a streamed answer."""
-        if data and not self.ended:
-            self._connection.write(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
-
-    def end(self, data: bytes = b"") -> None:
-        """The last bytes of a streamed answer that is complete."""
-        if self.ended:
-            return
-        self.ended = True
-        if self._chunked:
-            chunk = b"%x\r\n%b\r\n0\r\n\r\n" % (len(data), data) if data else b"0\r\n\r\n"
-            self._connection.write(chunk)
-        else:
-            self._connection.write(data)
-        self._connection.answered(self)
-
-    def abort(self, data: bytes = b"") -> None:
-        """End a streamed answer that is not complete: without the terminating chunk, which would make it look whole."""
-        if self.ended:
-            return
-        self.write(data)
-        self.ended = True
-        self._connection.close_after_flush()
-
-    def _head(self, status: int, headers: Iterable[tuple[str, str]]) -> bytes:
-        self._connection.listener.endpoint.on_status(self.request, status)
-        lines = [f"HTTP/1.1 {status} {_REASONS.get(status, 'Status')}\r\n"]
-        lines += [f"{name}: {value}\r\n" for name, value in headers]
-        if not self.request.keep_alive:
-            lines.append("connection: close\r\n")
-        return "".join(lines).encode("latin-1", "replace")
 
 
 class Listener:

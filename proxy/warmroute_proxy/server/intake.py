@@ -26,7 +26,7 @@ from warmroute_proxy.core.fingerprint import Fingerprint, MalformedPrompt, finge
 from warmroute_proxy.server.body import Body
 from warmroute_proxy.server.config import ANY, Config, ModelConfig, TenantConfig
 from warmroute_proxy.server.errors import Refusal
-from warmroute_proxy.server.http1 import Request
+from warmroute_proxy.server.exchange import Request
 from warmroute_proxy.server.secrets import Secrets
 
 CHAT: Final = "/v1/chat/completions"

@@ -21,15 +21,12 @@ Rules that hold in every state:
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Final
-
-import msgspec
+from typing import Final
 
 from warmroute.contract import headers as names
 from warmroute.contract.money import Rates
 from warmroute_proxy.core.entry import Entry, Outcome
 from warmroute_proxy.core.facts import Facts
-from warmroute_proxy.core.losses import LastTurn, classify
 from warmroute_proxy.core.placement import Decision, NoWorker
 from warmroute_proxy.core.receipt import ServedBy
 from warmroute_proxy.core.router import Ticket
@@ -38,11 +35,12 @@ from warmroute_proxy.server.attempt import Attempt, Failure
 from warmroute_proxy.server.body import Body
 from warmroute_proxy.server.dispatch import EngineBodies, engine_headers
 from warmroute_proxy.server.errors import Refusal, error_event
+from warmroute_proxy.server.exchange import Exchange
 from warmroute_proxy.server.forwarding import ForwardedTurn
-from warmroute_proxy.server.http1 import Exchange
 from warmroute_proxy.server.intake import Intake
 from warmroute_proxy.server.journal import JournalError
 from warmroute_proxy.server.services import Services
+from warmroute_proxy.server.settlement import losses_of, usage_event
 
 LEFT_WAIT_S: Final = 2.0
 MAX_ATTEMPTS: Final = 2
@@ -341,7 +339,7 @@ class Turn:
         self._drop_body()
         reported = attempt.usage
         usage = merge_usage(reported, attempt.details, attempt.prefill_usage(), attempt.scanner.content_events)
-        loss = self._losses(usage, attempt.decision)
+        loss = losses_of(services, self.intake.facts, usage, attempt.decision)
         self._tell_router(usage)
         if not charged:
             entry.rates = UNCHARGED
@@ -365,30 +363,6 @@ class Turn:
         """Nothing is sent again from here on. A body of megabytes must not wait for the garbage collector."""
         self.intake.body = NO_BODY
         self._exchange.request.body = b""
-
-    def _losses(self, usage: Usage, decision: Decision) -> dict[str, int]:
-        services, facts = self._services, self.intake.facts
-        last = services.router.last(facts)
-        answering = services.engines.of(decision.workers[-1])
-        return classify(
-            prompt_tokens=usage.prompt_tokens,
-            cached_tokens=usage.cached_tokens,
-            page_size=answering.page_tokens,
-            known_tokens=decision.known_tokens,
-            predicted_cached=decision.predicted_cached_tokens,
-            best_elsewhere=decision.best_elsewhere_tokens,
-            last=LastTurn(
-                prompt_tokens=last.prompt_tokens or 0,
-                completion_tokens=last.completion_tokens or 0,
-                same_worker=decision.holder in last.workers,
-                salt_changed=last.salt_epoch != facts.salt_epoch,
-            )
-            if last is not None
-            else None,
-            disaggregated=decision.prefill is not None,
-            misreported=usage.misreported_tokens > 0,
-            cached_reported="cached_tokens" not in usage.estimated,
-        )
 
     def _tell_router(self, usage: Usage) -> None:
         if self._ticket is None:
@@ -416,7 +390,7 @@ class Turn:
         assert attempt is not None
         tail = b"data: [DONE]\n\n"
         if self.intake.include_usage:
-            tail = _usage_event(attempt, usage_json, self.intake.keep_sglext) + tail
+            tail = usage_event(attempt.scanner, usage_json, self.intake.keep_sglext) + tail
         self._exchange.end(tail)
 
     def _answer_whole(self, usage_json: bytes) -> None:
@@ -455,15 +429,6 @@ class Turn:
 def _stay(facts: Facts) -> Facts:
     """The same facts, for a request that is served here whatever happens."""
     return replace(facts, may_forward=False)
-
-
-def _usage_event(attempt: Attempt, usage_json: bytes, keep_sglext: bool) -> bytes:
-    """The usage chunk: the engine's own, with the settled usage in the place of its own."""
-    event: dict[str, Any] = dict(attempt.scanner.usage_event or {"object": "chat.completion.chunk", "choices": []})
-    if not keep_sglext:
-        event.pop("sglext", None)
-    event["usage"] = msgspec.Raw(usage_json)
-    return b"data: " + msgspec.json.encode(event) + b"\n\n"
 
 
 def _no_worker(error: NoWorker) -> Refusal:

@@ -1,0 +1,45 @@
+"""What a turn's end is made of: why tokens were not cached, and the chunk that says it to a client that streams."""
+
+from typing import Any
+
+import msgspec
+
+from warmroute_proxy.core.facts import Facts
+from warmroute_proxy.core.losses import LastTurn, classify
+from warmroute_proxy.core.placement import Decision
+from warmroute_proxy.core.usage import Usage
+from warmroute_proxy.server.services import Services
+from warmroute_proxy.server.sse import Scanner
+
+
+def losses_of(services: Services, facts: Facts, usage: Usage, decision: Decision) -> dict[str, int]:
+    """The loss classes of a turn. To be asked before the router is told of its end, which replaces the last turn."""
+    last = services.router.last(facts)
+    return classify(
+        prompt_tokens=usage.prompt_tokens,
+        cached_tokens=usage.cached_tokens,
+        page_size=services.engines.of(decision.workers[-1]).page_tokens,
+        known_tokens=decision.known_tokens,
+        predicted_cached=decision.predicted_cached_tokens,
+        best_elsewhere=decision.best_elsewhere_tokens,
+        last=LastTurn(
+            prompt_tokens=last.prompt_tokens or 0,
+            completion_tokens=last.completion_tokens or 0,
+            same_worker=decision.holder in last.workers,
+            salt_changed=last.salt_epoch != facts.salt_epoch,
+        )
+        if last is not None
+        else None,
+        disaggregated=decision.prefill is not None,
+        misreported=usage.misreported_tokens > 0,
+        cached_reported="cached_tokens" not in usage.estimated,
+    )
+
+
+def usage_event(scanner: Scanner, usage_json: bytes, keep_sglext: bool) -> bytes:
+    """The usage chunk: the engine's own, with the settled usage in the place of its own."""
+    event: dict[str, Any] = dict(scanner.usage_event or {"object": "chat.completion.chunk", "choices": []})
+    if not keep_sglext:
+        event.pop("sglext", None)
+    event["usage"] = msgspec.Raw(usage_json)
+    return b"data: " + msgspec.json.encode(event) + b"\n\n"
