@@ -9,9 +9,13 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 from warmroute import __version__
+
+NEEDED = ("fastapi", "httptools", "msgspec", "rich", "uvloop", "xxhash")
+"""What the extra `proxy` brings; the SDK alone does without."""
 
 DEFAULT_STATE_DIR = Path(".warmroute")
 DEMO_SPEED = 25.0
@@ -21,6 +25,9 @@ HARNESSES = ("aider", "claude-code", "codex", "gemini", "mini-swe-agent", "openc
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a subcommand."""
     arguments = parser().parse_args(argv)
+    if missing := [name for name in NEEDED if find_spec(name) is None]:
+        print(f"warmroute: {', '.join(missing)} not installed: pip install 'warmroute[proxy]'", file=sys.stderr)
+        return 2
     try:
         code: int = arguments.run(arguments)
     except KeyboardInterrupt:

@@ -54,3 +54,9 @@ def test_only_the_chosen_subcommand_is_imported() -> None:
     code = "import sys, warmroute_cli.main as m; m.parser(); print({'openai', 'rich', 'uvloop'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"
+
+
+def test_a_missing_extra_is_a_sentence(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("warmroute_cli.main.NEEDED", ("json", "no_such_module"))
+    assert main(["key"]) == 2
+    assert capsys.readouterr().err == "warmroute: no_such_module not installed: pip install 'warmroute[proxy]'\n"
