@@ -1,5 +1,6 @@
 """The documents say what is so: examples run against a real fleet, keys and links exist."""
 
+import json
 import os
 import re
 import subprocess
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from warmroute.contract.receipt import LOSS_CLASSES
+from warmroute.contract.receipt import LOSS_CLASSES, check
 from warmroute_cli.fleet import Fleet, FleetOptions
 from warmroute_proxy.server import config
 from warmroute_proxy.server.config import load_config
@@ -63,6 +64,10 @@ def test_every_key_of_the_config_is_documented() -> None:
     tables = (config.ProxyConfig, config.Limits, config.RegionConfig, config.EngineConfig, config.TenantConfig)
     keys = {field.name for table in tables for field in fields(table)} | {"input", "cached", "output", "aliases"}
     assert {key for key in keys if f"`{key}`" not in page} == set()
+
+
+def test_the_receipt_of_the_readme_is_sound() -> None:
+    assert check(json.loads(blocks((ROOT / "README.md").read_text(), "json")[0])) == []
 
 
 def test_every_loss_class_is_documented() -> None:
