@@ -27,11 +27,15 @@ class Ids:
     def __init__(self) -> None:
         self._prefix = os.urandom(10).hex()
         self._count = 0
+        self._random = b""
         self._room_base = int.from_bytes(os.urandom(3), "big") << _ROOM_COUNTER_BITS  # 24 + 39 = 63 bits
 
     def receipt(self) -> str:
         """`wr-` and 24 hex digits, not guessable in sequence by design of the fleet's random part."""
-        return f"wr-{os.urandom(12).hex()}"
+        if not self._random:
+            self._random = os.urandom(12 * 256)
+        taken, self._random = self._random[:12], self._random[12:]
+        return f"wr-{taken.hex()}"
 
     def rid(self) -> str:
         """32 hex digits."""

@@ -4,9 +4,9 @@ All checks that need no engine are here: who asks, for which model, in which sha
 slices, to be fingerprinted; its text is not kept beyond the body itself.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 import msgspec
 import xxhash
@@ -38,6 +38,7 @@ DEFAULT_OUTPUT_TOKENS: Final = 256  # expected where the client sets no maximum
 MAX_EXPECTED_OUTPUT_TOKENS: Final = 1024  # a maximum says little about the answer: agents' turns are short
 
 T = TypeVar("T")
+_DECODERS: Final[dict[Any, Callable[[msgspec.Raw], Any]]] = {}
 
 _FIELD_TYPES: Final[dict[str, Any]] = {
     "temperature": float,
@@ -243,8 +244,11 @@ def _counted(body: Body, name: str, low: int, high: int) -> int | None:
 
 
 def _decode(raw: msgspec.Raw, name: str, kind: type[T]) -> T:
+    decode = _DECODERS.get(kind)
+    if decode is None:  # of the few types that this file names
+        decode = _DECODERS[kind] = msgspec.json.Decoder(kind).decode
     try:
-        return msgspec.json.decode(raw, type=kind)
+        return cast("T", decode(raw))
     except msgspec.ValidationError as error:
         raise Refusal(400, f"field {name!r} has the wrong type: {error}", code="invalid_type", param=name) from None
     except (msgspec.DecodeError, ValueError, RecursionError) as error:

@@ -76,3 +76,13 @@ def test_any_bytes_are_either_read_or_refused(raw: bytes) -> None:
         assert refusal.status == 400
     else:
         assert set(body.spans) == set(body.members)
+
+
+@given(objects, layouts)
+def test_members_stand_where_their_spans_say(document: dict[str, object], layout: dict[str, Any]) -> None:
+    raw = json.dumps(document, **layout).encode()
+    body = Body(raw)
+    assert {
+        name: json.loads(b"{" + raw[span.start : span.end] + b"}")[name] for name, span in body.spans.items()
+    } == document
+    assert raw[body.close :] == b"}"
