@@ -58,15 +58,27 @@ class Scanner:
         """Take what was read from the engine, return what goes to the client; `ValueError`: an event never ends."""
         if self.done or self.error is not None:
             if self.error is not None:
-                self._events(data)  # usage may follow an error: it settles the row, and is not relayed
+                self._events(self._carry + data)  # usage may follow an error: it settles the row, and is not relayed
             return b""
-        if self.started and not self._carry and data.endswith(b"\n\n") and not _has_marker(data):
-            self.content_events += data.count(_UNFINISHED)
-            return data
-        return self._events(data)
-
-    def _events(self, data: bytes) -> bytes:
         data = self._carry + data if self._carry else data
+        return self._flow(data) if self.started else self._begin(data)
+
+    def _begin(self, data: bytes) -> bytes:
+        """Event by event up to the first content, then on as usual."""
+        first = self._events(data, until_started=True)
+        if self.started and self._carry:
+            return first + self._flow(self._carry)
+        return first
+
+    def _flow(self, data: bytes) -> bytes:
+        """Whole events without a marker pass as they are; only what follows is looked at one by one."""
+        clean = _clean_bytes(data)
+        self.content_events += data.count(_UNFINISHED, 0, clean)
+        self._carry = b""
+        return data if clean == len(data) else data[:clean] + self._events(data[clean:])
+
+    def _events(self, data: bytes, *, until_started: bool = False) -> bytes:
+        """Take event by event; what is left of `data` is carried."""
         out: list[bytes] = []
         at = 0
         while (end := _event_end(data, at)) > 0:
@@ -74,10 +86,15 @@ class Scanner:
             at = end
             if self._take(event):
                 out.append(event)
-        self._carry = data[at:]
-        if len(self._carry) > MAX_EVENT_BYTES:
-            raise ValueError(f"an event exceeds {MAX_EVENT_BYTES} bytes")
+            if until_started and self.started:
+                break
+        self._keep(data[at:])
         return b"".join(out)
+
+    def _keep(self, rest: bytes) -> None:
+        if len(rest) > MAX_EVENT_BYTES:
+            raise ValueError(f"an event exceeds {MAX_EVENT_BYTES} bytes")
+        self._carry = rest
 
     def _take(self, event: bytes) -> bool:
         """Look at one event; whether the client gets it."""
@@ -151,15 +168,26 @@ def _any_aborted(choices: object) -> bool:
     )
 
 
+def _clean_bytes(data: bytes) -> int:
+    """How much of `data` is whole events in front of the first one with a marker."""
+    first = len(data)
+    for marker in _MARKERS:
+        if marker is _USAGE and data.count(_USAGE) == data.count(_NULL_USAGE):
+            continue
+        at = data.find(marker, 0, first)
+        if at >= 0:
+            first = at
+    last = data.rfind(b"\n\n", 0, first)
+    return last + 2 if last >= 0 else 0
+
+
 def _event_end(data: bytes, at: int) -> int:
     """Where the event that starts at `at` ends, its blank line included; 0 if it has not arrived whole."""
     plain = data.find(b"\n\n", at)
-    with_cr = data.find(b"\r\n\r\n", at)
-    if plain < 0 and with_cr < 0:
-        return 0
-    if with_cr < 0 or 0 <= plain < with_cr:
-        return plain + 2
-    return with_cr + 4
+    with_cr = data.find(b"\r\n\r\n", at, plain) if plain >= 0 else data.find(b"\r\n\r\n", at)
+    if with_cr >= 0:
+        return with_cr + 4
+    return plain + 2 if plain >= 0 else 0
 
 
 def _payload(event: bytes) -> bytes:

@@ -96,9 +96,13 @@ class Leg:
         try:
             step()
         except Exception as error:
-            log.error("a callback of an upstream answer failed: %s", type(error).__name__)
-            self.close()
-            self.on_crash()
+            self.crash(error)
+
+    def crash(self, error: Exception) -> None:
+        """An error of ours in a step: the type is logged, never its text, and the owner is told to end."""
+        log.error("a callback of an upstream answer failed: %s", type(error).__name__)
+        self.close()
+        self.on_crash()
 
 
 def _nothing() -> None:
@@ -258,7 +262,10 @@ class _Connection(asyncio.Protocol):
             self.drop()
             leg.guard(lambda: leg.fail("the engine's answer is not valid HTTP/1.1"))
             return
-        leg.guard(lambda: self._deliver(leg))
+        try:
+            self._deliver(leg)
+        except Exception as error:
+            leg.crash(error)
 
     def _deliver(self, leg: Leg) -> None:
         """What the parser found in one read: a head, some body, the end."""
