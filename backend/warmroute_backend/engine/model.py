@@ -114,7 +114,6 @@ class Totals:
     prefill_uncached_tokens: int = 0
     prefill_busy_s: float = 0.0
     steps: int = 0
-    decode_busy_s: float = 0.0
     decode_tokens: int = 0
 
 
@@ -227,9 +226,7 @@ class Scheduler:
         if step.prefill:
             self.totals.prefill_busy_s += duration_s
         if step.decode:
-            decode_s = self.costs.decode_s(sum(work.width for work in step.decode))
-            self.totals.decode_busy_s += decode_s
-            duration_s += decode_s
+            duration_s += self.costs.decode_s(sum(work.width for work in step.decode))
         step.end_s = start_s + duration_s
         self.totals.steps += 1
         return step

@@ -21,7 +21,6 @@ from warmroute_proxy.server.intake import Intake
 from warmroute_proxy.server.services import Services
 from warmroute_proxy.server.upstream import Leg, get
 
-MAX_REFUSAL_BYTES: Final = 1_048_576
 _PASSED_BACK: Final = ("content-type", "cache-control", "retry-after", names.RECEIPT, names.HOME)
 
 

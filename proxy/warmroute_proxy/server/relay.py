@@ -83,7 +83,7 @@ class Turn:
 
     def begin(self) -> None:
         """Place the turn: here, or in the region that holds its session."""
-        decision = self._place(self.intake.facts.may_forward)
+        decision = self._place()
         if decision is None:
             return
         if decision.kind == "forward":
@@ -97,16 +97,15 @@ class Turn:
         self.id = self._services.engines.ids.receipt()  # the home may have a row under the old one
         self._exchange.on_gone = self._client_left
         self._exchange.on_pause = self._pause
-        decision = self._place(may_forward=False)
+        self.intake.facts = _stay(self.intake.facts)
+        decision = self._place()
         if decision is not None:
             self._dispatch(decision)
 
-    def _place(self, may_forward: bool) -> Decision | None:
-        services, facts = self._services, self.intake.facts
-        if not may_forward and facts.may_forward:
-            facts = self.intake.facts = _stay(facts)
+    def _place(self) -> Decision | None:
+        services = self._services
         try:
-            decision = services.router.place(facts, services.clock(), self._excluded)
+            decision = services.router.place(self.intake.facts, services.clock(), self._excluded)
         except NoWorker as error:
             self._refuse(_no_worker(error))
             return None
@@ -220,7 +219,6 @@ class Turn:
         else:
             self._ttft_ms = (now - self._received_s) * 1000
             self._settle("completed", 200, charged=True, then=self._answer_whole)
-            self._proxy_s += self._services.clock() - now
 
     def failed(self, failure: Failure) -> None:
         """The attempt did not work out: abort both legs, then try once more or say so."""
@@ -244,7 +242,7 @@ class Turn:
             return
         outcome: Outcome = "engine_error" if failure.refusal.status >= 500 else "refused"
         status = 200 if self._exchange.started else failure.refusal.status
-        self._settle(outcome, status, charged=False, then=lambda _usage: self._say(failure.refusal))
+        self._settle(outcome, status, charged=False, then=lambda _usage: self._refuse(failure.refusal))
 
     def _try_again(self) -> bool:
         services = self._services
@@ -357,7 +355,7 @@ class Turn:
         try:
             services.ledger.settle(entry, usage_json, lambda: then(usage_json) if then is not None else None)
         except JournalError:
-            self._say(Refusal(503, "the ledger cannot be written", code="ledger_unavailable"))
+            self._refuse(Refusal(503, "the ledger cannot be written", code="ledger_unavailable"))
 
     def _drop_body(self) -> None:
         """Nothing is sent again from here on. A body of megabytes must not wait for the garbage collector."""
@@ -401,14 +399,8 @@ class Turn:
         body = b"".join(attempt.answer.rewritten(drop, b'"usage":' + usage_json))
         self._exchange.respond(200, self._response_headers("application/json"), body)
 
-    def _say(self, refusal: Refusal) -> None:
-        """An error, in the form that the state of the answer allows."""
-        if not self._exchange.started:
-            self._refuse(refusal)
-        else:
-            self._exchange.abort(error_event(refusal.status, refusal.message, refusal.code))
-
     def _refuse(self, refusal: Refusal) -> None:
+        """An error, in the form that the state of the answer allows."""
         if self._exchange.started:
             self._exchange.abort(error_event(refusal.status, refusal.message, refusal.code))
             return

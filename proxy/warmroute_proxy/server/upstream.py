@@ -21,7 +21,6 @@ log = logging.getLogger(__name__)
 
 IDLE_S: Final = 3.0
 MAX_IDLE: Final = 256  # connections kept open to one engine
-READ_HIGH_BYTES: Final = 262_144
 
 Parts = Sequence[bytes | memoryview]
 

@@ -75,6 +75,8 @@ def _check_tokens(usage: Mapping[str, Any], receipt: Mapping[str, Any]) -> list[
         problems.append(f"unknown loss classes {sorted(unknown)}")
     if any(tokens < 0 for tokens in loss.values()) or sum(loss.values()) != prompt - cached:
         problems.append(f"losses {dict(loss)} do not sum to {prompt - cached} uncached tokens")
+    if unknown := set(receipt["estimated"]) - set(ESTIMATED_FIELDS):
+        problems.append(f"unknown estimated fields {sorted(unknown)}")
     return problems
 
 

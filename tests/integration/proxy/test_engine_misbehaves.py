@@ -359,7 +359,7 @@ def test_content_that_came_with_an_error_reaches_the_client(tmp_path: Path) -> N
 def test_a_probe_answer_that_is_garbage_ends_no_other_probe(tmp_path: Path) -> None:
     with serving(tmp_path, sound, sound) as (proxy, engines):
         engines[0].ready = engines[1].loads = b"\xff"
-        until(lambda: "0" in _up(proxy, "s0"), "the first engine is seen to be down")
+        until(lambda: (_up(proxy, "s0"), _up(proxy, "s1")) == ("0", "1"), "one engine is seen to be down, the other up")
 
 
 def _up(proxy: ProxyProcess, engine: str) -> str:

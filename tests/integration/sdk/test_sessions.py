@@ -141,8 +141,8 @@ def test_bad_keys_are_refused_where_they_are_given(driver: "Driver") -> None:
 
 def test_a_block_may_be_left_in_another_context_than_it_was_entered_in() -> None:
     block = warmroute.session("s")
-    contextvars.copy_context().run(block.__enter__)
-    contextvars.copy_context().run(block.__exit__, None, None, None)
+    assert contextvars.copy_context().run(block.__enter__) == "s"
+    assert contextvars.copy_context().run(block.__exit__, None, None, None) is False
 
 
 async def test_tasks_do_not_see_each_others_sessions(server: "MockServer") -> None:

@@ -50,6 +50,7 @@ def test_a_sound_receipt() -> None:
         ("warmroute.loss.new", 31, "do not sum to 40 uncached"),
         ("warmroute.loss", {"new": 50, "cold": -10}, "do not sum"),
         ("warmroute.loss", {"stolen": 40}, "unknown loss classes"),
+        ("warmroute.estimated", ["mood"], "unknown estimated fields"),
         ("warmroute.list_nanousd", 750_001, "list_nanousd is 750001, recomputed 750000"),
         ("warmroute.price_nanousd", 0, "price_nanousd is 0, recomputed 270000"),
         ("warmroute.saved_nanousd", 0, "saved_nanousd"),
