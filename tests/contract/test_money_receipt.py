@@ -22,6 +22,7 @@ SOUND: dict[str, Any] = {
         "list_nanousd": 750_000,
         "price_nanousd": 270_000,
         "saved_nanousd": 480_000,
+        "estimated": [],
     },
 }
 
@@ -85,6 +86,7 @@ def test_a_large_cost_survives_being_read_as_a_double() -> None:
             "list_nanousd": price,
             "price_nanousd": price,
             "saved_nanousd": 0,
+            "estimated": [],
         },
     }
     assert receipt.check(usage) == []
