@@ -3,12 +3,18 @@
 import argparse
 import asyncio
 import logging
+import os
 from collections.abc import Callable, Sequence
 
 import uvloop
 
 from warmroute_backend.engine.engine import Settings
+from warmroute_backend.engine.hicache import HiCache, directory_of, read_extra_config
+from warmroute_backend.engine.kv_publisher import KvEventsConfig, read_config
 from warmroute_backend.engine.server import serve
+
+HEADER_OVERRIDES = "SGLANG_ENABLE_REQUEST_HEADER_OVERRIDES"
+"""The variable that has engines of this protocol obey `x-override-*` headers."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -28,6 +34,11 @@ def main(argv: Sequence[str] | None = None) -> None:
         max_running=args.max_running_requests,
         max_queued=args.max_queued_requests,
         bootstrap_timeout_s=args.bootstrap_timeout_s,
+        admin_api_key=args.admin_api_key,
+        kv_events=args.kv_events_config,
+        hicache=_hicache(args),
+        speculative_algorithm=args.speculative_algorithm,
+        header_overrides=os.environ.get(HEADER_OVERRIDES, "").lower() in {"1", "true", "yes", "y"},
     )
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(serve(settings, args.host, args.port, args.bootstrap_port))
@@ -56,7 +67,55 @@ def _parser() -> argparse.ArgumentParser:
     add("--max-running-requests", type=_at_least(int, 1), default=defaults.max_running, help="over all ranks")
     add("--max-queued-requests", type=_at_least(int, 0), default=defaults.max_queued, help="per rank; not in PD")
     add("--bootstrap-timeout-s", type=_at_least(float, 0.01), default=defaults.bootstrap_timeout_s)
+    add("--admin-api-key", help="control paths then want it as a bearer token")
+    add("--kv-events-config", type=_kv_events, help="JSON as SGLang has it; port 0 lets the system choose")
+    add(
+        "--speculative-algorithm",
+        choices=["EAGLE", "EAGLE3", "NEXTN"],
+        help="only for its cache: pages of pairs of tokens",
+    )
+    _add_hicache(parser)
     return parser
+
+
+def _add_hicache(parser: argparse.ArgumentParser) -> None:
+    """The flags of the host and storage tiers, named as SGLang's. Of policies, only those modelled are taken."""
+    defaults = HiCache()
+    add = parser.add_argument
+    add("--enable-hierarchical-cache", action="store_true", help="a host tier below the device")
+    add("--hicache-ratio", type=_at_least(float, 1), default=defaults.ratio, help="host capacity per device capacity")
+    add("--hicache-size", type=_at_least(float, 0), default=defaults.size_gb, help="GB on the host; 0: by the ratio")
+    add("--hicache-write-policy", choices=["write_through"], default=defaults.write_policy)
+    add("--hicache-storage-backend", choices=["file"], help="a storage tier below the host")
+    add("--hicache-storage-prefetch-policy", choices=["wait_complete"], default=defaults.prefetch_policy)
+    add("--hicache-storage-backend-extra-config", help="JSON: prefetch_threshold (tokens), file_storage_path")
+
+
+def _hicache(args: argparse.Namespace) -> HiCache | None:
+    if not args.enable_hierarchical_cache:
+        return None
+    if args.role == "decode":
+        raise SystemExit("--enable-hierarchical-cache: a decode engine keeps no cache")
+    if args.hicache_storage_backend is not None:
+        try:
+            directory_of(read_extra_config(args.hicache_storage_backend_extra_config))
+        except ValueError as error:
+            raise SystemExit(f"--hicache-storage-backend: {error}") from None
+    return HiCache(
+        ratio=args.hicache_ratio,
+        size_gb=args.hicache_size,
+        write_policy=args.hicache_write_policy,
+        prefetch_policy=args.hicache_storage_prefetch_policy,
+        storage_backend=args.hicache_storage_backend,
+        extra_config=args.hicache_storage_backend_extra_config,
+    )
+
+
+def _kv_events(value: str) -> KvEventsConfig | None:
+    try:
+        return read_config(value)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _at_least(kind: Callable[[str], float], low: float) -> Callable[[str], float]:

@@ -1,11 +1,15 @@
-"""The JSON shapes of answers: usage, whole bodies, and the pieces that stream chunks are made of."""
+"""The JSON shapes of answers: usage, whole bodies, and the pieces that stream chunks are made of.
 
+A request has a job for each of its prompts, and a job an answer for each choice; their indexes run on over all of it.
+"""
+
+from collections.abc import Iterator, Sequence
 from typing import Any
 from zlib import crc32
 
 import msgspec
 
-from warmroute_backend.engine.job import Job
+from warmroute_backend.engine.job import Counts, Job
 from warmroute_backend.engine.prompt import TOKEN_BYTES
 from warmroute_backend.engine.text import CONTENT, EOS_TOKEN_ID, REASONING, Answer, Piece
 
@@ -13,53 +17,110 @@ encode = msgspec.json.Encoder().encode
 Json = dict[str, Any]
 
 
-def usage(job: Job) -> Json:
-    """The usage object. The prompt counts once, the choices are summed."""
-    prompt_tokens = job.work.prompt_tokens
-    completion_tokens = job.completion_tokens()
-    reasoning = job.reasoning_tokens()
+def usage(jobs: Sequence[Job], *, cache_report: bool = True) -> Json:
+    """The usage object of a request. A prompt counts once, its choices are summed."""
+    prompt_tokens, cached_tokens, completion_tokens, reasoning = (
+        sum(column) for column in zip(*(job.counts() for job in jobs), strict=True)
+    )
     return {
         "prompt_tokens": prompt_tokens,
         "total_tokens": prompt_tokens + completion_tokens,
         "completion_tokens": completion_tokens,
-        "prompt_tokens_details": {"cached_tokens": job.work.cached_tokens},
+        "prompt_tokens_details": {"cached_tokens": cached_tokens} if cache_report else None,
         "reasoning_tokens": reasoning,
         "completion_tokens_details": {"reasoning_tokens": reasoning} if reasoning else None,
     }
 
 
-def cached_details(job: Job) -> Json:
-    """Where the cached tokens came from. There is only the device tier in this model."""
-    return {"device": job.work.cached_tokens, "host": 0}
-
-
-def sglext(job: Job) -> Json:
-    return {"cached_tokens_details": cached_details(job)}
-
-
-def chat_body(job: Job, *, aborted: bool) -> bytes:
-    """A whole chat completion."""
-    body: Json = {
-        "id": job.rid,
-        "object": "chat.completion",
-        "created": job.created,
-        "model": job.model,
-        "choices": [_chat_choice(job, i, aborted=aborted) for i in range(len(job.answers))],
-        "usage": usage(job),
-        "metadata": {"weight_version": "default"},
+def choice_usage(job: Job, index: int, *, cache_report: bool) -> Json:
+    """The running usage that comes with a chunk of one choice."""
+    counts = job.counts()
+    completion_tokens = job.answers[index].count(job.work.generated)
+    return {
+        "prompt_tokens": counts.prompt,
+        "total_tokens": counts.prompt + completion_tokens,
+        "completion_tokens": completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": counts.cached} if cache_report else None,
+        "reasoning_tokens": counts.reasoning,
+        "completion_tokens_details": {"reasoning_tokens": counts.reasoning} if counts.reasoning else None,
     }
-    if job.ask.cached_details:
-        body["sglext"] = sglext(job)
-    return encode(body)
+
+
+def cached_details(job: Job) -> Json | None:
+    """Where the cached tokens came from, if there were any. A decode engine tells of its prefill engine's tiers."""
+    cached = job.counts().cached
+    if not cached:
+        return None
+    host, storage = job.work.cached_host_tokens, job.work.cached_storage_tokens
+    details: Json = {"device": cached - host - storage, "host": host}
+    if storage or job.storage_backend is not None:
+        details["storage"] = storage
+    if job.storage_backend is not None:
+        details["storage_backend"] = job.storage_backend
+    return details
+
+
+def sglext(jobs: Sequence[Job]) -> Json | None:
+    """The extension object, if it was asked for and there is anything to say; a batch's is that of its first prompt."""
+    details = cached_details(jobs[0]) if jobs[0].ask.cached_details else None
+    return None if details is None else {"cached_tokens_details": details}
+
+
+def weights(generated: int) -> Json:
+    """Which weights made the tokens."""
+    return {
+        "weight_version": "default",
+        "weight_versions": [{"version": "default", "start": 0, "end": generated}],
+    }
+
+
+def choices_of(jobs: Sequence[Job]) -> Iterator[tuple[int, Job, int]]:
+    """Every choice of a request: its index in the answer, its job, its number there."""
+    index = 0
+    for job in jobs:
+        for number in range(len(job.answers)):
+            yield index, job, number
+            index += 1
+
+
+def chat_body(jobs: Sequence[Job], aborted: frozenset[Job]) -> bytes:
+    """A whole chat completion."""
+    choices = [_chat_choice(job, i, aborted=job in aborted) for _, job, i in choices_of(jobs)]
+    return _body("chat.completion", jobs, choices)
+
+
+def completion_body(jobs: Sequence[Job], aborted: frozenset[Job]) -> bytes:
+    """A whole text completion."""
+    choices: list[Json] = []
+    for index, job, i in choices_of(jobs):
+        answer, generated = job.answers[i], job.work.generated
+        logprobs = completion_logprobs(job, answer.pieces[:generated])
+        choice = {"index": index, "text": answer.text(CONTENT, generated), "logprobs": logprobs}
+        choices.append({**choice, **ending(answer, aborted=job in aborted)})
+    return _body("text_completion", jobs, choices)
+
+
+def _body(kind: str, jobs: Sequence[Job], choices: list[Json]) -> bytes:
+    first = jobs[0]
+    body: Json = {
+        "id": first.ids[0],
+        "object": kind,
+        "created": first.created,
+        "model": first.model,
+        "choices": choices,
+        "usage": usage(jobs),
+        "metadata": weights(first.answers[0].count(first.work.generated)),
+    }
+    extension = sglext(jobs)
+    return encode(body if extension is None else {**body, "sglext": extension})
 
 
 def _chat_choice(job: Job, index: int, *, aborted: bool) -> Json:
     answer, generated = job.answers[index], job.work.generated
     calls = answer.calls(generated)
-    content = answer.text(CONTENT, generated)
     message: Json = {
         "role": "assistant",
-        "content": None if calls and not content else content,
+        "content": answer.text(CONTENT, generated),
         "reasoning_content": answer.text(REASONING, generated) or None,
     }
     if calls:
@@ -88,43 +149,13 @@ def call_id(job: Job, choice: int, index: int) -> str:
     return f"call_{crc32(job.rid.encode()):08x}{choice:x}{index:03x}"
 
 
-def completion_body(job: Job, *, aborted: bool) -> bytes:
-    """A whole text completion."""
-    choices = []
-    for i, answer in enumerate(job.answers):
-        pieces = answer.pieces[: job.work.generated]
-        choices.append(
-            {
-                "index": i,
-                "text": answer.text(CONTENT, job.work.generated),
-                "logprobs": completion_logprobs(job, pieces),
-                **ending(answer, aborted=aborted),
-            }
-        )
-    body: Json = {
-        "id": job.rid,
-        "object": "text_completion",
-        "created": job.created,
-        "model": job.model,
-        "choices": choices,
-        "usage": usage(job),
-        "metadata": {"weight_version": "default"},
-    }
-    if job.ask.cached_details:
-        body["sglext"] = sglext(job)
-    return encode(body)
-
-
 def completion_logprobs(job: Job, pieces: list[Piece]) -> Json | None:
+    """Log probabilities as the completions endpoint has them. It does not know where in the text a token stands."""
     top = job.ask.logprobs
     if top is None:
         return None
-    offsets, at = [], 0
-    for piece in pieces:
-        offsets.append(at)
-        at += len(piece.text)
     return {
-        "text_offset": offsets,
+        "text_offset": [-1] * len(pieces),
         "token_logprobs": [logprob(piece.text) for piece in pieces],
         "tokens": [piece.text for piece in pieces],
         "top_logprobs": [dict(_alternatives(piece.text, top)) for piece in pieces],
@@ -136,39 +167,68 @@ def generate_item(job: Job, index: int, ended: str | None) -> Json:
     answer, generated = job.answers[index], job.work.generated
     completion_tokens = answer.count(generated)
     meta: Json = {
-        "id": job.rid,
+        "id": job.ids[index],
         "finish_reason": _generate_ending(answer, completion_tokens, ended),
-        "prompt_tokens": job.work.prompt_tokens,
-        "completion_tokens": completion_tokens,
-        "cached_tokens": job.work.cached_tokens,
-        "cached_tokens_details": cached_details(job),
         "weight_version": "default",
+        "completion_tokens": 0 if job.dropped else completion_tokens,
     }
-    if job.ask.logprobs is not None:
-        pieces = answer.pieces[:generated]
-        meta["output_token_logprobs"] = [[logprob(piece.text), token_id(piece), None] for piece in pieces]
-    item: Json = {
+    if ended is not None:
+        meta.update(weights(completion_tokens))
+    if not job.dropped:
+        meta.update(_scheduled(job, job.counts()))
+        meta.update(_generate_logprobs(job, answer.pieces[:generated]))
+    return {
         "text": answer.text(CONTENT, generated),
         "output_ids": [token_id(piece) for piece in answer.pieces[:generated]],
         "meta_info": meta,
     }
-    return item if len(job.answers) == 1 else {**item, "index": index}
+
+
+def _scheduled(job: Job, counts: Counts) -> Json:
+    """What `/generate` says of a request that the scheduler has seen."""
+    return {
+        "prompt_tokens": counts.prompt,
+        "num_retractions": 0,
+        "storage_prefetch_wait": 0.0,
+        "storage_staging_wait": 0.0,
+        "reasoning_tokens": counts.reasoning,
+        "cached_tokens": counts.cached,
+        "cached_tokens_details": cached_details(job),
+        "dp_rank": None,
+    }
+
+
+def _generate_logprobs(job: Job, pieces: list[Piece]) -> Json:
+    top = job.ask.logprobs
+    if top is None:
+        return {}
+    found: Json = {
+        "input_token_logprobs": [],
+        "output_token_logprobs": [[logprob(piece.text), token_id(piece), None] for piece in pieces],
+        "output_token_logprobs_length": len(pieces),
+    }
+    if top:
+        found["input_top_logprobs"] = []
+        found["output_top_logprobs"] = [
+            [[value, token_id(piece), None] for _, value in _alternatives(piece.text, top)] for piece in pieces
+        ]
+    return found
 
 
 def _generate_ending(answer: Answer, completion_tokens: int, ended: str | None) -> Json | None:
     if ended is None:
         return None
     if ended == "abort":
-        return {"type": "abort", "message": "Aborted by AbortReq."}
+        return {"type": "abort", "message": "Aborted", "status_code": None, "err_type": None}
     if answer.finish_reason == "length":
         return {"type": "length", "length": completion_tokens}
     return {"type": "stop", "matched": EOS_TOKEN_ID if answer.matched_stop is None else answer.matched_stop}
 
 
-def generate_body(job: Job, *, aborted: bool) -> bytes:
-    ended = "abort" if aborted else "planned"
-    items = [generate_item(job, i, ended) for i in range(len(job.answers))]
-    return encode(items[0] if len(items) == 1 else items)
+def generate_body(jobs: Sequence[Job], aborted: frozenset[Job]) -> bytes:
+    """A whole answer of `/generate`: one object, or a list of them for a batch or for several choices."""
+    items = [generate_item(job, i, "abort" if job in aborted else "planned") for _, job, i in choices_of(jobs)]
+    return encode(items if jobs[0].ask.batch or len(items) > 1 else items[0])
 
 
 # --- log probabilities: made up, the same for the same token ---------------------------------------------------------

@@ -8,13 +8,18 @@ goes away or gives up, the prefill leg ends at once; when prefill goes away, the
 (SGLang exchanges addresses over this port and pushes KV out of band; one call carries both here. It notices a dead
 partner by heartbeat after about 10 s; here the connection tells at once.)
 
-Bounds: `MAX_ROOMS` rooms; a room whose second party does not come within `timeout_s` (wall) is failed and removed.
+A decode leg that gives up before its partner has come is remembered, so that the partner fails when it comes.
+
+Bounds: `MAX_ROOMS` rooms, and as many remembered; a room whose second party does not come within `timeout_s` (wall) is
+failed and removed.
 """
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import parse_qs
 
 import httptools
 import msgspec
@@ -23,9 +28,12 @@ from warmroute_backend.engine.errors import Refusal
 from warmroute_backend.engine.http1 import Exchange
 from warmroute_backend.engine.job import Job
 
+_TEXT = b"text/plain; charset=utf-8"
+_JSON = b"application/json; charset=utf-8"
 MAX_ROOMS = 16_384
 MAX_ANSWER_BYTES = 64 * 1024
 WAITING_TIMEOUT_S = 300.0
+DECODE_GONE = "Aborted by decode-side abort notification."
 
 
 class Meet(msgspec.Struct):
@@ -42,6 +50,8 @@ class Handover(msgspec.Struct):
     cached_tokens: int
     ttft_s: float
     transfer_s: float
+    cached_host_tokens: int = 0
+    cached_storage_tokens: int = 0
 
 
 @dataclass(slots=True)
@@ -61,27 +71,31 @@ class Rooms:
         self,
         timeout_s: float,
         on_meet: Callable[[Job, Meet], None],
-        on_lost: Callable[[Job, Refusal], None],
+        on_lost: Callable[[Job, str], None],
     ) -> None:
         self._timeout_s = timeout_s
         self._on_meet = on_meet
         self._on_lost = on_lost
         self._rooms: dict[int, Room] = {}
+        self._given_up: OrderedDict[int, None] = OrderedDict()
 
     def waiting(self) -> int:
         """Jobs in the bootstrap queue."""
         return sum(1 for room in self._rooms.values() if room.job is not None and room.call is None)
 
-    def check(self, number: int) -> None:
-        """Refuse a job whose room is taken."""
+    def taken(self, number: int) -> Refusal | None:
+        """Why a job may not have this room."""
         room = self._rooms.get(number)
         if room is not None and room.job is not None:
-            raise Refusal(500, f"Duplicate or cancelled bootstrap room {number}")
-        if room is None and len(self._rooms) >= MAX_ROOMS:
-            raise Refusal(503, "The bootstrap queue is full.")
+            return Refusal(500, f"Duplicate or cancelled bootstrap room {number}")
+        return Refusal(503, "The bootstrap queue is full.") if room is None and len(self._rooms) >= MAX_ROOMS else None
 
     def offer(self, number: int, job: Job) -> None:
         """A prefill request for this room."""
+        if number in self._given_up:
+            del self._given_up[number]
+            self._on_lost(job, DECODE_GONE)
+            return
         room = self._room(number)
         room.job = job
         if room.call is not None and room.meet is not None:
@@ -134,18 +148,36 @@ class Rooms:
     def _left(self, number: int) -> None:
         room = self._forget(number)
         if room is not None and room.job is not None:
-            message = f"Prefill transfer failed for room {number}: the decode side is gone"
-            self._on_lost(room.job, Refusal(500, message))
+            self._on_lost(room.job, DECODE_GONE)
+        elif room is not None:
+            self._given_up[number] = None
+            if len(self._given_up) > MAX_ROOMS:
+                self._given_up.popitem(last=False)
 
     def _expire(self, number: int) -> None:
         room = self._forget(number)
         if room is None:
             return
+        problem = f"Request {number} timed out after {self._timeout_s:.1f}s in KVPoll."
         if room.call is not None:
-            room.call.respond(500, b'{"message":"no prefill request came for this room in time"}')
+            room.call.respond(500, msgspec.json.encode({"message": f"{problem}WaitingForInput"}))
         if room.job is not None:
-            message = f"Prefill bootstrap failed for room {number}: the decode side did not come in time"
-            self._on_lost(room.job, Refusal(500, message))
+            self._on_lost(room.job, f"{problem}Bootstrapping")
+
+
+def route(query: str, dp_size: int, page_size: int) -> tuple[int, bytes, bytes]:
+    """What `GET /route` answers: facts of the whole engine when all ranks are -1, else one rank. Status, type, body."""
+    names = ("prefill_dp_rank", "prefill_cp_rank", "target_tp_rank", "target_pp_rank")
+    ranks = [parse_qs(query).get(name, [""])[0] for name in names]
+    if not all(rank.removeprefix("-").isdecimal() for rank in ranks):
+        return 400, _TEXT, b"Missing inputs for bootstrap server."
+    if all(rank == "-1" for rank in ranks):
+        facts = {"attn_tp_size": 1, "attn_cp_size": 1, "dp_size": dp_size, "pp_size": 1, "page_size": page_size}
+        return 200, _JSON, msgspec.json.encode({**facts, "kv_cache_dtype": "auto", "follow_bootstrap_room": True})
+    if int(ranks[0]) in range(dp_size) and ranks[1:] == ["0"] * 3:
+        return 200, _JSON, b'{"rank_ip":"127.0.0.1","rank_port":0}'
+    found = zip(("dp_rank", "cp_rank", "tp_rank", "pp_rank"), ranks, strict=True)
+    return 404, _TEXT, ("Bootstrap info not found for " + " ".join(f"{name}={rank}" for name, rank in found)).encode()
 
 
 class Call(asyncio.Protocol):

@@ -12,17 +12,21 @@ number of connections is the bound); the finish log keeps the newest `FINISHED_M
 
 import asyncio
 import time
-from collections import deque
+from collections import Counter, deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from warmroute_backend.engine import prompt, text
+from warmroute_backend.engine import legs, prompt, text
 from warmroute_backend.engine.ask import Ask
 from warmroute_backend.engine.bootstrap import Call, Handover, Meet, Rooms
 from warmroute_backend.engine.errors import Refusal
+from warmroute_backend.engine.hicache import BACKEND_NAME, FileStore, HiCache, StorageBackend
 from warmroute_backend.engine.http1 import Exchange
 from warmroute_backend.engine.job import Job
+from warmroute_backend.engine.kv_feed import KvFeed, path_of
+from warmroute_backend.engine.kv_publisher import KvEventsConfig
 from warmroute_backend.engine.model import Costs, Phase, Role, Scheduler, Work
 from warmroute_backend.engine.pace import Pacer, VirtualClock
 from warmroute_backend.engine.reply import reply_to
@@ -47,6 +51,11 @@ class Settings:
     max_running: int = 256
     max_queued: int = 4096
     bootstrap_timeout_s: float = 30.0
+    header_overrides: bool = False
+    admin_api_key: str | None = None
+    kv_events: KvEventsConfig | None = None
+    hicache: HiCache | None = None
+    speculative_algorithm: str | None = None
     costs: Costs = field(default_factory=Costs)
 
 
@@ -56,30 +65,50 @@ class Engine:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.started_at = time.time()
+        self.startup_s = time.process_time()
         self.draining = False
         self.emptied = asyncio.Event()
         self.clock = VirtualClock(settings.speed)
-        self.pacers = [self._pacer() for _ in range(settings.dp_size)]
+        self._bigram = settings.speculative_algorithm is not None
+        self.feed: KvFeed | None = None
+        if settings.kv_events is not None:
+            self.feed = KvFeed(settings.kv_events, settings.dp_size, settings.page_size, path_of, bigram=self._bigram)
+        self.pacers = [self._pacer(rank) for rank in range(settings.dp_size)]
+        self.storage: StorageBackend | None = None
+        if settings.hicache is not None:
+            self.storage = StorageBackend(settings.hicache, settings.models[0], settings.page_size, self._use_store)
         self.jobs: dict[str, Job] = {}
         self.finished: deque[dict[str, Any]] = deque(maxlen=FINISHED_MAX)
         self.finished_total = 0
         self.aborted_total = 0
         self.ttft_sum_s = 0.0
         self.ttft_count = 0
-        self.rooms = Rooms(settings.bootstrap_timeout_s, self._met, self._fail)
+        self.rooms = Rooms(settings.bootstrap_timeout_s, self._met, self._lost)
         self._decode_rooms: set[int] = set()
         self._next_rank = 0
 
-    def _pacer(self) -> Pacer:
-        settings = self.settings
+    def _pacer(self, rank: int) -> Pacer:
+        settings, feed = self.settings, self.feed
         scheduler = Scheduler(
             role=settings.role,
             kv_tokens=settings.kv_tokens,
             page_size=settings.page_size,
             max_running=max(1, settings.max_running // settings.dp_size),
             costs=settings.costs,
+            host_tokens=0 if settings.hicache is None else settings.hicache.host_tokens(settings.kv_tokens),
+            listener=None if feed is None else feed.recorders[rank],
         )
-        return Pacer(scheduler, self.clock, self._on_token)
+        scheduler.pool.lookahead_tokens = int(self._bigram)
+        if feed is None:
+            return Pacer(scheduler, self.clock, self._on_token)
+        return Pacer(scheduler, self.clock, self._on_token, partial(feed.after_step, rank))
+
+    def _use_store(self, store: FileStore | None, prefetch_threshold_tokens: int) -> None:
+        for scheduler in self.schedulers:
+            tiers = scheduler.pool.tiers
+            if tiers is not None:
+                tiers.storage = store
+                tiers.prefetch_threshold_tokens = prefetch_threshold_tokens
 
     @property
     def schedulers(self) -> list[Scheduler]:
@@ -92,24 +121,76 @@ class Engine:
 
     # --- requests ------------------------------------------------------------------------------------------------
 
-    def submit(self, ask: Ask, exchange: Exchange) -> None:
-        """Accept a request, or raise `Refusal`."""
-        if ask.rid in self.jobs:
-            raise Refusal(400, f"Duplicate request ID detected: {ask.rid}")
-        self._check_room(ask)
-        rank = self._rank(ask)
-        job = self._job(ask, rank)
-        job.reply = reply_to(job, exchange)
-        pacer = self.pacers[rank]
-        if self.settings.role == "aggregated" and len(pacer.scheduler.waiting) >= self.settings.max_queued:
-            job.reply.fail(Refusal(503, "The request queue is full."))
+    def submit(self, asks: Sequence[Ask], exchange: Exchange) -> None:
+        """Accept the prompts of one request, or raise `Refusal`."""
+        for ask in asks:
+            if ask.rid in self.jobs:
+                raise Refusal(400, f"Duplicate request ID detected: {ask.rid}")
+        jobs = [self._job(ask, self._rank(ask)) for ask in asks]
+        reply = reply_to(jobs, exchange)
+        for job in jobs:
+            job.reply = reply
+        if (refusal := self._turned_away(jobs)) is not None:
+            jobs[0].drop()
+            reply.fail(jobs[0], refusal)
             return
-        self.jobs[ask.rid] = job
+        exchange.on_leave = lambda: self._leave(jobs)
+        for job in jobs:
+            self._start(job)
+
+    def abort(self, rid: str, *, everything: bool) -> None:
+        """Abort as SGLang does: a live `rid` takes all those along whose ids begin with it, any other does nothing."""
+        if everything or rid in self.jobs:
+            hit = [job for name, job in self.jobs.items() if everything or name.startswith(rid)]
+            for job in hit:
+                self._abort(job, tell=True)
+
+    def idle(self) -> bool:
+        """Whether nothing is live."""
+        return not self.jobs and all(scheduler.idle() for scheduler in self.schedulers)
+
+    def flush(self) -> bool:
+        """Empty the caches, unless something is live."""
+        if not self.idle():
+            return False
+        for rank, scheduler in enumerate(self.schedulers):
+            scheduler.flush()
+            if self.feed is not None:
+                self.feed.rest(rank)
+        return True
+
+    # --- acceptance ----------------------------------------------------------------------------------------------
+
+    def _turned_away(self, jobs: Sequence[Job]) -> Refusal | None:
+        """Why the scheduler does not take a request: an answer like any other, so a stream of it begins with 200."""
+        if self._full(jobs):
+            return Refusal(503, "The request queue is full.")
+        role = self.settings.role
+        refusals = (legs.lacking(role, job.ask) or self._taken(role, job) for job in jobs)
+        return next((refusal for refusal in refusals if refusal is not None), None)
+
+    def _taken(self, role: Role, job: Job) -> Refusal | None:
+        if role == "prefill":
+            return self.rooms.taken(job.room)
+        if role == "decode" and job.room in self._decode_rooms:
+            return Refusal(500, f"Duplicate or cancelled bootstrap room {job.room}")
+        return None
+
+    def _full(self, jobs: Sequence[Job]) -> bool:
+        """Whether a rank's queue has no room for its share. PD engines refuse nothing for the length of a queue."""
+        if self.settings.role != "aggregated":
+            return False
+        coming = Counter(job.dp_rank for job in jobs)
+        queues = [len(scheduler.waiting) for scheduler in self.schedulers]
+        return any(queues[rank] + number > self.settings.max_queued for rank, number in coming.items())
+
+    def _start(self, job: Job) -> None:
+        self.jobs[job.rid] = job
         self.emptied.clear()
-        exchange.on_leave = lambda: self._abort(job, tell=False)
         if self.settings.role == "prefill":
             self.rooms.offer(job.room, job)
             return
+        pacer = self.pacers[job.dp_rank]
         now_s = self.clock.now_s()
         pacer.scheduler.add(job.work, now_s)
         if self.settings.role == "decode":
@@ -118,45 +199,11 @@ class Engine:
         else:
             pacer.wake()
 
-    def abort(self, prefix: str, *, everything: bool) -> None:
-        """Abort every job whose rid starts with `prefix`, as SGLang's scheduler matches; an empty one matches none."""
-        if not everything and not prefix:
-            return
-        hit = [job for rid, job in self.jobs.items() if everything or rid.startswith(prefix)]
-        for job in hit:
-            self._abort(job, tell=True)
-
-    def flush(self) -> bool:
-        """Empty the caches, unless something is live."""
-        if self.jobs or not all(scheduler.idle() for scheduler in self.schedulers):
-            return False
-        for scheduler in self.schedulers:
-            scheduler.cache.flush()
-        return True
-
-    # --- acceptance ----------------------------------------------------------------------------------------------
-
-    def _check_room(self, ask: Ask) -> None:
-        role, room = self.settings.role, ask.room
-        if role == "aggregated":
-            return
-        if room is None:
-            raise Refusal(400, "Disaggregated request received without bootstrap room id", param="bootstrap_room")
-        if room <= 0:
-            raise Refusal(400, f"bootstrap_room must be positive, got {room}", param="bootstrap_room")
-        if role == "prefill":
-            self.rooms.check(room)
-            return
-        if ask.bootstrap_host is None:
-            raise Refusal(400, "Disaggregated request received without bootstrap host", param="bootstrap_host")
-        if room in self._decode_rooms:
-            raise Refusal(500, f"Duplicate or cancelled bootstrap room {room}")
-
     def _rank(self, ask: Ask) -> int:
         size = self.settings.dp_size
         if ask.dp_rank is not None:
             if not 0 <= ask.dp_rank < size:
-                raise Refusal(400, f"data-parallel rank {ask.dp_rank} is out of range [0, {size})")
+                raise Refusal(400, f"routed_dp_rank={ask.dp_rank} out of range [0, {size})")
             return ask.dp_rank
         if self.settings.role == "prefill" and ask.room is not None:
             return ask.room % size
@@ -178,7 +225,7 @@ class Engine:
             )
             for choice in range(ask.n)
         ]
-        output_tokens = max(len(answer.pieces) for answer in answers)
+        output_tokens = max(1, *(len(answer.pieces) for answer in answers))
         if not self.schedulers[rank].fits(prompt_tokens, output_tokens, ask.n):
             raise Refusal(
                 400,
@@ -188,11 +235,13 @@ class Engine:
         keys: list[int] = []
         if settings.role != "decode":
             kept = answers[0].rendered() if settings.role == "aggregated" and ask.n == 1 else b""
-            keys = prompt.page_keys(ask.rendered + kept, settings.page_size, self._namespace(ask))
+            keys = prompt.page_keys(ask.rendered + kept, settings.page_size, self._namespace(ask), bigram=self._bigram)
         work = Work(prompt_tokens, output_tokens, keys, width=ask.n)
-        job = Job(ask=ask, model=ask.model or settings.models[0], dp_rank=rank, answers=answers, work=work)
+        job = Job(ask=ask, model=ask.model, dp_rank=rank, page_size=settings.page_size, answers=answers, work=work)
         if settings.role != "prefill":
             job.fault_at = ask.script.error_after_tokens
+        if self.storage is not None and self.storage.store is not None:
+            job.storage_backend = BACKEND_NAME
         work.owner = job
         return job
 
@@ -209,6 +258,9 @@ class Engine:
                 f"The input ({prompt_tokens} tokens) is longer than the model's context length ({context} tokens)."
             )
             raise Refusal(400, message)
+        if ask.kind == "chat" and ask.max_tokens is not None and ask.max_tokens > context:
+            wanted = f"max_completion_tokens is too large: {ask.max_tokens}."
+            raise Refusal(400, f"{wanted}This model supports at most {context} completion tokens.")
         if ask.max_tokens is not None and prompt_tokens + ask.max_tokens > context:
             total = prompt_tokens + ask.max_tokens
             raise Refusal(
@@ -234,9 +286,9 @@ class Engine:
         if work.generated == job.fault_at:
             self._fail(job, Refusal(500, "The script of this request asked for an error."))
             return
-        job.reply.token()
+        job.reply.token(job)
         if work.phase is Phase.DONE:
-            job.reply.finish()
+            job.reply.finish(job)
             self._close(job, job.answers[0].finish_reason)
 
     def _transferred(self, job: Job, transfer_s: float) -> None:
@@ -244,22 +296,19 @@ class Engine:
         if self.jobs.get(job.rid) is not job:
             return
         ttft_s = job.ttft_s() or 0.0
-        handover = Handover(job.work.cached_tokens, ttft_s, transfer_s)
+        work = job.work
+        handover = Handover(work.cached_tokens, ttft_s, transfer_s, work.cached_host_tokens, work.cached_storage_tokens)
         self.rooms.hand_over(job.room, handover)
-        job.reply.token()
-        job.reply.finish()
+        job.reply.token(job)
+        job.reply.finish(job)
         self.pacers[job.dp_rank].scheduler.release(job.work, job.work.arrival_s + ttft_s + transfer_s)
         self._close(job, job.answers[0].finish_reason)
 
     def _met(self, job: Job, meet: Meet) -> None:
         """Prefill: the decode side has come; queue the prompt."""
-        expected = meet.prefill_dp_rank
-        if expected is None and job.ask.room is not None:
-            expected = job.ask.room % self.settings.dp_size
-        if expected != job.dp_rank:
-            self._fail(job, Refusal(500, f"follow_bootstrap_room conflict: rank {job.dp_rank} is not {expected}"))
-        elif meet.prompt_tokens != job.work.prompt_tokens:
-            self._fail(job, Refusal(500, "bootstrap_room mismatch: the two legs have different prompts"))
+        problem = legs.mismatch(job, meet, self.settings.dp_size)
+        if problem is not None:
+            self._lost(job, problem)
         else:
             pacer = self.pacers[job.dp_rank]
             pacer.scheduler.add(job.work, self.clock.now_s())
@@ -282,23 +331,43 @@ class Engine:
         """Decode: the call has ended."""
         job.link = None
         if handover is None:
-            self._fail(job, Refusal(500, f"Decode transfer failed for room {job.ask.room}: {problem}"))
+            self._lost(job, problem)
             return
         job.prefill_ttft_s = handover.ttft_s + handover.transfer_s
         pacer = self.pacers[job.dp_rank]
+        job.work.cached_host_tokens = handover.cached_host_tokens
+        job.work.cached_storage_tokens = handover.cached_storage_tokens
         pacer.scheduler.deliver(job.work, handover.cached_tokens, self.clock.now_s())
         pacer.wake()
 
     # --- endings -------------------------------------------------------------------------------------------------
 
+    def _leave(self, jobs: Sequence[Job]) -> None:
+        """The client of a request has gone."""
+        for job in jobs:
+            self._abort(job, tell=False)
+
     def _abort(self, job: Job, *, tell: bool) -> None:
+        role = self.settings.role
+        if tell and legs.waits(role, job):
+            self._lost(job, legs.ABORTED)
+            return
+        job.drop()
         if tell:
-            job.reply.abort()
+            job.reply.abort(job)
         self._close(job, "abort", problem="aborted")
 
-    def _fail(self, job: Job, refusal: Refusal) -> None:
-        job.reply.fail(refusal)
-        self._close(job, "abort", problem=refusal.message)
+    def _lost(self, job: Job, problem: str) -> None:
+        """The hand-over between the legs will not come about."""
+        self._fail(job, legs.failed(self.settings.role, job, problem), problem)
+
+    def _fail(self, job: Job, refusal: Refusal, problem: str | None = None) -> None:
+        """A failed prompt ends its request, and with it the other prompts of a batch. A partner hears the `problem`."""
+        if self.settings.role == "aggregated":  # a PD engine reports the tokens of a prompt that it never computed
+            job.drop()
+        job.reply.fail(job, refusal)
+        for other in [other for other in self.jobs.values() if other.reply is job.reply]:
+            self._close(other, "abort", problem=problem or refusal.message)
 
     def _close(self, job: Job, finish_reason: str, problem: str | None = None) -> None:
         """The one end of a job: out of the table, its pages back, its partner told, its entry written."""
@@ -332,7 +401,7 @@ class Engine:
     def _entry(self, job: Job, finish_reason: str, *, aborted: bool) -> dict[str, Any]:
         ttft_s = job.ttft_s()
         return {
-            "rid": job.rid,
+            "rid": job.ask.rid,
             "role": self.settings.role,
             "dp_rank": job.dp_rank,
             "prompt_tokens": job.work.prompt_tokens,

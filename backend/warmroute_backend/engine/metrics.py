@@ -6,13 +6,18 @@ model's, in virtual time.
 
 import importlib.metadata
 import time
+from collections.abc import Callable, Sequence, Set
 from datetime import UTC, datetime
 from typing import Any
 
 from warmroute_backend.engine.engine import Engine
-from warmroute_backend.engine.model import Phase, Scheduler
+from warmroute_backend.engine.model import Phase, Scheduler, Totals
+from warmroute_backend.engine.tiers import LowerTiers
 
 ENGINE_NAME = "warmroute-embedded"
+SECTIONS = frozenset({"core", "memory", "spec", "lora", "disagg", "queues", "all"})
+"""What `/v1/loads?include=` may name; of these the engine has no `spec` and no `lora`."""
+
 _MODES = {"aggregated": "null", "prefill": "prefill", "decode": "decode"}
 
 
@@ -24,19 +29,20 @@ def disaggregation_mode(engine: Engine) -> str:
     return _MODES[engine.settings.role]
 
 
-def loads(engine: Engine, dp_rank: int | None) -> dict[str, Any]:
-    """`/v1/loads`: one element per data-parallel rank."""
+def loads(engine: Engine, dp_rank: int | None, sections: Set[str] = frozenset({"all"})) -> dict[str, Any]:
+    """`/v1/loads`: one element per data-parallel rank, with the core facts and the `sections` asked for."""
+    named = {"memory": "memory", "disaggregation": "disagg", "queues": "queues"}
+    left_out = {key for key, name in named.items() if not sections & {"all", name}}
     ranks = [
-        _load(engine, rank, scheduler)
+        {key: value for key, value in _load(engine, rank, scheduler).items() if key not in left_out}
         for rank, scheduler in enumerate(engine.schedulers)
         if dp_rank is None or dp_rank == rank
     ]
     return {
-        "timestamp": time.time(),
+        "timestamp": datetime.now(UTC).isoformat(),
         "version": version(),
-        "engine": ENGINE_NAME,
         "accelerator": None,
-        "num_accelerators": 0,
+        "num_accelerators": 1,
         "loads": ranks,
     }
 
@@ -50,6 +56,7 @@ def _load(engine: Engine, rank: int, scheduler: Scheduler) -> dict[str, Any]:
     waiting = len(scheduler.waiting) + len(scheduler.delivered)
     bootstrap = engine.rooms.waiting() if rank == 0 else 0
     return {
+        "timestamp": time.time(),
         "dp_rank": rank,
         "num_running_reqs": sum(work.width for work in running),
         "num_waiting_reqs": waiting,
@@ -57,6 +64,7 @@ def _load(engine: Engine, rank: int, scheduler: Scheduler) -> dict[str, Any]:
         "num_used_tokens": used,
         "num_total_tokens": used + queued,
         "num_active_tokens": sum(work.prompt_tokens + work.generated * work.width for work in running),
+        "num_prealloc_ready_tokens": 0,
         "max_total_num_tokens": capacity,
         "max_running_requests": scheduler.max_running,
         "token_usage": round(used / capacity, 4) if capacity else 0.0,
@@ -73,8 +81,10 @@ def _load(engine: Engine, rank: int, scheduler: Scheduler) -> dict[str, Any]:
             "decode_prealloc_queue_reqs": len(scheduler.waiting) if scheduler.role == "decode" else 0,
             "decode_transfer_queue_reqs": len(scheduler.allocated),
             "decode_retracted_queue_reqs": 0,
+            "kv_transfer_speed_gb_s": 0.0,
+            "kv_transfer_latency_ms": 0.0,
         },
-        "queues": {"waiting": waiting, "grammar": 0, "paused": 0, "retracted": 0},
+        "queues": {"waiting": waiting, "grammar": 0, "paused": 0, "retracted": 0, "prealloc_ready": 0},
     }
 
 
@@ -117,9 +127,11 @@ def server_info(engine: Engine, bootstrap_port: int | None) -> dict[str, Any]:
         "disaggregation_mode": disaggregation_mode(engine),
         "disaggregation_bootstrap_port": bootstrap_port,
         "load_balance_method": "follow_bootstrap_room" if settings.role == "prefill" else "round_robin",
-        "kv_events": None,
+        "kv_events": None if engine.feed is None else engine.feed.describe(),
+        "speculative_algorithm": settings.speculative_algorithm,
+        **_hicache(engine),
         "started_at": engine.started_at,
-        "startup_time": datetime.fromtimestamp(engine.started_at, UTC).isoformat(),
+        "startup_time": {"tokenizer_e2e": engine.startup_s},
         "internal_states": [
             {
                 "memory_usage": {"token_capacity": scheduler.capacity_pages * scheduler.page_size},
@@ -131,18 +143,32 @@ def server_info(engine: Engine, bootstrap_port: int | None) -> dict[str, Any]:
     }
 
 
+def _hicache(engine: Engine) -> dict[str, Any]:
+    config, storage = engine.settings.hicache, engine.storage
+    if config is None or storage is None:
+        return {"enable_hierarchical_cache": False}
+    sizes = {"hicache_ratio": config.ratio, "hicache_size": config.size_gb}
+    return {"enable_hierarchical_cache": True, **sizes, **storage.status()}
+
+
 def model_info(engine: Engine) -> dict[str, Any]:
     """`/model_info`."""
     name = engine.settings.models[0]
     return {
         "model_path": name,
         "served_model_name": name,
-        "tokenizer_path": None,
+        "tokenizer_path": name,
         "is_generation": True,
+        "preferred_sampling_params": None,
         "weight_version": "default",
+        "load_format": "auto",
+        "reasoning_parser": None,
+        "tool_call_parser": None,
         "disaggregation_mode": disaggregation_mode(engine),
+        "has_image_understanding": False,
+        "has_audio_understanding": False,
         "model_type": ENGINE_NAME,
-        "architectures": None,
+        "architectures": [ENGINE_NAME],
     }
 
 
@@ -171,7 +197,7 @@ def prometheus(engine: Engine) -> str:
     labels = f'model_name="{engine.settings.models[0]}",engine_type="{ENGINE_NAME}"'
     per_rank = [(f'{labels},dp_rank="{rank}"', _load(engine, rank, s), s) for rank, s in enumerate(engine.schedulers)]
 
-    def family(name: str, kind: str, samples: list[tuple[str, float]]) -> None:
+    def family(name: str, kind: str, samples: Sequence[tuple[str, float]]) -> None:
         out.append(f"# TYPE sglang:{name} {kind}")
         out.extend(f"sglang:{name}{{{label}}} {value}" for label, value in samples)
 
@@ -179,11 +205,17 @@ def prometheus(engine: Engine) -> str:
         family(name, "gauge", [(label, load[key]) for label, load, _ in per_rank])
     for name, attribute in _COUNTERS.items():
         family(name, "counter", [(label, getattr(s.totals, attribute)) for label, _, s in per_rank])
-    family(
-        "cached_tokens_total",
-        "counter",
-        [(f'{label},cache_source="device"', s.totals.cached_tokens) for label, _, s in per_rank],
-    )
+    for name, by_tier in _BY_TIER.items():
+        label_name = "cache_source" if name == "cached_tokens_total" else "mode"
+        samples = [
+            (f'{label},{label_name}="{tier}"', count(s.totals))
+            for label, _, s in per_rank
+            for tier, count in by_tier.items()
+        ]
+        family(name, "counter", samples)
+    tiers = [(label, s.pool.tiers) for label, _, s in per_rank if s.pool.tiers is not None]
+    for name, kind, pages in _TIER_FAMILIES if tiers else ():
+        family(name, kind, [(label, pages(tier) * tier.page_size) for label, tier in tiers])
     family(
         "evicted_tokens_total",
         "counter",
@@ -199,6 +231,25 @@ def prometheus(engine: Engine) -> str:
     return "\n".join(out) + "\n"
 
 
+_BY_TIER: dict[str, dict[str, Callable[[Totals], int]]] = {
+    "cached_tokens_total": {
+        "device": lambda totals: totals.cached_tokens - totals.cached_host_tokens - totals.cached_storage_tokens,
+        "host": lambda totals: totals.cached_host_tokens,
+        "storage": lambda totals: totals.cached_storage_tokens,
+    },
+    "prefill_effective_tokens_total": {
+        "input": lambda totals: totals.prefill_uncached_tokens,
+        "device_hit": lambda totals: totals.cached_tokens - totals.cached_host_tokens - totals.cached_storage_tokens,
+        "host_hit": lambda totals: totals.cached_host_tokens,
+        "storage_hit": lambda totals: totals.cached_storage_tokens,
+    },
+}
+_TIER_FAMILIES: tuple[tuple[str, str, Callable[[LowerTiers], int]], ...] = (
+    ("hicache_host_used_tokens", "gauge", lambda tiers: tiers.host.resident_pages),
+    ("hicache_host_total_tokens", "gauge", lambda tiers: tiers.host_pages),
+    ("hicache_backup_tokens_total", "counter", lambda tiers: tiers.host_written_pages),
+    ("backuped_tokens_total", "counter", lambda tiers: tiers.storage_written_pages),
+)
 _GAUGES = {
     "num_running_reqs": "num_running_reqs",
     "num_queue_reqs": "num_waiting_reqs",
@@ -212,4 +263,7 @@ _GAUGES = {
 _COUNTERS = {
     "prompt_tokens_total": "prompt_tokens",
     "generation_tokens_total": "generated_tokens",
+    "load_back_tokens_total": "load_back_tokens",
+    "prefetched_tokens_total": "prefetched_tokens",
+    "storage_prefetch_hit_tokens_total": "prefetched_tokens",
 }

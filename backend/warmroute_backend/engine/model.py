@@ -1,8 +1,9 @@
 """The scheduler as a pure model on a virtual clock: what one rank computes in each step, and how long that takes.
 
-No sockets, no wall clock, no asyncio: a caller adds work with its arrival time, asks for the next step (`begin`),
-lets its modelled duration pass, and applies it (`finish`). The engine paces those calls against the wall; a replay
-may call them back to back. All times are virtual seconds.
+No sockets, no wall clock, no asyncio. A caller adds work with its arrival time and then drives the model in one of
+two ways, with bit-equal results: step by step (`begin` the next step, let its modelled duration pass, `finish` it), as
+the engine does against the wall; or from event to event (`advance`, `next_event_s`), as a replay does. All times are
+virtual seconds.
 
 A step starts when the one before has ended and there is something to do, and runs
 - *prefill*: at most `chunk_tokens` uncached prompt tokens, first the rest of a prompt begun earlier, then waiting
@@ -12,9 +13,18 @@ A step starts when the one before has ended and there is something to do, and ru
 Its duration is prefill / rate + overhead, plus, when it decodes, a base and a share for each sequence: decoding
 gets slower as the batch grows, and a long prompt holds up the tokens of everybody, as in a real engine.
 
-KV room is counted in pages and reserved whole at admission (uncached prompt and the answer, whose length the model
-knows): pages reserved + pages cached never exceed the capacity, and idle cached pages are evicted to make room.
-Admission is first come, first served: a head of the queue that does not fit blocks those behind it.
+Simulated step by step: every step with prefill in it. Jumped over: runs of steps that only decode. Nothing changes
+in such a run but the token counts, until a sequence ends or somebody joins, so it is one multiplication (`batch.py`),
+whichever way the model is driven.
+
+Admission is first come, first served by KV room (`pool.py`): a head of the queue that does not fit blocks those
+behind it. With `pin_waiting` the cached pages of waiting work are not evicted either, as if a router's choice were a
+promise; when nothing runs and the head of the queue does not fit because of that, those who came last lose it. SGLang
+does not do so.
+
+Cache tiers below the device (`tiers.py`) are looked up at admission. What they have is loaded in the step in which
+the prompt begins, and lengthens it: the copy from the host by its whole time, though SGLang hides part of it behind
+the computation layer by layer; the fetch from storage by what is left of it, since it starts when a request arrives.
 
 Roles. *Prefill* ends work with its first token, and holds its pages until `release` (the transfer has ended).
 *Decode* keeps no cache: work gets its pages first (`allocate`), then its KV from a prefill engine (`deliver`), and
@@ -24,97 +34,18 @@ Bounds: `max_running` sequences run; the caller bounds what waits.
 """
 
 from collections import deque
-from dataclasses import dataclass, field
-from enum import Enum
-from typing import Any, Literal
+from math import inf
 
+from warmroute_backend.engine.batch import DecodeBatch
+from warmroute_backend.engine.pool import KvPool
 from warmroute_backend.engine.radix import RadixCache
+from warmroute_backend.engine.tiers import Listener, LowerTiers, Storage
+from warmroute_backend.engine.work import Costs, Event, Phase, Role, Step, Totals, Work
 
-Role = Literal["aggregated", "prefill", "decode"]
+__all__ = ["Costs", "Event", "Phase", "Role", "Scheduler", "Step", "Totals", "Work"]
 
-
-class Phase(Enum):
-    """Where a piece of work is."""
-
-    NEW = "new"
-    WAITING = "waiting"
-    ALLOCATED = "allocated"
-    DELIVERED = "delivered"
-    PREFILL = "prefill"
-    DECODE = "decode"
-    TRANSFER = "transfer"
-    DONE = "done"
-
-
-@dataclass(frozen=True, slots=True)
-class Costs:
-    """What a step and a hand-off cost, in virtual seconds."""
-
-    prefill_tokens_per_s: float = 20_000.0
-    chunk_tokens: int = 8192
-    step_overhead_s: float = 0.005
-    decode_base_s: float = 0.015
-    decode_per_sequence_s: float = 0.0001
-    transfer_tokens_per_s: float = 400_000.0
-    transfer_base_s: float = 0.002
-
-    def prefill_s(self, tokens: int) -> float:
-        return tokens / self.prefill_tokens_per_s + self.step_overhead_s
-
-    def decode_s(self, sequences: int) -> float:
-        return self.decode_base_s + self.decode_per_sequence_s * sequences
-
-    def transfer_s(self, tokens: int) -> float:
-        return tokens / self.transfer_tokens_per_s + self.transfer_base_s
-
-
-@dataclass(eq=False, slots=True)
-class Work:
-    """One request as the scheduler sees it: sizes and page keys, no text.
-
-    `keys` are the page keys of the prompt and, where the answer is kept, of prompt + answer. `width` is the number
-    of sequences that share the prompt (`n`); `output_tokens` the length of the longest.
-    """
-
-    prompt_tokens: int
-    output_tokens: int
-    keys: list[int]
-    width: int = 1
-    arrival_s: float = 0.0
-    owner: Any = None
-    phase: Phase = Phase.NEW
-    cached_tokens: int = 0
-    computed_tokens: int = 0
-    generated: int = 0
-    first_token_s: float | None = None
-    allocated_s: float | None = None
-    delivered_s: float = 0.0
-    reserved_pages: int = 0
-    pinned_pages: int = 0
-
-
-@dataclass(slots=True)
-class Step:
-    """One step under way. `joined` (decode role) got their handed-over token at `start_s`."""
-
-    start_s: float
-    end_s: float
-    prefill: list[tuple[Work, int]] = field(default_factory=list)
-    decode: list[Work] = field(default_factory=list)
-    joined: list[Work] = field(default_factory=list)
-
-
-@dataclass(slots=True)
-class Totals:
-    """Counts since the start, for load and metrics."""
-
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
-    generated_tokens: int = 0
-    prefill_uncached_tokens: int = 0
-    prefill_busy_s: float = 0.0
-    steps: int = 0
-    decode_tokens: int = 0
+_WAITING, _PREFILL, _DECODE, _DONE = Phase.WAITING, Phase.PREFILL, Phase.DECODE, Phase.DONE
+"""Looked up once: a member of an enum costs more than the rest of the line that needs it."""
 
 
 class Scheduler:
@@ -128,37 +59,52 @@ class Scheduler:
         page_size: int,
         max_running: int,
         costs: Costs | None = None,
+        pin_waiting: bool = False,
+        host_tokens: int = 0,
+        storage: Storage | None = None,
+        listener: Listener | None = None,
     ) -> None:
+        """`kv_tokens` and `host_tokens` are the capacities of device and host; storage needs a host tier."""
         self.role = role
         self.page_size = page_size
-        self.capacity_pages = kv_tokens // page_size
         self.max_running = max_running
         self.costs = costs or Costs()
-        self.cache = RadixCache()
+        self.pin_waiting = pin_waiting and role != "decode"  # which keeps no cache
+        tiers = LowerTiers(host_tokens // page_size, page_size, storage, listener) if host_tokens else None
+        self.pool = KvPool(kv_tokens // page_size, page_size, tiers, listener)
         self.clock_s = 0.0
+        """The end of the last step that was applied."""
         self.totals = Totals()
-        self.reserved_pages = 0
         self.waiting: deque[Work] = deque()
         self.delivered: deque[Work] = deque()
         self.allocated: set[Work] = set()
         self.transferring: set[Work] = set()
         self._running: dict[Work, None] = {}  # in order of joining: prompts under way, then decoding sequences
         self._chunked: Work | None = None
+        self._now_s = 0.0  # how far the caller has advanced
+        self._events: list[Event] = []
+        self._batch = DecodeBatch()
+        # What was planned to run next, or runs: prompts with their share, and the batch's steps, until when.
+        self._planned = False
+        self._start_s = 0.0
+        self._end_s = 0.0
+        self._prefill: list[tuple[Work, int]] = []
+        self._load_s = 0.0
 
     # --- what callers put in -------------------------------------------------------------------------------------
 
-    def pages_needed(self, prompt_tokens: int, output_tokens: int, width: int) -> int:
-        """The KV pages that a request takes when nothing of it is cached."""
-        return -(-(prompt_tokens + output_tokens * width) // self.page_size)
-
     def fits(self, prompt_tokens: int, output_tokens: int, width: int) -> bool:
         """Whether a request could ever be admitted."""
-        return self.pages_needed(prompt_tokens, output_tokens, width) <= self.capacity_pages
+        return self.pool.pages_needed(Work(prompt_tokens, output_tokens, (), width)) <= self.capacity_pages
 
     def add(self, work: Work, now_s: float) -> None:
-        """Queue work that arrived at `now_s`."""
+        """Queue work that arrived at `now_s`; in order of arrival."""
         work.arrival_s = now_s
-        work.phase = Phase.WAITING
+        work.phase = _WAITING
+        if self.pin_waiting:
+            self.pool.hold(work)
+        if not self.waiting and self.role != "decode":
+            self._cut(now_s)
         self.waiting.append(work)
 
     def allocate(self, now_s: float) -> list[Work]:
@@ -166,11 +112,11 @@ class Scheduler:
         granted = []
         while self.waiting:
             work = self.waiting[0]
-            need = self.pages_needed(work.prompt_tokens, work.output_tokens, work.width)
-            if need > self.free_pages:
+            need = self.pool.pages_needed(work)
+            if need > self.pool.free_pages:
                 break
             self.waiting.popleft()
-            self._reserve(work, need)
+            self.pool.reserve(work, need)
             work.phase = Phase.ALLOCATED
             work.allocated_s = max(now_s, work.arrival_s)
             self.allocated.add(work)
@@ -183,6 +129,8 @@ class Scheduler:
         work.phase = Phase.DELIVERED
         work.cached_tokens = cached_tokens
         work.delivered_s = now_s
+        if not self.delivered:
+            self._cut(now_s)
         self.delivered.append(work)
 
     def release(self, work: Work, at_s: float) -> None:
@@ -193,183 +141,271 @@ class Scheduler:
             self.clock_s = max(self.clock_s, at_s)
 
     def abort(self, work: Work) -> None:
-        """Take work out, wherever it is. What it had computed stays cached; a step under way is not shortened."""
-        if work.phase is Phase.DONE:
+        """Take work out, wherever it is. What it had computed stays cached; a step under way is not shortened.
+
+        Under `advance` it happens at the time advanced to.
+        """
+        if work.phase is _DONE:
             return
-        if work.phase is Phase.WAITING:
+        self._settle()
+        if work.phase is _WAITING:
             self.waiting.remove(work)
         elif work.phase is Phase.DELIVERED:
             self.delivered.remove(work)
+        elif work.phase is _DECODE:
+            self._batch.leave(work)
         self.allocated.discard(work)
         self.transferring.discard(work)
         self._finish_work(work)
 
-    # --- steps ---------------------------------------------------------------------------------------------------
+    # --- step by step --------------------------------------------------------------------------------------------
 
     def begin(self) -> Step | None:
         """The next step, or None when nothing can run. Call `finish` with it before beginning another."""
-        start_s = self.clock_s
-        if not self._running:
-            arrival_s = self._next_arrival_s()
-            if arrival_s is None:
-                return None
-            start_s = max(start_s, arrival_s)
-        step = Step(start_s=start_s, end_s=start_s)
-        self._join_delivered(step)
-        step.decode = [work for work in self._running if work.phase is Phase.DECODE]
-        if self.role != "decode":
-            self._plan_prefill(step)
-        if not step.prefill and not step.decode:
-            return step if step.joined else None
-        prefill_tokens = sum(take for _, take in step.prefill)
-        duration_s = self.costs.prefill_s(prefill_tokens)
-        if step.prefill:
-            self.totals.prefill_busy_s += duration_s
-        if step.decode:
-            duration_s += self.costs.decode_s(sum(work.width for work in step.decode))
-        step.end_s = start_s + duration_s
-        self.totals.steps += 1
-        return step
+        if not self._plan(inf, one_step=True):
+            return None
+        joined = [work for _, work, ended in self._events if not ended]
+        self._events.clear()
+        decode = [work for work in self._running if work.phase is _DECODE]
+        return Step(self._start_s, self._end_s, self._prefill, decode, joined)
 
     def finish(self, step: Step) -> list[Work]:
         """Apply a step at its end. Returns the work that has a new token; work that ended is `DONE` or `TRANSFER`."""
-        self.clock_s = step.end_s
-        emitted = []
-        for work in step.decode:
-            if work.phase is Phase.DECODE:  # else aborted meanwhile
-                work.generated += 1
-                self.totals.generated_tokens += work.width
-                self.totals.decode_tokens += work.width
-                if work.generated >= work.output_tokens:
-                    self._finish_work(work)
-                emitted.append(work)
-        for work, take in step.prefill:
-            if work.phase is Phase.PREFILL and self._computed(work, take, step.end_s):
-                emitted.append(work)
+        emitted = [work for work in step.decode if work.phase is _DECODE]  # else aborted meanwhile
+        self._apply()
+        for work in emitted:
+            if work.phase is _DECODE:
+                work.generated = self._batch.generated(work)
+        emitted += [work for _, work, ended in self._events if not ended]
+        self._events.clear()
         return emitted
+
+    # --- from event to event -------------------------------------------------------------------------------------
+
+    def advance(self, until_s: float) -> list[Event]:
+        """Apply every step that ends at or before `until_s`. Returns the events, in order of time.
+
+        A step that would start at `until_s` is not begun: work that arrives then may still join it.
+        """
+        while self._planned or (self.clock_s < until_s and self._plan(until_s)):
+            if self._end_s > until_s:
+                break
+            self._apply()
+        self._now_s = until_s
+        events, self._events = self._events, []
+        return events
+
+    def next_event_s(self) -> float:
+        """No event comes before this time if nothing is added; infinite when nothing can run.
+
+        Begins the step that can start now: ask when everything that arrives at this instant has been added.
+        """
+        if self._events:
+            return self._events[0][0]
+        if not self._planned and not self._plan(inf):
+            return inf
+        return self._events[0][0] if self._events else self._end_s
 
     # --- what callers may look at --------------------------------------------------------------------------------
 
     @property
+    def cache(self) -> RadixCache:
+        """What is cached on the device."""
+        return self.pool.cache
+
+    @property
+    def capacity_pages(self) -> int:
+        return self.pool.capacity_pages
+
+    @property
+    def reserved_pages(self) -> int:
+        return self.pool.reserved_pages
+
+    @property
     def free_pages(self) -> int:
-        return self.capacity_pages - len(self.cache) - self.reserved_pages
+        return self.pool.free_pages
 
     @property
     def running(self) -> list[Work]:
         return list(self._running)
 
     def waiting_uncached_tokens(self) -> int:
-        """Prompt tokens that still have to be computed, as far as the cache can tell now."""
+        """Prompt tokens that still have to be computed, as far as the device's cache can tell now."""
         rest = 0 if self._chunked is None else self._chunked.prompt_tokens - self._chunked.computed_tokens
         for work in self.waiting:
-            matched, _ = self.cache.match(work.keys, (work.prompt_tokens - 1) // self.page_size)
-            rest += work.prompt_tokens - matched * self.page_size
+            rest += work.prompt_tokens - self.pool.match(work) * self.page_size
         return rest
+
+    def flush(self) -> None:
+        """Empty the cache, of what no work holds."""
+        self.pool.flush()
 
     def idle(self) -> bool:
         return not (self._running or self.waiting or self.delivered or self.allocated or self.transferring)
 
-    # --- inside --------------------------------------------------------------------------------------------------
+    # --- planning ------------------------------------------------------------------------------------------------
 
-    def _next_arrival_s(self) -> float | None:
+    def _plan(self, before_s: float, *, one_step: bool = False) -> bool:
+        """Plan the next step, or the next run of decode steps, if it starts before `before_s`."""
+        start_s = self.clock_s
+        if not self._running:
+            arrival_s = self._next_arrival_s()
+            start_s = max(start_s, arrival_s)
+            if start_s >= before_s:
+                return False
+        batch = self._batch
+        self._start_s = start_s
+        tokens, joined = 0, False
         if self.role == "decode":
-            return self.delivered[0].delivered_s if self.delivered else None
-        return self.waiting[0].arrival_s if self.waiting else None
-
-    def _join_delivered(self, step: Step) -> None:
-        while self.delivered and self.delivered[0].delivered_s <= step.start_s:
-            if len(self._running) >= self.max_running:
-                return
-            work = self.delivered.popleft()
-            work.phase = Phase.DECODE
-            work.first_token_s = step.start_s
-            work.generated = 1
-            self.totals.prompt_tokens += work.prompt_tokens
-            self.totals.cached_tokens += work.cached_tokens
-            self.totals.generated_tokens += work.width
-            self._running[work] = None
-            step.joined.append(work)
-            if work.output_tokens <= 1:
-                self._finish_work(work)
-
-    def _plan_prefill(self, step: Step) -> None:
-        budget = self.costs.chunk_tokens
-        if self._chunked is not None:
-            budget -= self._take(step, self._chunked, budget)
-        while budget > 0 and self.waiting and len(self._running) < self.max_running:
-            work = self.waiting[0]
-            if work.arrival_s > step.start_s or not self._admit(work):
-                return
-            self.waiting.popleft()
-            budget -= self._take(step, work, budget)
-
-    def _take(self, step: Step, work: Work, budget: int) -> int:
-        take = min(budget, work.prompt_tokens - work.computed_tokens)
-        step.prefill.append((work, take))
-        complete = work.computed_tokens + take == work.prompt_tokens
-        self._chunked = None if complete else work
-        return take
-
-    def _admit(self, work: Work) -> bool:
-        limit = (work.prompt_tokens - 1) // self.page_size  # the last token is always computed
-        matched, from_idle = self.cache.match(work.keys, limit)
-        need = self.pages_needed(work.prompt_tokens, work.output_tokens, work.width) - matched
-        missing = need - self.free_pages
-        if missing > self.cache.idle_pages - from_idle:
+            joined = self._join_delivered(start_s)
+        else:
+            tokens = self._plan_prefill(start_s)
+        if tokens:
+            duration_s = self.costs.prefill_s(tokens) + self._load_s
+            self.totals.prefill_busy_s += duration_s
+            if batch.width:
+                duration_s += self.costs.decode_s(batch.width)
+            batch.plan_mixed()
+            self._end_s = start_s + duration_s
+        elif batch.width:
+            step_s = self.costs.prefill_s(0) + self.costs.decode_s(batch.width)
+            self._end_s = batch.plan_run(start_s, step_s, one_step=one_step)
+            arrival_s = self._next_arrival_s()
+            if arrival_s > start_s:
+                self._cut(arrival_s)
+        elif joined:  # answers of one token, over as they came
+            self._end_s = start_s
+        else:
             return False
-        self.cache.pin(work.keys[:matched])
-        self.cache.evict(max(0, missing))
-        self._reserve(work, need)
-        work.pinned_pages = matched
-        work.cached_tokens = work.computed_tokens = matched * self.page_size
-        work.phase = Phase.PREFILL
-        self._running[work] = None
-        self.totals.prompt_tokens += work.prompt_tokens
-        self.totals.cached_tokens += work.cached_tokens
+        self._planned = True
         return True
 
-    def _computed(self, work: Work, take: int, end_s: float) -> bool:
-        """A chunk of `work` is done: cache its pages. True when that was the last chunk, which brings a token."""
+    def _cut(self, at_s: float) -> None:
+        """Somebody may join at `at_s`: end a run of decode steps with the one under way then."""
+        if self._batch.planned > 1 and at_s < self._end_s:
+            self._end_s = self._batch.cut(at_s)
+
+    def _settle(self) -> None:
+        """Apply the steps of a run that have ended by now, and let it end with the step under way."""
+        if self._batch.planned > 1:
+            self._cut(self._now_s)
+            if self._end_s <= self._now_s:
+                self._apply()
+            else:
+                self.clock_s = self._apply_decode(self._batch.planned - 1)
+
+    def _next_arrival_s(self) -> float:
+        if self.role == "decode":
+            return self.delivered[0].delivered_s if self.delivered else inf
+        return self.waiting[0].arrival_s if self.waiting else inf
+
+    def _join_delivered(self, start_s: float) -> bool:
+        joined = False
+        while self.delivered and self.delivered[0].delivered_s <= start_s and len(self._running) < self.max_running:
+            work = self.delivered.popleft()
+            self.totals.prompt_tokens += work.prompt_tokens
+            self.totals.cached_tokens += work.cached_tokens
+            self._running[work] = None
+            self._first_token(work, start_s)
+            joined = True
+        return joined
+
+    def _plan_prefill(self, start_s: float) -> int:
+        """Fill a chunk. Returns its tokens."""
+        self._prefill = []
+        self._load_s = 0.0
+        budget = chunk = self.costs.chunk_tokens
+        if self._chunked is not None:
+            budget -= self._take(self._chunked, budget)
+        waiting = self.waiting
+        while budget > 0 and waiting and len(self._running) < self.max_running:
+            work = waiting[0]
+            if work.arrival_s > start_s or not self._admit(work, start_s):
+                break
+            waiting.popleft()
+            budget -= self._take(work, budget)
+        return chunk - budget
+
+    def _take(self, work: Work, budget: int) -> int:
+        rest = work.prompt_tokens - work.computed_tokens
+        take = min(budget, rest)
+        self._prefill.append((work, take))
+        self._chunked = None if take == rest else work
+        return take
+
+    def _admit(self, work: Work, start_s: float) -> bool:
+        while not self.pool.admit(work):
+            if self._running or not self.pool.let_go(self.waiting):
+                return False
+        work.phase = _PREFILL
+        self._running[work] = None
+        totals = self.totals
+        totals.prompt_tokens += work.prompt_tokens
+        totals.cached_tokens += work.cached_tokens
+        host, storage = work.cached_host_tokens, work.cached_storage_tokens
+        if host or storage:
+            totals.cached_host_tokens += host
+            totals.cached_storage_tokens += storage
+            still_fetching_s = self.costs.fetch_s(storage) - (start_s - work.arrival_s)
+            self._load_s += self.costs.load_s(host + storage) + max(0.0, still_fetching_s)
+        return True
+
+    # --- applying ------------------------------------------------------------------------------------------------
+
+    def _apply(self) -> None:
+        """What was planned has ended."""
+        self._planned = False
+        self.clock_s = end_s = self._end_s
+        prefill, self._prefill = self._prefill, []
+        if self._batch.planned:
+            self._apply_decode(self._batch.planned)
+            for work in self._batch.pop_ended():
+                self._finish_work(work)
+                self._events.append((end_s, work, True))
+        elif prefill:
+            self.totals.steps += 1
+        for work, take in prefill:
+            if work.phase is _PREFILL:  # else aborted meanwhile
+                self._computed(work, take, end_s)
+
+    def _apply_decode(self, steps: int) -> float:
+        tokens = steps * self._batch.width
+        totals = self.totals
+        totals.steps += steps
+        totals.generated_tokens += tokens
+        totals.decode_tokens += tokens
+        return self._batch.apply(steps)
+
+    def _computed(self, work: Work, take: int, end_s: float) -> None:
+        """A chunk of `work` is done: cache its pages. The last one brings the first token."""
         work.computed_tokens += take
         self.totals.prefill_uncached_tokens += take
-        self._keep(work, work.computed_tokens)
-        if work.computed_tokens < work.prompt_tokens:
-            return False
+        self.pool.keep(work, work.computed_tokens)
+        if work.computed_tokens == work.prompt_tokens:
+            self._first_token(work, end_s)
+
+    def _first_token(self, work: Work, at_s: float) -> None:
         work.generated = 1
-        work.first_token_s = end_s
+        work.first_token_s = at_s
         self.totals.generated_tokens += work.width
+        self._events.append((at_s, work, False))
         if self.role == "prefill":
             work.phase = Phase.TRANSFER
             del self._running[work]
             self.transferring.add(work)
         elif work.output_tokens <= 1:
             self._finish_work(work)
+            self._events.append((at_s, work, True))
         else:
-            work.phase = Phase.DECODE
-        return True
-
-    def _keep(self, work: Work, known_tokens: int) -> None:
-        """Move the complete pages of the first `known_tokens` from the reservation into the cache."""
-        page = slice(work.pinned_pages, max(work.pinned_pages, min(known_tokens // self.page_size, len(work.keys))))
-        count = page.stop - page.start
-        self.cache.insert(work.keys[page])
-        work.pinned_pages += count
-        work.reserved_pages -= count
-        self.reserved_pages -= count
-
-    def _reserve(self, work: Work, pages: int) -> None:
-        work.reserved_pages = pages
-        self.reserved_pages += pages
+            work.phase = _DECODE
+            self._batch.join(work)
 
     def _finish_work(self, work: Work) -> None:
-        if self.role == "aggregated" and work.width == 1 and work.computed_tokens == work.prompt_tokens:
+        if self.role == "aggregated" and work.width == 1 and 0 < work.computed_tokens == work.prompt_tokens:
             # The last token was sampled, never computed: it has no KV yet.
-            self._keep(work, work.prompt_tokens + max(0, work.generated - 1))
-        self.cache.unpin(work.keys[: work.pinned_pages])
-        work.pinned_pages = 0
-        self.reserved_pages -= work.reserved_pages
-        work.reserved_pages = 0
+            self.pool.keep(work, work.prompt_tokens + max(0, work.generated - 1))
+        self.pool.give_back(work)
         self._running.pop(work, None)
         if self._chunked is work:
             self._chunked = None
-        work.phase = Phase.DONE
+        work.phase = _DONE

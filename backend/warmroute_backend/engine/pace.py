@@ -31,12 +31,22 @@ class VirtualClock:
 
 
 class Pacer:
-    """Drives one `Scheduler`; `on_token` is told of each work with a new token, once per step and work."""
+    """Drives one `Scheduler`; `on_token` is told of each work with a new token, once per step and work.
 
-    def __init__(self, scheduler: Scheduler, clock: VirtualClock, on_token: Callable[[Work], None]) -> None:
+    `on_step` is told of each step that has ended, after its tokens, and of None when there is nothing to do.
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        clock: VirtualClock,
+        on_token: Callable[[Work], None],
+        on_step: Callable[[Step | None], None] = lambda _: None,
+    ) -> None:
         self.scheduler = scheduler
         self._clock = clock
         self._on_token = on_token
+        self._on_step = on_step
         self._step: Step | None = None
         self._handle: asyncio.Handle | None = None
         self._probes: list[Callable[[], None]] = []
@@ -61,6 +71,7 @@ class Pacer:
             if step is None:
                 step = self._step = self.scheduler.begin()
                 if step is None:
+                    self._on_step(None)
                     break
                 for work in step.joined:
                     self._on_token(work)
@@ -71,6 +82,7 @@ class Pacer:
             self._step = None
             for work in self.scheduler.finish(step):
                 self._on_token(work)
+            self._on_step(step)
             self._answer_probes()
         else:
             self._handle = loop.call_soon(self._turn)

@@ -58,15 +58,19 @@ def render_call(name: Any, arguments: Any) -> tuple[bytes, bytes]:
     return b"<|call|>" + _text(name) + b"\n", _text(arguments)
 
 
-def page_keys(rendered: bytes, page_size: int, namespace: bytes) -> list[int]:
-    """The chained key of every complete page, starting from a namespace (the salt)."""
+def page_keys(rendered: bytes, page_size: int, namespace: bytes, *, bigram: bool = False) -> list[int]:
+    """The chained key of every complete page, starting from a namespace (the salt).
+
+    With `bigram`, a page is of pairs of neighbouring tokens, as under EAGLE: it takes in the token after it.
+    """
     page_bytes = page_size * TOKEN_BYTES
+    reach = page_bytes + TOKEN_BYTES if bigram else page_bytes
     digest = xxhash.xxh3_64_intdigest
     key = digest(namespace)
     view = memoryview(rendered)
     keys = []
-    for start in range(0, len(rendered) - page_bytes + 1, page_bytes):
-        key = digest(view[start : start + page_bytes], key)
+    for start in range(0, len(rendered) - reach + 1, page_bytes):
+        key = digest(view[start : start + reach], key)
         keys.append(key)
     return keys
 

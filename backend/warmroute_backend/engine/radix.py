@@ -1,94 +1,204 @@
-"""The paged radix cache: which prompt prefixes are resident, pinned by whom, and what goes first when room is needed.
+"""The paged radix cache: which prompt prefixes are resident, held by whom, and what goes first when room is needed.
 
 A page is `page_size` tokens. Its key is a hash chained over the pages before it, starting from the salt, so a key
 names the whole path from the root: two prompts share a key exactly when they share the salt and everything up to the
-end of that page. A flat map of keys is therefore the radix tree, and "longest cached prefix" is "walk the keys until
-one is missing".
+end of that page.
 
-Eviction is least recently used, leaf first, pinned pages excepted, at O(1) per page. No tree walk is needed because
-of one rule: a path is put into the recency order *deepest page first*. Whoever pins a page pins all its ancestors, so
-a parent becomes idle when its child does or later, and stands behind it in the order. The oldest idle page thus
-never has a child in the cache.
+The tree is compressed: a `Node` is a run of pages that were always held together, and is split where two paths part
+or where only its beginning is needed. A request of hundreds of pages is a few nodes, and so is the cost of every
+operation on it. Because keys are chained, a map from the first key of each node finds children without a map in each
+node, and comparing one key compares everything before it.
 
-The number of pages is bounded by the caller, which evicts before it inserts; `Scheduler` holds that bound.
+Held paths are in the tree from their first to their last page, whether computed or not: a page is *resident* (its KV
+exists) or a *ghost* (somebody will compute it, or waits for it). What is resident is the beginning of its path, and a
+ghost lives only while it is held. So a page that a waiting request shares is protected from the moment it is computed,
+and what is resident of a held path is found by walking up from its end.
+
+Eviction is least recently used, leaf first, held pages excepted, at O(1) a node. No search for leaves is needed
+because of one rule: a path is put into the recency order *deepest node first*. Whoever holds a node holds all its
+ancestors, so a parent becomes idle when its child does or later, and stands behind it in the order. The oldest idle
+node thus never has a child in the cache. Part of a node is evicted from its end.
+
+The number of resident pages is bounded by the caller, which evicts before it fills; `Scheduler` holds that bound.
+Ghosts are bounded by what is held.
 """
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+
+
+class Node:
+    """A run of pages, of which the first `filled` are resident. `end` is the depth of its last page, from 1."""
+
+    __slots__ = ("end", "filled", "holders", "keys", "parent")
+
+    def __init__(self, keys: list[int], parent: "Node | None", end: int, filled: int, holders: int) -> None:
+        self.keys = keys
+        self.parent = parent
+        self.end = end
+        self.filled = filled
+        self.holders = holders
 
 
 class RadixCache:
-    """Pages by chained key: `_pins` counts the users of pages in use, `_idle` orders the rest, oldest first."""
+    """`_heads` finds a node by its first key; `_idle` orders the resident nodes that nobody holds, oldest first."""
 
-    __slots__ = ("_idle", "_pins", "evicted_pages")
+    __slots__ = ("_heads", "_idle", "_on_removed", "evicted_pages", "idle_pages", "resident_pages")
 
-    def __init__(self) -> None:
-        self._pins: dict[int, int] = {}
-        self._idle: OrderedDict[int, None] = OrderedDict()
+    def __init__(self, on_removed: Callable[[Sequence[int]], None] | None = None) -> None:
+        """`on_removed` is told the keys of pages that are evicted, in the order of their path."""
+        self._on_removed = on_removed
+        self._heads: dict[int, Node] = {}
+        self._idle: OrderedDict[Node, None] = OrderedDict()
+        self.resident_pages = 0
+        self.idle_pages = 0
+        """Resident pages that nobody holds: what can be evicted."""
         self.evicted_pages = 0
 
     def __len__(self) -> int:
-        return len(self._pins) + len(self._idle)
-
-    @property
-    def idle_pages(self) -> int:
-        """Pages that nobody uses: what can be evicted."""
-        return len(self._idle)
+        return self.resident_pages
 
     def match(self, keys: Sequence[int], limit: int) -> tuple[int, int]:
         """How many leading pages of `keys[:limit]` are resident, and how many of those are idle."""
-        pins, idle = self._pins, self._idle
+        heads = self._heads
+        limit = min(limit, len(keys))
         matched = from_idle = 0
-        for key in keys[:limit]:
-            if key in idle:
-                from_idle += 1
-            elif key not in pins:
+        while matched < limit:
+            node = heads.get(keys[matched])
+            if node is None:
                 break
-            matched += 1
+            pages = _shared(node.keys, keys, matched, limit)
+            if not node.holders:
+                from_idle += pages
+            elif pages > node.filled:
+                pages = node.filled
+            matched += pages
+            if pages < len(node.keys):
+                break
         return matched, from_idle
 
-    def pin(self, keys: Sequence[int]) -> None:
-        """Hold a resident path, given from its root."""
-        pins, idle = self._pins, self._idle
-        for key in keys:
-            if key in pins:
-                pins[key] += 1
-            else:
-                del idle[key]
-                pins[key] = 1
+    def known(self, keys: Sequence[int], limit: int) -> int:
+        """How many leading pages of `keys[:limit]` are resident or will be, as those who hold them are computed."""
+        heads = self._heads
+        limit = min(limit, len(keys))
+        known = 0
+        while known < limit and (node := heads.get(keys[known])) is not None:
+            pages = _shared(node.keys, keys, known, limit)
+            known += pages
+            if pages < len(node.keys):
+                break
+        return known
 
-    def insert(self, keys: Sequence[int]) -> int:
-        """Add the continuation of a path that the caller has pinned, pinned as well. Returns how many are new."""
-        pins, idle = self._pins, self._idle
+    def hold(self, keys: Sequence[int], limit: int | None = None, *, after: Node | None = None) -> Node | None:
+        """Hold the path `keys[:limit]`, or what follows its beginning that ends in `after` and is held already.
+
+        What is not resident of it becomes ghosts. Returns the last node of the path.
+        """
+        heads = self._heads
+        node = after
+        at = 0 if after is None else after.end
+        total = len(keys) if limit is None else limit
+        while at < total:
+            child = heads.get(keys[at])
+            if child is None:
+                node = heads[keys[at]] = Node(list(keys[at:total]), node, total, 0, 1)
+                break
+            pages = _shared(child.keys, keys, at, total)
+            if pages < len(child.keys):
+                child = self._split(child, pages)
+            if not child.holders:
+                self._idle.pop(child, None)  # the beginning of a node that was just split was never in the order
+                self.idle_pages -= pages
+            child.holders += 1
+            node = child
+            at += pages
+        return node
+
+    def resident(self, path: Node | None) -> int:
+        """How many leading pages of a held path are resident."""
+        while path is not None and not path.filled:
+            path = path.parent
+        return 0 if path is None else path.end - len(path.keys) + path.filled
+
+    def fill(self, path: Node | None, pages: int) -> int:
+        """The first `pages` pages of a held path have been computed. Returns how many of them are new."""
         new = 0
-        for key in keys:
-            if key in pins:
-                pins[key] += 1
-                continue
-            if key in idle:
-                del idle[key]
-            else:
-                new += 1
-            pins[key] = 1
+        while path is not None and path.filled < (count := len(path.keys)):
+            known = count if path.end <= pages else pages - path.end + count
+            if known > path.filled:
+                new += known - path.filled
+                path.filled = known
+            path = path.parent
+        self.resident_pages += new
         return new
 
-    def unpin(self, keys: Sequence[int]) -> None:
-        """Let go of a whole path, given from its root. Pages that nobody holds become the most recently used."""
-        pins, idle = self._pins, self._idle
-        for key in reversed(keys):
-            users = pins[key] - 1
-            if users:
-                pins[key] = users
-            else:
-                del pins[key]
-                idle[key] = None
+    def release(self, path: Node | None) -> None:
+        """Let go of a held path. Resident pages that nobody holds become the most recently used."""
+        while path is not None:
+            path.holders -= 1
+            if not path.holders:
+                filled = path.filled
+                if filled:
+                    self._idle[path] = None
+                    self.idle_pages += filled
+                    ghosts = len(path.keys) - filled
+                    if ghosts:
+                        del path.keys[filled:]
+                        path.end -= ghosts
+                else:
+                    del self._heads[path.keys[0]]
+            path = path.parent
 
     def evict(self, pages: int) -> None:
         """Drop the `pages` least recently used idle pages. The caller has checked that there are as many."""
-        for _ in range(pages):
-            self._idle.popitem(last=False)
-        self.evicted_pages += max(0, pages)
+        if pages <= 0:
+            return
+        self.evicted_pages += pages
+        self.resident_pages -= pages
+        self.idle_pages -= pages
+        while pages > 0:
+            node = next(iter(self._idle))
+            count = len(node.keys)
+            if self._on_removed is not None:
+                self._on_removed(node.keys[-pages:])
+            if count > pages:
+                del node.keys[-pages:]
+                node.end -= pages
+                node.filled -= pages
+                return
+            del self._idle[node], self._heads[node.keys[0]]
+            pages -= count
 
     def flush(self) -> None:
-        """Drop every idle page."""
+        """Drop every idle page; neither counted nor told as evicted."""
+        for node in self._idle:
+            del self._heads[node.keys[0]]
         self._idle.clear()
+        self.resident_pages -= self.idle_pages
+        self.idle_pages = 0
+
+    def _split(self, node: Node, pages: int) -> Node:
+        """Cut `node` after its first `pages` pages. It keeps its identity and its end; returns the new beginning."""
+        filled = min(node.filled, pages)
+        upper = Node(node.keys[:pages], node.parent, node.end - len(node.keys) + pages, filled, node.holders)
+        node.keys = node.keys[pages:]
+        node.filled -= filled
+        node.parent = upper
+        self._heads[upper.keys[0]] = upper
+        self._heads[node.keys[0]] = node
+        return upper
+
+
+def _shared(run: list[int], keys: Sequence[int], at: int, limit: int) -> int:
+    """How many leading pages of `run` are `keys[at:limit]`; the first one is known to be. Keys are chained: bisect."""
+    most = min(len(run), limit - at)
+    if run[most - 1] == keys[at + most - 1]:
+        return most
+    least = 1
+    while least < most - 1:
+        middle = (least + most) // 2
+        if run[middle - 1] == keys[at + middle - 1]:
+            least = middle
+        else:
+            most = middle
+    return least

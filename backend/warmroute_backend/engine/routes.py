@@ -5,12 +5,17 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import parse_qs
 
-from warmroute_backend.engine import metrics, prompt
+from warmroute_backend.engine import fields, metrics, prompt
+from warmroute_backend.engine.admin import Admin
 from warmroute_backend.engine.api import encode
-from warmroute_backend.engine.ask import Kind, parse, read
+from warmroute_backend.engine.ask import Kind, overridden, parse, read
+from warmroute_backend.engine.bootstrap import route
 from warmroute_backend.engine.engine import Engine
 from warmroute_backend.engine.errors import Refusal
+from warmroute_backend.engine.faults import Faults
+from warmroute_backend.engine.fields import Body
 from warmroute_backend.engine.http1 import Exchange
+from warmroute_backend.engine.reply import DONE
 
 _log = logging.getLogger(__name__)
 _TEXT = b"text/plain; charset=utf-8"
@@ -22,6 +27,7 @@ class Routes:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        self._faults = Faults()
         self.bootstrap_port: int | None = None
         gets: dict[str, Handler] = {
             "/health": self._health,
@@ -46,17 +52,26 @@ class Routes:
             "/tokenize": self._tokenize,
             "/flush_cache": self._flush,
             "/abort_request": self._abort,
+            "/engine/faults": self._arm,
         }
-        self._table: dict[str, dict[str, Handler]] = {"GET": gets, "HEAD": {}, "POST": posts}
+        self._admin = Admin(engine)
+        self._table: dict[str, dict[str, Handler]] = {**self._admin.handlers, "HEAD": {}}
+        self._table["GET"] = {**gets, **self._admin.handlers["GET"]}
+        self._table["POST"] = {**posts, **self._admin.handlers["POST"]}
 
     def handle(self, exchange: Exchange) -> None:
         """Answer one request of the engine's port."""
         handler = self._table.get(exchange.method, {}).get(exchange.path)
+        if exchange.method == "GET" and exchange.path.startswith("/v1/models/"):
+            handler = self._model
         try:
             if handler is None:
                 known = any(exchange.path in table for table in self._table.values())
-                raise Refusal(405 if known else 404, "Method Not Allowed" if known else "Not Found")
-            handler(exchange)
+                detail = "Method Not Allowed" if known else "Not Found"
+                exchange.respond(405 if known else 404, encode({"detail": detail}))
+                return
+            if not self._admin.refuses(exchange):
+                handler(exchange)
         except Refusal as refusal:
             exchange.respond(refusal.status, refusal.body(native=exchange.path == "/generate"))
         except Exception as error:  # a fault of ours must not take the connection's other requests down
@@ -73,8 +88,8 @@ class Routes:
         elif exchange.path == "/health":
             exchange.respond(200, b"OK", _TEXT)
         elif exchange.path == "/route":
-            facts = {"attn_tp_size": 1, "dp_size": settings.dp_size, "pp_size": 1, "page_size": settings.page_size}
-            exchange.respond(200, encode({**facts, "follow_bootstrap_room": True}))
+            status, kind, answer = route(exchange.query, settings.dp_size, settings.page_size)
+            exchange.respond(status, answer, kind)
         else:
             exchange.respond(404, b'{"message":"Not Found"}')
 
@@ -82,18 +97,35 @@ class Routes:
 
     def _inference(self, kind: Kind) -> Handler:
         def handler(exchange: Exchange) -> None:
-            body = _json_body(exchange)
-            self._engine.submit(read(kind, body, exchange.headers.get(b"x-data-parallel-rank")), exchange)
+            body: Body = _json_body(exchange)
+            if self._engine.settings.header_overrides and kind != "completion":
+                body = overridden(body, exchange.headers)
+            try:
+                self._engine.submit(read(kind, body, exchange.headers), self._faults.struck(exchange))
+            except Refusal as refusal:
+                if kind != "generate" or not refusal.semantic or body.get("stream") is not True:
+                    raise
+                exchange.start_stream()  # this endpoint's streams begin before they are looked into
+                exchange.send(refusal.native_event() + DONE)
+                exchange.end()
 
         return handler
 
     def _tokenize(self, exchange: Exchange) -> None:
+        """Token ids of a chat, of a prompt, or of each of several prompts."""
         body = _json_body(exchange)
-        ask = read("chat" if "messages" in body else "completion", body, None)
+        if (body.get("prompt") is None) == (body.get("messages") is None):
+            raise Refusal.schema("Exactly one of 'prompt' or 'messages' must be provided.")
+        asks = read("chat" if body.get("messages") is not None else "completion", body, exchange.headers)
         step = prompt.TOKEN_BYTES
-        ids = [int.from_bytes(ask.rendered[i : i + step], "little") for i in range(0, len(ask.rendered), step)]
+        found = [
+            [int.from_bytes(ask.rendered[i : i + step], "little") for i in range(0, len(ask.rendered), step)]
+            for ask in asks
+        ]
+        counts = [len(ids) for ids in found]
+        ids, count = (found, counts) if asks[0].batch else (found[0], counts[0])
         length = self._engine.settings.context_length
-        exchange.respond(200, encode({"tokens": ids, "count": len(ids), "max_model_len": length}))
+        exchange.respond(200, encode({"tokens": ids, "count": count, "max_model_len": length}))
 
     # --- control -------------------------------------------------------------------------------------------------
 
@@ -108,16 +140,15 @@ class Routes:
         exchange.respond(503 if self._engine.draining else 200, b"", _TEXT)
 
     def _abort(self, exchange: Exchange) -> None:
-        body = parse(exchange.body) if exchange.body else {}
-        rid = body.get("rid")
-        self._engine.abort(rid if isinstance(rid, str) else "", everything=body.get("abort_all") is True)
+        body = parse(exchange.body)
+        self._engine.abort(fields.string(body, "rid") or "", everything=fields.flag(body, "abort_all"))
         exchange.respond(200, b"", _TEXT)
 
     def _flush(self, exchange: Exchange) -> None:
         if self._engine.flush():
             exchange.respond(200, b"Cache flushed.\n", _TEXT)
         else:
-            exchange.respond(400, b"Flush cache failed: requests are running.\n", _TEXT)
+            exchange.respond(400, b"Flush cache failed.\n", _TEXT)
 
     # --- information ---------------------------------------------------------------------------------------------
 
@@ -128,13 +159,29 @@ class Routes:
         exchange.respond(200, encode(metrics.server_info(self._engine, self.bootstrap_port)))
 
     def _loads(self, exchange: Exchange) -> None:
-        wanted = parse_qs(exchange.query).get("dp_rank", [None])[0]
-        if wanted is not None and not wanted.isdecimal():
-            raise Refusal(400, "dp_rank must be an integer", param="dp_rank")
-        exchange.respond(200, encode(metrics.loads(self._engine, None if wanted is None else int(wanted))))
+        query = {name: values[-1] for name, values in parse_qs(exchange.query).items()}
+        sections = {name.strip() for name in query["include"].split(",")} if query.get("include") else {"all"}
+        if not sections <= metrics.SECTIONS:
+            raise Refusal.http(400, f"Invalid include sections: {sections - metrics.SECTIONS}")
+        exchange.respond(200, encode(metrics.loads(self._engine, fields.integer(query, "dp_rank"), sections)))
+
+    def _model(self, exchange: Exchange) -> None:
+        """`/v1/models/<id>`."""
+        name = exchange.path.removeprefix("/v1/models/")
+        cards = [card for card in metrics.models(self._engine)["data"] if card["id"] == name]
+        if cards:
+            exchange.respond(200, encode(cards[0]))
+            return
+        error = {"message": f"The model '{name}' does not exist", "type": "invalid_request_error", "param": "model"}
+        exchange.respond(404, encode({"error": {**error, "code": "model_not_found"}}))
 
     def _metrics(self, exchange: Exchange) -> None:
         exchange.respond(200, metrics.prometheus(self._engine).encode(), b"text/plain; version=0.0.4; charset=utf-8")
+
+    def _arm(self, exchange: Exchange) -> None:
+        """The embedded engine's own: break the next requests as ordered."""
+        self._faults.arm(exchange.body)
+        exchange.respond(200, b"{}")
 
     def _finished(self, exchange: Exchange) -> None:
         """The embedded engine's own log of ended requests, for audits. SGLang has no such path."""
@@ -146,5 +193,5 @@ class Routes:
 def _json_body(exchange: Exchange) -> dict[str, Any]:
     kind = exchange.headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
     if kind != b"application/json":
-        raise Refusal(400, "Unsupported Media Type: Only 'application/json' is allowed")
+        raise Refusal.schema("Unsupported Media Type: Only 'application/json' is allowed")
     return parse(exchange.body)

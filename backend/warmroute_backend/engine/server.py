@@ -26,6 +26,8 @@ async def serve(settings: Settings, host: str, port: int, bootstrap_port: int) -
     if settings.role == "prefill":
         servers.append(await _listen(routes.handle_bootstrap, connections, host, bootstrap_port))
         routes.bootstrap_port = _port(servers[1])
+    if engine.feed is not None:
+        engine.feed.open()
     stopped = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
@@ -35,6 +37,8 @@ async def serve(settings: Settings, host: str, port: int, bootstrap_port: int) -
     for server in servers:
         server.close()
     await _drain(engine, connections)
+    if engine.feed is not None:
+        engine.feed.close()
 
 
 async def _drain(engine: Engine, connections: set[HttpProtocol]) -> None:

@@ -153,7 +153,7 @@ def read_script(body: Mapping[str, Any]) -> Script:
             steps = steps[turn] if turn < len(steps) else None
         return NO_SCRIPT if steps is None else _script(steps)
     except (TypeError, ValueError, KeyError, AttributeError, msgspec.DecodeError) as error:
-        raise Refusal(400, f"metadata.script is not a script: {error}", param="metadata") from None
+        raise Refusal(400, f"metadata.script is not a script: {error}") from None
 
 
 def _script(step: dict[str, Any]) -> Script:

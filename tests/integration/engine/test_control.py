@@ -2,6 +2,7 @@
 
 import signal
 import threading
+from collections import Counter
 from typing import Any
 
 import httpx
@@ -34,7 +35,7 @@ def test_an_aborted_stream_ends_with_abort_usage_and_done(start_engine: Any) -> 
     assert 0 < ended["completion_tokens"] < 20_000
 
 
-def test_aborts_match_by_prefix_and_answer_whole_requests_with_200(start_engine: Any) -> None:
+def test_aborts_of_a_live_id_match_by_prefix_and_answer_whole_requests_with_200(start_engine: Any) -> None:
     engine = start_engine("--speed", "5")
     answers: dict[str, httpx.Response] = {}
 
@@ -45,7 +46,7 @@ def test_aborts_match_by_prefix_and_answer_whole_requests_with_200(start_engine:
     for thread in threads:
         thread.start()
     engine.wait(lambda log: log["running"] == 3)
-    for nothing in ({"rid": ""}, {"rid": "eq-1"}, {}):
+    for nothing in ({"rid": ""}, {"rid": "eq-1"}, {"rid": "req-"}, {}):
         assert engine.client.post("/abort_request", json=nothing).status_code == 200
     assert engine.finished()["running"] == 3
     engine.client.post("/abort_request", json={"rid": "req-1"})
@@ -143,8 +144,10 @@ def test_loads_and_metrics_count_virtual_work(start_engine: Any) -> None:
     assert load["total_prefill_busy_us"] == round(uncached / 20_000 * 1e6) + 2 * 5000
     assert load["cache_hit_rate"] == round(cached_tokens / (2 * prompt_tokens), 4)
     metrics = engine.client.get("/metrics").text
-    values = dict(line.rsplit(" ", 1) for line in metrics.splitlines() if not line.startswith("#"))
-    by_name = {name.partition("{")[0]: float(value) for name, value in values.items()}
+    by_name: Counter[str] = Counter()
+    for line in metrics.splitlines():
+        if not line.startswith("#"):
+            by_name[line.partition("{")[0]] += float(line.rpartition(" ")[2])  # type: ignore[assignment]
     assert by_name["sglang:prompt_tokens_total"] == 2 * prompt_tokens
     assert by_name["sglang:cached_tokens_total"] == cached_tokens
     assert by_name["sglang:generation_tokens_total"] == 10

@@ -73,7 +73,7 @@ def test_decode_answers_with_the_counts_of_prefill(pair: Callable[..., Pair]) ->
         assert decode["usage"]["completion_tokens"] == 6
         assert decode["usage"]["prompt_tokens"] == prefill["usage"]["prompt_tokens"]
         assert decode["usage"]["prompt_tokens_details"] == {"cached_tokens": cached_pages * 64}
-        assert decode["sglext"] == prefill["sglext"]
+        assert decode.get("sglext") == prefill.get("sglext")
         first_token = prefill["choices"][0]["message"]["content"]
         assert decode["choices"][0]["message"]["content"].startswith(first_token)
 
@@ -119,7 +119,7 @@ def test_a_request_without_a_room_or_with_room_zero_is_refused(pair: Callable[..
     for engine in legs:
         without = engine.client.post("/v1/chat/completions", json={"messages": [{"role": "user", "content": "hi"}]})
         assert without.status_code == 400
-        assert without.json()["message"] == "Disaggregated request received without bootstrap room id"
+        assert "Disaggregated request received without bootstrap room id" in without.json()["message"]
         assert engine.client.post("/v1/chat/completions", json=legs.body(0)).status_code == 400
         assert engine.finished()["total"] == 0
 
@@ -149,7 +149,7 @@ def test_decode_fails_at_once_when_prefill_is_killed(pair: Callable[..., Pair], 
     assert time.monotonic() - killed_s < 2
     if stream:
         error, usage, done = answer.text.split("\n\n")[:3]
-        assert error.startswith('data: {"error":{"object":"error"')
+        assert error.startswith('data: {"error": {"object": "error"')
         assert '"choices":[],"usage":' in usage
         assert done == "data: [DONE]"
     else:
@@ -192,7 +192,11 @@ def test_aborting_prefill_ends_the_decode_leg(pair: Callable[..., Pair], content
         legs.decode.wait(lambda log: log["running"] == 1)
         legs.prefill.wait(lambda _: legs.prefill.load()["disaggregation"]["prefill_bootstrap_queue_reqs"] == 0)
     legs.prefill.client.post("/abort_request", json={"rid": "rid-7"})
-    assert prefill.result().json()["choices"][0]["finish_reason"] == "abort"
+    if decode is None:
+        assert prefill.result().status_code == 500
+        assert "Aborted by AbortReq" in prefill.result().json()["message"]
+    else:
+        assert prefill.result().json()["choices"][0]["finish_reason"] == "abort"
     assert ended(legs.prefill)["aborted"] is True
     if decode is not None:
         assert decode.result().status_code == 500
@@ -206,8 +210,9 @@ def test_aborting_decode_ends_the_prefill_leg(pair: Callable[..., Pair]) -> None
     legs.prefill.wait(lambda log: log["running"] == 1)
     legs.decode.wait(lambda log: log["running"] == 1)
     legs.decode.client.post("/abort_request", json={"rid": "rid-7"})
-    assert decode.result().json()["choices"][0]["finish_reason"] == "abort"
+    assert decode.result().status_code == 500
     assert prefill.result().status_code == 500
+    assert "Aborted by decode-side abort notification" in prefill.result().json()["message"]
     assert ended(legs.prefill)["aborted"] is True
     assert ended(legs.decode)["aborted"] is True
 

@@ -1,0 +1,121 @@
+"""KV events of several ranks, and the tiers of a prefill engine as decode reports them."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.subjects.kv_subscriber import KvSubscriber
+
+PAGE = 64
+EVENTS = json.dumps(
+    {"publisher": "zmq", "endpoint": "tcp://127.0.0.1:0", "replay_endpoint": "tcp://127.0.0.1:0", "bind": True}
+)
+HICACHE = ("--enable-hierarchical-cache", "--hicache-storage-backend", "file")
+
+
+def extra_config(folder: Path) -> str:
+    return json.dumps({"file_storage_path": str(folder), "prefetch_threshold": PAGE})
+
+
+def generate(engine: Any, text: str, **fields: Any) -> dict[str, Any]:
+    body = {"text": text, "sampling_params": {"max_new_tokens": 2}, **fields}
+    answer = engine.client.post("/generate", json=body)
+    assert answer.status_code == 200, answer.text
+    return answer.json()["meta_info"]  # type: ignore[no-any-return]
+
+
+def test_each_rank_has_ports_and_numbers_of_its_own(start_engine: Callable[..., Any]) -> None:
+    engine = start_engine("--kv-events-config", EVENTS, "--dp-size", "3", "--speed", "100")
+    info = engine.client.get("/server_info").json()["kv_events"]
+    assert info["dp_size"] == 3
+    for rank in (2, 0):
+        with KvSubscriber(info, rank=rank) as subscriber:
+            assert [message.payload[2] for message in subscriber.replay(0)] == [rank], "only that it is empty"
+            generate(engine, f"for rank {rank} " * PAGE, routed_dp_rank=rank)
+            subscriber.until({"type": "BlockStored", "medium": "GPU"})
+            assert [message.number for message in subscriber.replay(0)] == [0, 1]
+
+
+def test_eagle_has_pages_of_pairs(start_engine: Callable[..., Any]) -> None:
+    engine = start_engine("--kv-events-config", EVENTS, "--speculative-algorithm", "EAGLE3", "--speed", "100")
+    info = engine.client.get("/server_info").json()
+    assert info["speculative_algorithm"] == "EAGLE3"
+    ids = list(range(1000, 1000 + 2 * PAGE))
+    with KvSubscriber(info["kv_events"]) as subscriber:
+        engine.client.post("/generate", json={"input_ids": ids, "sampling_params": {"max_new_tokens": 1}})
+        subscriber.until({"type": "BlockStored"})
+        (event,) = subscriber.replay(1)[0].events
+    assert len(event["block_hashes"]) == 1, "the last of 128 tokens has no neighbour yet"
+    assert event["token_ids"] == [[token, token + 1] for token in ids[:PAGE]]
+    assert event["block_size"] == PAGE
+
+
+def test_storage_is_shared_by_engines_of_one_directory(start_engine: Callable[..., Any], tmp_path: Path) -> None:
+    flags = (*HICACHE, "--hicache-storage-backend-extra-config", extra_config(tmp_path), "--speed", "100")
+    text = "shared by two " * 100
+    first, second = start_engine(*flags), start_engine(*flags)
+    assert generate(first, text)["cached_tokens"] == 0
+    details = generate(second, text)["cached_tokens_details"]
+    assert details == {"device": 0, "host": 0, "storage": 5 * PAGE, "storage_backend": "HiCacheFile"}
+    other_page = start_engine(*flags, "--page-size", "32")
+    assert generate(other_page, text)["cached_tokens"] == 0
+
+
+def test_a_hit_in_a_lower_tier_costs_time(start_engine: Callable[..., Any], tmp_path: Path) -> None:
+    """In virtual time: computing takes longest, fetching from storage less, and what is on the device nothing."""
+    flags = (*HICACHE, "--hicache-storage-backend-extra-config", extra_config(tmp_path), "--speed", "100")
+    engine = start_engine(*flags)
+    text = "x" * 100_000
+    for _ in range(2):
+        generate(engine, text)
+    assert engine.client.post("/flush_cache").status_code == 200
+    generate(engine, text)
+    computed, device, storage = (entry["ttft_virtual_ms"] for entry in engine.finished()["finished"])
+    assert device < storage < computed
+
+
+def test_decode_reports_the_tiers_of_prefill(start_engine: Callable[..., Any], tmp_path: Path) -> None:
+    flags = (*HICACHE, "--hicache-storage-backend-extra-config", extra_config(tmp_path))
+    prefill = start_engine("--role", "prefill", "--speed", "50", *flags)
+    decode = start_engine("--role", "decode", "--speed", "50")
+    place = {"bootstrap_host": "127.0.0.1", "bootstrap_port": prefill.bootstrap_port}
+
+    def ask(room: int) -> list[Any]:
+        with ThreadPoolExecutor() as pool:
+            legs = [pool.submit(generate, e, "y" * 3000, **place, bootstrap_room=room) for e in (prefill, decode)]
+            return [leg.result()["cached_tokens_details"] for leg in legs]
+
+    assert ask(1) == [None, None]
+    assert prefill.client.post("/flush_cache").status_code == 200
+    hit = {"device": 0, "host": 0, "storage": 11 * PAGE}
+    assert ask(2) == [{**hit, "storage_backend": "HiCacheFile"}, hit], "decode has no backend to name"
+
+
+@pytest.mark.parametrize(
+    ("flags", "problem"),
+    [
+        (["--kv-events-config", '{"publisher":"kafka"}'], "publisher"),
+        (["--kv-events-config", '{"publisher":"zmq","endpoint":"ipc:///x"}'], "tcp://host:port"),
+        (["--enable-hierarchical-cache", "--hicache-storage-backend", "file"], "needs a directory"),
+        (["--enable-hierarchical-cache", "--hicache-storage-backend", "redis"], "redis"),
+        (["--enable-hierarchical-cache", "--hicache-write-policy", "write_back"], "write_back"),
+        (["--enable-hierarchical-cache", "--role", "decode"], "a decode engine keeps no cache"),
+        ([*HICACHE, "--hicache-storage-backend-extra-config", '{"prefetch_treshold":1}'], "prefetch_treshold"),
+    ],
+)
+def test_flags_that_do_not_make_sense(flags: list[str], problem: str) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", "warmroute_backend.engine", *flags],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=20,
+    )
+    assert ended.returncode != 0
+    assert problem in ended.stderr
+    assert "Traceback" not in ended.stderr

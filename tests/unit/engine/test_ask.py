@@ -1,0 +1,88 @@
+"""Reading a request: what is lax, what is a batch, and how the prompts of one are named."""
+
+from typing import Any
+
+import pytest
+
+from warmroute_backend.engine import fields
+from warmroute_backend.engine.ask import COMPLETION_TOKENS, GENERATE_TOKENS, Ask, overridden, parse, read
+from warmroute_backend.engine.errors import Refusal
+
+
+def completion(prompt: Any, **more: Any) -> list[Ask]:
+    return read("completion", {"prompt": prompt, **more}, {})
+
+
+@pytest.mark.parametrize(("given", "number"), [(4, 4), (4.0, 4), ("4", 4), ("-4.0", -4), (True, 1), (None, None)])
+def test_integers_are_read_where_they_can_only_mean_one_thing(given: Any, number: int | None) -> None:
+    assert fields.integer({"n": given}, "n") == number
+
+
+@pytest.mark.parametrize("given", [4.5, "four", [], {}, float("inf"), "4.5"])
+def test_what_is_no_integer_is_refused(given: Any) -> None:
+    with pytest.raises(Refusal, match="n must be an integer"):
+        fields.integer({"n": given}, "n")
+
+
+@pytest.mark.parametrize(("given", "value"), [(True, True), ("Yes", True), ("off", False), (1, True), (0.0, False)])
+def test_booleans_may_be_words(given: Any, value: bool) -> None:
+    assert fields.flag({"b": given}, "b") is value
+
+
+@pytest.mark.parametrize("given", ["maybe", 2, [], {}])
+def test_what_is_no_boolean_is_refused(given: Any) -> None:
+    with pytest.raises(Refusal, match="b must be a boolean"):
+        fields.flag({"b": given}, "b")
+
+
+def test_each_prompt_of_a_batch_is_a_request_of_its_own() -> None:
+    asks = completion(["a", "b"], rid="r", cache_salt=["x", "y"], extra_key="k", bootstrap_room=7)
+    assert [ask.rid for ask in asks] == ["r_0", "r_1"]
+    assert [ask.rendered for ask in asks] == [b"a", b"b"]
+    assert [(ask.cache_salt, ask.extra_key) for ask in asks] == [("x", "k"), ("y", "k")]
+    assert [ask.room for ask in asks] == [7, 8]
+    assert [ask.rid for ask in completion(["a", "b"], rid=["one", "two"])] == ["one", "two"]
+    assert len({ask.rid for ask in completion(["a", "b"])}) == 2
+
+
+@pytest.mark.parametrize(
+    "more", [{"rid": ["one"]}, {"rid": ["one", "one"]}, {"cache_salt": ["x"]}, {"cache_salt": 5}, {"rid": [1, 2]}]
+)
+def test_a_list_has_to_fit_the_batch(more: dict[str, Any]) -> None:
+    with pytest.raises(Refusal):
+        completion(["a", "b"], **more)
+
+
+@pytest.mark.parametrize("prompt", [5, {}, [], [""], "", ["a", 5], [[1], "a"], [1.5], [-1], ["a"] * 1025])
+def test_what_is_no_prompt_is_refused(prompt: Any) -> None:
+    with pytest.raises(Refusal):
+        completion(prompt)
+
+
+def test_the_default_lengths_are_those_of_the_endpoints() -> None:
+    (one,) = completion("a")
+    (other,) = read("generate", {"text": "a"}, {})
+    (chat,) = read("chat", {"messages": [{"role": "user", "content": "a"}]}, {})
+    assert (one.max_tokens, other.max_tokens, chat.max_tokens) == (COMPLETION_TOKENS, GENERATE_TOKENS, None)
+
+
+def test_override_headers_replace_members_of_the_body() -> None:
+    body = {"rid": "mine", "priority": 1}
+    assert overridden(body, {}) is body
+    found = overridden(body, {b"x-override-rid": b"theirs", b"x-override-bootstrap-room": b"7"})
+    assert found == {"rid": "theirs", "priority": 1, "bootstrap_room": 7}
+    with pytest.raises(Refusal, match="x-override-priority"):
+        overridden(body, {b"x-override-priority": b"high"})
+
+
+def test_a_refusal_is_told_in_the_shape_of_what_refused_it() -> None:
+    assert b'"type":"Bad Request"' in Refusal.schema("x").body(native=True)
+    assert Refusal(400, "x").body(native=True) == b'{"error":{"message":"x"}}'
+    assert b'"type":"BadRequestError"' in Refusal(400, "x").body(native=False)
+    assert b'"type":"503"' in Refusal(503, "x").body(native=True)
+    assert b'"type": "SERVICE_UNAVAILABLE"' in Refusal(503, "x").event()
+
+
+def test_a_body_has_to_be_an_object() -> None:
+    with pytest.raises(Refusal, match="must be a JSON object"):
+        parse(b"[]")
