@@ -1,4 +1,4 @@
-"""What all tests share: how hypothesis searches."""
+"""What all tests share: how hypothesis searches, and the real SGLang for those that ask for it."""
 
 import os
 
@@ -14,3 +14,5 @@ settings.register_profile(
     print_blob=True,
 )
 settings.load_profile("warmroute")
+
+pytest_plugins = ["tests.subjects.sglang"]

@@ -1,0 +1,107 @@
+"""Both kinds of pair, each started once."""
+
+import socket
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import pytest
+from tests.contract.pd.pair import Pair
+from tests.subjects.embedded import EmbeddedEngine
+from tests.subjects.sglang import Servers
+
+FLAGS = ("--model", "tiny", "--page-size", "16", "--kv-tokens", "32768", "--context-length", "16384")
+TIMEOUT_FLAGS = ("--bootstrap-timeout-s", "3")
+
+
+class EmbeddedPair:
+    """A pair of embedded engines; prefill can be ended and started again at its place."""
+
+    def __init__(self) -> None:
+        self._ports = [_free_port(), _free_port()]
+        self._decode = EmbeddedEngine([*FLAGS, *TIMEOUT_FLAGS, "--role", "decode"])
+        self.start_prefill()
+
+    @property
+    def pair(self) -> Pair:
+        return Pair("embedded", self._prefill.url, self._decode.url, self._ports[1])
+
+    def kill_prefill(self) -> None:
+        self._prefill.kill()
+
+    def start_prefill(self) -> None:
+        """Start it where the last one was."""
+        places = ("--port", str(self._ports[0]), "--bootstrap-port", str(self._ports[1]))
+        self._prefill = EmbeddedEngine([*FLAGS, *TIMEOUT_FLAGS, "--role", "prefill", *places])
+
+    def stop(self) -> None:
+        self._prefill.stop()
+        self._decode.stop()
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+@pytest.fixture(scope="session")
+def embedded_pair() -> Iterator[EmbeddedPair]:
+    """The embedded pair."""
+    pair = EmbeddedPair()
+    yield pair
+    pair.stop()
+
+
+@pytest.fixture(params=["embedded", "sglang"])
+def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
+    """A pair with nothing running on it."""
+    if request.param == "embedded":
+        found = request.getfixturevalue("embedded_pair").pair
+    else:
+        prefill, decode = request.getfixturevalue("sglang_pair")
+        found = Pair("sglang", prefill.url, decode.url, prefill.bootstrap_port)
+    yield found
+    found.abort_all()
+
+
+@pytest.fixture
+def aggregated(request: pytest.FixtureRequest, pair: Pair) -> str:
+    """An aggregated engine with the same model as the pair."""
+    sglang = "sglang" in request.node.callspec.id
+    url = request.getfixturevalue("sglang_aggregated").url if sglang else request.getfixturevalue("embedded_url")
+    return str(url)
+
+
+class Mortal(NamedTuple):
+    """The life of an engine: ended as by a crash, and started again at its place."""
+
+    kill: Callable[[], object]
+    restart: Callable[[], object]
+
+
+@pytest.fixture
+def prefill(request: pytest.FixtureRequest, pair: Pair) -> Mortal:
+    """The prefill engine of the pair."""
+    if "sglang" in request.node.callspec.id:
+        servers: Servers = request.getfixturevalue("sglang_servers")
+        return Mortal(servers.get("prefill").kill, lambda: servers.get("prefill"))
+    embedded: EmbeddedPair = request.getfixturevalue("embedded_pair")
+    return Mortal(embedded.kill_prefill, embedded.start_prefill)
+
+
+@pytest.fixture
+def decode_runs(request: pytest.FixtureRequest, pair: Pair) -> Iterator[Callable[[], bool]]:
+    """Whether the real decode server still runs. It is started anew for who needs it next."""
+    if pair.kind == "sglang":
+        _, decode = request.getfixturevalue("sglang_pair")
+        yield decode.running
+        decode.kill()
+    else:
+        yield lambda: True
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What needs the real pair says so, for it to start early."""
+    for item in items:
+        if isinstance(item, pytest.Function) and "pair" in item.fixturenames and "[sglang" in item.nodeid:
+            item.fixturenames = [*item.fixturenames, "sglang_servers", "sglang_pair"]

@@ -1,0 +1,93 @@
+"""A prefill and a decode engine, and the legs of requests to them."""
+
+import contextlib
+import random
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+from tests.contract.subject import Kind
+
+TIMEOUT_S = 50.0
+CHAT = "/v1/chat/completions"
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Where a pair serves. `bootstrap_port` is prefill's."""
+
+    kind: Kind
+    prefill: str
+    decode: str
+    bootstrap_port: int
+
+    @property
+    def bootstrap(self) -> str:
+        return f"http://127.0.0.1:{self.bootstrap_port}"
+
+    def body(self, content: str, **more: Any) -> dict[str, Any]:
+        """A chat request with a room of its own."""
+        room = random.randrange(1, 1 << 62)
+        return {
+            "model": "tiny",
+            "messages": [{"role": "user", "content": content}],
+            "max_tokens": 6,
+            "temperature": 0,
+            "rid": f"rid-{room:x}",
+            "bootstrap_host": "127.0.0.1",
+            "bootstrap_port": self.bootstrap_port,
+            "bootstrap_room": room,
+            **more,
+        }
+
+    def both(self, body: dict[str, Any]) -> tuple[httpx.Response, httpx.Response]:
+        """Send a request to both, as a router does; what prefill and what decode answered."""
+        prefill, decode = post(self.prefill, body), post(self.decode, body)
+        return prefill.result(TIMEOUT_S), decode.result(TIMEOUT_S)
+
+    def abort_all(self) -> None:
+        """End what a test left on the engines that still run."""
+        for url in (self.prefill, self.decode):
+            with contextlib.suppress(httpx.ConnectError):
+                httpx.post(f"{url}/abort_request", json={"abort_all": True})
+
+    def queue(self, url: str, name: str) -> int:
+        """How many requests are in a queue of `/v1/loads`."""
+        found = httpx.get(f"{url}/v1/loads").json()["loads"][0]["disaggregation"]
+        return int(found[f"{name}_reqs"])
+
+
+def post(url: str, body: dict[str, Any], path: str = CHAT) -> "Future[httpx.Response]":
+    """Post from a thread of its own."""
+    future: Future[httpx.Response] = Future()
+
+    def ask() -> None:
+        try:
+            future.set_result(httpx.post(url + path, json=body, timeout=TIMEOUT_S))
+        except httpx.HTTPError as error:
+            future.set_exception(error)
+
+    threading.Thread(target=ask, daemon=True).start()
+    return future
+
+
+def abort(url: str, body: dict[str, Any]) -> None:
+    """Abort a leg by its request id."""
+    assert httpx.post(f"{url}/abort_request", json={"rid": body["rid"]}).status_code == 200
+
+
+def fresh_text(words: int) -> str:
+    """A text that no other request has."""
+    return " ".join(f"{random.randrange(1 << 32):x}" for _ in range(words))
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    """Wait until a request is where it is wanted."""
+    deadline_s = time.monotonic() + TIMEOUT_S
+    while not condition():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.02)

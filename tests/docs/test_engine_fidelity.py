@@ -1,0 +1,45 @@
+"""The table of differences is today's, and no test of the contract makes a difference that is not in it."""
+
+import ast
+from pathlib import Path
+
+import pytest
+from tests.contract.differences import DIFFERENCES, PAGE, rendered
+
+CONTRACT = Path(__file__).parents[1] / "contract"
+
+
+def functions(path: Path) -> dict[str, ast.FunctionDef]:
+    tree = ast.parse(path.read_text())
+    return {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+
+
+def tells_apart(function: ast.FunctionDef, helpers: set[str]) -> bool:
+    """Whether a function looks at which subject it has, itself or through a helper that does."""
+    return any(
+        (isinstance(node, ast.Attribute) and node.attr == "kind")
+        or (isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in helpers)
+        for node in ast.walk(function)
+    )
+
+
+def test_the_page_has_the_table_of_today() -> None:
+    page = PAGE.read_text()
+    assert page == rendered(page), "run: python -m tests.contract.differences"
+
+
+@pytest.mark.parametrize("row", DIFFERENCES, ids=lambda row: row.what)
+def test_a_row_says_what_differs_and_why(row: object) -> None:
+    assert all(vars(row).values())
+    assert row.sglang != row.embedded  # type: ignore[attr-defined]
+
+
+def test_every_difference_has_a_test_and_every_test_that_makes_one_has_a_row() -> None:
+    made = set()
+    for path in CONTRACT.rglob("test_*.py"):
+        found = functions(path)
+        helpers = {name for name, function in found.items() if tells_apart(function, set()) and name[:5] != "test_"}
+        tests = (name for name, function in found.items() if name[:5] == "test_" and tells_apart(function, helpers))
+        made |= {f"{path.relative_to(CONTRACT)}::{name}" for name in tests}
+    recorder = "test_golden.py::test_an_answer_has_the_shape_of_the_recorded_one"  # it records from one subject
+    assert made - {recorder} == {row.shown_by for row in DIFFERENCES}
