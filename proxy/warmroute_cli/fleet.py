@@ -182,12 +182,10 @@ class Fleet:
         return render(values)
 
 
-def render(values: dict[str, Any]) -> str:
-    """The template with its values filled in; a JSON string or number is one of TOML too."""
-    template = (resources.files("warmroute_cli") / "fleet.toml").read_text(encoding="utf-8")
-    return Template(template).substitute(
-        {name: json.dumps(value, ensure_ascii=False) for name, value in values.items()}
-    )
+def render(values: dict[str, Any], template: str = "fleet.toml") -> str:
+    """The template with its values filled in; a JSON string, number or list is one of TOML too."""
+    text = (resources.files("warmroute_cli") / template).read_text(encoding="utf-8")
+    return Template(text).substitute({name: json.dumps(value, ensure_ascii=False) for name, value in values.items()})
 
 
 def wait_ready(child: Child, url: str, deadline_s: float) -> None:

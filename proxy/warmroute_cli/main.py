@@ -1,4 +1,4 @@
-"""The `warmroute` command: `demo`, `up`, `proxy`, `key`.
+"""The `warmroute` command: `demo`, `up`, `replay`, `proxy`, `key`.
 
 Each subcommand imports what it needs when it is chosen, so that `warmroute proxy` starts without an OpenAI client and
 `warmroute --version` without anything. Exit codes: 0 done, 1 done but not as it must be, 2 not done: a wrong command
@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from warmroute import __version__
+from warmroute_cli import replay_arguments
 
 NEEDED = ("fastapi", "httptools", "msgspec", "rich", "uvloop", "xxhash")
 """What the extra `proxy` brings; the SDK alone does without."""
@@ -44,6 +45,12 @@ def parser() -> argparse.ArgumentParser:
     commands = found.add_subparsers(required=True, metavar="COMMAND")
 
     demo = commands.add_parser("demo", help="replay recorded agent sessions on an embedded fleet and audit the result")
+    demo.add_argument(
+        "--engine",
+        choices=("embedded", "sglang"),
+        default="embedded",
+        help="sglang: the real one on this CPU; see scripts/sglang (%(default)s)",
+    )
     demo.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
     demo.add_argument("--speed", type=_positive, default=DEMO_SPEED, help="virtual seconds a second (%(default)g)")
     demo.add_argument("--seed", type=int, default=1, help="of ingress and engines (%(default)d)")
@@ -58,6 +65,10 @@ def parser() -> argparse.ArgumentParser:
     up.add_argument("--speed", type=_positive, default=1.0, help="virtual seconds a second (%(default)g)")
     _add_state_dir(up)
     up.set_defaults(run=_up)
+
+    replay = commands.add_parser("replay", help="play a trace on a virtual clock, and compare placements")
+    replay_arguments.add(replay)
+    replay.set_defaults(run=_replay)
 
     proxy = commands.add_parser("proxy", help="run one proxy")
     proxy.add_argument("--config", required=True, metavar="FILE", help="its TOML file")
@@ -91,10 +102,15 @@ def _count(text: str) -> int:
 
 
 def _demo(arguments: argparse.Namespace) -> int:
-    from warmroute_cli import demo
     from warmroute_cli.processes import FleetError
 
     try:
+        if arguments.engine == "sglang":
+            from warmroute_cli import demo_sglang
+
+            return demo_sglang.run(arguments)
+        from warmroute_cli import demo
+
         return demo.run(arguments)
     except FleetError as error:
         return _failed(error)
@@ -108,6 +124,15 @@ def _up(arguments: argparse.Namespace) -> int:
         return up.run(arguments)
     except FleetError as error:
         return _failed(error)
+
+
+def _replay(arguments: argparse.Namespace) -> int:
+    if find_spec("numpy") is None:
+        print("warmroute: numpy not installed: pip install 'warmroute[replay]'", file=sys.stderr)
+        return 2
+    from warmroute_cli.replay import replay
+
+    return replay(arguments)
 
 
 def _proxy(arguments: argparse.Namespace) -> int:

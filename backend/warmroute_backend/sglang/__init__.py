@@ -1,0 +1,10 @@
+"""The real SGLang on a CPU, as a process: its installation, its command line, its start and its end.
+
+Standard library only, so that SGLang's own environment can run it too.
+"""
+
+from warmroute_backend.sglang.command import Role
+from warmroute_backend.sglang.installation import Installation, NotInstalledError, installation
+from warmroute_backend.sglang.server import Server, StartError, wait_all
+
+__all__ = ["Installation", "NotInstalledError", "Role", "Server", "StartError", "installation", "wait_all"]

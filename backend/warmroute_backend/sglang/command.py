@@ -1,0 +1,114 @@
+"""SGLang's command line on a CPU: the arguments and the environment of one server. No I/O.
+
+The aggregated server has everything a single server can have: HiCache in three tiers (device, host, files) and KV
+events. Of a pair, prefill has KV events; decode keeps no prefix cache, so it has none. KV moves between them by NIXL.
+The speculative server is a single one with an EAGLE-3 draft and without HiCache.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from warmroute_backend.sglang.installation import Installation
+
+Role = Literal["aggregated", "prefill", "decode", "speculative"]
+
+HOST = "127.0.0.1"
+MODEL_NAME = "tiny"
+PAGE_TOKENS = 16
+CONTEXT_TOKENS = 16_384
+"""A recorded turn of a coding agent has up to 11,300 tokens of the tiny model's tokenizer."""
+
+POOL_TOKENS = 32_768
+HOST_POOL_RATIO = 2
+"""HiCache keeps this many times the pool in host memory; decode does so for requests that it has to put off."""
+
+RUNNING_REQUESTS = 8
+QUEUED_REQUESTS = 8
+THREADS = 1
+"""Of torch. With more, tiny operations wait for each other: on two busy cores an answer takes twenty times as long."""
+
+BOOTSTRAP_TIMEOUT_S = 10
+WAITING_TIMEOUT_S = 15
+"""How long a prefill waits for its decode, and a decode for the KV; SGLang's own 300 s are more than a turn's limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """Where a server listens. `bootstrap` of prefill is what decode is told with each request."""
+
+    http: int
+    kv_events: int
+    kv_replay: int
+    distributed: int
+    bootstrap: int
+
+
+def arguments(role: Role, ports: Ports, found: Installation) -> list[str]:
+    """The command of a server."""
+    command = [str(found.python), str(found.launcher), "--model-path", str(found.model)]
+    command += ["--served-model-name", MODEL_NAME, "--host", HOST, "--port", str(ports.http)]
+    command += ["--nccl-port", str(ports.distributed), *_cpu(), *_limits(), *_reports(ports)]
+    if role == "aggregated":
+        return command + _hicache()
+    return command + (_drafts(found) if role == "speculative" else _disaggregation(role, ports))
+
+
+def environment(storage_dir: Path, temporary_dir: Path, parent_pid: int) -> dict[str, str]:
+    """What a server's environment has besides what is inherited. It ends with `parent_pid`."""
+    return {
+        "OMP_NUM_THREADS": str(THREADS),
+        "HF_HUB_OFFLINE": "1",
+        "SGLANG_HICACHE_FILE_BACKEND_STORAGE_DIR": str(storage_dir),
+        "SGLANG_ENABLE_REQUEST_HEADER_OVERRIDES": "1",
+        "SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT": str(BOOTSTRAP_TIMEOUT_S),
+        "SGLANG_DISAGGREGATION_WAITING_TIMEOUT": str(WAITING_TIMEOUT_S),
+        "TMPDIR": str(temporary_dir),
+        "WARMROUTE_PARENT_PID": str(parent_pid),
+    }
+
+
+def _cpu() -> list[str]:
+    """An idle scheduler spins on a whole core unless it is told to sleep."""
+    command = ["--device", "cpu", "--dtype", "bfloat16", "--attention-backend", "torch_native", "--sleep-on-idle"]
+    command += ["--sampling-backend", "pytorch", "--grammar-backend", "none"]
+    return [*command, "--cuda-graph-backend-decode", "disabled", "--cuda-graph-backend-prefill", "disabled"]
+
+
+def _limits() -> list[str]:
+    command = ["--context-length", str(CONTEXT_TOKENS), "--max-total-tokens", str(POOL_TOKENS)]
+    command += ["--page-size", str(PAGE_TOKENS), "--max-running-requests", str(RUNNING_REQUESTS)]
+    command += ["--max-queued-requests", str(QUEUED_REQUESTS)]
+    return [*command, "--hicache-ratio", str(HOST_POOL_RATIO)]
+
+
+def _reports(ports: Ports) -> list[str]:
+    events = {
+        "publisher": "zmq",
+        "topic": "kv-events",
+        "endpoint": f"tcp://{HOST}:{ports.kv_events}",
+        "bind": True,
+        "replay_endpoint": f"tcp://{HOST}:{ports.kv_replay}",
+    }
+    return ["--enable-cache-report", "--enable-metrics", "--kv-events-config", json.dumps(events)]
+
+
+def _hicache() -> list[str]:
+    """Everything in the pool is copied to the host and to files at once; files are waited for when they are read."""
+    command = ["--enable-hierarchical-cache"]
+    command += ["--hicache-write-policy", "write_through", "--hicache-io-backend", "direct"]
+    command += ["--hicache-mem-layout", "page_first_direct", "--hicache-storage-backend", "file"]
+    return [*command, "--hicache-storage-prefetch-policy", "wait_complete"]
+
+
+def _disaggregation(role: Role, ports: Ports) -> list[str]:
+    command = ["--disaggregation-mode", role, "--disaggregation-transfer-backend", "nixl"]
+    return [*command, "--disaggregation-bootstrap-port", str(ports.bootstrap)]
+
+
+def _drafts(found: Installation) -> list[str]:
+    """Chains of three drafts. The attention backend is the one that knows drafts; its kernels are Python here."""
+    command = ["--speculative-algorithm", "EAGLE3", "--speculative-draft-model-path", str(found.model / "draft")]
+    command += ["--speculative-num-steps", "3", "--speculative-eagle-topk", "1", "--speculative-num-draft-tokens", "4"]
+    return [*command, "--attention-backend", "intel_amx"]

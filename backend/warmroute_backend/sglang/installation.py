@@ -1,0 +1,34 @@
+"""Where SGLang for a CPU is installed, and what to do where it is not."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+CHECKOUT = Path(__file__).parents[3]
+VENV = ".venv-sglang"
+MODEL = "tiny-model"
+STAMP = ".stamp"
+"""Written last by `scripts/sglang install`: what is there without it may be half of an installation."""
+
+
+class NotInstalledError(Exception):
+    """SGLang is not here; the message says how to get it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Installation:
+    """The Python that has SGLang, the launcher that makes it run on a CPU, the tiny model."""
+
+    python: Path
+    launcher: Path
+    model: Path
+
+
+def installation(checkout: Path = CHECKOUT) -> Installation:
+    """What `scripts/sglang install` made in this checkout, else `NotInstalledError`."""
+    venv = checkout / VENV
+    if not (venv / STAMP).is_file():
+        raise NotInstalledError(
+            f"SGLang is not installed in {venv}: run `scripts/sglang install` in a checkout of warmroute "
+            "(2.5 GB on disk, about two minutes)"
+        )
+    return Installation(venv / "bin" / "python", checkout / "scripts" / "sglang_cpu" / "launch.py", venv / MODEL)

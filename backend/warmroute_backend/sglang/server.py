@@ -1,0 +1,219 @@
+"""One running SGLang: started, waited for, killed, started again; nothing of it is left afterwards.
+
+A start takes 10 to 150 s, nearly all of it imports on the CPU, so servers are started side by side and waited for
+later. A server has nothing to save, so it is ended by SIGKILL. Its children die with it, and it dies with the thread
+that started it (Linux), so not even a killed launcher leaves gigabytes behind.
+"""
+
+import contextlib
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from warmroute_backend.sglang.command import HOST, Ports, Role, arguments, environment
+from warmroute_backend.sglang.installation import installation
+
+START_TIMEOUT_S = 300.0
+POLL_S = 0.2
+PROBE_TIMEOUT_S = 5.0
+CHILDREN_GRACE_S = 3.0
+"""For the children of a killed server to end by themselves: the last of them tidies up shared memory."""
+
+LOG_LINES_SHOWN = 25
+PORTS_OF_A_SERVER = 5
+PORT_RANGE = (10_000, 32_000)
+LOAD_SNAPSHOT = re.compile(r"/dev/shm/sglang_loads_\S+$", re.MULTILINE)  # noqa: S108 (its own name)
+"""A file in shared memory that SGLang maps, and leaves behind."""
+
+
+class StartError(Exception):
+    """A server ended or did not become ready in time; the message has the end of its log."""
+
+
+class Server:
+    """A server of a role with its log and its storage tier in `folder`. Its addresses stay when it is restarted."""
+
+    def __init__(
+        self,
+        role: Role,
+        folder: Path,
+        *,
+        name: str = "",
+        flags: Sequence[str] = (),
+        env: Mapping[str, str] | None = None,
+        port: int = 0,
+    ) -> None:
+        """`flags` come after the usual ones and win over them, `env` likewise; `port` 0 is any that is free."""
+        self.role = role
+        self.name = name or role
+        self.folder = folder
+        self.log = folder / f"{self.name}.log"
+        self.storage_dir = folder / f"{self.name}-storage"
+        self._flags = tuple(flags)
+        self._env = dict(env or {})
+        self._ports = _free_ports(port)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._temporary: Path | None = None
+
+    @property
+    def url(self) -> str:
+        """Where it serves."""
+        return f"http://{HOST}:{self._ports.http}"
+
+    @property
+    def kv_events(self) -> str:
+        """The ZMQ address of its KV events."""
+        return f"tcp://{HOST}:{self._ports.kv_events}"
+
+    @property
+    def kv_replay(self) -> str:
+        """The ZMQ address that repeats them."""
+        return f"tcp://{HOST}:{self._ports.kv_replay}"
+
+    @property
+    def bootstrap_host(self) -> str:
+        """Of prefill: what requests to decode name."""
+        return HOST
+
+    @property
+    def bootstrap_port(self) -> int:
+        """Of prefill: what requests to decode name."""
+        return self._ports.bootstrap
+
+    @property
+    def pid(self) -> int | None:
+        """Of the server's main process while there is one."""
+        return self._process.pid if self._process else None
+
+    def address(self) -> dict[str, Any]:
+        """All of it, for programs."""
+        found = {"url": self.url, "kv_events": self.kv_events, "kv_replay": self.kv_replay, "pid": self.pid}
+        found |= {"log": str(self.log), "storage_dir": str(self.storage_dir)}
+        bootstrap = {"bootstrap_host": self.bootstrap_host, "bootstrap_port": self.bootstrap_port}
+        return found | (bootstrap if self.role == "prefill" else {})
+
+    def start(self, *more_flags: str) -> "Server":
+        """Start it, with flags for this start alone. It is not ready yet: see `wait_ready`."""
+        assert self._process is None, f"{self.name} has been started"
+        found = installation()
+        self.storage_dir.mkdir(parents=True, exist_ok=True)
+        # A folder of its own for sockets, with a short name: addresses of local sockets have at most 107 characters.
+        self._temporary = Path(tempfile.mkdtemp(prefix="sglang-"))
+        command = [*arguments(self.role, self._ports, found), *self._flags, *more_flags]
+        usual = environment(self.storage_dir, self._temporary, os.getpid())
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(  # noqa: S603 (our own command line)
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=os.environ | usual | self._env,
+                start_new_session=True,
+            )
+        return self
+
+    def is_ready(self) -> bool:
+        """Whether it has warmed up and serves."""
+        try:
+            with urllib.request.urlopen(f"{self.url}/ready", timeout=PROBE_TIMEOUT_S) as response:  # noqa: S310
+                return bool(response.status == 200)
+        except OSError:  # refused, reset, timed out, or a status of an error
+            return False
+
+    def wait_ready(self, deadline_s: float) -> "Server":
+        """Wait until it serves; `StartError` where it ended, or at `deadline_s` on the monotonic clock."""
+        while not self.is_ready():
+            if not self.running():
+                raise StartError(f"SGLang ({self.name}) ended while it started{self.last_words()}")
+            if time.monotonic() > deadline_s:
+                raise StartError(f"SGLang ({self.name}) was not ready in time{self.last_words()}")
+            time.sleep(POLL_S)
+        return self
+
+    def running(self) -> bool:
+        """Whether its main process has not ended."""
+        return self._process is not None and self._process.poll() is None
+
+    def kill(self) -> None:
+        """End it at once, with its children, as a crash would; afterwards it can be started again."""
+        if self._process is None:
+            return
+        snapshots = self._load_snapshots()
+        self._process.kill()
+        self._process.wait()
+        self._end_children(self._process.pid)
+        self._process = None
+        for snapshot in snapshots:
+            snapshot.unlink(missing_ok=True)
+        if self._temporary is not None:
+            shutil.rmtree(self._temporary, ignore_errors=True)
+
+    def restart(self, *more_flags: str) -> "Server":
+        """Kill it and start it again at the same addresses: an empty cache, the same storage tier. Waits for it."""
+        self.kill()
+        return self.start(*more_flags).wait_ready(time.monotonic() + START_TIMEOUT_S)
+
+    def log_text(self) -> str:
+        """Everything it has logged, over all starts."""
+        return self.log.read_text(encoding="utf-8", errors="replace") if self.log.exists() else ""
+
+    def last_words(self) -> str:
+        """Where its log is, and the end of it."""
+        lines = self.log_text().strip().splitlines()[-LOG_LINES_SHOWN:]
+        return f" (log: {self.log})" + "".join(f"\n    {line[:400]}" for line in lines)
+
+    def _load_snapshots(self) -> set[Path]:
+        try:
+            maps = Path(f"/proc/{self.pid}/maps").read_text(encoding="utf-8")
+        except OSError:
+            return set()
+        return {Path(path) for path in LOAD_SNAPSHOT.findall(maps)}
+
+    @staticmethod
+    def _end_children(group: int) -> None:
+        deadline_s = time.monotonic() + CHILDREN_GRACE_S
+        with contextlib.suppress(ProcessLookupError):
+            while time.monotonic() < deadline_s:
+                os.killpg(group, 0)
+                time.sleep(POLL_S / 10)
+            os.killpg(group, signal.SIGKILL)
+
+
+def wait_all(servers: Iterable[Server], timeout_s: float = START_TIMEOUT_S) -> None:
+    """Wait until all of them serve."""
+    deadline_s = time.monotonic() + timeout_s
+    for server in servers:
+        server.wait_ready(deadline_s)
+
+
+def get_json(url: str, timeout_s: float = PROBE_TIMEOUT_S) -> Any:
+    """What a server answers, for instance at `/v1/loads`."""
+    with urllib.request.urlopen(url, timeout=timeout_s) as response:  # noqa: S310 (our own server)
+        return json.load(response)
+
+
+def _free_ports(http: int) -> Ports:
+    """Free ports for a server, which cannot be told to take any.
+
+    They lie below those that the system hands out: it takes half a minute until the server binds them, and until then
+    a connection of somebody else would get one.
+    """
+    found: list[int] = []
+    while len(found) < PORTS_OF_A_SERVER:
+        port = random.randrange(*PORT_RANGE)  # noqa: S311 (no secret)
+        with socket.socket() as listener, contextlib.suppress(OSError):
+            listener.bind((HOST, port))
+            if port not in found:
+                found.append(port)
+    return Ports(http or found[0], *found[1:])

@@ -1,0 +1,93 @@
+"""The figures of a demo on real SGLang: each turn as SGLang counted it, beside what the proxy had predicted.
+
+The *prediction error* of a turn is (predicted - reported cached tokens) / prompt tokens: above zero where the proxy
+expected more than there was.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from warmroute.contract import receipt as receipts
+from warmroute_cli.audit import ClientTurn
+from warmroute_cli.results import Pass
+
+
+def summarize(one: Pass, engine_prompt_tokens: int, engine_cached_tokens: int) -> dict[str, Any]:
+    """All numbers of the run; `engine_*` are what SGLang's counters grew by."""
+    turns = [_turn(turn) for turn in one.turns if turn.usage is not None]
+    prompt, cached = (sum(turn[name] for turn in turns) for name in ("prompt_tokens", "cached_tokens"))
+    errors = [turn["prediction_error"] for turn in turns]
+    return {
+        "engine": "sglang",
+        "mode": "prefill and decode over NIXL on a CPU",
+        "requests": len(one.turns),
+        "completed": sum(turn.error is None for turn in one.turns),
+        "receipts": len(turns),
+        "ledger_rows": len(one.rows),
+        "invariant_violations": len(one.violations),
+        "prompt_tokens": prompt,
+        "cached_tokens": cached,
+        "hit_ratio": cached / prompt if prompt else 0.0,
+        "estimated": sorted({name for turn in turns for name in turn["estimated"]}),
+        "engine_counters": {"prompt_tokens": engine_prompt_tokens, "cached_tokens": engine_cached_tokens},
+        "prediction_error": {
+            "p50": percentile(errors, 0.5),
+            "p95": percentile(errors, 0.95),
+            "absolute_p50": percentile([abs(error) for error in errors], 0.5),
+            "absolute_p95": percentile([abs(error) for error in errors], 0.95),
+        },
+        "turns": turns,
+    }
+
+
+def _turn(turn: ClientTurn) -> dict[str, Any]:
+    usage = turn.usage or {}
+    receipt = usage["warmroute"]
+    prompt, cached = usage["prompt_tokens"], receipts.cached_tokens(usage)
+    predicted = receipt["predicted_cached"]
+    return {
+        "turn": turn.label,
+        "prompt_tokens": prompt,
+        "cached_tokens": cached,
+        "predicted_cached": predicted,
+        "prediction_error": (predicted - cached) / prompt if prompt else 0.0,
+        "cached": dict(receipt["cached"]),
+        "loss": {name: tokens for name, tokens in receipt["loss"].items() if tokens},
+        "estimated": list(receipt["estimated"]),
+    }
+
+
+def failures(summary: Mapping[str, Any]) -> list[str]:
+    """What the demo must show and this one does not, a sentence each."""
+    found = []
+    if len({summary[name] for name in ("requests", "completed", "receipts", "ledger_rows")}) != 1:
+        found.append(
+            f"{summary['requests']} requests, {summary['completed']} completed, {summary['receipts']} receipts and "
+            f"{summary['ledger_rows']} ledger rows should be the same number."
+        )
+    if summary["invariant_violations"]:
+        found.append(f"{summary['invariant_violations']} invariants were violated.")
+    if summary["estimated"]:
+        found.append(f"SGLang did not report {', '.join(summary['estimated'])}.")
+    engine = summary["engine_counters"]
+    for name, tokens in engine.items():
+        if tokens != summary[name]:
+            found.append(f"The receipts have {summary[name]:,} {name.replace('_', ' ')}, SGLang counted {tokens:,}.")
+    if not summary["cached_tokens"]:
+        found.append("SGLang found nothing in its cache.")
+    return found
+
+
+def metric_sum(text: str, name: str) -> float:
+    """The sum of all series of a metric in a Prometheus page; 0.0 where there is none."""
+    return sum(
+        float(line.rpartition(" ")[2]) for line in text.splitlines() if line.startswith((f"{name}{{", f"{name} "))
+    )
+
+
+def percentile(values: Sequence[float], share: float) -> float | None:
+    """The nearest rank, to five places; None without values."""
+    if not values:
+        return None
+    return round(sorted(values)[math.ceil(share * len(values)) - 1], 5)

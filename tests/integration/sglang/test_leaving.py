@@ -1,0 +1,46 @@
+"""Clients that leave: the abort reaches SGLang, and the entry is settled with what SGLang had done."""
+
+import http.client
+import json
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.integration.proxy.harness import until
+from tests.integration.sglang.behind import LONG_PROMPT, Behind, conversation, work_of
+from warmroute.contract import receipt as contract_receipt
+
+LEFT_WITHIN_S = 8.0
+"""SGLang's own notice of a closed connection takes up to 6 s; an abort is faster."""
+
+LONG_ANSWER = 2_000
+
+
+@pytest.mark.parametrize("moment", ["before the head", "mid-stream", "whole answer"])
+def test_a_client_that_leaves_stops_the_work(behind: Behind, moment: str, name: str) -> None:
+    text = name + (LONG_PROMPT if moment == "before the head" else "")
+    body = conversation(text, stream=moment != "whole answer", max_tokens=LONG_ANSWER)
+    parts = urlsplit(behind.proxy.url)
+    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=30)
+    headers = {"authorization": f"Bearer {behind.proxy.keys[0]}", "content-type": "application/json"}
+    connection.request("POST", "/v1/chat/completions", json.dumps(body), headers)
+    if moment == "mid-stream":
+        assert connection.getresponse().read1(100)
+    else:
+        until(lambda: any(work_of(server) for server in behind.servers), "it runs")
+    if connection.sock:
+        connection.sock.close()
+    connection.close()
+    until(behind.idle, "no server works for somebody who left", LEFT_WITHIN_S)
+
+    row = behind.proxy.rows(expected=1)[0]
+    assert (row["state"], row["outcome"], row["status"]) == ("settled", "client_left", 0)
+    usage = json.loads(row["usage"])
+    assert contract_receipt.check(usage) == []
+    assert usage["completion_tokens"] < LONG_ANSWER
+    if moment == "mid-stream":
+        assert usage["prompt_tokens"] > 0
+        assert usage["completion_tokens"] > 0
+    else:
+        print(usage)
+        assert usage["prompt_tokens"] > 0 or "prompt_tokens" in usage["warmroute"]["estimated"]
