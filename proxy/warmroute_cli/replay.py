@@ -1,0 +1,228 @@
+"""`warmroute replay`: a trace through the placement that production runs, and through others, on a virtual clock.
+
+What only some options need is imported where it is used: starting takes a good part of a short replay.
+"""
+
+import argparse
+import gc
+import json
+import os
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+from warmroute_proxy.replay.loaders import load
+from warmroute_proxy.replay.results import Result
+from warmroute_proxy.replay.scenarios import Run, Scenario, scenario
+from warmroute_proxy.replay.setup import POLICIES, PRODUCTION, Setup, run
+from warmroute_proxy.replay.simulation import Change, Progress
+from warmroute_proxy.replay.trace import Trace, TraceError, joined
+
+SWEEP_LOADS = (1.0, 2.0, 4.0)
+COPIES = 8
+"""How often each packaged recording is played by `--recorded`, at times of its own."""
+
+
+def replay(arguments: argparse.Namespace) -> int:
+    """Run the command. Exit codes as all of `warmroute`."""
+    if arguments.policies:
+        print("\n".join(POLICIES))
+        return 0
+    if arguments.verify:
+        from warmroute_cli.verify import verify_records
+
+        return verify_records(arguments.traces)
+    began_s = time.perf_counter()
+    try:
+        results, notes = _play(arguments)
+    except (TraceError, OSError) as error:
+        print(f"warmroute replay: {error}", file=sys.stderr)
+        return 2
+    took_s = time.perf_counter() - began_s
+    print_table(results)
+    requests = sum(result.requests for result in results)
+    print("\n".join([*notes, f"{requests:,} requests in {took_s:.2f} s. Figures of a queueing model, not of any GPU."]))
+    return _written(arguments, results, notes)
+
+
+def _play(arguments: argparse.Namespace) -> tuple[list[Result], tuple[str, ...]]:
+    """The results, and what to say of them."""
+    notes: tuple[str, ...] = ()
+    named = (arguments.made_up, arguments.scenario)
+    chosen = [bool(arguments.traces), arguments.recorded, *(name is not None for name in named)]
+    if sum(chosen) != 1:
+        raise TraceError("what to play? name trace files, or --recorded, or --made-up, or a --scenario")
+    source = Source(tuple(arguments.traces), arguments.recorded, arguments.scenario, arguments.made_up, arguments.seed)
+    if source.scenario is not None:
+        _, ready_made, notes = source.ready_made()
+        runs = list(ready_made)
+    else:
+        policies, loads = _chosen(arguments)
+        setup = _setup(arguments)
+        runs = [Run(policy, policy, setup, speed_up) for policy in policies for speed_up in loads]
+    return _swept(source, runs) if arguments.sweep else _played(source, runs), notes
+
+
+def _setup(arguments: argparse.Namespace) -> Setup:
+    prefills, decodes = arguments.workers
+    device, host, store = arguments.kv_tokens
+    return Setup(
+        prefills=prefills,
+        decodes=decodes,
+        kv_tokens=device,
+        host_tokens=host,
+        store_tokens=store,
+        regions=arguments.regions,
+        rtt_s=arguments.rtt_ms / 1000,
+        each_turn=arguments.each_turn_anywhere,
+        naming_share=arguments.naming_share,
+        routers=arguments.routers,
+        event_lag_s=arguments.event_lag_ms / 1000,
+        changes=tuple(Change(*change) for change in arguments.change),
+    )
+
+
+def print_table(results: Iterable[Result]) -> None:
+    """One line a run, as plain text."""
+    heads = ("policy", "speed-up", "hit", "TTFT p50 s", "p90", "p99", "mean", "TPOT p90 ms", "imbalance", "CPU s")
+    rows = [
+        (
+            each.policy, f"{each.speed_up:g}x", f"{each.hit:.4f}", f"{each.ttft_p50_s:.2f}", f"{each.ttft_p90_s:.2f}",
+            f"{each.ttft_p99_s:.2f}", f"{each.ttft_mean_s:.2f}", f"{each.tpot_p90_s * 1000:.1f}",
+            f"{each.imbalance:.2f}", f"{each.cpu_s:.2f}",
+        )
+        for each in results
+    ]  # fmt: skip
+    widths = [max(len(row[at]) for row in (heads, *rows)) for at in range(len(heads))]
+    for row in (heads, *rows):
+        cells = [cell.rjust(width) for cell, width in zip(row, widths, strict=True)]
+        print("  ".join([row[0].ljust(widths[0]), *cells[1:]]))
+
+
+def _chosen(arguments: argparse.Namespace) -> tuple[list[str], list[float]]:
+    named = arguments.policy or (["all"] if arguments.sweep else [PRODUCTION])
+    policies = list(dict.fromkeys(POLICIES if "all" in named else named))
+    unknown = [policy for policy in policies if policy not in POLICIES]
+    if unknown:
+        raise TraceError(f"no policy {', '.join(unknown)}; there are {', '.join(POLICIES)}")
+    loads = arguments.speed_up or (SWEEP_LOADS if arguments.sweep else (1.0,))
+    return policies, list(dict.fromkeys(loads))
+
+
+class Source(NamedTuple):
+    """Where the trace comes from: small enough to be sent to another process."""
+
+    paths: tuple[Path, ...] = ()
+    recorded: bool = False
+    scenario: str | None = None
+    made_up: str | None = None
+    seed: int = 1
+
+    def ready_made(self) -> Scenario:
+        """The scenario; its trace is made but once a process."""
+        assert self.scenario is not None
+        return _ready_made(self.scenario)
+
+    def trace(self) -> Trace:
+        """The trace, read but once a process."""
+        return _trace(self)
+
+
+@lru_cache(maxsize=1)
+def _ready_made(name: str) -> Scenario:
+    return scenario(name)
+
+
+@lru_cache(maxsize=1)
+def _trace(source: Source) -> Trace:
+    if source.scenario is not None:
+        return source.ready_made().trace
+    if source.made_up is not None:
+        from warmroute_proxy.replay.made_up import made_up
+
+        return made_up(source.made_up, source.seed)
+    if source.recorded:
+        from warmroute_cli.recordings import load_recordings
+        from warmroute_proxy.replay.loaders import prompts
+
+        sessions = [
+            prompts.Recorded(each.name, [request.body for request in each.requests]) for each in load_recordings()
+        ]
+        return prompts.load(sessions, COPIES)
+    return joined([load(path, salt) for salt, path in enumerate(source.paths)])
+
+
+def _one(source: Source, chosen: Run, progress: Progress | None = None) -> Result:
+    result = run(source.trace(), chosen.setup, chosen.policy, chosen.speed_up, progress)
+    result.policy = chosen.label
+    return result
+
+
+def _played(source: Source, runs: Sequence[Run]) -> list[Result]:
+    """One run after the other, in this process."""
+    requests = len(source.trace().requests)
+    gc.collect()
+    gc.freeze()  # the trace stays: the collector need not walk it again and again
+    results = []
+    for each in runs:
+        with _bar(f"{each.label} {each.speed_up:g}x", requests) as told:
+            results.append(_one(source, each, told))
+    return results
+
+
+def _swept(source: Source, runs: Sequence[Run]) -> list[Result]:
+    """All runs on all cores."""
+    from concurrent.futures import ProcessPoolExecutor, as_completed
+    from multiprocessing import get_context
+
+    source.trace()  # what is wrong with it is said here, and once
+    results: dict[int, Result] = {}
+    processes = min(os.cpu_count() or 1, len(runs))
+    with (
+        ProcessPoolExecutor(processes, get_context("spawn")) as pool,
+        _bar(f"{len(runs)} runs on {processes} cores", len(runs)) as told,
+    ):
+        futures = {pool.submit(_one, source, each): at for at, each in enumerate(runs)}
+        try:
+            for future in as_completed(futures):
+                results[futures[future]] = future.result()
+                told(len(results), len(runs))
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+    return [results[at] for at in range(len(runs))]
+
+
+@contextmanager
+def _bar(title: str, total: int) -> Iterator[Progress]:
+    """A progress bar on a terminal; nothing elsewhere, and then rich is not even imported."""
+    if not sys.stderr.isatty():
+        yield lambda _done, _total: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(title, total=total)
+        yield lambda done, _total: bar.update(task, completed=done)
+
+
+def _written(arguments: argparse.Namespace, results: Sequence[Result], notes: Sequence[str]) -> int:
+    try:
+        if arguments.json is not None:
+            text = json.dumps([result.as_dict() for result in results], indent=1)
+            arguments.json.write_text(text + "\n", encoding="utf-8")
+        if arguments.html is not None:
+            from warmroute_proxy.replay.page import page
+
+            model = "A queueing model, not a measurement of any GPU: docs/reference/replay.md says what is simulated."
+            arguments.html.write_text(page(results, "warmroute replay", [*notes, model]), encoding="utf-8")
+    except OSError as error:
+        print(f"warmroute replay: {error}", file=sys.stderr)
+        return 2
+    return 0

@@ -1,0 +1,113 @@
+"""The command line of `warmroute replay`, apart from what it runs: `warmroute --help` needs no numpy."""
+
+import argparse
+from pathlib import Path
+from typing import Final
+
+MAX_WORKERS: Final = 1024
+SCENARIOS: Final = ("regions", "pd")
+MADE_UP: Final = ("toolagent", "bursty", "inference-day", "short", "waves")
+_SUFFIXES: Final = {"k": 1_000, "M": 1_000_000, "G": 1_000_000_000}
+_CHANGES: Final = ("add", "remove", "restart")
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """Put the options on a parser."""
+    parser.add_argument("traces", nargs="*", type=Path, metavar="TRACE", help="files, played one after the other")
+    parser.add_argument("--scenario", choices=SCENARIOS, help="play a ready-made comparison instead of a trace")
+    parser.add_argument("--made-up", choices=MADE_UP, help="play a trace that is generated")
+    parser.add_argument("--seed", type=int, default=1, metavar="N", help="of a trace that is generated (1)")
+    parser.add_argument("--recorded", action="store_true", help="play the packaged recordings of agent sessions")
+    parser.add_argument("--verify", action="store_true", help="make every decision of a proxy's record again")
+    parser.add_argument("--policy", nargs="+", metavar="NAME", help="placements, or all (default: warmroute)")
+    parser.add_argument("--policies", action="store_true", help="name all policies, and end")
+    parser.add_argument("--speed-up", nargs="+", type=_above_zero, metavar="X", help="divides arrival times (1)")
+    parser.add_argument("--sweep", action="store_true", help="all policies at 1x, 2x, 4x unless named, on all cores")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with plots to FILE")
+
+    fleet = parser.add_argument_group("the fleet")
+    fleet.add_argument(
+        "--workers", type=_workers, default=(8, 0), metavar="N|P:D", help="workers a region, or prefill:decode (8)"
+    )
+    fleet.add_argument(
+        "--kv-tokens", type=_kv_tokens, default=(3_000_000, 0, 0), metavar="N[:HOST[:STORE]]",
+        help="of each worker on the device and the host, and of a region's store, like 3M:10M (3M)",
+    )  # fmt: skip
+    fleet.add_argument(
+        "--regions", type=_count, default=1, metavar="N", help="regions, with all those workers each (1)"
+    )
+    fleet.add_argument("--rtt-ms", type=_not_negative, default=100.0, metavar="MS", help="between regions (100)")
+    fleet.add_argument(
+        "--each-turn-anywhere", action="store_true", help="a turn comes in at any region (else a session at one)"
+    )
+    fleet.add_argument(
+        "--change", nargs="+", type=_change, default=(), metavar="S:KIND:WORKER",
+        help=f"at a second of virtual time, {', '.join(_CHANGES)} a worker, like 600:restart:3",
+    )  # fmt: skip
+
+    proxies = parser.add_argument_group("the proxies (policy warmroute)")
+    proxies.add_argument("--routers", type=_count, default=1, metavar="N", help="proxies a region (1)")
+    proxies.add_argument(
+        "--event-lag-ms",
+        type=_not_negative,
+        default=100.0,
+        metavar="MS",
+        help="of KV events, for warmroute+events (100)",
+    )
+    proxies.add_argument(
+        "--naming-share", type=_share, default=1.0, metavar="X", help="sessions that name themselves to all regions (1)"
+    )
+
+
+def _above_zero(text: str) -> float:
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is not a number above 0")
+    return value
+
+
+def _not_negative(text: str) -> float:
+    return 0.0 if float(text) == 0 else _above_zero(text)
+
+
+def _share(text: str) -> float:
+    value = float(text)
+    if not 0 <= value <= 1:
+        raise argparse.ArgumentTypeError(f"{text} is not between 0 and 1")
+    return value
+
+
+def _count(text: str) -> int:
+    value = int(text)
+    if not 0 < value <= MAX_WORKERS:
+        raise argparse.ArgumentTypeError(f"{text} is not a number from 1 to {MAX_WORKERS}")
+    return value
+
+
+def _workers(text: str) -> tuple[int, int]:
+    prefills, colon, decodes = text.partition(":")
+    return _count(prefills), _count(decodes) if colon else 0
+
+
+def _kv_tokens(text: str) -> tuple[int, int, int]:
+    tiers = [_tokens(part) for part in text.split(":")]
+    if len(tiers) > 3:
+        raise argparse.ArgumentTypeError(f"{text} is not DEVICE[:HOST[:STORE]]")
+    device, host, store = (*tiers, 0, 0)[:3]
+    return device, host, store
+
+
+def _tokens(text: str) -> int:
+    factor = _SUFFIXES.get(text[-1:], 1)
+    value = float(text[:-1] if factor > 1 else text) * factor
+    if not 1 <= value < 1e15:
+        raise argparse.ArgumentTypeError(f"{text} is not a number of tokens")
+    return int(value)
+
+
+def _change(text: str) -> tuple[float, str, int]:
+    at_s, kind, worker = text.split(":")
+    if kind not in _CHANGES:
+        raise argparse.ArgumentTypeError(f"{kind} is none of {', '.join(_CHANGES)}")
+    return _not_negative(at_s), kind, int(worker)

@@ -1,0 +1,76 @@
+"""NVIDIA Dynamo's KV router with its default weights (github.com/ai-dynamo/dynamo, lib/kv-router/src/scheduling/
+selector/default.rs, `worker_logit` and `minimum_cost_index`, commit 07a6c9ce; weights in scheduling/config.rs):
+
+    cost = prefill_load_scale * max(0, prefill blocks - overlap) + decode blocks
+
+Prefill blocks: the uncached tokens of requests whose first token has not come, and all tokens of this one, in blocks.
+Overlap: blocks of this prompt that the worker has cached (`overlap_score_credit` 1, device only). Decode blocks: the
+different blocks of all requests that have not ended, this one included; blocks of answers are not tracked, as by
+default. Temperature 0; ties go to any of the best. `prefill_load_scale` is 1 by default.
+
+Its index is fed by KV events; here it is exact and of this instant. Dynamo's optional queue, decay, predicted inserts
+and session affinity are off, as by default.
+"""
+
+from collections import Counter
+from random import Random
+
+from warmroute_proxy.replay.baselines.load import least
+from warmroute_proxy.replay.fleet import Fleet, Turn, Worker
+from warmroute_proxy.replay.policy import Policy
+
+
+class Active:
+    """What one worker has been given and has not ended."""
+
+    def __init__(self) -> None:
+        self.prefill_tokens = 0
+        self.blocks: Counter[int] = Counter()
+
+
+class DynamoKv(Policy):
+    """The cheapest of prefill and decode blocks."""
+
+    def __init__(self, fleet: Fleet, *, prefill_load_scale: float = 1.0) -> None:
+        super().__init__(fleet)
+        self._scale = prefill_load_scale
+        self._block_tokens = fleet.workers[0].scheduler.page_size
+        self.active = [Active() for _ in fleet.workers]
+        self._random = Random(1)  # noqa: S311 - a draw of a simulation
+
+    def choose(self, turn: Turn, now_s: float) -> Worker:  # noqa: ARG002 - it is about state
+        request, block_tokens = turn.request, self._block_tokens
+        blocks = request.blocks[: request.input_tokens // block_tokens]
+        if request.tail is not None:
+            blocks = [*blocks, request.tail]
+
+        def cost(worker: Worker) -> float:
+            active = self.active[worker.index]
+            prefill = (active.prefill_tokens + request.input_tokens) / block_tokens
+            overlap = worker.cached_tokens(request) / block_tokens
+            fresh = sum(block not in active.blocks for block in blocks) if active.blocks else len(blocks)
+            return self._scale * max(0.0, prefill - overlap) + len(active.blocks) + fresh
+
+        chosen = least(self.fleet.prefills, cost, self._random)
+        active = self.active[chosen.index]
+        uncached = request.input_tokens - chosen.cached_tokens(request)
+        active.prefill_tokens += uncached
+        active.blocks.update(blocks)
+        turn.state = [chosen.index, uncached, blocks]
+        return chosen
+
+    def started(self, turn: Turn, now_s: float) -> None:  # noqa: ARG002 - part of the interface
+        index, uncached, _ = turn.state
+        self.active[index].prefill_tokens -= uncached
+        turn.state[1] = 0
+
+    def ended(self, turn: Turn, now_s: float) -> None:
+        self.started(turn, now_s)
+        active = self.active[turn.state[0]].blocks
+        for block in turn.state[2]:
+            active[block] -= 1
+            if not active[block]:
+                del active[block]
+
+    def lost(self, turn: Turn, now_s: float) -> None:
+        self.ended(turn, now_s)

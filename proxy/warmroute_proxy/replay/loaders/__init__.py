@@ -1,0 +1,52 @@
+"""Loaders: one module for each format of a trace, and `load`, which tells them apart by their first line."""
+
+import gzip
+from pathlib import Path
+
+import msgspec
+
+from warmroute_proxy.replay.loaders import mooncake, sessions
+from warmroute_proxy.replay.trace import Trace, TraceError
+
+_RECORD = b"warmroute record "
+MAX_BYTES = 1 << 30
+"""Size of a trace, unpacked."""
+
+
+def load(path: Path, salt: int = 0) -> Trace:
+    """The trace in a file, packed by gzip or not. `TraceError` says what is wrong with it; `OSError` where none is."""
+    if _begins_as_record(path):
+        from warmroute_proxy.replay.loaders import records  # only here: the codec takes 50 ms to set up
+
+        return records.load(path, salt)
+    lines = _lines(path)
+    try:
+        first = msgspec.json.decode(lines[0]) if lines else None
+    except msgspec.DecodeError as error:
+        raise TraceError(f"{path}: line 1 is not JSON ({error})") from None
+    if isinstance(first, dict) and "hash_ids" in first:
+        return mooncake.load(path.name, lines, salt)
+    if isinstance(first, dict) and "turns" in first:
+        return sessions.load(path.name, lines, salt)
+    raise TraceError(
+        f"{path}: neither Mooncake's format (lines with timestamp, input_length, output_length, hash_ids) "
+        "nor sessions (lines with block, tool_tokens, system_tokens, turns), nor a proxy's record"
+    )
+
+
+def _begins_as_record(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(len(_RECORD)) == _RECORD
+
+
+def _lines(path: Path) -> list[bytes]:
+    with path.open("rb") as file:
+        packed = file.read(2) == b"\x1f\x8b"
+    try:
+        with gzip.open(path) if packed else path.open("rb") as file:
+            content = file.read(MAX_BYTES + 1)
+    except (EOFError, gzip.BadGzipFile) as error:
+        raise TraceError(f"{path}: is not whole ({error})") from None
+    if len(content) > MAX_BYTES:
+        raise TraceError(f"{path}: more than {MAX_BYTES} bytes")
+    return [line for line in content.split(b"\n") if line.strip()]

@@ -1,0 +1,104 @@
+"""Mooncake's traces (kvcache-ai/Mooncake, `FAST25-release/traces`): chat requests in blocks of 512 tokens, open loop.
+
+A line is `{"timestamp": ms, "input_length": n, "output_length": n, "hash_ids": [...]}`; an id stands for its block and
+all before it. Timestamps are quantised to some seconds, so requests of equal time are spread over the gap to the next
+time, by a generator with a fixed seed.
+
+The file names no sessions. A request is taken to continue another if that one's chain, without its last (partial)
+block, is a prefix of its own and at least two blocks long; the longest such chain counts.
+
+What a model answered has no ids, so it is never found in a cache.
+"""
+
+import msgspec
+import numpy as np
+
+from warmroute_proxy.replay.trace import MAX_REQUESTS, Request, Trace, TraceError, mixed
+
+BLOCK_TOKENS = 512
+
+
+class _Row(msgspec.Struct, gc=False):
+    timestamp: float
+    input_length: int
+    output_length: int
+    hash_ids: list[int]
+
+
+def load(name: str, lines: list[bytes], salt: int) -> Trace:
+    """The trace of these lines."""
+    rows = _rows(name, lines)
+    times = np.array([row.timestamp for row in rows]) / 1000
+    order = np.argsort(times, kind="stable")
+    times = _spread(times[order])
+    again = np.argsort(times, kind="stable")
+    times = times[again]
+    rows = [rows[at] for at in order[again].tolist()]
+    chains = _mixed_chains(rows, salt)
+    sessions: dict[int, tuple[int, int, int]] = {}  # last full block of a turn -> session, turn, tokens
+    requests = []
+    count = 0
+    for number, (row, chain, at_s) in enumerate(zip(rows, chains, times.tolist(), strict=True)):
+        known = _continued(chain, sessions)
+        if known is None:
+            known = (count, 0, 0)
+            count += 1
+        session, turn, continued = known
+        if len(chain) > 2:
+            sessions[chain[-2]] = (session, turn + 1, (len(chain) - 1) * BLOCK_TOKENS)
+        full = row.input_length // BLOCK_TOKENS
+        tail = chain[full] if full < len(chain) else None
+        requests.append(
+            Request(
+                number, at_s, None, session, turn + 1, row.input_length, max(1, row.output_length), chain, tail,
+                continued,
+            )
+        )  # fmt: skip
+    return Trace(name, BLOCK_TOKENS, requests, count, named_sessions=False)
+
+
+def _rows(name: str, lines: list[bytes]) -> list[_Row]:
+    if len(lines) > MAX_REQUESTS:
+        raise TraceError(f"{name}: more than {MAX_REQUESTS} requests")
+    decode = msgspec.json.Decoder(_Row).decode
+    rows = []
+    for number, line in enumerate(lines, 1):
+        try:
+            row = decode(line)
+        except msgspec.DecodeError as error:
+            raise TraceError(f"{name}: line {number}: {error}") from None
+        blocks = -(-row.input_length // BLOCK_TOKENS)
+        if row.input_length < 1 or row.output_length < 0 or len(row.hash_ids) != blocks:
+            raise TraceError(
+                f"{name}: line {number}: input_length {row.input_length} needs {blocks} hash_ids of "
+                f"{BLOCK_TOKENS} tokens, there are {len(row.hash_ids)}"
+            )
+        rows.append(row)
+    return rows
+
+
+def _spread(times: "np.ndarray[tuple[int], np.dtype[np.float64]]") -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
+    """Sorted times, with equal ones spread over the gap to the next; the last group over the median gap."""
+    values, group = np.unique(times, return_inverse=True)
+    if len(values) < 2:
+        return times
+    gaps = np.diff(values)
+    gaps = np.append(gaps, np.median(gaps))
+    return times + np.random.default_rng(1).random(len(times)) * gaps[group]
+
+
+def _mixed_chains(rows: list[_Row], salt: int) -> list[list[int]]:
+    flat = mixed([block for row in rows for block in row.hash_ids], salt)
+    chains, start = [], 0
+    for row in rows:
+        chains.append(flat[start : start + len(row.hash_ids)])
+        start += len(row.hash_ids)
+    return chains
+
+
+def _continued(chain: list[int], sessions: dict[int, tuple[int, int, int]]) -> tuple[int, int, int] | None:
+    for at in range(len(chain) - 1, 0, -1):
+        known = sessions.get(chain[at])
+        if known is not None:
+            return known
+    return None

@@ -1,0 +1,70 @@
+"""What a policy is: the interface between a replay and whoever places its requests.
+
+A policy is made for one run: `SomePolicy(fleet)`. Then, in order of virtual time:
+
+- `choose(turn, now_s)` for each arrival: return a usable worker that computes prompts (one of `self.fleet.prefills`);
+- `choose_decode(turn, prefill, now_s)` after it in a split fleet; by default the decode worker with the fewest tokens;
+- `started(turn, now_s)` at the first token, `ended(turn, now_s)` at the last; nothing by default;
+- `lost(turn, now_s)` when the worker went away before the end; the turn is then chosen for again;
+- `changed(now_s)` when workers came or went (`self.fleet.prefills` is another list then), `restarted(worker, now_s)`
+  when one has begun anew with an empty cache; both before `lost` of the turns that were there;
+- `report(now_s)` every `report_every_s`, if that is not 0.
+
+`turn.request` has `blocks` (ids of full blocks, each standing for all before it), `input_tokens`, `session`, `turn`;
+`turn.state` is the policy's own. Of a worker it may ask `cached_tokens(request)` (also `in_flight=True`),
+`pending_tokens()`, `requests`, `tokens`, `scheduler` (KV pages and so on), `region`, `name`, `index`. All of it is
+exact and of this instant; a policy whose source keeps its own approximation keeps it in `self`.
+
+Determinism: no clock and no global randomness; a policy that draws uses `random.Random(seed)` of its own.
+A baseline is a file in `baselines/`, names its source (repository, path, commit, or paper) and what differs from it,
+and is listed by name in `baselines/__init__.py`.
+"""
+
+from collections.abc import Callable
+
+from warmroute_proxy.replay.fleet import Fleet, Turn, Worker
+
+
+class Policy:
+    """Base of all policies: `choose` must be written, the rest has defaults."""
+
+    exact = True
+    """Whether `choose` looks at workers, which must then be advanced to this instant."""
+
+    report_every_s = 0.0
+    """How often `report` is called; 0: never."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self.fleet = fleet
+        self.later: Callable[[float, Callable[[float], None]], None] = _nowhere
+        """`later(when_s, call)`: have something called at a time of the virtual clock. Set by the simulation."""
+
+    def choose(self, turn: Turn, now_s: float) -> Worker:
+        """The worker that computes this turn's prompt."""
+        raise NotImplementedError
+
+    def choose_decode(self, turn: Turn, prefill: Worker, now_s: float) -> Worker:  # noqa: ARG002 - for those who override
+        """The worker of the decode side for this turn."""
+        return min(self.fleet.decodes, key=lambda worker: worker.tokens)
+
+    def started(self, turn: Turn, now_s: float) -> None:
+        """The turn's first token has come."""
+
+    def ended(self, turn: Turn, now_s: float) -> None:
+        """The turn's last token has come."""
+
+    def lost(self, turn: Turn, now_s: float) -> None:
+        """The turn's worker went away before the end."""
+
+    def changed(self, now_s: float) -> None:
+        """Workers came or went."""
+
+    def restarted(self, worker: Worker, now_s: float) -> None:
+        """A worker has begun anew, with an empty cache."""
+
+    def report(self, now_s: float) -> None:
+        """Engines say how they are: all workers have been advanced to this instant."""
+
+
+def _nowhere(when_s: float, call: Callable[[float], None]) -> None:
+    raise RuntimeError(f"no simulation runs: {call} at {when_s} s")

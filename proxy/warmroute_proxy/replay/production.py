@@ -1,0 +1,234 @@
+"""The policy that production runs: the same `core.Router`, fed with what a proxy would see.
+
+Block ids stand for the prompt's chain: a cut at each block's end and at the prompt's. A token counts as 4 bytes, so the
+learned bytes per token are exact; a real proxy is some percent off. The proxy hears of a turn's first token and end, of
+the cached tokens that the engine reports with it, and once a second of each worker's `/v1/loads`, like the server. It
+is not told of tokens in between (`progress`): what a turn holds is its prompt until it ends. With `event_lag_s` it also
+gets each worker's KV events, so much later.
+
+Each region has `routers` proxies, which know nothing of each other but what engines report; requests go to them in
+turn. Regions are peers. A client that names its session sends back where it was last served (the home hint), and its
+turns may be forwarded there; the others stay where they come in. The second proxy of a forwarded turn decides half a
+round trip too early, with what it knows when the first does.
+
+Where a trace names no sessions, a session is what a derived key would find: the prompts that continue each other.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from warmroute_backend.engine.work import Work
+from warmroute_proxy.core.facts import Facts
+from warmroute_proxy.core.fingerprint import Chain
+from warmroute_proxy.core.fleet import Peer
+from warmroute_proxy.core.fleet import Worker as CoreWorker
+from warmroute_proxy.core.router import EngineLoads, Router
+from warmroute_proxy.core.tiers import Tier
+from warmroute_proxy.replay.fleet import Fleet, Turn, Worker
+from warmroute_proxy.replay.policy import Policy
+from warmroute_proxy.replay.trace import Request, Trace, mixed
+
+BYTES_PER_TOKEN: Final = 4
+EXPECTED_OUTPUT_TOKENS: Final = 256
+"""What the server expects where a client names no maximum."""
+REPORT_EVERY_S: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Proxies:
+    """How the proxies are set up. `naming_share` of the sessions name themselves; it counts where there are regions."""
+
+    routers: int = 1
+    event_lag_s: float | None = None
+    naming_share: float = 1.0
+    rtt_s: float = 0.0
+    host_cache: bool = False
+    store: bool = False
+
+
+class _Leg(NamedTuple):
+    """A turn at one proxy; a forwarded one has two."""
+
+    router: Router
+    facts: Facts
+    ticket: Any
+
+
+class Feed:
+    """A worker's KV events, to be given to its scheduler as `listener`. Nobody hears them until `tell` is set."""
+
+    def __init__(self) -> None:
+        self.tell: Callable[[str, list[int], Tier], None] | None = None
+
+    def stored(self, work: Work, start: int, stop: int, tier: Tier, *, computed: bool) -> None:  # noqa: ARG002 - as asked
+        if self.tell is not None:
+            self.tell("stored", list(work.keys[start:stop]), tier)
+
+    def removed(self, keys: Sequence[int], tier: Tier) -> None:
+        if self.tell is not None:
+            self.tell("removed", list(keys), tier)
+
+    def cleared(self) -> None:
+        """Nobody flushes a cache in a replay: a restart is told by itself."""
+
+
+class Production(Policy):
+    """The routers of all regions."""
+
+    exact = False
+    report_every_s = REPORT_EVERY_S
+
+    def __init__(self, fleet: Fleet, trace: Trace, proxies: Proxies | None = None, feeds: Sequence[Feed] = ()) -> None:
+        super().__init__(fleet)
+        self._proxies = proxies or Proxies()
+        self._by_name = {worker.name: worker for worker in fleet.workers}
+        self._core = {worker: self._core_worker(worker) for worker in fleet.workers}
+        self._regions = list(dict.fromkeys(worker.region for worker in fleet.workers))
+        self._routers = {region: self._make_routers(region) for region in self._regions}
+        self._block_tokens = trace.block_tokens
+        self._derived = not trace.named_sessions
+        self._keys = mixed(range(trace.sessions), 1)
+        self._homes: dict[int, str] = {}
+        longest = max((request.input_tokens for request in trace.requests), default=0)
+        block_bytes = trace.block_tokens * BYTES_PER_TOKEN
+        self._ends = list(range(block_bytes, longest * BYTES_PER_TOKEN + block_bytes + 1, block_bytes))
+        self._told: dict[Worker, tuple[int, ...]] = {}
+        for worker, feed in zip(fleet.workers, feeds, strict=False):
+            feed.tell = lambda kind, keys, tier, worker=worker: self._hear(worker, kind, keys, tier)
+
+    # --- decisions -----------------------------------------------------------------------------------------------
+
+    def choose(self, turn: Turn, now_s: float) -> Worker:
+        request = turn.request
+        facts = self._facts(request)
+        origin = turn.origin if turn.origin in self._routers else self._regions[0]
+        leg, decision = self._decide(origin, request, facts, now_s)
+        turn.state = [leg]
+        if decision.kind == "forward":
+            facts = _forwarded(facts)
+            leg, decision = self._decide(decision.region, request, facts, now_s)
+            turn.state.append(leg)
+        return self._by_name[decision.holder]
+
+    def choose_decode(self, turn: Turn, prefill: Worker, now_s: float) -> Worker:  # noqa: ARG002 - decided with it
+        return self._by_name[turn.state[-1].ticket.decision.decode.id]
+
+    def _decide(self, region: str, request: Request, facts: Facts, now_s: float) -> tuple[_Leg, Any]:
+        routers = self._routers[region]
+        router = routers[request.number % len(routers)]
+        decision = router.place(facts, now_s)
+        return _Leg(router, facts, router.dispatched(facts, decision, now_s)), decision
+
+    def _facts(self, request: Request) -> Facts:
+        full = request.input_tokens // self._block_tokens
+        hashes, ends = request.blocks[:full], self._ends[:full]
+        if request.tail is not None:
+            hashes.append(request.tail)
+            ends.append(request.input_tokens * BYTES_PER_TOKEN)
+        key = self._keys[request.session]
+        named = key < self._proxies.naming_share * 2.0**64
+        return Facts(
+            model="model",
+            lineage=key,
+            session=key,
+            derived=self._derived or not named,
+            parent=None,
+            chain=Chain(hashes, ends),
+            structural_bytes=request.continued_tokens * BYTES_PER_TOKEN,
+            turn=request.turn,
+            expected_output_tokens=EXPECTED_OUTPUT_TOKENS,
+            home_hint=self._homes.get(request.session),
+            allowed_regions=None,
+            may_forward=named and len(self._regions) > 1,
+        )
+
+    # --- what comes of them --------------------------------------------------------------------------------------
+
+    def started(self, turn: Turn, now_s: float) -> None:
+        for leg in turn.state:
+            leg.router.first_token(leg.ticket, now_s)
+
+    def ended(self, turn: Turn, now_s: float) -> None:
+        request, work = turn.request, turn.work
+        assert work is not None
+        assert turn.worker is not None
+        for leg in turn.state:
+            leg.router.settled(
+                leg.ticket, leg.facts, now_s, request.input_tokens, work.cached_tokens, request.output_tokens
+            )
+        if turn.state[0].facts.may_forward:
+            self._homes[request.session] = turn.worker.region
+
+    def lost(self, turn: Turn, now_s: float) -> None:
+        for leg in turn.state:
+            leg.router.failed(leg.ticket, now_s, ())
+
+    # --- what engines say ----------------------------------------------------------------------------------------
+
+    def report(self, now_s: float) -> None:
+        """Each worker's `/v1/loads`, where it differs from the report before or anything is under way."""
+        told = self._told
+        for worker in self.fleet.workers:
+            scheduler = worker.scheduler
+            totals = scheduler.totals
+            state = (worker.requests, totals.prefill_uncached_tokens, totals.steps)
+            if not worker.requests and told.get(worker) == state:
+                continue
+            told[worker] = state
+            loads = EngineLoads(
+                running=worker.requests,
+                waiting_uncached_tokens=scheduler.waiting_uncached_tokens(),
+                used_tokens=worker.tokens,
+                prefill_uncached_tokens_total=totals.prefill_uncached_tokens,
+                prefill_busy_us_total=round(totals.prefill_busy_s * 1e6),
+            )
+            for router in self._routers[worker.region]:
+                router.observe_loads(worker.name, loads, now_s)
+
+    def changed(self, now_s: float) -> None:  # noqa: ARG002 - as the base says
+        for worker, core in self._core.items():
+            for router in self._routers[worker.region]:
+                if worker.index in self.fleet.up:
+                    router.add_worker(core)
+                else:
+                    router.remove_worker(core.id)
+
+    def restarted(self, worker: Worker, now_s: float) -> None:  # noqa: ARG002 - as the base says
+        for router in self._routers[worker.region]:
+            router.worker_restarted(worker.name)
+
+    def _hear(self, worker: Worker, kind: str, keys: list[int], tier: Tier) -> None:
+        """A KV event, so much later than it happened."""
+        lag_s = self._proxies.event_lag_s
+        if lag_s is None:
+            return
+        self.later(worker.scheduler.clock_s + lag_s, lambda _now_s: self._learn(worker, kind, keys, tier))
+
+    def _learn(self, worker: Worker, kind: str, keys: list[int], tier: Tier) -> None:
+        for router in self._routers[worker.region]:
+            if kind == "stored":
+                router.cache_stored(worker.name, keys, tier)
+            else:
+                router.cache_removed(worker.name, keys, tier)
+
+    # --- set-up --------------------------------------------------------------------------------------------------
+
+    def _core_worker(self, worker: Worker) -> CoreWorker:
+        store = f"store-{worker.region}" if self._proxies.store else None
+        return CoreWorker(worker.name, worker.name, 0, worker.role, host_cache=self._proxies.host_cache, store=store)
+
+    def _make_routers(self, region: str) -> list[Router]:
+        own: Iterable[CoreWorker] = [
+            core for worker, core in self._core.items() if worker.region == region and worker.index in self.fleet.up
+        ]
+        peers = [Peer(other, self._proxies.rtt_s) for other in self._regions if other != region]
+        return [Router(region, own, peers) for _ in range(self._proxies.routers)]
+
+
+def _forwarded(facts: Facts) -> Facts:
+    """The same request at the peer that it was forwarded to, which must serve it."""
+    return Facts(
+        facts.model, facts.lineage, facts.session, facts.derived, facts.parent, facts.chain, facts.structural_bytes,
+        facts.turn, facts.expected_output_tokens, facts.home_hint, None, may_forward=False,
+    )  # fmt: skip

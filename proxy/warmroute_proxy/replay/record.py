@@ -1,0 +1,93 @@
+"""Reads a record that a proxy has kept (`[proxy] record`): plays it again, and compares every decision."""
+
+from dataclasses import fields
+from pathlib import Path
+from typing import NamedTuple
+
+from warmroute_proxy.core.placement import Candidate, Decision
+from warmroute_proxy.core.record import Closed, Frame, Frames, Opened, Placed, RecordError
+from warmroute_proxy.core.recorded import Playback
+
+
+class Verdict(NamedTuple):
+    """What came of playing a record again.
+
+    `first_difference` says where and in what; None where all are the same. `cut_off` says where a record without an
+    end marker ends (its proxy was killed, or the disk was full), None for a whole one.
+    """
+
+    software: str
+    decisions: int
+    differing: int
+    first_difference: str | None
+    cut_off: str | None
+    closed: str | None
+
+
+def verify(path: Path) -> Verdict:
+    """Make every decision of a record again. `RecordError` where it cannot be read, `OSError` where there is none."""
+    with path.open("rb") as file:
+        try:
+            return judge(Frames(file.read))
+        except RecordError as error:
+            raise RecordError(f"{path} {error}") from None
+
+
+def judge(frames: Frames) -> Verdict:
+    """Make every decision of these frames again; `RecordError` where they cannot be read or do not follow."""
+    opened = playback = first = closed = None
+    decisions = differing = 0
+    for found in frames:
+        call = found.call
+        if isinstance(call, Opened):
+            opened, playback = call, Playback(call)
+        elif isinstance(call, Closed):
+            closed = call.reason
+        elif playback is not None and isinstance(call, Placed):
+            again = playback.place(call)
+            decisions += 1
+            if again != call:
+                differing += 1
+                first = first or _difference(found, decisions, call, again)
+        elif playback is not None:
+            _tell(playback, found)
+    if opened is None:
+        raise RecordError(f"is empty: cut off {frames.cut_off}")
+    return Verdict(opened.software, decisions, differing, first, frames.cut_off, closed)
+
+
+def _tell(playback: Playback, found: Frame) -> None:
+    try:
+        playback.tell(found.call)
+    except Exception as error:
+        name, where = type(found.call).__name__, f"at byte {found.offset}, frame {found.number}"
+        problem = f"{type(error).__name__}: {error}"
+        raise RecordError(f"cannot be played {where} ({name}): {problem}; was it written by another version?") from None
+
+
+def _difference(found: Frame, number: int, then: Placed, now: Placed) -> str:
+    where = f"decision {number} (frame {found.number}, at {then.now_s:.3f} s)"
+    if then.decision is None or now.decision is None:
+        return f"{where}: {_outcome(then)} then, {_outcome(now)} now"
+    for field in fields(Decision):
+        old, new = getattr(then.decision, field.name), getattr(now.decision, field.name)
+        if old != new:
+            name = field.name
+            if name == "reasons":
+                name, old, new = _differing_reason(old, new)
+            return f"{where}: {name} was {old}, is {new}"
+    return f"{where}: served was {then.served}, is {now.served}"
+
+
+def _outcome(call: Placed) -> str:
+    if call.decision is not None:
+        return f"to {call.decision.holder}"
+    return "no worker can be used" if call.served else "no worker exists"
+
+
+def _differing_reason(old: tuple[Candidate, ...], new: tuple[Candidate, ...]) -> tuple[str, object, object]:
+    for at, (one, other) in enumerate(zip(old, new, strict=False)):
+        for name in Candidate._fields:
+            if getattr(one, name) != getattr(other, name):
+                return f"reasons[{at}].{name}", getattr(one, name), getattr(other, name)
+    return "the number of reasons", len(old), len(new)

@@ -1,0 +1,76 @@
+"""What came of a run: hit ratio, latencies, imbalance, and each worker's load over time."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from warmroute_proxy.replay.fleet import Turn
+
+SAMPLES = 240
+"""Points of the load series of a run."""
+
+
+@dataclass(slots=True)
+class Result:
+    """One policy at one load. Times in virtual seconds, percentiles by linear interpolation over all requests counted.
+
+    `hit` is cached input tokens over input tokens; `tpot` the time for each token after the first, of answers with at
+    least two; `imbalance` the mean over arrivals of the largest over the mean number of outstanding tokens a worker.
+    """
+
+    trace: str
+    speed_up: float
+    requests: int
+    hit: float
+    ttft_p50_s: float
+    ttft_p90_s: float
+    ttft_p99_s: float
+    ttft_mean_s: float
+    tpot_p90_s: float
+    imbalance: float
+    simulated_s: float
+    cpu_s: float
+    policy: str = ""
+    workers: str = ""
+    retries: int = 0
+    """Turns that were sent again because their worker went away."""
+    load_times_s: list[float] = field(default_factory=list)
+    load_tokens: list[list[int]] = field(default_factory=list)
+    """Outstanding tokens of each worker at `load_times_s`."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return asdict(self)
+
+
+def percentiles(values: Sequence[float], *quantiles: float) -> list[float]:
+    """numpy's default (linear) percentiles; zeros where there are no values."""
+    if not values:
+        return [0.0] * len(quantiles)
+    found: list[float] = np.percentile(np.array(values), quantiles).tolist()
+    return found
+
+
+def summary(turns: Sequence[Turn]) -> dict[str, Any]:
+    """Hit ratio and latencies of turns that have ended."""
+    ttfts = [turn.first_token_s - turn.arrived_s for turn in turns]
+    p50, p90, p99 = percentiles(ttfts, 50, 90, 99)
+    tpots = [
+        (turn.ended_s - turn.first_token_s) / (turn.request.output_tokens - 1)
+        for turn in turns
+        if turn.request.output_tokens > 1
+    ]
+    tokens = sum(turn.request.input_tokens for turn in turns)
+    cached = sum(turn.cached_tokens for turn in turns)
+    return {
+        "requests": len(turns),
+        "hit": cached / tokens if tokens else 0.0,
+        "ttft_p50_s": p50,
+        "ttft_p90_s": p90,
+        "ttft_p99_s": p99,
+        "ttft_mean_s": sum(ttfts) / len(ttfts) if ttfts else 0.0,
+        "tpot_p90_s": percentiles(tpots, 90)[0],
+        "retries": sum(turn.retries for turn in turns),
+    }

@@ -1,0 +1,152 @@
+"""What to replay: the fleet, the policies, the loads. One `Setup` and one (policy, speed-up) make one run."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from warmroute_backend.engine.model import Role, Scheduler
+from warmroute_backend.engine.tiers import Storage
+from warmroute_proxy.replay.baselines import BASELINES
+from warmroute_proxy.replay.fleet import Fleet, Worker
+from warmroute_proxy.replay.policy import Policy
+from warmroute_proxy.replay.production import Feed, Production, Proxies
+from warmroute_proxy.replay.regions import InRegion
+from warmroute_proxy.replay.results import Result
+from warmroute_proxy.replay.simulation import Change, Ingress, Progress, Simulation, make_scheduler
+from warmroute_proxy.replay.split import SplitSimulation
+from warmroute_proxy.replay.storage import Store
+from warmroute_proxy.replay.trace import Trace, TraceError
+
+PRODUCTION: Final = "warmroute"
+WITH_EVENTS: Final = "warmroute+events"
+POLICIES: Final = (PRODUCTION, WITH_EVENTS, *BASELINES)
+ACROSS_REGIONS: Final = frozenset({PRODUCTION, WITH_EVENTS, "skylb"})
+"""Policies that know of regions; of the others each region has one of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """A fleet: in each of `regions`, `prefills` workers that compute prompts and, if it is split, `decodes` that
+    generate; the KV tokens of each worker on the device and on the host, and of a region's store.
+
+    `each_turn`: a turn comes in at any region, else a session at one. `naming_share`, `routers` and `event_lag_s`
+    are for the production policy. `absent` are numbers of workers that a change adds later.
+    """
+
+    prefills: int = 8
+    decodes: int = 0
+    kv_tokens: int = 3_000_000
+    host_tokens: int = 0
+    store_tokens: int = 0
+    regions: int = 1
+    rtt_s: float = 0.0
+    each_turn: bool = False
+    naming_share: float = 1.0
+    routers: int = 1
+    event_lag_s: float = 0.1
+    changes: tuple[Change, ...] = ()
+    skip_share: float = 0.0
+
+    @property
+    def workers(self) -> str:
+        """As the command line writes it."""
+        pool = f"{self.prefills}:{self.decodes}" if self.decodes else str(self.prefills)
+        return f"{self.regions} x {pool}" if self.regions > 1 else pool
+
+    @property
+    def region_names(self) -> list[str]:
+        return [f"r{number}" for number in range(self.regions)] if self.regions > 1 else [""]
+
+
+def run(trace: Trace, setup: Setup, policy: str, speed_up: float = 1.0, progress: Progress | None = None) -> Result:
+    """Play a trace once. `TraceError` where it cannot be played on this fleet."""
+    _check(trace, setup)
+    built = _Built(trace, setup, with_events=policy == WITH_EVENTS)
+    kind = SplitSimulation if setup.decodes else Simulation
+    simulation = kind(
+        trace, built.fleet, built.policy(policy), speed_up, progress,
+        ingress=Ingress(setup.region_names, setup.each_turn, setup.rtt_s),
+        changes=setup.changes, renew=built.scheduler, skip_share=setup.skip_share,
+    )  # fmt: skip
+    result = simulation.run()
+    result.policy = policy
+    result.workers = setup.workers
+    return result
+
+
+class _Built:
+    """The workers of a set-up, and what belongs to them."""
+
+    def __init__(self, trace: Trace, setup: Setup, *, with_events: bool) -> None:
+        self._trace = trace
+        self._setup = setup
+        pool: list[Role] = ["prefill" if setup.decodes else "aggregated"] * setup.prefills
+        pool += ["decode"] * setup.decodes
+        places = [(region, role) for region in setup.region_names for role in pool]
+        self._feeds = [Feed() for _ in places] if with_events else []
+        self._stores: dict[str, Storage] = {}
+        if setup.store_tokens:
+            self._stores = {name: Store(setup.store_tokens // trace.block_tokens) for name in setup.region_names}
+        workers = [
+            Worker(index, region, role, self._scheduler(index, region, role))
+            for index, (region, role) in enumerate(places)
+        ]
+        self.fleet = Fleet(workers)
+        later = {change.worker for change in setup.changes if change.kind == "add"}
+        self.fleet.set_up({worker.index for worker in workers} - later)
+
+    def policy(self, name: str) -> Policy:
+        setup = self._setup
+        if name in {PRODUCTION, WITH_EVENTS}:
+            proxies = Proxies(
+                setup.routers, setup.event_lag_s, setup.naming_share, setup.rtt_s, setup.host_tokens > 0,
+                setup.store_tokens > 0,
+            )  # fmt: skip
+            return Production(self.fleet, self._trace, proxies, self._feeds)
+        make = BASELINES[name]
+        return make(self.fleet) if setup.regions == 1 or name in ACROSS_REGIONS else InRegion(self.fleet, make)
+
+    def scheduler(self, worker: Worker) -> Scheduler:
+        """An empty one for a worker that begins anew."""
+        return self._scheduler(worker.index, worker.region, worker.role)
+
+    def _scheduler(self, index: int, region: str, role: Role) -> Scheduler:
+        setup = self._setup
+        return make_scheduler(
+            role, setup.kv_tokens, self._trace.block_tokens,
+            host_tokens=setup.host_tokens if role != "decode" else 0,
+            storage=self._stores.get(region) if role != "decode" else None,
+            listener=self._feeds[index] if self._feeds else None,
+        )  # fmt: skip
+
+
+def _check(trace: Trace, setup: Setup) -> None:
+    largest = max((request.input_tokens + request.output_tokens for request in trace.requests), default=0)
+    if largest + trace.block_tokens > setup.kv_tokens:
+        raise TraceError(f"{trace.name}: a request of {largest} tokens does not fit {setup.kv_tokens} KV tokens")
+    if setup.store_tokens and not setup.host_tokens:
+        raise TraceError("a store needs a host tier: write KV tokens as device:host:store")
+    if setup.changes:
+        _check_changes(setup)
+
+
+def _check_changes(setup: Setup) -> None:
+    count = setup.regions * (setup.prefills + setup.decodes)
+    if setup.decodes:
+        raise TraceError("workers cannot come and go in a split fleet yet")
+    up: set[int] = set(range(count)) - {change.worker for change in setup.changes if change.kind == "add"}
+    _check_up(setup, up)
+    for change in sorted(setup.changes):
+        if not 0 <= change.worker < count:
+            raise TraceError(f"there is no worker {change.worker}: they are 0 to {count - 1}")
+        if change.kind == "remove":
+            up.discard(change.worker)
+        elif change.kind == "add":
+            up.add(change.worker)
+        _check_up(setup, up)
+
+
+def _check_up(setup: Setup, up: Sequence[int] | set[int]) -> None:
+    for region in range(setup.regions):
+        if not any(index // setup.prefills == region for index in up):
+            raise TraceError("a region would be without any worker")

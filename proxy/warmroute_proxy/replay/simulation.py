@@ -1,0 +1,294 @@
+"""The event loop: a trace, a fleet and a policy on one virtual clock.
+
+Events are arrivals, and what a router can see of a worker: first tokens and ends of answers. Between them nothing is
+simulated but the steps that compute prompts (`warmroute_backend.engine.model` says what it jumps over).
+
+Open-loop requests come at their time divided by `speed_up`; a turn that follows another comes its think time after that
+one's end, whatever the speed-up, which then only compresses the starts of sessions.
+
+A turn that is placed in another region than the one whose proxy its client spoke to is half a round trip late there,
+and so are its tokens on their way back.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from heapq import heappop, heappush
+from math import inf
+from typing import Any, NamedTuple
+
+from warmroute_backend.engine.model import Role, Scheduler, Work
+from warmroute_proxy.replay.fleet import Fleet, Turn, Worker
+from warmroute_proxy.replay.policy import Policy
+from warmroute_proxy.replay.results import SAMPLES, Result, summary
+from warmroute_proxy.replay.trace import Request, Trace, mixed
+
+PROGRESS_STEPS = 200
+MAX_RUNNING = 512
+FIRST = 1 << 48
+"""Wake-ups come before anything else of the same instant: a router has seen what has happened."""
+
+Progress = Callable[[int, int], None]
+"""Told how many turns have ended, and how many there are."""
+
+
+def make_worker(index: int, role: Role, kv_tokens: int, block_tokens: int, region: str = "", **options: Any) -> Worker:
+    """A worker of the reference queueing model; `options` are those of its `Scheduler`."""
+    return Worker(index, region, role, make_scheduler(role, kv_tokens, block_tokens, **options))
+
+
+def make_scheduler(role: Role, kv_tokens: int, block_tokens: int, **options: Any) -> Scheduler:
+    """20,000 uncached tokens/s, blocks of routed requests stay; `options` as `Scheduler` has them."""
+    return Scheduler(
+        role=role, kv_tokens=kv_tokens, page_size=block_tokens, max_running=MAX_RUNNING, pin_waiting=True, **options
+    )
+
+
+class Change(NamedTuple):
+    """Something that happens to a worker: it is lost with all it does (`remove`), is lost and comes back empty at
+    once (`restart`), or is there for new work from now on (`add`)."""
+
+    at_s: float
+    kind: str
+    worker: int
+
+
+class Ingress(NamedTuple):
+    """The regions that clients speak to, and which one a client chooses: `each_turn` another, else one a session."""
+
+    regions: Sequence[str] = ("",)
+    each_turn: bool = False
+    rtt_s: float = 0.0
+    """Between any two regions."""
+
+
+class Simulation:
+    """One run. Make it, `run` it, read the `Result`."""
+
+    def __init__(
+        self,
+        trace: Trace,
+        fleet: Fleet,
+        policy: Policy,
+        speed_up: float = 1.0,
+        progress: Progress | None = None,
+        *,
+        ingress: Ingress | None = None,
+        changes: Iterable[Change] = (),
+        renew: Callable[[Worker], Scheduler] | None = None,
+        skip_share: float = 0.0,
+    ) -> None:
+        """`renew` makes the empty scheduler of a worker that restarts; `skip_share` of the arrivals, the first ones,
+        warm the caches up and are left out of the figures."""
+        self.trace = trace
+        self.fleet = fleet
+        self.policy = policy
+        policy.later = self.at
+        self.speed_up = speed_up
+        self.turns: list[Turn] = []
+        self._ingress = ingress or Ingress()
+        self._changes = sorted(changes)
+        self._renew = renew
+        self._skip_share = skip_share
+        self._progress = progress
+        self._progress_step = max(1, len(trace.requests) // PROGRESS_STEPS)
+        self._done = 0
+        self._ahead = 0  # starts that are still to come
+        self._followers: dict[int, list[Request]] = {}
+        self._heap: list[tuple[float, int, Worker | Turn | Callable[[float], None]]] = []
+        self._count = 0
+        self._imbalance = 0.0
+        self._sample_s = self._next_sample_s = 0.0
+        self._load_times_s: list[float] = []
+        self._load_tokens: list[list[int]] = []
+
+    def run(self) -> Result:
+        """Play the trace to its end."""
+        cpu_s = time.process_time()
+        starts = self._starts()
+        if starts:
+            self._sample_s = starts[-1].arrived_s / SAMPLES
+            if self.policy.report_every_s:
+                self.at(starts[0].arrived_s, self._report)
+        for change in self._changes:
+            self.at(change.at_s, partial(self._change, change))
+        self._ahead = len(starts)
+        heap = self._heap
+        for turn in starts:
+            self._ahead -= 1
+            arrived_s = turn.arrived_s
+            while heap and heap[0][0] <= arrived_s:
+                self._next()
+            self._arrive(turn)
+        while heap:
+            self._next()
+        assert self._done == len(self.trace.requests), "a turn was never served"
+        counted = self.turns[int(len(self.turns) * self._skip_share) :]
+        return Result(
+            self.trace.name,
+            self.speed_up,
+            **summary(counted),
+            imbalance=self._imbalance / len(self.turns) if self.turns else 0.0,
+            simulated_s=max((turn.ended_s for turn in self.turns), default=0.0),
+            cpu_s=time.process_time() - cpu_s,
+            load_times_s=self._load_times_s,
+            load_tokens=self._load_tokens,
+        )
+
+    def at(self, when_s: float, what: Turn | Callable[[float], None]) -> None:
+        """Let a turn arrive, or something be called, at a time."""
+        self._count += 1
+        heappush(self._heap, (when_s, self._count, what))
+
+    # --- arrivals ------------------------------------------------------------------------------------------------
+
+    def _starts(self) -> list[Turn]:
+        """Turns whose time is known, in order; the others wait for whom they follow."""
+        starts = []
+        for request in self.trace.requests:
+            if request.after is None:
+                starts.append(Turn(request, request.at_s / self.speed_up, self._origin(request)))
+            else:
+                self._followers.setdefault(request.after, []).append(request)
+        starts.sort(key=lambda turn: turn.arrived_s)
+        return starts
+
+    def _origin(self, request: Request) -> str:
+        regions = self._ingress.regions
+        if len(regions) == 1:
+            return regions[0]
+        drawn_by = request.number if self._ingress.each_turn else request.session
+        return regions[mixed([drawn_by], 2)[0] % len(regions)]
+
+    def _next(self) -> None:
+        now_s, _, what = heappop(self._heap)
+        if isinstance(what, Worker):
+            if what.next_s == now_s:
+                self._observe(what, now_s)
+        elif isinstance(what, Turn):
+            self._arrive(what)
+        else:
+            what(now_s)
+
+    def _arrive(self, turn: Turn) -> None:
+        self.turns.append(turn)
+        self._place(turn, turn.arrived_s)
+        self._sample(turn.arrived_s)
+
+    def _place(self, turn: Turn, now_s: float) -> None:
+        """Choose for a turn, and send it."""
+        exact = self.policy.exact
+        if exact:
+            for each in self.fleet.workers:
+                each.scheduler.advance(now_s)
+        turn.worker = chosen = self.policy.choose(turn, now_s)
+        request = turn.request
+        chosen.requests += 1
+        chosen.tokens += request.input_tokens
+        turn.work = Work(request.input_tokens, request.output_tokens, request.blocks, owner=turn)
+        turn.network_s = 0.0 if chosen.region == turn.origin else self._ingress.rtt_s / 2
+        if turn.network_s:
+            self.at(now_s + turn.network_s, partial(self._land, turn, turn.work))
+        else:
+            self._land(turn, turn.work, now_s)
+
+    def _land(self, turn: Turn, work: Work, now_s: float) -> None:
+        """A turn is at its worker, if it was not lost on its way."""
+        if turn.work is work:
+            assert turn.worker is not None
+            self._add(turn.worker, work, now_s)
+
+    def _add(self, worker: Worker, work: Work, now_s: float) -> None:
+        if self.policy.exact:
+            worker.scheduler.advance(now_s)
+            worker.expect(work.prompt_tokens - worker.cached_tokens(work.owner.request))
+        else:
+            worker.scheduler.advance(now_s)
+        worker.scheduler.add(work, now_s)
+        self._schedule(worker)
+
+    # --- what workers do -----------------------------------------------------------------------------------------
+
+    def _schedule(self, worker: Worker) -> None:
+        """Look at a worker again when something may be seen of it."""
+        next_s = worker.scheduler.next_event_s()
+        if next_s != worker.next_s:
+            worker.next_s = next_s
+            if next_s < inf:
+                self._count += 1
+                heappush(self._heap, (next_s, self._count - FIRST, worker))
+
+    def _observe(self, worker: Worker, now_s: float) -> None:
+        """What the worker has to show at this time."""
+        worker.next_s = inf
+        for at_s, work, ended in worker.scheduler.advance(now_s):
+            if ended:
+                self._ended(work.owner, at_s)
+            else:
+                self._started(work.owner, at_s)
+        self._schedule(worker)
+
+    def _started(self, turn: Turn, now_s: float) -> None:
+        turn.first_token_s = now_s + turn.network_s
+        self.policy.started(turn, now_s)
+
+    def _ended(self, turn: Turn, now_s: float) -> None:
+        work = turn.work
+        assert work is not None
+        turn.ended_s = ended_s = now_s + turn.network_s
+        turn.cached_tokens = work.cached_tokens
+        self._let_go(turn)
+        self.policy.ended(turn, now_s)
+        turn.work = turn.decode_work = turn.state = None
+        self._done += 1
+        if self._progress is not None and self._done % self._progress_step == 0:
+            self._progress(self._done, len(self.trace.requests))
+        for request in self._followers.get(turn.request.number, ()):
+            self.at(ended_s + request.at_s, Turn(request, ended_s + request.at_s, self._origin(request)))
+
+    def _let_go(self, turn: Turn) -> None:
+        """The turn's worker is done with it."""
+        worker = turn.worker
+        assert worker is not None
+        worker.requests -= 1
+        worker.tokens -= turn.request.input_tokens
+
+    # --- what happens to workers ---------------------------------------------------------------------------------
+
+    def _report(self, now_s: float) -> None:
+        """Engines say how they are, as long as anybody is there."""
+        for each in self.fleet.workers:
+            each.scheduler.advance(now_s)
+        self.policy.report(now_s)
+        if self._heap or self._ahead:
+            self.at(now_s + self.policy.report_every_s, self._report)
+
+    def _change(self, change: Change, now_s: float) -> None:
+        worker = self.fleet.workers[change.worker]
+        up = self.fleet.up - {worker.index} if change.kind == "remove" else self.fleet.up | {worker.index}
+        lost: list[Turn] = []
+        if change.kind != "add":
+            assert self._renew is not None
+            lost = [turn for turn in self.turns if turn.worker is worker and turn.work is not None]
+            worker.restart(self._renew(worker))
+        self.fleet.set_up(up)
+        if change.kind == "restart":
+            self.policy.restarted(worker, now_s)
+        else:
+            self.policy.changed(now_s)
+        for turn in lost:
+            self.policy.lost(turn, now_s)
+            turn.work = turn.state = None
+            turn.retries += 1
+            turn.first_token_s = 0.0
+        for turn in lost:
+            self._place(turn, now_s)
+
+    def _sample(self, now_s: float) -> None:
+        tokens = [each.tokens for each in self.fleet.workers]
+        total = sum(tokens)
+        self._imbalance += max(tokens) * len(tokens) / total if total else 1.0
+        if now_s >= self._next_sample_s:
+            self._load_times_s.append(now_s)
+            self._load_tokens.append(tokens)
+            self._next_sample_s = now_s + self._sample_s

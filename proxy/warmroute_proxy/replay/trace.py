@@ -1,0 +1,111 @@
+"""A trace: requests in blocks of tokens, each named by an id that stands for the whole prefix up to its end.
+
+A trace is *open loop* where requests come at their time whatever happens (chat of many users), and *closed loop* where
+a turn of a session comes some time after the one before it has ended (an agent that thinks and runs tools). Both may
+stand in one trace: a request either has a time, or follows another.
+
+Ids are mixed to 64 bits and salted by the trace's place on the command line: two traces share nothing, and an id says
+nothing of its neighbours, as in the index of a real proxy.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+MAX_REQUESTS = 5_000_000
+"""Requests of all traces of a replay: about 1 KB each."""
+
+
+class TraceError(ValueError):
+    """A trace that cannot be replayed: the message says where and why."""
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """One request.
+
+    `blocks` are the ids of the prompt's blocks and, where a trace knows the answer, of the answer's after them; the
+    block in which the prompt ends may be partial, and is full once the answer has come. `tail` is the id of that
+    prompt's end alone, None where the prompt ends with a block. `at_s` is the time of arrival, or, if `after` is the
+    number of another request of the trace, the time from its end. `session` is a number within the trace; `turn`
+    counts from 1. `continued_tokens` is how much of the prompt the turn before has already sent.
+    """
+
+    number: int
+    at_s: float
+    after: int | None
+    session: int
+    turn: int
+    input_tokens: int
+    output_tokens: int
+    blocks: list[int]
+    tail: int | None
+    continued_tokens: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class Trace:
+    """Requests, numbered by their place in the list."""
+
+    name: str
+    block_tokens: int
+    requests: list[Request]
+    sessions: int
+    named_sessions: bool
+    """Whether clients name their sessions: else a session is found only by what its prompts share."""
+
+    def ceiling(self) -> float:
+        """The hit ratio with one cache that never forgets, in file order: no policy can do better."""
+        seen: set[int] = set()
+        hit = total = 0
+        for request in self.requests:
+            full = request.input_tokens // self.block_tokens
+            matched = 0
+            for block in request.blocks[:full]:
+                if block not in seen:
+                    break
+                matched += 1
+            complete = (request.input_tokens + request.output_tokens) // self.block_tokens
+            seen.update(request.blocks[:complete])
+            hit += min(matched * self.block_tokens, request.input_tokens - 1)
+            total += request.input_tokens
+        return hit / total if total else 0.0
+
+
+def mixed(ids: "Sequence[int] | np.ndarray[Any, Any]", salt: int) -> list[int]:
+    """Ids as 64-bit numbers that look random (the finaliser of SplitMix64, Steele et al. 2014). Equal stays equal."""
+    values = np.asarray(ids, dtype=np.uint64)
+    with np.errstate(over="ignore"):
+        values = values + np.uint64((salt + 1) * 0x9E3779B97F4A7C15 & 0xFFFFFFFFFFFFFFFF)
+        values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        found: list[int] = (values ^ (values >> np.uint64(31))).tolist()
+    return found
+
+
+def joined(traces: Sequence[Trace]) -> Trace:
+    """Traces one after the other, as one: each begins when the one before has had its last (first) arrival."""
+    first = traces[0]
+    if len(traces) == 1:
+        return first
+    requests: list[Request] = []
+    sessions, offset_s = 0, 0.0
+    for trace in traces:
+        if trace.block_tokens != first.block_tokens or trace.named_sessions != first.named_sessions:
+            raise TraceError(f"{first.name} and {trace.name} are of different kinds: replay them one by one")
+        base, last_s = len(requests), 0.0
+        for request in trace.requests:
+            request.number += base
+            request.session += sessions
+            if request.after is None:
+                last_s = max(last_s, request.at_s)
+                request.at_s += offset_s
+            else:
+                request.after += base
+        requests += trace.requests
+        sessions += trace.sessions
+        offset_s += last_s
+    name = " + ".join(trace.name for trace in traces)
+    return Trace(name, first.block_tokens, requests, sessions, first.named_sessions)

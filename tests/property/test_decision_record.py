@@ -1,0 +1,149 @@
+"""Whatever a router is told, its record plays back; whatever happens to the bytes of a record, it is noticed."""
+
+from io import BytesIO
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from warmroute_proxy.core.facts import Facts
+from warmroute_proxy.core.fingerprint import Chain
+from warmroute_proxy.core.fleet import Peer, Worker
+from warmroute_proxy.core.load import EngineLoads
+from warmroute_proxy.core.placement import NoWorker, Policy
+from warmroute_proxy.core.record import MAGIC, Call, Closed, Frames, RecordError, frame
+from warmroute_proxy.core.recorded import RecordedRouter
+from warmroute_proxy.core.router import Ticket
+from warmroute_proxy.replay.record import judge
+
+WORKERS = [
+    Worker("a0", "a", 0, "aggregated"),
+    Worker("a1", "a", 1, "aggregated", frozenset({"m"})),
+    Worker("p0", "p0", 0, "prefill"),
+    Worker("d0", "d0", 0, "decode"),
+    Worker("d1", "d1", 0, "decode"),
+]
+IDS = [worker.id for worker in WORKERS]
+REGIONS = ["west", "north"]
+
+OPS = ["turn"] * 6 + ["end"] * 4 + ["token", "progress", "fail", "up", "peer", "drain", "restart", "remove", "add"]
+OPS += ["loads", "stored", "removed", "cleared"]
+ops = st.lists(st.tuples(st.sampled_from(OPS), st.integers(0, 11), st.integers(0, 3)), max_size=60)
+
+
+def facts(number: int, variant: int) -> Facts:
+    cuts = 1 + number % 4
+    hashes = [(number % 3 << 50) + cut for cut in range(cuts)]
+    return Facts(
+        model="m" if variant else "n",
+        lineage=number % 5,
+        session=None if variant == 3 else number % 6,
+        derived=number % 4 == 0,
+        parent=number % 2 or None,
+        chain=Chain(hashes, [3000 * (cut + 1) for cut in range(cuts)]),
+        structural_bytes=1500 * variant,
+        turn=1 + variant,
+        expected_output_tokens=200 * variant,
+        home_hint=[None, "west", "nowhere", "east"][variant],
+        allowed_regions=None if number % 3 else frozenset({"east", "north"}),
+        may_forward=number % 4 != 1,
+        thread=number % 2 or None,
+    )
+
+
+class Driver:
+    """Does what a proxy does with a router, in any order."""
+
+    def __init__(self, router: RecordedRouter) -> None:
+        self.router = router
+        self.now_s = 0.0
+        self.open: list[tuple[Ticket, Facts]] = []
+
+    def do(self, op: str, number: int, variant: int) -> None:
+        router, worker = self.router, IDS[number % len(IDS)]
+        self.now_s += 0.05 * number
+        if op == "turn":
+            asked = facts(number, variant)
+            try:
+                decision = router.place(asked, self.now_s, frozenset(IDS[:variant]))
+            except NoWorker:
+                return
+            self.open.append((router.dispatched(asked, decision, self.now_s), asked))
+        elif op in {"end", "token", "progress", "fail"}:
+            self._of_a_turn(op, number, variant)
+        else:
+            told: dict[str, Any] = {
+                "up": lambda: router.set_up(worker, variant > 0),
+                "peer": lambda: router.set_peer_up(REGIONS[number % 2], up=variant > 0),
+                "drain": lambda: router.set_draining(worker, variant == 0),
+                "restart": lambda: router.worker_restarted(worker),
+                "remove": lambda: router.remove_worker(worker),
+                "add": lambda: router.add_worker(WORKERS[number % len(WORKERS)]),
+                "loads": lambda: router.observe_loads(
+                    worker, EngineLoads(variant, 500 * number, 9000, 3000 * number, 10**6 * number), self.now_s
+                ),
+                "stored": lambda: router.cache_stored(worker, facts(number, 0).chain.hashes, "device"),
+                "removed": lambda: router.cache_removed(worker, facts(number, 0).chain.hashes, tier="device"),
+                "cleared": lambda: router.cache_cleared(worker),
+            }
+            told[op]()
+
+    def _of_a_turn(self, op: str, number: int, variant: int) -> None:
+        if not self.open:
+            return
+        at = number % len(self.open)
+        ticket, asked = self.open[at]
+        if op == "token":
+            self.router.first_token(ticket, self.now_s)
+        elif op == "progress":
+            self.router.progress(ticket, 32 * variant)
+        elif op == "fail":
+            self.open.pop(at)
+            self.router.failed(ticket, self.now_s, [ticket.decision.holder] * (variant > 1))
+        else:
+            self.open.pop(at)
+            self.router.settled(ticket, asked, self.now_s, variant and 700 * number, 300 * variant, None)
+
+
+def recorded(done: list[tuple[str, int, int]], policy: Policy = "cost") -> bytes:
+    calls: list[Call] = []
+    driver = Driver(
+        RecordedRouter(calls.append, "1", "east", WORKERS, [Peer("west", 0.03), Peer("north", 0.01)], policy)
+    )
+    for op in done:
+        driver.do(*op)
+    return MAGIC + b"".join(map(frame, [*calls, Closed("done")]))
+
+
+@given(ops, st.sampled_from(["cost", "round_robin"]))
+def test_every_decision_comes_out_the_same(done: list[tuple[str, int, int]], policy: Policy) -> None:
+    verdict = judge(Frames(BytesIO(recorded(done, policy)).read))
+    assert (verdict.differing, verdict.first_difference, verdict.cut_off) == (0, None, None)
+    assert verdict.decisions == sum(op == "turn" for op, _, _ in done)
+
+
+SOME = recorded([("turn", 3, 1), ("token", 0, 1), ("loads", 2, 1), ("end", 0, 2), ("turn", 4, 2), ("up", 1, 0)])
+
+
+@settings(max_examples=300)
+@given(st.integers(0, len(SOME) - 1), st.integers(1, 255))
+def test_a_changed_byte_is_noticed(at: int, change: int) -> None:
+    changed = bytearray(SOME)
+    changed[at] ^= change
+    try:
+        verdict = judge(Frames(BytesIO(bytes(changed)).read))
+    except RecordError:
+        return
+    assert verdict.cut_off is not None
+
+
+@given(st.integers(0, len(SOME) - 1))
+def test_a_record_that_is_cut_anywhere_is_played_that_far_or_refused(size: int) -> None:
+    try:
+        verdict = judge(Frames(BytesIO(SOME[:size]).read))
+    except RecordError as error:
+        assert "is no record" in str(error) or "is empty" in str(error)
+        return
+    assert verdict.cut_off is not None
+    assert verdict.differing == 0
+    assert verdict.decisions <= 2

@@ -1,0 +1,143 @@
+"""Traces are loaded as their formats say, and a bad one is refused with the place and the reason."""
+
+import gzip
+import itertools
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from warmroute_proxy.replay.loaders import load, prompts
+from warmroute_proxy.replay.trace import TraceError, joined
+
+
+def written(path: Path, rows: list[Any]) -> Path:
+    text = "".join(json.dumps(row) + "\n" for row in rows)
+    if path.suffix == ".gz":
+        path.write_bytes(gzip.compress(text.encode()))
+    else:
+        path.write_text(text)
+    return path
+
+
+def chat(timestamp: int, tokens: int, ids: list[int], output: int = 10) -> dict[str, Any]:
+    return {"timestamp": timestamp, "input_length": tokens, "output_length": output, "hash_ids": ids}
+
+
+def session(turns: "Sequence[Sequence[Any]]", tools: int = 0, system: int = 0) -> dict[str, Any]:
+    return {"session": "s", "block": 64, "tool_tokens": tools, "system_tokens": system, "turns": turns}
+
+
+class TestMooncake:
+    def test_equal_timestamps_are_spread_over_the_gap_to_the_next(self, tmp_path: Path) -> None:
+        rows = [chat(0, 512, [1]), chat(0, 512, [2]), chat(3000, 512, [3]), chat(9000, 512, [4])]
+        times = [request.at_s for request in load(written(tmp_path / "t.jsonl", rows)).requests]
+        assert times == sorted(times)
+        assert all(0 <= time < 3 for time in times[:2])
+        assert times[0] != times[1]
+        assert 3 <= times[2] < 9 <= times[3] < 9 + 4.5  # the last group: the median gap
+
+    def test_a_turn_continues_the_one_whose_full_blocks_it_begins_with(self, tmp_path: Path) -> None:
+        first = chat(0, 1100, [1, 2, 3])  # two full blocks and a rest
+        second = chat(1000, 1600, [1, 2, 9, 10])
+        other = chat(2000, 1100, [1, 5, 6])  # one shared block names no session
+        requests = load(written(tmp_path / "t.jsonl.gz", [first, second, other])).requests
+        assert [(each.session, each.turn) for each in requests] == [(0, 1), (0, 2), (1, 1)]
+        assert requests[1].continued_tokens == 1024
+
+    def test_equal_ids_are_equal_blocks_within_a_trace_and_others_elsewhere(self, tmp_path: Path) -> None:
+        path = written(tmp_path / "t.jsonl", [chat(0, 1100, [1, 2, 3]), chat(1, 1100, [1, 2, 4])])
+        one, other = load(path, 0), load(path, 1)
+        assert one.requests[0].blocks[:2] == one.requests[1].blocks[:2]
+        assert one.requests[0].tail != one.requests[1].tail
+        assert not set(one.requests[0].blocks) & set(other.requests[0].blocks)
+
+    def test_a_wrong_number_of_blocks_is_refused_with_its_line(self, tmp_path: Path) -> None:
+        path = written(tmp_path / "t.jsonl", [chat(0, 512, [1]), chat(0, 600, [1])])
+        with pytest.raises(TraceError, match=r"line 2: input_length 600 needs 2 hash_ids"):
+            load(path)
+
+
+class TestSessions:
+    def test_tools_and_system_are_shared_by_sessions_of_equal_sizes(self, tmp_path: Path) -> None:
+        turn = [0, 2048, 5, 32, 0, -1, 0, 1]
+        rows = [session([turn], 1000, 100), session([turn], 1000, 100), session([turn], 1000, 99)]
+        one, same, other = load(written(tmp_path / "t.jsonl", rows)).requests
+        assert one.blocks[:2] == same.blocks[:2]  # 1,100 tokens are two full blocks
+        assert one.blocks[2] != same.blocks[2]
+        assert one.blocks[0] != other.blocks[0]
+
+    def test_a_turn_begins_with_the_blocks_of_its_base_and_follows_the_turn_before(self, tmp_path: Path) -> None:
+        turns: list[list[Any]] = [
+            [0, 2048, 5, 32, 0, -1, 0, 1],
+            [9, 2560, 5, 40, 32, 0, 7.5, 1],
+            [20, 2560, 5, 40, 16, 0, 4000, 1],  # a fork; an hour of thinking is cut to half an hour
+        ]
+        first, second, third = load(written(tmp_path / "t.jsonl", [session(turns)])).requests
+        assert second.blocks[:4] == first.blocks
+        assert third.blocks[:2] == first.blocks[:2]
+        assert third.blocks[2] not in {first.blocks[2], second.blocks[2]}
+        assert (first.after, second.after, third.after) == (None, 0, 1)
+        assert (second.at_s, third.at_s) == (7.5, 1800)
+
+    def test_a_session_ends_after_an_hour(self, tmp_path: Path) -> None:
+        turns: list[list[Any]] = [[0, 512, 1, 8, 0, -1, 0, 1], *([0, 512, 1, 8, 8, 0, 1700, 1] for _ in range(4))]
+        assert len(load(written(tmp_path / "t.jsonl", [session(turns)])).requests) == 3
+
+    def test_a_base_that_does_not_exist_is_refused_with_its_line(self, tmp_path: Path) -> None:
+        path = written(tmp_path / "t.jsonl", [session([[0, 512, 1, 8, 0, 4, 0, 1]])])
+        with pytest.raises(TraceError, match="line 1: turn 0 has impossible numbers"):
+            load(path)
+
+
+class TestPrompts:
+    def bodies(self, turns: int) -> list[dict[str, Any]]:
+        tools = [{"type": "function", "function": {"name": "look", "description": "to look. " * 200}}]
+        messages = [
+            {"role": ("user", "assistant")[at % 2], "content": f"{at}: what was said. " * 100}
+            for at in range(2 * turns - 1)
+        ]
+        return [{"model": "m", "tools": tools, "messages": messages[: 2 * turn + 1]} for turn in range(turns)]
+
+    def test_turns_extend_each_other_and_come_after_the_one_before(self) -> None:
+        requests = prompts.load([prompts.Recorded("one", self.bodies(3))]).requests
+        assert [request.after for request in requests] == [None, 0, 1]
+        for before, after in itertools.pairwise(requests):
+            assert after.blocks[: len(before.blocks) - 1] == before.blocks[:-1]
+            assert after.continued_tokens == before.input_tokens
+
+    def test_copies_share_their_tools_and_nothing_else(self) -> None:
+        one, other = prompts.load([prompts.Recorded("one", self.bodies(1))], copies=2).requests
+        shared = len(set(one.blocks) & set(other.blocks))
+        assert one.blocks[:shared] == other.blocks[:shared]
+        tools_tokens = len("to look. " * 200) // prompts.BYTES_PER_TOKEN
+        assert tools_tokens // prompts.BLOCK_TOKENS <= shared <= tools_tokens // prompts.BLOCK_TOKENS + 1
+        assert shared < len(one.blocks)
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "neither"),
+        (b'{"a": 1}\n', "neither"),
+        (b"nonsense\n", "line 1 is not JSON"),
+        (b"\x1f\x8b\x08", "not whole"),
+    ],
+)
+def test_what_is_no_trace_is_refused(tmp_path: Path, content: bytes, reason: str) -> None:
+    path = tmp_path / "t.jsonl"
+    path.write_bytes(content)
+    with pytest.raises(TraceError, match=reason):
+        load(path)
+
+
+def test_traces_are_played_one_after_the_other(tmp_path: Path) -> None:
+    path = written(tmp_path / "t.jsonl", [chat(0, 1100, [1, 2, 3]), chat(4000, 1700, [1, 2, 5, 6])])
+    both = joined([load(path, 0), load(path, 1)])
+    assert [request.number for request in both.requests] == [0, 1, 2, 3]
+    assert [request.session for request in both.requests] == [0, 0, 1, 1]
+    times = [request.at_s for request in both.requests]
+    assert times == sorted(times)
+    assert times[2] >= times[1]
