@@ -1,0 +1,299 @@
+"""What a broken engine does to a turn: each fault is provoked on a real embedded engine, the page says what was seen.
+
+The table of docs/reference/failures.md is made from these observations; `WARMROUTE_UPDATE_DOCS=1` writes it anew.
+"""
+
+import contextlib
+import json
+import os
+import signal
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from warmroute.contract import receipt as contract_receipt
+from warmroute_cli.processes import stop_all
+
+from .harness import EngineProcess, ProxyProcess, chat, events, until
+
+PAGE = Path(__file__).parents[3] / "docs/reference/failures.md"
+BEGIN, END = "<!-- made by tests/integration/proxy/test_engine_faults.py -->\n", "<!-- end -->\n"
+LIMITS = "first_token_timeout_s = 2\nidle_timeout_s = 1"
+
+
+@dataclass(frozen=True)
+class Case:
+    """A fault, and the order that provokes it; `frozen`: the engine is stopped (SIGSTOP) in mid-answer."""
+
+    title: str
+    order: dict[str, Any]
+    frozen: bool = False
+
+
+CASES = [
+    Case("crashes in the middle of its answer", {"fault": "crash"}),
+    Case("crashes before its answer", {"fault": "crash", "after_events": 0}),
+    Case("accepts and never answers", {"fault": "hang"}),
+    Case("freezes in the middle of its answer", {}, frozen=True),
+    Case("is slow with its first token", {"fault": "slow", "delay_s": 1}),
+    Case("resets the connection", {"fault": "reset"}),
+    Case("closes the connection early", {"fault": "cut"}),
+    Case("ends its answer early, in good order", {"fault": "truncate"}),
+    Case("answers 200 with HTML", {"fault": "content_type"}),
+    Case("answers 200 with an error as the first event", {"fault": "error_first", "status": 500}),
+    Case("answers 500", {"fault": "status", "status": 500}),
+    Case("answers 503, its queue is full", {"fault": "status", "status": 503}),
+    Case(
+        "reports more cached tokens than the prompt has",
+        {"fault": "usage", "usage": {"prompt_tokens_details": {"cached_tokens": 10_000_000}}},
+    ),
+    Case("reports no usage", {"fault": "usage"}),
+    Case(
+        "reports only zeros",
+        {"fault": "usage", "usage": {"prompt_tokens": 0, "completion_tokens": 0, "prompt_tokens_details": None}},
+    ),
+]
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One request: what the client got, the row, and the failures in a row that the engine has after it."""
+
+    client: str
+    row: dict[str, Any]
+    failures: int
+    tail: str
+
+
+class Fleet:
+    """One proxy before some aggregated engines, which can be started again at their addresses."""
+
+    def __init__(self, folder: Path, count: int) -> None:
+        self.folder = folder
+        self.engines = {f"e{n}": EngineProcess(folder, f"e{n}", "aggregated") for n in range(count)}
+        for engine in self.engines.values():
+            engine.listening()
+        self.proxy = ProxyProcess(
+            folder / "p", [engine.toml("east") for engine in self.engines.values()], limits=LIMITS
+        ).start()
+        self.lives = 0
+
+    def start_again(self, name: str) -> None:
+        """The same address, a new process with an empty cache; only when the old one is gone."""
+        stop_all([self.engines[name].child], 5.0)
+        self.lives += 1
+        port = self.engines[name].url.rsplit(":", 1)[1]
+        folder = self.folder / f"life{self.lives}"
+        folder.mkdir()
+        self.engines[name] = EngineProcess(folder, name, "aggregated", "--port", port).listening()
+
+    def stop(self) -> None:
+        self.proxy.stop()
+        stop_all([engine.child for engine in self.engines.values()], 5.0)
+
+    def worker(self, name: str) -> dict[str, Any]:
+        with self.proxy.admin() as admin:
+            found: dict[str, Any] = admin.get("/admin/workers").json()["workers"][name]
+        return found
+
+    def up(self, name: str) -> bool:
+        return bool(self.worker(name)["health"] == "up")
+
+    def observe(self, case: Case, *, stream: bool) -> Seen:
+        """Warm an engine, break it, and ask again."""
+        session = f"{case.title} {stream}"
+        warm = self._whole(session)
+        name = str(warm["usage"]["warmroute"]["workers"][0]["id"])
+        engine = self.engines[name]
+        if case.order:
+            order = case.order if stream or "after_events" not in case.order else {**case.order, "after_events": 0}
+            httpx.post(f"{engine.url}/engine/faults", json=order).raise_for_status()
+        client, receipt, tail = self._ask(session, stream=stream, freeze=engine if case.frozen else None)
+        row = until(lambda: next((r for r in self.proxy.rows() if r["id"] == receipt), None), "the row", 10.0)
+        failures = int(self.worker(name)["failures_in_a_row"])
+        if case.frozen:
+            os.kill(engine.child.pid, signal.SIGCONT)
+        if not engine.child.running():
+            self.start_again(name)
+        until(lambda: self.up(name), f"{name} is up again")
+        until(lambda: all(e.running() == 0 for e in self.engines.values()), "no engine works any more")
+        return Seen(client, row, failures, tail)
+
+    def _whole(self, session: str) -> dict[str, Any]:
+        with self.proxy.client() as client:
+            answer = client.post("/v1/chat/completions", json=chat(), headers={"x-session-affinity": session})
+        assert answer.status_code == 200, answer.text
+        found: dict[str, Any] = answer.json()
+        return found
+
+    def _ask(self, session: str, *, stream: bool, freeze: EngineProcess | None) -> tuple[str, str, str]:
+        """(what the client got, the receipt's id, the end of the text)."""
+        script: dict[str, Any] = {"metadata": {"script": '{"output_tokens": 400}'}} if freeze else {}
+        body = chat(turns=2, stream=stream, **script)
+        if stream:
+            body["stream_options"] = {"include_usage": True}
+        text, clean = b"", True
+        with (
+            self.proxy.client() as client,
+            client.stream("POST", "/v1/chat/completions", json=body, headers={"x-session-affinity": session}) as answer,
+        ):
+            if freeze is not None and not stream:
+                os.kill(freeze.child.pid, signal.SIGSTOP)
+            try:
+                for data in answer.iter_bytes():
+                    text += data
+                    if freeze is not None and b'"content"' in text:
+                        os.kill(freeze.child.pid, signal.SIGSTOP)
+            except httpx.RemoteProtocolError:
+                clean = False
+        receipt = answer.headers["x-warmroute-receipt"]
+        return _what(answer, text.decode(), clean, stream), receipt, text.decode()[-200:]
+
+
+def _what(answer: httpx.Response, text: str, clean: bool, stream: bool) -> str:
+    if answer.status_code != 200:
+        return f"{answer.status_code} `{json.loads(text)['error']['code']}`"
+    if not stream:
+        usage = json.loads(text)["usage"]
+        assert contract_receipt.check(usage) == []
+        return "the whole answer"
+    if clean:
+        assert text.endswith("data: [DONE]\n\n")
+        assert contract_receipt.check(events(text)[-1]["usage"]) == []
+        return "the whole answer"
+    assert "[DONE]" not in text
+    return f"content, then an error event (`{events(text)[-1]['error']['code']}`)"
+
+
+@contextlib.contextmanager
+def _fleet(folder: Path, count: int) -> Iterator[Fleet]:
+    folder.mkdir()
+    fleet = Fleet(folder, count)
+    try:
+        yield fleet
+    finally:
+        fleet.stop()
+
+
+Observed = dict[tuple[str, int, bool], Seen]
+"""By case, number of engines, and whether streamed."""
+
+
+@pytest.fixture(scope="module")
+def observed(tmp_path_factory: pytest.TempPathFactory) -> Observed:
+    folder = tmp_path_factory.mktemp("faults")
+
+    def observe_all(count: int) -> Observed:
+        with _fleet(folder / str(count), count) as fleet:
+            return {
+                (case.title, count, stream): fleet.observe(case, stream=stream)
+                for case in CASES
+                for stream in (True, False)
+                if stream or not case.frozen  # a whole answer that freezes is one that never comes
+            }
+
+    with ThreadPoolExecutor(2) as pool:
+        alone, paired = pool.map(observe_all, (1, 2))
+    return alone | paired
+
+
+@pytest.mark.timeout(180)
+def test_whatever_breaks_the_client_is_told_and_nothing_broken_is_charged(observed: Observed) -> None:
+    for (title, _, _), seen in observed.items():
+        ok = seen.client == "the whole answer"
+        assert (seen.row["outcome"] == "completed") == ok, title
+        assert ok or seen.row["price_nanousd"] == 0, title
+        assert contract_receipt.check(json.loads(seen.row["usage"])) == [], title
+
+
+@pytest.mark.timeout(180)
+def test_the_page_says_what_was_seen(observed: Observed) -> None:
+    made = _table(observed)
+    page = PAGE.read_text()
+    before, rest = page.split(BEGIN)
+    _, after = rest.split(END)
+    if os.environ.get("WARMROUTE_UPDATE_DOCS") == "1":
+        PAGE.write_text(before + BEGIN + made + END + after)
+    assert PAGE.read_text() == before + BEGIN + made + END + after
+
+
+def _table(observed: Observed) -> str:
+    lines = [
+        "| an engine that | streamed | not streamed | with another engine | ledger | counts against it |\n",
+        "|---|---|---|---|---|---|\n",
+    ]
+    for case in CASES:
+        alone = observed[case.title, 1, True]
+        whole = observed.get((case.title, 1, False))
+        pair = [seen for (title, count, _), seen in observed.items() if title == case.title and count == 2]
+        cells = [
+            case.title,
+            alone.client,
+            whole.client if whole else "as one that never answers",
+            _or(seen.client for seen in pair),
+            _or(_ledger(seen.row) for seen in (alone, whole) if seen is not None),
+            "yes" if alone.failures else "no",
+        ]
+        lines.append("| " + " | ".join(cells) + " |\n")
+    return "".join(lines)
+
+
+def _or(texts: Any) -> str:
+    return "; whole: ".join(dict.fromkeys(texts))
+
+
+def _ledger(row: dict[str, Any]) -> str:
+    estimated = json.loads(row["usage"])["warmroute"]["estimated"]
+    said = f"`{row['outcome']}`" + (", charged 0" if row["outcome"] != "completed" else "")
+    return said + (f", estimated: {', '.join(estimated)}" if estimated and row["outcome"] == "completed" else "")
+
+
+def test_an_engine_that_was_started_again_is_known_to_be_cold(tmp_path: Path) -> None:
+    with _fleet(tmp_path / "f", 1) as fleet:
+        fleet._whole("s")
+        warm = fleet._whole("s")["usage"]["warmroute"]
+        assert warm["predicted_cached"] > 0
+        os.kill(fleet.engines["e0"].child.pid, signal.SIGKILL)
+        until(lambda: not fleet.engines["e0"].child.running(), "it is dead")
+        fleet.start_again("e0")
+        until(lambda: fleet.up("e0"), "it is up again")
+        cold = fleet._whole("s")["usage"]
+        assert cold["prompt_tokens_details"]["cached_tokens"] == 0
+        assert cold["warmroute"]["predicted_cached"] == 0
+
+
+def test_two_engines_at_one_address_after_a_redeploy(tmp_path: Path) -> None:
+    """The old process ends its stream while the new one serves: nothing is cut, and the new one is known to be cold."""
+    with _fleet(tmp_path / "f", 1) as fleet:
+        old = fleet.engines["e0"]
+        slow: dict[str, Any] = {"metadata": {"script": json.dumps({"output_tokens": 1500})}}
+        text = b""
+        with (
+            fleet.proxy.client() as client,
+            client.stream("POST", "/v1/chat/completions", json=chat("long", stream=True, **slow)) as answer,
+        ):
+            for data in answer.iter_bytes():
+                if not text:
+                    fleet._whole("s")
+                    os.kill(old.child.pid, signal.SIGTERM)
+                    until(lambda: _listens_no_more(old.url), "the old engine takes nothing new")
+                    fleet.start_again("e0")
+                    until(lambda: fleet.up("e0"), "the new engine is up")
+                    cold = fleet._whole("s")["usage"]
+                    assert cold["prompt_tokens_details"]["cached_tokens"] == 0
+                    assert cold["warmroute"]["predicted_cached"] == 0
+                text += data
+        assert text.endswith(b"data: [DONE]\n\n") or "error" in events(text.decode())[-1]
+
+
+def _listens_no_more(url: str) -> bool:
+    try:
+        httpx.get(f"{url}/ready", timeout=1)
+    except httpx.ConnectError:
+        return True
+    return False
