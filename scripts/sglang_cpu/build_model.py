@@ -1,7 +1,8 @@
 """Build the tiny model that SGLang serves on a CPU: a random Qwen3 and a tokenizer trained on the recorded sessions.
 
-Usage: build_model.py OUT. OUT/draft is an EAGLE-3 draft for it. The same pins and recordings give the same bytes: the tokenizer is trained on the recordings
-in order, the weights come from a seeded generator and are written by hand, without transformers.
+Usage: build_model.py OUT. OUT/draft is an EAGLE-3 draft for it. The same pins and recordings give the same bytes: the
+tokenizer is trained on the recordings in order, the weights come from a seeded generator and are written by hand,
+without transformers.
 """
 
 # mypy: disable-error-code="import-not-found"

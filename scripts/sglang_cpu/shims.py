@@ -177,7 +177,7 @@ def after_import(name: str, change: Callable[[Any], None]) -> None:
         def find_spec(self, wanted: str, _path: Any = None, _target: Any = None) -> Any:
             if wanted != name:
                 return None
-            sys.meta_path.remove(self)  # type: ignore[arg-type]
+            sys.meta_path.remove(self)
             found: Any = importlib.util.find_spec(name)
             plain = found.loader.exec_module
 

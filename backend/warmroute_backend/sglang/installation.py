@@ -29,6 +29,6 @@ def installation(checkout: Path = CHECKOUT) -> Installation:
     if not (venv / STAMP).is_file():
         raise NotInstalledError(
             f"SGLang is not installed in {venv}: run `scripts/sglang install` in a checkout of warmroute "
-            "(2.5 GB on disk, about two minutes)"
+            "(2.8 GB on disk, some minutes)"
         )
     return Installation(venv / "bin" / "python", checkout / "scripts" / "sglang_cpu" / "launch.py", venv / MODEL)

@@ -74,7 +74,8 @@ def conversation(name: str, *, turns: int = 1, **fields: Any) -> dict[str, Any]:
 
 def toml(server: Server) -> str:
     """The proxy's table of a server."""
-    lines = ["[[engine]]", f'id = "{server.role}"', f'url = "{server.url}"', f'role = "{server.role}"']
+    role = "aggregated" if server.role == "speculative" else server.role
+    lines = ["[[engine]]", f'id = "{server.role}"', f'url = "{server.url}"', f'role = "{role}"']
     lines.append('region = "east"')
     if server.role == "prefill":
         lines += [f'bootstrap_host = "{server.bootstrap_host}"', f"bootstrap_port = {server.bootstrap_port}"]
