@@ -266,7 +266,7 @@ def test_an_engine_that_was_started_again_is_known_to_be_cold(tmp_path: Path) ->
         warm = fleet._whole("s")["usage"]["warmroute"]
         assert warm["predicted_cached"] > 0
         os.kill(fleet.engines["e0"].child.pid, signal.SIGKILL)
-        until(lambda: not fleet.engines["e0"].child.running(), "it is dead")
+        until(lambda: not fleet.up("e0"), "the proxy has noticed")
         fleet.start_again("e0")
         until(lambda: fleet.up("e0"), "it is up again")
         cold = fleet._whole("s")["usage"]
@@ -288,7 +288,7 @@ def test_two_engines_at_one_address_after_a_redeploy(tmp_path: Path) -> None:
                 if not text:
                     fleet._whole("s")
                     os.kill(old.child.pid, signal.SIGTERM)
-                    until(lambda: _listens_no_more(old.url), "the old engine takes nothing new")
+                    until(lambda: not fleet.up("e0"), "the old engine takes nothing new, and the proxy has noticed")
                     fleet.start_again("e0")
                     until(lambda: fleet.up("e0"), "the new engine is up")
                     cold = fleet._whole("s")["usage"]
@@ -296,11 +296,3 @@ def test_two_engines_at_one_address_after_a_redeploy(tmp_path: Path) -> None:
                     assert cold["warmroute"]["predicted_cached"] == 0
                 text += data
         assert text.endswith(b"data: [DONE]\n\n") or "error" in events(text.decode())[-1]
-
-
-def _listens_no_more(url: str) -> bool:
-    try:
-        httpx.get(f"{url}/ready", timeout=1)
-    except httpx.ConnectError:
-        return True
-    return False
