@@ -15,7 +15,10 @@ HELP = (
 
 def main() -> int:
     """0 for a CPU build; else 1 and what to do."""
-    metadata = json.load(sys.stdin)["install"][0]["metadata"]
+    report = sys.stdin.read()
+    if not report.strip():
+        return 1  # pip found no torch at all, and has said so
+    metadata = json.loads(report)["install"][0]["metadata"]
     version = metadata["version"]
     cuda = [name for name in metadata.get("requires_dist", []) if name.startswith(("nvidia-", "cuda-"))]
     if "+cpu" in version or not cuda:

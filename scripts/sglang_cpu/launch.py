@@ -12,7 +12,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-import shims
+from parent import die_with_parent
+
+die_with_parent()
+
+import shims  # noqa: E402 (slow)
 
 shims.apply(nixl="nixl" in sys.argv, eagle="EAGLE3" in sys.argv)
 
@@ -24,7 +28,6 @@ def main() -> None:
     from sglang.srt.server_args import prepare_server_args
     from sglang.srt.utils import kill_process_tree
 
-    shims.die_with_parent()
     load_plugins()
     arguments = prepare_server_args(sys.argv[1:])
     try:

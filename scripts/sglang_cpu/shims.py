@@ -6,11 +6,9 @@ events of streams that do not exist on a CPU.
 
 # mypy: disable-error-code="import-not-found"
 import builtins
-import ctypes
 import importlib.machinery
 import importlib.util
 import os
-import signal
 import sys
 import types
 from collections.abc import Callable
@@ -39,17 +37,6 @@ def apply(*, nixl: bool, eagle: bool) -> None:
         nixl_memory()
     if eagle:
         drafts()
-
-
-def die_with_parent() -> None:
-    """End with the process that `WARMROUTE_PARENT_PID` names, however that ends; SGLang's children do it too."""
-    parent = os.environ.get("WARMROUTE_PARENT_PID")
-    if parent is None:
-        return
-    pr_set_pdeathsig = 1
-    ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
-    if os.getppid() != int(parent):
-        sys.exit("the process that started this server has ended")
 
 
 def torchvision_schemas() -> None:

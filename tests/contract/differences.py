@@ -158,6 +158,13 @@ DIFFERENCES: Final = (
         shown_by="cache/test_cache_differences.py::test_cache_policies",
     ),
     Difference(
+        what="what is told of drafts: `spec_tokens_details`, `speculative` in `/v1/loads`, `spec_*` metrics",
+        sglang="told by an engine that drafts",
+        embedded="not told; only its cache and its KV events are those of an engine that drafts",
+        why="it drafts nothing, and the proxy passes what is told through",
+        shown_by="speculative/test_speculative.py::test_what_is_told_of_drafts",
+    ),
+    Difference(
         what="`bootstrap_room` 0",
         sglang="prefill answers, decode waits until its time is up",
         embedded="400",

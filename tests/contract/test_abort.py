@@ -16,6 +16,9 @@ from tests.contract.subject import (
     unique,
 )
 
+LONGER_THAN_ANY_DEADLINE = 12_000
+"""Tokens: whoever waits until nothing runs does not wait for the end of that answer."""
+
 USAGE = {"stream_options": {"include_usage": True}}
 
 
@@ -107,7 +110,7 @@ def test_a_live_id_takes_along_those_that_begin_with_it_and_another_does_nothing
 def test_several_choices_cannot_be_aborted_by_the_id_of_their_request(engine: Subject) -> None:
     """Each choice is live under an id of its own: close the connection instead."""
     rid = unique()
-    connection = engine.send(CHAT, endless(chat("two of them", rid=rid, n=2)))
+    connection = engine.send(CHAT, endless(chat("two of them", rid=rid, n=2), LONGER_THAN_ANY_DEADLINE))
     engine.until_live(2)
     engine.abort(rid)
     assert engine.live() == (2, 0)
@@ -139,7 +142,7 @@ def test_what_waits_can_be_aborted_and_has_used_nothing(engine: Subject) -> None
 
 @pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
 def test_a_client_that_leaves_ends_its_request(engine: Subject, stream: bool) -> None:
-    connection = engine.send(CHAT, endless(chat("leaving", stream=stream)))
+    connection = engine.send(CHAT, endless(chat("leaving", stream=stream), LONGER_THAN_ANY_DEADLINE))
     engine.until_live(1)
     if stream:
         assert connection.recv(65_536).startswith(b"HTTP/1.1 200")

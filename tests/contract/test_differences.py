@@ -100,7 +100,7 @@ def test_echo(engine: Subject) -> None:
 
 def test_leaving(engine: Subject) -> None:
     """SGLang looks every 4 s, counted from when the request came."""
-    connection = engine.send(CHAT, endless(chat("leaving")))
+    connection = engine.send(CHAT, endless(chat("leaving"), 12_000))
     engine.until_live(1)
     connection.close()
     engine.get("/v1/models")  # a turn of the engine's loop

@@ -1,9 +1,9 @@
 """Real SGLang servers for tests: a pytest plugin with a fixture for each.
 
-At most four servers run at a time: one aggregated, one prefill, one decode, one with a draft, each about 2 GB of memory
-(shared pages counted in each; 8 GB in all), and each started at most once a run unless a test restarts it. Those that
-the collected tests name start together, in the background, before the first test; others when they are asked for. A
-start takes 10 s of an idle machine and up to 150 s of a busy one.
+At most five servers run at a time: one aggregated, one prefill, one decode, one with a draft, and one with small tiers
+(`tests/contract/cache`), each about 2 GB of memory (shared pages counted in each; 10 GB in all). Each is started at
+most once a run unless a test restarts it. Those that the collected tests name start together, in the background, before
+the first test; others when they are asked for. A start takes 10 s of an idle machine and up to 150 s of a busy one.
 
 `WARMROUTE_TEST_SGLANG` names a JSON file of running servers (what `scripts/sglang serve` prints; the keys are
 `aggregated`, `prefill`, `decode`, `speculative`); tests then use those, and start none.

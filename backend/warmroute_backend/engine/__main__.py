@@ -3,24 +3,29 @@
 import argparse
 import asyncio
 import logging
+import math
 import os
+import sys
 from collections.abc import Callable, Sequence
 
 import uvloop
 
-from warmroute_backend.engine.engine import Settings
 from warmroute_backend.engine.hicache import HiCache, directory_of, read_extra_config
-from warmroute_backend.engine.kv_publisher import KvEventsConfig, read_config
-from warmroute_backend.engine.server import serve
+from warmroute_backend.engine.kv_publisher import MAX_PORT, KvEventsConfig, read_config
+from warmroute_backend.engine.server import StartError, serve
+from warmroute_backend.engine.settings import Settings
 
 HEADER_OVERRIDES = "SGLANG_ENABLE_REQUEST_HEADER_OVERRIDES"
 """The variable that has engines of this protocol obey `x-override-*` headers."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run one engine until it is told to stop."""
+    """Run one engine until it is told to stop; ends with 2 where it cannot start, and the reason on stderr."""
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    args = _parser().parse_args(argv)
+    parser = _parser()
+    args = parser.parse_args(argv)
+    if args.kv_tokens < args.page_size:
+        parser.error(f"--kv-tokens {args.kv_tokens}: the pool has no room for a page of {args.page_size} tokens")
     settings = Settings(
         role=args.role,
         engine_id=args.engine_id,
@@ -34,6 +39,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         max_running=args.max_running_requests,
         max_queued=args.max_queued_requests,
         bootstrap_timeout_s=args.bootstrap_timeout_s,
+        api_key=args.api_key,
         admin_api_key=args.admin_api_key,
         kv_events=args.kv_events_config,
         hicache=_hicache(args),
@@ -41,7 +47,11 @@ def main(argv: Sequence[str] | None = None) -> None:
         header_overrides=os.environ.get(HEADER_OVERRIDES, "").lower() in {"1", "true", "yes", "y"},
     )
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(serve(settings, args.host, args.port, args.bootstrap_port))
+        try:
+            runner.run(serve(settings, args.host, args.port, args.bootstrap_port))
+        except StartError as error:
+            print(f"{parser.prog}: {error}", file=sys.stderr)
+            raise SystemExit(2) from None
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -54,8 +64,8 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--role", choices=["aggregated", "prefill", "decode"], default=defaults.role)
     add("--host", default="127.0.0.1")
-    add("--port", type=int, default=0, help="0 lets the system choose")
-    add("--bootstrap-port", type=int, default=0, help="prefill only; 0 lets the system choose")
+    add("--port", type=_port, default=0, help="0 lets the system choose")
+    add("--bootstrap-port", type=_port, default=0, help="prefill only; 0 lets the system choose")
     add("--model", action="append", help="a served model name; may be repeated")
     add("--page-size", type=_at_least(int, 1), default=defaults.page_size, help="tokens per KV page")
     add("--kv-tokens", type=_at_least(int, 1), default=defaults.kv_tokens, help="KV capacity of a rank")
@@ -67,7 +77,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--max-running-requests", type=_at_least(int, 1), default=defaults.max_running, help="over all ranks")
     add("--max-queued-requests", type=_at_least(int, 0), default=defaults.max_queued, help="per rank; not in PD")
     add("--bootstrap-timeout-s", type=_at_least(float, 0.01), default=defaults.bootstrap_timeout_s)
-    add("--admin-api-key", help="control paths then want it as a bearer token")
+    add("--api-key", help="everything but health and metrics then wants it as a bearer token")
+    add("--admin-api-key", help="control paths then want it, and not the other")
     add("--kv-events-config", type=_kv_events, help="JSON as SGLang has it; port 0 lets the system choose")
     add(
         "--speculative-algorithm",
@@ -118,11 +129,21 @@ def _kv_events(value: str) -> KvEventsConfig | None:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
+def _port(value: str) -> int:
+    port = int(value)
+    if not 0 <= port <= MAX_PORT:
+        raise argparse.ArgumentTypeError(f"must be between 0 and {MAX_PORT}")
+    return port
+
+
+_port.__name__ = "port"
+
+
 def _at_least(kind: Callable[[str], float], low: float) -> Callable[[str], float]:
     def read(value: str) -> float:
         number = kind(value)
-        if number < low:
-            raise argparse.ArgumentTypeError(f"must be at least {low}")
+        if not low <= number < math.inf:  # nor NaN
+            raise argparse.ArgumentTypeError(f"must be a number of at least {low}")
         return number
 
     read.__name__ = kind.__name__

@@ -1,7 +1,8 @@
-"""What an admin may ask for: who that is, and the storage backend of the cache, attached and detached at run time.
+"""Who may ask for what, and the storage backend of the cache, attached and detached at run time.
 
-With `--admin-api-key`, control paths want `Authorization: Bearer <key>`; inference and information stay open. Without
-one they are open to all, but for the storage backend, which then nobody may change (clearing it excepted).
+With `--api-key`, everything but health and metrics wants `Authorization: Bearer <key>`. With `--admin-api-key`, control
+paths want that one instead; alone it leaves inference and information open. Without either, control paths are open to
+all, but for the storage backend, which nobody may change without an admin key (clearing it excepted).
 """
 
 import secrets
@@ -18,6 +19,9 @@ from warmroute_backend.engine.http1 import Exchange
 
 BACKEND: Final = "/hicache/storage-backend"
 PATHS: Final = frozenset({"/flush_cache", "/abort_request", BACKEND, f"{BACKEND}/clear"})
+OPEN: Final = ("/health", "/ready", "/metrics")
+"""Whatever begins so wants no key."""
+
 _TEXT = b"text/plain; charset=utf-8"
 _NO_KEY = (
     "This endpoint requires admin API key, but this server was started without one (admin-api-key). "
@@ -33,7 +37,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Admin:
-    """The guard of the control paths, and the handlers of the storage backend by method and path."""
+    """The guard of all paths, and the handlers of the storage backend by method and path."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -46,19 +50,19 @@ class Admin:
 
     def refuses(self, exchange: Exchange) -> bool:
         """Whether this request was not for its sender to make; it has then been answered."""
-        if exchange.path not in PATHS:
+        settings = self._engine.settings
+        if exchange.path.startswith(OPEN):
             return False
-        key = self._engine.settings.admin_api_key
-        if key is None:
-            if exchange.path != BACKEND:
-                return False
+        key = settings.api_key
+        if exchange.path in PATHS:
+            key = settings.admin_api_key or key
+        if key is not None and not _shows(exchange, key):
+            exchange.respond(401, _encode({"error": "Unauthorized"}))
+            return True
+        if exchange.path == BACKEND and settings.admin_api_key is None:
             exchange.respond(400, _encode({"error": _NO_KEY}))
             return True
-        scheme, _, given = exchange.headers.get(b"authorization", b"").partition(b" ")
-        if scheme.lower() == b"bearer" and secrets.compare_digest(given, key.encode()):
-            return False
-        exchange.respond(401, _encode({"error": "Unauthorized"}))
-        return True
+        return False
 
     def _status(self, exchange: Exchange) -> None:
         storage = self._engine.storage
@@ -94,3 +98,8 @@ class Admin:
             storage.store.clear()
         status = 400 if storage is None else 200
         exchange.respond(status, b"Hierarchical cache storage backend cleared.\n", _TEXT)
+
+
+def _shows(exchange: Exchange, key: str) -> bool:
+    scheme, _, given = exchange.headers.get(b"authorization", b"").partition(b" ")
+    return scheme.lower() == b"bearer" and secrets.compare_digest(given, key.encode())

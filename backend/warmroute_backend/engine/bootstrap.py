@@ -15,6 +15,7 @@ failed and removed.
 """
 
 import asyncio
+import re
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ from warmroute_backend.engine.job import Job
 
 _TEXT = b"text/plain; charset=utf-8"
 _JSON = b"application/json; charset=utf-8"
+_RANK = re.compile(r"-?[0-9]{1,9}")
 MAX_ROOMS = 16_384
 MAX_ANSWER_BYTES = 64 * 1024
 WAITING_TIMEOUT_S = 300.0
@@ -169,7 +171,7 @@ def route(query: str, dp_size: int, page_size: int) -> tuple[int, bytes, bytes]:
     """What `GET /route` answers: facts of the whole engine when all ranks are -1, else one rank. Status, type, body."""
     names = ("prefill_dp_rank", "prefill_cp_rank", "target_tp_rank", "target_pp_rank")
     ranks = [parse_qs(query).get(name, [""])[0] for name in names]
-    if not all(rank.removeprefix("-").isdecimal() for rank in ranks):
+    if not all(_RANK.fullmatch(rank) for rank in ranks):
         return 400, _TEXT, b"Missing inputs for bootstrap server."
     if all(rank == "-1" for rank in ranks):
         facts = {"attn_tp_size": 1, "attn_cp_size": 1, "dp_size": dp_size, "pp_size": 1, "page_size": page_size}

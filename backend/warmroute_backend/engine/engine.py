@@ -14,49 +14,25 @@ import asyncio
 import time
 from collections import Counter, deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from warmroute_backend.engine import legs, prompt, text
+from warmroute_backend.engine import legs
 from warmroute_backend.engine.ask import Ask
 from warmroute_backend.engine.bootstrap import Call, Handover, Meet, Rooms
 from warmroute_backend.engine.errors import Refusal
-from warmroute_backend.engine.hicache import BACKEND_NAME, FileStore, HiCache, StorageBackend
+from warmroute_backend.engine.hicache import BACKEND_NAME, FileStore, StorageBackend
 from warmroute_backend.engine.http1 import Exchange
 from warmroute_backend.engine.job import Job
 from warmroute_backend.engine.kv_feed import KvFeed, path_of
-from warmroute_backend.engine.kv_publisher import KvEventsConfig
-from warmroute_backend.engine.model import Costs, Phase, Role, Scheduler, Work
+from warmroute_backend.engine.model import Phase, Role, Scheduler, Work
 from warmroute_backend.engine.pace import Pacer, VirtualClock
+from warmroute_backend.engine.plan import jobs_of
 from warmroute_backend.engine.reply import reply_to
+from warmroute_backend.engine.settings import Settings
 
 FINISHED_MAX = 20_000
 DEFAULT_BOOTSTRAP_PORT = 8998
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """What an engine is started with. `kv_tokens` is per data-parallel rank."""
-
-    role: Role = "aggregated"
-    engine_id: str = "engine"
-    models: tuple[str, ...] = ("model",)
-    page_size: int = 64
-    kv_tokens: int = 600_000
-    context_length: int = 200_000
-    dp_size: int = 1
-    speed: float = 1.0
-    seed: int = 1
-    max_running: int = 256
-    max_queued: int = 4096
-    bootstrap_timeout_s: float = 30.0
-    header_overrides: bool = False
-    admin_api_key: str | None = None
-    kv_events: KvEventsConfig | None = None
-    hicache: HiCache | None = None
-    speculative_algorithm: str | None = None
-    costs: Costs = field(default_factory=Costs)
 
 
 class Engine:
@@ -69,10 +45,11 @@ class Engine:
         self.draining = False
         self.emptied = asyncio.Event()
         self.clock = VirtualClock(settings.speed)
-        self._bigram = settings.speculative_algorithm is not None
         self.feed: KvFeed | None = None
         if settings.kv_events is not None:
-            self.feed = KvFeed(settings.kv_events, settings.dp_size, settings.page_size, path_of, bigram=self._bigram)
+            self.feed = KvFeed(
+                settings.kv_events, settings.dp_size, settings.page_size, path_of, bigram=settings.bigram
+            )
         self.pacers = [self._pacer(rank) for rank in range(settings.dp_size)]
         self.storage: StorageBackend | None = None
         if settings.hicache is not None:
@@ -98,7 +75,7 @@ class Engine:
             host_tokens=0 if settings.hicache is None else settings.hicache.host_tokens(settings.kv_tokens),
             listener=None if feed is None else feed.recorders[rank],
         )
-        scheduler.pool.lookahead_tokens = int(self._bigram)
+        scheduler.pool.lookahead_tokens = int(settings.bigram)
         if feed is None:
             return Pacer(scheduler, self.clock, self._on_token)
         return Pacer(scheduler, self.clock, self._on_token, partial(feed.after_step, rank))
@@ -114,11 +91,6 @@ class Engine:
     def schedulers(self) -> list[Scheduler]:
         return [pacer.scheduler for pacer in self.pacers]
 
-    @property
-    def max_input_tokens(self) -> int:
-        """The longest prompt that can be served at all."""
-        return min(self.settings.context_length, self.settings.kv_tokens) - 1
-
     # --- requests ------------------------------------------------------------------------------------------------
 
     def submit(self, asks: Sequence[Ask], exchange: Exchange) -> None:
@@ -126,7 +98,11 @@ class Engine:
         for ask in asks:
             if ask.rid in self.jobs:
                 raise Refusal(400, f"Duplicate request ID detected: {ask.rid}")
-        jobs = [self._job(ask, self._rank(ask)) for ask in asks]
+        jobs = jobs_of(self.settings, asks, [self._rank(ask) for ask in asks])
+        for job in jobs:
+            self._check_size(job.work, self.schedulers[job.dp_rank])
+            if self.storage is not None and self.storage.store is not None:
+                job.storage_backend = BACKEND_NAME
         reply = reply_to(jobs, exchange)
         for job in jobs:
             job.reply = reply
@@ -160,6 +136,14 @@ class Engine:
         return True
 
     # --- acceptance ----------------------------------------------------------------------------------------------
+
+    def _check_size(self, work: Work, scheduler: Scheduler) -> None:
+        if not scheduler.fits(work.prompt_tokens, work.output_tokens, work.width):
+            raise Refusal(
+                400,
+                f"Input length ({work.prompt_tokens} tokens) and output exceed the maximum allowed length "
+                f"({self.settings.kv_tokens} tokens). Use a shorter input or fewer choices.",
+            )
 
     def _turned_away(self, jobs: Sequence[Job]) -> Refusal | None:
         """Why the scheduler does not take a request: an answer like any other, so a stream of it begins with 200."""
@@ -209,70 +193,6 @@ class Engine:
             return ask.room % size
         rank, self._next_rank = self._next_rank, (self._next_rank + 1) % size
         return rank
-
-    def _job(self, ask: Ask, rank: int) -> Job:
-        settings = self.settings
-        prompt_tokens = max(1, prompt.tokens(ask.rendered))
-        limit = self._output_limit(ask, prompt_tokens)
-        answers = [
-            text.answer(
-                text.seed_digest(settings.seed, ask.rendered, choice),
-                limit=limit,
-                script=ask.script,
-                stops=ask.stops,
-                thinking=ask.thinking,
-                ignore_eos=ask.ignore_eos,
-            )
-            for choice in range(ask.n)
-        ]
-        output_tokens = max(1, *(len(answer.pieces) for answer in answers))
-        if not self.schedulers[rank].fits(prompt_tokens, output_tokens, ask.n):
-            raise Refusal(
-                400,
-                f"Input length ({prompt_tokens} tokens) and output exceed the maximum allowed length "
-                f"({settings.kv_tokens} tokens). Use a shorter input or fewer choices.",
-            )
-        keys: list[int] = []
-        if settings.role != "decode":
-            kept = answers[0].rendered() if settings.role == "aggregated" and ask.n == 1 else b""
-            keys = prompt.page_keys(ask.rendered + kept, settings.page_size, self._namespace(ask), bigram=self._bigram)
-        work = Work(prompt_tokens, output_tokens, keys, width=ask.n)
-        job = Job(ask=ask, model=ask.model, dp_rank=rank, page_size=settings.page_size, answers=answers, work=work)
-        if settings.role != "prefill":
-            job.fault_at = ask.script.error_after_tokens
-        if self.storage is not None and self.storage.store is not None:
-            job.storage_backend = BACKEND_NAME
-        work.owner = job
-        return job
-
-    def _namespace(self, ask: Ask) -> bytes:
-        """The cache that a request looks into: its salt's, and of several models its own, as with an engine each."""
-        models = self.settings.models
-        model = ask.model if ask.model in models[1:] else models[0]
-        return ask.namespace + b"|" + model.encode()
-
-    def _output_limit(self, ask: Ask, prompt_tokens: int) -> int:
-        context = self.settings.context_length
-        if prompt_tokens >= context:
-            message = (
-                f"The input ({prompt_tokens} tokens) is longer than the model's context length ({context} tokens)."
-            )
-            raise Refusal(400, message)
-        if ask.kind == "chat" and ask.max_tokens is not None and ask.max_tokens > context:
-            wanted = f"max_completion_tokens is too large: {ask.max_tokens}."
-            raise Refusal(400, f"{wanted}This model supports at most {context} completion tokens.")
-        if ask.max_tokens is not None and prompt_tokens + ask.max_tokens > context:
-            total = prompt_tokens + ask.max_tokens
-            raise Refusal(
-                400,
-                f"Requested token count exceeds the model's maximum context length of {context} tokens. You requested "
-                f"a total of {total} tokens: {prompt_tokens} tokens from the input messages and {ask.max_tokens} "
-                "tokens for the completion. Please reduce the number of tokens in the input messages or the "
-                "completion to fit within the limit.",
-            )
-        if self.settings.role == "prefill":
-            return 1
-        return ask.max_tokens if ask.max_tokens is not None else context - prompt_tokens
 
     # --- progress ------------------------------------------------------------------------------------------------
 

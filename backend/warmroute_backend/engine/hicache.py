@@ -8,9 +8,11 @@ a subdirectory: engines that differ in them share nothing.
 Backends are attached and detached at run time, when nothing is live, with the answers of SGLang's
 `/hicache/storage-backend`.
 
-Bounds: a directory takes `MAX_PAGES` pages from one engine, then nothing more is stored.
+Bounds: a directory takes `MAX_PAGES` pages from one engine, then nothing more is stored. A directory that cannot be
+read or written (full, gone, not allowed) has nothing and takes nothing; the engine goes on without it, as SGLang does.
 """
 
+import logging
 import os
 import re
 import shutil
@@ -26,6 +28,7 @@ BYTES_PER_TOKEN: Final = 70_272
 """KV bytes of a token for `--hicache-size`: 61 layers of MLA with 576 bf16 values, as Kimi K2 and DeepSeek V3 have."""
 DIRECTORY_VARIABLE: Final = "SGLANG_HICACHE_FILE_BACKEND_STORAGE_DIR"
 BACKEND_NAME: Final = "HiCacheFile"
+_log = logging.getLogger(__name__)
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
 
 PrefetchPolicy = Literal["wait_complete"]
@@ -92,11 +95,12 @@ class FileStore:
         directory.mkdir(parents=True, exist_ok=True)
         self._directory = directory
         self._known: set[int] = set()
+        self._told = False
 
     def __contains__(self, key: object, /) -> bool:
         if key in self._known:
             return True
-        if isinstance(key, int) and len(self._known) < MAX_PAGES and self._file(key).exists():
+        if isinstance(key, int) and len(self._known) < MAX_PAGES and self._tried(self._file(key).exists):
             self._known.add(key)
             return True
         return False
@@ -104,14 +108,32 @@ class FileStore:
     def add(self, key: int, /) -> None:
         """Store a page, unless it is there or the store is full."""
         if key not in self._known and len(self._known) < MAX_PAGES:
-            self._file(key).touch()
-            self._known.add(key)
+            self._tried(lambda: self._store(key))
 
     def clear(self) -> None:
         """Remove every page, those of other engines too."""
+        self._known.clear()
+        self._tried(self._empty)
+
+    def _store(self, key: int) -> bool:
+        self._file(key).touch()
+        self._known.add(key)
+        return True
+
+    def _empty(self) -> bool:
         shutil.rmtree(self._directory, ignore_errors=True)
         self._directory.mkdir(parents=True, exist_ok=True)
-        self._known.clear()
+        return True
+
+    def _tried(self, access: Callable[[], bool]) -> bool:
+        """What an access to the directory says; False where it fails. Only the first failure is logged."""
+        try:
+            return access()
+        except OSError as error:
+            if not self._told:
+                _log.warning("the storage tier in %s cannot be used: %s", self._directory, error.strerror)
+            self._told = True
+            return False
 
     def _file(self, key: int) -> Path:
         return self._directory / f"{key:016x}"

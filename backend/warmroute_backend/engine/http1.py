@@ -53,7 +53,13 @@ class Exchange:
             return
         self._protocol.write(
             b"HTTP/1.1 %d %b\r\ncontent-type: %b\r\ncontent-length: %d\r\n\r\n%b"
-            % (status, _PHRASES.get(status, b"Unknown"), content_type, len(body), body)
+            % (
+                status,
+                _PHRASES.get(status, b"Unknown"),
+                content_type,
+                len(body),
+                b"" if self.method == "HEAD" else body,
+            )
         )
         self._close()
 

@@ -27,6 +27,8 @@ from warmroute_backend.engine.kv_events import Batch, Event
 
 END_OF_REPLAY = (-1).to_bytes(8, "big", signed=True)
 MAX_BUFFER_STEPS = 1_000_000
+MAX_HWM = 1_000_000
+MAX_PORT = 65_535
 BIND_ATTEMPTS = 20
 _TCP = re.compile(r"tcp://(?P<host>\[[0-9a-fA-F:.]+\]|[^:\[\]]+):(?P<port>\d{1,5})")
 _WILDCARDS = ("*", "0.0.0.0", "[::]")
@@ -63,6 +65,9 @@ def read_config(text: str) -> KvEventsConfig | None:
     if not 1 <= config.buffer_steps <= MAX_BUFFER_STEPS:
         message = f"buffer_steps must be between 1 and {MAX_BUFFER_STEPS}, got {config.buffer_steps}"
         raise ValueError(message)
+    if not 1 <= config.hwm <= MAX_HWM:  # 0 would be no limit
+        message = f"hwm must be between 1 and {MAX_HWM}, got {config.hwm}"
+        raise ValueError(message)
     return None if config.publisher == "null" else config
 
 
@@ -83,10 +88,9 @@ class Publisher:
             if config.replay_endpoint is not None:
                 hwm = config.buffer_steps + 1  # a ROUTER drops what is over its mark: a whole replay must fit
                 self._routers, self.replay_port = self._sockets(zmq.ROUTER, config.replay_endpoint, ranks, hwm)
-        except zmq.ZMQError as error:
+        except OSError:
             self._context.destroy(linger=0)
-            message = f"KV events cannot be published on {config.endpoint}: {error}"
-            raise OSError(message) from None
+            raise
 
     def serve_replays(self) -> None:
         """Answer replay requests on the running event loop."""
@@ -144,6 +148,9 @@ class Publisher:
         bind = self._config.bind if kind == zmq.PUB else True
         if bind is None:
             bind = host in _WILDCARDS
+        if port + ranks - 1 > MAX_PORT or not (bind or port):
+            message = f"KV events of {ranks} ranks need as many ports from that of {endpoint} on"
+            raise OSError(message)
         for attempt in range(BIND_ATTEMPTS):
             sockets: list[zmq.Socket[bytes]] = [self._context.socket(kind) for _ in range(ranks)]
             for socket in sockets:
@@ -151,11 +158,12 @@ class Publisher:
                 socket.setsockopt(zmq.IPV6, host.startswith("["))
             try:
                 return sockets, _attach(sockets, host, port, bind=bind)
-            except zmq.ZMQError:
+            except zmq.ZMQError as error:
                 for socket in sockets:
                     socket.close(linger=0)
                 if port or attempt + 1 == BIND_ATTEMPTS:
-                    raise
+                    message = f"KV events cannot be published on {endpoint}: {zmq.strerror(error.errno or 0)}"
+                    raise OSError(message) from None
         raise AssertionError  # the loop returns or raises
 
 
@@ -177,7 +185,7 @@ def _option(socket: "zmq.Socket[bytes]", name: int) -> int:
 
 def _host_and_port(endpoint: str) -> tuple[str, int]:
     match = _TCP.fullmatch(endpoint)
-    if match is None or int(match["port"]) > 65_535:
+    if match is None or int(match["port"]) > MAX_PORT:
         message = f"an endpoint must be tcp://host:port with a port up to 65535, got {endpoint!r}"
         raise ValueError(message)
     return match["host"], int(match["port"])

@@ -115,7 +115,7 @@ def server_info(engine: Engine, bootstrap_port: int | None) -> dict[str, Any]:
         "tp_size": 1,
         "context_length": settings.context_length,
         "max_total_num_tokens": settings.kv_tokens,
-        "max_req_input_len": engine.max_input_tokens,
+        "max_req_input_len": engine.settings.max_input_tokens,
         "max_running_requests": settings.max_running,
         "max_queued_requests": settings.max_queued,
         "chunked_prefill_size": settings.costs.chunk_tokens,

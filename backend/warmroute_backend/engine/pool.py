@@ -40,10 +40,14 @@ class KvPool:
 
     def match(self, work: Work) -> int:
         """The leading pages of a prompt that are on the device, as far as they may be hits."""
-        limit = (work.prompt_tokens - 1) // self.page_size
+        limit = self._hit_limit(work)
         if work.path is None:
             return self.cache.match(work.keys, limit)[0]
         return min(limit, self.cache.resident(work.path))
+
+    def _hit_limit(self, work: Work) -> int:
+        """The pages of a prompt that may be hits: what comes before its last token."""
+        return (work.prompt_tokens - 1 - self.lookahead_tokens) // self.page_size
 
     def hold(self, work: Work) -> None:
         """Keep what is cached of waiting work, now or later, from eviction."""
@@ -61,7 +65,7 @@ class KvPool:
     def admit(self, work: Work) -> bool:
         """Look up the prompt, make room and reserve it; False when there is not enough."""
         cache = self.cache
-        limit = (work.prompt_tokens - 1) // self.page_size
+        limit = self._hit_limit(work)
         if work.path is None:
             matched, from_idle = cache.match(work.keys, limit)
         else:

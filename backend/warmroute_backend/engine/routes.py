@@ -1,6 +1,7 @@
 """Which path does what. A handler answers its exchange itself, now or when the scheduler is that far."""
 
 import logging
+import re
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import parse_qs
@@ -19,6 +20,9 @@ from warmroute_backend.engine.reply import DONE
 
 _log = logging.getLogger(__name__)
 _TEXT = b"text/plain; charset=utf-8"
+ROOM = re.compile(r"[0-9]{1,20}")
+"""A room's number in a path: 64 bits."""
+
 Handler = Callable[[Exchange], None]
 
 
@@ -65,13 +69,14 @@ class Routes:
         if exchange.method == "GET" and exchange.path.startswith("/v1/models/"):
             handler = self._model
         try:
+            if self._admin.refuses(exchange):
+                return
             if handler is None:
                 known = any(exchange.path in table for table in self._table.values())
                 detail = "Method Not Allowed" if known else "Not Found"
                 exchange.respond(405 if known else 404, encode({"detail": detail}))
                 return
-            if not self._admin.refuses(exchange):
-                handler(exchange)
+            handler(exchange)
         except Refusal as refusal:
             exchange.respond(refusal.status, refusal.body(native=exchange.path == "/generate"))
         except Exception as error:  # a fault of ours must not take the connection's other requests down
@@ -83,7 +88,7 @@ class Routes:
         """Answer one request of a prefill engine's bootstrap port."""
         settings = self._engine.settings
         number = exchange.path.removeprefix("/room/")
-        if exchange.method == "POST" and number != exchange.path and number.isdecimal():
+        if exchange.method == "POST" and number != exchange.path and ROOM.fullmatch(number):
             self._engine.rooms.call(int(number), exchange)
         elif exchange.path == "/health":
             exchange.respond(200, b"OK", _TEXT)

@@ -7,19 +7,30 @@ import signal
 import sys
 from collections.abc import Callable
 
-from warmroute_backend.engine.engine import Engine, Settings
+from warmroute_backend.engine.engine import Engine
 from warmroute_backend.engine.http1 import Exchange, HttpProtocol
 from warmroute_backend.engine.routes import Routes
+from warmroute_backend.engine.settings import Settings
 
 DRAIN_S = 2.0
 FLUSH_S = 0.02
 BACKLOG = 4096
 
 
+class StartError(Exception):
+    """An address or a directory that the engine was told to use cannot be had; the message says which and why."""
+
+
 async def serve(settings: Settings, host: str, port: int, bootstrap_port: int) -> None:
-    """Run an engine until SIGTERM or SIGINT, then let live requests end for at most `DRAIN_S`."""
+    """Run an engine until SIGTERM or SIGINT, then let live requests end for at most `DRAIN_S`.
+
+    Raises: StartError.
+    """
     loop = asyncio.get_running_loop()
-    engine = Engine(settings)
+    try:
+        engine = Engine(settings)
+    except OSError as error:  # a port of the KV events, the directory of the storage tier
+        raise StartError(str(error)) from None
     routes = Routes(engine)
     connections: set[HttpProtocol] = set()
     servers = [await _listen(routes.handle, connections, host, port)]
@@ -60,7 +71,11 @@ async def _listen(
     handle: Callable[[Exchange], None], connections: set[HttpProtocol], host: str, port: int
 ) -> asyncio.Server:
     loop = asyncio.get_running_loop()
-    return await loop.create_server(lambda: HttpProtocol(handle, connections), host, port, backlog=BACKLOG)
+    try:
+        return await loop.create_server(lambda: HttpProtocol(handle, connections), host, port, backlog=BACKLOG)
+    except OSError as error:
+        message = f"cannot listen on {_url_host(host)}:{port}: {error.strerror or error}"
+        raise StartError(message) from None
 
 
 def _port(server: asyncio.Server) -> int:

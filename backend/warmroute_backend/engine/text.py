@@ -107,13 +107,14 @@ def answer(
 ) -> Answer:
     """Plan one choice of at most `limit` tokens."""
     total = script.output_tokens or DEFAULT_TOKENS_MIN + seed_digest[0] % DEFAULT_TOKENS_SPREAD
+    most = limit + 1  # whatever a script asks for: one token over the limit shows that it was reached
     pieces: list[Piece] = []
     if thinking:
-        pieces += _pieces(REASONING, words(seed_digest + b"think", max(1, total // 3)))
+        pieces += _pieces(REASONING, words(seed_digest + b"think", min(most, max(1, total // 3))))
     if script.text is not None:
         pieces += _pieces(CONTENT, script.text)
     elif not script.calls:
-        pieces += _pieces(CONTENT, words(seed_digest, max(1, total - len(pieces))))
+        pieces += _pieces(CONTENT, words(seed_digest, min(most, max(1, total - len(pieces)))))
     for call in script.calls:
         pieces += _call_pieces(call)
     if ignore_eos and len(pieces) < limit:
@@ -152,7 +153,7 @@ def read_script(body: Mapping[str, Any]) -> Script:
             turn = sum(1 for message in body.get("messages") or () if message.get("role") == "assistant")
             steps = steps[turn] if turn < len(steps) else None
         return NO_SCRIPT if steps is None else _script(steps)
-    except (TypeError, ValueError, KeyError, AttributeError, msgspec.DecodeError) as error:
+    except (TypeError, ValueError, KeyError, AttributeError, RecursionError, msgspec.DecodeError) as error:
         raise Refusal(400, f"metadata.script is not a script: {error}") from None
 
 

@@ -9,7 +9,7 @@ from tests.subjects.embedded import EmbeddedEngine
 from tests.subjects.sglang import Servers
 
 from warmroute_backend.engine.hicache import DIRECTORY_VARIABLE
-from warmroute_backend.sglang import Server
+from warmroute_backend.sglang import Server, StartError
 
 
 @pytest.fixture(scope="session", params=["embedded", "sglang"])
@@ -44,7 +44,10 @@ def sglang(folder: Path) -> Lab:
     flags = (*FLAGS, "--kv-events-config", events, "--max-total-tokens", str(DEVICE_TOKENS))
 
     def start() -> str:
-        server.restart(*flags)
-        return server.url
+        try:
+            return server.restart(*flags).url
+        except StartError:
+            server.kill()
+            raise
 
     return Lab("sglang", start, server.kill)

@@ -8,6 +8,7 @@ from tests.contract.cache.lab import (
     ADMIN,
     BUFFER_STEPS,
     CLEARED,
+    HOST_RATIO,
     PAGE,
     Lab,
     fresh_prompt,
@@ -176,6 +177,21 @@ def test_an_eviction_is_told_before_what_took_the_room(lab: Lab, heard: KvSubscr
     assert not [
         event for event in events(messages) if event["type"] == "BlockRemoved" and event["medium"] == "CPU_PINNED"
     ], "the copies on the host stay"
+
+
+def test_an_eviction_from_the_host_is_told_apart(lab: Lab, heard: KvSubscriber) -> None:
+    prompt = fresh_prompt(4 * PAGE)
+    hashes = page_hashes(prompt)
+    lab.generate(prompt, 2)
+    heard.until(on_host(hashes))
+    gone: set[int] = set()
+    for _ in range(2 * HOST_RATIO):  # each time a whole device of new pages
+        lab.fill_device()
+        lab.generate(fresh_prompt(PAGE), 2)
+        while not set(hashes) <= gone and (message := heard.next(1.0)) is not None:
+            removed = [event for event in message.events if event["type"] == "BlockRemoved"]
+            gone |= {page for event in removed if event["medium"] == "CPU_PINNED" for page in event["block_hashes"]}
+    assert set(hashes) <= gone
 
 
 def test_pages_that_come_back_from_the_host_are_stored_again(lab: Lab, heard: KvSubscriber) -> None:

@@ -3,6 +3,7 @@
 import socket
 from typing import Any
 
+import httpx
 import pytest
 
 USER = {"role": "user", "content": "hi"}
@@ -83,6 +84,40 @@ def test_native_generate_has_an_error_shape_of_its_own(engine: Any) -> None:
     response = engine.client.post("/generate", json={"text": "hi", "sampling_params": {"max_new_tokens": -1}})
     assert response.status_code == 400
     assert set(response.json()["error"]) == {"message"}
+
+
+@pytest.mark.parametrize("script", [[{"output_tokens": 1e15}], {"output_tokens": 10**12, "text": "short"}])
+def test_a_script_cannot_ask_for_more_than_the_request_may_have(engine: Any, script: Any) -> None:
+    body = {"messages": [USER], "max_tokens": 9, "metadata": {"script": script}}
+    answer = engine.client.post("/v1/chat/completions", json=body).json()
+    assert answer["usage"]["completion_tokens"] <= 9
+
+
+def test_a_script_that_is_too_deep(engine: Any) -> None:
+    assert "not a script" in refused(engine, {"messages": [USER], "metadata": {"script": "[" * 100_000}})
+
+
+@pytest.mark.parametrize("more", [{"n": 128}, {"logprobs": True, "top_logprobs": 128}], ids=str)
+def test_answers_that_are_forced_to_be_long_have_a_limit_in_all(engine: Any, more: dict[str, Any]) -> None:
+    assert "tokens in all" in refused(engine, {"messages": [USER], "ignore_eos": True, **more})
+
+
+def test_head_is_answered_without_a_body(engine: Any) -> None:
+    """Else what follows on the connection would be taken for the body."""
+    for _ in range(2):
+        response = engine.client.head("/v1/chat/completions")
+        assert (response.status_code, response.content) == (405, b"")
+        assert engine.client.get("/ready").status_code == 200
+
+
+def test_numbers_of_any_length_in_bootstrap_paths(start_engine: Any) -> None:
+    engine = start_engine("--role", "prefill")
+    long = "9" * 5000
+    with httpx.Client(base_url=f"http://127.0.0.1:{engine.bootstrap_port}", timeout=10) as client:
+        assert client.post(f"/room/{long}", json={"rid": "r", "prompt_tokens": 1}).status_code == 404
+        ranks = dict.fromkeys(("prefill_cp_rank", "target_tp_rank", "target_pp_rank"), "0")
+        assert client.get("/route", params={"prefill_dp_rank": long, **ranks}).status_code == 400
+        assert client.get("/health").text == "OK"
 
 
 def test_unknown_paths_and_methods(engine: Any) -> None:

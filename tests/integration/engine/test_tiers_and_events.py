@@ -55,6 +55,22 @@ def test_eagle_has_pages_of_pairs(start_engine: Callable[..., Any]) -> None:
     assert event["block_size"] == PAGE
 
 
+def test_an_engine_goes_on_without_a_storage_directory_that_is_lost(
+    start_engine: Callable[..., Any], tmp_path: Path
+) -> None:
+    """As when a disk is full or a mount is gone."""
+    folder = tmp_path / "storage"
+    engine = start_engine(*HICACHE, "--hicache-storage-backend-extra-config", extra_config(folder), "--speed", "100")
+    generate(engine, "kept " * 100)
+    folder.rename(tmp_path / "gone")
+    folder.touch()
+    for turn in range(2):
+        assert generate(engine, "lost " * 400)["cached_tokens"] == (0, 448)[turn], "the device caches as ever"
+    assert engine.client.post("/hicache/storage-backend/clear").status_code == 200
+    assert generate(engine, "found " * 400)["prompt_tokens"] == 600
+    assert engine.stop().count("cannot be used") == 1
+
+
 def test_storage_is_shared_by_engines_of_one_directory(start_engine: Callable[..., Any], tmp_path: Path) -> None:
     flags = (*HICACHE, "--hicache-storage-backend-extra-config", extra_config(tmp_path), "--speed", "100")
     text = "shared by two " * 100

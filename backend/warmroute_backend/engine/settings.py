@@ -1,0 +1,42 @@
+"""What an engine is started with."""
+
+from dataclasses import dataclass, field
+
+from warmroute_backend.engine.hicache import HiCache
+from warmroute_backend.engine.kv_publisher import KvEventsConfig
+from warmroute_backend.engine.work import Costs, Role
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """`kv_tokens` is per data-parallel rank."""
+
+    role: Role = "aggregated"
+    engine_id: str = "engine"
+    models: tuple[str, ...] = ("model",)
+    page_size: int = 64
+    kv_tokens: int = 600_000
+    context_length: int = 200_000
+    dp_size: int = 1
+    speed: float = 1.0
+    seed: int = 1
+    max_running: int = 256
+    max_queued: int = 4096
+    bootstrap_timeout_s: float = 30.0
+    header_overrides: bool = False
+    api_key: str | None = None
+    admin_api_key: str | None = None
+    kv_events: KvEventsConfig | None = None
+    hicache: HiCache | None = None
+    speculative_algorithm: str | None = None
+    costs: Costs = field(default_factory=Costs)
+
+    @property
+    def bigram(self) -> bool:
+        """Whether pages are of pairs of tokens: with drafts of the EAGLE family."""
+        return self.speculative_algorithm is not None
+
+    @property
+    def max_input_tokens(self) -> int:
+        """The longest prompt that can be served at all."""
+        return min(self.context_length, self.kv_tokens) - 1
