@@ -7,12 +7,14 @@ import argparse
 import gc
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
+from threading import Thread
 from typing import NamedTuple
 
 from warmroute_proxy.replay.loaders import load
@@ -177,13 +179,13 @@ def _played(source: Source, runs: Sequence[Run]) -> list[Result]:
 def _swept(source: Source, runs: Sequence[Run]) -> list[Result]:
     """All runs on all cores."""
     from concurrent.futures import ProcessPoolExecutor, as_completed
-    from multiprocessing import get_context
+    from multiprocessing import active_children, get_context
 
     source.trace()  # what is wrong with it is said here, and once
     results: dict[int, Result] = {}
     processes = min(os.cpu_count() or 1, len(runs))
     with (
-        ProcessPoolExecutor(processes, get_context("spawn")) as pool,
+        ProcessPoolExecutor(processes, get_context("spawn"), _end_with_parent) as pool,
         _bar(f"{len(runs)} runs on {processes} cores", len(runs)) as told,
     ):
         futures = {pool.submit(_one, source, each): at for at, each in enumerate(runs)}
@@ -192,9 +194,25 @@ def _swept(source: Source, runs: Sequence[Run]) -> list[Result]:
                 results[futures[future]] = future.result()
                 told(len(results), len(runs))
         except BaseException:
-            pool.shutdown(cancel_futures=True)
+            for process in active_children():
+                process.terminate()  # a run takes minutes, and nobody waits for it any more
             raise
     return [results[at] for at in range(len(runs))]
+
+
+def _end_with_parent() -> None:
+    """In a process of a sweep: leave Ctrl-C to the parent, and end when it ends, however that happens."""
+    from multiprocessing import parent_process
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = parent_process()
+
+    def watch() -> None:
+        if parent is not None:
+            parent.join()
+            os._exit(1)
+
+    Thread(target=watch, daemon=True).start()
 
 
 @contextmanager

@@ -16,8 +16,9 @@ Limits: `MAX_ENTRIES` each, the least recently served goes first; `MAX_FORKS` la
 
 from bisect import bisect_left
 from collections import OrderedDict
-from dataclasses import dataclass
 from typing import Final, TypeVar
+
+import msgspec
 
 from warmroute_proxy.core.fingerprint import Chain
 
@@ -27,8 +28,7 @@ MAX_FORKS: Final = 4
 _T = TypeVar("_T")
 
 
-@dataclass(frozen=True, slots=True)
-class Last:
+class Last(msgspec.Struct, frozen=True, gc=False):
     """A last settled turn of a lineage. `None` counts were never reported; `tip` is the chain's last hash."""
 
     workers: tuple[str, ...]
@@ -53,11 +53,16 @@ class Affinity:
 
     def last(self, lineage: int, chain: Chain, turn: int) -> Last | None:
         """The turn that this prompt continues; for one under way that continues none, the newest of its lineage."""
-        lasts = self._lasts_by_lineage.get(lineage, ())
-        continued = [last for last in lasts if _continues(chain, last)]
-        if continued:
-            return max(continued, key=lambda last: last.prompt_bytes)
-        return lasts[0] if lasts and turn > 1 else None
+        lasts = self._lasts_by_lineage.get(lineage)
+        if lasts is None:
+            return None
+        longest = None
+        for last in lasts:
+            if (longest is None or last.prompt_bytes > longest.prompt_bytes) and _continues(chain, last):
+                longest = last
+        if longest is not None:
+            return longest
+        return lasts[0] if turn > 1 else None
 
     def last_of_thread(self, thread: int) -> Last | None:
         """The last settled turn of a lineage, whatever its system prompt was."""
@@ -89,8 +94,9 @@ class Affinity:
 
 def _continues(chain: Chain, last: Last) -> bool:
     """Whether a prompt begins with all of a turn's prompt: the turn's end is a cut of the chain, with the same hash."""
-    at = bisect_left(chain.ends, last.prompt_bytes)
-    return at < len(chain.ends) and chain.ends[at] == last.prompt_bytes and chain.hashes[at] == last.tip
+    ends = chain.ends
+    at = bisect_left(ends, last.prompt_bytes)
+    return at < len(ends) and ends[at] == last.prompt_bytes and chain.hashes[at] == last.tip
 
 
 def _put(entries: OrderedDict[int, _T], key: int, value: _T, max_entries: int) -> None:

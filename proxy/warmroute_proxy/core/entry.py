@@ -13,7 +13,6 @@ the open record; the open record is what is left of a request whose proxy died.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 import msgspec
@@ -26,14 +25,14 @@ State = Literal["open", "dispatched", "settled", "interrupted"]
 Outcome = Literal["completed", "client_left", "refused", "engine_error", "interrupted"]
 
 SETTLE_OUTCOMES: Final = ("completed", "client_left", "refused", "engine_error")
+_encode: Final = msgspec.json.Encoder().encode
 
 
 class TransitionError(RuntimeError):
     """A transition that the state of an entry does not allow: a fault of the proxy, never of a client."""
 
 
-@dataclass(frozen=True, slots=True)
-class Attempt:
+class Attempt(msgspec.Struct, frozen=True, gc=False):
     """One dispatch to one engine, or one pair of engines, under one rid."""
 
     rid: str
@@ -41,8 +40,59 @@ class Attempt:
     predicted_cached: int
 
 
-@dataclass(slots=True)
-class Entry:
+_NO_ATTEMPT: Final = Attempt("", (), 0)
+
+
+class OpenRecord(msgspec.Struct, tag_field="k", tag="open", gc=False):
+    """The journal record of an entry under way, attempts so far included; a later one replaces an earlier one."""
+
+    id: str
+    tenant: str
+    session: str | None
+    lineage: str
+    turn: int
+    region: str
+    model: str
+    route: str
+    stream: int
+    opened_at: float
+    forwarded_from: str | None
+    rates: Rates
+    attempts: list[Attempt]
+
+
+class SettleRecord(msgspec.Struct, tag_field="k", tag="settle", gc=False):
+    """The journal record of an ended entry: the columns of its row, in their order."""
+
+    id: str
+    tenant: str
+    session: str | None
+    lineage: str
+    turn: int
+    region: str
+    model: str
+    route: str
+    stream: int
+    state: str
+    outcome: str
+    status: int
+    rids: msgspec.Raw
+    workers: msgspec.Raw
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    usage: msgspec.Raw
+    list_nanousd: int
+    price_nanousd: int
+    opened_at: float
+    settled_at: float
+    proxy_ms: float | None
+    ttft_ms: float | None
+    forwarded_from: str | None
+    predicted_cached: int
+
+
+class Entry(msgspec.Struct, gc=False):
     """One logical request from its dispatch to its row. Times are unix seconds, given by the caller."""
 
     id: str
@@ -57,18 +107,21 @@ class Entry:
     rates: Rates
     opened_at_s: float
     forwarded_from: str | None = None
-    state: State = field(default="open", init=False)
-    attempts: list[Attempt] = field(default_factory=list, init=False)
-    outcome: Outcome | None = field(default=None, init=False)
-    usage: Usage = field(default=NOTHING, init=False)
-    list_nanousd: int = field(default=0, init=False)
-    price_nanousd: int = field(default=0, init=False)
-    _ended: dict[str, Any] = field(default_factory=dict, init=False)
+    state: State = "open"
+    attempts: list[Attempt] = []
+    outcome: Outcome | None = None
+    usage: Usage = NOTHING
+    list_nanousd: int = 0
+    price_nanousd: int = 0
+    status: int = 0
+    settled_at_s: float = 0.0
+    proxy_ms: float | None = None
+    ttft_ms: float | None = None
 
     def dispatch(self, rid: str, workers: Sequence[ServedBy], predicted_cached: int) -> None:
         """A first attempt or a retry: open | dispatched -> dispatched."""
         self._require("dispatch", "open", "dispatched")
-        if any(attempt.rid == rid for attempt in self.attempts):
+        if self.attempts and any(attempt.rid == rid for attempt in self.attempts):
             raise TransitionError(f"entry {self.id}: a retry needs a new rid, {rid} was used")
         self.attempts.append(Attempt(rid, tuple(workers), predicted_cached))
         self.state = "dispatched"
@@ -94,46 +147,69 @@ class Entry:
         if outcome not in SETTLE_OUTCOMES:
             raise TransitionError(f"entry {self.id}: {outcome} is no outcome of a settled entry")
         text = self._close("settled", outcome, usage, loss, reported)
-        self._ended = {"status": status, "settled_at": settled_at_s, "proxy_ms": proxy_ms, "ttft_ms": ttft_ms}
+        self.status, self.settled_at_s, self.proxy_ms, self.ttft_ms = status, settled_at_s, proxy_ms, ttft_ms
         return text
 
     def interrupt(self, now_s: float) -> bytes:
         """open | dispatched -> interrupted, charged 0; returns the usage object, every number of it estimated."""
         self._require("interrupt", "open", "dispatched")
         text = self._close("interrupted", "interrupted", NOTHING, {}, None)
-        self._ended = {"status": 0, "settled_at": now_s, "proxy_ms": None, "ttft_ms": None}
+        self.settled_at_s = now_s
         return text
 
-    def open_record(self) -> dict[str, Any]:
-        """The journal record of an entry under way, attempts so far included; a later one replaces an earlier one."""
+    def open_record(self) -> OpenRecord:
+        """What is left of a request whose proxy dies now."""
         self._require("open_record", "open", "dispatched")
-        return {
-            "k": "open",
-            **self._facts(),
-            "rates": self.rates,
-            "attempts": [self._attempt(attempt) for attempt in self.attempts],
-        }
+        return OpenRecord(
+            self.id,
+            self.tenant,
+            self.session,
+            self.lineage,
+            self.turn,
+            self.region,
+            self.model,
+            self.route,
+            int(self.stream),
+            self.opened_at_s,
+            self.forwarded_from,
+            self.rates,
+            self.attempts,
+        )
 
-    def settle_record(self, usage_json: bytes) -> dict[str, Any]:
-        """The journal record of an ended entry: the columns of its row."""
+    def settle_record(self, usage_json: bytes) -> SettleRecord:
+        """The row of an ended entry."""
         self._require("settle_record", "settled", "interrupted")
-        billed = self.attempts[-1] if self.attempts else Attempt("", (), 0)
-        return {
-            "k": "settle",
-            **self._facts(),
-            "state": self.state,
-            "outcome": self.outcome,
-            "rids": [attempt.rid for attempt in self.attempts],
-            "workers": [worker.as_json() for worker in billed.workers],
-            "prompt_tokens": self.usage.prompt_tokens,
-            "cached_tokens": self.usage.cached_tokens,
-            "completion_tokens": self.usage.completion_tokens,
-            "usage": msgspec.Raw(usage_json),
-            "list_nanousd": self.list_nanousd,
-            "price_nanousd": self.price_nanousd,
-            "predicted_cached": billed.predicted_cached,
-            **self._ended,
-        }
+        assert self.outcome is not None
+        attempts, usage = self.attempts, self.usage
+        billed = attempts[-1] if attempts else _NO_ATTEMPT
+        return SettleRecord(
+            self.id,
+            self.tenant,
+            self.session,
+            self.lineage,
+            self.turn,
+            self.region,
+            self.model,
+            self.route,
+            int(self.stream),
+            self.state,
+            self.outcome,
+            self.status,
+            msgspec.Raw(_encode([attempt.rid for attempt in attempts])),
+            msgspec.Raw(_encode(billed.workers)),
+            usage.prompt_tokens,
+            usage.cached_tokens,
+            usage.completion_tokens,
+            msgspec.Raw(usage_json),
+            self.list_nanousd,
+            self.price_nanousd,
+            self.opened_at_s,
+            self.settled_at_s,
+            self.proxy_ms,
+            self.ttft_ms,
+            self.forwarded_from,
+            billed.predicted_cached,
+        )
 
     @classmethod
     def from_open_record(cls, record: Mapping[str, Any]) -> "Entry":
@@ -160,7 +236,7 @@ class Entry:
     def _close(
         self, state: State, outcome: Outcome, usage: Usage, loss: Mapping[str, int], reported: Mapping[str, Any] | None
     ) -> bytes:
-        billed = self.attempts[-1] if self.attempts else Attempt("", (), 0)
+        billed = self.attempts[-1] if self.attempts else _NO_ATTEMPT
         receipt = build_receipt(
             receipt_id=self.id,
             session=self.session,
@@ -174,31 +250,8 @@ class Entry:
         )
         text = usage_object(usage, receipt, reported)
         self.state, self.outcome, self.usage = state, outcome, usage
-        self.list_nanousd, self.price_nanousd = receipt["list_nanousd"], receipt["price_nanousd"]
+        self.list_nanousd, self.price_nanousd = receipt.list_nanousd, receipt.price_nanousd
         return text
-
-    def _facts(self) -> dict[str, Any]:
-        return {
-            "id": self.id,
-            "tenant": self.tenant,
-            "session": self.session,
-            "lineage": self.lineage,
-            "turn": self.turn,
-            "region": self.region,
-            "model": self.model,
-            "route": self.route,
-            "stream": int(self.stream),
-            "opened_at": self.opened_at_s,
-            "forwarded_from": self.forwarded_from,
-        }
-
-    @staticmethod
-    def _attempt(attempt: Attempt) -> dict[str, Any]:
-        return {
-            "rid": attempt.rid,
-            "workers": [worker.as_json() for worker in attempt.workers],
-            "predicted_cached": attempt.predicted_cached,
-        }
 
     def _require(self, transition: str, *states: State) -> None:
         if self.state not in states:

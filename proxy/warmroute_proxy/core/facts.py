@@ -1,12 +1,11 @@
 """What placement knows of a request: numbers and names, never its text."""
 
-from dataclasses import dataclass
+import msgspec
 
 from warmroute_proxy.core.fingerprint import Chain
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
+class Facts(msgspec.Struct, frozen=True, gc=False):
     """One request, as the server has read it.
 
     `lineage` and `session` are 64-bit keys made under the tenant's key: equal keys of two tenants differ.

@@ -24,7 +24,6 @@ lists are kept (by digest; hashes only, all dropped when full), because reading 
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
@@ -41,6 +40,7 @@ _ABSENT: Final = Raw(b"")
 _NULL: Final = Raw(b"null")
 _EMPTY: Final = Raw(b'""')
 _NO_PARTS: Final = (b"", b'""')
+_LEADING: Final = frozenset({"system", "developer"})
 _QUOTE, _BRACKET, _BRACE = b'"[{'
 
 # Control characters cannot stand unescaped in JSON, so no raw value can imitate one of these.
@@ -65,8 +65,7 @@ class MalformedPrompt(ValueError):
         self.problem = problem
 
 
-@dataclass(frozen=True, slots=True)
-class Chain:
+class Chain(msgspec.Struct, frozen=True, gc=False):
     """A hash for each cut, and where each cut ends, in canonical bytes."""
 
     hashes: list[int]
@@ -78,13 +77,13 @@ class Chain:
         return self.ends[-1] if self.ends else 0
 
 
-@dataclass(frozen=True, slots=True)
-class Fingerprint:
+class Fingerprint(msgspec.Struct, frozen=True, gc=False):
     """What the proxy keeps of a prompt.
 
     `structural_bytes` are those before the last assistant message, which an append-only conversation has already sent;
-    `tools_digest` and `tools_system_digest` do not depend on the seed; `first_user_text` is what a derived key is made
-    from.
+    `tools_digest` and `tools_system_digest` do not depend on the seed; `user_contents` are the raw contents of the user
+    messages in front of the first assistant message. `prompts` is above 1 for a list of texts or of lists of ids: each
+    is a prompt of its own to the engine.
     """
 
     chain: Chain
@@ -92,7 +91,13 @@ class Fingerprint:
     turn: int
     tools_digest: int
     tools_system_digest: int
-    first_user_text: str | None
+    user_contents: list[Raw]
+    prompts: int = 1
+
+    @property
+    def first_user_text(self) -> str | None:
+        """What a derived key is made from. Read only when asked for: most clients name their sessions."""
+        return _last_user_text(self.user_contents)
 
 
 class _Function(msgspec.Struct, gc=False):
@@ -127,6 +132,7 @@ _ONE_MESSAGE: Final = msgspec.json.Decoder(_Message)
 _KEPT_TOOLS: Final[dict[tuple[int, bytes], _ToolsPrefix]] = {}
 _OBJECT: Final = msgspec.json.Decoder(dict[str, Raw])
 _OBJECTS: Final = msgspec.json.Decoder(list[dict[str, Raw]])
+_VALUE: Final = msgspec.json.Decoder()
 _VALUES: Final = msgspec.json.Decoder(list[Raw])
 
 
@@ -142,17 +148,19 @@ class _Chainer:
         self.total = self.ends[-1] if self.ends else 0
 
     def add(self, part: bytes) -> None:
-        size, last, total = len(part), self.last, self.total
+        size = len(part)
         if size <= STRIDE_BYTES:
-            last = xxh3_64_intdigest(part, last)
+            self.last = last = xxh3_64_intdigest(part, self.last)
+            self.total = total = self.total + size
             self.hashes.append(last)
-            self.ends.append(total + size)
-        else:
-            view = memoryview(part)
-            for start in range(0, size, STRIDE_BYTES):
-                last = xxh3_64_intdigest(view[start : start + STRIDE_BYTES], last)
-                self.hashes.append(last)
-                self.ends.append(total + min(start + STRIDE_BYTES, size))
+            self.ends.append(total)
+            return
+        last, total = self.last, self.total
+        view = memoryview(part)
+        for start in range(0, size, STRIDE_BYTES):
+            last = xxh3_64_intdigest(view[start : start + STRIDE_BYTES], last)
+            self.hashes.append(last)
+            self.ends.append(total + min(start + STRIDE_BYTES, size))
         self.last = last
         self.total = total + size
 
@@ -167,42 +175,60 @@ def fingerprint_chat(tools: Raw | None, messages: Raw | Sequence[Raw], seed: int
     """
     prefix = _tools_prefix(tools, seed)
     chainer = _Chainer(seed, prefix)
-    digest = prefix.digest
+    add, digest = chainer.add, prefix.digest
     structural_bytes, turn, leading = 0, 1, True
     user_contents: list[Raw] = []
     for index, message in enumerate(_decode_messages(messages)):
         role = message.role
-        part = _message_part(message, index)
+        if _is_plain(message):
+            part = b"\x02%b\x03%b" % (role.encode(), message.content)  # what `_message_part` gives
+        else:
+            part = _message_part(message, index)
         if role == "assistant":
             structural_bytes = chainer.total
             turn += 1
         elif role == "user" and turn == 1:
             user_contents.append(message.content)
-        leading = leading and role in {"system", "developer"}
+        leading = leading and role in _LEADING
         if leading:
             digest = xxh3_64_intdigest(part, digest)
-        chainer.add(part)
-    user_text = _last_user_text(user_contents)
-    return Fingerprint(chainer.chain(), structural_bytes, turn, prefix.digest, digest, user_text)
+        add(part)
+    _check_unicode(user_contents)
+    return Fingerprint(chainer.chain(), structural_bytes, turn, prefix.digest, digest, user_contents)
 
 
 def fingerprint_text(prompt: Raw, seed: int) -> Fingerprint:
-    """The fingerprint of a `/v1/completions` prompt: the raw JSON of a string, a list of strings, or token ids."""
+    """The fingerprint of a `/v1/completions` prompt: the raw JSON of a string, a list of strings, or token ids.
+
+    A prompt without a token ends the scheduler of SGLang 0.5.23, also as one of several, so none passes here.
+    """
     raw = bytes(prompt)
+    if raw == b'""':
+        raise MalformedPrompt("prompt", "is empty")
     if raw[:1] == b'"':
         parts: Iterable[bytes] = (raw,)
+        prompts = 1
     else:
         values = _decode(_VALUES, prompt, "prompt")
         if not values:
             raise MalformedPrompt("prompt", "is empty")
-        is_texts = memoryview(values[0])[0] == _QUOTE
-        if is_texts and len(values) > MAX_PARTS:
-            raise MalformedPrompt("prompt", f"holds more than {MAX_PARTS} texts")
-        parts = map(bytes, values) if is_texts else (raw,)
+        kind = memoryview(values[0])[0]
+        prompts = len(values) if kind in {_QUOTE, _BRACKET} else 1
+        if prompts > MAX_PARTS:
+            raise MalformedPrompt("prompt", f"holds more than {MAX_PARTS} prompts")
+        if kind in {_QUOTE, _BRACKET}:
+            _check_none_empty(values)
+        parts = map(bytes, values) if kind == _QUOTE else (raw,)
     chainer = _Chainer(seed)
     for part in parts:
         chainer.add(part)
-    return Fingerprint(chainer.chain(), 0, 1, 0, 0, None)
+    return Fingerprint(chainer.chain(), 0, 1, 0, 0, [], prompts)
+
+
+def _check_none_empty(prompts: Sequence[Raw]) -> None:
+    for index, prompt in enumerate(prompts):
+        if bytes(prompt).strip(b"[] \t\r\n") in _NO_PARTS:
+            raise MalformedPrompt(f"prompt[{index}]", "is empty")
 
 
 def _decode_messages(messages: Raw | Sequence[Raw]) -> list[_Message]:
@@ -244,6 +270,20 @@ def _message_part(message: _Message, index: int) -> bytes:
     if message.name is not _ABSENT and _is_present(message.name):
         pieces += (_NAME, message.name)
     return b"".join(pieces)
+
+
+def _is_plain(message: _Message) -> bool:
+    """Whether a message is a role and a text and nothing else, as most are."""
+    content = message.content
+    return (
+        message.tool_calls is None
+        and message.tool_call_id is _ABSENT
+        and message.reasoning_content is _ABSENT
+        and message.name is _ABSENT
+        and content is not _ABSENT
+        and memoryview(content)[0] == _QUOTE
+        and content != _EMPTY
+    )
 
 
 def _content_parts(content: Raw, path: str) -> bytes:
@@ -317,16 +357,28 @@ def _is_present(value: Raw) -> bool:
     return value not in (_ABSENT, _NULL, _EMPTY)
 
 
+def _check_unicode(contents: list[Raw]) -> None:
+    """Refuse what `_last_user_text` could not read: raw slices are checked for JSON's syntax, not for UTF-8."""
+    for content in reversed(contents):
+        if _is_present(content):
+            try:
+                str(content, "utf-8")
+            except UnicodeDecodeError:
+                raise MalformedPrompt("messages", "holds a text that is not valid JSON") from None
+            if memoryview(content)[0] == _QUOTE:
+                return
+
+
 def _last_user_text(contents: list[Raw]) -> str | None:
     """What `contract.identity.derived_key` finds in these contents of user messages; the last one counts."""
     for content in reversed(contents):
         if not _is_present(content):
             continue
         try:
-            value = msgspec.json.decode(content)
-        except (ValueError, RecursionError):  # raw slices are not checked for UTF-8
+            value = _VALUE.decode(content)
+        except (ValueError, RecursionError):
             raise MalformedPrompt("messages", "holds a text that is not valid JSON") from None
-        text = _last_text(value)
+        text = value if type(value) is str else _last_text(value)
         if text:
             return text
     return None

@@ -14,13 +14,19 @@ ANY_MODEL: Final = frozenset({"*"})
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """One rank of one engine of this region."""
+    """One rank of one engine of this region.
+
+    `host_cache`: it keeps in host memory what it drops from the device. `store`: the name of the store that it writes
+    through to and reads from, if any; workers with the same name share it.
+    """
 
     id: str
     engine: str
     dp_rank: int
     role: Role
     models: frozenset[str] = ANY_MODEL
+    host_cache: bool = False
+    store: str | None = None
 
     def serves(self, model: str) -> bool:
         """Whether requests for `model` may come here."""

@@ -1,9 +1,15 @@
-"""Which worker has computed which prefix: a bounded prediction.
+"""Which cache holds which prefix: a bounded prediction.
 
-An entry is one cut of a chain: hash -> bitmask of slots, a plain int. A slot is one life of one worker: when an engine
-restarts with an empty cache, its worker gets a fresh slot and the bits of the old one mean nothing any more. Because
-hashes are chained, a prompt is looked up from its start: the set of workers that still match is the AND of the masks
-so far, and a worker's matched prefix ends at the cut where it drops out. Workers that never matched cost nothing.
+An entry is one cut of a chain: hash -> bitmask of slots, a plain int. A slot is one life of one cache: of a worker's
+device or host memory, or of a store that workers share. When an engine restarts with an empty cache, that cache gets a
+fresh slot and the bits of the old one mean nothing any more. Because
+hashes are chained, a prompt is looked up from its start: the set of slots that still match is the AND of the masks
+so far, and a slot's matched prefix ends at the cut where it drops out. Slots that never matched cost nothing.
+
+The lowest bits of an entry are no slots: they count the conversations that began with this cut when it was known
+already, up to `MAX_SHARERS`. So a prefix that many share is told from the history of one conversation.
+
+An entry without any slot is text that was computed once and is gone everywhere: it tells an eviction from new text.
 
 Eviction without per-entry bookkeeping: entries live in generations, plain dicts, newest first. New entries go to the
 newest; inserting a chain again moves its entries there too (without the bits of dead slots). When the newest is full,
@@ -11,49 +17,59 @@ an empty one is put in front and the oldest is dropped whole, which takes 0.5 ms
 `(generations - 1) * entries_per_generation` insertions after its last use, as LRU in coarse steps. A newer copy of an
 entry shadows older ones and outlives them.
 
-Limits: `generations * entries_per_generation` entries (8 x 65,536 by default, 97 bytes each, 50 MB full); the first
-`MAX_CUTS` cuts of a chain, the rest of such a prompt is not predicted; `MAX_SLOTS` slots. A retired slot is free again
-once the generation that was newest at its retirement is gone; if none is free before that, the index restarts empty.
+Limits: `generations * entries_per_generation` entries (8 x 65,536 by default, about 100 bytes each, 50 MB full; masks
+of more than 30 slots add 4 bytes for each 30 more); the first `MAX_CUTS` cuts of a chain, the rest of such a prompt is
+not predicted; `MAX_SLOTS` slots. A retired slot is free again once the generation that was newest at its retirement is
+gone; if none is free before that, the index restarts empty.
 """
 
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from warmroute_proxy.core.fingerprint import Chain
 
 MAX_CUTS: Final = 8192
 MAX_SLOTS: Final = 1024
+SHARER_BITS: Final = 6
+MAX_SHARERS: Final = (1 << SHARER_BITS) - 1
 
 
 class Match(NamedTuple):
-    """How much of a chain is known: bytes per slot (slots with none are left out), and by any slot, dead or alive."""
+    """How much of a chain is known: bytes per slot (slots with none are left out), and by any slot, dead or alive.
+
+    `shared` says of the prefix that several conversations have begun with how many they were: (end in bytes, sharers)
+    of each stretch with equal numbers, from the start.
+    """
 
     bytes_by_slot: dict[int, int]
     known_bytes: int
+    shared: tuple[tuple[int, int], ...] = ()
 
 
 class PrefixIndex:
-    """Bounded map from prefixes to the workers that have computed them."""
+    """Bounded map from prefixes to the caches that hold them."""
 
     def __init__(self, generations: int = 8, entries_per_generation: int = 65_536) -> None:
         self._generations: list[dict[int, int]] = [{} for _ in range(generations)]
         self._entries_per_generation = entries_per_generation
         self._rotations = 0
-        self._slots: dict[str, int] = {}
+        self._slots: dict[str, int] = {}  # by the name of the cache
         self._live_mask = 0
-        self._unused: list[int] = list(range(MAX_SLOTS - 1, -1, -1))
+        self._unused: list[int] = list(range(MAX_SLOTS + SHARER_BITS - 1, SHARER_BITS - 1, -1))
         self._retired: list[tuple[int, int]] = []  # (slot, rotations at its retirement), oldest first
 
-    def slot_for(self, worker_id: str) -> int:
-        """The worker's slot, made when it is first asked for."""
-        slot = self._slots.get(worker_id)
+    def slot_for(self, cache: str) -> int:
+        """The slot of a cache, made when it is first asked for. The name is the caller's choice."""
+        slot = self._slots.get(cache)
         if slot is None:
-            slot = self._slots[worker_id] = self._free_slot()
+            slot = self._slots[cache] = self._free_slot()
             self._live_mask |= 1 << slot
         return slot
 
-    def retire(self, worker_id: str) -> None:
-        """The worker's cache is gone (restart, removal); it gets a fresh slot when it is next asked for."""
-        slot = self._slots.pop(worker_id, None)
+    def retire(self, cache: str) -> None:
+        """The cache is gone or empty (restart, removal); it gets a fresh slot when it is next asked for."""
+        slot = self._slots.pop(cache, None)
         if slot is not None:
             self._live_mask &= ~(1 << slot)
             self._retired.append((slot, self._rotations))
@@ -64,6 +80,8 @@ class PrefixIndex:
         newest = generations[0]
         bytes_by_slot: dict[int, int] = {}
         alive, end = mask, 0
+        shared: list[tuple[int, int]] = []
+        sharers = -1
         for index, key in enumerate(chain.hashes):
             slots = newest.get(key)
             if slots is None:
@@ -74,43 +92,72 @@ class PrefixIndex:
                 if end:
                     _record(bytes_by_slot, alive & ~slots, end)
                 alive &= slots
+            if sharers:
+                count = slots & MAX_SHARERS
+                if count != sharers:
+                    if sharers > 0:
+                        shared.append((end, sharers))
+                    sharers = count
             end = ends[index]
         if alive and end:
             _record(bytes_by_slot, alive, end)
-        return Match(bytes_by_slot, end)
+        if sharers > 0:
+            shared.append((end, sharers))
+        return Match(bytes_by_slot, end, tuple(shared))
 
     def known_bytes(self, chain: Chain) -> int:
         """The longest prefix known anywhere, also on workers that have restarted since."""
         return self.walk(chain, 0).known_bytes
 
-    def insert(self, chain: Chain, slot: int, from_cut: int = 0) -> None:
-        """The slot's worker has computed the chain, or is about to. Entries before `from_cut` are left as they are."""
-        bit = 1 << slot
+    def insert(self, keys: Sequence[int], slots: int, *, begins: bool = False) -> None:
+        """The cuts are (or are about to be) in all caches of a mask of slots. Keys beyond `MAX_CUTS` are left out.
+
+        `begins`: a new conversation begins with them; where they are known already it is one more sharer.
+        """
         room = self._entries_per_generation
         newest = self._generations[0]
-        for key in chain.hashes[from_cut:MAX_CUTS]:
-            slots = newest.get(key)
-            if slots is None:
+        kept = self._live_mask | MAX_SHARERS
+        unknown = False  # once a cut of a chain is unknown, so are all behind it
+        for key in keys if len(keys) <= MAX_CUTS else keys[:MAX_CUTS]:
+            known = newest.get(key)
+            if known is None:
                 if len(newest) >= room:
                     newest = self._rotate()
-                older = _older(self._generations, key)
-                newest[key] = older & self._live_mask | bit if older else bit
-            elif not slots & bit:
-                newest[key] = slots | bit
+                older = None if unknown else _older(self._generations, key)
+                if older is None:
+                    unknown = True
+                    newest[key] = slots
+                    continue
+                known = older & kept
+                newest[key] = known | slots
+            elif known & slots != slots:
+                newest[key] = known | slots
+            if begins and known & MAX_SHARERS != MAX_SHARERS:
+                newest[key] = (known | slots) + 1
 
-    def forget(self, chain: Chain, slot: int, from_cut: int) -> None:
-        """The slot's worker has not computed the chain from `from_cut` on after all.
+    def remove(self, keys: Iterable[int], slots: int) -> None:
+        """The caches of a mask of slots have lost these cuts. Their text is still known."""
+        kept = ~slots
+        for key in keys:
+            for generation in self._generations:  # the newest copy is the one that counts
+                known = generation.get(key)
+                if known is not None:
+                    generation[key] = known & kept
+                    break
+
+    def forget(self, keys: Iterable[int], slots: int) -> None:
+        """The cuts were not computed in these caches after all.
 
         Entries that are left without any slot go, so that a prompt which nobody has computed is not known either.
         """
-        kept = ~(1 << slot)
-        for key in chain.hashes[from_cut:MAX_CUTS]:
+        kept = ~slots
+        for key in keys:
             for generation in self._generations:
-                slots = generation.get(key)
-                if slots is None:
+                known = generation.get(key)
+                if known is None:
                     continue
-                if slots & kept:
-                    generation[key] = slots & kept
+                if known & kept & ~MAX_SHARERS:
+                    generation[key] = known & kept
                 else:
                     del generation[key]
 
@@ -135,7 +182,7 @@ class PrefixIndex:
     def _free_slot(self) -> int:
         if not self._unused:
             if not self._retired:
-                raise OverflowError(f"more than {MAX_SLOTS} workers")
+                raise OverflowError(f"more than {MAX_SLOTS} caches")
             self._generations = [{} for _ in self._generations]
             self._unused = [slot for slot, _ in self._retired]
             self._retired.clear()
@@ -153,7 +200,10 @@ def _older(generations: list[dict[int, int]], key: int) -> int | None:
 
 def _record(bytes_by_slot: dict[int, int], mask: int, end: int) -> None:
     """Note `end` for each slot in `mask`."""
-    while mask:
-        low = mask & -mask
-        bytes_by_slot[low.bit_length() - 1] = end
-        mask ^= low
+    bytes_by_slot.update(dict.fromkeys(_slots_in(mask), end))
+
+
+@lru_cache(MAX_SLOTS)
+def _slots_in(mask: int) -> tuple[int, ...]:
+    """The slots of a mask; kept, since few sets of workers drop out of chains together, again and again."""
+    return tuple([slot for slot in range(mask.bit_length()) if mask >> slot & 1])

@@ -2,6 +2,8 @@
 
 Load is counted in tokens, not in requests: prefill tokens still to compute (raised at dispatch by the predicted
 uncached tokens, lowered at the first token) and tokens resident for decoding (the prompt and what was generated).
+Engines prefill in order of arrival, so the prompt that is at work is the oldest one without a first token; what it
+must have computed since its turn came, at the learned rate, is taken off the queue.
 That is what this proxy has sent. An engine's own `/v1/loads` shows more when other proxies send to it too: what it
 reports beyond our own count at that moment is added, until the report is `LOADS_FRESH_S` old.
 
@@ -15,9 +17,13 @@ failure doubles the wait up to 30 s, a success resets it.
 """
 
 import math
+from collections import OrderedDict
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final, Literal
+
+from warmroute_proxy.core.tiers import MoveRates
+from warmroute_proxy.core.traffic import Inserted
 
 PREFILL_S_PER_TOKEN_PRIOR: Final = 1 / 20_000
 PREFILL_S_PER_TOKEN_MIN: Final = 1e-6
@@ -104,10 +110,14 @@ class WorkerLoad:
         "_others_prefill_tokens",
         "_others_resident_tokens",
         "_others_until_s",
+        "_prefills",
+        "_since_s",
         "_uncached_total",
         "breaker",
         "draining",
+        "inserted",
         "learned_s_per_token",
+        "moves",
         "prefill_s_per_token",
         "prefill_tokens",
         "ready",
@@ -121,6 +131,10 @@ class WorkerLoad:
         self.draining = False
         self.breaker = Breaker()
         self.ready = True  # up, not draining, breaker closed: what almost every look at a worker finds
+        self.moves = MoveRates()
+        self.inserted = Inserted()
+        self._prefills: OrderedDict[object, int] = OrderedDict()  # tokens by what they are for, oldest first
+        self._since_s = 0.0  # when the oldest one's turn came
         self.running = 0
         self.prefill_tokens = 0
         self.resident_tokens = 0
@@ -161,15 +175,36 @@ class WorkerLoad:
         self.breaker.failed(now_s)
         self._refresh()
 
+    def prefill_begins(self, owner: object, tokens: int, now_s: float) -> None:
+        """So many tokens were sent, to be computed and cached."""
+        if not self._prefills:
+            self._since_s = now_s
+        self._prefills[owner] = tokens
+        self.prefill_tokens += tokens
+        self.inserted.add(tokens, now_s)
+
+    def prefill_ended(self, owner: object, now_s: float) -> None:
+        """They have been computed, or never will be."""
+        self.prefill_tokens -= self._prefills.pop(owner)
+        self._since_s = now_s
+
     def queue_s(self, now_s: float) -> float:
         """Seconds of prefill ahead of a new request."""
-        if now_s < self._others_until_s:
-            return (self.prefill_tokens + self._others_prefill_tokens) * self.prefill_s_per_token
-        return self.prefill_tokens * self.prefill_s_per_token
+        if not self._prefills and now_s >= self._others_until_s:
+            return 0.0
+        others = self._others_prefill_tokens if now_s < self._others_until_s else 0
+        if not self._prefills:
+            return others * self.prefill_s_per_token
+        at_work_s = next(iter(self._prefills.values())) * self.prefill_s_per_token
+        done_s = min(max(0.0, now_s - self._since_s), at_work_s)
+        return (self.prefill_tokens + others) * self.prefill_s_per_token - done_s
 
     def decode_slowdown_s(self, now_s: float) -> float:
         """Seconds by which what runs here delays each further output token."""
-        return self.running * DECODE_S_PER_RUNNING + self.decode_tokens(now_s) * DECODE_S_PER_RESIDENT_TOKEN
+        tokens = self.resident_tokens
+        if now_s < self._others_until_s:
+            tokens += self._others_resident_tokens
+        return self.running * DECODE_S_PER_RUNNING + tokens * DECODE_S_PER_RESIDENT_TOKEN
 
     def decode_tokens(self, now_s: float) -> int:
         """Tokens resident for decoding."""
@@ -180,19 +215,21 @@ class WorkerLoad:
         tokens = loads.prefill_uncached_tokens_total
         return tokens is not None and self._uncached_total is not None and tokens < self._uncached_total
 
-    def observe(self, loads: EngineLoads, now_s: float) -> None:
-        """Take over what the engine reports: other proxies' load, and its prefill rate."""
+    def observe(self, loads: EngineLoads, now_s: float) -> bool:
+        """Take over what the engine reports: other proxies' load, and its prefill rate. True if that changed."""
         self._others_prefill_tokens = max(0, (loads.waiting_uncached_tokens or 0) - self.prefill_tokens)
         self._others_resident_tokens = max(0, (loads.used_tokens or 0) - self.resident_tokens)
         self._others_until_s = now_s + LOADS_FRESH_S
         tokens, busy_us = loads.prefill_uncached_tokens_total, loads.prefill_busy_us_total
+        known = self.learned_s_per_token
         if tokens is None or busy_us is None:
-            return
+            return False
         if self._uncached_total is None or self._busy_us_total is None or tokens < self._uncached_total:
             self._uncached_total, self._busy_us_total = tokens, busy_us  # the first report, or the engine restarted
         elif tokens - self._uncached_total >= RATE_MIN_TOKENS:
             self.observe_rate(tokens - self._uncached_total, (busy_us - self._busy_us_total) / 1e6)
             self._uncached_total, self._busy_us_total = tokens, busy_us
+        return self.learned_s_per_token != known
 
     def observe_rate(self, uncached_tokens: int, busy_s: float) -> None:
         """Learn the prefill rate from tokens computed and the time that took."""
@@ -222,6 +259,8 @@ class WorkerLoad:
             "resident_tokens": self.decode_tokens(now_s),
             "queue_s": self.queue_s(now_s),
             "prefill_s_per_token": self.learned_s_per_token,
+            "load_s_per_token": self.moves.load_s_per_token,
+            "fetch_s_per_token": self.moves.fetch_s_per_token,
             "failures_in_a_row": self.breaker.failures,
         }
 

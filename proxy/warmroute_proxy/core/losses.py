@@ -25,15 +25,15 @@ between an estimate and a count mean something only beyond `ESTIMATE_ERROR` of i
 a worker or a client (`evicted`, `moved`, `prefix_changed`) is given for less.
 """
 
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 ESTIMATE_ERROR: Final = 0.03
 """Relative error of token counts that are estimated from bytes."""
 
 
-@dataclass(frozen=True, slots=True)
-class LastTurn:
+class LastTurn(msgspec.Struct, frozen=True, gc=False):
     """The previous turn of a lineage, as far as losses need it.
 
     `completion_tokens` are those that a client sends back: the answer without its reasoning. `same_worker`: the worker
@@ -69,7 +69,7 @@ def classify(
     cached = _within(cached_tokens, prompt)
     if misreported:
         return {"engine_misreport": prompt - cached} if prompt > cached else {}
-    known = max(_within(known_tokens, prompt), cached)
+    known = max(min(max(known_tokens, 0), prompt), cached)
     losses: dict[str, int] = {}
     end = _known_end(prompt, known, page, last)
     reusable = min(end // page, max(prompt - 1, 0) // page) * page
@@ -78,7 +78,8 @@ def classify(
         _add(losses, "cold", max(end, cached), prompt)
     else:
         _beyond_known(losses, prompt, max(end, cached), last, disaggregated)
-    _add(losses, "page_rounding", max(reusable, cached), end)
+    if end > reusable:
+        _add(losses, "page_rounding", max(reusable, cached), end)
     if reusable > cached:
         if not cached_reported:
             _add(losses, "unknown", cached, reusable)

@@ -2,16 +2,15 @@
 
 For a prompt and each place that could hold its KV cache (a prefill worker, an aggregated worker, a peer region):
 
-    cost = network + queue + u * uncached * prefill_s_per_token + decode_slowdown * expected_output + transfer
+    cost = network + queue + compute + load + decode_slowdown * expected_output + transfer + others + reuse + churn
 
-`network` is the round trip to a peer region. `queue` is the prefill that is ahead at that place. `uncached` is what
-the index does not predict to be cached there. u is 5: a request's own uncached tokens also delay everyone behind it;
-at u = 1 (plain expected TTFT) a queueing model loses 2 to 10 points of hit ratio under load, and 4 to 6 is flat.
-A prefill worker is priced together with the decode worker that is best for all of them: the least slowed one. Both
-roles of an aggregated worker are its own, and it needs no transfer.
-
-So affinity can never hurt: a warm home wins while it is idle, and a busy one loses to an idle stranger exactly when
-recomputing the prefix is cheaper for the fleet than waiting. Nothing else ties a session to a worker.
+The first six are the request's own time. `network` is the round trip to a peer region, `queue` the prefill ahead at
+that place, `compute` what the index does not predict to be cached there in any tier, `load` the time to bring cached
+tokens to the device (`tiers`). A prefill worker is priced together with the decode worker that is best for all of
+them: the least slowed one. Both roles of an aggregated worker are its own, and it needs no transfer. The last three
+are what the placement costs everybody else (`prices`). So a warm home wins while it is idle, and a busy one loses to
+an idle stranger when recomputing the prefix is cheaper for the fleet than waiting. Nothing else ties a session to a
+worker.
 
 A *home* region (the client's hint, or where its session was served) is worth one network hop, and what the previous
 turn must have cached there if the index of this proxy does not know. The home of a derived session counts only where
@@ -23,27 +22,30 @@ Ties are broken by rendezvous hash of (session, worker), so that replicas agree 
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
+import msgspec
 from xxhash import xxh3_64_intdigest
 
 from warmroute_proxy.core.facts import Facts
 from warmroute_proxy.core.fleet import Peer, Role, Worker
 from warmroute_proxy.core.index import Match
 from warmroute_proxy.core.load import WorkerLoad
-
-U: Final = 5.0
-"""How many seconds of the fleet's time a second of a request's own prefill is worth."""
+from warmroute_proxy.core.prices import Prices
+from warmroute_proxy.core.tiers import MIN_FETCH_TOKENS, NOTHING_HELD, Held
+from warmroute_proxy.core.traffic import Traffic
 
 TRANSFER_S_PER_TOKEN: Final = 2e-7
 """KV from prefill to decode: 70 KB a token (MLA) over eight 400 Gb/s links."""
 
-MAX_REASONS: Final = 16
+MAX_REASONS: Final = 8
 
 Policy = Literal["cost", "round_robin"]
 _MASK_64: Final = (1 << 64) - 1
 _PEER: Final = 1 << 20
+
+NO_SLOT: Final = -1
+"""Where a place lacks a tier."""
 
 
 class NoWorker(Exception):
@@ -56,25 +58,30 @@ class NoWorker(Exception):
 
 
 class Candidate(NamedTuple):
-    """One possible place and each term of its cost. `id` is a worker's, or `region:<name>`."""
+    """One possible place and each term of its cost: their sum is `cost_s`. `id` is a worker's, or `region:<name>`."""
 
     id: str
     cost_s: float
     network_s: float
     queue_s: float
     compute_s: float
+    load_s: float
     decode_s: float
     transfer_s: float
+    others_s: float
+    reuse_s: float
+    churn_s: float
     uncached_tokens: int
+    host_tokens: int
+    storage_tokens: int
     note: str
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(msgspec.Struct, frozen=True, gc=False):
     """Where a request goes, what was expected there, and why.
 
     `holder` is the worker (or `region:<name>`) whose cache the prompt will be in; `matched_bytes` of the prompt are
-    there already, by the index or by the home hint.
+    there already, by the index or by the home hint; `predicted` says in which tiers.
     """
 
     kind: Literal["local", "forward"]
@@ -83,6 +90,7 @@ class Decision:
     decode: Worker | None
     worker: Worker | None
     predicted_cached_tokens: int
+    predicted: Held
     known_tokens: int
     best_elsewhere_tokens: int
     prompt_tokens_est: int
@@ -94,21 +102,39 @@ class Decision:
     @property
     def workers(self) -> tuple[Worker, ...]:
         """The workers of this region that take part: prefill and decode, or the aggregated one; none for a forward."""
-        return tuple(worker for worker in (self.prefill, self.decode, self.worker) if worker is not None)
+        if self.worker is not None:
+            return (self.worker,)
+        return tuple([worker for worker in (self.prefill, self.decode) if worker is not None])
 
 
 class Place:
-    """A worker or a peer region, with its load and its slot in the index."""
+    """A worker or a peer region, with its load and its slots in the index: one for each tier that it has."""
 
-    __slots__ = ("id", "load", "on", "region", "role", "slot")
+    __slots__ = ("host_slot", "id", "load", "on", "region", "role", "slot", "store_slot", "tiered")
 
-    def __init__(self, id_: str, on: Worker | Peer, load: WorkerLoad, slot: int) -> None:
+    def __init__(
+        self,
+        id_: str,
+        on: Worker | Peer,
+        load: WorkerLoad,
+        slot: int,
+        host_slot: int = NO_SLOT,
+        store_slot: int = NO_SLOT,
+    ) -> None:
         self.id = id_
         self.on = on
         self.role: Role | None = on.role if isinstance(on, Worker) else None
         self.region = on.region if isinstance(on, Peer) else ""
         self.load = load
         self.slot = slot
+        self.host_slot = host_slot
+        self.store_slot = store_slot
+        self.tiered = host_slot != NO_SLOT or store_slot != NO_SLOT
+
+    @property
+    def slots(self) -> int:
+        """The mask of its slots."""
+        return sum(1 << slot for slot in (self.slot, self.host_slot, self.store_slot) if slot != NO_SLOT)
 
 
 class Choices(NamedTuple):
@@ -119,7 +145,7 @@ class Choices(NamedTuple):
     decodes: tuple[Place, ...]
     peers: tuple[Place, ...]
     mask: int
-    """Slots of holders and peers."""
+    """Slots of holders and peers, of all tiers."""
 
     def usable(self, facts: Facts, now_s: float, exclude: frozenset[str]) -> "Choices":
         """What of it this request may use. A prefill worker is of no use without a decode worker, nor the reverse."""
@@ -130,7 +156,7 @@ class Choices(NamedTuple):
         if allowed is None or self.region in allowed:
             decodes = _usable(self.decodes, now_s, exclude)
             holders = _usable(self.holders, now_s, exclude)
-            if not decodes:
+            if not decodes and not all([place.role == "aggregated" for place in holders]):  # noqa: C419 - as below
                 holders = tuple(place for place in holders if place.role == "aggregated")
         if facts.may_forward and self.peers:
             peers = _usable(self.peers, now_s, exclude)
@@ -138,6 +164,8 @@ class Choices(NamedTuple):
                 peers = tuple(place for place in peers if place.region in allowed)
         if not holders and not peers:
             raise NoWorker(facts.model, served=bool(self.holders or self.peers))
+        if holders is self.holders and decodes is self.decodes and len(peers) == len(self.peers):
+            return self  # all of it, as almost always
         return Choices(self.region, holders, decodes, peers, self.mask)
 
 
@@ -152,21 +180,43 @@ class Prompt(NamedTuple):
         """Tokens of a prefix; never the whole prompt, because an engine computes at least the last token."""
         return min(int(prefix_bytes / self.bytes_per_token), self.tokens - 1)
 
+    def held(self, place: Place) -> tuple[int, Held]:
+        """What of the prompt the place has in its tiers: bytes in all, and tokens of each."""
+        matched = self.match.bytes_by_slot
+        device_bytes = matched.get(place.slot, 0)
+        host_bytes = max(device_bytes, matched.get(place.host_slot, 0))
+        all_bytes = max(host_bytes, matched.get(place.store_slot, 0))
+        if not all_bytes:
+            return 0, NOTHING_HELD
+        device = self.tokens_of(device_bytes)
+        host = device if host_bytes == device_bytes else self.tokens_of(host_bytes)
+        storage = host if all_bytes == host_bytes else self.tokens_of(all_bytes)
+        if storage - host < MIN_FETCH_TOKENS:
+            all_bytes, storage = host_bytes, host
+        return all_bytes, Held(device, host - device, storage - host)
 
-# A row of the table that is sorted: cost first, then a number that is different in each row, so that no comparison
-# goes on to the rest. Plain tuples, because one is made for each place and each request.
-_Row = tuple[float, int, Place, float, float, float, float, float, int, int, str]
+
+# A place with what it would cost: cost, then a number that is different in each, so that no comparison goes on to the
+# rest: place, bytes matched, what is held, and a candidate's seconds from network to churn, and its note. Plain tuples,
+# because one is made for each place and each request.
+_Seconds = tuple[float, float, float, float, float, float, float, float, float]
+_Row = tuple[float, int, Place, int, Held, _Seconds, str]
 
 
-def place_by_cost(facts: Facts, choices: Choices, prompt: Prompt, home: str | None, now_s: float) -> Decision:
+_FREE: Final[_Seconds] = (0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+
+
+def place_by_cost(
+    facts: Facts, choices: Choices, prompt: Prompt, home: str | None, traffic: Traffic, now_s: float
+) -> Decision:
     """The cheapest place. `choices` are usable ones, not empty; `home` is a region or None."""
     decode, decode_s = _best_decode(facts, choices.decodes, now_s)
-    rows = _local_rows(facts, choices.holders, prompt, decode, decode_s, now_s)
+    prices = _prices(choices, prompt, traffic, now_s)
+    rows = _local_rows(facts, choices.holders, prompt, prices, decode, decode_s, now_s)
     if facts.derived and any(prompt.match.bytes_by_slot.values()):
         home = None  # equal prompts share a derived key: it counts only where no prefix is known at all
     if choices.peers:
-        rates = [place.load.prefill_s_per_token for place in choices.holders or choices.peers]
-        rows += _peer_rows(facts, choices.peers, prompt, home, sum(rates) / len(rates), now_s)
+        rows += _peer_rows(facts, choices.peers, prompt, prices, home, now_s)
     rows.sort()
     if len(rows) > 1 and rows[0][0] == rows[1][0]:
         _settle_tie(rows, facts, home)
@@ -177,9 +227,8 @@ def place_in_turn(choices: Choices, prompt: Prompt, turn: int) -> Decision:
     """Round robin, for comparison: the `turn`-th unit of this region, whatever is cached where. Never forwards."""
     place = choices.holders[turn % len(choices.holders)]
     decode = choices.decodes[turn % len(choices.decodes)] if choices.decodes else None
-    matched = prompt.match.bytes_by_slot.get(place.slot, 0)
-    uncached = prompt.tokens - prompt.tokens_of(matched)
-    row = (0.0, 0, place, 0.0, 0.0, 0.0, 0.0, 0.0, matched, uncached, "in turn")
+    matched, held = prompt.held(place)
+    row = (0.0, 0, place, matched, held, _FREE, "in turn")
     return _decision([row], decode, choices.region, prompt, "round_robin")
 
 
@@ -207,28 +256,75 @@ def _best_decode(facts: Facts, decodes: Sequence[Place], now_s: float) -> tuple[
     return max(best, key=lambda place: rendezvous(key, place.id)), least_s
 
 
+def _prices(choices: Choices, prompt: Prompt, traffic: Traffic, now_s: float) -> Prices:
+    """What this prompt's uncached tokens cost others, by where the fleet stands now."""
+    holders = choices.holders
+    loads = [place.load for place in holders or choices.peers]
+    count = len(loads)
+    busy, returning_per_s = traffic.of_each(count, now_s)
+    bytes_by_slot, shared = prompt.match.bytes_by_slot, prompt.match.shared
+    best = max(bytes_by_slot.values(), default=0)
+    inserted: list[float] = []
+    if holders and best <= (shared[-1][0] if shared else 0):
+        inserted = [load.inserted.tokens(now_s) for load in loads]
+    return Prices(
+        bytes_per_token=prompt.bytes_per_token,
+        s_per_token=sum([load.prefill_s_per_token for load in loads]) / count,
+        shared=shared,
+        best=best,
+        places=count,
+        busy=busy,
+        returning_per_s=returning_per_s,
+        inserted=inserted,
+    )
+
+
 def _local_rows(
-    facts: Facts, holders: Sequence[Place], prompt: Prompt, decode: Place | None, paired_s: float, now_s: float
+    facts: Facts,
+    holders: Sequence[Place],
+    prompt: Prompt,
+    prices: Prices,
+    decode: Place | None,
+    paired_s: float,
+    now_s: float,
 ) -> list[_Row]:
     rows: list[_Row] = []
-    tokens, bytes_by_slot = prompt.tokens, prompt.match.bytes_by_slot
+    tokens, output_tokens = prompt.tokens, facts.expected_output_tokens
+    matched_by_slot = prompt.match.bytes_by_slot.get
+    churn_s_per_token = prices.churn_s_per_token
+    held_by_matched: dict[int, tuple[Held, int, float]] = {}  # with uncached tokens and the reuse price: few differ
     for number, place in enumerate(holders):
         load = place.load
-        matched = bytes_by_slot.get(place.slot, 0)
-        uncached = tokens - prompt.tokens_of(matched) if matched else tokens
+        load_s = transfer_s = churn_s = others_s = 0.0
+        note = ""
+        if place.tiered:
+            matched, held = prompt.held(place)
+            uncached, reuse_s, load_s = tokens - sum(held), prices.reuse_s(matched), load.moves.seconds(held)
+        else:
+            matched = matched_by_slot(place.slot, 0)
+            known = held_by_matched.get(matched)
+            if known is None:
+                held = Held(prompt.tokens_of(matched), 0, 0) if matched else NOTHING_HELD
+                known = held_by_matched[matched] = held, tokens - held.device, prices.reuse_s(matched)
+            held, uncached, reuse_s = known
         queue_s = load.queue_s(now_s)
-        compute_s = U * uncached * load.prefill_s_per_token
+        compute_s = uncached * load.prefill_s_per_token
+        if queue_s:
+            others_s = prices.delayed_per_s * queue_s * compute_s
+        if churn_s_per_token:
+            churn_s = churn_s_per_token[number] * uncached
         if place.role == "prefill" and decode is not None:
             decode_s, transfer_s, note = paired_s, tokens * TRANSFER_S_PER_TOKEN, decode.id
         else:
-            decode_s, transfer_s, note = load.decode_slowdown_s(now_s) * facts.expected_output_tokens, 0.0, ""
-        cost_s = queue_s + compute_s + decode_s + transfer_s
-        rows.append((cost_s, number, place, 0.0, queue_s, compute_s, decode_s, transfer_s, matched, uncached, note))
+            decode_s = load.decode_slowdown_s(now_s) * output_tokens
+        cost_s = queue_s + compute_s + load_s + decode_s + transfer_s + others_s + reuse_s + churn_s
+        terms = (0.0, queue_s, compute_s, load_s, decode_s, transfer_s, others_s, reuse_s, churn_s)
+        rows.append((cost_s, number, place, matched, held, terms, note))
     return rows
 
 
 def _peer_rows(
-    facts: Facts, peers: Sequence[Place], prompt: Prompt, home: str | None, rate: float, now_s: float
+    facts: Facts, peers: Sequence[Place], prompt: Prompt, prices: Prices, home: str | None, now_s: float
 ) -> list[_Row]:
     rows: list[_Row] = []
     for number, place in enumerate(peers):
@@ -239,12 +335,17 @@ def _peer_rows(
         if peer.region == home:
             network_s, note = 0.0, "home"
             matched = max(matched, facts.structural_bytes)
-        uncached = prompt.tokens - prompt.tokens_of(matched)
+        held = Held(prompt.tokens_of(matched), 0, 0)
+        uncached = prompt.tokens - held.device
         queue_s = place.load.queue_s(now_s)
-        compute_s = U * uncached * rate
-        cost_s = network_s + queue_s + compute_s
+        compute_s = uncached * prices.s_per_token
+        others_s = prices.delayed_per_s * queue_s * compute_s
+        reuse_s = prices.reuse_s(matched)
+        churn_s = prices.mean_churn_s_per_token * uncached
+        cost_s = network_s + queue_s + compute_s + others_s + reuse_s + churn_s
+        terms = (network_s, queue_s, compute_s, 0.0, 0.0, 0.0, others_s, reuse_s, churn_s)
         # Numbered below local rows: of equal ones, this region comes first in the reasons.
-        rows.append((cost_s, _PEER + number, place, network_s, queue_s, compute_s, 0.0, 0.0, matched, uncached, note))
+        rows.append((cost_s, _PEER + number, place, matched, held, terms, note))
     return rows
 
 
@@ -262,9 +363,13 @@ def _settle_tie(rows: list[_Row], facts: Facts, home: str | None) -> None:
 
 
 def _decision(rows: list[_Row], decode: Place | None, region: str, prompt: Prompt, policy: Policy) -> Decision:
-    _, _, place, *_, matched, uncached, _ = rows[0]
+    _, _, place, matched, held, _, _ = rows[0]
     bytes_by_slot = prompt.match.bytes_by_slot
-    elsewhere = max((length for slot, length in bytes_by_slot.items() if slot != place.slot), default=0)
+    own = (place.slot, place.host_slot, place.store_slot)
+    elsewhere = 0
+    for slot, length in bytes_by_slot.items():
+        if length > elsewhere and slot not in own:
+            elsewhere = length
     on = place.on
     worker = on if isinstance(on, Worker) else None
     partner = decode.on if decode is not None and place.role == "prefill" else None
@@ -274,20 +379,21 @@ def _decision(rows: list[_Row], decode: Place | None, region: str, prompt: Promp
         prefill=worker if partner is not None else None,
         decode=partner if isinstance(partner, Worker) else None,
         worker=worker if partner is None else None,
-        predicted_cached_tokens=prompt.tokens - uncached,
+        predicted_cached_tokens=sum(held),
+        predicted=held,
         known_tokens=prompt.tokens_of(prompt.match.known_bytes),
         best_elsewhere_tokens=prompt.tokens_of(elsewhere),
         prompt_tokens_est=prompt.tokens,
-        reasons=tuple([_candidate(row) for row in rows[:MAX_REASONS]]),
+        reasons=tuple([_candidate(row, prompt.tokens) for row in rows[:MAX_REASONS]]),
         policy=policy,
         holder=place.id,
         matched_bytes=matched,
     )
 
 
-def _candidate(row: _Row) -> Candidate:
-    cost_s, _, place, network_s, queue_s, compute_s, decode_s, transfer_s, _, uncached, note = row
-    return Candidate._make((place.id, cost_s, network_s, queue_s, compute_s, decode_s, transfer_s, uncached, note))
+def _candidate(row: _Row, tokens: int) -> Candidate:
+    cost_s, _, place, _, held, terms, note = row
+    return Candidate._make((place.id, cost_s, *terms, tokens - sum(held), held.host, held.storage, note))
 
 
 def _usable(places: tuple[Place, ...], now_s: float, exclude: frozenset[str]) -> tuple[Place, ...]:

@@ -5,7 +5,8 @@ field that the engine wrote and changes only what was settled otherwise: the tok
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from functools import lru_cache
+from typing import Any, Final
 
 import msgspec
 
@@ -13,17 +14,42 @@ from warmroute.contract import money
 from warmroute.contract.receipt import VERSION
 from warmroute_proxy.core.usage import Usage
 
+_encode: Final = msgspec.json.Encoder().encode
 
-class ServedBy(NamedTuple):
-    """A worker that took part in a turn: (engine, dp_rank) and the role it had."""
+
+class ServedBy(msgspec.Struct, frozen=True, gc=False):
+    """A worker that took part in a turn: (engine, dp_rank) and the role it had. JSON as receipts and rows show it."""
 
     id: str
     dp_rank: int
     role: str
 
-    def as_json(self) -> dict[str, Any]:
-        """The worker as receipts and rows show it."""
-        return {"id": self.id, "dp_rank": self.dp_rank, "role": self.role}
+
+class Tiers(msgspec.Struct, frozen=True, gc=False):
+    """Cached tokens by where they were found."""
+
+    device: int
+    host: int
+    storage: int
+
+
+class Receipt(msgspec.Struct, frozen=True, gc=False):
+    """The `warmroute` object of a usage object, its members in order."""
+
+    v: int
+    id: str
+    session: str | None
+    turn: int
+    region: str
+    workers: Sequence[ServedBy]
+    cached: Tiers
+    predicted_cached: int
+    loss: Mapping[str, int]
+    rates_usd_per_mtok: msgspec.Raw
+    list_nanousd: int
+    price_nanousd: int
+    saved_nanousd: int
+    estimated: Sequence[str]
 
 
 def build_receipt(
@@ -37,39 +63,45 @@ def build_receipt(
     predicted_cached: int,
     loss: Mapping[str, int],
     rates: money.Rates,
-) -> dict[str, Any]:
-    """The `warmroute` object of a usage object."""
+) -> Receipt:
+    """The receipt of a turn: what it cost, and why."""
     full = money.list_nanousd(rates, usage.prompt_tokens, usage.completion_tokens)
     price = money.price_nanousd(rates, usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens)
-    return {
-        "v": VERSION,
-        "id": receipt_id,
-        "session": session,
-        "turn": turn,
-        "region": region,
-        "workers": [worker.as_json() for worker in workers],
-        "cached": {"device": usage.device, "host": usage.host, "storage": usage.storage},
-        "predicted_cached": predicted_cached,
-        "loss": dict(loss),
-        "rates_usd_per_mtok": rates.as_usd_per_mtok(),
-        "list_nanousd": full,
-        "price_nanousd": price,
-        "saved_nanousd": full - price,
-        "estimated": list(usage.estimated),
-    }
+    return Receipt(
+        VERSION,
+        receipt_id,
+        session,
+        turn,
+        region,
+        workers,
+        Tiers(usage.device, usage.host, usage.storage),
+        predicted_cached,
+        loss,
+        _rates_json(rates),
+        full,
+        price,
+        full - price,
+        usage.estimated,
+    )
 
 
-def usage_object(usage: Usage, receipt: Mapping[str, Any], reported: Mapping[str, Any] | None) -> bytes:
+@lru_cache(maxsize=1_024)
+def _rates_json(rates: money.Rates) -> msgspec.Raw:
+    """Rates as the receipt shows them: a fleet has few, so they are written once."""
+    return msgspec.Raw(msgspec.json.encode(rates.as_usd_per_mtok()))
+
+
+def usage_object(usage: Usage, receipt: Receipt, reported: Mapping[str, Any] | None) -> bytes:
     """The usage object for the client, as JSON: the engine's own fields, the settled counts, `cost` and `warmroute`."""
-    merged: dict[str, Any] = dict(reported) if isinstance(reported, Mapping) else {}
+    merged: dict[str, Any] = dict(reported) if reported is not None else {}
     details = merged.get("prompt_tokens_details")
     merged["prompt_tokens"] = usage.prompt_tokens
     merged["completion_tokens"] = usage.completion_tokens
     merged["total_tokens"] = usage.prompt_tokens + usage.completion_tokens
     merged["prompt_tokens_details"] = {
-        **(details if isinstance(details, Mapping) else {}),
+        **(details if isinstance(details, dict) else {}),
         "cached_tokens": usage.cached_tokens,
     }
-    merged["cost"] = msgspec.Raw(money.usd(receipt["price_nanousd"]).encode())
+    merged["cost"] = msgspec.Raw(money.usd(receipt.price_nanousd).encode())
     merged["warmroute"] = receipt
-    return msgspec.json.encode(merged)
+    return _encode(merged)

@@ -6,7 +6,6 @@ decision must come out the same, with every term of its cost.
 """
 
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import replace
 from functools import wraps
 from inspect import signature
 from typing import Any, Final, get_type_hints
@@ -111,7 +110,7 @@ class RecordedRouter(Router):
     def _named(self, facts: Facts) -> Facts:
         if facts.home_hint is None or facts.home_hint in self._regions:
             return facts
-        return replace(facts, home_hint=UNKNOWN_REGION)
+        return msgspec.structs.replace(facts, home_hint=UNKNOWN_REGION)
 
 
 ASKED: Final = frozenset({"last", "snapshot"})

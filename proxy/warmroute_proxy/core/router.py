@@ -5,24 +5,24 @@ The server calls, for each attempt of a request, `place`, `dispatched`, then as 
 inputs, so recorded traffic replayed through a router gives the same decisions.
 
 Prefixes of requests that are routed but not computed yet count as cached: without that, overload scatters sessions.
-But only while the worker has at most `PENDING_LIMIT_S` of prefill ahead: without that limit everybody who shares a
-long system prompt would join the one worker that is about to compute it.
+An engine computes in order of arrival, so they are cached by the time that a later request is at work; until then that
+one waits, which its queue term says already.
 
 A router is for one region, and for one thread.
 """
 
-from bisect import bisect_right
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
 from typing import Any, Final
+
+import msgspec
 
 from warmroute_proxy.core.affinity import Affinity, Last
 from warmroute_proxy.core.facts import Facts
-from warmroute_proxy.core.fingerprint import Chain
 from warmroute_proxy.core.fleet import Peer, Worker, peer_id
 from warmroute_proxy.core.index import PrefixIndex
 from warmroute_proxy.core.load import BytesPerToken, EngineLoads, WorkerLoad, bounded_bytes_per_token, level_rates
 from warmroute_proxy.core.placement import (
+    NO_SLOT,
     Choices,
     Decision,
     NoWorker,
@@ -33,46 +33,16 @@ from warmroute_proxy.core.placement import (
     place_by_cost,
     place_in_turn,
 )
+from warmroute_proxy.core.ticket import Ticket
+from warmroute_proxy.core.tiers import Tier
+from warmroute_proxy.core.traffic import Traffic
 
 __all__ = ["Decision", "EngineLoads", "Last", "NoWorker", "Router", "Settled", "Ticket"]
 
-PENDING_LIMIT_S: Final = 5.0
 MAX_MODELS: Final = 1024
 
 
-class Ticket:
-    """One dispatched attempt, and what it has raised. Opaque to its holder; ends by one `settled` or `failed`."""
-
-    __slots__ = (
-        "chain",
-        "computed",
-        "decision",
-        "from_cut",
-        "generator",
-        "holder",
-        "indexed",
-        "open",
-        "resident",
-        "slot",
-        "uncached",
-    )
-
-    def __init__(self, decision: Decision, chain: Chain, holder: Place, generator: Place | None) -> None:
-        self.decision = decision
-        self.chain = chain
-        self.holder = holder
-        self.generator = generator
-        self.slot = holder.slot
-        self.from_cut = bisect_right(chain.ends, decision.matched_bytes)
-        self.uncached = decision.prompt_tokens_est - decision.predicted_cached_tokens
-        self.resident = decision.prompt_tokens_est
-        self.indexed = False
-        self.computed = False
-        self.open = True
-
-
-@dataclass(frozen=True, slots=True)
-class Settled:
+class Settled(msgspec.Struct, frozen=True, gc=False):
     """What a finished attempt taught. `error_tokens` is predicted minus reported cached tokens, None if unreported."""
 
     error_tokens: int | None
@@ -99,6 +69,7 @@ class Router:
         self._bytes_per_token = BytesPerToken()
         self._places: dict[str, Place] = {}
         self._choices_by_model: dict[str, Choices] = {}
+        self._traffic = Traffic()
         self._turns = 0
         self._settled_turns = 0
         self._predicted_tokens = 0
@@ -122,35 +93,35 @@ class Router:
         if self._policy == "round_robin":
             self._turns += 1
             return place_in_turn(usable, prompt, self._turns - 1)
-        return place_by_cost(facts, usable, prompt, self._home(facts, usable), now_s)
+        return place_by_cost(facts, usable, prompt, self._home(facts, usable), self._traffic, now_s)
 
     def dispatched(self, facts: Facts, decision: Decision, now_s: float) -> Ticket:
         """The request was sent as decided: raise load, and count its prefix as cached where it will be."""
         holder = self._places[decision.holder]
         generator = self._places[decision.decode.id] if decision.decode is not None else holder
         ticket = Ticket(decision, facts.chain, holder, generator if decision.kind == "local" else None)
-        if holder.load.queue_s(now_s) <= PENDING_LIMIT_S:
-            self._index.insert(ticket.chain, ticket.slot)
-            ticket.indexed = True
-        for place in _parties(ticket):
+        begins = facts.turn == 1 and self._affinity.last(facts.lineage, facts.chain, 1) is None
+        self._index.insert(ticket.chain.hashes, 1 << ticket.slot, begins=begins)
+        cached_share = decision.predicted_cached_tokens / decision.prompt_tokens_est
+        self._traffic.sent(cached_share, ticket.uncached * holder.load.prefill_s_per_token, now_s)
+        for place in ticket.parties():
             place.load.running += 1
             place.load.breaker.sent(now_s)
-        holder.load.prefill_tokens += ticket.uncached
+        holder.load.prefill_begins(ticket, ticket.uncached, now_s)
         if ticket.generator is not None:
             ticket.generator.load.resident_tokens += ticket.resident
         return ticket
 
-    def first_token(self, ticket: Ticket, now_s: float) -> None:  # noqa: ARG002 - time is part of every event
+    def first_token(self, ticket: Ticket, now_s: float) -> None:
         """The prompt has been computed. Harmless when called again, or after the end."""
         if not ticket.open or ticket.computed:
             return
         ticket.computed = True
-        ticket.holder.load.prefill_tokens -= ticket.uncached
+        ticket.holder.load.prefill_ended(ticket, now_s)
         if ticket.generator is not None and ticket.generator is not ticket.holder:
             ticket.holder.load.running -= 1
-        if not ticket.indexed and self._has_kept(ticket):
-            self._index.insert(ticket.chain, ticket.slot)
-            ticket.indexed = True
+        if self._has_kept(ticket):  # also what was indexed at dispatch: it may have been evicted before it was computed
+            self._index.insert(ticket.chain.hashes, ticket.slots)
 
     def progress(self, ticket: Ticket, completion_tokens: int) -> None:
         """The stream has shown this many tokens so far (not since the last call)."""
@@ -170,9 +141,9 @@ class Router:
     ) -> Settled:
         """The attempt ended well: lower load, learn, remember. Counts that the engine did not report are None."""
         self.first_token(ticket, now_s)
-        _close(ticket)
+        ticket.close(now_s)
         decision = ticket.decision
-        for place in _parties(ticket):
+        for place in ticket.parties():
             place.load.succeeded()
         if prompt_tokens is not None:
             self._bytes_per_token.observe(facts.model, facts.chain.total_bytes, prompt_tokens)
@@ -195,9 +166,9 @@ class Router:
 
     def failed(self, ticket: Ticket, now_s: float, at_fault: Collection[str]) -> None:
         """The attempt ended badly. `at_fault`: worker ids (or `region:<name>`); empty when the client left."""
-        _close(ticket)
-        if ticket.indexed and not ticket.computed and self._has_kept(ticket):
-            self._index.forget(ticket.chain, ticket.slot, ticket.from_cut)
+        ticket.close(now_s)
+        if not ticket.computed and self._has_kept(ticket):
+            self._index.forget(ticket.chain.hashes[ticket.from_cut :], 1 << ticket.slot)
         for id_ in at_fault:
             place = self._places.get(id_)
             if place is not None:
@@ -223,16 +194,15 @@ class Router:
         """A worker that is no more. Unknown ids are ignored, here and below: probes race with removals."""
         if self._places.pop(worker_id, None) is not None:
             self._index.retire(worker_id)
+            self._index.retire(_host_of(worker_id))
             self._choices_by_model.clear()
 
     def worker_restarted(self, worker_id: str) -> None:
-        """The engine lost its cache: nothing is predicted there any more."""
+        """The engine began anew: nothing is predicted there any more. What it wrote to a store is still there."""
         place = self._places.get(worker_id)
         if place is not None:
-            self._index.retire(worker_id)
-            place.slot = self._index.slot_for(worker_id)
+            self.cache_cleared(worker_id)
             place.load.restarted()
-            self._choices_by_model.clear()
 
     def set_draining(self, worker_id: str, draining: bool) -> None:
         """A draining worker finishes what it has and gets nothing new."""
@@ -254,8 +224,8 @@ class Router:
         if place is not None:
             if place.load.has_begun_anew(loads):
                 self.worker_restarted(worker_id)
-            place.load.observe(loads, now_s)
-            level_rates([other.load for other in self._places.values() if _holds(other)])
+            if place.load.observe(loads, now_s):
+                level_rates([other.load for other in self._places.values() if _holds(other)])
 
     def snapshot(self, now_s: float) -> dict[str, Any]:
         """Everything that pages and metrics show, as plain values."""
@@ -285,13 +255,57 @@ class Router:
             },
         }
 
+    # What engines say of their caches. Keys are hashes of chains; unknown workers and tiers that one lacks are ignored.
+
+    def cache_stored(self, worker_id: str, keys: list[int], tier: Tier) -> None:
+        """A worker has these cuts in a tier now."""
+        slots = self._slots_of(worker_id, tier)
+        if slots:
+            self._index.insert(keys, slots)
+
+    def cache_removed(self, worker_id: str, keys: list[int], tier: Tier) -> None:
+        """A worker has evicted these cuts from a tier."""
+        slots = self._slots_of(worker_id, tier)
+        if slots:
+            self._index.remove(keys, slots)
+
+    def cache_cleared(self, worker_id: str) -> None:
+        """A worker has nothing cached any more, on the device and in host memory, or nobody knows what it has."""
+        place = self._places.get(worker_id)
+        if place is not None:
+            self._index.retire(worker_id)
+            self._index.retire(_host_of(worker_id))
+            self._add(worker_id, place.on)
+
+    def observe_moves(self, worker_id: str, tier: Tier, tokens: int, seconds: float) -> None:
+        """What bringing tokens to the device from `host` or `storage` has taken."""
+        place = self._places.get(worker_id)
+        if place is not None and tier == "host":
+            place.load.moves.observe_load(tokens, seconds)
+        elif place is not None and tier == "storage":
+            place.load.moves.observe_fetch(tokens, seconds)
+
     # Inside
 
     def _add(self, id_: str, on: Worker | Peer) -> None:
         known = self._places.get(id_)
         load = WorkerLoad() if known is None else known.load
-        self._places[id_] = Place(id_, on, load, self._index.slot_for(id_))
+        slot_for = self._index.slot_for
+        place = Place(id_, on, load, slot_for(id_))
+        if isinstance(on, Worker) and on.role != "decode":
+            host_slot = slot_for(_host_of(id_)) if on.host_cache else NO_SLOT
+            store_slot = slot_for(_store_of(on.store)) if on.store is not None else NO_SLOT
+            place = Place(id_, on, load, place.slot, host_slot, store_slot)
+        self._places[id_] = place
         self._choices_by_model.clear()
+
+    def _slots_of(self, worker_id: str, tier: Tier) -> int:
+        """The mask of the slot of a worker's tier, 0 where there is none."""
+        place = self._places.get(worker_id)
+        if place is None:
+            return 0
+        slot = {"device": place.slot, "host": place.host_slot, "storage": place.store_slot}[tier]
+        return 1 << slot if slot != NO_SLOT else 0
 
     def _choices(self, model: str) -> Choices:
         """All that serves a model. Kept until the fleet changes; at most `MAX_MODELS`, then all are made anew."""
@@ -301,7 +315,9 @@ class Router:
             holders = tuple(place for place in serving if _holds(place))
             decodes = tuple(place for place in serving if place.role == "decode")
             peers = tuple(place for place in serving if isinstance(place.on, Peer))
-            mask = sum(1 << place.slot for place in (*holders, *peers))
+            mask = 0
+            for place in (*holders, *peers):
+                mask |= place.slots
             if len(self._choices_by_model) >= MAX_MODELS:
                 self._choices_by_model.clear()
             choices = self._choices_by_model[model] = Choices(self._region, holders, decodes, peers, mask)
@@ -341,26 +357,16 @@ class Router:
         return Settled(predicted - cached, predicted)
 
 
+def _host_of(worker_id: str) -> str:
+    """The name of a worker's host memory in the index. No worker id holds such a character."""
+    return f"{worker_id}\nhost"
+
+
+def _store_of(store: str) -> str:
+    """The name of a store in the index."""
+    return f"{store}\nstore"
+
+
 def _holds(place: Place) -> bool:
     """Whether prompts are kept in this worker's cache."""
     return place.role in {"prefill", "aggregated"}
-
-
-def _parties(ticket: Ticket) -> tuple[Place, ...]:
-    """The places that an attempt runs on."""
-    if ticket.generator is None or ticket.generator is ticket.holder:
-        return (ticket.holder,)
-    return (ticket.holder, ticket.generator)
-
-
-def _close(ticket: Ticket) -> None:
-    """Lower what the ticket has raised, once."""
-    assert ticket.open, "a ticket is settled or failed once"
-    ticket.open = False
-    if not ticket.computed:
-        ticket.holder.load.prefill_tokens -= ticket.uncached
-    if ticket.generator is not None:
-        ticket.generator.load.resident_tokens -= ticket.resident
-        ticket.generator.load.running -= 1
-    if ticket.generator is None or (ticket.generator is not ticket.holder and not ticket.computed):
-        ticket.holder.load.running -= 1

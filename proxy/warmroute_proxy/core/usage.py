@@ -12,21 +12,24 @@ fills the per-request details. The rules here, in order:
   `misreported_tokens` is the distance by which a count was out of range, `estimated` names the numbers that nobody
   reported. Absent is not zero: such a number stands as 0 (or as the lower bound seen) *and* is named.
 
+A prompt has at least one token: where an engine reports none, because the request was aborted or refused while it
+waited, it has not counted, and neither its prompt nor its cached tokens are known.
+
 A count is an integer from 0 to `MAX_TOKENS`; anything else that JSON can hold is no count. The bound keeps every
 amount of money derived from it inside 64 bits.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
+
+import msgspec
 
 MAX_TOKENS: Final = 2**31 - 1
 _TIERS: Final = ("device", "host", "storage")
 _NO_TIERS: Final = [None, None, None]
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(msgspec.Struct, frozen=True, gc=False):
     """Settled token counts of one turn; `estimated` holds names of `contract.receipt.ESTIMATED_FIELDS`."""
 
     prompt_tokens: int
@@ -61,9 +64,7 @@ def merge_usage(
     helper: Mapping[str, Any] = prefill if isinstance(prefill, dict) else {}
     estimated = []
 
-    prompt = _count(said.get("prompt_tokens"))
-    if prompt is None:
-        prompt = _count(helper.get("prompt_tokens"))
+    prompt = _count(said.get("prompt_tokens")) or _count(helper.get("prompt_tokens")) or None
     if prompt is None:
         estimated.append("prompt_tokens")
 
@@ -72,8 +73,13 @@ def merge_usage(
         completion = min(max(completion_seen, 0), MAX_TOKENS)
         estimated.append("completion_tokens")
 
-    tiers = _tiers(details)
-    cached, misreported = _cached(_stated_cached(said), _stated_cached(helper), tiers, prompt)
+    tiers = None if details is None else _tiers(details)
+    stated = _stated_cached(said)
+    if stated is not None and prompt is not None and 0 < stated <= prompt:  # nothing to fill in, nothing to correct
+        cached: int | None = stated
+        misreported = 0
+    else:
+        cached, misreported = _cached(stated, _stated_cached(helper), tiers, prompt)
     if cached is None or misreported:
         estimated.append("cached_tokens")
     device, host, storage, exact = _split(cached or 0, tiers)

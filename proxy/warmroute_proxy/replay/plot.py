@@ -16,13 +16,13 @@ _FONT = "font-family:system-ui,sans-serif;font-size:11px"
 
 
 class Series(NamedTuple):
-    """Points of one colour; joined by a line unless `dots`. `named`: a dot's name stands beside it."""
+    """Points of one colour; joined by a line unless `dots`, which have `mark` (or the name) beside them."""
 
     name: str
     points: Sequence[tuple[float, float]]
     colour: str
     dots: bool = False
-    named: bool = True
+    mark: str | None = None
 
 
 class _Axis(NamedTuple):
@@ -55,7 +55,7 @@ def svg(
     x_axis = _Axis(_ticks([point[0] for point in points]), _LEFT, WIDTH - _LEFT - _RIGHT, log=False)
     y_axis = _Axis(_log_ticks(y_values) if log_y else _ticks(y_values), _TOP + high, -high, log_y)
     parts = _grid(x_axis, y_axis, height)
-    for each in series:
+    for each in reversed(series):  # the first on top
         parts.append(_drawn(each, [(x_axis.place(x), y_axis.place(y)) for x, y in each.points]))
     middle, half = _LEFT + x_axis.length / 2, _TOP + high / 2
     parts.append(f'<text x="{middle}" y="{height - 8}" text-anchor="middle">{html.escape(x_label)}</text>')
@@ -93,10 +93,10 @@ def _entry(series: Series, y: float) -> str:
 def _drawn(series: Series, places: Sequence[tuple[float, float]]) -> str:
     name = html.escape(series.name)
     if series.dots:
-        beside = f'fill="{series.colour}">{name}</text>'
+        beside = html.escape(series.name if series.mark is None else series.mark)
         return "".join(
             f'<circle cx="{x}" cy="{y}" r="5" fill="{series.colour}"><title>{name}</title></circle>'
-            + (f'<text x="{x + 7}" y="{y - 5}" {beside}' if series.named else "")
+            f'<text x="{x + 7}" y="{y - 5}" fill="{series.colour}">{beside}</text>'
             for x, y in places
         )
     path = " ".join(f"{x},{y}" for x, y in places)

@@ -1,6 +1,5 @@
 """Reads a record that a proxy has kept (`[proxy] record`): plays it again, and compares every decision."""
 
-from dataclasses import fields
 from pathlib import Path
 from typing import NamedTuple
 
@@ -69,10 +68,9 @@ def _difference(found: Frame, number: int, then: Placed, now: Placed) -> str:
     where = f"decision {number} (frame {found.number}, at {then.now_s:.3f} s)"
     if then.decision is None or now.decision is None:
         return f"{where}: {_outcome(then)} then, {_outcome(now)} now"
-    for field in fields(Decision):
-        old, new = getattr(then.decision, field.name), getattr(now.decision, field.name)
+    for field in Decision.__struct_fields__:
+        name, old, new = field, getattr(then.decision, field), getattr(now.decision, field)
         if old != new:
-            name = field.name
             if name == "reasons":
                 name, old, new = _differing_reason(old, new)
             return f"{where}: {name} was {old}, is {new}"

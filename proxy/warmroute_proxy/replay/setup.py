@@ -6,6 +6,7 @@ from typing import Final
 
 from warmroute_backend.engine.model import Role, Scheduler
 from warmroute_backend.engine.tiers import Storage
+from warmroute_proxy.core.index import MAX_SLOTS
 from warmroute_proxy.replay.baselines import BASELINES
 from warmroute_proxy.replay.fleet import Fleet, Worker
 from warmroute_proxy.replay.policy import Policy
@@ -16,6 +17,9 @@ from warmroute_proxy.replay.simulation import Change, Ingress, Progress, Simulat
 from warmroute_proxy.replay.split import SplitSimulation
 from warmroute_proxy.replay.storage import Store
 from warmroute_proxy.replay.trace import Trace, TraceError
+
+MAX_TIME_S: Final = 1e7
+"""Of virtual time: something happens each second of it."""
 
 PRODUCTION: Final = "warmroute"
 WITH_EVENTS: Final = "warmroute+events"
@@ -29,8 +33,8 @@ class Setup:
     """A fleet: in each of `regions`, `prefills` workers that compute prompts and, if it is split, `decodes` that
     generate; the KV tokens of each worker on the device and on the host, and of a region's store.
 
-    `each_turn`: a turn comes in at any region, else a session at one. `naming_share`, `routers` and `event_lag_s`
-    are for the production policy. `absent` are numbers of workers that a change adds later.
+    `each_turn`: a turn comes in at any region, else a session at one; so do `home_share` of the sessions in any case.
+    `naming_share`, `routers` and `event_lag_s` are for the production policy.
     """
 
     prefills: int = 8
@@ -46,6 +50,7 @@ class Setup:
     event_lag_s: float = 0.1
     changes: tuple[Change, ...] = ()
     skip_share: float = 0.0
+    home_share: float = 0.0
 
     @property
     def workers(self) -> str:
@@ -61,11 +66,12 @@ class Setup:
 def run(trace: Trace, setup: Setup, policy: str, speed_up: float = 1.0, progress: Progress | None = None) -> Result:
     """Play a trace once. `TraceError` where it cannot be played on this fleet."""
     _check(trace, setup)
+    _check_time(trace, setup, speed_up)
     built = _Built(trace, setup, with_events=policy == WITH_EVENTS)
     kind = SplitSimulation if setup.decodes else Simulation
     simulation = kind(
         trace, built.fleet, built.policy(policy), speed_up, progress,
-        ingress=Ingress(setup.region_names, setup.each_turn, setup.rtt_s),
+        ingress=Ingress(setup.region_names, setup.each_turn, setup.rtt_s, setup.home_share),
         changes=setup.changes, renew=built.scheduler, skip_share=setup.skip_share,
     )  # fmt: skip
     result = simulation.run()
@@ -98,6 +104,7 @@ class _Built:
     def policy(self, name: str) -> Policy:
         setup = self._setup
         if name in {PRODUCTION, WITH_EVENTS}:
+            _check_caches(setup)
             proxies = Proxies(
                 setup.routers, setup.event_lag_s, setup.naming_share, setup.rtt_s, setup.host_tokens > 0,
                 setup.store_tokens > 0,
@@ -128,6 +135,23 @@ def _check(trace: Trace, setup: Setup) -> None:
         raise TraceError("a store needs a host tier: write KV tokens as device:host:store")
     if setup.changes:
         _check_changes(setup)
+
+
+def _check_time(trace: Trace, setup: Setup, speed_up: float) -> None:
+    times = [request.at_s / speed_up for request in trace.requests if request.after is None] or [0.0]
+    begins_s = min(times)
+    ends_s = max([*times, begins_s + setup.event_lag_s, *(change.at_s for change in setup.changes)])
+    if ends_s - begins_s > MAX_TIME_S:
+        raise TraceError(
+            f"{ends_s - begins_s:.3g} s from the first arrival to the last event: at most {MAX_TIME_S:g} s"
+        )
+
+
+def _check_caches(setup: Setup) -> None:
+    tiers = 2 if setup.host_tokens else 1
+    caches = setup.prefills * tiers + setup.decodes + setup.regions
+    if caches > MAX_SLOTS:
+        raise TraceError(f"a region of {caches} caches (of workers, by tier, and of peers): at most {MAX_SLOTS}")
 
 
 def _check_changes(setup: Setup) -> None:

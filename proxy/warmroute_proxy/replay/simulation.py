@@ -54,12 +54,16 @@ class Change(NamedTuple):
 
 
 class Ingress(NamedTuple):
-    """The regions that clients speak to, and which one a client chooses: `each_turn` another, else one a session."""
+    """The regions that clients speak to, and which one a client chooses: `each_turn` another, else one a session.
+
+    `home_share` of the sessions come in at one region all the same: something before the proxies knows them.
+    """
 
     regions: Sequence[str] = ("",)
     each_turn: bool = False
     rtt_s: float = 0.0
     """Between any two regions."""
+    home_share: float = 0.0
 
 
 class Simulation:
@@ -154,10 +158,11 @@ class Simulation:
         return starts
 
     def _origin(self, request: Request) -> str:
-        regions = self._ingress.regions
+        regions, each_turn, _, home_share = self._ingress
         if len(regions) == 1:
             return regions[0]
-        drawn_by = request.number if self._ingress.each_turn else request.session
+        at_home = not each_turn or mixed([request.session], 1)[0] < home_share * 2.0**64
+        drawn_by = request.session if at_home else request.number
         return regions[mixed([drawn_by], 2)[0] % len(regions)]
 
     def _next(self) -> None:

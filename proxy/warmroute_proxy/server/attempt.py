@@ -53,6 +53,18 @@ class Owner(Protocol):
 class Attempt:
     """The legs of one dispatch. Create, then `start`."""
 
+    # What most attempts never change: read from the class, not set in each.
+    answer: Body | None = None
+    ended = False
+    _prefill: Leg | None = None
+    _status = 0
+    _streaming = False
+    _size = 0
+    _prefill_status = 0
+    _prefill_size = 0
+    _pending: Failure | None = None
+    _told_to_stop = False
+
     def __init__(
         self,
         owner: Owner,
@@ -67,8 +79,6 @@ class Attempt:
         self.rid = rid
         self.decision = decision
         self.scanner = Scanner(keep_sglext=keep_sglext)
-        self.answer: Body | None = None
-        self.ended = False
         self._owner = owner
         self._engines = engines
         self._stream = stream
@@ -78,45 +88,36 @@ class Attempt:
         self._answering: Worker = answering
         self._main = Leg(self._main_head, self._main_body, self._main_end, self._main_failed)
         self._main.on_crash = owner.crashed
-        self._prefill: Leg | None = None
-        self._status = 0
-        self._streaming = False
         self._held: list[bytes] = []
         self._parts: list[bytes] = []
-        self._size = 0
-        self._prefill_status = 0
         self._prefill_parts: list[bytes] = []
-        self._prefill_size = 0
         self._prefill_done = decision.prefill is None
-        self._pending: Failure | None = None
-        self._told_to_stop = False
 
     # -- what the owner asks
 
-    def start(self, bodies: EngineBodies, headers: str, path: str, salt: str, choices: int) -> None:
+    def start(self, bodies: EngineBodies, headers: str, path: str, salt: str, prompts: int) -> None:
         """Send both legs at once."""
         engine = self._engines.of(self._answering)
         prefill = self.decision.prefill
         if prefill is None:
             rank = self._answering.dp_rank if engine.dp_size > 1 else None
-            engine.upstream.send("POST", path, headers, bodies.answering(self.rid, salt, rank, None), self._main)
+            body = bodies.answering(self.rid, salt, rank, None)
+            engine.upstream.send("POST", path, headers + engine.bearer, body, self._main)
             return
         source = self._engines.of(prefill)
         bootstrap = {
             "bootstrap_host": source.config.bootstrap_host or source.upstream.host,
             "bootstrap_port": source.bootstrap_port,
-            "bootstrap_room": self._engines.ids.room(prefill.dp_rank, source.dp_size, choices),
+            "bootstrap_room": self._engines.ids.room(prefill.dp_rank, source.dp_size, prompts),
         }
         decode_rank = self._answering.dp_rank if engine.dp_size > 1 else None
         prefill_rank = prefill.dp_rank if source.dp_size > 1 else None
         self._prefill = Leg(self._prefill_head, self._prefill_body, self._prefill_end, self._prefill_failed)
         self._prefill.on_crash = self._owner.crashed
-        source.upstream.send(
-            "POST", path, headers, bodies.prefill(self.rid, salt, prefill_rank, bootstrap), self._prefill
-        )
-        engine.upstream.send(
-            "POST", path, headers, bodies.answering(self.rid, salt, decode_rank, bootstrap), self._main
-        )
+        prompt = bodies.prefill(self.rid, salt, prefill_rank, bootstrap)
+        source.upstream.send("POST", path, headers + source.bearer, prompt, self._prefill)
+        body = bodies.answering(self.rid, salt, decode_rank, bootstrap)
+        engine.upstream.send("POST", path, headers + engine.bearer, body, self._main)
 
     @property
     def started(self) -> bool:
@@ -203,6 +204,8 @@ class Attempt:
                 self._held.clear()
             if out:
                 self._owner.content(out)
+            if out is data:
+                return  # all of it passed, so nothing ended
         elif out:
             self._held.append(out)
             self._size += len(out)
@@ -243,10 +246,11 @@ class Attempt:
             self._fail(502, "the engine ended its stream early", self._answering, retryable=True)
 
     def _whole_end(self) -> None:
-        data = b"".join(self._parts)
+        data = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
         if self._status != 200:
             refusal = refusal_from_engine(self._status, data)
-            self._fail_with(refusal, self._answering if self._status >= 500 else None, retryable=self._status >= 500)
+            ours = refusal.status >= 500  # also a 401: our key is wrong there, and may be right elsewhere
+            self._fail_with(refusal, self._answering if ours else None, retryable=ours)
             return
         try:
             self.answer = Body(data)

@@ -59,6 +59,8 @@ class ProxyConfig:
     policy: Literal["cost", "round_robin"] = "cost"
     state_dir: Path = Path(DEFAULT_STATE_DIR)
     admin_key_sha256: str | None = None
+    record: Path | None = None
+    """Where every decision is recorded with its input; None: nowhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +102,17 @@ class EngineConfig:
     models: frozenset[str]
     bootstrap_host: str | None
     bootstrap_port: int | None
+    store: str | None = None
+    """The name of the KV store that it shares with engines of the same; None: it shares none."""
+
+    kv_events: bool = True
+    """Whether its KV events are followed, where it publishes any."""
+
+    key_file: Path | None = None
+    """Holds the key that it wants of everybody; None: it wants none."""
+
+    admin_key_file: Path | None = None
+    """Holds the key that it wants of who ends requests; None: the other one, if any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +185,7 @@ def parse_config(document: dict[str, Any], folder: Path, source: str) -> Config:
     limits = _limits(Table(document.get("limits", {}), "limits", problems))
     regions = tuple(_region(table) for table in _tables(document, "region", problems))
     counters: dict[str, int] = {}
-    engines = tuple(_engine(table, counters) for table in _tables(document, "engine", problems))
+    engines = tuple(_engine(table, counters, folder) for table in _tables(document, "engine", problems))
     models = tuple(_model(table) for table in _tables(document, "model", problems))
     tenants = tuple(_tenant(table) for table in _tables(document, "tenant", problems))
     model_by_name = _model_names(models, problems)
@@ -224,6 +237,7 @@ def _proxy(table: Table, folder: Path) -> ProxyConfig:
         policy="round_robin" if policy == "round_robin" else "cost",
         state_dir=folder / table.text("state_dir", DEFAULT_STATE_DIR),
         admin_key_sha256=table.digest("admin_key_sha256"),
+        record=_file(table, "record", folder),
     )
     if proxy.port and (proxy.host, proxy.port) == (proxy.admin_host, proxy.admin_port):
         table.problem("admin_port", f"{proxy.port} is the port of the proxy itself")
@@ -252,7 +266,7 @@ def _region(table: Table) -> RegionConfig:
     return region
 
 
-def _engine(table: Table, counters: dict[str, int]) -> EngineConfig:
+def _engine(table: Table, counters: dict[str, int], folder: Path) -> EngineConfig:
     """`counters` numbers the engines of a region and role that have no id of their own."""
     url, region = table.url("url"), table.name("region")
     role = table.choice("role", ROLES, "aggregated")
@@ -268,6 +282,10 @@ def _engine(table: Table, counters: dict[str, int]) -> EngineConfig:
         models=frozenset(table.names("models", (ANY,))),
         bootstrap_host=table.text("bootstrap_host", "") or None,
         bootstrap_port=table.integer("bootstrap_port", None, 1, 65_535),
+        store=table.name("store", "") or None,
+        kv_events=table.choice("kv_events", ("auto", "off"), "auto") == "auto",
+        key_file=_file(table, "key_file", folder),
+        admin_key_file=_file(table, "admin_key_file", folder),
     )
     if role == "prefill" and not table.has("bootstrap_port"):
         table.problem("bootstrap_port", "is missing: decode engines fetch the KV cache there")
@@ -276,8 +294,15 @@ def _engine(table: Table, counters: dict[str, int]) -> EngineConfig:
             table.problem(key, f"is for prefill engines, this one is {role}")
     if kind == "openai" and role != "aggregated":
         table.problem("kind", f'"openai" cannot be {role}: only SGLang splits prefill from decode')
+    if kind == "openai" and table.has("admin_key_file"):
+        table.problem("admin_key_file", 'is for SGLang: nothing is asked of an "openai" engine that wants it')
     table.close()
     return engine
+
+
+def _file(table: Table, key: str, folder: Path) -> Path | None:
+    name = table.text(key, "")
+    return folder / name if name else None
 
 
 def _model(table: Table) -> ModelConfig:

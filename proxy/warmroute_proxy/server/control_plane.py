@@ -102,7 +102,7 @@ def admin_app(services: Services) -> FastAPI:
 def _decision(receipt_id: str, decision: Decision) -> dict[str, Any]:
     return {
         "id": receipt_id,
-        **{name: getattr(decision, name) for name in Decision.__slots__ if name != "reasons"},
+        **{name: getattr(decision, name) for name in Decision.__struct_fields__ if name != "reasons"},
         "reasons": [candidate._asdict() for candidate in decision.reasons],
     }
 
@@ -128,6 +128,9 @@ def _gauges(services: Services) -> list[tuple[str, Labels, float]]:
         for name, value in worker.items():
             if isinstance(value, int | float) and not isinstance(value, bool):
                 rows.append((f"warmroute_worker_{name}", (("worker", worker_id),), float(value)))
+    for worker_id, feed in services.engines.feeds().items():
+        rows.append(("warmroute_kv_event_lag_seconds", (("worker", worker_id),), feed.lag_s))
+        rows.append(("warmroute_kv_blocks_held", (("worker", worker_id),), float(feed.blocks.blocks)))
     return rows
 
 

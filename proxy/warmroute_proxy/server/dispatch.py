@@ -4,7 +4,7 @@ SGLang's PD protocol: prefill and decode get the same body with the same bootstr
 rid, both at once; neither can finish without the other. Decode's answer is the client's, prefill's is only watched.
 
 Rids have one fixed length, because an engine matches abort ids by prefix. Rooms are unique over all processes of a
-fleet, never 0, and leave space below 2^63 for the n of a request; where prefill has several DP ranks, room modulo
+fleet, never 0, and leave space below 2^63 for the prompts of a request; where prefill has several DP ranks, room modulo
 ranks chooses the rank (SGLang's `follow_bootstrap_room`).
 """
 
@@ -18,7 +18,7 @@ from warmroute.contract.steering import FORWARDED_HEADERS, REMOVED_FIELDS, well_
 from warmroute_proxy.server.body import Body
 
 _ROOM_COUNTER_BITS: Final = 39
-_ROOM_STEP: Final = 1024  # rooms of one request: room .. room + n, and the choice of a rank
+_ROOM_STEP: Final = 1024  # rooms of one request: room .. room + prompts, and the choice of a rank
 
 
 class Ids:
@@ -42,18 +42,24 @@ class Ids:
         self._count += 1
         return f"{self._prefix}{self._count & 0xFFFFFFFFFFFF:012x}"
 
-    def room(self, rank: int, ranks: int, choices: int) -> int:
-        """A room whose remainder by `ranks` is `rank`, with `choices` rooms of its own; from 1 to 2^63 - 1,024."""
-        assert choices + ranks <= _ROOM_STEP
+    def room(self, rank: int, ranks: int, prompts: int) -> int:
+        """A room whose remainder by `ranks` is `rank`, and one for each further prompt; from 1 to 2^63 - 1,024."""
+        assert prompts + ranks <= _ROOM_STEP
         self._count += 1
         space = (1 << _ROOM_COUNTER_BITS) // _ROOM_STEP - 2
         room = self._room_base + (1 + self._count % space) * _ROOM_STEP
         return room - room % ranks + rank
 
 
+_CONTENT_TYPE: Final = "content-type: application/json\r\n"
+_MAY_PASS: Final = FORWARDED_HEADERS - {"content-type"}
+
+
 def engine_headers(request_headers: Mapping[str, str]) -> str:
     """The header block for an engine, by allow-list."""
-    lines = ["content-type: application/json\r\n"]
+    if _MAY_PASS.isdisjoint(request_headers):
+        return _CONTENT_TYPE
+    lines = [_CONTENT_TYPE]
     for name in FORWARDED_HEADERS:
         value = request_headers.get(name)
         if value is None or name == "content-type" or (name == "x-request-id" and not well_formed_request_id(value)):
@@ -62,8 +68,16 @@ def engine_headers(request_headers: Mapping[str, str]) -> str:
     return "".join(lines)
 
 
+_REMOVED: Final = REMOVED_FIELDS
+_REMOVED_STREAMED: Final = REMOVED_FIELDS | {"stream_options"}
+_REMOVED_PREFILL: Final = REMOVED_FIELDS | {"stream", "stream_options"}
+_encode: Final = msgspec.json.Encoder().encode
+
+
 class EngineBodies:
     """Builds the bodies of one turn's attempts."""
+
+    __slots__ = ("_body", "_instead", "_sglang", "_stream", "_stream_options", "_tagged")
 
     def __init__(
         self,
@@ -74,41 +88,53 @@ class EngineBodies:
         metadata: Mapping[str, Any] | None,
         stream_options: Mapping[str, Any],
         sglang: bool,
+        tagged: bool = False,
     ) -> None:
         """`model`: the name to send where the client used an alias; `metadata`: what to send instead of the client's;
-        `sglang`: the engine takes SGLang's own fields.
+        `sglang`: the engine takes SGLang's own fields; `tagged`: its KV events are to name the rid.
         """
         self._body = body
         self._stream = stream
-        self._instead = {name: value for name, value in (("model", model), ("metadata", metadata)) if value is not None}
+        self._instead: dict[str, Any] = {}
+        if model is not None:
+            self._instead["model"] = model
+        if metadata is not None:
+            self._instead["metadata"] = metadata
         self._sglang = sglang
-        self._stream_options = {**stream_options, "include_usage": True}
+        self._tagged = tagged
+        self._stream_options = stream_options
 
     def answering(
         self, rid: str, salt: str, dp_rank: int | None, bootstrap: Mapping[str, Any] | None
     ) -> list[bytes | memoryview]:
         """The body for the engine whose answer the client gets: aggregated or decode."""
-        add = self._common(rid, salt) | dict(bootstrap or {})
+        add: dict[str, Any] = {}
+        if bootstrap is not None:
+            add.update(bootstrap)
         if dp_rank is not None:
             add["routed_dp_rank"] = dp_rank
-        drop = set(REMOVED_FIELDS)
-        if self._stream:
-            add["stream_options"] = self._stream_options
-            drop.add("stream_options")
-        return self._rewritten(drop, add)
+        if not self._stream:
+            return self._rewritten(_REMOVED, rid, salt, add)
+        add["stream_options"] = {**self._stream_options, "include_usage": True}
+        return self._rewritten(_REMOVED_STREAMED, rid, salt, add)
 
     def prefill(
         self, rid: str, salt: str, dp_rank: int | None, bootstrap: Mapping[str, Any]
     ) -> list[bytes | memoryview]:
         """The body for the prefill leg: the same prompt, not streamed, since nobody reads its one token."""
-        add = self._common(rid, salt) | dict(bootstrap) | {"stream": False}
+        add = {**bootstrap, "stream": False}
         if dp_rank is not None:
             add["routed_dp_rank"] = dp_rank
-        return self._rewritten({*REMOVED_FIELDS, "stream", "stream_options"}, add)
+        return self._rewritten(_REMOVED_PREFILL, rid, salt, add)
 
-    def _common(self, rid: str, salt: str) -> dict[str, Any]:
-        return {"rid": rid, "cache_salt": salt, "return_cached_tokens_details": True} if self._sglang else {}
-
-    def _rewritten(self, drop: set[str], add: dict[str, Any]) -> list[bytes | memoryview]:
-        add |= self._instead
-        return self._body.rewritten(drop | self._instead.keys(), msgspec.json.encode(add)[1:-1])
+    def _rewritten(self, drop: frozenset[str], rid: str, salt: str, add: dict[str, Any]) -> list[bytes | memoryview]:
+        if self._instead:
+            add.update(self._instead)
+            drop = drop.union(self._instead)
+        text = _encode(add)[1:-1] if add else b""
+        if self._sglang:  # a rid and a salt are hex digits: nothing in them needs an escape
+            own = f'"rid":"{rid}","cache_salt":"{salt}","return_cached_tokens_details":true'
+            if self._tagged:  # the engine names it in the blocks that the prompt stores, and does nothing else with it
+                own += f',"session_id":"{rid}"'
+            text = b"%b,%b" % (own.encode(), text) if text else own.encode()
+        return self._body.rewritten(drop, text)

@@ -1,9 +1,11 @@
 """The engines of this region: their connections, what they say of themselves, and whether they answer.
 
 Each engine is probed: `/ready` each second (cheap; a server without that route is up while it answers at all),
-`/v1/loads` with it (a snapshot), `/server_info` once and again after it was away: from it come the DP ranks, the page
-size and the start time. A start time that changed means an empty cache. A worker is (engine, rank): the ranks are told
-to the router when they are known.
+`/v1/loads` with it (a snapshot), `/server_info` once, after it was away, and each `INFORM_EVERY_S`: from it come the DP
+ranks, the page size, the tiers of the cache, where KV events are published, and the start time. A start time that
+changed means an empty cache. A worker is (engine, rank): the ranks are told to the router when they are known.
+
+Where there is a host tier, `/metrics` is read each `MOVES_EVERY_S`, for what host and storage hits cost.
 """
 
 import asyncio
@@ -13,16 +15,26 @@ from typing import Any, Final
 
 import msgspec
 
+from warmroute_proxy.core.fingerprint import Chain
 from warmroute_proxy.core.fleet import Worker
 from warmroute_proxy.core.load import EngineLoads
+from warmroute_proxy.core.placement import Decision
 from warmroute_proxy.core.router import Router
+from warmroute_proxy.core.tiers import Tier
 from warmroute_proxy.server.config import EngineConfig
 from warmroute_proxy.server.dispatch import Ids
+from warmroute_proxy.server.kv_events import KvEvents, KvSource, kv_source
+from warmroute_proxy.server.kv_feed import KvFeed
+from warmroute_proxy.server.kv_moves import Totals, totals_by_rank
+from warmroute_proxy.server.metrics import Metrics
+from warmroute_proxy.server.secrets import bearer
 from warmroute_proxy.server.upstream import Upstream, collect, get
 
 log = logging.getLogger(__name__)
 
 ABORT_TIMEOUT_S: Final = 5.0
+INFORM_EVERY_S: Final = 60.0
+MOVES_EVERY_S: Final = 15.0
 MAX_DP_RANKS: Final = 64
 DEFAULT_PAGE_TOKENS: Final = 64
 
@@ -33,10 +45,21 @@ class Engine:
     def __init__(self, config: EngineConfig, connect_timeout_s: float, clock: Callable[[], float]) -> None:
         self.config = config
         self.upstream = Upstream(config.url, connect_timeout_s, clock)
+        self.bearer = bearer(config.key_file)
+        """The header line with its key, for everything that it is asked; empty where it wants none."""
+
+        self._admin_bearer = bearer(config.admin_key_file) or self.bearer
+        self._key_refused = False
         self.dp_size = 1
         self.page_tokens = DEFAULT_PAGE_TOKENS
         self.bootstrap_port = config.bootstrap_port
         self.started_at: object = None
+        self.host_cache = False
+        self.has_store = False
+        self.kv_source: KvSource | None = None
+        self.moves: dict[int, Totals] = {}  # by rank, as last read
+        self.moves_at_s = -MOVES_EVERY_S
+        self.informed_at_s = 0.0
         self.up = True  # until a probe says otherwise: an engine is given the benefit of the doubt
         self.informed = False
 
@@ -44,8 +67,18 @@ class Engine:
         """One worker a rank."""
         config = self.config
         many = self.dp_size > 1
+        holds = config.role != "decode"
+        store = (config.store or config.id) if self.has_store and holds else None
         return [
-            Worker(f"{config.id}:{rank}" if many else config.id, config.id, rank, config.role, config.models)
+            Worker(
+                f"{config.id}:{rank}" if many else config.id,
+                config.id,
+                rank,
+                config.role,
+                config.models,
+                self.host_cache and holds,
+                store,
+            )
             for rank in range(self.dp_size)
         ]
 
@@ -53,18 +86,33 @@ class Engine:
         """Ask the engine to stop one request; told, not waited for."""
         if self.config.kind == "sglang":
             body = msgspec.json.encode({"rid": rid})
-            leg = collect(lambda _status, _body: None)
-            self.upstream.send("POST", "/abort_request", "content-type: application/json\r\n", [body], leg)
+            leg = collect(lambda status, _body: self.judge_key(status, "/abort_request", "admin_key_file"))
+            headers = f"content-type: application/json\r\n{self._admin_bearer}"
+            self.upstream.send("POST", "/abort_request", headers, [body], leg)
             asyncio.get_running_loop().call_later(ABORT_TIMEOUT_S, leg.close)
+
+    def judge_key(self, status: int, path: str, key: str) -> None:
+        """Say once in this engine's life that it does not take our key: what hangs on it fails in silence."""
+        if status in {401, 403} and not self._key_refused:
+            self._key_refused = True
+            log.error("engine %s answers %d at %s: its %s is missing or wrong", self.config.id, status, path, key)
 
 
 class Engines:
     """All engines of this region, by id."""
 
-    def __init__(self, configs: Iterable[EngineConfig], connect_timeout_s: float, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        configs: Iterable[EngineConfig],
+        connect_timeout_s: float,
+        clock: Callable[[], float],
+        unix_clock: Callable[[], float],
+        metrics: Metrics,
+    ) -> None:
         self.ids = Ids()
         self.by_id = {config.id: Engine(config, connect_timeout_s, clock) for config in configs}
         self._clock = clock
+        self._kv_events = KvEvents(metrics, unix_clock)
 
     def of(self, worker: Worker) -> Engine:
         """The engine of a worker."""
@@ -74,6 +122,32 @@ class Engines:
         """The workers known so far."""
         return [worker for engine in self.by_id.values() for worker in engine.workers()]
 
+    def split(self) -> frozenset[str]:
+        """The ids of the workers that do prefill or decode alone."""
+        return frozenset(worker.id for worker in self.workers() if worker.role != "aggregated")
+
+    def all_split(self) -> bool:
+        """Whether no engine here does both."""
+        return len(self.split()) == len(self.workers())
+
+    def tag(self, decision: Decision, rid: str, chain: Chain) -> bool:
+        """Whether the rid is to be sent as the tag of the blocks that the prompt stores; they are then expected."""
+        feed = self._kv_events.feed(decision.holder)
+        if feed is None:
+            return False
+        feed.blocks.expect(rid, chain)
+        return True
+
+    def settled(self, decision: Decision, rid: str, prompt_tokens: int) -> None:
+        """The turn with this rid has ended; its prompt has so many tokens, or 0 where nobody said."""
+        feed = self._kv_events.feed(decision.holder)
+        if feed is not None:
+            feed.settled(rid, prompt_tokens or decision.prompt_tokens_est)
+
+    def feeds(self) -> dict[str, KvFeed]:
+        """The KV events that are followed, by worker id."""
+        return self._kv_events.feeds()
+
     def sweep(self) -> None:
         """Drop idle connections; once a second."""
         for engine in self.by_id.values():
@@ -81,6 +155,7 @@ class Engines:
 
     def close(self) -> None:
         """Close all connections."""
+        self._kv_events.close()
         for engine in self.by_id.values():
             engine.upstream.close()
 
@@ -102,7 +177,7 @@ class Engines:
     async def _probe(self, engine: Engine, router: Router) -> None:
         if engine.config.kind == "openai":
             return  # no probe that every such server answers: the breaker alone decides
-        status, _ = await get(engine.upstream, "/ready")
+        status, _ = await get(engine.upstream, "/ready", engine.bearer)
         was_up, engine.up = engine.up, status in {200, 404}
         if was_up != engine.up:
             log.warning(
@@ -116,28 +191,40 @@ class Engines:
         if not engine.up:
             engine.informed = False
             return
-        if not engine.informed:
+        if not engine.informed or self._clock() - engine.informed_at_s >= INFORM_EVERY_S:
             await self._inform(engine, router)
+        for worker in engine.workers():
+            self._kv_events.follow(worker, engine.kv_source, router)
         await self._observe_loads(engine, router)
+        if engine.host_cache and self._clock() - engine.moves_at_s >= MOVES_EVERY_S:
+            engine.moves_at_s = self._clock()
+            await self._observe_moves(engine, router)
 
     async def _inform(self, engine: Engine, router: Router | None) -> None:
-        status, body = await get(engine.upstream, "/server_info")
+        status, body = await get(engine.upstream, "/server_info", engine.bearer)
+        engine.judge_key(status, "/server_info", "key_file")
         info = _object(body) if status == 200 else None
         if info is None:
             return
-        engine.informed = True
+        engine.informed, engine.informed_at_s = True, self._clock()
         before = engine.workers()
         engine.dp_size = min(max(_int(info, "dp_size") or 1, 1), MAX_DP_RANKS)
         engine.page_tokens = max(_int(info, "page_size") or 1, 1)
         engine.bootstrap_port = engine.config.bootstrap_port or _int(info, "disaggregation_bootstrap_port")
+        engine.host_cache = info.get("enable_hierarchical_cache") is True
+        engine.has_store = engine.host_cache and isinstance(info.get("hicache_storage_backend"), str)
+        engine.kv_source = _kv_source_of(engine, info)
         started_at = info.get("start_time") or info.get("startup_time")
         restarted = engine.started_at is not None and started_at != engine.started_at
         engine.started_at = started_at
         if router is not None:
             _retell(router, before, engine.workers(), restarted)
+            gone = {worker.id for worker in before} - {worker.id for worker in engine.workers()}
+            for worker_id in gone:
+                self._kv_events.leave(worker_id)
 
     async def _observe_loads(self, engine: Engine, router: Router) -> None:
-        status, body = await get(engine.upstream, "/v1/loads")
+        status, body = await get(engine.upstream, "/v1/loads", engine.bearer)
         found = _object(body) if status == 200 else None
         rows = found.get("loads") if found else None
         by_rank = {w.dp_rank: w for w in engine.workers()}
@@ -146,14 +233,39 @@ class Engines:
             if worker is not None:
                 router.observe_loads(worker.id, _loads(row), self._clock())
 
+    async def _observe_moves(self, engine: Engine, router: Router) -> None:
+        status, body = await get(engine.upstream, "/metrics", engine.bearer)
+        if status != 200:
+            return
+        before, engine.moves = engine.moves, totals_by_rank(body.decode("utf-8", "replace"))
+        for worker in engine.workers():
+            now, then = engine.moves.get(worker.dp_rank), before.get(worker.dp_rank)
+            if now is None or then is None:
+                continue
+            moves: list[tuple[Tier, tuple[int, float]]] = [
+                ("host", now.load_since(then)),
+                ("storage", now.fetch_since(then)),
+            ]
+            for tier, (tokens, seconds) in moves:
+                if tokens > 0 and seconds > 0:
+                    router.observe_moves(worker.id, tier, tokens, seconds)
+
+
+def _kv_source_of(engine: Engine, info: dict[str, Any]) -> KvSource | None:
+    """Where to follow an engine's events. A tag would keep blocks from eviction where sessions do that."""
+    unwanted = not engine.config.kv_events or engine.config.role == "decode"
+    if unwanted or info.get("enable_session_radix_cache") is True:
+        return None
+    return kv_source(info, engine.upstream.host)
+
 
 def _retell(router: Router, before: list[Worker], now: list[Worker], restarted: bool) -> None:
     if before != now:
-        for worker in before:
-            router.remove_worker(worker.id)
+        for worker_id in {worker.id for worker in before} - {worker.id for worker in now}:
+            router.remove_worker(worker_id)
         for worker in now:
             router.add_worker(worker)
-    elif restarted:
+    if restarted:
         for worker in now:
             router.worker_restarted(worker.id)
 

@@ -70,6 +70,9 @@ _CONTEXT_PHRASES: Final = (
     "maximum context length",
 )
 
+_SOURCE_LINES: Final = "\n\n  File "
+"""After it, SGLang's errors name files of the engine's machine, and quote the body once more."""
+
 
 def refusal_from_engine(status: int, body: bytes) -> Refusal:
     """An engine's error, flat (SGLang) or nested, as a refusal of ours.
@@ -78,7 +81,7 @@ def refusal_from_engine(status: int, body: bytes) -> Refusal:
     engine's own 401 or 403 is a fault of the operator's, not of the client's, and becomes a 502.
     """
     found = _engine_error(body)
-    message = str(found.get("message") or f"the engine answered {status}")
+    message = str(found.get("message") or f"the engine answered {status}").partition(_SOURCE_LINES)[0]
     param = found.get("param") if isinstance(found.get("param"), str) else None
     if status < 400:
         return Refusal(502, f"the engine answered {status}", code="engine_error")
@@ -89,7 +92,8 @@ def refusal_from_engine(status: int, body: bytes) -> Refusal:
     if status < 500:
         code = found.get("code")
         return Refusal(status, message, code=code if isinstance(code, str) else None, param=param)
-    return Refusal(status if status in {502, 503, 504} else 502, message, code="engine_error")
+    shed = 1 if status == 503 else None  # its queue is full: soon it is not
+    return Refusal(status if status in {502, 503, 504} else 502, message, code="engine_error", retry_after_s=shed)
 
 
 def status_of_engine_error(error: Mapping[str, Any]) -> int:

@@ -68,8 +68,9 @@ class Exchange:
         if self.ended:
             return
         self.started = self.ended = True
-        head = self._head(status, headers) + f"content-length: {len(body)}\r\n\r\n".encode()
-        self._connection.write(head if self.request.method == "HEAD" else head + body)
+        head = self._head(status, headers)
+        sent = b"" if self.request.method == "HEAD" else body
+        self._connection.write(b"%bcontent-length: %d\r\n\r\n%b" % (head, len(body), sent))
         self._connection.answered(self)
 
     def refuse(self, refusal: Refusal, extra: Iterable[tuple[str, str]] = ()) -> None:
@@ -124,8 +125,9 @@ class Exchange:
 
     def _head(self, status: int, headers: Iterable[tuple[str, str]]) -> bytes:
         self._connection.listener.endpoint.on_status(self.request, status)
-        lines = [f"HTTP/1.1 {status} {_REASONS.get(status, 'Status')}\r\n"]
-        lines += [f"{name}: {value}\r\n" for name, value in headers]
+        head = f"HTTP/1.1 {status} {_REASONS.get(status, 'Status')}\r\n"
+        for name, value in headers:
+            head += f"{name}: {value}\r\n"
         if not self.request.keep_alive:
-            lines.append("connection: close\r\n")
-        return "".join(lines).encode("latin-1", "replace")
+            head += "connection: close\r\n"
+        return head.encode("latin-1", "replace")

@@ -7,16 +7,19 @@ rows are checkpointed, because SQLite's WAL with `synchronous = NORMAL` may lose
 """
 
 import sqlite3
+import time
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from warmroute_proxy.core.entry import Entry
+from warmroute_proxy.core.entry import Entry, SettleRecord
 from warmroute_proxy.server.journal import journal_path, journal_sequences, read_lines
 
 SCHEMA_VERSION: Final = 1
-STEP_BYTES: Final = 131_072  # about 100 records: the loop never waits long for the interpreter lock
+STEP_BYTES: Final = 524_288  # some hundred records: a commit writes each page that they touch, however many on it
+LINES_AT_ONCE: Final = 64  # read, then the loop may have the interpreter lock: it never waits long for it
+ROWS_AT_ONCE: Final = 32  # of 26 values: SQLite takes 999 values in a statement wherever it was built, 32,766 today
 
 _SCHEMA: Final = """
 CREATE TABLE turn (
@@ -41,38 +44,7 @@ class LedgerError(RuntimeError):
     """The ledger cannot be used: its folder is in use, unreadable or of another version."""
 
 
-class SettleRecord(msgspec.Struct, tag_field="k", tag="settle"):
-    """A settle record, its fields in the order of the columns of `turn`."""
-
-    id: str
-    tenant: str
-    session: str | None
-    lineage: str
-    turn: int
-    region: str
-    model: str
-    route: str
-    stream: int
-    state: str
-    outcome: str
-    status: int
-    rids: msgspec.Raw
-    workers: msgspec.Raw
-    prompt_tokens: int
-    cached_tokens: int
-    completion_tokens: int
-    usage: msgspec.Raw
-    list_nanousd: int
-    price_nanousd: int
-    opened_at: float
-    settled_at: float
-    proxy_ms: float | None
-    ttft_ms: float | None
-    forwarded_from: str | None
-    predicted_cached: int
-
-
-class OpenRecord(msgspec.Struct, tag_field="k", tag="open"):
+class _Opened(msgspec.Struct, tag_field="k", tag="open", gc=False):
     """An open record, as far as it is looked at before a restart needs it."""
 
     id: str
@@ -85,10 +57,10 @@ class Folded(NamedTuple):
     settled: list[str]
 
 
-_DECODE: Final = msgspec.json.Decoder(SettleRecord | OpenRecord).decode
-_INSERT: Final = (
-    f"INSERT INTO turn VALUES ({', '.join('?' * len(SettleRecord.__struct_fields__))}) ON CONFLICT DO NOTHING"  # noqa: S608
-)
+_DECODE: Final = msgspec.json.Decoder(SettleRecord | _Opened).decode
+_VALUES: Final = f"({', '.join('?' * len(SettleRecord.__struct_fields__))})"
+_INSERT: Final = f"INSERT INTO turn VALUES {_VALUES} ON CONFLICT DO NOTHING"  # noqa: S608 - a constant
+_INSERT_MANY: Final = _INSERT.replace(_VALUES, ", ".join([_VALUES] * ROWS_AT_ONCE))
 
 
 def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
@@ -111,6 +83,7 @@ class Fold:
     _sequence: int
     _offset: int
     _skipped: int
+    _open: set[str]  # ids in `open_turn`: turns under way, so the limit on connections bounds them
 
     def __init__(self, folder: Path, database: Path) -> None:
         self._folder = folder
@@ -134,6 +107,7 @@ class Fold:
             raise LedgerError(f"{database} has schema version {version}, this proxy needs {SCHEMA_VERSION}")
         row = self._db.execute("SELECT sequence, offset, skipped FROM fold").fetchone()
         self._sequence, self._offset, self._skipped = row
+        self._open = {id_ for (id_,) in self._db.execute("SELECT id FROM open_turn")}
 
     def step(self) -> Folded | None:
         """Folds some records, or begins the next file; None when there is nothing to do now."""
@@ -173,37 +147,53 @@ class Fold:
         opened: dict[str, tuple[str, str, str]] = {}
         rows: list[tuple[Any, ...]] = []
         skipped = self._skipped
-        for line in lines:
+        for number, line in enumerate(lines):
+            if number % LINES_AT_ONCE == 0:
+                time.sleep(0)
             try:
                 record = _DECODE(line) if line else None
             except msgspec.DecodeError:
                 skipped += 1
                 continue
-            if isinstance(record, OpenRecord):
+            if isinstance(record, _Opened):
                 opened[record.id] = (record.id, record.tenant, line.decode())
             elif record is not None:
                 opened.pop(record.id, None)
                 rows.append(_row(record))
         ids = [row[0] for row in rows]
+        ended = self._open.intersection(ids)  # few: most turns end in the step that opens them
         with self._db:
             self._db.execute("BEGIN IMMEDIATE")
-            self._db.executemany(_INSERT, rows)
-            self._db.executemany("DELETE FROM open_turn WHERE id = ?", [(settled,) for settled in ids])
+            self._insert(rows)
+            self._db.executemany("DELETE FROM open_turn WHERE id = ?", [(settled,) for settled in ended])
             self._db.executemany("INSERT OR REPLACE INTO open_turn VALUES (?, ?, ?)", opened.values())
             self._db.execute("UPDATE fold SET offset = ?, skipped = ?", (offset, skipped))
         self._offset, self._skipped = offset, skipped
+        self._open -= ended
+        self._open.update(opened)
         return Folded(ids)
+
+    def _insert(self, rows: list[tuple[Any, ...]]) -> None:
+        """Insert rows. Each statement gives up the interpreter lock and has to wait for it again, while the loop wants
+        it too: so one statement takes `ROWS_AT_ONCE`.
+        """
+        at = 0
+        while len(rows) - at >= ROWS_AT_ONCE:
+            many = rows[at : at + ROWS_AT_ONCE]
+            self._db.execute(_INSERT_MANY, [value for row in many for value in row])
+            at += ROWS_AT_ONCE
+        self._db.executemany(_INSERT, rows[at:])
 
     def _interrupt_open(self, now_s: float) -> None:
         rows = []
         for (text,) in self._db.execute("SELECT record FROM open_turn ORDER BY rowid"):
             entry = Entry.from_open_record(msgspec.json.decode(text))
-            record = msgspec.json.encode(entry.settle_record(entry.interrupt(now_s)))
-            rows.append(_row(msgspec.json.decode(record, type=SettleRecord)))
+            rows.append(_row(entry.settle_record(entry.interrupt(now_s))))
         with self._db:
             self._db.execute("BEGIN IMMEDIATE")
-            self._db.executemany(_INSERT, rows)
+            self._insert(rows)
             self._db.execute("DELETE FROM open_turn")
+        self._open.clear()
 
     def _move_to(self, sequence: int) -> None:
         self._db.execute("UPDATE fold SET sequence = ?, offset = 0", (sequence,))
@@ -219,6 +209,10 @@ class Fold:
 
 
 def _row(record: SettleRecord) -> tuple[Any, ...]:
-    return tuple(
-        bytes(value).decode() if type(value) is msgspec.Raw else value for value in msgspec.structs.astuple(record)
-    )
+    """The columns, JSON as text."""
+    record.rids, record.workers, record.usage = _text(record.rids), _text(record.workers), _text(record.usage)
+    return msgspec.structs.astuple(record)
+
+
+def _text(raw: Any) -> Any:
+    return str(raw, "utf-8")

@@ -23,6 +23,7 @@ import httptools
 from warmroute_proxy.server.config import Limits
 from warmroute_proxy.server.errors import Refusal
 from warmroute_proxy.server.exchange import Exchange, Request
+from warmroute_proxy.server.header_names import KEPT, lower_name
 
 MAX_PIPELINED: Final = 16
 MAX_TARGET_BYTES: Final = 8192
@@ -30,6 +31,7 @@ LINGER_S: Final = 2.0
 LINGER_BODY_BYTES: Final = 65536  # up to this much of a refused body is read, so that the connection can be kept
 STALLED_WRITE_S: Final = 60.0  # a client that reads nothing for this long is gone
 WRITE_HIGH_BYTES: Final = 65536
+PLAIN_TARGETS: Final = {target.encode(): target for target in ("/v1/chat/completions", "/v1/completions")}  # not parsed
 
 
 class Endpoint(Protocol):
@@ -92,7 +94,6 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._request: Request | None = None  # being read
         self._url = b""
-        self._hosts = 0
         self._head_bytes = 0
         self._head_count = 0
         self._unparsed_bytes = 0
@@ -193,7 +194,6 @@ class Connection(asyncio.Protocol):
         self._began += 1
         self._request = Request(self.listener.clock())
         self._url = b""
-        self._hosts = 0
         self._head_count = 0
         self._head_bytes = 0
         self._unparsed_bytes = 0
@@ -215,17 +215,20 @@ class Connection(asyncio.Protocol):
         if self._offered is not None:
             return
         assert request is not None
-        value = value or b""
+        if value is None:
+            value = b""
         self._head_count += 1
         self._head_bytes += len(name) + len(value) + 4
         if self._head_count > self._limits.header_count or self._head_bytes > self._limits.header_bytes:
             self._fail(_too_large(self._limits))
-        text = name.decode("latin-1").lower()
-        if text == "host":
-            self._hosts += 1
-        elif text == "content-length" and text in request.headers:
+        text = KEPT.get(name) or lower_name(name)
+        headers = request.headers
+        if text not in headers:
+            headers[text] = value.decode("latin-1")
+        elif text == "host":
+            self._fail(Refusal(400, "exactly one Host header is required", code="bad_request"))
+        elif text == "content-length":
             self._fail(Refusal(400, "content-length stands twice", code="bad_request"))
-        request.headers.setdefault(text, value.decode("latin-1"))
 
     def on_headers_complete(self) -> None:
         if self._offered is not None:
@@ -235,10 +238,12 @@ class Connection(asyncio.Protocol):
         request = self._request
         assert request is not None
         self._in_head = False
-        request.method = self._parser.get_method().decode("latin-1")
-        request.version = self._parser.get_http_version()
-        request.keep_alive = bool(self._parser.should_keep_alive()) and not self.listener.closing
-        if self._hosts > 1 or (not self._hosts and request.version == "1.1"):
+        parser, headers = self._parser, request.headers
+        method = parser.get_method()
+        request.method = "POST" if method == b"POST" else method.decode("latin-1")
+        request.version = parser.get_http_version()
+        request.keep_alive = parser.should_keep_alive() and not self.listener.closing
+        if "host" not in headers and request.version == "1.1":
             self._fail(Refusal(400, "exactly one Host header is required", code="bad_request"))
         self._take_target(request)
         self._take_length(request)
@@ -249,7 +254,7 @@ class Connection(asyncio.Protocol):
             if request.length is None or request.length > LINGER_BODY_BYTES:
                 self._fail(refusal)
             request.refusal = refusal
-        if request.headers.get("expect", "").lower() == "100-continue" and request.length != 0:
+        if "expect" in headers and headers["expect"].lower() == "100-continue" and request.length != 0:
             self._expects = True
             self._continue()
 
@@ -280,6 +285,9 @@ class Connection(asyncio.Protocol):
         self._start_next()
 
     def _take_target(self, request: Request) -> None:
+        if self._url in PLAIN_TARGETS:
+            request.path = PLAIN_TARGETS[self._url]
+            return
         try:
             parsed = httptools.parse_url(self._url)
             request.path = (parsed.path or b"").decode("ascii")
@@ -290,11 +298,12 @@ class Connection(asyncio.Protocol):
             self._fail(Refusal(400, "the request target must be a path", code="bad_request"))
 
     def _take_length(self, request: Request) -> None:
-        if "transfer-encoding" in request.headers:
-            if "content-length" in request.headers or request.headers["transfer-encoding"].strip().lower() != "chunked":
+        headers = request.headers
+        if "transfer-encoding" in headers:
+            if "content-length" in headers or headers["transfer-encoding"].strip().lower() != "chunked":
                 self._fail(Refusal(400, "the request's framing is ambiguous", code="bad_request"))
             return
-        request.length = int(request.headers.get("content-length") or 0)
+        request.length = int(headers.get("content-length") or 0)
         if request.length > self._limits.body_bytes:
             self._fail(_body_too_large(self._limits))
 

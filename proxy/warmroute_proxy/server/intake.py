@@ -5,14 +5,14 @@ slices, to be fingerprinted; its text is not kept beyond the body itself.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, NamedTuple, TypeVar, cast
 
 import msgspec
-import xxhash
+from xxhash import xxh3_64_intdigest
 
 from warmroute.contract import headers as names
 from warmroute.contract.identity import (
+    IDENTITY_HEADERS,
     SESSION_FIELDS,
     InvalidSessionKey,
     Session,
@@ -23,7 +23,7 @@ from warmroute.contract.identity import (
 from warmroute.contract.steering import REFUSED_FIELD_PREFIX, REFUSED_FIELDS
 from warmroute_proxy.core.facts import Facts
 from warmroute_proxy.core.fingerprint import Fingerprint, MalformedPrompt, fingerprint_chat, fingerprint_text
-from warmroute_proxy.server.body import Body
+from warmroute_proxy.server.body import MAX_SHAPES, Body, is_small
 from warmroute_proxy.server.config import ANY, Config, ModelConfig, TenantConfig
 from warmroute_proxy.server.errors import Refusal
 from warmroute_proxy.server.exchange import Request
@@ -34,6 +34,7 @@ COMPLETIONS: Final = "/v1/completions"
 ROUTES: Final = frozenset({CHAT, COMPLETIONS})
 
 MAX_CHOICES: Final = 128
+MAX_PROMPTS: Final = 512  # of one completion: each has a bootstrap room, see `dispatch.Ids.room`
 DEFAULT_OUTPUT_TOKENS: Final = 256  # expected where the client sets no maximum
 MAX_EXPECTED_OUTPUT_TOKENS: Final = 1024  # a maximum says little about the answer: agents' turns are short
 
@@ -58,8 +59,50 @@ _FIELD_TYPES: Final[dict[str, Any]] = {
 """Types of what the OpenAI API defines and the proxy does not read otherwise; null is absent."""
 
 
-@dataclass(slots=True)
-class Intake:
+_READ_TYPES: Final[dict[str, Any]] = {
+    **_FIELD_TYPES,
+    "stream": bool,
+    "stream_options": dict[str, Any],
+    "n": int,
+    "max_tokens": int,
+    "max_completion_tokens": int,
+    "return_cached_tokens_details": bool,
+    "metadata": dict,
+}
+"""Types of all that is decoded besides the model; null is absent."""
+
+_READERS: Final = {name: msgspec.json.Decoder(kind | None).decode for name, kind in _READ_TYPES.items()}
+_COUNTS: Final = (("n", MAX_CHOICES), ("max_tokens", 2**31 - 1), ("max_completion_tokens", 2**31 - 1))
+_NO_PARTS: Final = lineage_parts({})
+
+
+class _Plan(NamedTuple):
+    """What there is to read of a body with these names."""
+
+    forbidden: str | None
+    readers: tuple[tuple[str, Callable[[msgspec.Raw], Any]], ...]
+    session_fields: tuple[str, ...]
+
+
+_PLANS: Final[dict[tuple[str, ...], _Plan]] = {}  # kept: clients send few kinds of body
+
+
+def _plan(names: tuple[str, ...]) -> _Plan:
+    plan = _PLANS.get(names)
+    if plan is None:
+        plan = _Plan(
+            next((n for n in names if n in REFUSED_FIELDS or n.startswith(REFUSED_FIELD_PREFIX)), None),
+            tuple((name, _READERS[name]) for name in names if name in _READERS),
+            tuple(name for name in SESSION_FIELDS if name in names),
+        )
+        if is_small(names):
+            if len(_PLANS) >= MAX_SHAPES:
+                _PLANS.clear()
+            _PLANS[names] = plan
+    return plan
+
+
+class Intake(msgspec.Struct, gc=False):
     """A request that may be dispatched. `session` is the 16 hex digits that stand for its key, or None."""
 
     tenant: TenantConfig
@@ -72,6 +115,7 @@ class Intake:
     stream_options: Mapping[str, Any]
     keep_sglext: bool
     choices: int
+    prompts: int
     metadata: dict[str, Any] | None
     """What goes to the engine instead of the client's `metadata`, where that names a session."""
     salt: str
@@ -79,17 +123,90 @@ class Intake:
     facts: Facts
     forwarded_from: str | None
 
+    @property
+    def several(self) -> bool:
+        """Whether the engine makes several requests of it, with ids of their own, which share what they compute."""
+        return self.choices > 1 or self.prompts > 1
+
 
 def read(
     request: Request, tenant: TenantConfig, config: Config, secrets: Secrets, forwarded_from: str | None
 ) -> Intake:
     """Check and read a request; `Refusal` says what is wrong with it."""
     body = Body(request.body)
-    for name in [n for n in body.members if n in REFUSED_FIELDS or n.startswith(REFUSED_FIELD_PREFIX)]:
+    members = body.members
+    plan = _plan(body.names)
+    if plan.forbidden is not None:
+        name = plan.forbidden
         raise Refusal(
             400, f"field {name!r} is set by the proxy, not by clients; remove it", code="forbidden_field", param=name
         )
-    asked = _required(body, "model", str)
+    model, asked = _model(body, tenant, config)
+    values: dict[str, Any] = {}
+    for name, reader in plan.readers:
+        raw = members[name]
+        try:
+            values[name] = reader(raw)
+        except (msgspec.DecodeError, ValueError, RecursionError):
+            _decode(raw, name, _READ_TYPES[name])  # says what is wrong
+            raise
+    value = values.get
+    stream = value("stream") or False
+    stream_options = value("stream_options") or {}
+    if stream_options and not isinstance(stream_options.get("include_usage", False), bool | None):
+        raise Refusal(
+            400, "stream_options.include_usage is not true or false", code="invalid_type", param="stream_options"
+        )
+    for name, high in _COUNTS:
+        count = value(name)
+        if count is not None and not 1 <= count <= high:
+            raise Refusal(400, f"{name} is {count}, it must be between 1 and {high}", code="invalid_value", param=name)
+    salt, seed = secrets.salt_and_seed(tenant.share_group, tenant.salt_epoch, model.name)
+    prompt = _fingerprint(request.path, body, seed)
+    headers = _identity_headers(request)
+    session = _session(headers, body, plan.session_fields, prompt)
+    session_hex, session_key = secrets.session_of(tenant.share_group, session.key) if session else (None, None)
+    limit = value("max_tokens") or value("max_completion_tokens") or DEFAULT_OUTPUT_TOKENS
+    agent, parent = lineage_parts(headers) if headers else _NO_PARTS
+    identity = f"{model.name}\0{agent}\0".encode()
+    return Intake(
+        tenant,
+        request.path,
+        body,
+        model,
+        asked if asked != model.name else None,
+        stream,
+        stream and stream_options.get("include_usage") is True,
+        stream_options,
+        value("return_cached_tokens_details") or False,
+        value("n") or 1,
+        prompt.prompts,
+        _without_session(value("metadata")),
+        salt,
+        session_hex,
+        Facts(
+            model=model.name,
+            lineage=_key(identity, prompt.tools_system_digest, prompt, session_key),
+            thread=None if session_key is None else _key(identity, prompt.tools_digest, prompt, session_key),
+            session=session_key,
+            derived=session is None or session.derived,
+            parent=secrets.session_of(tenant.share_group, parent)[1] if parent else None,
+            chain=prompt.chain,
+            structural_bytes=prompt.structural_bytes,
+            turn=prompt.turn,
+            expected_output_tokens=min(limit, MAX_EXPECTED_OUTPUT_TOKENS),
+            home_hint=request.headers.get(names.HOME),
+            allowed_regions=None if ANY in tenant.regions else tenant.regions,
+            may_forward=forwarded_from is None,
+            salt_epoch=tenant.salt_epoch,
+        ),
+        forwarded_from,
+    )
+
+
+def _model(body: Body, tenant: TenantConfig, config: Config) -> tuple[ModelConfig, str]:
+    """The model that is asked for, and the name it is asked by."""
+    asked = _decode(_present(body, "model"), "model", str)
     model = config.model_by_name.get(asked)
     if model is None or (ANY not in tenant.models and model.name not in tenant.models):
         raise Refusal(
@@ -98,78 +215,21 @@ def read(
             code="model_not_found",
             param="model",
         )
-    for name in _FIELD_TYPES.keys() & body.members.keys():
-        _optional(body, name, _FIELD_TYPES[name])
-    stream = _optional(body, "stream", bool) or False
-    stream_options = _optional(body, "stream_options", dict[str, Any]) or {}
-    if not isinstance(stream_options.get("include_usage", False), bool | None):
-        raise Refusal(
-            400, "stream_options.include_usage is not true or false", code="invalid_type", param="stream_options"
-        )
-    choices = _counted(body, "n", 1, MAX_CHOICES) or 1
-    limits = [_counted(body, name, 1, 2**31 - 1) for name in ("max_tokens", "max_completion_tokens")]
-    salt = secrets.cache_salt(tenant.share_group, tenant.salt_epoch)
-    seed = xxhash.xxh3_64_intdigest(model.name.encode(), seed=int(salt[:16], 16))
-    prompt = _fingerprint(request.path, body, seed)
-    session = _session(request, body, prompt)
-    return Intake(
-        tenant=tenant,
-        route=request.path,
-        body=body,
-        model=model,
-        alias=asked if asked != model.name else None,
-        stream=stream,
-        include_usage=stream and stream_options.get("include_usage") is True,
-        stream_options=stream_options,
-        keep_sglext=_optional(body, "return_cached_tokens_details", bool) or False,
-        choices=choices,
-        metadata=_without_session(body),
-        salt=salt,
-        session=secrets.session_hash(tenant.share_group, session.key) if session else None,
-        facts=_facts(
-            request, tenant, model, secrets, prompt, session, next((n for n in limits if n), None), forwarded_from
-        ),
-        forwarded_from=forwarded_from,
-    )
+    return model, asked
 
 
-def _facts(
-    request: Request,
-    tenant: TenantConfig,
-    model: ModelConfig,
-    secrets: Secrets,
-    prompt: Fingerprint,
-    session: Session | None,
-    limit: int | None,
-    forwarded_from: str | None,
-) -> Facts:
-    agent, parent = lineage_parts(request.headers)
-    session_key = int(secrets.session_hash(tenant.share_group, session.key), 16) if session else None
-    thread = f"{model.name}\0{agent}\0{prompt.tools_digest}".encode()
-    lineage = f"{model.name}\0{agent}\0{prompt.tools_system_digest}".encode()
-    seed = prompt.chain.hashes[0] if session_key is None else session_key
-    return Facts(
-        model=model.name,
-        lineage=xxhash.xxh3_64_intdigest(lineage, seed),
-        thread=None if session_key is None else xxhash.xxh3_64_intdigest(thread, seed),
-        session=session_key,
-        derived=session is None or session.derived,
-        parent=int(secrets.session_hash(tenant.share_group, parent), 16) if parent else None,
-        chain=prompt.chain,
-        structural_bytes=prompt.structural_bytes,
-        turn=prompt.turn,
-        expected_output_tokens=min(limit or DEFAULT_OUTPUT_TOKENS, MAX_EXPECTED_OUTPUT_TOKENS),
-        home_hint=request.headers.get(names.HOME),
-        allowed_regions=None if ANY in tenant.regions else tenant.regions,
-        may_forward=forwarded_from is None,
-        salt_epoch=tenant.salt_epoch,
-    )
+def _key(identity: bytes, digest: int, prompt: Fingerprint, session: int | None) -> int:
+    """The key of a lineage or a thread; without a session, its first part stands for that."""
+    return xxh3_64_intdigest(b"%b%d" % (identity, digest), prompt.chain.hashes[0] if session is None else session)
 
 
 def _fingerprint(path: str, body: Body, seed: int) -> Fingerprint:
     try:
         if path == COMPLETIONS:
-            return fingerprint_text(_present(body, "prompt"), seed)
+            found = fingerprint_text(_present(body, "prompt"), seed)
+            if found.prompts > MAX_PROMPTS:
+                raise MalformedPrompt("prompt", f"holds {found.prompts} prompts, at most {MAX_PROMPTS}")
+            return found
         messages = _present(body, "messages")
         tools = body.members.get("tools")
         return fingerprint_chat(None if tools is None or _is_null(tools) else tools, messages, seed)
@@ -177,40 +237,47 @@ def _fingerprint(path: str, body: Body, seed: int) -> Fingerprint:
         raise Refusal(400, str(error), code="invalid_value", param=error.path) from None
 
 
-class _Utf8(dict[str, str]):
-    """Headers whose values are read as UTF-8 where they are that, so that a key is the same in header and body."""
+def _identity_headers(request: Request) -> dict[str, str]:
+    """The headers that name sessions, agents and parents, usually none or one.
 
-    def get(self, name: str, default: Any = None) -> Any:
-        value = super().get(name, default)
-        if not isinstance(value, str) or value.isascii():
-            return value
-        try:
-            return value.encode("latin-1").decode()
-        except UnicodeDecodeError:
-            return value
-
-
-def _session(request: Request, body: Body, prompt: Fingerprint) -> Session | None:
-    fields = {}
-    for name in SESSION_FIELDS:
-        raw = body.members.get(name)
-        if raw is not None:
+    Values are read as UTF-8 where they are that, so that a key is the same in header and body.
+    """
+    found: dict[str, str] = {}
+    for name in request.headers.keys() & IDENTITY_HEADERS:
+        value = request.headers[name]
+        if not value.isascii():
             try:
-                fields[name] = msgspec.json.decode(raw)
-            except (msgspec.DecodeError, ValueError, RecursionError):
-                raise Refusal(400, f"field {name!r} is not valid JSON", code="invalid_json", param=name) from None
-    try:
-        found = session_of(_Utf8(request.headers), fields)
-    except InvalidSessionKey as error:
-        raise Refusal(400, str(error), code="invalid_session_key", param=error.source) from None
-    if found is None and prompt.first_user_text:
-        return Session(derived_key_of_text(prompt.first_user_text), "derived", True)
+                value = value.encode("latin-1").decode()
+            except UnicodeDecodeError:
+                pass
+        found[name] = value
     return found
 
 
-def _without_session(body: Body) -> dict[str, Any] | None:
+def _session(
+    headers: dict[str, str], body: Body, names_of_fields: tuple[str, ...], prompt: Fingerprint
+) -> Session | None:
+    found = None
+    if headers or names_of_fields:
+        fields = {}
+        for name in names_of_fields:
+            try:
+                fields[name] = msgspec.json.decode(body.members[name])
+            except (msgspec.DecodeError, ValueError, RecursionError):
+                raise Refusal(400, f"field {name!r} is not valid JSON", code="invalid_json", param=name) from None
+        try:
+            found = session_of(headers, fields)
+        except InvalidSessionKey as error:
+            raise Refusal(400, str(error), code="invalid_session_key", param=error.source) from None
+    if found is None:
+        text = prompt.first_user_text
+        if text:
+            return Session(derived_key_of_text(text), "derived", True)
+    return found
+
+
+def _without_session(metadata: dict[str, Any] | None) -> dict[str, Any] | None:
     """The client's metadata without the session that Claude Code puts into its user id."""
-    metadata = _optional(body, "metadata", dict)
     if not metadata or session_of({}, {"metadata": metadata}) is None:
         return None
     return {name: value for name, value in metadata.items() if name != "user_id"}
@@ -223,24 +290,8 @@ def _present(body: Body, name: str) -> msgspec.Raw:
     return raw
 
 
-def _required(body: Body, name: str, kind: type[T]) -> T:
-    return _decode(_present(body, name), name, kind)
-
-
-def _optional(body: Body, name: str, kind: type[T]) -> T | None:
-    raw = body.members.get(name)
-    return None if raw is None or _is_null(raw) else _decode(raw, name, kind)
-
-
 def _is_null(raw: msgspec.Raw) -> bool:
     return len(memoryview(raw)) == 4 and bytes(raw) == b"null"
-
-
-def _counted(body: Body, name: str, low: int, high: int) -> int | None:
-    value = _optional(body, name, int)
-    if value is not None and not low <= value <= high:
-        raise Refusal(400, f"{name} is {value}, it must be between {low} and {high}", code="invalid_value", param=name)
-    return value
 
 
 def _decode(raw: msgspec.Raw, name: str, kind: type[T]) -> T:

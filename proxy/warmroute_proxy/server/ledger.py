@@ -116,7 +116,7 @@ class Ledger:
         if usage_json is None:
             return {"state": "open"}
         record = entry.settle_record(usage_json)
-        return _view(receipt_id, [record[name] for name in _VIEW])
+        return _view(receipt_id, [getattr(record, name) for name in _VIEW])
 
     def totals(self, tenant: str) -> dict[str, Any]:
         """The body of a usage answer, up to date with the last settled entry."""

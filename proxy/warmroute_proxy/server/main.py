@@ -9,12 +9,14 @@ import secrets as random
 import signal
 import sys
 import time
+from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
 import uvloop
 
 from warmroute_proxy.core.fleet import Peer
+from warmroute_proxy.core.recorded import RecordedRouter
 from warmroute_proxy.core.router import Router
 from warmroute_proxy.server.asgi import Bridge
 from warmroute_proxy.server.config import Config, ConfigError, load_config
@@ -24,7 +26,8 @@ from warmroute_proxy.server.forward import Forwards
 from warmroute_proxy.server.http1 import Listener
 from warmroute_proxy.server.ledger import Ledger, LedgerError
 from warmroute_proxy.server.metrics import Metrics
-from warmroute_proxy.server.secrets import ApiKeys, SecretError, Secrets, key_sha256, load_secret
+from warmroute_proxy.server.recording import Recording
+from warmroute_proxy.server.secrets import ApiKeys, SecretError, Secrets, bearer, key_sha256, load_secret
 from warmroute_proxy.server.services import Services
 from warmroute_proxy.server.upstream import Upstream, get
 
@@ -42,6 +45,10 @@ def serve(config_path: str, check: bool) -> int:
         config = load_config(Path(config_path))
         if check:
             load_secret(config.secret_file, os.environ)
+            for engine in config.engines:
+                if engine.region == config.proxy.region:
+                    bearer(engine.key_file)
+                    bearer(engine.admin_key_file)
             config.proxy.state_dir.mkdir(parents=True, exist_ok=True)
             print(f"{config_path}: ok")
             return 0
@@ -87,20 +94,25 @@ async def _build(config: Config) -> Services:
     secrets = Secrets(load_secret(config.secret_file, os.environ))
     clock = time.monotonic
     here = config.proxy.region
-    engines = Engines([e for e in config.engines if e.region == here], config.limits.connect_timeout_s, clock)
+    metrics = Metrics()
+    configs = [engine for engine in config.engines if engine.region == here]
+    engines = Engines(configs, config.limits.connect_timeout_s, clock, time.time, metrics)
     await engines.inform()
     others = [region for region in config.regions if region.name != here and region.url]
-    router = Router(here, engines.workers(), [Peer(r.name, r.rtt_ms / 1000) for r in others], config.proxy.policy)
+    fleet = here, engines.workers(), [Peer(r.name, r.rtt_ms / 1000) for r in others], config.proxy.policy
+    ledger = Ledger(config.proxy.state_dir, config.ledger_sync, asyncio.get_running_loop())  # first: it locks
+    recording = Recording(config.proxy.record, asyncio.get_running_loop()) if config.proxy.record else None
     return Services(
         config=config,
         secrets=secrets,
         api_keys=ApiKeys(config.tenant_by_sha256()),
-        router=router,
+        router=RecordedRouter(recording.write, version("warmroute"), *fleet) if recording else Router(*fleet),
+        recording=recording,
         engines=engines,
         peers={region.name: Upstream(region.url, config.limits.connect_timeout_s, clock) for region in others},
         forwards=Forwards(secrets, time.time, random.token_hex),
-        ledger=Ledger(config.proxy.state_dir, config.ledger_sync, asyncio.get_running_loop()),
-        metrics=Metrics(),
+        ledger=ledger,
+        metrics=metrics,
         clock=clock,
         unix_clock=time.time,
     )
@@ -155,4 +167,6 @@ async def _shut_down(services: Services, listeners: list[Listener], tasks: list[
     services.engines.close()
     for peer in services.peers.values():
         peer.close()
+    if services.recording is not None:
+        services.recording.close()
     services.ledger.close()

@@ -24,10 +24,21 @@ _HELP: Final = {
     "warmroute_forwards_total": "Requests forwarded to another region.",
     "warmroute_forward_failures_total": "Forwards that failed before the first byte and were served here.",
     "warmroute_ttft_seconds": "Time to the first content byte, seconds.",
+    "warmroute_predicted_tokens_total": "Prompt tokens that were predicted to be cached, by tier.",
     "warmroute_prediction_error_ratio": "|predicted - reported| cached tokens, as a share of the prompt.",
+    "warmroute_overprediction_ratio": "Predicted but not reported cached tokens, as a share of the prompt.",
+    "warmroute_underprediction_ratio": "Reported but not predicted cached tokens, as a share of the prompt.",
+    "warmroute_kv_event_batches_total": "Batches of KV events that were applied.",
+    "warmroute_kv_event_gaps_total": "Times that batches of KV events were missing.",
+    "warmroute_kv_event_batches_replayed_total": "Missing batches of KV events that a replay gave.",
+    "warmroute_kv_event_restarts_total": "Times that an engine's KV events began anew.",
+    "warmroute_kv_index_drops_total": "Times that a worker's index was dropped: KV events were lost or unreadable.",
+    "warmroute_kv_blocks_total": "Blocks in KV events; joined: this proxy knows which prompt they are of.",
 }
 
 Labels = tuple[tuple[str, str], ...]
+Counter = list[int]
+"""One number: whoever raises it often holds the list, and looks nothing up."""
 
 
 class Histogram:
@@ -49,24 +60,30 @@ class Metrics:
     """All counters of one proxy process."""
 
     def __init__(self) -> None:
-        self._counters: dict[tuple[str, Labels], int] = {}
+        self._counters: dict[tuple[str, Labels], Counter] = {}
         self.ttft = Histogram(_TTFT_BOUNDS_S)
         self.prediction_error = Histogram(_ERROR_BOUNDS)
+        self.overprediction = Histogram(_ERROR_BOUNDS)
+        self.underprediction = Histogram(_ERROR_BOUNDS)
 
     def add(self, name: str, amount: int = 1, labels: Labels = ()) -> None:
         """Raise a counter."""
-        key = (name, labels)
-        self._counters[key] = self._counters.get(key, 0) + amount
+        self.counter(name, labels)[0] += amount
+
+    def counter(self, name: str, labels: Labels = ()) -> Counter:
+        """A counter to be raised by whoever holds it."""
+        return self._counters.setdefault((name, labels), [0])
 
     def value(self, name: str, labels: Labels = ()) -> int:
         """A counter's value."""
-        return self._counters.get((name, labels), 0)
+        counter = self._counters.get((name, labels))
+        return counter[0] if counter is not None else 0
 
     def render(self, gauges: Iterable[tuple[str, Labels, float]]) -> str:
         """The text format; `gauges` are read at the time of asking."""
         lines: list[str] = []
         seen = ""
-        for (name, labels), value in sorted(self._counters.items()):
+        for (name, labels), (value,) in sorted(self._counters.items()):
             if name != seen:
                 lines += [f"# HELP {name} {_HELP.get(name, name)}", f"# TYPE {name} counter"]
                 seen = name
@@ -74,6 +91,8 @@ class Metrics:
         for name, histogram in (
             ("warmroute_ttft_seconds", self.ttft),
             ("warmroute_prediction_error_ratio", self.prediction_error),
+            ("warmroute_overprediction_ratio", self.overprediction),
+            ("warmroute_underprediction_ratio", self.underprediction),
         ):
             lines += _histogram(name, histogram)
         seen = ""

@@ -4,7 +4,8 @@ The request path makes the bytes of a call and puts them on a list. A quarter of
 list goes to a thread that writes it, so a slow disk delays no request; kill -9 loses at most that quarter of a second,
 and what was written before can be read. A record ends with a marker that says why: the proxy stopped, or a limit.
 
-A file that is there already is the record of an earlier process: it is kept as `<name>.old`, one of them.
+A file that is there already is the record of an earlier process: it is kept as `<name>.old`, one of them. Whatever is
+no record (a directory, a device, a file of another kind) is left as it is, and the proxy does not start.
 
 Limits: `MAX_RECORD_BYTES` a file, then the record ends, because a record without its beginning could not be played;
 `MAX_WAITING_BYTES` made but not written, then the disk is too slow and the record ends there too.
@@ -15,6 +16,7 @@ import os
 import queue
 import threading
 from asyncio import AbstractEventLoop
+from errno import EEXIST
 from pathlib import Path
 from typing import Final
 
@@ -32,8 +34,7 @@ class Recording:
 
     def __init__(self, path: Path, loop: AbstractEventLoop, limit_bytes: int = MAX_RECORD_BYTES) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        if path.exists():
-            path.replace(path.with_name(f"{path.name}.old"))
+        _set_aside(path)
         self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL, 0o600)
         self._path = path
         self._loop = loop
@@ -102,3 +103,15 @@ class Recording:
                 _LOG.warning("the record %s cannot be written on: %s", self._path, error.strerror)
                 return
             self._written_bytes += len(piece)
+
+
+def _set_aside(path: Path) -> None:
+    """Rename an earlier record. `OSError` where something else has its name."""
+    if not path.exists():
+        return
+    if not path.is_file():
+        raise FileExistsError(EEXIST, "there is something that is no file", str(path))
+    with path.open("rb") as file:
+        if file.read(len(MAGIC)) not in {MAGIC, b""}:
+            raise FileExistsError(EEXIST, "there is a file that is no record", str(path))
+    path.replace(path.with_name(f"{path.name}.old"))

@@ -14,14 +14,16 @@ Rules that hold in every state:
 - the settled entry is durable before the client sees the end of its answer;
 - a stream that broke ends with an error event and without the terminating chunk;
 - a client that leaves: both legs are aborted at once, the engine's final usage is awaited for `LEFT_WAIT_S`, and the
-  row is settled by it, or by a lower bound that is named as one;
+  row is settled by it, or by a lower bound that is named as one; several answers at once (n > 1, a list of prompts)
+  have ids that only the engine knows, so they are ended by closing the connection, at once, since no usage will come;
 - what failed by a fault of ours or an engine's is charged nothing: its receipt has rates of zero.
 """
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Collection
 from typing import Final
+
+import msgspec
 
 from warmroute.contract import headers as names
 from warmroute.contract.money import Rates
@@ -48,10 +50,27 @@ COMMENT_EVERY_S: Final = 15.0
 PROGRESS_EVERY_EVENTS: Final = 32
 NO_BODY: Final = Body(b"{}")
 UNCHARGED: Final = Rates(0, 0, 0)
+_OWN_USAGE: Final = frozenset({"usage"})
+_OWN_ACCOUNTS: Final = frozenset({"usage", "sglext"})
 
 
 class Turn:
     """One request under way."""
+
+    # What a turn begins with: read from the class, not set in each.
+    _entry: Entry | None = None
+    _attempt: Attempt | None = None
+    _ticket: Ticket | None = None
+    _prefilled = False
+    _excluded: frozenset[str] = frozenset()
+    _gone = False
+    _ended = False
+    _paused = False
+    _ttft_ms: float | None = None
+    _proxy_s = 0.0
+    _dispatched_s = 0.0
+    _heard_s = 0.0
+    _reported_events = 0
 
     def __init__(self, services: Services, exchange: Exchange, intake: Intake, receipt_id: str) -> None:
         self.id = receipt_id
@@ -62,20 +81,9 @@ class Turn:
         self._since_s = self._received_s  # from when on the time until a dispatch is the proxy's own
         self._path = exchange.request.path
         self._headers = engine_headers(exchange.request.headers)
-        self._entry: Entry | None = None
-        self._attempt: Attempt | None = None
-        self._ticket: Ticket | None = None
-        self._prefilled = False
-        self._excluded: frozenset[str] = frozenset()
-        self._gone = False
-        self._ended = False
-        self._ttft_ms: float | None = None
-        self._proxy_s = 0.0
-        self._dispatched_s = 0.0
-        self._heard_s = 0.0
+        # SGLang has one bootstrap room for all choices of a prompt, so that all but one would wait for ever.
+        self._excluded = services.engines.split() if intake.choices > 1 else frozenset()
         self._comment_at_s = self._received_s + services.config.limits.head_hold_s
-        self._reported_events = 0
-        self._paused = False
         exchange.on_gone = self._client_left
         exchange.on_pause = self._pause
 
@@ -107,7 +115,7 @@ class Turn:
         try:
             decision = services.router.place(self.intake.facts, services.clock(), self._excluded)
         except NoWorker as error:
-            self._refuse(_no_worker(error))
+            self._refuse(_no_worker(error, split=self.intake.choices > 1 and services.engines.all_split()))
             return None
         services.record(self.id, decision)
         return decision
@@ -139,11 +147,12 @@ class Turn:
             metadata=intake.metadata,
             stream_options=intake.stream_options,
             sglang=services.engines.of(decision.workers[0]).config.kind == "sglang",
+            tagged=intake.prompts == 1 and services.engines.tag(decision, rid, intake.facts.chain),
         )
         self._dispatched_s = self._heard_s = now
         services.live.add(self)
         self._proxy_s += services.clock() - self._since_s
-        attempt.start(bodies, self._headers, self._path, intake.salt, intake.choices)
+        attempt.start(bodies, self._headers, self._path, intake.salt, intake.prompts)
 
     def _journal(self, decision: Decision, rid: str) -> None:
         """Open the entry, or add an attempt to it. Neither is waited for."""
@@ -181,9 +190,7 @@ class Turn:
         if self._ttft_ms is None:
             self._first_content(now)
         self._exchange.write(data)
-        attempt = self._attempt
-        assert attempt is not None
-        events = attempt.scanner.content_events
+        events = self._attempt.scanner.content_events  # type: ignore[union-attr]  # it is the attempt that calls
         if events - self._reported_events >= PROGRESS_EVERY_EVENTS and self._ticket is not None:
             self._reported_events = events
             self._services.router.progress(self._ticket, events)
@@ -229,10 +236,8 @@ class Turn:
         attempt.close()
         services.live.discard(self)
         self._since_s = services.clock()
-        if self._ticket is not None:
-            ticket, self._ticket = self._ticket, None
-            # What an engine does after we told it to stop is no fault of its own.
-            services.router.failed(ticket, self._since_s, () if self._gone else failure.at_fault)
+        # What an engine does after we told it to stop is no fault of its own.
+        self._tell_router_failed(() if self._gone else failure.at_fault)
         if self._gone:
             self._settle_left(charged=attempt.usage is not None)
             return
@@ -270,6 +275,9 @@ class Turn:
         if self._ended or self._attempt is None:
             return
         self._services.metrics.add("warmroute_client_left_total")
+        if self.intake.several:
+            self._left_for_good()
+            return
         self._attempt.pause(False)
         self._attempt.abort()
         asyncio.get_running_loop().call_later(LEFT_WAIT_S, self._left_for_good)
@@ -277,9 +285,7 @@ class Turn:
     def _left_for_good(self) -> None:
         if not self._ended and self._attempt is not None:
             self._attempt.close()
-            if self._ticket is not None:
-                ticket, self._ticket = self._ticket, None
-                self._services.router.failed(ticket, self._services.clock(), ())
+            self._tell_router_failed(())
             self._settle_left(charged=True)
 
     def _settle_left(self, *, charged: bool) -> None:
@@ -351,7 +357,7 @@ class Turn:
             proxy_ms=self._proxy_s * 1000,
             ttft_ms=self._ttft_ms,
         )
-        services.count(entry, usage, loss)
+        services.turn_metrics.settled(entry, usage, loss)
         try:
             services.ledger.settle(entry, usage_json, lambda: then(usage_json) if then is not None else None)
         except JournalError:
@@ -367,20 +373,29 @@ class Turn:
             return
         ticket, self._ticket = self._ticket, None
         services = self._services
-
-        def known(name: str, value: int) -> int | None:
-            return None if name in usage.estimated else value
-
+        # What one of several computes is cached for the next: that says nothing of what was cached before.
+        several = self.intake.several
+        guessed = usage.estimated
         settled = services.router.settled(
             ticket,
             self.intake.facts,
             services.clock(),
-            known("prompt_tokens", usage.prompt_tokens),
-            known("cached_tokens", usage.cached_tokens),
-            known("completion_tokens", usage.completion_tokens - (usage.reasoning_tokens or 0)),  # what is sent back
+            None if "prompt_tokens" in guessed else usage.prompt_tokens,
+            None if several or "cached_tokens" in guessed else usage.cached_tokens,
+            None  # else what is sent back
+            if several or "completion_tokens" in guessed
+            else usage.completion_tokens - (usage.reasoning_tokens or 0),
         )
-        if settled.error_tokens is not None and usage.prompt_tokens:
-            services.metrics.prediction_error.observe(abs(settled.error_tokens) / usage.prompt_tokens)
+        services.turn_metrics.predicted(ticket.decision, settled, usage)
+        services.engines.settled(ticket.decision, self._attempt.rid if self._attempt else "", usage.prompt_tokens)
+
+    def _tell_router_failed(self, at_fault: Collection[str]) -> None:
+        if self._ticket is None:
+            return
+        ticket, self._ticket = self._ticket, None
+        self._services.router.failed(ticket, self._services.clock(), at_fault)
+        # What it has stored of the prompt will be evicted, and that is to be known.
+        self._services.engines.settled(ticket.decision, self._attempt.rid if self._attempt else "", 0)
 
     def _end_stream(self, usage_json: bytes) -> None:
         """The last chunk and `[DONE]`, now that the row is durable."""
@@ -395,7 +410,7 @@ class Turn:
         attempt = self._attempt
         assert attempt is not None
         assert attempt.answer is not None
-        drop = {"usage"} if self.intake.keep_sglext else {"usage", "sglext"}
+        drop = _OWN_USAGE if self.intake.keep_sglext else _OWN_ACCOUNTS
         body = b"".join(attempt.answer.rewritten(drop, b'"usage":' + usage_json))
         self._exchange.respond(200, self._response_headers("application/json"), body)
 
@@ -420,10 +435,13 @@ class Turn:
 
 def _stay(facts: Facts) -> Facts:
     """The same facts, for a request that is served here whatever happens."""
-    return replace(facts, may_forward=False)
+    return msgspec.structs.replace(facts, may_forward=False)
 
 
-def _no_worker(error: NoWorker) -> Refusal:
+def _no_worker(error: NoWorker, *, split: bool) -> Refusal:
+    if split:
+        message = "n > 1 is not possible here: prefill and decode engines give one answer; send n requests"
+        return Refusal(400, message, code="unsupported_value", param="n")
     if error.served:
         return Refusal(503, f"no engine is available for {error.model}", code="no_worker", retry_after_s=1)
     return Refusal(503, f"no engine here serves {error.model}", code="no_worker")

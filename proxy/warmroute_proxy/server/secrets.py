@@ -1,4 +1,4 @@
-"""The fleet secret and everything derived from it, and the check of API keys.
+"""The fleet secret and everything derived from it, the check of API keys, and the keys of engines.
 
     tenant key   = HMAC(fleet secret, share group)
     session hash = HMAC(tenant key, "session" | key), the first 16 hex digits: all that is kept of a session key
@@ -18,9 +18,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, TypeVar
 
+from xxhash import xxh3_64_intdigest
+
 MIN_SECRET_BYTES: Final = 32
 SECRET_ENV: Final = "WARMROUTE_SECRET"  # noqa: S105 - a name, not a secret
 SESSION_HEX: Final = 16
+MAX_ENGINE_KEY_CHARS: Final = 1_024
 MAX_CACHED: Final = 10_000
 
 _K = TypeVar("_K")
@@ -46,6 +49,21 @@ def load_secret(file: Path | None, environ: Mapping[str, str], *, create: bool =
         raise SecretError(f"no fleet secret: {file} does not exist and {SECRET_ENV} is not set") from None
     except OSError as error:
         raise SecretError(f"cannot read the fleet secret from {file}: {error.strerror}") from None
+
+
+def bearer(file: Path | None) -> str:
+    """The header line that shows an engine the key in `file`; empty without one. `SecretError`: no key is there."""
+    if file is None:
+        return ""
+    try:
+        key = file.read_text("ascii").strip()
+    except OSError as error:
+        raise SecretError(f"cannot read the engine key in {file}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        key = ""
+    if not 0 < len(key) <= MAX_ENGINE_KEY_CHARS or not key.isprintable() or " " in key:
+        raise SecretError(f"{file} holds no engine key: up to {MAX_ENGINE_KEY_CHARS} ASCII characters on one line")
+    return f"authorization: Bearer {key}\r\n"
 
 
 def mac(key: bytes, *parts: str | bytes) -> bytes:
@@ -74,14 +92,20 @@ class Secrets:
     def __init__(self, fleet_secret: bytes) -> None:
         self._secret = _checked(fleet_secret, "the fleet secret")
         self._tenant_keys: dict[str, bytes] = {}
-        self._sessions: dict[tuple[str, str], str] = {}
+        self._sessions: dict[tuple[str, str], tuple[str, int]] = {}
         self._salts: dict[tuple[str, int], str] = {}
+        self._seeds: dict[tuple[str, int, str], tuple[str, int]] = {}
 
     def session_hash(self, share_group: str, key: str) -> str:
         """16 hex digits that stand for a session key in receipts, rows and logs."""
+        return self.session_of(share_group, key)[0]
+
+    def session_of(self, share_group: str, key: str) -> tuple[str, int]:
+        """A session's hash, and the same as a number."""
         found = self._sessions.get((share_group, key))
         if found is None:
-            found = mac(self._tenant_key(share_group), "session", key).hex()[:SESSION_HEX]
+            text = mac(self._tenant_key(share_group), "session", key).hex()[:SESSION_HEX]
+            found = text, int(text, 16)
             _keep(self._sessions, (share_group, key), found)
         return found
 
@@ -91,6 +115,15 @@ class Secrets:
         if found is None:
             found = mac(self._tenant_key(share_group), "salt", str(epoch)).hex()
             _keep(self._salts, (share_group, epoch), found)
+        return found
+
+    def salt_and_seed(self, share_group: str, epoch: int, model: str) -> tuple[str, int]:
+        """The cache salt of a share group, and where the hash chains of its prompts for a model begin."""
+        found = self._seeds.get((share_group, epoch, model))
+        if found is None:
+            salt = self.cache_salt(share_group, epoch)
+            found = salt, xxh3_64_intdigest(model.encode(), seed=int(salt[:16], 16))
+            _keep(self._seeds, (share_group, epoch, model), found)
         return found
 
     def fleet_mac(self, purpose: str, *parts: str | bytes) -> bytes:

@@ -5,16 +5,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from warmroute_proxy.core.entry import Entry
 from warmroute_proxy.core.placement import Decision
 from warmroute_proxy.core.router import Router
-from warmroute_proxy.core.usage import Usage
 from warmroute_proxy.server.config import Config
 from warmroute_proxy.server.engines import Engines
 from warmroute_proxy.server.forward import Forwards
 from warmroute_proxy.server.ledger import Ledger
 from warmroute_proxy.server.metrics import Metrics
+from warmroute_proxy.server.recording import Recording
 from warmroute_proxy.server.secrets import ApiKeys, Secrets
+from warmroute_proxy.server.turn_metrics import TurnMetrics
 from warmroute_proxy.server.upstream import Upstream
 
 if TYPE_CHECKING:
@@ -39,24 +39,16 @@ class Services:
     metrics: Metrics
     clock: Callable[[], float]
     unix_clock: Callable[[], float]
+    recording: Recording | None = None
     live: "set[Turn | ForwardedTurn]" = field(default_factory=set)  # bounded by the connections: one turn each
     decisions: deque[tuple[str, Decision]] = field(default_factory=lambda: deque(maxlen=MAX_DECISIONS))
     peers_down: set[str] = field(default_factory=set)
     draining: bool = False
+    turn_metrics: TurnMetrics = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.turn_metrics = TurnMetrics(self.metrics)
 
     def record(self, receipt_id: str, decision: Decision) -> None:
         """Keep a decision and its reasons for whoever asks."""
         self.decisions.append((receipt_id, decision))
-
-    def count(self, entry: Entry, usage: Usage, loss: dict[str, int]) -> None:
-        """Add a settled turn to the metrics."""
-        add = self.metrics.add
-        add("warmroute_turns_total", 1, (("outcome", entry.outcome or ""),))
-        add("warmroute_prompt_tokens_total", usage.prompt_tokens)
-        add("warmroute_completion_tokens_total", usage.completion_tokens)
-        for tier in ("device", "host", "storage"):
-            add("warmroute_cached_tokens_total", getattr(usage, tier), (("tier", tier),))
-        for name, tokens in loss.items():
-            add("warmroute_loss_tokens_total", tokens, (("class", name),))
-        add("warmroute_list_nanousd_total", entry.list_nanousd)
-        add("warmroute_price_nanousd_total", entry.price_nanousd)

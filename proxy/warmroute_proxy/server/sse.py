@@ -60,7 +60,11 @@ class Scanner:
             if self.error is not None:
                 self._events(self._carry + data)  # usage may follow an error: it settles the row, and is not relayed
             return b""
-        data = self._carry + data if self._carry else data
+        if self._carry:
+            data = self._carry + data
+        elif self.started and data.endswith(b"\n\n") and not _may_have_marker(data):
+            self.content_events += data.count(_UNFINISHED)  # whole events and nothing of interest: almost every read
+            return data
         return self._flow(data) if self.started else self._begin(data)
 
     def _begin(self, data: bytes) -> bytes:
@@ -142,6 +146,11 @@ class Scanner:
             self.usage_event = chunk
             return False
         return extension is None or self._keep_sglext
+
+
+def _may_have_marker(data: bytes) -> bool:
+    """Whether any marker stands in `data`, one that says nothing (`"usage":null`) included."""
+    return b'"usage"' in data or b"[DONE]" in data or b'"sglext"' in data or b'"error"' in data or _ABORT in data
 
 
 def _has_marker(data: bytes) -> bool:

@@ -17,6 +17,8 @@ from urllib.parse import urlsplit
 
 import httptools
 
+from warmroute_proxy.server.header_names import KEPT, lower_name
+
 log = logging.getLogger(__name__)
 
 IDLE_S: Final = 3.0
@@ -127,7 +129,7 @@ class Upstream:
 
     def send(self, method: str, path: str, headers: str, body: Parts, leg: Leg) -> None:
         """Send a request; `headers` is a block of `name: value\\r\\n` lines. What happens is told to the leg."""
-        length = sum(len(part) for part in body)
+        length = sum(map(len, body))
         request_line = f"{method} {self.base_path}{path} HTTP/1.1\r\nhost: {self.netloc}\r\n"
         head = f"{request_line}{headers}content-length: {length}\r\n\r\n".encode("latin-1")
         connection = self._take_idle()
@@ -206,6 +208,7 @@ class _Connection(asyncio.Protocol):
         self._framed = False
         self._complete = False
         self._keep_alive = False
+        self._paused = False
         self.idle_since_s = 0.0
 
     @property
@@ -224,6 +227,7 @@ class _Connection(asyncio.Protocol):
 
     def pause(self, paused: bool) -> None:
         if self._transport is not None and not self._transport.is_closing():
+            self._paused = paused
             if paused:
                 self._transport.pause_reading()
             else:
@@ -262,7 +266,13 @@ class _Connection(asyncio.Protocol):
             leg.guard(lambda: leg.fail("the engine's answer is not valid HTTP/1.1"))
             return
         try:
-            self._deliver(leg)
+            if self._head is None and not self._complete and len(self._bodies) == 1:  # a chunk of a stream
+                if not leg.done:
+                    leg.on_body(self._bodies.pop())
+                else:
+                    self._bodies.clear()
+            else:
+                self._deliver(leg)
         except Exception as error:
             leg.crash(error)
 
@@ -285,7 +295,8 @@ class _Connection(asyncio.Protocol):
             return  # the leg was closed by its own callback
         self._leg = None
         if self._keep_alive and self.usable:
-            self.pause(False)
+            if self._paused:
+                self.pause(False)
             self._upstream.give_back(self)
         else:
             self.drop()
@@ -294,7 +305,7 @@ class _Connection(asyncio.Protocol):
     # -- the parser's side
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+        self._headers[KEPT.get(name) or lower_name(name)] = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
         status = self._parser.get_status_code()

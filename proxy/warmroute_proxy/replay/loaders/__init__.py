@@ -1,12 +1,13 @@
 """Loaders: one module for each format of a trace, and `load`, which tells them apart by their first line."""
 
 import gzip
+import zlib
 from pathlib import Path
 
 import msgspec
 
 from warmroute_proxy.replay.loaders import mooncake, sessions
-from warmroute_proxy.replay.trace import Trace, TraceError
+from warmroute_proxy.replay.trace import MAX_REQUESTS, Trace, TraceError
 
 _RECORD = b"warmroute record "
 MAX_BYTES = 1 << 30
@@ -21,8 +22,8 @@ def load(path: Path, salt: int = 0) -> Trace:
         return records.load(path, salt)
     lines = _lines(path)
     try:
-        first = msgspec.json.decode(lines[0]) if lines else None
-    except msgspec.DecodeError as error:
+        first = msgspec.json.decode(lines[0])
+    except (msgspec.DecodeError, RecursionError) as error:
         raise TraceError(f"{path}: line 1 is not JSON ({error})") from None
     if isinstance(first, dict) and "hash_ids" in first:
         return mooncake.load(path.name, lines, salt)
@@ -45,8 +46,13 @@ def _lines(path: Path) -> list[bytes]:
     try:
         with gzip.open(path) if packed else path.open("rb") as file:
             content = file.read(MAX_BYTES + 1)
-    except (EOFError, gzip.BadGzipFile) as error:
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise TraceError(f"{path}: is not whole ({error})") from None
     if len(content) > MAX_BYTES:
         raise TraceError(f"{path}: more than {MAX_BYTES} bytes")
-    return [line for line in content.split(b"\n") if line.strip()]
+    content = content.rstrip()
+    if not content:
+        raise TraceError(f"{path}: is empty")
+    if content.count(b"\n") >= MAX_REQUESTS:
+        raise TraceError(f"{path}: more than {MAX_REQUESTS} lines")
+    return content.split(b"\n")

@@ -13,9 +13,11 @@ What a model answered has no ids, so it is never found in a cache.
 import msgspec
 import numpy as np
 
-from warmroute_proxy.replay.trace import MAX_REQUESTS, Request, Trace, TraceError, mixed
+from warmroute_proxy.replay.trace import Request, Trace, TraceError, mixed
 
 BLOCK_TOKENS = 512
+MAX_TIME_MS = 1e15
+MAX_ID = 2**64
 
 
 class _Row(msgspec.Struct, gc=False):
@@ -58,15 +60,17 @@ def load(name: str, lines: list[bytes], salt: int) -> Trace:
 
 
 def _rows(name: str, lines: list[bytes]) -> list[_Row]:
-    if len(lines) > MAX_REQUESTS:
-        raise TraceError(f"{name}: more than {MAX_REQUESTS} requests")
     decode = msgspec.json.Decoder(_Row).decode
     rows = []
     for number, line in enumerate(lines, 1):
         try:
             row = decode(line)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, RecursionError) as error:
             raise TraceError(f"{name}: line {number}: {error}") from None
+        if not 0 <= row.timestamp <= MAX_TIME_MS:
+            raise TraceError(f"{name}: line {number}: timestamp {row.timestamp:g} is not from 0 to {MAX_TIME_MS:g} ms")
+        if row.hash_ids and not (min(row.hash_ids) >= 0 and max(row.hash_ids) < MAX_ID):
+            raise TraceError(f"{name}: line {number}: hash_ids are not all from 0 to {MAX_ID - 1}")
         blocks = -(-row.input_length // BLOCK_TOKENS)
         if row.input_length < 1 or row.output_length < 0 or len(row.hash_ids) != blocks:
             raise TraceError(

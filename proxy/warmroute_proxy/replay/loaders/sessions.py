@@ -23,6 +23,7 @@ BLOCK_TOKENS: Final = 512
 STARTS_WITHIN_S: Final = 3600.0
 SESSION_LIMIT_S: Final = 3600.0
 THINK_LIMIT_S: Final = 1800.0
+MAX_TURN_TOKENS: Final = 1 << 26
 
 _Turn = tuple[float, int, int, int, int, int | None, float | None, float | None]
 _SHARED: Final = 1 << 63
@@ -79,11 +80,13 @@ def load(name: str, lines: list[bytes], salt: int) -> Trace:
     for number, line in enumerate(lines):
         try:
             session = decode(line)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, RecursionError) as error:
             raise TraceError(f"{name}: line {number + 1}: {error}") from None
         if session.block < 1 or BLOCK_TOKENS % session.block:
             raise TraceError(f"{name}: line {number + 1}: block {session.block} does not divide {BLOCK_TOKENS}")
         sizes = (session.tool_tokens, session.system_tokens)
+        if min(sizes) < 0 or max(sizes) > MAX_TURN_TOKENS:
+            raise TraceError(f"{name}: line {number + 1}: tool_tokens and system_tokens cannot be {sizes}")
         if sizes not in shared_by_sizes:
             first = _SHARED | len(shared_by_sizes) << 32
             count = (session.tool_tokens + session.system_tokens) // BLOCK_TOKENS
@@ -105,7 +108,8 @@ def _add_turns(requests: list[Request], session: _Session, chains: _Chains, star
     for at, turn in enumerate(session.turns):
         _, input_tokens, output_tokens, blocks, shared_blocks, base, think, api = turn
         base_turn = -1 if base is None else base
-        if input_tokens < 1 or output_tokens < 0 or blocks < 0 or shared_blocks < 0 or not -1 <= base_turn < at:
+        least = min(input_tokens - 1, output_tokens, blocks, shared_blocks, think or 0, api or 0)
+        if least < 0 or blocks * session.block > MAX_TURN_TOKENS or not -1 <= base_turn < at:
             raise ValueError(f"turn {at} has impossible numbers: {turn}")
         think_s = min(think or 0.0, THINK_LIMIT_S)
         elapsed_s += think_s if at else 0.0

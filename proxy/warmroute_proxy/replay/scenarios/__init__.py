@@ -1,5 +1,6 @@
 """Ready-made comparisons: each has a trace of its own, and runs with a name."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from warmroute_proxy.replay.setup import Setup
@@ -27,4 +28,5 @@ def scenario(name: str) -> Scenario:
     """The scenario of that name."""
     from warmroute_proxy.replay.scenarios import pd, regions
 
-    return {"regions": regions.scenario, "pd": pd.scenario}[name]()
+    makers: dict[str, Callable[[], Scenario]] = {"regions": regions.scenario, "pd": pd.scenario}
+    return makers[name]()

@@ -1,0 +1,55 @@
+"""What one dispatched attempt has raised in the load of the places that it runs on, until it ends."""
+
+from bisect import bisect_right
+
+from warmroute_proxy.core.fingerprint import Chain
+from warmroute_proxy.core.placement import Decision, Place
+
+
+class Ticket:
+    """One dispatched attempt, and what it has raised. Opaque to its holder; ends by one `settled` or `failed`."""
+
+    __slots__ = (
+        "chain",
+        "computed",
+        "decision",
+        "from_cut",
+        "generator",
+        "holder",
+        "open",
+        "resident",
+        "slot",
+        "slots",
+        "uncached",
+    )
+
+    def __init__(self, decision: Decision, chain: Chain, holder: Place, generator: Place | None) -> None:
+        self.decision = decision
+        self.chain = chain
+        self.holder = holder
+        self.generator = generator
+        self.slot = holder.slot
+        self.slots = holder.slots
+        self.from_cut = bisect_right(chain.ends, decision.matched_bytes)
+        self.uncached = decision.prompt_tokens_est - decision.predicted_cached_tokens
+        self.resident = decision.prompt_tokens_est
+        self.computed = False
+        self.open = True
+
+    def parties(self) -> tuple[Place, ...]:
+        """The places that the attempt runs on."""
+        if self.generator is None or self.generator is self.holder:
+            return (self.holder,)
+        return (self.holder, self.generator)
+
+    def close(self, now_s: float) -> None:
+        """Lower what was raised, once."""
+        assert self.open, "a ticket is settled or failed once"
+        self.open = False
+        if not self.computed:
+            self.holder.load.prefill_ended(self, now_s)
+        if self.generator is not None:
+            self.generator.load.resident_tokens -= self.resident
+            self.generator.load.running -= 1
+        if self.generator is None or (self.generator is not self.holder and not self.computed):
+            self.holder.load.running -= 1

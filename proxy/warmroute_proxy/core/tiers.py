@@ -1,0 +1,68 @@
+"""The tiers of a KV cache, and what it costs to use a prefix that lies in each.
+
+    device    in GPU memory: costs nothing
+    host      in the worker's own memory: copied over PCIe when a prompt needs it
+    storage   in a store, shared by all workers that name the same one: fetched to the host, then copied
+
+A block may lie in several tiers; a prompt uses each block from the fastest. An engine loads what it finds in host and
+storage behind what it finds on the device, so tiers of a prompt are consecutive: first device, then host, then
+storage, then what has to be computed.
+
+Seconds per token of both moves are learned from what engines publish (time spent and tokens moved; or bytes a second
+and bytes a token), as exponential averages in tokens, within what hardware can do. Priors, for 70 KB of KV a token
+(MLA in bf16): host over one PCIe 5 link at 35 GB/s; storage over one 100 Gb/s link or a fast SSD at 7 GB/s.
+"""
+
+from typing import Final, Literal, NamedTuple
+
+Tier = Literal["device", "host", "storage"]
+
+LOAD_S_PER_TOKEN_PRIOR: Final = 2e-6
+FETCH_S_PER_TOKEN_PRIOR: Final = 1e-5
+MOVE_S_PER_TOKEN_MIN: Final = 1e-8
+MOVE_S_PER_TOKEN_MAX: Final = 0.01
+MOVE_WEIGHT_TOKENS: Final = 20_000
+"""Tokens of new evidence that weigh as much as all that was learned before."""
+
+MIN_FETCH_TOKENS: Final = 256
+"""Shorter finds in storage are computed instead: SGLang's `prefetch_threshold`."""
+
+
+class Held(NamedTuple):
+    """Tokens of a prompt by the tier that they are used from; together they are the cached ones."""
+
+    device: int
+    host: int
+    storage: int
+
+
+NOTHING_HELD: Final = Held(0, 0, 0)
+
+
+class MoveRates:
+    """What moving a token to the device costs one worker, in seconds."""
+
+    __slots__ = ("fetch_s_per_token", "load_s_per_token")
+
+    def __init__(self) -> None:
+        self.load_s_per_token = LOAD_S_PER_TOKEN_PRIOR
+        self.fetch_s_per_token = FETCH_S_PER_TOKEN_PRIOR
+
+    def seconds(self, held: Held) -> float:
+        """Seconds until all that is held is on the device."""
+        return held.host * self.load_s_per_token + held.storage * self.fetch_s_per_token
+
+    def observe_load(self, tokens: int, seconds: float) -> None:
+        """Tokens were copied from the host in so many seconds."""
+        self.load_s_per_token = _learned(self.load_s_per_token, tokens, seconds)
+
+    def observe_fetch(self, tokens: int, seconds: float) -> None:
+        """Tokens were fetched from storage in so many seconds."""
+        self.fetch_s_per_token = _learned(self.fetch_s_per_token, tokens, seconds)
+
+
+def _learned(known: float, tokens: int, seconds: float) -> float:
+    if tokens <= 0 or seconds <= 0:
+        return known
+    seen = min(max(seconds / tokens, MOVE_S_PER_TOKEN_MIN), MOVE_S_PER_TOKEN_MAX)
+    return known + tokens / (tokens + MOVE_WEIGHT_TOKENS) * (seen - known)

@@ -1,0 +1,87 @@
+"""What an engine's own metrics say of the cost of host and storage hits.
+
+SGLang counts in its Prometheus text, per DP rank and TP rank: tokens loaded from host memory
+(`load_back_tokens_total`) and the seconds that took (`load_back_duration_seconds_sum`, GPU only), tokens fetched from
+storage (`prefetched_tokens_total`) and the bandwidth of each fetch in GB/s (`prefetch_bandwidth`, stores that measure
+it), and tokens and bytes backed up, whose quotient is the size of a token's KV. TP ranks work at the same time on
+shards: tokens and seconds of one rank stand for all, bytes add up.
+
+All of them only grow; what is learned comes from what was added between two readings.
+"""
+
+import re
+from collections.abc import Iterator
+from math import isfinite
+from typing import Final, NamedTuple
+
+_LINE: Final = re.compile(
+    r"^sglang:(load_back_tokens_total|load_back_duration_seconds_sum|prefetched_tokens_total|prefetch_bandwidth_sum"
+    r"|prefetch_bandwidth_count|hicache_backup_tokens_total|hicache_backup_bytes_total)\{([^}]*)\} ([0-9.eE+-]+)$",
+    re.MULTILINE,
+)
+_LABEL: Final = re.compile(r'(\w+)="([^"]*)"')
+MAX_RANK_DIGITS: Final = 6
+
+
+class Totals(NamedTuple):
+    """The counters of one DP rank."""
+
+    load_tokens: float = 0.0
+    load_s: float = 0.0
+    fetch_tokens: float = 0.0
+    bandwidth_sum_gb_s: float = 0.0
+    bandwidth_count: float = 0.0
+    backup_tokens: float = 0.0
+    backup_bytes: float = 0.0
+
+    def load_since(self, before: "Totals") -> tuple[int, float]:
+        """Tokens loaded from the host, and the seconds that took; 0 where that is not known."""
+        return int(self.load_tokens - before.load_tokens), self.load_s - before.load_s
+
+    def fetch_since(self, before: "Totals") -> tuple[int, float]:
+        """Tokens fetched from storage, and the seconds that took by the mean bandwidth; 0 where that is not known."""
+        tokens = int(self.fetch_tokens - before.fetch_tokens)
+        fetches = self.bandwidth_count - before.bandwidth_count
+        if tokens <= 0 or fetches <= 0 or self.backup_tokens <= 0:
+            return 0, 0.0
+        gb_s = (self.bandwidth_sum_gb_s - before.bandwidth_sum_gb_s) / fetches
+        token_bytes = self.backup_bytes / self.backup_tokens
+        return tokens, tokens * token_bytes / (gb_s * 1e9) if gb_s > 0 else 0.0
+
+
+def totals_by_rank(text: str) -> dict[int, Totals]:
+    """The counters in a Prometheus text, by DP rank; ranks and counters that it lacks are left out or 0."""
+    values: dict[int, dict[str, dict[str, float]]] = {}
+    for name, labels, value in _samples(text):
+        rank = labels.get("dp_rank", "0")
+        of_rank = values.setdefault(int(rank) if rank.isdecimal() and len(rank) <= MAX_RANK_DIGITS else 0, {})
+        by_shard = of_rank.setdefault(name, {})
+        shard = labels.get("tp_rank", "0")
+        if labels.get("pool", "kv") == "kv":
+            by_shard[shard] = by_shard.get(shard, 0.0) + value
+    return {rank: _totals(of_rank) for rank, of_rank in values.items()}
+
+
+def _samples(text: str) -> Iterator[tuple[str, dict[str, str], float]]:
+    for name, labels, value in _LINE.findall(text):
+        try:
+            number = float(value)
+        except ValueError:
+            continue
+        if isfinite(number):
+            yield name, dict(_LABEL.findall(labels)), number
+
+
+def _totals(of_rank: dict[str, dict[str, float]]) -> Totals:
+    def one(name: str) -> float:
+        return max(of_rank.get(name, {}).values(), default=0.0)
+
+    return Totals(
+        one("load_back_tokens_total"),
+        one("load_back_duration_seconds_sum"),
+        one("prefetched_tokens_total"),
+        one("prefetch_bandwidth_sum"),
+        one("prefetch_bandwidth_count"),
+        one("hicache_backup_tokens_total"),
+        sum(of_rank.get("hicache_backup_bytes_total", {}).values()),
+    )
