@@ -1,7 +1,6 @@
 """The record of a live proxy gives every decision again: the demo's traffic through two real proxies, both recorded."""
 
 import asyncio
-import dataclasses
 import json
 import os
 import signal
@@ -176,7 +175,7 @@ def test_a_decision_that_comes_out_otherwise_is_named_with_its_term(run: Run, tm
         assert call.decision is not None
         first, *rest = call.decision.reasons
         reasons = (first._replace(queue_s=first.queue_s + 1e-9), *rest)
-        changed[at] = msgspec.structs.replace(call, decision=dataclasses.replace(call.decision, reasons=reasons))
+        changed[at] = msgspec.structs.replace(call, decision=msgspec.structs.replace(call.decision, reasons=reasons))
 
     verdict = verify(rewritten(run.records["east"], tmp_path / "changed", raise_a_cost))
     assert verdict.differing == 1

@@ -8,9 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import Raw
 
+from warmroute_proxy.core.affinity import Affinity
 from warmroute_proxy.core.facts import Facts
 from warmroute_proxy.core.fingerprint import Chain, fingerprint_chat
 from warmroute_proxy.core.fleet import Peer, Worker
+from warmroute_proxy.core.index import PrefixIndex
 from warmroute_proxy.core.placement import NoWorker, Policy
 from warmroute_proxy.core.router import Router, Ticket
 
@@ -158,20 +160,71 @@ def test_a_warm_idle_home_is_always_gone_home_to(units: int, decodes: int, sessi
         router.settled(ticket, request, 0.0, None, None, None)
 
 
-@given(warm=st.integers(1, 12), new=st.integers(1, 12), ahead=st.integers(1, 150))
-def test_a_busy_home_loses_exactly_when_the_cost_says_so(warm: int, new: int, ahead: int) -> None:
-    router = Router("east", fleet(["aggregated", "aggregated"]))
-    first = facts(0, warm + 3, expected_output_tokens=0)
-    decision = router.place(first, 0.0)
-    router.settled(router.dispatched(first, decision, 0.0), first, 0.0, None, None, None)
-    home = decision.holder
-    (stranger,) = {"a0", "a1"} - {home}
-    other = facts(1, 1, chain=Chain([77], [4000 * ahead]))
-    router.dispatched(other, router.place(other, 0.0, frozenset({stranger})), 0.0)
-    again = router.place(facts(0, warm + 3 + new, expected_output_tokens=0), 0.0)
-    wait_s, recompute_s = ahead * 1000 / 20_000, 5 * (warm + 3) * 1000 / 20_000
-    if wait_s != pytest.approx(recompute_s):
-        assert again.holder == (home if wait_s < recompute_s else stranger)
+@given(
+    st.integers(2, 8),
+    st.lists(st.tuples(st.integers(0, 4), st.integers(1, 8), st.booleans(), st.floats(0, 2)), min_size=1, max_size=40),
+)
+def test_no_session_leaves_its_warm_home_without_a_reason_that_the_decision_shows(
+    units: int, turns: list[tuple[int, int, bool, float]]
+) -> None:
+    router = Router("east", fleet(["aggregated"] * units))
+    homes: dict[int, str] = {}
+    blocks: dict[int, int] = {}
+    now_s = 0.0
+    for session, new, stays_open, pause_s in turns:
+        now_s += pause_s
+        turn = 2 if session in homes else 1
+        blocks[session] = blocks.get(session, 3) + new
+        request = facts(session, blocks[session], turn=turn)
+        decision = router.place(request, now_s)
+        terms = {reason.id: reason for reason in decision.reasons}
+        if session in homes and decision.holder != homes[session]:
+            home, chosen = terms[homes[session]], terms[decision.holder]
+            assert home.uncached_tokens < chosen.uncached_tokens
+            assert home.reuse_s < chosen.reuse_s
+            waiting = home.queue_s + home.others_s + home.decode_s - chosen.queue_s - chosen.others_s - chosen.decode_s
+            assert waiting > chosen.compute_s + chosen.reuse_s - home.compute_s - home.reuse_s > 0
+        homes[session] = decision.holder
+        ticket = router.dispatched(request, decision, now_s)
+        if not stays_open:
+            router.settled(ticket, request, now_s, None, None, None)
+
+
+@settings(max_examples=20)
+@given(st.integers(1, 12), st.integers(0, 2**32))
+def test_a_new_worker_takes_its_share_of_sessions_and_one_that_leaves_gives_up_only_its_own(
+    units: int, first: int
+) -> None:
+    sessions = range(first, first + 400)
+
+    def homes(router: Router) -> dict[int, str]:
+        return {n: router.place(facts(n, 5), 0.0).holder for n in sessions}
+
+    workers = fleet(["aggregated"] * (units + 1))
+    router = Router("east", workers[:-1])
+    before = homes(router)
+    router.add_worker(workers[-1])
+    with_it = homes(router)
+    moved = [n for n in sessions if before[n] != with_it[n]]
+    assert {with_it[n] for n in moved} <= {workers[-1].id}
+    share = 400 / (units + 1)
+    assert len(moved) <= share + 5 * share**0.5
+    router.remove_worker(workers[-1].id)
+    assert homes(router) == before
+
+
+@settings(max_examples=20)
+@given(st.integers(0, 2**32))
+def test_memory_is_bounded_whatever_the_keys(seed: int) -> None:
+    index, affinity = PrefixIndex(generations=3, entries_per_generation=64), Affinity(max_entries=16)
+    router = Router("east", fleet(["aggregated"] * 3), index=index, affinity=affinity)
+    for n in range(200):
+        request = facts(seed + n, 9, thread=seed + n, model=f"m{n % 5}")
+        decision = router.place(request, float(n))
+        router.settled(router.dispatched(request, decision, float(n)), request, float(n), 9000, 0, 1)
+    snapshot = router.snapshot(200.0)
+    assert snapshot["index"]["entries"] <= 3 * 64
+    assert max(snapshot["affinity"].values()) <= 16
 
 
 @settings(max_examples=50)

@@ -48,9 +48,9 @@ class Model:
 
 def apply(index: PrefixIndex, operation: str, worker: str, path: list[int]) -> None:
     if operation == "insert":
-        index.insert(chain(path), index.slot_for(worker))
+        index.insert(chain(path).hashes, 1 << index.slot_for(worker))
     elif operation == "forget":
-        index.forget(chain(path), index.slot_for(worker), len(path) // 2)
+        index.forget(chain(path).hashes[len(path) // 2 :], 1 << index.slot_for(worker))
     else:
         index.retire(worker)
 
@@ -94,6 +94,6 @@ def test_without_room_it_never_says_more_than_the_model_and_keeps_its_bounds(
 def test_what_was_just_inserted_is_found_whole(paths: list[list[int]]) -> None:
     index = PrefixIndex(generations=2, entries_per_generation=6)
     for path in paths:
-        index.insert(chain(path), index.slot_for("a"))
+        index.insert(chain(path).hashes, 1 << index.slot_for("a"))
         assert matched(index, path)["a"] == 100 * len(path)
         assert index.known_bytes(chain(path)) == 100 * len(path)

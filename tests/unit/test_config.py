@@ -195,3 +195,19 @@ key_sha256 = ["{hashlib.sha256(b"wr-2").hexdigest()}"]
 def test_an_engine_serves_models_that_have_a_price(tmp_path: Path) -> None:
     (problem,) = problems(GOOD.replace('models = ["qwen3"]', 'models = ["qwen"]'), tmp_path)
     assert problem == 'engine[2].models: "qwen" is the name of no [[model]] (did you mean "qwen3"?)'
+
+
+def test_a_store_is_shared_by_name_and_events_are_followed_unless_told_not_to(tmp_path: Path) -> None:
+    text = GOOD.replace('role = "decode"', 'role = "decode"\nstore = "pool"\nkv_events = "off"')
+    found = [(engine.store, engine.kv_events) for engine in load(text, tmp_path).engines]
+    assert found == [(None, True), ("pool", False), (None, True)]
+    assert problems(text.replace('"off"', '"never"'), tmp_path)[0].startswith("engine[1].kv_events")
+
+
+def test_the_keys_of_an_engine_are_in_files_beside_the_config(tmp_path: Path) -> None:
+    text = GOOD.replace('role = "decode"', 'role = "decode"\nkey_file = "keys/decode"\nadmin_key_file = "/run/admin"')
+    found = [(engine.key_file, engine.admin_key_file) for engine in load(text, tmp_path).engines]
+    assert found == [(None, None), (tmp_path / "keys/decode", Path("/run/admin")), (None, None)]
+    openai = GOOD.replace('kind = "openai"', 'kind = "openai"\nadmin_key_file = "admin"')
+    assert problems(openai, tmp_path)[0].startswith("engine[2].admin_key_file")
+    assert "sk-1" not in problems(GOOD.replace('role = "decode"', 'role = "decode"\nkey = "sk-1"'), tmp_path)[0]

@@ -97,13 +97,17 @@ class ProxyProcess:
         self.starts = 0
 
     def start(self, port: int = 0) -> "ProxyProcess":
-        self.config.write_text(self._render(port))
+        self.write_config(port)
         self.starts += 1
         command = [sys.executable, "-m", "warmroute_cli.main", "proxy", "--config", str(self.config)]
         self.child = Child(f"{self.region}-proxy-{self.starts}", command, self.folder)
         self.line = self.child.listening(time.monotonic() + DEADLINE_S)
         until(self.is_ready, "the proxy is ready")
         return self
+
+    def write_config(self, port: int = 0) -> Path:
+        self.config.write_text(self._render(port))
+        return self.config
 
     def is_ready(self) -> bool:
         return httpx.get(f"{self.url}/ready").status_code == 200

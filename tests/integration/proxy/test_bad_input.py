@@ -109,10 +109,42 @@ def test_a_bad_body(client: httpx.Client, content: bytes, status: int, code: str
     assert client.post("/v1/chat/completions", json=chat("ok", max_tokens=1)).status_code == 200
 
 
-@pytest.mark.parametrize("field", sorted(REFUSED_FIELDS))
-def test_a_field_that_steers_engines_is_refused(client: httpx.Client, field: str) -> None:
-    answer = client.post("/v1/chat/completions", json=chat(CANARY) | {field: 1})
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        *(b'""', b"[]", b'[""]', b'["a",""]', b'["", "a"]', b"[[]]", b"[[1,2],[]]", b"[[1],[[]]]"),
+        *(b"[[ ]]", b"[[%b]]" % (b" " * 3000), b"null", b"5"),
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+def test_a_prompt_without_a_token_never_reaches_an_engine(client: httpx.Client, prompt: bytes, stream: bool) -> None:
+    """SGLang's scheduler would die of it."""
+    turns = client.get("/v1/usage").json()["turns"]
+    content = b'{"model":"kimi-k2.5","stream":%s,"prompt":%s}' % (b"true" if stream else b"false", prompt)
+    answer = client.post("/v1/completions", content=content)
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"], error["param"].partition("[")[0]) == (400, "invalid_value", "prompt")
+    assert client.get("/v1/usage").json()["turns"] == turns
+
+
+def test_more_prompts_than_an_engine_is_asked_at_once(client: httpx.Client) -> None:
+    answer = client.post("/v1/completions", json={"model": "kimi-k2.5", "prompt": ["a"] * 513})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "prompt")
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+@pytest.mark.parametrize("field", [*sorted(REFUSED_FIELDS), "bootstrap_whatever_comes"])
+@pytest.mark.parametrize("value", [1, None, [1], "x"], ids=["number", "null", "list", "text"])
+def test_a_field_that_steers_engines_is_refused(client: httpx.Client, path: str, field: str, value: Any) -> None:
+    body = chat(CANARY) | {"prompt": CANARY}
+    answer = client.post(path, json=body | {field: value})
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, field)
+
+
+def test_an_engines_error_may_quote_the_body_to_its_own_client_alone(client: httpx.Client) -> None:
+    """Errors of its schema do. That nothing of it is written is seen at the end."""
+    answer = client.post("/v1/chat/completions", json=chat(messages=[{"role": CANARY, "content": CANARY}]))
+    assert answer.status_code == 400
 
 
 @pytest.mark.parametrize(

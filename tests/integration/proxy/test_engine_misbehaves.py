@@ -180,6 +180,7 @@ def test_what_fails_before_the_first_content_has_a_proper_status(tmp_path: Path,
         assert answer.status_code in {502, 503}
         assert answer.json()["error"]["message"]
         assert answer.headers["x-warmroute-receipt"]
+        assert answer.headers.get("retry-after") == ("1" if answer.status_code == 503 else None)
         assert len(engine.bodies) == 1  # there is no other engine to try
         row = proxy.rows(expected=1)[0]
         assert (row["outcome"], row["price_nanousd"], row["status"]) == ("engine_error", 0, answer.status_code)

@@ -87,5 +87,5 @@ def test_an_interrupted_entry_costs_nothing_and_keeps_its_rid() -> None:
     assert usage["cost"] == 0
     assert usage["warmroute"]["estimated"] == list(contract.ESTIMATED_FIELDS)
     record = again.settle_record(b"{}")
-    assert (record["state"], record["outcome"], record["status"]) == ("interrupted", "interrupted", 0)
-    assert (record["rids"], record["price_nanousd"]) == (["rid-1"], 0)
+    assert (record.state, record.outcome, record.status) == ("interrupted", "interrupted", 0)
+    assert (bytes(record.rids), record.price_nanousd) == (b'["rid-1"]', 0)

@@ -99,3 +99,22 @@ def test_an_unfit_secret_is_refused_without_showing_it(tmp_path: Path) -> None:
         load_secret(None, {})
     with pytest.raises(SecretError, match="cannot read"):
         load_secret(tmp_path, {})
+
+
+def test_an_engines_key_is_the_line_in_its_file(tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("sk-engine.1+/=\n")
+    assert secrets.bearer(tmp_path / "key") == "authorization: Bearer sk-engine.1+/=\r\n"
+    assert secrets.bearer(None) == ""
+
+
+@pytest.mark.parametrize("text", ["", "\n", "two words", "two\nlines", "a\tb", "a\x00b", "k" * 1025, "clé"])
+def test_what_is_no_key_is_refused_and_not_shown(tmp_path: Path, text: str) -> None:
+    (tmp_path / "key").write_text(text)
+    with pytest.raises(SecretError) as caught:
+        secrets.bearer(tmp_path / "key")
+    assert not text.strip() or text.strip() not in str(caught.value)
+
+
+def test_a_key_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SecretError, match="nowhere"):
+        secrets.bearer(tmp_path / "nowhere")

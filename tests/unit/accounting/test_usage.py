@@ -90,6 +90,15 @@ def test_without_a_report_what_was_seen_is_a_lower_bound() -> None:
     assert usage.estimated == ("prompt_tokens", "completion_tokens", "cached_tokens", "cached_tiers")
 
 
+def test_a_prompt_of_no_tokens_was_not_counted() -> None:
+    """What SGLang reports of a request that was aborted while it waited."""
+    zeros = {"prompt_tokens": 0, "completion_tokens": 0, "prompt_tokens_details": {"cached_tokens": 0}}
+    usage = merge_usage(zeros, None, None, 0)
+    assert (usage.prompt_tokens, usage.completion_tokens) == (0, 0)
+    assert usage.estimated == ("prompt_tokens", "cached_tokens", "cached_tiers")
+    assert merge_usage(zeros, None, cached(640), 0).prompt_tokens == 1000
+
+
 def test_a_client_that_left_is_settled_by_what_prefill_measured() -> None:
     usage = merge_usage(None, None, cached(640), 12)
     assert (usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens) == (1000, 640, 12)

@@ -1,6 +1,6 @@
 """The bounded maps of lineages, threads and sessions."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from warmroute_proxy.core.affinity import MAX_FORKS, Affinity, Last
 from warmroute_proxy.core.fingerprint import Chain

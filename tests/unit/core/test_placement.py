@@ -8,7 +8,7 @@ from warmroute_proxy.core.facts import Facts
 from warmroute_proxy.core.fingerprint import Chain
 from warmroute_proxy.core.fleet import Peer, Worker
 from warmroute_proxy.core.load import EngineLoads
-from warmroute_proxy.core.placement import MAX_REASONS, NoWorker, U
+from warmroute_proxy.core.placement import MAX_REASONS, NoWorker
 from warmroute_proxy.core.router import Decision, Router, Ticket
 
 TOKENS = 10_000
@@ -76,9 +76,10 @@ def test_a_turn_goes_where_its_prefix_is() -> None:
         assert decision.prompt_tokens_est == 12_000
 
 
-def test_a_busy_home_loses_to_an_idle_stranger_exactly_when_waiting_costs_more() -> None:
+def test_a_busy_home_loses_to_an_idle_stranger_when_waiting_costs_more() -> None:
     ids = ["a", "b"]
-    for queued, stays in ((4.9, True), (5.1, False)):  # u * 10,000 tokens against as many tokens ahead
+    # 10,000 tokens would be computed again: 12 times their own 0.5 s, against as many seconds of queue.
+    for queued, stays in ((11.0, True), (13.0, False)):
         router = Router("east", aggregated(*ids))
         home = serve(router, facts(prompt(1))).holder
         ahead = Chain([99], [int(queued * TOKENS * 4)])
@@ -87,7 +88,64 @@ def test_a_busy_home_loses_to_an_idle_stranger_exactly_when_waiting_costs_more()
         assert (decision.holder == home) is stays
         costs = {reason.id: reason for reason in decision.reasons}
         assert costs[home].queue_s == pytest.approx(queued * TOKENS / 20_000)
-        assert costs[home].compute_s == pytest.approx(U * 1000 / 20_000)
+        assert costs[home].compute_s == pytest.approx(1000 / 20_000)
+        assert (costs[home].reuse_s, costs[home].churn_s) == (0.0, 0.0)
+        (stranger,) = set(ids) - {home}
+        assert costs[stranger].reuse_s == pytest.approx(11 * TOKENS / 20_000, rel=0.05)
+
+
+def test_prefill_that_is_under_way_shortens_the_queue_but_never_below_what_waits_behind_it() -> None:
+    router = Router("east", aggregated("a"))
+    for name in (1, 2):
+        busy(router, facts(prompt(name), lineage=name, session=name), "a", ["a"])
+    queue_s = [router.place(facts(prompt(3)), now_s).reasons[0].queue_s for now_s in (0.0, 0.2, 0.5, 60.0)]
+    assert queue_s == pytest.approx([1.0, 0.8, 0.5, 0.5])
+
+
+def test_a_prompt_that_many_begin_with_spreads_and_one_conversation_does_not() -> None:
+    ids = [f"w{n}" for n in range(8)]
+    system = prompt(7)
+
+    def conversation(n: int, turns: int) -> Chain:
+        return Chain(
+            [*system.hashes, *(n * 1000 + 500 + t for t in range(turns))], [4000 * (t + 1) for t in range(10 + turns)]
+        )
+
+    router = Router("east", aggregated(*ids))
+    begun = [serve(router, facts(conversation(n, 1), session=n, lineage=n)).holder for n in range(64)]
+    assert set(begun) == set(ids)
+    assert max(begun.count(id_) for id_ in ids) <= 12
+    for n, home in enumerate(begun):
+        assert serve(router, facts(conversation(n, 2), session=n, lineage=n, turn=2)).holder == home
+
+
+def test_new_conversations_settle_where_less_was_written_lately() -> None:
+    router = Router("east", aggregated("a", "b"))
+    for n in range(4):
+        serve(router, facts(prompt(n), session=n, lineage=n), frozenset({"b"}))
+    chosen = {router.place(facts(prompt(20 + n), session=20 + n), 0.0).holder for n in range(10)}
+    assert chosen == {"b"}
+    reasons = {reason.id: reason for reason in router.place(facts(prompt(30)), 0.0).reasons}
+    assert reasons["a"].churn_s > reasons["b"].churn_s == 0.0
+    back = router.place(facts(prompt(0, 11), session=0, lineage=0, turn=2), 0.0)
+    assert back.holder == "a"
+    assert {reason.churn_s for reason in back.reasons} == {0.0}
+
+
+def test_a_long_queue_keeps_sessions_apart() -> None:
+    """Overload: the longer the queues, the more it takes to leave home."""
+    ids = ["a", "b"]
+    for backlog, stays in ((0, False), (40, True)):  # requests ahead of everything, on both workers
+        router = Router("east", aggregated(*ids))
+        home = serve(router, facts(prompt(1))).holder
+        for _ in range(200):  # turns that return for what is cached
+            serve(router, facts(prompt(1), turn=2))
+        for n in range(backlog):
+            for id_ in ids:
+                busy(router, facts(prompt(100 + n), session=n, lineage=100 + n), id_, ids)
+        busy(router, facts(Chain([99], [13 * TOKENS * 4]), lineage=2), home, ids)
+        again = router.place(facts(prompt(1, 11), turn=2, expected_output_tokens=0), 0.0)
+        assert (again.holder == home) is stays
 
 
 def test_reasons_add_up_and_start_with_the_chosen_place() -> None:
@@ -98,7 +156,8 @@ def test_reasons_add_up_and_start_with_the_chosen_place() -> None:
     costs = [reason.cost_s for reason in decision.reasons]
     assert costs == sorted(costs)
     for r in decision.reasons:
-        assert r.cost_s == pytest.approx(r.network_s + r.queue_s + r.compute_s + r.decode_s + r.transfer_s)
+        own_s = r.network_s + r.queue_s + r.compute_s + r.load_s + r.decode_s + r.transfer_s
+        assert r.cost_s == pytest.approx(own_s + r.others_s + r.reuse_s + r.churn_s)
     many = Router("east", aggregated(*(f"w{n}" for n in range(40))))
     assert len(many.place(facts(prompt(1)), 0.0).reasons) == MAX_REASONS
 

@@ -103,14 +103,13 @@ def test_a_prefix_counts_as_cached_once_it_is_on_its_way() -> None:
     assert twin.predicted_cached_tokens == TOKENS - 1
 
 
-def test_beyond_the_limit_a_shared_prompt_does_not_herd() -> None:
-    router = Router("east", aggregated("a"))
-    for n in range(2, 14):
+def test_a_prefix_on_its_way_counts_however_long_the_queue_is() -> None:
+    router = Router("east", aggregated("a", "b"))
+    for n in range(2, 26):
         send(router, facts(n))
     late = send(router, facts(50))
-    assert router.place(facts(50, session=6), 0.0).predicted_cached_tokens == 0
-    router.first_token(late, 1.0)
-    assert router.place(facts(50, session=6), 1.0).predicted_cached_tokens == TOKENS - 1
+    again = router.place(facts(50, tokens=11_000, session=50, turn=2), 0.0)
+    assert (again.holder, again.predicted_cached_tokens) == (late.decision.holder, TOKENS)
 
 
 def test_a_prefix_that_was_never_computed_is_forgotten() -> None:

@@ -173,12 +173,18 @@ class TestChanges:
         ("changes", "reason"),
         [
             ((Change(1.0, "remove", 7),), "there is no worker 7: they are 0 to 1"),
+            ((Change(1e12, "restart", 1),), r"1e\+12 s from the first arrival to the last event: at most 1e\+07 s"),
             ((Change(1.0, "remove", 0), Change(2.0, "remove", 1)), "without any worker"),
         ],
     )
     def test_impossible_changes_are_refused(self, agents: Trace, changes: tuple[Change, ...], reason: str) -> None:
         with pytest.raises(TraceError, match=reason):
             run(agents, Setup(2, changes=changes), "random")
+
+
+def test_more_caches_than_the_index_knows_are_refused(agents: Trace) -> None:
+    with pytest.raises(TraceError, match="a region of 1201 caches"):
+        run(agents, Setup(600, host_tokens=1), "warmroute")
 
 
 def test_agents_send_back_all_they_sent_and_got(agents: Trace) -> None:

@@ -22,7 +22,7 @@ def written(path: Path, rows: list[Any]) -> Path:
     return path
 
 
-def chat(timestamp: int, tokens: int, ids: list[int], output: int = 10) -> dict[str, Any]:
+def chat(timestamp: float, tokens: int, ids: list[int], output: int = 10) -> dict[str, Any]:
     return {"timestamp": timestamp, "input_length": tokens, "output_length": output, "hash_ids": ids}
 
 
@@ -59,6 +59,29 @@ class TestMooncake:
         with pytest.raises(TraceError, match=r"line 2: input_length 600 needs 2 hash_ids"):
             load(path)
 
+    @pytest.mark.parametrize(
+        ("row", "reason"),
+        [
+            (chat(-1, 512, [1]), "timestamp -1 is not from 0"),
+            (chat(1e300, 512, [1]), r"timestamp 1e\+300 is not from 0"),
+            (chat(0, 512, [-1]), "hash_ids are not all from 0"),
+            (chat(0, 512, [2**64]), "hash_ids are not all from 0"),
+        ],
+    )
+    def test_numbers_that_cannot_be_are_refused_with_their_line(
+        self, tmp_path: Path, row: dict[str, Any], reason: str
+    ) -> None:
+        with pytest.raises(TraceError, match=f"line 2: {reason}"):
+            load(written(tmp_path / "t.jsonl", [chat(0, 512, [1]), row]))
+
+    def test_a_blank_line_does_not_shift_the_number_of_another(self, tmp_path: Path) -> None:
+        path = tmp_path / "t.jsonl"
+        path.write_text(json.dumps(chat(0, 512, [1])) + "\n\n")
+        assert len(load(path).requests) == 1
+        path.write_text(json.dumps(chat(0, 512, [1])) + "\n\n[]\n")
+        with pytest.raises(TraceError, match="line 2"):
+            load(path)
+
 
 class TestSessions:
     def test_tools_and_system_are_shared_by_sessions_of_equal_sizes(self, tmp_path: Path) -> None:
@@ -91,6 +114,25 @@ class TestSessions:
         with pytest.raises(TraceError, match="line 1: turn 0 has impossible numbers"):
             load(path)
 
+    @pytest.mark.parametrize(
+        "turn",
+        [
+            [0, 512, 1, 8, 0, -1, -5, 1],
+            [0, 512, 1, 8, 0, -1, 0, -1],
+            [0, 512, 1, 10**12, 0, -1, 0, 1],
+            [0, 0, 1, 8, 0, -1, 0, 1],
+        ],
+    )
+    def test_impossible_turns_are_refused(self, tmp_path: Path, turn: list[Any]) -> None:
+        with pytest.raises(TraceError, match="line 1: turn 0 has impossible numbers"):
+            load(written(tmp_path / "t.jsonl", [session([turn])]))
+
+    @pytest.mark.parametrize("tools", [-1, 10**13])
+    def test_impossible_tools_are_refused(self, tmp_path: Path, tools: int) -> None:
+        row = session([[0, 512, 1, 8, 0, -1, 0, 1]], tools, 0)
+        with pytest.raises(TraceError, match="line 1: tool_tokens and system_tokens cannot be"):
+            load(written(tmp_path / "t.jsonl", [row]))
+
 
 class TestPrompts:
     def bodies(self, turns: int) -> list[dict[str, Any]]:
@@ -120,10 +162,14 @@ class TestPrompts:
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (b"", "neither"),
+        (b"", "is empty"),
+        (b"\n \n", "is empty"),
         (b'{"a": 1}\n', "neither"),
         (b"nonsense\n", "line 1 is not JSON"),
+        (b"[" * 100_000, "line 1 is not JSON"),
         (b"\x1f\x8b\x08", "not whole"),
+        (gzip.compress(b"{}" * 999)[:14] + b"\xff" * 9, "not whole"),
+        (gzip.compress(b"{}\n" * 5_000_001), "more than 5000000 lines"),
     ],
 )
 def test_what_is_no_trace_is_refused(tmp_path: Path, content: bytes, reason: str) -> None:

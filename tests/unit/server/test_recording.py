@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from warmroute_proxy.core import recorded
@@ -194,7 +195,7 @@ def test_a_call_that_cannot_be_written_ends_the_record_and_no_request(
     kept = Recording(tmp_path / "record", loop)
     router = RecordedRouter(kept.write, "1", "east", WORKERS, PEERS)
     asked = facts(1)
-    object.__setattr__(asked, "turn", 2**70)
+    msgspec.structs.force_setattr(asked, "turn", 2**70)
     assert router.place(asked, 1.0).kind == "local"
     kept.close()
     assert verify(tmp_path / "record").closed == "a call cannot be written: OverflowError"
@@ -208,6 +209,16 @@ def test_the_record_of_an_earlier_process_is_kept_once(tmp_path: Path, loop: asy
     assert sorted(path.name for path in (tmp_path / "deep").iterdir()) == ["record", "record.old"]
     assert verify(tmp_path / "deep" / "record").software == "3"
     assert verify(tmp_path / "deep" / "record.old").software == "2"
+
+
+def test_what_is_no_record_is_left_as_it_is(tmp_path: Path, loop: asyncio.AbstractEventLoop) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").write_text("something else\n")
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("folder", "file", "pipe"):
+        with pytest.raises(OSError, match="there is "):
+            Recording(tmp_path / name, loop)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder", "pipe"]
 
 
 def test_the_path_of_a_record_is_relative_to_the_folder_of_the_config(tmp_path: Path) -> None:

@@ -82,6 +82,9 @@ def test_nothing_has_started_while_only_roles_were_said() -> None:
     [
         event({"error": {"object": "error", "message": "queue is full", "code": 503}}),
         event({"object": "error", "message": "queue is full", "code": 503}),
+        event(
+            json.dumps({"error": {"object": "error", "message": "queue is full", "code": 503}})
+        ),  # spaced, as SGLang's
     ],
 )
 def test_an_error_event_and_what_follows_is_withheld(error: bytes) -> None:

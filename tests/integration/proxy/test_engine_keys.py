@@ -1,0 +1,124 @@
+"""Engines that want keys: the proxy shows them its own, shows them nobody else's, and writes them nowhere."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from warmroute_cli.processes import stop_all
+from warmroute_proxy.server.main import serve
+
+from .harness import EngineProcess, ProxyProcess, chat, until
+from .scripted import ScriptedEngine
+from .test_engine_misbehaves import sound
+from .test_faults import LONG, Stream
+
+KEY, ADMIN_KEY = "engine-canary-1d07", "admin-canary-93ab"
+KEYS = ("--api-key", KEY, "--admin-api-key", ADMIN_KEY)
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> str:
+    """The lines of a config that name the files of both."""
+    for name, key in (("engine.key", KEY), ("admin.key", ADMIN_KEY), ("wrong.key", "wrong-canary-55")):
+        (tmp_path / name).write_text(key + "\n")
+    return f'key_file = "{tmp_path}/engine.key"\nadmin_key_file = "{tmp_path}/admin.key"'
+
+
+@pytest.fixture
+def engines(tmp_path: Path) -> Iterator[list[EngineProcess]]:
+    started = [EngineProcess(tmp_path, name, role, *KEYS) for name, role in (("p0", "prefill"), ("d0", "decode"))]
+    try:
+        yield [engine.listening() for engine in started]
+    finally:
+        stop_all([engine.child for engine in started], 5.0)
+
+
+def running(engine: EngineProcess) -> int:
+    headers = {"authorization": f"Bearer {KEY}"}
+    return int(httpx.get(f"{engine.url}/engine/finished", headers=headers).json()["running"])
+
+
+def test_prefill_and_decode_with_keys_serve_are_probed_and_can_be_aborted(
+    engines: list[EngineProcess], keys: str, tmp_path: Path
+) -> None:
+    proxy = ProxyProcess(tmp_path / "p", [f"{engine.toml('east')}\n{keys}" for engine in engines])
+    try:
+        proxy.start()
+        with proxy.client() as client:
+            assert client.post("/v1/chat/completions", json=chat(max_tokens=3)).status_code == 200
+        with proxy.admin() as admin:
+            until(lambda: admin.get("/admin/workers").json()["workers"]["d0"]["running"] == 0, "probes are answered")
+        with (
+            proxy.client() as client,
+            client.stream("POST", "/v1/chat/completions", json=chat(stream=True, **LONG)) as answer,
+        ):
+            assert next(answer.iter_bytes())
+        until(lambda: sum(map(running, engines)) == 0, "the abort was allowed", 1.0)
+        row = proxy.rows(expected=2)[-1]
+        assert row["outcome"] == "client_left"
+        assert json.loads(row["usage"])["warmroute"]["estimated"] == []  # the engine's last word was heard
+    finally:
+        proxy.stop()
+    assert KEY not in proxy.written()
+    assert ADMIN_KEY not in proxy.written()
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+def test_a_wrong_key_is_the_operators_fault_and_another_engine_serves(
+    engines: list[EngineProcess], keys: str, tmp_path: Path, stream: bool
+) -> None:
+    """The client hears nothing of it while anybody can serve; the log says what to do, and shows no key."""
+    other = ScriptedEngine("other", sound)
+    locked = EngineProcess(tmp_path, "locked", "aggregated", *KEYS).listening()
+    wrong = keys.replace("engine.key", "wrong.key").replace("admin.key", "wrong.key")
+    proxy = ProxyProcess(tmp_path / "p", [f"{locked.toml('east')}\n{wrong}", other.toml()], policy="round_robin")
+    try:
+        proxy.start()
+        answers = []
+        for number in range(4):
+            one = Stream(proxy, chat(f"turn {number}", stream=stream, max_tokens=2))
+            one.join(20)
+            answers.append(one.status)
+        assert answers == [200] * 4
+        other.ready = b"no"
+        with proxy.admin() as admin:
+            until(lambda: admin.get("/admin/workers").json()["workers"]["other"]["health"] != "up", "it is down")
+        alone = Stream(proxy, chat("nobody is left", stream=stream))
+        alone.join(20)
+        assert (alone.status, json.loads(alone.text)["error"]["code"]) in [(502, "engine_error"), (503, "no_worker")]
+    finally:
+        proxy.stop()
+        other.stop()
+        stop_all([locked.child], 5.0)
+    assert "engine locked answers 401 at /server_info: its key_file is missing or wrong" in proxy.written()
+    for secret in (KEY, ADMIN_KEY, "wrong-canary-55"):
+        assert secret not in proxy.written()
+
+
+def test_an_engine_gets_its_key_and_never_the_clients(keys: str, tmp_path: Path) -> None:
+    engine = ScriptedEngine("s0", sound)
+    proxy = ProxyProcess(tmp_path / "p", [f"{engine.toml()}\n{keys}"])
+    try:
+        proxy.start()
+        with proxy.client() as client:
+            assert client.post("/v1/chat/completions", json=chat()).status_code == 200
+        assert engine.heads[-1]["authorization"] == f"Bearer {KEY}"
+        assert proxy.keys[0] not in json.dumps(engine.heads)
+    finally:
+        proxy.stop()
+        engine.stop()
+
+
+def test_a_key_file_that_holds_no_key_ends_the_start(
+    keys: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "engine.key").write_text("two words")
+    engine = f'[[engine]]\nid = "e"\nurl = "http://127.0.0.1:1"\nregion = "east"\n{keys}'
+    config = ProxyProcess(tmp_path / "p", [engine]).write_config()
+    assert [serve(str(config), check=True), serve(str(config), check=False)] == [2, 2]
+    said = capfd.readouterr().err
+    assert said.count("engine.key holds no engine key") == 2
+    assert "two words" not in said

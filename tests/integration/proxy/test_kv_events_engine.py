@@ -1,0 +1,88 @@
+"""KV events of the embedded engine, followed by the proxy: evictions are known before the next turn is placed."""
+
+import json
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.integration.proxy.harness import EngineProcess, ProxyProcess, chat, until
+from tests.integration.proxy.kv_scene import ask, follow, metric, predicted_tiers, removed_blocks
+from warmroute_cli.processes import stop_all
+
+PAGE = 16
+KV_TOKENS = 4096
+PUBLISHER = json.dumps({"publisher": "zmq", "endpoint": "tcp://127.0.0.1:0", "bind": True})
+LONG = "so many words about nothing " * 250  # about 1,750 tokens: two such prompts fit, three do not
+ERROR_TOKENS = 2048 // 4 + PAGE
+"""A cut is 2,048 bytes: of one that is partly evicted, nothing is predicted."""
+
+
+class Pair(NamedTuple):
+    """An engine that publishes KV events, and the proxy before it."""
+
+    proxy: ProxyProcess
+    engine: EngineProcess
+
+
+@pytest.fixture(params=[(), ("--enable-hierarchical-cache", "--hicache-ratio", "4")], ids=["device", "host"])
+def pair(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Pair]:
+    options = ["--page-size", str(PAGE), "--kv-tokens", str(KV_TOKENS), "--kv-events-config", PUBLISHER]
+    engine = EngineProcess(tmp_path, "e", "aggregated", *options, *request.param).listening()
+    made = ProxyProcess(tmp_path, [engine.toml("east")]).start()
+    yield Pair(made, engine)
+    stop_all([*([made.child] if made.child else []), engine.child], 5.0)
+
+
+def test_what_was_evicted_is_not_predicted(pair: Pair, request: pytest.FixtureRequest) -> None:
+    proxy = pair.proxy
+    follow(proxy)
+    host_tier = "host" in request.node.callspec.id
+    first = ask(proxy, chat(f"first {LONG}", max_tokens=4), "a")
+    assert first["prompt_tokens"] > 1024
+    again = ask(proxy, chat(f"first {LONG}", max_tokens=4), "a")
+    assert predicted_tiers(proxy)["device"] >= first["prompt_tokens"] - ERROR_TOKENS
+    assert again["prompt_tokens_details"]["cached_tokens"] >= first["prompt_tokens"] - PAGE
+
+    for name in ("second", "third"):
+        ask(proxy, chat(f"{name} {LONG}", max_tokens=4), name)
+    until(lambda: removed_blocks(proxy) > 0, "the first prompt makes room")
+
+    after = ask(proxy, chat(f"first {LONG}", max_tokens=4), "a")
+    predicted, cached = predicted_tiers(proxy), after["warmroute"]["cached"]
+    for tier in ("device", "host"):
+        assert abs(predicted[tier] - cached[tier]) <= ERROR_TOKENS
+    assert cached["device"] < first["prompt_tokens"] / 2
+    assert (cached["host"] > 1024) == host_tier
+    assert metric(proxy, "warmroute_kv_event_gaps_total") == 0
+    assert metric(proxy, "warmroute_prediction_error_ratio_count") >= 5
+
+
+def test_the_eviction_of_a_prompt_whose_client_left_is_known(pair: Pair) -> None:
+    proxy = pair.proxy
+    follow(proxy)
+    body = chat(f"first {LONG}", max_tokens=2000, stream=True, n=2)
+    with proxy.client() as client, client.stream("POST", "/v1/chat/completions", json=body) as answer:
+        next(line for line in answer.iter_lines() if '"content":"' in line and '"content":""' not in line)
+        # several answers are not waited for after the client left: the turn ends without any usage
+    for name in ("second", "third"):
+        ask(proxy, chat(f"{name} {LONG}", max_tokens=4), name)
+    until(lambda: removed_blocks(proxy) > 0, "the first prompt makes room")
+    after = ask(proxy, chat(f"first {LONG}", max_tokens=4), "a")
+    assert abs(predicted_tiers(proxy)["device"] - after["warmroute"]["cached"]["device"]) <= ERROR_TOKENS
+
+
+def test_a_flush_is_known(pair: Pair) -> None:
+    proxy = pair.proxy
+    follow(proxy)
+    ask(proxy, chat(f"first {LONG}", max_tokens=4), "a")
+    ask(proxy, chat(f"first {LONG}", max_tokens=4), "a")
+    assert predicted_tiers(proxy)["device"] > 1024
+    batches = metric(proxy, "warmroute_kv_event_batches_total")
+    request = urllib.request.Request(f"{pair.engine.url}/flush_cache", b"", method="POST")
+    urllib.request.urlopen(request, timeout=5).close()
+    until(lambda: metric(proxy, "warmroute_kv_event_batches_total") > batches, "the flush is heard of")
+    ask(proxy, chat(f"first {LONG}", max_tokens=4), "a")
+    assert predicted_tiers(proxy) == {"device": 0, "host": 0, "storage": 0}

@@ -1,0 +1,114 @@
+"""Several answers of one request (n > 1, a list of prompts): to the engine they are requests with ids of their own."""
+
+import http.client
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from warmroute.contract import receipt as contract_receipt
+from warmroute_cli.processes import stop_all
+
+from .harness import EngineProcess, ProxyProcess, chat, until
+from .test_faults import LONG
+
+COMPLETIONS = "/v1/completions"
+CHAT = "/v1/chat/completions"
+
+
+@pytest.fixture(scope="module")
+def engines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, EngineProcess]]:
+    folder = tmp_path_factory.mktemp("several")
+    roles = {"p0": "prefill", "d0": "decode", "a0": "aggregated"}
+    started = {name: EngineProcess(folder, name, role) for name, role in roles.items()}
+    try:
+        yield {name: engine.listening() for name, engine in started.items()}
+    finally:
+        stop_all([engine.child for engine in started.values()], 5.0)
+
+
+def serving(engines: dict[str, EngineProcess], folder: Path, *names: str) -> ProxyProcess:
+    return ProxyProcess(folder / "p", [engines[name].toml("east") for name in names]).start()
+
+
+def prompts(*texts: str, **fields: Any) -> dict[str, Any]:
+    return {"model": "kimi-k2.5", "prompt": list(texts), **fields}
+
+
+def metric(proxy: ProxyProcess, name: str) -> float:
+    with proxy.admin() as admin:
+        lines = admin.get("/metrics").text.splitlines()
+    return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name))
+
+
+def test_choices_go_where_both_halves_are_done(engines: dict[str, EngineProcess], tmp_path: Path) -> None:
+    """All choices have one bootstrap room: SGLang's decode would serve one and keep the others waiting."""
+    proxy = serving(engines, tmp_path, "p0", "d0", "a0")
+    try:
+        with proxy.client() as client:
+            for number in range(4):
+                answer = client.post(CHAT, json=chat(f"some {number}", n=3, max_tokens=2)).json()
+                assert len(answer["choices"]) == 3
+                assert [worker["id"] for worker in answer["usage"]["warmroute"]["workers"]] == ["a0"]
+    finally:
+        proxy.stop()
+
+
+def test_choices_are_refused_where_engines_do_one_half_only(engines: dict[str, EngineProcess], tmp_path: Path) -> None:
+    proxy = serving(engines, tmp_path, "p0", "d0")
+    try:
+        with proxy.client() as client:
+            answer = client.post(CHAT, json=chat(n=2))
+            assert (answer.status_code, answer.json()["error"]["param"]) == (400, "n")
+            assert client.post(CHAT, json=chat(n=1, max_tokens=2)).status_code == 200
+            several = client.post(COMPLETIONS, json=prompts("one", "two", "three", max_tokens=2)).json()
+            assert [choice["index"] for choice in several["choices"]] == [0, 1, 2]
+    finally:
+        proxy.stop()
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [(CHAT, chat("leave", n=2, **LONG)), (COMPLETIONS, prompts("leave", "leave too", **LONG))],
+    ids=["choices", "prompts"],
+)
+def test_a_client_that_leaves_ends_them_all(
+    engines: dict[str, EngineProcess], tmp_path: Path, path: str, body: dict[str, Any], stream: bool
+) -> None:
+    """The engine knows none of them by the id that the proxy gave: their connection is closed."""
+    proxy = serving(engines, tmp_path, "a0")
+    try:
+        parts = urlsplit(proxy.url)
+        connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=30)
+        headers = {"authorization": f"Bearer {proxy.keys[0]}", "content-type": "application/json"}
+        connection.request("POST", path, json.dumps(body | {"stream": stream}), headers)
+        until(engines["a0"].running, "they run")
+        assert connection.sock
+        connection.sock.close()
+        connection.close()
+        until(lambda: engines["a0"].running() == 0, "none runs on", 1.0)
+        row = proxy.rows(expected=1)[0]
+        usage = json.loads(row["usage"])
+        assert row["outcome"] == "client_left"
+        assert contract_receipt.check(usage) == []
+        assert "prompt_tokens" in usage["warmroute"]["estimated"]
+    finally:
+        proxy.stop()
+
+
+def test_what_choices_share_is_no_error_of_prediction(engines: dict[str, EngineProcess], tmp_path: Path) -> None:
+    """A prompt that nobody has seen is reported as cached, by its own first choice. The receipt has that number."""
+    proxy = serving(engines, tmp_path, "a0")
+    try:
+        with proxy.client() as client:
+            usage = client.post(CHAT, json=chat("new to all", n=2, max_tokens=2)).json()["usage"]
+            assert contract_receipt.cached_tokens(usage) > 0
+            assert metric(proxy, "warmroute_prediction_error_ratio_count") == 0
+            client.post(CHAT, json=chat("new to all", max_tokens=2))
+            assert metric(proxy, "warmroute_prediction_error_ratio_count") == 1
+    finally:
+        proxy.stop()
