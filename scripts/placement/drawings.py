@@ -1,0 +1,69 @@
+"""The plots of the page: frontiers, and figures against load."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from scripts.placement.figures import Figures, Row, find
+from scripts.placement.parts import CURVE, PARTS, PRODUCTION
+
+from warmroute_proxy.replay.plot import COLOURS, Series, svg
+
+FOLDER: Final = Path("docs/benchmarks/placement")
+
+
+def frontier(part: str, title: str, speed_up: float, rows: Sequence[Row]) -> str:
+    """Hit ratio against p90 of TTFT, every policy a point. Returns the image for the page."""
+    ordered = sorted(rows, key=lambda row: (row["policy"] != PRODUCTION, -row["hit"]))
+    dots = [
+        Series(
+            f"{number} {row['policy']}", [(row["hit"], row["ttft_p90_s"])], COLOURS[(number - 1) % len(COLOURS)],
+            dots=True, mark=str(number),
+        )
+        for number, row in enumerate(ordered, 1)
+    ]  # fmt: skip
+    caption = f"Frontier: {title}, {speed_up:g}x"
+    drawn = svg(caption, dots, "hit ratio", "TTFT p90, s", log_y=True, legend=True)
+    return _image(f"frontier-{part}-{speed_up:g}x", caption, drawn)
+
+
+def against_load(figures: Figures) -> list[str]:
+    """Hit ratio and TTFT of the conversation trace on 8 workers, against load."""
+    parts = [part for part in PARTS if part.name in {"conversation-8", "conversation-8-loads"}]
+    if any(part.name not in figures["rows"] for part in parts):
+        return []
+    images = []
+    for key, label, log_y in (
+        ("hit", "hit ratio", False), ("ttft_p90_s", "TTFT p90, s", True), ("ttft_p99_s", "TTFT p99, s", True),
+    ):  # fmt: skip
+        lines = []
+        for number, policy in enumerate((PRODUCTION, *CURVE)):
+            points = [
+                (load, find(figures, part.name, policy, load)[key]) for part in parts for load in part.loads
+            ]  # fmt: skip
+            lines.append(Series(policy, sorted(points), COLOURS[number]))
+        caption = f"{label.rsplit(',')[0]} against load, conversation, N=8"
+        drawn = svg(caption, lines, "load (arrival times divided by)", label, log_y=log_y, legend=True)
+        images.append(_image(f"load-{key.removesuffix('_s').replace('_', '-')}", caption, drawn))
+    return images
+
+
+def pd_loads(figures: Figures) -> list[str]:
+    """Time per token and TTFT of each split, against load."""
+    rows: list[Row] = figures["rows"]["pd"]
+    images = []
+    for key, label, factor in (("tpot_p90_s", "time per token p90, ms", 1000), ("ttft_p90_s", "TTFT p90, s", 1)):
+        lines = [
+            Series(name, [(row["speed_up"], row[key] * factor) for row in rows if row["policy"] == name], COLOURS[at])
+            for at, name in enumerate(dict.fromkeys(row["policy"] for row in rows))
+        ]
+        caption = f"{label.rsplit(',')[0]} against load, 8 GPUs"
+        drawn = svg(caption, lines, "load", label, legend=True)
+        images.append(_image(f"pd-{key.removesuffix('_s').replace('_', '-')}", caption, drawn))
+    return images
+
+
+def _image(name: str, caption: str, drawn: str) -> str:
+    path = FOLDER / f"{name}.svg"
+    path.write_text(drawn + "\n", encoding="utf-8")
+    return f"![{caption}]({FOLDER.name}/{path.name})"

@@ -1,0 +1,80 @@
+"""What is played for the page: the parts, each one command."""
+
+from pathlib import Path
+from typing import Final, NamedTuple
+
+PRODUCTION: Final = "warmroute"
+STRONG: Final = (
+    "session_hash", "session_sticky", "prefix_hash", "chwbl_session", "smg_approx", "smg_event", "smg_event+in_flight",
+    "dynamo_kv", "dynamo_kv+scale16", "llmd_affinity", "llmd_affinity+in_flight", "preble_e2", "lmetric",
+    "dualmap_no_rebalance",
+)  # fmt: skip
+"""Baselines that look at sessions or caches; the others are far behind wherever prompts share anything."""
+REFERENCE: Final = ("round_robin", "session_hash", "smg_event", "llmd_affinity")
+CURVE: Final = (*REFERENCE, "least_tokens", "smg_approx", "dynamo_kv", "preble_e2", "lmetric")
+
+CONVERSATION: Final = "conversation_trace.jsonl.gz"
+SYNTHETIC: Final = "synthetic_trace.jsonl.gz"
+CLAUDE_CODE: Final = "claude_code_a.jsonl"
+
+
+class Part(NamedTuple):
+    """One command: what it plays (a file of the traces' folder, or options), on what fleet, by whom, at which loads.
+
+    Without `policies` the runs are those of a scenario. `ruled`: the rule is evaluated on its rows.
+    """
+
+    name: str
+    title: str
+    what: tuple[str, ...]
+    fleet: tuple[str, ...] = ()
+    policies: tuple[str, ...] = ()
+    loads: tuple[float, ...] = ()
+    ruled: bool = False
+
+    @property
+    def trace(self) -> str | None:
+        """The file that is played, None where the trace is generated."""
+        return None if self.what[0].startswith("-") else self.what[0]
+
+    def words(self, traces: str, *, only_production: bool = False) -> list[str]:
+        """The arguments of `warmroute replay`."""
+        what = [str(Path(traces) / self.trace)] if self.trace else list(self.what)
+        policies = [PRODUCTION] if only_production else list(self.policies)
+        words = [*what, *self.fleet]
+        if self.policies:
+            words += ["--policy", *policies, "--speed-up", *(f"{load:g}" for load in self.loads)]
+        return words
+
+
+def _made_up(name: str, workers: int, *fleet: str) -> Part:
+    title = f"{name}, N={workers}"
+    fleet = ("--workers", str(workers), *fleet)
+    return Part(name, title, ("--made-up", name), fleet, (PRODUCTION, *STRONG), (1, 4), ruled=True)
+
+
+PARTS: Final = (
+    Part("regions", "Regions", ("--scenario", "regions")),
+    Part("claude-code", "Claude Code sessions, N=16", (CLAUDE_CODE,), ("--workers", "16"), ("all",), (1,), ruled=True),
+    Part("conversation-8", "conversation, N=8", (CONVERSATION,), ("--workers", "8"), ("all",), (1, 2, 4), ruled=True),
+    _made_up("inference-day", 16),
+    _made_up("waves", 8),
+    Part("pd", "Prefill and decode apart", ("--scenario", "pd")),
+    Part("conversation-4", "conversation, N=4", (CONVERSATION,), ("--workers", "4"), ("all",), (4,), ruled=True),
+    Part("conversation-4-below", "conversation, N=4", (CONVERSATION,), ("--workers", "4"), REFERENCE, (1, 2)),
+    Part(
+        "conversation-8-loads", "conversation, N=8", (CONVERSATION,), ("--workers", "8"), (PRODUCTION, *CURVE),
+        (0.5, 3, 5),
+    ),
+    _made_up("toolagent", 8),
+    _made_up("bursty", 8),
+    _made_up("short", 4, "--kv-tokens", "1M"),
+    Part("synthetic-8", "synthetic, N=8", (SYNTHETIC,), ("--workers", "8"), ("all",), (1, 2, 4), ruled=True),
+)  # fmt: skip
+"""The longest first."""
+
+SPEED: Final = (
+    Part("speed-conversation", "conversation, twice", (CONVERSATION,), ("--workers", "8"), (PRODUCTION,), (1,)),
+    Part("speed-claude-code", "Claude Code sessions", (CLAUDE_CODE,), ("--workers", "16"), (PRODUCTION,), (1,)),
+)
+"""Timed one by one, in processes of their own."""

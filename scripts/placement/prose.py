@@ -1,0 +1,90 @@
+"""The standing text of the page."""
+
+from typing import Final
+
+from scripts.placement.rule import HIT_SLACK, NEAR, P90_FACTOR
+
+HEAD: Final = """\
+# Placement
+
+Hit ratios and latencies of warmroute's placement and of others, on public traces and on made-up ones, by `warmroute
+replay`. **All figures are those of a queueing model, not of any GPU**: 20,000 uncached prompt tokens/s a worker in
+chunks of 8,192; a step costs 5 ms, and 15 ms + 0.1 ms a sequence when it decodes; LRU caches; 3,000,000 KV tokens a
+worker where nothing else is said. [The reference](../reference/replay.md) says what is simulated. The decisions are
+made by the same `core.Router` as in production, which sees what a proxy sees: its own turns, and the engines' load
+once a second. Baselines see everything, exactly and at once; each names its source in
+`proxy/warmroute_proxy/replay/baselines/`.
+
+Made by one command, from the repository, with numpy (`pip install -e '.[dev]'`) and the public traces in a folder:
+Mooncake's `conversation_trace` and `synthetic_trace` (kvcache-ai/Mooncake, `FAST25-release/traces`), and 355 Claude
+Code sessions reduced to lengths and shared prefixes (callanjfox/kv-cache-tester):
+
+    .venv/bin/python -m scripts.placement --traces "$TRACES"
+
+Each table says the command of its rows alone; `--json FILE` adds all figures. 1x, 2x, 4x: arrival times are divided
+by it (sessions of agents: only their starts).
+"""
+
+RULE: Final = f"""\
+The rule, on every row: hit at least the best baseline's - {HIT_SLACK}, and TTFT p90 at most {P90_FACTOR} x the best
+p90 among the baselines whose hit is within {NEAR} of the best one's. (What ignores caches may have a short tail at
+low load, and what herds a high hit ratio: neither is a yardstick alone.)
+"""
+
+REGIONS: Final = """\
+Cloudflare wrote on 16 April 2026 that the share of cached input tokens rose from 60 % to 80 % at peak times when its
+heaviest users sent a session affinity header, which takes a session to the region that has its tensors. Here: 4
+regions of 4 replicas, 3,500,000 KV tokens each; 1,200 agents that start within an hour, with growing context (20 to
+60 turns, a shared prompt of 12,288 tokens, mean prompt 58,000); each turn comes in at any region. The header is all
+that differs between the rows of warmroute: without it a turn is served where it comes in. The first quarter of the
+arrivals is left out. The rows of LMetric are the same with a placement inside the regions that knows nothing of them
+(the header then takes a turn to its region before any proxy sees it). How much of the sessions fits into the caches
+decides where all of this lies.
+"""
+
+PD: Final = """\
+The same 8 GPUs, aggregated or split into prefill and decode workers; requests with tools and a good deal of fresh
+text (mean prompt 10,000 tokens, of which 60 % can be cached; answers of 400 tokens), open loop: at 1x uncached
+prompts are 0.15 of what 8 workers can compute, at 4x 0.6. In an aggregated worker a chunk of somebody's prompt (0.41
+s) holds up everybody's next token; a decode worker's tokens come at the pace of its batch (Cloudflare: p90 of the
+time per token from 100 ms with large variance to 20-30 ms). Constants: those above
+(`warmroute_backend.engine.work.Costs`), and for the transfer of a prompt's KV 2 ms + 400,000 tokens/s: 28 GB/s at 70
+KB a token (MLA in bf16), half of one 400 Gb/s link; Mooncake measured 164 GB/s over four (its SGLang benchmark,
+Qwen3-235B). Links are not shared.
+"""
+
+REPRODUCTION: Final = """\
+Figures of another simulator with the same model, for four baselines; `tests/simulation/` keeps them: hit within 0.005
+(one row 0.008), p90 within 10 %.
+"""
+
+AGGREGATED: Final = """\
+Aggregated is better where the first token counts: every GPU prefills, and no KV crosses the network; and a split
+whose prefill (or decode) side is too small for the load has no steady state, where the aggregated fleet still has. Of
+a trace whose prompts are nearly all cached (long sessions of agents that are well placed) there is little to gain:
+nobody computes what could hold a token up.
+"""
+
+SPEED: Final = """\
+A fresh process with the production core, on one core; the quickest of three, with reading the trace. The wall time is
+that of a machine others may use too. DynoSim took 7 to 18 s of wall time for as many requests as the first row on the
+same kind of machine.
+"""
+
+JUMPED: Final = """\
+Simulated step by step: every step that computes part of a prompt. Jumped over, with equal results: runs of steps that
+only decode, a multiplication for each run. Not made at all: prompts (ids of blocks stand for them), and figures for
+single tokens.
+"""
+
+LIMITS: Final = """\
+One run of each row, of a model: no figure here was measured on a GPU. One router knows the fleet, except where a row
+says otherwise; engines evict the least recently used blocks; time per token is a mean over an answer, and does not
+show a single long gap. Closed-loop sessions wait for their answers, so a bad policy also slows the traffic down that
+it is judged by. The made-up traces are what their generators say and no recording; `toolagent` stands in for the
+Mooncake trace of that name, which was not at hand.
+"""
+
+SPLITS: Final = """\
+The split with the lowest time per token among those whose TTFT p90 is less than twice the aggregated fleet's:
+"""
