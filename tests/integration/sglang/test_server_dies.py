@@ -139,8 +139,10 @@ def test_the_page_says_what_was_seen(observed: dict[str, Seen]) -> None:
 def _table(observed: dict[str, Seen]) -> str:
     lines = ["| a server that | streamed | ledger | the same turn, once it is back |\n", "|---|---|---|---|\n"]
     for title, seen in observed.items():
-        cached = contract_receipt.cached_tokens(seen.again)
-        back = "its prefix is cached, as predicted" if cached else "nothing is cached, as predicted"
+        tiers = [tier for tier, tokens in seen.again["warmroute"]["cached"].items() if tokens]
+        back = (
+            f"its prefix is cached ({', '.join(tiers)}), as predicted" if tiers else "nothing is cached, as predicted"
+        )
         lines.append(f"| {title} | {_what(seen.stream)} | `{seen.row['outcome']}`, charged 0 | {back} |\n")
     return "".join(lines)
 

@@ -60,7 +60,7 @@ class TestSplit:
     def test_a_decode_worker_without_room_holds_up_the_prefill(self, agents: Trace) -> None:
         roomy = run(agents, Setup(2, 1, kv_tokens=3_000_000), "warmroute", speed_up=4.0)
         tight = run(agents, Setup(2, 1, kv_tokens=70_000), "warmroute", speed_up=4.0)
-        assert tight.ttft_p90_s > 5 * roomy.ttft_p90_s
+        assert tight.ttft_p90_s > 2 * roomy.ttft_p90_s
 
     @pytest.mark.parametrize("policy", POLICIES)
     def test_every_policy_serves_a_split_fleet(self, agents: Trace, policy: str) -> None:
