@@ -24,6 +24,8 @@ class Verdict(NamedTuple):
     ours: Row
     best: Row
     yardstick: Row
+    ahead: list[str]
+    """Baselines that are at least as good in both columns."""
 
     @property
     def hit_holds(self) -> bool:
@@ -73,7 +75,10 @@ def verdicts(figures: Figures) -> list[Verdict]:
             near = [row for row in others if row["hit"] >= best["hit"] - NEAR]
             yardstick = min(near, key=lambda row: row["ttft_p90_s"])
             ours = find(figures, part.name, PRODUCTION, load)
-            found.append(Verdict(part.name, part.title, load, ours, best, yardstick))
+            ahead = [
+                row["policy"] for row in others if row["hit"] >= ours["hit"] and row["ttft_p90_s"] <= ours["ttft_p90_s"]
+            ]
+            found.append(Verdict(part.name, part.title, load, ours, best, yardstick, ahead))
     return found
 
 

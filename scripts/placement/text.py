@@ -54,6 +54,8 @@ def _in_short(figures: Figures, ruled: Sequence[Verdict], goals: Sequence[Cell])
     lines = [
         f"- The rule below holds on {len(holds)} of {len(ruled)} rows. Of {len(goals)} goals {len(reached)} are met."
     ]
+    free = [each for each in ruled if not each.ahead]
+    lines.append(f"- On {len(free)} of these rows no baseline is as good in both columns.")
     missed = [each for each in ruled if not (each.hit_holds and each.p90_holds)]
     if missed:
         lines.append("- Missed by the rule:")
@@ -133,11 +135,11 @@ def _ruled(ruled: Iterable[Verdict]) -> list[str]:
             f"{each.title}, {each.speed_up:g}x", f"{each.ours['hit']:.4f}",
             f"{each.best['hit']:.4f} ({each.best['policy']})", "holds" if each.hit_holds else "**missed**",
             f"{each.ours['ttft_p90_s']:.3f}", f"{each.yardstick['ttft_p90_s']:.3f} ({each.yardstick['policy']})",
-            "holds" if each.p90_holds else "**missed**",
+            "holds" if each.p90_holds else "**missed**", ", ".join(each.ahead) or "none",
         )
         for each in ruled
     ]  # fmt: skip
-    return _table(("row", "hit", "best baseline", "", "p90 s", "best near it", ""), rows)
+    return _table(("row", "hit", "best baseline", "", "p90 s", "best near it", "", "better in both"), rows)
 
 
 def _part(figures: Figures, part: Part) -> list[str]:
