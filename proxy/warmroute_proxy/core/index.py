@@ -79,15 +79,19 @@ class PrefixIndex:
         generations, ends = self._generations, chain.ends
         newest = generations[0]
         bytes_by_slot: dict[int, int] = {}
-        alive, end = mask, 0
+        alive, end, index = mask, 0, -1
         shared: list[tuple[int, int]] = []
-        sharers = -1
-        for index, key in enumerate(chain.hashes):
-            slots = newest.get(key)
+        sharers = before = -1
+        for index, slots in enumerate(map(newest.get, chain.hashes)):
+            if slots == before:
+                continue  # as most cuts are: the history of one conversation
             if slots is None:
-                slots = _older(generations, key)
+                slots = _older(generations, chain.hashes[index])  # noqa: PLW2901 - where it is found otherwise
                 if slots is None:
+                    index -= 1  # noqa: PLW2901 - the last one that is known
                     break
+            before = slots
+            end = ends[index - 1] if index else 0
             if alive and alive & slots != alive:
                 if end:
                     _record(bytes_by_slot, alive & ~slots, end)
@@ -98,7 +102,7 @@ class PrefixIndex:
                     if sharers > 0:
                         shared.append((end, sharers))
                     sharers = count
-            end = ends[index]
+        end = ends[index] if index >= 0 else 0
         if alive and end:
             _record(bytes_by_slot, alive, end)
         if sharers > 0:
@@ -118,13 +122,16 @@ class PrefixIndex:
         newest = self._generations[0]
         kept = self._live_mask | MAX_SHARERS
         unknown = False  # once a cut of a chain is unknown, so are all behind it
-        for key in keys if len(keys) <= MAX_CUTS else keys[:MAX_CUTS]:
+        keys = keys if len(keys) <= MAX_CUTS else keys[:MAX_CUTS]
+        for at, key in enumerate(keys):
             known = newest.get(key)
             if known is None:
                 if len(newest) >= room:
                     newest = self._rotate()
                 older = None if unknown else _older(self._generations, key)
                 if older is None:
+                    if not unknown and _added(newest, keys[at:], slots, room):
+                        return
                     unknown = True
                     newest[key] = slots
                     continue
@@ -196,6 +203,17 @@ def _older(generations: list[dict[int, int]], key: int) -> int | None:
         if slots is not None:
             return slots
     return None
+
+
+def _added(newest: dict[int, int], keys: Sequence[int], slots: int, room: int) -> bool:
+    """Add keys all at once, which is faster, if all are unknown and different, and there is room. True if they were."""
+    if len(newest) + len(keys) > room:
+        return False
+    added = dict.fromkeys(keys, slots)
+    if len(added) < len(keys) or not newest.keys().isdisjoint(added):
+        return False
+    newest.update(added)
+    return True
 
 
 def _record(bytes_by_slot: dict[int, int], mask: int, end: int) -> None:

@@ -22,7 +22,7 @@ Ties are broken by rendezvous hash of (session, worker), so that replicas agree 
 
 import math
 from collections.abc import Sequence
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple, cast, overload
 
 import msgspec
 from xxhash import xxh3_64_intdigest
@@ -30,7 +30,7 @@ from xxhash import xxh3_64_intdigest
 from warmroute_proxy.core.facts import Facts
 from warmroute_proxy.core.fleet import Peer, Role, Worker
 from warmroute_proxy.core.index import Match
-from warmroute_proxy.core.load import WorkerLoad
+from warmroute_proxy.core.load import WorkerLoad, waits_s
 from warmroute_proxy.core.prices import Prices
 from warmroute_proxy.core.tiers import MIN_FETCH_TOKENS, NOTHING_HELD, Held
 from warmroute_proxy.core.traffic import Traffic
@@ -81,7 +81,8 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
     """Where a request goes, what was expected there, and why.
 
     `holder` is the worker (or `region:<name>`) whose cache the prompt will be in; `matched_bytes` of the prompt are
-    there already, by the index or by the home hint; `predicted` says in which tiers.
+    there already, by the index or by the home hint; `predicted` says in which tiers. `reasons` are the cheapest
+    places, the chosen one first: a tuple where a decision was read, `Reasons` where it was made.
     """
 
     kind: Literal["local", "forward"]
@@ -146,6 +147,8 @@ class Choices(NamedTuple):
     peers: tuple[Place, ...]
     mask: int
     """Slots of holders and peers, of all tiers."""
+    split: bool
+    """Whether any holder needs a decode worker beside it."""
 
     def usable(self, facts: Facts, now_s: float, exclude: frozenset[str]) -> "Choices":
         """What of it this request may use. A prefill worker is of no use without a decode worker, nor the reverse."""
@@ -156,7 +159,7 @@ class Choices(NamedTuple):
         if allowed is None or self.region in allowed:
             decodes = _usable(self.decodes, now_s, exclude)
             holders = _usable(self.holders, now_s, exclude)
-            if not decodes and not all([place.role == "aggregated" for place in holders]):  # noqa: C419 - as below
+            if not decodes and self.split:
                 holders = tuple(place for place in holders if place.role == "aggregated")
         if facts.may_forward and self.peers:
             peers = _usable(self.peers, now_s, exclude)
@@ -166,7 +169,7 @@ class Choices(NamedTuple):
             raise NoWorker(facts.model, served=bool(self.holders or self.peers))
         if holders is self.holders and decodes is self.decodes and len(peers) == len(self.peers):
             return self  # all of it, as almost always
-        return Choices(self.region, holders, decodes, peers, self.mask)
+        return Choices(self.region, holders, decodes, peers, self.mask, self.split)
 
 
 class Prompt(NamedTuple):
@@ -197,13 +200,52 @@ class Prompt(NamedTuple):
 
 
 # A place with what it would cost: cost, then a number that is different in each, so that no comparison goes on to the
-# rest: place, bytes matched, what is held, and a candidate's seconds from network to churn, and its note. Plain tuples,
-# because one is made for each place and each request.
-_Seconds = tuple[float, float, float, float, float, float, float, float, float]
-_Row = tuple[float, int, Place, int, Held, _Seconds, str]
+# rest: place, bytes matched, what is held, uncached tokens, and a candidate's seconds from network to churn, and its
+# note. Plain tuples, because one is made for each place and each request.
+_Row = tuple[
+    float, int, Place, int, Held, int, float, float, float, float, float, float, float, float, float, str
+]  # fmt: skip
 
 
-_FREE: Final[_Seconds] = (0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+class Reasons(Sequence[Candidate]):
+    """The cheapest places, the chosen one first; at most `MAX_REASONS`. Equal to the tuple of them.
+
+    Candidates are made when somebody looks: few decisions are ever looked at, and each has been taken by then.
+    """
+
+    __slots__ = ("_made", "_rows", "_winner")
+
+    def __init__(self, rows: list[_Row], winner: _Row) -> None:
+        self._rows = rows
+        self._winner = winner
+        self._made: tuple[Candidate, ...] | None = None
+
+    def made(self) -> tuple[Candidate, ...]:
+        """All of them."""
+        if self._made is None:
+            others = sorted([row for row in self._rows if row is not self._winner])
+            self._made = tuple([_candidate(row) for row in (self._winner, *others[: MAX_REASONS - 1])])
+            self._rows = []
+        return self._made
+
+    @overload
+    def __getitem__(self, at: int) -> Candidate: ...
+    @overload
+    def __getitem__(self, at: slice) -> tuple[Candidate, ...]: ...
+    def __getitem__(self, at: int | slice) -> Candidate | tuple[Candidate, ...]:
+        return self.made()[at]
+
+    def __len__(self) -> int:
+        return len(self.made())
+
+    def __eq__(self, other: object) -> bool:
+        return self.made() == (other.made() if isinstance(other, Reasons) else other)
+
+    def __hash__(self) -> int:
+        return hash(self.made())
+
+    def __repr__(self) -> str:
+        return repr(self.made())
 
 
 def place_by_cost(
@@ -217,10 +259,11 @@ def place_by_cost(
         home = None  # equal prompts share a derived key: it counts only where no prefix is known at all
     if choices.peers:
         rows += _peer_rows(facts, choices.peers, prompt, prices, home, now_s)
-    rows.sort()
-    if len(rows) > 1 and rows[0][0] == rows[1][0]:
-        _settle_tie(rows, facts, home)
-    return _decision(rows, decode, choices.region, prompt, "cost")
+    cheapest = min(rows)
+    tied = [row for row in rows if row[0] == cheapest[0]]
+    if len(tied) > 1:
+        cheapest = _settle_tie(tied, facts, home)
+    return _decision(cheapest, rows, decode, choices.region, prompt, "cost")
 
 
 def place_in_turn(choices: Choices, prompt: Prompt, turn: int) -> Decision:
@@ -228,8 +271,9 @@ def place_in_turn(choices: Choices, prompt: Prompt, turn: int) -> Decision:
     place = choices.holders[turn % len(choices.holders)]
     decode = choices.decodes[turn % len(choices.decodes)] if choices.decodes else None
     matched, held = prompt.held(place)
-    row = (0.0, 0, place, matched, held, _FREE, "in turn")
-    return _decision([row], decode, choices.region, prompt, "round_robin")
+    uncached = prompt.tokens - sum(held)
+    row = (0.0, 0, place, matched, held, uncached, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, "in turn")
+    return _decision(row, [row], decode, choices.region, prompt, "round_robin")
 
 
 def rendezvous(session: int, id_: str) -> int:
@@ -246,7 +290,7 @@ def _best_decode(facts: Facts, decodes: Sequence[Place], now_s: float) -> tuple[
     """The decode worker that is slowed least, and by how much."""
     if not decodes:
         return None, 0.0
-    slowed = [place.load.decode_slowdown_s(now_s) for place in decodes]
+    _, slowed = waits_s([place.load for place in decodes], now_s)
     least = min(slowed)
     least_s = least * facts.expected_output_tokens
     if slowed.count(least) == 1:
@@ -289,37 +333,42 @@ def _local_rows(
     now_s: float,
 ) -> list[_Row]:
     rows: list[_Row] = []
+    add = rows.append
     tokens, output_tokens = prompt.tokens, facts.expected_output_tokens
-    matched_by_slot = prompt.match.bytes_by_slot.get
-    churn_s_per_token = prices.churn_s_per_token
-    held_by_matched: dict[int, tuple[Held, int, float]] = {}  # with uncached tokens and the reuse price: few differ
-    for number, place in enumerate(holders):
+    all_transfer_s = tokens * TRANSFER_S_PER_TOKEN
+    matched_by_slot = prompt.match.bytes_by_slot
+    delayed_per_s = prices.delayed_per_s
+    none = NOTHING_HELD, tokens, prices.reuse_s(0)
+    held_by_matched = {0: none}  # with uncached tokens and the reuse price: few differ
+    queues_s, slowdowns_s = waits_s([place.load for place in holders], now_s)
+    churns_s_per_token = prices.churn_s_per_token or [0.0] * len(holders)
+    columns = zip(holders, queues_s, slowdowns_s, churns_s_per_token, strict=True)
+    for number, (place, queue_s, slowdown_s, churn_s_per_token) in enumerate(columns):
         load = place.load
-        load_s = transfer_s = churn_s = others_s = 0.0
+        load_s = transfer_s = 0.0
         note = ""
         if place.tiered:
             matched, held = prompt.held(place)
             uncached, reuse_s, load_s = tokens - sum(held), prices.reuse_s(matched), load.moves.seconds(held)
         else:
-            matched = matched_by_slot(place.slot, 0)
-            known = held_by_matched.get(matched)
-            if known is None:
-                held = Held(prompt.tokens_of(matched), 0, 0) if matched else NOTHING_HELD
-                known = held_by_matched[matched] = held, tokens - held.device, prices.reuse_s(matched)
+            matched, known = 0, none
+            if place.slot in matched_by_slot:
+                matched = matched_by_slot[place.slot]
+                if matched not in held_by_matched:
+                    held = Held(prompt.tokens_of(matched), 0, 0)
+                    held_by_matched[matched] = held, tokens - held.device, prices.reuse_s(matched)
+                known = held_by_matched[matched]
             held, uncached, reuse_s = known
-        queue_s = load.queue_s(now_s)
         compute_s = uncached * load.prefill_s_per_token
-        if queue_s:
-            others_s = prices.delayed_per_s * queue_s * compute_s
-        if churn_s_per_token:
-            churn_s = churn_s_per_token[number] * uncached
-        if place.role == "prefill" and decode is not None:
-            decode_s, transfer_s, note = paired_s, tokens * TRANSFER_S_PER_TOKEN, decode.id
+        others_s = delayed_per_s * queue_s * compute_s
+        churn_s = churn_s_per_token * uncached
+        if decode is not None and place.role == "prefill":
+            decode_s, transfer_s, note = paired_s, all_transfer_s, decode.id
         else:
-            decode_s = load.decode_slowdown_s(now_s) * output_tokens
+            decode_s = slowdown_s * output_tokens
         cost_s = queue_s + compute_s + load_s + decode_s + transfer_s + others_s + reuse_s + churn_s
-        terms = (0.0, queue_s, compute_s, load_s, decode_s, transfer_s, others_s, reuse_s, churn_s)
-        rows.append((cost_s, number, place, matched, held, terms, note))
+        add((cost_s, number, place, matched, held, uncached, 0.0, queue_s, compute_s, load_s, decode_s, transfer_s,
+             others_s, reuse_s, churn_s, note))  # fmt: skip
     return rows
 
 
@@ -343,27 +392,27 @@ def _peer_rows(
         reuse_s = prices.reuse_s(matched)
         churn_s = prices.mean_churn_s_per_token * uncached
         cost_s = network_s + queue_s + compute_s + others_s + reuse_s + churn_s
-        terms = (network_s, queue_s, compute_s, 0.0, 0.0, 0.0, others_s, reuse_s, churn_s)
         # Numbered below local rows: of equal ones, this region comes first in the reasons.
-        rows.append((cost_s, _PEER + number, place, matched, held, terms, note))
+        rows.append(
+            (cost_s, _PEER + number, place, matched, held, uncached, network_s, queue_s, compute_s, 0.0, 0.0, 0.0,
+             others_s, reuse_s, churn_s, note)
+        )  # fmt: skip
     return rows
 
 
-def _settle_tie(rows: list[_Row], facts: Facts, home: str | None) -> None:
-    """Put the winner among the cheapest first: a home next door, then this region, then by rendezvous."""
-    cheapest = rows[0][0]
-    tied = [row for row in rows if row[0] == cheapest]
+def _settle_tie(tied: list[_Row], facts: Facts, home: str | None) -> _Row:
+    """The winner among the cheapest: a home next door, then this region, then by rendezvous."""
     peers = [row for row in tied if row[1] >= _PEER]
     homes = [row for row in peers if row[2].region == home]
     key = _rendezvous_key(facts)
     candidates = homes or tied[: len(tied) - len(peers)] or peers
-    winner = max(candidates, key=lambda row: rendezvous(key, row[2].id))
-    rows.remove(winner)
-    rows.insert(0, winner)
+    return max(candidates, key=lambda row: rendezvous(key, row[2].id))
 
 
-def _decision(rows: list[_Row], decode: Place | None, region: str, prompt: Prompt, policy: Policy) -> Decision:
-    _, _, place, matched, held, _, _ = rows[0]
+def _decision(
+    winner: _Row, rows: list[_Row], decode: Place | None, region: str, prompt: Prompt, policy: Policy
+) -> Decision:
+    place, matched, held, uncached = winner[2:6]
     bytes_by_slot = prompt.match.bytes_by_slot
     own = (place.slot, place.host_slot, place.store_slot)
     elsewhere = 0
@@ -379,21 +428,21 @@ def _decision(rows: list[_Row], decode: Place | None, region: str, prompt: Promp
         prefill=worker if partner is not None else None,
         decode=partner if isinstance(partner, Worker) else None,
         worker=worker if partner is None else None,
-        predicted_cached_tokens=sum(held),
+        predicted_cached_tokens=prompt.tokens - uncached,
         predicted=held,
         known_tokens=prompt.tokens_of(prompt.match.known_bytes),
         best_elsewhere_tokens=prompt.tokens_of(elsewhere),
         prompt_tokens_est=prompt.tokens,
-        reasons=tuple([_candidate(row, prompt.tokens) for row in rows[:MAX_REASONS]]),
+        reasons=cast("tuple[Candidate, ...]", Reasons(rows, winner)),  # what a record gives back
         policy=policy,
         holder=place.id,
         matched_bytes=matched,
     )
 
 
-def _candidate(row: _Row, tokens: int) -> Candidate:
-    cost_s, _, place, _, held, terms, note = row
-    return Candidate._make((place.id, cost_s, *terms, tokens - sum(held), held.host, held.storage, note))
+def _candidate(row: _Row) -> Candidate:
+    cost_s, _, place, _, held, uncached, *terms, note = row
+    return Candidate._make((place.id, cost_s, *terms, uncached, held.host, held.storage, note))
 
 
 def _usable(places: tuple[Place, ...], now_s: float, exclude: frozenset[str]) -> tuple[Place, ...]:

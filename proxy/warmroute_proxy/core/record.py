@@ -20,7 +20,7 @@ from xxhash import xxh32_intdigest
 
 from warmroute_proxy.core.facts import Facts
 from warmroute_proxy.core.fleet import Peer, Worker
-from warmroute_proxy.core.placement import Decision, Policy
+from warmroute_proxy.core.placement import Candidate, Decision, Policy, Reasons
 
 VERSION: Final = 1
 MAGIC: Final = b"warmroute record 1\n"
@@ -102,7 +102,15 @@ class Closed(msgspec.Struct, tag="closed", frozen=True):
 
 Call = Opened | Placed | Dispatched | FirstToken | Progress | Ended | Failed | Told | Closed
 
-_encode: Final = msgspec.msgpack.Encoder().encode
+
+def _made(reasons: object) -> tuple[Candidate, ...]:
+    """What a decision keeps in a form of its own."""
+    if isinstance(reasons, Reasons):
+        return reasons.made()
+    raise NotImplementedError(f"a record cannot hold a {type(reasons).__name__}")
+
+
+_encode: Final = msgspec.msgpack.Encoder(enc_hook=_made).encode
 _CALL: Final = msgspec.msgpack.Decoder(Call)
 
 

@@ -320,7 +320,8 @@ class Router:
                 mask |= place.slots
             if len(self._choices_by_model) >= MAX_MODELS:
                 self._choices_by_model.clear()
-            choices = self._choices_by_model[model] = Choices(self._region, holders, decodes, peers, mask)
+            split = any(place.role == "prefill" for place in holders)
+            choices = self._choices_by_model[model] = Choices(self._region, holders, decodes, peers, mask, split)
         return choices
 
     def _prompt(self, facts: Facts, mask: int) -> Prompt:

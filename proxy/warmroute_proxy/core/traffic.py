@@ -52,4 +52,7 @@ class Inserted:
 
     def tokens(self, now_s: float) -> float:
         """What counts of them now."""
-        return self._tokens * math.exp(min(0.0, self._at_s - now_s) / MEMORY_S) if self._tokens else 0.0
+        if not self._tokens:
+            return 0.0
+        age_s = now_s - self._at_s
+        return self._tokens * math.exp(-age_s / MEMORY_S) if age_s > 0 else self._tokens
