@@ -22,13 +22,14 @@ _ROOM_STEP: Final = 1024  # rooms of one request: room .. room + prompts, and th
 
 
 class Ids:
-    """Rids, rooms and receipt ids of one process; unique over processes by 24 or more random bits."""
+    """Rids, rooms and receipt ids of one process; unique over processes by 53 or more random bits."""
 
     def __init__(self) -> None:
         self._prefix = os.urandom(10).hex()
         self._count = 0
         self._random = b""
         self._room_base = int.from_bytes(os.urandom(3), "big") << _ROOM_COUNTER_BITS  # 24 + 39 = 63 bits
+        self._rooms = int.from_bytes(os.urandom(4), "big")  # where counting begins: one base may be drawn twice
 
     def receipt(self) -> str:
         """`wr-` and 24 hex digits, not guessable in sequence by design of the fleet's random part."""
@@ -45,9 +46,9 @@ class Ids:
     def room(self, rank: int, ranks: int, prompts: int) -> int:
         """A room whose remainder by `ranks` is `rank`, and one for each further prompt; from 1 to 2^63 - 1,024."""
         assert prompts + ranks <= _ROOM_STEP
-        self._count += 1
+        self._rooms += 1
         space = (1 << _ROOM_COUNTER_BITS) // _ROOM_STEP - 2
-        room = self._room_base + (1 + self._count % space) * _ROOM_STEP
+        room = self._room_base + (1 + self._rooms % space) * _ROOM_STEP
         return room - room % ranks + rank
 
 

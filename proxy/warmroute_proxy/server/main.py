@@ -163,7 +163,7 @@ async def _shut_down(services: Services, listeners: list[Listener], tasks: list[
     await asyncio.gather(*closing)
     for task in tasks:
         task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+    await asyncio.wait(tasks, timeout=CLOSE_S)
     services.engines.close()
     for peer in services.peers.values():
         peer.close()

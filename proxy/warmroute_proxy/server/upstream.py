@@ -356,7 +356,8 @@ async def get(upstream: Upstream, path: str, headers: str = "", timeout_s: float
     leg = collect(done)
     upstream.send("GET", path, headers, [], leg)
     try:
-        return await asyncio.wait_for(answered, timeout_s)
+        async with asyncio.timeout(timeout_s):  # not wait_for: in 3.11 it can lose a cancellation, and so the shutdown
+            return await answered
     except TimeoutError:
         leg.close()
         return 0, b""
