@@ -42,11 +42,15 @@ def test_events_carry_pairs_of_tokens(drafting: Subject) -> None:
     pairs = list(itertools.pairwise(ids))[: 3 * PAGE]
     stored: list[Any] = []
     with KvSubscriber(drafting.facts()["kv_events"]) as subscriber:
+        ask(drafting, fresh_prompt(2 * PAGE))
+        while subscriber.next(1.0) is None:  # not subscribed yet, though connected
+            ask(drafting, fresh_prompt(2 * PAGE))
         ask(drafting, ids)
         while not stored:
             message = subscriber.next()
             assert message is not None, "nothing was stored"
-            stored += [event for event in message.events if event["type"] == "BlockStored"]
+            told = [event for event in message.events if event["type"] == "BlockStored"]
+            stored = [event for event in told if tuple(event["token_ids"][0]) == pairs[0]]
     (event,) = stored
     assert [tuple(pair) for pair in event["token_ids"]] == pairs
     assert event["block_hashes"] == hashes_of(pairs)
