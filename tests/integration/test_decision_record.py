@@ -121,7 +121,7 @@ def test_the_drive_decided_on_more_than_one_thing(run: Run) -> None:
     assert {decision.kind for decision in decisions} == {"local", "forward"}
     assert len({decision.holder for decision in decisions}) >= 4
     assert any(decision.predicted_cached_tokens for decision in decisions)
-    assert len({reason.queue_s for decision in decisions for reason in decision.reasons}) > 1
+    assert len({reason.cost_s for decision in decisions for reason in decision.reasons}) > 1
 
 
 def test_a_proxy_that_stops_ends_its_record_and_one_that_is_killed_leaves_a_prefix(run: Run) -> None:
