@@ -162,8 +162,10 @@ def test_a_client_that_leaves_before_the_head_leaves_the_queue(engine: Subject) 
 def test_the_cache_is_kept_of_what_was_aborted(engine: Subject) -> None:
     """A turn that was broken off and is asked again finds its prompt."""
     text, rid = f"{unique()} kept " * 30, unique()
-    future = engine.later(CHAT, endless(chat(text, rid=rid)))
-    engine.until_live(1)
-    engine.abort(rid)
-    future.result()
+    with engine.open(CHAT, endless(chat(text, rid=rid))) as lines:
+        next(lines)
+        next(lines)  # a token: the prompt is computed, not only accepted
+        engine.abort(rid)
+        *_, finish = events(lines)
+    assert finish["choices"][0]["finish_reason"] == "abort"
     assert cached(engine.answer(CHAT, chat(text))["usage"]) > 16

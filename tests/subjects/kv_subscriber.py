@@ -10,6 +10,8 @@ import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 WAIT_S = 20.0
+NOTHING_FROM_HERE = 2**62
+"""A sequence number that no publisher reaches."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,9 @@ class KvSubscriber:
         if "replay_endpoint_port_base" in info:
             self._replay = self._context.socket(zmq.DEALER)
             self._replay.connect(f"tcp://{host}:{info['replay_endpoint_port_base'] + rank}")
+            # The handshake says that the publisher is there, not that it has read the subscription: an answer over the
+            # other socket, which the same thread serves later, does.
+            assert self.replay(NOTHING_FROM_HERE) == []
 
     def __enter__(self) -> "KvSubscriber":
         return self

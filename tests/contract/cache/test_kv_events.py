@@ -266,6 +266,8 @@ def test_a_replay_begins_with_the_oldest_message_that_is_kept(lab: Lab, heard: K
     newest = max(message.number for message in [heard.until(CLEARED)[-1] for _ in range(BUFFER_STEPS)])
     replayed = [message.number for message in heard.replay(0)]
     assert replayed == list(range(newest - BUFFER_STEPS + 1, newest + 1))
+    again = [message.number for message in heard.replay(0)]
+    assert again == replayed, "a second replay is as whole as the first"
 
 
 def test_a_malformed_replay_request_is_not_answered(lab: Lab, heard: KvSubscriber) -> None:

@@ -232,12 +232,14 @@ def test_an_abort_in_the_middle_of_decode_ends_its_stream_with_the_usage(pair: P
 def test_a_client_that_leaves_decode_ends_the_request(pair: Pair) -> None:
     body = pair.body(fresh_text(20), max_tokens=12_000, ignore_eos=True, stream=True)
     post(pair.prefill, {**body, "stream": False})
-    with httpx.stream("POST", pair.decode + CHAT, json=body, timeout=TIMEOUT_S) as answer:
-        next(answer.iter_lines())
 
     def running() -> int:
         return int(httpx.get(f"{pair.decode}/v1/loads").json()["loads"][0]["num_running_reqs"])
 
+    with httpx.stream("POST", pair.decode + CHAT, json=body, timeout=TIMEOUT_S) as answer:
+        lines = answer.iter_lines()  # kept: dropped, it would close the connection
+        next(lines)
+        wait_for(lambda: running() == 1)
     wait_for(lambda: running() == 0)
 
 
