@@ -1,4 +1,4 @@
-"""The `warmroute` command: `demo`, `up`, `replay`, `proxy`, `key`.
+"""The `warmroute` command: `demo`, `up`, `replay`, `proxy`, `engines`, `key`.
 
 Each subcommand imports what it needs when it is chosen, so that `warmroute proxy` starts without an OpenAI client and
 `warmroute --version` without anything. Exit codes: 0 done, 1 done but not as it must be, 2 not done: a wrong command
@@ -75,6 +75,14 @@ def parser() -> argparse.ArgumentParser:
     proxy.add_argument("--check", action="store_true", help="say what is wrong with the file, and end")
     proxy.set_defaults(run=_proxy)
 
+    engines = commands.add_parser("engines", help="the engines of a running proxy: list, drain, undrain")
+    engines.add_argument("action", choices=("list", "drain", "undrain"))
+    engines.add_argument("engine", nargs="?", metavar="ID", help="which one, for drain and undrain")
+    engines.add_argument("--config", required=True, type=Path, metavar="FILE", help="the proxy's TOML file")
+    engines.add_argument("--admin-url", metavar="URL", help="its admin listener, where the file names no port")
+    engines.add_argument("--wait", type=_positive, metavar="SECONDS", help="drain: wait until nothing runs there")
+    engines.set_defaults(run=_engines)
+
     key = commands.add_parser("key", help="make an API key, and the line for the configuration")
     key.add_argument("--admin-of", type=Path, metavar="FILE", help="print the admin key of the proxy with this config")
     key.set_defaults(run=_key)
@@ -139,6 +147,15 @@ def _proxy(arguments: argparse.Namespace) -> int:
     from warmroute_proxy.server.main import serve
 
     return serve(arguments.config, arguments.check)
+
+
+def _engines(arguments: argparse.Namespace) -> int:
+    from warmroute_cli import engines
+
+    if (arguments.action == "list") != (arguments.engine is None):
+        print(f"warmroute engines: {arguments.action} takes {'no' if arguments.engine else 'one'} ID", file=sys.stderr)
+        return 2
+    return engines.run(arguments)
 
 
 def _key(arguments: argparse.Namespace) -> int:

@@ -57,6 +57,7 @@ class Routes:
             "/flush_cache": self._flush,
             "/abort_request": self._abort,
             "/engine/faults": self._arm,
+            "/engine/draining": self._set_draining,
         }
         self._admin = Admin(engine)
         self._table: dict[str, dict[str, Handler]] = {**self._admin.handlers, "HEAD": {}}
@@ -186,6 +187,11 @@ class Routes:
     def _arm(self, exchange: Exchange) -> None:
         """The embedded engine's own: break the next requests as ordered."""
         self._faults.arm(exchange.body)
+        exchange.respond(200, b"{}")
+
+    def _set_draining(self, exchange: Exchange) -> None:
+        """The embedded engine's own: be as SGLang after SIGTERM, `/ready` and `/health` 503 while it serves, or not."""
+        self._engine.draining = fields.flag(parse(exchange.body), "draining")
         exchange.respond(200, b"{}")
 
     def _finished(self, exchange: Exchange) -> None:

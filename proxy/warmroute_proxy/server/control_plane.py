@@ -12,6 +12,7 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from warmroute_proxy.core.placement import Decision
 from warmroute_proxy.server.config import ANY, ModelConfig, TenantConfig
+from warmroute_proxy.server.engine_admin import add_engine_routes
 from warmroute_proxy.server.errors import error_body
 from warmroute_proxy.server.forwarding import ask_peers
 from warmroute_proxy.server.metrics import Labels
@@ -77,8 +78,9 @@ def public_app(services: Services) -> FastAPI:
 
 
 def admin_app(services: Services) -> FastAPI:
-    """`/metrics`, `/admin/workers`, `/admin/decisions`."""
+    """`/metrics`, `/admin/workers`, `/admin/decisions`, `/admin/engines`."""
     app = _app("warmroute admin")
+    add_engine_routes(app, services)
 
     @app.get("/metrics")
     async def metrics() -> Response:
@@ -123,6 +125,7 @@ def _gauges(services: Services) -> list[tuple[str, Labels, float]]:
     for engine in services.engines.by_id.values():
         label: Labels = (("engine", engine.config.id),)
         rows.append(("warmroute_engine_up", label, float(engine.up)))
+        rows.append(("warmroute_engine_draining", label, float(services.engines.drains.draining(engine.config.id))))
         rows.append(("warmroute_engine_connections", label, float(engine.upstream.open)))
     for worker_id, worker in services.router.snapshot(services.clock()).get("workers", {}).items():
         for name, value in worker.items():

@@ -1,6 +1,7 @@
 """The engines of this region: their connections, what they say of themselves, and whether they answer.
 
-Each engine is probed: `/ready` each second (cheap; a server without that route is up while it answers at all),
+Each engine is probed: `/ready` each second (cheap; a server without that route is up while it answers at all; one that
+was ready and says 503 wants no new work, and ends what it has),
 `/v1/loads` with it (a snapshot), `/server_info` once, after it was away, and each `INFORM_EVERY_S`: from it come the DP
 ranks, the page size, the tiers of the cache, where KV events are published, and the start time. A start time that
 changed means an empty cache. A worker is (engine, rank): the ranks are told to the router when they are known.
@@ -23,6 +24,7 @@ from warmroute_proxy.core.router import Router
 from warmroute_proxy.core.tiers import Tier
 from warmroute_proxy.server.config import EngineConfig
 from warmroute_proxy.server.dispatch import Ids
+from warmroute_proxy.server.drains import By, Drains
 from warmroute_proxy.server.kv_events import KvEvents, KvSource, kv_source
 from warmroute_proxy.server.kv_feed import KvFeed
 from warmroute_proxy.server.kv_moves import Totals, totals_by_rank
@@ -61,6 +63,7 @@ class Engine:
         self.moves_at_s = -MOVES_EVERY_S
         self.informed_at_s = 0.0
         self.up = True  # until a probe says otherwise: an engine is given the benefit of the doubt
+        self.was_ready = False  # since it began: a 503 then means that it wants no more work, not that it starts
         self.informed = False
 
     def workers(self) -> list[Worker]:
@@ -110,8 +113,10 @@ class Engines:
         metrics: Metrics,
     ) -> None:
         self.ids = Ids()
+        self.drains = Drains()
         self.by_id = {config.id: Engine(config, connect_timeout_s, clock) for config in configs}
         self._clock = clock
+        self._unix_clock = unix_clock
         self._kv_events = KvEvents(metrics, unix_clock)
 
     def of(self, worker: Worker) -> Engine:
@@ -121,6 +126,14 @@ class Engines:
     def workers(self) -> list[Worker]:
         """The workers known so far."""
         return [worker for engine in self.by_id.values() for worker in engine.workers()]
+
+    def drain(self, engine_id: str, by: By, draining: bool, router: Router) -> None:
+        """An engine is to get no new work, or may again. `KeyError` where there is no such engine."""
+        engine = self.by_id[engine_id]
+        if self.drains.set(engine_id, by, draining, self._unix_clock()):
+            log.warning("engine %s %s (by the %s)", engine_id, "drains" if draining else "takes work again", by)
+            for worker in engine.workers():
+                router.set_draining(worker.id, draining)
 
     def split(self) -> frozenset[str]:
         """The ids of the workers that do prefill or decode alone."""
@@ -178,7 +191,9 @@ class Engines:
         if engine.config.kind == "openai":
             return  # no probe that every such server answers: the breaker alone decides
         status, _ = await get(engine.upstream, "/ready", engine.bearer)
-        was_up, engine.up = engine.up, status in {200, 404}
+        engine.was_ready = status in {200, 404} or (status == 503 and engine.was_ready)
+        self.drain(engine.config.id, "engine", engine.was_ready and status == 503, router)
+        was_up, engine.up = engine.up, engine.was_ready
         if was_up != engine.up:
             log.warning(
                 "engine %s is %s (/ready answered %s)",
@@ -219,6 +234,9 @@ class Engines:
         engine.started_at = started_at
         if router is not None:
             _retell(router, before, engine.workers(), restarted)
+            if before != engine.workers() and self.drains.draining(engine.config.id):
+                for worker in engine.workers():
+                    router.set_draining(worker.id, draining=True)
             gone = {worker.id for worker in before} - {worker.id for worker in engine.workers()}
             for worker_id in gone:
                 self._kv_events.leave(worker_id)

@@ -1,0 +1,141 @@
+"""Draining an engine: by an operator's word, by the command, by the engine's own."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from warmroute_cli.main import main
+from warmroute_cli.processes import stop_all
+
+from .harness import EngineProcess, ProxyProcess, chat, until
+
+
+class Fleet:
+    """Two aggregated engines behind a proxy."""
+
+    def __init__(self, folder: Path) -> None:
+        self.engines = {f"e{n}": EngineProcess(folder, f"e{n}", "aggregated") for n in range(2)}
+        tables = [engine.listening().toml("east") for engine in self.engines.values()]
+        self.proxy = ProxyProcess(folder / "p", tables).start()
+        self.admin = self.proxy.admin()
+        self.client = self.proxy.client()
+
+    def stop(self) -> None:
+        self.admin.close()
+        self.client.close()
+        self.proxy.stop()
+        stop_all([engine.child for engine in self.engines.values()], 5.0)
+
+    def engine(self, engine_id: str) -> dict[str, Any]:
+        found: dict[str, Any] = self.admin.get(f"/admin/engines/{engine_id}").raise_for_status().json()
+        return found
+
+    def served_by(self, text: str, **fields: Any) -> str:
+        answer = self.client.post("/v1/chat/completions", json=chat(text, **fields)).raise_for_status().json()
+        return str(answer["usage"]["warmroute"]["workers"][0]["id"])
+
+    def other(self, engine_id: str) -> str:
+        return next(name for name in self.engines if name != engine_id)
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    found = Fleet(tmp_path_factory.mktemp("drain"))
+    yield found
+    found.stop()
+
+
+@pytest.fixture(autouse=True)
+def nothing_drains(fleet: Fleet) -> Iterator[None]:
+    yield
+    for name, engine in fleet.engines.items():
+        fleet.admin.delete(f"/admin/engines/{name}/drain").raise_for_status()
+        httpx.post(f"{engine.url}/engine/draining", json={"draining": False}).raise_for_status()
+    until(lambda: {fleet.engine(name)["state"] for name in fleet.engines} == {"up"}, "both take work again")
+
+
+def test_a_drained_engine_ends_its_stream_and_gets_nothing_new(fleet: Fleet) -> None:
+    home = fleet.served_by("drained")
+    body = chat("drained", turns=2, stream=True, max_tokens=400)
+    with fleet.client.stream("POST", "/v1/chat/completions", json=body) as stream:
+        lines = stream.iter_lines()
+        first = next(line for line in lines if '"content"' in line)
+        drained = fleet.admin.post(f"/admin/engines/{home}/drain").raise_for_status().json()
+        assert (drained["state"], drained["running"], drained["drained"]) == ("draining", 1, False)
+        assert list(drained["draining_since"]) == ["operator"]
+        assert fleet.served_by("drained", turns=2) == fleet.other(home), "a warm home that drains loses its session"
+        rest = list(lines)
+    assert first
+    assert rest[-2] == "data: [DONE]", "a running stream ends as if nothing was"
+    until(lambda: fleet.engine(home)["drained"], "nothing runs there")
+    assert all(fleet.served_by(f"new {n}") == fleet.other(home) for n in range(4))
+    metrics = fleet.admin.get("/metrics").text
+    assert f'warmroute_engine_draining{{engine="{home}"}} 1' in metrics
+    assert fleet.admin.get("/admin/workers").json()["workers"][home]["health"] == "draining"
+
+    assert fleet.admin.delete(f"/admin/engines/{home}/drain").json()["state"] == "up"
+    assert fleet.served_by("drained") == home, "its cache was kept"
+
+
+def test_an_engine_that_says_503_while_it_serves_is_draining_not_broken(fleet: Fleet) -> None:
+    home = fleet.served_by("announced")
+    engine = fleet.engines[home]
+    body = chat("announced", turns=2, stream=True, max_tokens=400)
+    with fleet.client.stream("POST", "/v1/chat/completions", json=body) as stream:
+        lines = stream.iter_lines()
+        next(line for line in lines if '"content"' in line)
+        httpx.post(f"{engine.url}/engine/draining", json={"draining": True}).raise_for_status()
+        until(lambda: fleet.engine(home)["state"] == "draining", "the probe has seen it")
+        assert list(fleet.engine(home)["draining_since"]) == ["engine"]
+        assert fleet.served_by("announced", turns=2) == fleet.other(home)
+        rest = list(lines)
+    assert rest[-2] == "data: [DONE]"
+    assert fleet.admin.get("/admin/workers").json()["workers"][home]["failures_in_a_row"] == 0
+
+    fleet.admin.delete(f"/admin/engines/{home}/drain").raise_for_status()
+    assert fleet.engine(home)["state"] == "draining", "an operator does not overrule the engine"
+    httpx.post(f"{engine.url}/engine/draining", json={"draining": False}).raise_for_status()
+    until(lambda: fleet.engine(home)["state"] == "up", "it takes work again")
+
+
+def test_the_last_engine_may_be_drained_but_not_silently(fleet: Fleet) -> None:
+    assert "warning" not in fleet.admin.post("/admin/engines/e0/drain").json()
+    assert "kimi-k2.5" in fleet.admin.post("/admin/engines/e1/drain").json()["warning"]
+    answer = fleet.client.post("/v1/chat/completions", json=chat("nowhere"))
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "no_worker")
+    assert answer.headers["retry-after"] == "1"
+
+
+def test_an_unknown_engine_is_named_with_the_known_ones(fleet: Fleet) -> None:
+    for method in ("GET", "POST", "DELETE"):
+        answer = fleet.admin.request(method, "/admin/engines/e9/drain")
+        assert answer.status_code == 404
+        assert "e0, e1" in answer.json()["error"]["message"]
+
+
+def test_without_the_admin_key_nothing_drains(fleet: Fleet) -> None:
+    url = fleet.proxy.line["admin_url"]
+    assert httpx.post(f"{url}/admin/engines/e0/drain").status_code == 401
+    assert fleet.client.post("/admin/engines/e0/drain").status_code == 404, "clients have no such route"
+    assert fleet.engine("e0")["state"] == "up"
+
+
+def test_the_command_drains_waits_and_takes_back(
+    fleet: Fleet, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WARMROUTE_ADMIN_KEY", fleet.proxy.admin_key)
+    where = ["--config", str(fleet.proxy.config), "--admin-url", str(fleet.proxy.line["admin_url"])]
+    assert main(["engines", "drain", "e0", "--wait", "20", *where]) == 0
+    assert capsys.readouterr().out.endswith("drained\n")
+    assert main(["engines", "list", *where]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[2] for line in lines] == ["draining", "up"]
+    assert main(["engines", "undrain", "e0", *where]) == 0
+    assert main(["engines", "drain", "e9", *where]) == 2
+    assert "no engine 'e9'" in capsys.readouterr().err
+    monkeypatch.setenv("WARMROUTE_ADMIN_KEY", "wrong")
+    assert main(["engines", "list", *where]) == 2
+    assert "admin key is missing or wrong" in capsys.readouterr().err
