@@ -60,9 +60,9 @@ DIFFERENCES: Final = (
         shown_by="test_differences.py::test_server_info",
     ),
     Difference(
-        what="`/engine/finished`, `/engine/faults`",
+        what="`/engine/finished`, `/engine/faults`, `/engine/draining`",
         sglang="404",
-        embedded="the log of ended requests; faults on order",
+        embedded="the log of ended requests; faults and a 503 of `/ready` on order",
         why="audits and failure tests",
         shown_by="test_differences.py::test_own_paths",
     ),

@@ -360,12 +360,15 @@ def test_content_that_came_with_an_error_reaches_the_client(tmp_path: Path) -> N
 def test_a_probe_answer_that_is_garbage_ends_no_other_probe(tmp_path: Path) -> None:
     with serving(tmp_path, sound, sound) as (proxy, engines):
         engines[0].ready = engines[1].loads = b"\xff"
-        until(lambda: (_up(proxy, "s0"), _up(proxy, "s1")) == ("0", "1"), "one engine is seen to be down, the other up")
+        until(
+            lambda: (_drains(proxy, "s0"), _drains(proxy, "s1")) == ("1", "0"),
+            "one engine is seen to want no work, the other has it",
+        )
 
 
-def _up(proxy: ProxyProcess, engine: str) -> str:
+def _drains(proxy: ProxyProcess, engine: str) -> str:
     with proxy.admin() as admin:
         lines = admin.get("/metrics").text.splitlines()
     return next(
-        line.rsplit(" ", 1)[1] for line in lines if line.startswith(f'warmroute_engine_up{{engine="{engine}"}}')
+        line.rsplit(" ", 1)[1] for line in lines if line.startswith(f'warmroute_engine_draining{{engine="{engine}"}}')
     )
