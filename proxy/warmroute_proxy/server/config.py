@@ -36,6 +36,10 @@ _LIMIT_BOUNDS: Final[dict[str, tuple[float, float]]] = {
     "idle_timeout_s": (0.05, 86_400.0),
     "head_hold_s": (0.0, 3_600.0),
     "response_bytes": (1_024, 2**40),
+    "keyed_outlive_s": (0.0, 600.0),
+    "keyed_replay_s": (0.0, 3_600.0),
+    "keyed_answer_bytes": (1_024, 2**40),
+    "keyed_total_bytes": (1_024, 2**40),
 }
 
 
@@ -79,6 +83,10 @@ class Limits:
     idle_timeout_s: float = 120.0
     head_hold_s: float = 15.0
     response_bytes: int = 67_108_864
+    keyed_outlive_s: float = 10.0
+    keyed_replay_s: float = 60.0
+    keyed_answer_bytes: int = 16_777_216
+    keyed_total_bytes: int = 268_435_456
 
 
 @dataclass(frozen=True, slots=True)

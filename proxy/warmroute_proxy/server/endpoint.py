@@ -92,8 +92,25 @@ class PublicEndpoint:
         if not services.ledger.healthy:
             raise Refusal(503, "the ledger cannot be written", code="ledger_unavailable", retry_after_s=1)
         tenant, claim = self._asker(request)
+        if claim is None and names.IDEMPOTENCY in request.headers:
+            self._begin_keyed_turn(request, exchange, tenant)
+            return
         intake = read(request, tenant, services.config, services.secrets, claim.region if claim else None)
         Turn(services, exchange, intake, claim.request_id if claim else services.engines.ids.receipt()).begin()
+
+    def _begin_keyed_turn(self, request: Request, exchange: Exchange, tenant: TenantConfig) -> None:
+        """Join the turn that the key stands for, or begin it."""
+        services = self._services
+        call = services.joins.join(tenant.name, request.headers[names.IDEMPOTENCY], exchange)
+        if call is None:
+            return
+        intake = read(request, tenant, services.config, services.secrets, None)
+        shared = services.joins.share(call, exchange)
+        try:
+            Turn(services, shared, intake, services.engines.ids.receipt()).begin()
+        except Exception:
+            shared.fail()
+            raise
 
     def _asker(self, request: Request) -> tuple[TenantConfig, Forward | None]:
         """The tenant that asks, and the claim of the proxy that asks for it."""

@@ -137,6 +137,7 @@ async def _sweep(services: Services, listeners: list[Listener]) -> None:
         for listener in listeners:
             listener.sweep()
         services.engines.sweep()
+        services.joins.sweep()
         for peer in services.peers.values():
             peer.sweep()
 
@@ -154,6 +155,7 @@ async def _probe(services: Services) -> None:
 async def _shut_down(services: Services, listeners: list[Listener], tasks: list[asyncio.Task[None]]) -> None:
     """Take nothing new, let turns end, tell what is left, close the ledger last."""
     services.draining = True
+    services.joins.drain()
     deadline = services.clock() + DRAIN_S
     closing = [asyncio.ensure_future(listener.close(DRAIN_S + CLOSE_S)) for listener in listeners]
     while services.live and services.clock() < deadline:

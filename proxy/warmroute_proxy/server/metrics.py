@@ -21,6 +21,7 @@ _HELP: Final = {
     "warmroute_price_nanousd_total": "What settled turns cost.",
     "warmroute_turns_total": "Settled turns by outcome.",
     "warmroute_retries_total": "Turns dispatched again before their first byte.",
+    "warmroute_joins_total": "Requests that got the answer of an earlier one with the same Idempotency-Key.",
     "warmroute_forwards_total": "Requests forwarded to another region.",
     "warmroute_forward_failures_total": "Forwards that failed before the first byte and were served here.",
     "warmroute_ttft_seconds": "Time to the first content byte, seconds.",

@@ -5,11 +5,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from warmroute_proxy.core.keyed import KeyBounds
 from warmroute_proxy.core.placement import Decision
 from warmroute_proxy.core.router import Router
 from warmroute_proxy.server.config import Config
 from warmroute_proxy.server.engines import Engines
 from warmroute_proxy.server.forward import Forwards
+from warmroute_proxy.server.joined import Joins
 from warmroute_proxy.server.ledger import Ledger
 from warmroute_proxy.server.metrics import Metrics
 from warmroute_proxy.server.recording import Recording
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
     from warmroute_proxy.server.relay import Turn
 
 MAX_DECISIONS: Final = 1000  # newest kept, for the admin page
+MAX_KEYS: Final = 65_536  # of clients' calls
+REMEMBER_KEY_S: Final = 600.0  # the time after which a stock client gives up waiting, and tries again
 
 
 @dataclass(slots=True)
@@ -45,9 +49,15 @@ class Services:
     peers_down: set[str] = field(default_factory=set)
     draining: bool = False
     turn_metrics: TurnMetrics = field(init=False)
+    joins: Joins = field(init=False)
 
     def __post_init__(self) -> None:
         self.turn_metrics = TurnMetrics(self.metrics)
+        limits = self.config.limits
+        bounds = KeyBounds(
+            limits.keyed_answer_bytes, limits.keyed_total_bytes, MAX_KEYS, limits.keyed_replay_s, REMEMBER_KEY_S
+        )
+        self.joins = Joins(bounds, limits.keyed_outlive_s, self.clock, self.metrics)
 
     def record(self, receipt_id: str, decision: Decision) -> None:
         """Keep a decision and its reasons for whoever asks."""

@@ -8,6 +8,9 @@ AFFINITY: Final = "x-session-affinity"
 DERIVED: Final = "x-warmroute-session-derived"
 """`1` where the affinity key was derived from the prompt, not chosen: a weak hint."""
 
+IDEMPOTENCY: Final = "idempotency-key"
+"""The key of a logical call, equal over its retries; at most 256 bytes, printable."""
+
 HOME: Final = "x-warmroute-home"
 """Response: the region that holds the session. The client sends it back; it is worth at most a hop plus the prefix."""
 

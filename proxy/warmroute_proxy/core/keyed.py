@@ -1,0 +1,180 @@
+"""Which requests are one and the same by their key, and what has been answered to them: a bounded memory.
+
+A client that retries sends the key of its first try again. The key stands for one call, which goes through
+
+    under way, recorded ──▶ ended, recorded ──(replay_s, or room is needed)──▶ ended ──(remember_s)──▶ forgotten
+          │                                                                      ▲
+          └──(the answer outgrew its bound)──▶ under way ────────────────────────┤
+          └──(everybody left for good)────────────────────────────────────────────┘
+    under way ──(it failed, and is charged nothing)──▶ forgotten
+
+As long as a call is recorded, whoever has its key can read the answer from its first byte. Afterwards its key is only
+remembered, because the call was charged, and a second computation would be charged again: one key is charged once at
+most. A call that failed is forgotten at once: its key may try again.
+
+Bounds, and what goes first:
+- an answer that grows beyond `answer_bytes` is no longer recorded;
+- beyond `total_bytes`, answers that ended are dropped, the oldest first, but none that is being read; where none is
+  left, the one that grows is no longer recorded;
+- beyond `keys`, keys without an answer are forgotten, the oldest first, then the oldest answers with their keys; calls
+  under way stay, and where all are under way no call is begun.
+"""
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Final
+
+PART_BYTES: Final = 72
+"""What a part costs beside its bytes: the header of a bytes object, the allocator's rounding, its place in a list."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyBounds:
+    """Bounds of the memory. `replay_s`: how long an answer can be had after its end; `remember_s`: how long its key is
+    known after that.
+    """
+
+    answer_bytes: int
+    total_bytes: int
+    keys: int
+    replay_s: float
+    remember_s: float
+
+
+class Recording:
+    """An answer from its first byte: its head, and its parts by reference. `status` is 0 as long as there is no head,
+    `streamed` says that the parts came one by one, `whole` that no part follows.
+    """
+
+    __slots__ = ("headers", "parts", "size", "status", "streamed", "whole")
+
+    def __init__(self) -> None:
+        self.status = 0
+        self.headers: list[tuple[str, str]] = []
+        self.streamed = False
+        self.parts: list[bytes] = []
+        self.size = 0
+        self.whole = False
+
+
+class Call:
+    """What is known of one key. `body` is a hash of the request's body; `recording` is None once it was dropped."""
+
+    __slots__ = ("body", "key", "queued", "readers", "recording", "under_way", "until_s")
+
+    def __init__(self, key: bytes, body: int) -> None:
+        self.key = key
+        self.body = body
+        self.recording: Recording | None = Recording()
+        self.under_way = True
+        self.queued = False
+        self.readers = 0  # of the answer of a call that ended
+        self.until_s = 0.0
+
+
+class KeyedCalls:
+    """All calls of one proxy that have a key. Times are seconds of one clock, passed in."""
+
+    def __init__(self, bounds: KeyBounds) -> None:
+        self.bounds = bounds
+        self.recorded_bytes = 0
+        self._calls: dict[bytes, Call] = {}
+        self._answers: deque[Call] = deque()  # ended and recorded, in the order of `until_s`
+        self._spent: deque[Call] = deque()  # ended and not recorded, in the order of `until_s`
+
+    def __len__(self) -> int:
+        return len(self._calls)
+
+    def find(self, key: bytes, now: float) -> Call | None:
+        """The call of a key."""
+        self.expire(now)
+        return self._calls.get(key)
+
+    def begin(self, call: Call, now: float) -> bool:
+        """A call that is not known yet is under way from now on; False where there is no room for it."""
+        assert call.key not in self._calls
+        if len(self._calls) >= self.bounds.keys:
+            while self._answers and not self._spent:
+                self._drop(self._answers.popleft(), now)
+            if not self._spent:
+                return False
+            del self._calls[self._spent.popleft().key]
+        self._calls[call.key] = call
+        return True
+
+    def add(self, call: Call, part: bytes, now: float) -> bool:
+        """Record a part of a call under way; False if the recording was dropped over it, or before."""
+        recording = call.recording
+        if recording is None:
+            return False
+        cost = len(part) + PART_BYTES
+        recording.parts.append(part)
+        recording.size += cost
+        self.recorded_bytes += cost
+        bounds = self.bounds
+        if recording.size <= bounds.answer_bytes:
+            while self.recorded_bytes > bounds.total_bytes and self._answers:
+                self._drop(self._answers.popleft(), now)
+            if self.recorded_bytes <= bounds.total_bytes:
+                return True
+        self._forget_recording(call)
+        return False
+
+    def ended(self, call: Call, now: float) -> None:
+        """A call has its whole answer: it is kept for `replay_s`, if it was recorded."""
+        assert call.under_way
+        call.under_way = False
+        if call.recording is None:
+            self._remember(call, now)
+            return
+        call.recording.whole = True
+        call.until_s = now + self.bounds.replay_s
+        call.queued = True
+        self._answers.append(call)
+
+    def lost(self, call: Call, now: float) -> None:
+        """A call ended without anybody to hear it, and may be charged: only its key is kept."""
+        assert call.under_way
+        call.under_way = False
+        self._forget_recording(call)
+        self._remember(call, now)
+
+    def failed(self, call: Call) -> None:
+        """A call failed and is charged nothing: it is as if it had never been."""
+        assert call.under_way
+        call.under_way = False
+        self._forget_recording(call)
+        del self._calls[call.key]
+
+    def read(self, call: Call) -> None:
+        """Somebody begins to read the answer of a call that ended: it stays until he has."""
+        call.readers += 1
+
+    def released(self, call: Call, now: float) -> None:
+        """He has; what should have gone meanwhile goes now."""
+        call.readers -= 1
+        if not call.readers and not call.queued:
+            self._drop(call, now)
+
+    def expire(self, now: float) -> None:
+        """Drop what is past its time."""
+        while self._answers and self._answers[0].until_s <= now:
+            self._drop(self._answers.popleft(), now)
+        while self._spent and self._spent[0].until_s <= now:
+            del self._calls[self._spent.popleft().key]
+
+    def _drop(self, call: Call, now: float) -> None:
+        """The answer of a call that ended, which is in no queue any more."""
+        call.queued = False
+        if not call.readers:
+            self._forget_recording(call)
+            self._remember(call, now)
+
+    def _forget_recording(self, call: Call) -> None:
+        if call.recording is not None:
+            self.recorded_bytes -= call.recording.size
+            call.recording = None
+
+    def _remember(self, call: Call, now: float) -> None:
+        call.until_s = now + self.bounds.remember_s
+        self._spent.append(call)

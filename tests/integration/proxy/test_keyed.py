@@ -1,0 +1,223 @@
+"""`Idempotency-Key` over real sockets: one turn, one row, one receipt, however often the client asks."""
+
+import http.client
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from warmroute.contract import receipt as contract_receipt
+from warmroute_cli.processes import stop_all
+
+from .harness import EngineProcess, ProxyProcess, chat, until
+
+PAIR = {"p0": "prefill", "d0": "decode"}
+OUTLIVE_S = 3.0
+
+
+def long(text: str, tokens: int = 150, **fields: Any) -> dict[str, Any]:
+    """A streamed turn that takes a second or two."""
+    return chat(text, metadata={"script": json.dumps({"output_tokens": tokens})}, **{"stream": True, **fields})
+
+
+class Fleet:
+    def __init__(self, folder: Path, roles: dict[str, str], *, speed: float = 1.0, limits: str = "") -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.engines = {name: EngineProcess(folder, name, role, speed=speed) for name, role in roles.items()}
+        for engine in self.engines.values():
+            engine.listening()
+        tables = [engine.toml("east") for engine in self.engines.values()]
+        self.proxy = ProxyProcess(folder / "p", tables, limits=f"keyed_outlive_s = {OUTLIVE_S}\n{limits}").start()
+
+    def stop(self) -> None:
+        self.proxy.stop()
+        stop_all([engine.child for engine in self.engines.values()], 5.0)
+
+    def running(self) -> int:
+        return sum(engine.running() for engine in self.engines.values() if engine.child.running())
+
+    def finished(self) -> int:
+        return sum(len(engine.log()["finished"]) for engine in self.engines.values())
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    found = Fleet(tmp_path_factory.mktemp("keyed"), PAIR)
+    yield found
+    found.stop()
+
+
+class Asker(threading.Thread):
+    """One request with a key, read as it comes."""
+
+    def __init__(
+        self,
+        proxy: ProxyProcess,
+        key: str,
+        body: dict[str, Any],
+        *,
+        tenant: int = 0,
+        path: str = "/v1/chat/completions",
+    ) -> None:
+        super().__init__(daemon=True)
+        parts = urlsplit(proxy.url)
+        self._connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=30)
+        self._headers = {
+            "authorization": f"Bearer {proxy.keys[tenant]}",
+            "content-type": "application/json",
+            "idempotency-key": key,
+        }
+        self._body = json.dumps(body)
+        self._path = path
+        self.text = ""
+        self.status = 0
+        self.headers: dict[str, str] = {}
+        self.first = threading.Event()
+        self.clean = False
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self._connection.request("POST", self._path, self._body, self._headers)
+            answer = self._connection.getresponse()
+            self.status = answer.status
+            self.headers = {name.lower(): value for name, value in answer.getheaders()}
+            while data := answer.read1(65536):
+                self.text += data.decode()
+                self.first.set()
+            self.clean = True
+        except (http.client.HTTPException, OSError, ValueError, AttributeError):
+            pass
+        finally:
+            self._connection.close()
+            self.first.set()
+
+    def begun(self) -> "Asker":
+        """Once its first byte is there."""
+        assert self.first.wait(20)
+        return self
+
+    def done(self) -> "Asker":
+        """Once its answer has ended."""
+        self.join(30)
+        assert not self.is_alive()
+        return self
+
+    def leave(self) -> None:
+        """Break off, as a client that dies does."""
+        assert self._connection.sock is not None
+        self._connection.sock.shutdown(socket.SHUT_RDWR)
+        self.done()
+
+    @property
+    def receipt(self) -> str:
+        return self.headers["x-warmroute-receipt"]
+
+    @property
+    def error(self) -> str:
+        return str(json.loads(self.text)["error"]["code"])
+
+
+def rows_of(proxy: ProxyProcess, receipt: str) -> list[dict[str, Any]]:
+    """The settled rows of a receipt, once there is one."""
+    found: list[dict[str, Any]] = until(
+        lambda: [row for row in proxy.rows() if row["id"] == receipt and row["state"] == "settled"], "its row"
+    )
+    return found
+
+
+def complete(asker: Asker) -> bool:
+    return asker.status == 200 and asker.clean and asker.text.endswith("data: [DONE]\n\n")
+
+
+def test_a_retry_while_the_answer_comes_reads_it_from_its_first_byte(fleet: Fleet) -> None:
+    before = len(fleet.proxy.rows())
+    first = Asker(fleet.proxy, "mid-stream", long("mid-stream")).begun()
+    second = Asker(fleet.proxy, "mid-stream", long("mid-stream")).begun()
+    assert fleet.engines["d0"].running() == 1
+    first.done()
+    second.done()
+    assert complete(first)
+    assert second.text == first.text
+    assert second.receipt == first.receipt
+    row = rows_of(fleet.proxy, first.receipt)[0]
+    assert row["outcome"] == "completed"
+    assert contract_receipt.check(json.loads(row["usage"])) == []
+    assert len(fleet.proxy.rows()) == before + 1
+
+
+def test_a_retry_after_the_end_gets_the_same_answer(fleet: Fleet) -> None:
+    body = long("after the end", 5)
+    first = Asker(fleet.proxy, "after the end", body).done()
+    worked = fleet.finished()
+    second = Asker(fleet.proxy, "after the end", body).done()
+    assert complete(first)
+    assert (second.text, second.receipt) == (first.text, first.receipt)
+    assert fleet.finished() == worked
+
+
+def test_a_retry_after_the_client_died_gets_the_whole_answer(fleet: Fleet) -> None:
+    first = Asker(fleet.proxy, "died", long("died")).begun()
+    first.leave()
+    second = Asker(fleet.proxy, "died", long("died")).done()
+    assert complete(second)
+    assert second.text.startswith(first.text)
+    assert second.receipt == first.receipt
+    assert rows_of(fleet.proxy, second.receipt)[0]["outcome"] == "completed"
+
+
+def test_nobody_comes_back_and_the_engines_stop(fleet: Fleet) -> None:
+    body = long("nobody", 400)
+    first = Asker(fleet.proxy, "nobody", body).begun()
+    first.leave()
+    assert fleet.engines["d0"].running() == 1
+    until(lambda: fleet.running() == 0, "both legs stop", OUTLIVE_S + 5)
+    row = rows_of(fleet.proxy, first.receipt)[0]
+    assert row["outcome"] == "client_left"
+    late = Asker(fleet.proxy, "nobody", body).done()
+    assert (late.status, late.error) == (409, "idempotency_key_spent")
+    assert late.headers["x-should-retry"] == "false"
+
+
+def test_another_body_under_the_same_key_is_refused(fleet: Fleet) -> None:
+    first = Asker(fleet.proxy, "body", long("one")).begun()
+    other = Asker(fleet.proxy, "body", long("two")).done()
+    assert (other.status, other.error) == (422, "idempotency_key_reused")
+    assert complete(first.done())
+    assert Asker(fleet.proxy, "body", long("two")).done().status == 422
+
+
+def test_a_key_belongs_to_a_tenant_and_a_route(fleet: Fleet) -> None:
+    text = {"model": "kimi-k2.5", "prompt": "scope", "max_tokens": 3}
+    askers = [
+        Asker(fleet.proxy, "scope", chat("scope", max_tokens=3)),
+        Asker(fleet.proxy, "scope", chat("scope", max_tokens=3), tenant=1),
+        Asker(fleet.proxy, "scope", text, path="/v1/completions"),
+    ]
+    assert [asker.done().status for asker in askers] == [200] * 3
+    assert len({asker.receipt for asker in askers}) == 3
+
+
+def test_two_that_do_not_stream_share_one_answer(fleet: Fleet) -> None:
+    body = long("whole", stream=False)
+    first = Asker(fleet.proxy, "whole", body)
+    until(fleet.running, "it runs")
+    second = Asker(fleet.proxy, "whole", body)
+    first.done()
+    second.done()
+    assert first.status == second.status == 200
+    assert json.loads(first.text) == json.loads(second.text)
+    assert json.loads(first.text)["usage"]["warmroute"]["id"] == second.receipt
+
+
+@pytest.mark.parametrize("key", ["", "k" * 257, "a\tb", "ü"])
+def test_what_is_no_key_is_refused(fleet: Fleet, key: str) -> None:
+    bad = Asker(fleet.proxy, key, chat("bad key", max_tokens=2)).done()
+    assert (bad.status, bad.error) == (400, "invalid_idempotency_key")
+    longest = Asker(fleet.proxy, "k" * 256, chat("bad key", max_tokens=2)).done()
+    assert longest.status == 200
