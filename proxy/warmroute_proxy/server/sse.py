@@ -70,7 +70,7 @@ class Scanner:
     def _begin(self, data: bytes) -> bytes:
         """Event by event up to the first content, then on as usual."""
         first = self._events(data, until_started=True)
-        if self.started and self._carry:
+        if self.started and self._carry and self.error is None:
             return first + self._flow(self._carry)
         return first
 
@@ -109,26 +109,30 @@ class Scanner:
             if payload == b"[DONE]":
                 self.done = True
                 return False
-            return self._take_marked(payload)
+            return self._take_marked(payload) and self.error is None
+        if self.error is not None:
+            return False
         if _UNFINISHED in event:
             if _ROLE in event and not self.started and _is_role_only(event):
-                return self.error is None
+                return True
             self.content_events += 1
         if event.startswith(b"data:"):
             self.started = True
-        return self.error is None
+        return True
 
     def _take_marked(self, payload: bytes) -> bool:
         try:
             chunk = _decode(payload)
         except (msgspec.DecodeError, ValueError, RecursionError):
-            self.started = True  # not for us to judge: the client gets the engine's bytes
-            return self.error is None
+            self.started = (
+                self.started or self.error is None
+            )  # not for us to judge: the client gets what the engine said
+            return True
         error = chunk if chunk.get("object") == "error" else chunk.get("error")
         if error:
-            self.error = error if isinstance(error, dict) else {"message": str(error)}
+            self.error = self.error or (error if isinstance(error, dict) else {"message": str(error)})
             return False
-        return self._take_accounts(chunk) and self.error is None
+        return self._take_accounts(chunk)
 
     def _take_accounts(self, chunk: dict[str, Any]) -> bool:
         usage, extension = chunk.get("usage"), chunk.get("sglext")
@@ -138,7 +142,7 @@ class Scanner:
             self.details = extension["cached_tokens_details"]
         if chunk.get("choices"):
             self.aborted = self.aborted or _any_aborted(chunk["choices"])
-            if not self.aborted:
+            if not self.aborted and self.error is None:
                 self.started = True
                 self.content_events += 1
             return True

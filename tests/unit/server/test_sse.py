@@ -96,6 +96,15 @@ def test_an_error_event_and_what_follows_is_withheld(error: bytes) -> None:
     assert scanner.done
 
 
+@pytest.mark.parametrize("cuts", [[], list(range(1000))], ids=["one read", "byte by byte"])
+def test_nothing_starts_after_an_error_whatever_the_engine_goes_on_to_say(cuts: list[int]) -> None:
+    scanner, out = run(event({"error": {"message": "no"}}) + CONTENT[4] + CONTENT[1] + FINISH + LAST + DONE, cuts)
+    assert out == b""
+    assert not scanner.started
+    assert scanner.content_events == 0
+    assert (scanner.usage, scanner.done) == (USAGE, True)
+
+
 def test_details_stay_for_a_client_that_asked_for_them() -> None:
     _, out = run(ROLE + CONTENT[4] + SGLEXT + LAST + DONE, [], keep_sglext=True)
     assert out == ROLE + CONTENT[4] + SGLEXT
