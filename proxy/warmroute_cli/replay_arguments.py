@@ -49,6 +49,10 @@ def add(parser: argparse.ArgumentParser) -> None:
     proxies = parser.add_argument_group("the proxies (policy warmroute)")
     proxies.add_argument("--routers", type=_count, default=1, metavar="N", help="proxies a region (1)")
     proxies.add_argument(
+        "--share-lag-ms", type=_not_negative, metavar="MS",
+        help="the routers of a region are processes of one proxy: each hears of the others so much later",
+    )  # fmt: skip
+    proxies.add_argument(
         "--event-lag-ms",
         type=_not_negative,
         default=100.0,

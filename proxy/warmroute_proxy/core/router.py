@@ -100,16 +100,8 @@ class Router:
         holder = self._places[decision.holder]
         generator = self._places[decision.decode.id] if decision.decode is not None else holder
         ticket = Ticket(decision, facts.chain, holder, generator if decision.kind == "local" else None)
-        begins = facts.turn == 1 and self._affinity.last(facts.lineage, facts.chain, 1) is None
-        self._index.insert(ticket.chain.hashes, 1 << ticket.slot, begins=begins)
         cached_share = decision.predicted_cached_tokens / decision.prompt_tokens_est
-        self._traffic.sent(cached_share, ticket.uncached * holder.load.prefill_s_per_token, now_s)
-        for place in ticket.parties():
-            place.load.running += 1
-            place.load.breaker.sent(now_s)
-        holder.load.prefill_begins(ticket, ticket.uncached, now_s)
-        if ticket.generator is not None:
-            ticket.generator.load.resident_tokens += ticket.resident
+        self._begin(ticket, self._begins(facts), cached_share, now_s)
         return ticket
 
     def first_token(self, ticket: Ticket, now_s: float) -> None:
@@ -140,29 +132,15 @@ class Router:
         completion_tokens: int | None,
     ) -> Settled:
         """The attempt ended well: lower load, learn, remember. Counts that the engine did not report are None."""
-        self.first_token(ticket, now_s)
-        ticket.close(now_s)
-        decision = ticket.decision
-        for place in ticket.parties():
-            place.load.succeeded()
+        self._end(ticket, now_s)
         if prompt_tokens is not None:
             self._bytes_per_token.observe(facts.model, facts.chain.total_bytes, prompt_tokens)
-        last = Last(
-            workers=tuple(worker.id for worker in decision.workers) or (decision.holder,),
-            region=decision.region,
-            prompt_bytes=facts.chain.total_bytes,
-            prompt_tokens=prompt_tokens,
-            completion_tokens=completion_tokens,
-            cached_tokens=cached_tokens,
-            turn=facts.turn,
-            salt_epoch=facts.salt_epoch,
-            tip=facts.chain.hashes[-1],
-        )
+        last = self._last_of(ticket, facts, prompt_tokens, cached_tokens, completion_tokens)
         # Equal prompts share a derived key, so a home of such a session would herd.
         self._affinity.remember(
             facts.lineage, facts.chain, last, None if facts.derived else facts.session, facts.thread
         )
-        return self._score(decision.predicted_cached_tokens, cached_tokens)
+        return self._score(ticket.decision.predicted_cached_tokens, cached_tokens)
 
     def failed(self, ticket: Ticket, now_s: float, at_fault: Collection[str]) -> None:
         """The attempt ended badly. `at_fault`: worker ids (or `region:<name>`); empty when the client left."""
@@ -342,6 +320,50 @@ class Router:
             if home is not None:
                 return home if home in regions else None
         return None
+
+    def _begin(self, ticket: Ticket, begins: bool, cached_share: float, now_s: float) -> None:
+        """A request was sent: its prefix counts as cached, and it is load until it ends."""
+        holder = ticket.holder
+        self._index.insert(ticket.chain.hashes, 1 << ticket.slot, begins=begins)
+        self._traffic.sent(cached_share, ticket.uncached * holder.load.prefill_s_per_token, now_s)
+        for place in ticket.parties():
+            place.load.running += 1
+            place.load.breaker.sent(now_s)
+        holder.load.prefill_begins(ticket, ticket.uncached, now_s)
+        if ticket.generator is not None:
+            ticket.generator.load.resident_tokens += ticket.resident
+
+    def _end(self, ticket: Ticket, now_s: float) -> None:
+        """A request was served."""
+        self.first_token(ticket, now_s)
+        ticket.close(now_s)
+        for place in ticket.parties():
+            place.load.succeeded()
+
+    def _begins(self, facts: Facts) -> bool:
+        """Whether a conversation begins with this request."""
+        return facts.turn == 1 and self._affinity.last(facts.lineage, facts.chain, 1) is None
+
+    def _last_of(
+        self,
+        ticket: Ticket,
+        facts: Facts,
+        prompt_tokens: int | None,
+        cached_tokens: int | None,
+        completion_tokens: int | None,
+    ) -> Last:
+        decision = ticket.decision
+        return Last(
+            workers=tuple(worker.id for worker in decision.workers) or (decision.holder,),
+            region=decision.region,
+            prompt_bytes=facts.chain.total_bytes,
+            prompt_tokens=prompt_tokens,
+            completion_tokens=completion_tokens,
+            cached_tokens=cached_tokens,
+            turn=facts.turn,
+            salt_epoch=facts.salt_epoch,
+            tip=facts.chain.hashes[-1],
+        )
 
     def _has_kept(self, ticket: Ticket) -> bool:
         """Whether the ticket's holder is still there, with the cache that it had at dispatch."""

@@ -6,16 +6,18 @@ the cached tokens that the engine reports with it, and once a second of each wor
 is not told of tokens in between (`progress`): what a turn holds is its prompt until it ends. With `event_lag_s` it also
 gets each worker's KV events, so much later.
 
-Each region has `routers` proxies, which know nothing of each other but what engines report; requests go to them in
-turn. Regions are peers. A client that names its session sends back where it was last served (the home hint), and its
-turns may be forwarded there; the others stay where they come in. The second proxy of a forwarded turn decides half a
-round trip too early, with what it knows when the first does.
+Each region has `routers` proxies, which know nothing of each other but what engines report, unless they are processes
+of one proxy (`share_lag_s`): those tell each other what they do, so much later. Requests go to them in turn. Regions
+are peers. A client that names its session sends back where it was last served (the home hint), and its turns may be
+forwarded there; the others stay where they come in. The second proxy of a forwarded turn decides half a round trip too
+early, with what it knows when the first does.
 
 Where a trace names no sessions, a session is what a derived key would find: the prompts that continue each other.
 """
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from warmroute_backend.engine.work import Work
@@ -24,6 +26,7 @@ from warmroute_proxy.core.fingerprint import Chain
 from warmroute_proxy.core.fleet import Peer
 from warmroute_proxy.core.fleet import Worker as CoreWorker
 from warmroute_proxy.core.router import EngineLoads, Router
+from warmroute_proxy.core.siblings import SiblingRouter
 from warmroute_proxy.core.tiers import Tier
 from warmroute_proxy.replay.fleet import Fleet, Turn, Worker
 from warmroute_proxy.replay.policy import Policy
@@ -40,6 +43,7 @@ class Proxies:
     """How the proxies are set up. `naming_share` of the sessions name themselves; it counts where there are regions."""
 
     routers: int = 1
+    share_lag_s: float | None = None
     event_lag_s: float | None = None
     naming_share: float = 1.0
     rtt_s: float = 0.0
@@ -71,6 +75,29 @@ class Feed:
 
     def cleared(self) -> None:
         """Nobody flushes a cache in a replay: a restart is told by itself."""
+
+
+class _Siblings:
+    """The routers of one proxy's processes. Each tells the others once within `lag_s`, as a process would."""
+
+    def __init__(self, policy: Policy, lag_s: float) -> None:
+        self.routers: list[SiblingRouter] = []
+        self._policy = policy
+        self._lag_s = lag_s
+        self._telling: set[int] = set()
+
+    def changed(self, number: int, now_s: float) -> None:
+        if number not in self._telling:
+            self._telling.add(number)
+            self._policy.later(now_s + self._lag_s, lambda then_s: self._tell(number, then_s))
+
+    def _tell(self, number: int, now_s: float) -> None:
+        self._telling.discard(number)
+        router = self.routers[number]
+        events, router.outbox = router.outbox, []
+        for other, sibling in enumerate(self.routers):
+            if other != number:
+                sibling.hear(number, events, now_s)
 
 
 class Production(Policy):
@@ -223,7 +250,13 @@ class Production(Policy):
             core for worker, core in self._core.items() if worker.region == region and worker.index in self.fleet.up
         ]
         peers = [Peer(other, self._proxies.rtt_s) for other in self._regions if other != region]
-        return [Router(region, own, peers) for _ in range(self._proxies.routers)]
+        count, lag_s = self._proxies.routers, self._proxies.share_lag_s
+        if lag_s is None or count == 1:
+            return [Router(region, own, peers) for _ in range(count)]
+        siblings = _Siblings(self, lag_s)
+        for number in range(count):
+            siblings.routers.append(SiblingRouter(region, own, peers, changed=partial(siblings.changed, number)))
+        return list(siblings.routers)
 
 
 def _forwarded(facts: Facts) -> Facts:

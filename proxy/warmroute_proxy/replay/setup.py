@@ -34,7 +34,8 @@ class Setup:
     generate; the KV tokens of each worker on the device and on the host, and of a region's store.
 
     `each_turn`: a turn comes in at any region, else a session at one; so do `home_share` of the sessions in any case.
-    `naming_share`, `routers` and `event_lag_s` are for the production policy.
+    `naming_share`, `routers`, `share_lag_s` (None: they share nothing) and `event_lag_s` are for the production
+    policy.
     """
 
     prefills: int = 8
@@ -47,6 +48,7 @@ class Setup:
     each_turn: bool = False
     naming_share: float = 1.0
     routers: int = 1
+    share_lag_s: float | None = None
     event_lag_s: float = 0.1
     changes: tuple[Change, ...] = ()
     skip_share: float = 0.0
@@ -106,8 +108,8 @@ class _Built:
         if name in {PRODUCTION, WITH_EVENTS}:
             _check_caches(setup)
             proxies = Proxies(
-                setup.routers, setup.event_lag_s, setup.naming_share, setup.rtt_s, setup.host_tokens > 0,
-                setup.store_tokens > 0,
+                setup.routers, setup.share_lag_s, setup.event_lag_s, setup.naming_share, setup.rtt_s,
+                setup.host_tokens > 0, setup.store_tokens > 0,
             )  # fmt: skip
             return Production(self.fleet, self._trace, proxies, self._feeds)
         make = BASELINES[name]

@@ -134,6 +134,14 @@ class TestProxies:
         assert deaf.hit < 0.8 * agents.ceiling()
         assert hearing.hit > 0.9 * agents.ceiling()
 
+    def test_processes_that_share_place_as_well_as_one(self, agents: Trace) -> None:
+        one = run(agents, Setup(4), "warmroute")
+        deaf = run(agents, Setup(4, routers=4), "warmroute")
+        four = run(agents, Setup(4, routers=4, share_lag_s=0.005), "warmroute")
+        assert deaf.hit < 0.9 * one.hit
+        assert four.hit == pytest.approx(one.hit, rel=0.01)
+        assert four.ttft_mean_s == pytest.approx(one.ttft_mean_s, rel=0.02)
+
     def test_events_that_come_too_late_are_of_no_use(self, agents: Trace) -> None:
         late = run(agents, Setup(4, routers=4, event_lag_s=3600.0), "warmroute+events")
         soon = run(agents, Setup(4, routers=4, event_lag_s=0.05), "warmroute+events")

@@ -1,0 +1,157 @@
+"""Routers that tell each other what they do decide like one that was given everything, whatever happens in between."""
+
+from typing import Any, Final
+
+import msgspec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from warmroute_proxy.core.facts import Facts
+from warmroute_proxy.core.fingerprint import Chain
+from warmroute_proxy.core.fleet import Peer, Worker
+from warmroute_proxy.core.placement import Decision, NoWorker
+from warmroute_proxy.core.router import Router, Ticket
+from warmroute_proxy.core.siblings import Event, SiblingRouter
+
+WORKERS: Final = [
+    Worker("a0", "a", 0, "aggregated"),
+    Worker("a1", "a", 1, "aggregated"),
+    Worker("p0", "p0", 0, "prefill"),
+    Worker("d0", "d0", 0, "decode"),
+    Worker("d1", "d1", 0, "decode"),
+]
+IDS: Final = [worker.id for worker in WORKERS]
+PEERS: Final = [Peer("west", 0.05)]
+COUNT: Final = 3
+
+OPS: Final = ["turn"] * 6 + ["end"] * 4 + ["token"] * 3 + ["fail"] * 2 + ["restart", "remove", "add", "down"]
+operations = st.lists(st.tuples(st.sampled_from(OPS), st.integers(0, COUNT - 1), st.integers(0, 11)), max_size=60)
+
+encode = msgspec.msgpack.Encoder().encode
+decode = msgspec.msgpack.Decoder(list[Event]).decode
+
+
+def facts(number: int) -> Facts:
+    cuts = 1 + number % 4
+    return Facts(
+        model="m",
+        lineage=number % 5,
+        session=number % 6,
+        derived=number % 4 == 0,
+        parent=None,
+        chain=Chain([(number % 3 << 62) + cut for cut in range(cuts)], [3000 * (cut + 1) for cut in range(cuts)]),
+        structural_bytes=0,
+        turn=1 + number % 3,
+        expected_output_tokens=200,
+        home_hint=None,
+        allowed_regions=None,
+        may_forward=number % 2 == 0,
+        thread=number % 2 or None,
+    )
+
+
+class Processes:
+    """Some siblings, and one router that is told all that any of them is."""
+
+    def __init__(self) -> None:
+        self.one = Router("east", WORKERS, PEERS)
+        self.many = [SiblingRouter("east", WORKERS, PEERS, changed=lambda _now_s: None) for _ in range(COUNT)]
+        self.now_s = 0.0
+        self.open: list[tuple[int, Ticket, Ticket, Facts]] = []
+
+    def do(self, operation: str, who: int, number: int) -> None:
+        self.now_s += 0.07 * number
+        if operation == "turn":
+            self._turn(who, facts(number))
+        elif operation in {"end", "token", "fail"}:
+            self._of_a_turn(operation, number)
+        else:
+            for router in (self.one, *self.many):
+                self._change(router, operation, number)
+        self.share()
+
+    def share(self) -> None:
+        for number, router in enumerate(self.many):
+            events, router.outbox = decode(encode(router.outbox)), []
+            for sibling in self.many:
+                if sibling is not router:
+                    sibling.hear(number, events, self.now_s)
+
+    def answers(self, number: int) -> list[Decision | None]:
+        """What each would decide now, the one first."""
+        return [self._place(router, facts(number)) for router in (self.one, *self.many)]
+
+    def _place(self, router: Router, asked: Facts) -> Decision | None:
+        try:
+            return router.place(asked, self.now_s)
+        except NoWorker:
+            return None
+
+    def _turn(self, who: int, asked: Facts) -> None:
+        decision = self._place(self.many[who], asked)
+        if decision is not None:
+            ticket = self.many[who].dispatched(asked, decision, self.now_s)
+            self.open.append((who, ticket, self.one.dispatched(asked, decision, self.now_s), asked))
+
+    def _of_a_turn(self, operation: str, number: int) -> None:
+        if not self.open:
+            return
+        at = number % len(self.open)
+        who, ticket, same, asked = self.open[at]
+        for router, mine in ((self.many[who], ticket), (self.one, same)):
+            if operation == "token":
+                router.first_token(mine, self.now_s)
+            elif operation == "end":
+                prompt_tokens = None if number == 5 else 700 + 50 * number
+                router.settled(mine, asked, self.now_s, prompt_tokens, 60 * number, 7)
+            else:
+                router.failed(mine, self.now_s, [mine.holder.id] if number % 2 else [])
+        if operation != "token":
+            del self.open[at]
+
+    def _change(self, router: Router, operation: str, number: int) -> None:
+        worker = WORKERS[number % len(WORKERS)]
+        if operation == "restart":
+            router.worker_restarted(worker.id)
+        elif operation == "remove":
+            router.remove_worker(worker.id)
+        elif operation == "add":
+            router.add_worker(worker)
+        else:
+            router.set_up(worker.id, number % 2 == 0)
+
+
+def comparable(snapshot: dict[str, Any]) -> dict[str, Any]:
+    """Without the score of predictions, which each keeps of its own turns."""
+    return {key: value for key, value in snapshot.items() if key != "prediction"}
+
+
+@settings(deadline=None)
+@given(operations)
+def test_siblings_decide_like_one(done: list[tuple[str, int, int]]) -> None:
+    processes = Processes()
+    for operation, who, number in done:
+        processes.do(operation, who, number)
+    for number in range(12):
+        first, *others = processes.answers(number)
+        assert all(other == first for other in others)
+    expected = comparable(processes.one.snapshot(processes.now_s))
+    assert all(comparable(router.snapshot(processes.now_s)) == expected for router in processes.many)
+
+
+@settings(deadline=None)
+@given(operations, st.integers(0, COUNT - 1))
+def test_what_a_sibling_that_died_had_under_way_is_load_no_more(done: list[tuple[str, int, int]], dead: int) -> None:
+    processes = Processes()
+    for operation, who, number in done:
+        processes.do(operation, who, number)
+    for router in processes.many:
+        router.forget(dead, processes.now_s)
+    for who, ticket, _, _ in processes.open:
+        if who != dead:
+            processes.many[who].failed(ticket, processes.now_s, [])
+    processes.share()
+    for who, router in enumerate(processes.many):
+        if who != dead:
+            workers = router.snapshot(processes.now_s)["workers"].values()
+            assert all(row["running"] == row["prefill_tokens"] == row["resident_tokens"] == 0 for row in workers)
