@@ -1,8 +1,9 @@
 """What a client has seen: sums, sessions, homes, receipts still to come. One for a client and all of its copies.
 
 Everything is bounded, and the oldest or least recently used goes first: homes by `MAX_HOMES`, sessions (their sums,
-last turn and `PROMPTS_KEPT` prompt digests) by `MAX_SESSIONS`, announced receipts by `MAX_PENDING`, faults by
-`MAX_FAULTS`. The totals lose nothing when a session goes. One lock covers all of it; nothing waits while it is held.
+last turn and `PROMPTS_KEPT` prompt digests) by `MAX_SESSIONS`, announced receipts by `MAX_PENDING`, receipts that were
+counted by `MAX_COUNTED`, faults by `MAX_FAULTS`. The totals lose nothing when a session goes. One lock covers all of
+it; nothing waits while it is held.
 """
 
 import logging
@@ -25,6 +26,7 @@ V = TypeVar("V")
 MAX_HOMES: Final = 10_000
 MAX_SESSIONS: Final = 1000
 MAX_PENDING: Final = 1000
+MAX_COUNTED: Final = 1000
 MAX_FAULTS: Final = 100
 PROMPTS_KEPT: Final = 3
 """A session's last prompts; a new one is compared with the one that it continues most likely."""
@@ -120,6 +122,7 @@ class Books:
         self._sessions: OrderedDict[str, _Session] = OrderedDict()
         self._homes: OrderedDict[tuple[str, str], str] = OrderedDict()
         self._pending: OrderedDict[str, Turn] = OrderedDict()
+        self._counted: OrderedDict[str, None] = OrderedDict()  # ids of receipts whose usage was added
         self._faults: deque[str] = deque(maxlen=MAX_FAULTS)
         self._faults_found = 0
         self._internal_errors = 0
@@ -148,32 +151,38 @@ class Books:
             prompts.append(prompt)
 
     def answered(self, turn: Turn, base_url: str, home: str | None, receipt_id: str | None) -> None:
-        """An answer began: its head named a home and a receipt, or neither."""
+        """An answer began: its head named a home and a receipt, or neither. A receipt that is known already is the
+        same turn again, asked for under the same key.
+        """
         turn.receipt_id = receipt_id
         with self._lock:
-            self._counts.turns += 1
+            known = receipt_id in self._pending or receipt_id in self._counted
+            self._counts.turns += not known
             self._last = turn
-            if receipt_id is not None:
+            if receipt_id is not None and receipt_id not in self._counted:
                 _put(self._pending, receipt_id, turn, MAX_PENDING)
             if turn.session is not None:
                 session = self._session(turn.session)
-                session.counts.turns += 1
+                session.counts.turns += not known
                 session.last = turn
                 if home is not None:
                     _put(self._homes, (base_url, turn.session), home, MAX_HOMES)
 
     def settle(self, turn: Turn, usage: Mapping[str, Any]) -> None:
-        """Adds up the usage of a turn, once: it may come from the answer and from a fetched receipt."""
+        """Adds up the usage of a turn, once: it may come from the answer, a retry's, and a fetched receipt."""
         measured = measure(usage, turn.receipt_id)
         with self._lock:
             if turn.measured is not None:
                 return
             turn.measured = measured
+            if turn.receipt_id is not None:
+                if turn.receipt_id in self._counted:
+                    return
+                self._pending.pop(turn.receipt_id, None)
+                _put(self._counted, turn.receipt_id, None, MAX_COUNTED)
             self._counts.add(measured)
             if turn.session is not None:
                 self._session(turn.session).counts.add(measured)
-            if turn.receipt_id is not None:
-                self._pending.pop(turn.receipt_id, None)
             self._faults.extend(measured.faults)
             self._faults_found += len(measured.faults)
 

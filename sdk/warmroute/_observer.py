@@ -6,6 +6,7 @@ step would have given; a call whose whole preparation failed goes out as openai 
 
 import copy
 import json
+import secrets
 from collections.abc import Mapping
 from contextvars import ContextVar
 from typing import Any, Final
@@ -94,6 +95,7 @@ class Observer:
                 turn = Turn(session=identity.key, streamed=stream)
                 call.watch = Watch(self.books, turn)
                 self._ask(call, turn, caller, body)
+                self._key(call, caller)
                 with self.books.guard():
                     self.books.compare(turn, body)
         return call
@@ -142,6 +144,15 @@ class Observer:
             sent.json_data = {**call.given.json_data, "stream_options": wanted}
             call.sent = sent
             call.asked = turn.withhold = True
+
+    def _key(self, call: Call, caller: Mapping[str, object]) -> None:
+        """Gives the call a key of its own, which openai sends with each of its retries."""
+        with self.books.guard():
+            if headers.IDEMPOTENCY not in caller:
+                given = call.sent.headers if isinstance(call.sent.headers, Mapping) else {}
+                sent = copy.copy(call.sent)
+                sent.headers = {**given, headers.IDEMPOTENCY: call.given.idempotency_key or secrets.token_hex(16)}
+                call.sent = sent
 
 
 def _json(content: bytes) -> object:

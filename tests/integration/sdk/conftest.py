@@ -45,6 +45,8 @@ class MockServer:
     fails_with: int = 0
     """The status of all answers, 0 for none."""
     home: str = "east"
+    receipt_id: str = ""
+    """The id of every receipt, as for retries under one key; empty: each answer has its own."""
     tamper: Callable[[dict[str, Any]], None] | None = None
     seen: list[Seen] = field(default_factory=list)
     url: str = ""
@@ -148,7 +150,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def _complete(self, request: Seen) -> None:
         mock = self.mock
-        receipt_id = f"wr-{len(mock.seen):024x}"
+        receipt_id = mock.receipt_id or f"wr-{len(mock.seen):024x}"
         usage = mock.usage(request, receipt_id)
         head = {}
         if mock.kind == "warmroute":

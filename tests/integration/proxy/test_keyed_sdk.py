@@ -1,0 +1,136 @@
+"""The SDK behind a connection that is cut: its retry gets the whole answer, which is computed and counted once."""
+
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+import warmroute
+from warmroute.contract import receipt as contract_receipt
+
+from .harness import DEADLINE_S, chat, until
+from .test_keyed import PAIR, Fleet, rows_of
+
+
+class Cutter:
+    """A TCP relay that breaks its first connections: `at_first_byte` of the answer, or when it is told to."""
+
+    def __init__(self, url: str, cuts: int, *, at_first_byte: bool) -> None:
+        parts = urlsplit(url)
+        self._target = (parts.hostname or "", parts.port or 0)
+        self._cuts = cuts
+        self._at_first_byte = at_first_byte
+        self._pairs: list[tuple[socket.socket, socket.socket]] = []
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.base_url = f"http://127.0.0.1:{self._listener.getsockname()[1]}/v1"
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    @property
+    def connections(self) -> int:
+        return len(self._pairs)
+
+    def cut(self) -> None:
+        """Break the newest connection."""
+        for end in self._pairs[-1]:
+            _break(end)
+
+    def close(self) -> None:
+        self._listener.close()
+        for pair in self._pairs:
+            for end in pair:
+                _break(end)
+
+    def _accept(self) -> None:
+        try:
+            while True:
+                client = self._listener.accept()[0]
+                server = socket.create_connection(self._target)
+                self._pairs.append((client, server))
+                cut = self._at_first_byte and len(self._pairs) <= self._cuts
+                threading.Thread(target=self._copy, args=(client, server, False), daemon=True).start()
+                threading.Thread(target=self._copy, args=(server, client, cut), daemon=True).start()
+        except OSError:
+            pass
+
+    def _copy(self, source: socket.socket, target: socket.socket, cut: bool) -> None:
+        try:
+            while data := source.recv(65536):
+                if cut:
+                    break
+                target.sendall(data)
+        except OSError:
+            pass
+        _break(source)
+        _break(target)
+
+
+def _break(end: socket.socket) -> None:
+    try:
+        end.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        pass
+    end.close()
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    found = Fleet(tmp_path_factory.mktemp("keyed-sdk"), PAIR)
+    yield found
+    found.stop()
+
+
+def turn(text: str) -> dict[str, Any]:
+    """A turn that takes about a second."""
+    return {**chat(text), "metadata": {"script": json.dumps({"output_tokens": 60})}}
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_the_answer_is_lost_on_its_way_twice(fleet: Fleet, stream: bool) -> None:
+    cutter = Cutter(fleet.proxy.url, 2, at_first_byte=True)
+    before = len(fleet.proxy.rows())
+    body = turn(f"lost {stream}")
+    with warmroute.OpenAI(base_url=cutter.base_url, api_key=fleet.proxy.keys[0], max_retries=3) as client:
+        if stream:
+            answer = client.chat.completions.create(**body, stream=True)
+            text = "".join(chunk.choices[0].delta.content or "" for chunk in answer if chunk.choices)
+        else:
+            answer = client.chat.completions.create(**body)
+            text = answer.choices[0].message.content or ""
+        report = client.cache.report()
+    receipt = warmroute.receipt_of(answer)
+    cutter.close()
+    assert cutter.connections == 3
+    assert receipt is not None
+    rows = rows_of(fleet.proxy, receipt["id"])
+    usage = json.loads(rows[0]["usage"])
+    assert contract_receipt.check(usage) == []
+    assert usage["completion_tokens"] == 60
+    assert len(text) > 60
+    assert rows[0]["outcome"] == "completed"
+    assert len(fleet.proxy.rows()) == before + 1
+    assert (report.turns, report.receipts, report.receipts_pending, report.violations) == (1, 1, 0, ())
+    assert report.cost_nanousd == rows[0]["price_nanousd"]
+
+
+def test_the_connection_breaks_while_the_answer_is_computed(fleet: Fleet) -> None:
+    cutter = Cutter(fleet.proxy.url, 0, at_first_byte=False)
+    before = len(fleet.proxy.rows())
+    worked = fleet.finished()
+    with warmroute.OpenAI(base_url=cutter.base_url, api_key=fleet.proxy.keys[0], max_retries=1) as client:
+        found: list[Any] = []
+        thread = threading.Thread(target=lambda: found.append(client.chat.completions.create(**turn("computed"))))
+        thread.start()
+        until(fleet.running, "it is computed")
+        cutter.cut()
+        thread.join(DEADLINE_S)
+    cutter.close()
+    assert cutter.connections == 2
+    receipt = warmroute.receipt_of(found[0])
+    assert receipt is not None
+    assert rows_of(fleet.proxy, receipt["id"])[0]["outcome"] == "completed"
+    assert len(fleet.proxy.rows()) == before + 1
+    assert fleet.finished() == worked + len(PAIR)

@@ -1,0 +1,132 @@
+"""Calls with a key: a model of what must be had again, what must not be computed again, and how much may be kept."""
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from warmroute_proxy.core.keyed import PART_BYTES, Call, KeyBounds, KeyedCalls
+
+BOUNDS = KeyBounds(answer_bytes=1_000, total_bytes=2_500, keys=6, replay_s=60.0, remember_s=600.0)
+NAMES = st.integers(0, 9)
+
+
+class Keyed(RuleBasedStateMachine):
+    """Requests come, answers grow and end, time passes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = KeyedCalls(BOUNDS)
+        self.now = 0.0
+        self.under_way: dict[int, Call] = {}
+        self.written: dict[int, bytes] = {}  # of calls under way and of those that ended
+        self.ended: dict[int, tuple[Call, float]] = {}  # with a whole answer, and when
+        self.lost: dict[int, float] = {}  # without anybody, and when
+        self.was_full = False
+        self.reading: list[tuple[int, Call, list[bytes]]] = []
+
+    def key(self, name: int) -> bytes:
+        return b"%d" % name
+
+    @rule(name=NAMES)
+    def ask(self, name: int) -> None:
+        call = self.calls.find(self.key(name), self.now)
+        if call is not None:
+            if name in self.under_way:
+                assert call is self.under_way[name]
+            if call.recording is not None:
+                assert b"".join(call.recording.parts) == self.written[name]
+                assert call.recording.whole == (name not in self.under_way)
+            return
+        assert name not in self.under_way
+        if not self.was_full:  # what was charged is forgotten for its age, or for room
+            assert name not in self.ended or self.now >= self.ended[name][1] + BOUNDS.replay_s + BOUNDS.remember_s
+            assert name not in self.lost or self.now >= self.lost[name] + BOUNDS.remember_s
+        self.was_full |= len(self.calls) == BOUNDS.keys
+        call = Call(self.key(name), name)
+        if self.calls.begin(call, self.now):
+            self.under_way[name] = call
+            self.written[name] = b""
+            self.ended.pop(name, None)
+            self.lost.pop(name, None)
+        else:
+            assert len(self.under_way) + len({name for name, _, _ in self.reading}) >= BOUNDS.keys
+
+    @precondition(lambda self: self.under_way)
+    @rule(data=st.data(), size=st.integers(1, 400))
+    def grow(self, data: st.DataObject, size: int) -> None:
+        name = data.draw(st.sampled_from(sorted(self.under_way)))
+        call, part = self.under_way[name], bytes([65 + name]) * size
+        was_recorded = call.recording is not None
+        recorded = self.calls.add(call, part, self.now)
+        self.written[name] += part
+        assert recorded == (call.recording is not None)
+        assert recorded <= was_recorded
+
+    @precondition(lambda self: self.under_way)
+    @rule(data=st.data(), how=st.sampled_from(["ended", "lost", "failed"]))
+    def end(self, data: st.DataObject, how: str) -> None:
+        name = data.draw(st.sampled_from(sorted(self.under_way)))
+        call = self.under_way.pop(name)
+        if how == "ended":
+            self.calls.ended(call, self.now)
+            self.ended[name] = call, self.now
+        elif how == "lost":
+            self.calls.lost(call, self.now)
+            self.lost[name] = self.now
+        else:
+            self.calls.failed(call)
+            assert self.calls.find(call.key, self.now) is None
+
+    @rule(name=NAMES)
+    def read(self, name: int) -> None:
+        call = self.calls.find(self.key(name), self.now)
+        if call is not None and not call.under_way and call.recording is not None:
+            self.calls.read(call)
+            self.reading.append((name, call, call.recording.parts))
+
+    @precondition(lambda self: self.reading)
+    @rule(data=st.data())
+    def release(self, data: st.DataObject) -> None:
+        index = data.draw(st.integers(0, len(self.reading) - 1))
+        name, call, parts = self.reading.pop(index)
+        assert call.recording is not None
+        assert call.recording.parts is parts
+        assert b"".join(parts) == self.written[name]
+        self.calls.released(call, self.now)
+
+    @rule(seconds=st.sampled_from([1.0, 59.0, 61.0, 599.0, 601.0]))
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+
+    @invariant()
+    def memory_is_bounded(self) -> None:
+        self.calls.expire(self.now)
+        assert len(self.calls) <= BOUNDS.keys
+        assert self.calls.recorded_bytes <= BOUNDS.total_bytes
+        known = [call for name in range(10) if (call := self.calls.find(self.key(name), self.now))]
+        assert len(known) == len(self.calls)
+        sizes = [
+            sum(len(part) + PART_BYTES for part in call.recording.parts) for call in known if call.recording is not None
+        ]
+        assert self.calls.recorded_bytes == sum(sizes)
+        assert all(size <= BOUNDS.answer_bytes for size in sizes)
+
+    @invariant()
+    def what_is_under_way_is_known(self) -> None:
+        for call in self.under_way.values():
+            assert self.calls.find(call.key, self.now) is call
+
+    @invariant()
+    def an_answer_goes_with_its_time(self) -> None:
+        self.calls.expire(self.now)
+        read = {name for name, _, _ in self.reading}
+        for name, (call, ended_s) in self.ended.items():
+            if self.now >= ended_s + BOUNDS.replay_s and name not in read:
+                assert call.recording is None
+        for name, lost_s in self.lost.items():
+            found = self.calls.find(self.key(name), self.now)
+            assert found is None or (found.recording is None and self.now < lost_s + BOUNDS.remember_s)
+
+
+TestKeyed = Keyed.TestCase
+TestKeyed.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)

@@ -1,0 +1,110 @@
+"""Which answers of calls with a key are kept, and which go first."""
+
+import pytest
+
+from warmroute_proxy.core.keyed import PART_BYTES, Call, KeyBounds, KeyedCalls
+
+PART = b"x" * (100 - PART_BYTES)  # costs 100
+
+
+def calls(keys: int = 10) -> KeyedCalls:
+    return KeyedCalls(KeyBounds(answer_bytes=300, total_bytes=500, keys=keys, replay_s=60.0, remember_s=600.0))
+
+
+def begun(memory: KeyedCalls, name: str, parts: int = 1, now: float = 0.0) -> Call:
+    call = Call(name.encode(), 1)
+    assert memory.begin(call, now)
+    for _ in range(parts):
+        assert memory.add(call, PART, now)
+    return call
+
+
+def answered(memory: KeyedCalls, name: str, parts: int = 1, now: float = 0.0) -> Call:
+    call = begun(memory, name, parts, now)
+    memory.ended(call, now)
+    return call
+
+
+def test_an_answer_is_had_for_its_time_and_then_only_its_key_is_known() -> None:
+    memory = calls()
+    call = answered(memory, "a", now=5.0)
+    assert memory.find(b"a", 64.9) is call
+    assert call.recording is not None
+    assert call.recording.whole
+    assert memory.find(b"a", 65.0) is call
+    assert call.recording is None
+    assert memory.recorded_bytes == 0
+    assert memory.find(b"a", 664.9) is call
+    assert memory.find(b"a", 665.0) is None
+
+
+def test_what_failed_is_forgotten_at_once() -> None:
+    memory = calls()
+    memory.failed(begun(memory, "a"))
+    assert memory.find(b"a", 0.0) is None
+    assert (len(memory), memory.recorded_bytes) == (0, 0)
+
+
+def test_what_nobody_heard_is_remembered_without_its_answer() -> None:
+    memory = calls()
+    call = begun(memory, "a")
+    memory.lost(call, 1.0)
+    assert memory.find(b"a", 600.9) is call
+    assert call.recording is None
+    assert memory.find(b"a", 601.0) is None
+
+
+def test_an_answer_beyond_its_bound_is_not_kept_and_the_call_goes_on() -> None:
+    memory = calls()
+    call = begun(memory, "a", parts=3)
+    assert not memory.add(call, PART, 0.0)
+    assert memory.recorded_bytes == 0
+    assert not memory.add(call, PART, 0.0)
+    memory.ended(call, 1.0)
+    assert memory.find(b"a", 2.0) is call
+    assert call.recording is None
+
+
+def test_the_answer_that_ended_first_makes_room() -> None:
+    memory = calls()
+    first, second, third = (answered(memory, name, 2 - (name == "c")) for name in "abc")
+    begun(memory, "d")
+    assert [call.recording is None for call in (first, second, third)] == [True, False, False]
+    assert memory.recorded_bytes == 400
+
+
+def test_an_answer_that_is_read_stays_and_the_one_that_grows_gives_way() -> None:
+    memory = calls()
+    kept = [answered(memory, name, 2) for name in "ab"]
+    for call in kept:
+        memory.read(call)
+    growing = begun(memory, "c")
+    assert not memory.add(growing, PART, 0.0)
+    assert all(call.recording is not None for call in kept)
+    memory.released(kept[0], 0.0)  # its time was up when room was needed
+    assert kept[0].recording is None
+    assert memory.find(b"a", 0.0) is kept[0]
+
+
+def test_a_key_whose_answer_went_first_makes_room() -> None:
+    memory = calls(keys=3)
+    memory.lost(begun(memory, "lost"), 0.0)
+    answered(memory, "answered")
+    begun(memory, "under way")
+    begun(memory, "one more")
+    assert memory.find(b"lost", 0.0) is None
+    assert memory.find(b"answered", 0.0) is not None
+    begun(memory, "and one")
+    assert memory.find(b"answered", 0.0) is None
+    assert not memory.begin(Call(b"too many", 1), 0.0)
+
+
+@pytest.mark.parametrize("size", [0, 1, 10_000])
+def test_parts_are_kept_by_reference(size: int) -> None:
+    memory = KeyedCalls(KeyBounds(100_000, 100_000, 10, 60.0, 600.0))
+    call = Call(b"a", 1)
+    memory.begin(call, 0.0)
+    part = bytes(size)
+    memory.add(call, part, 0.0)
+    assert call.recording is not None
+    assert call.recording.parts[0] is part
