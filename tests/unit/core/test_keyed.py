@@ -25,14 +25,18 @@ def answered(memory: KeyedCalls, name: str, parts: int = 1, now: float = 0.0) ->
     return call
 
 
+def kept(call: Call) -> bool:
+    """Whether its whole answer can be had."""
+    return call.recording is not None and call.recording.whole
+
+
 def test_an_answer_is_had_for_its_time_and_then_only_its_key_is_known() -> None:
     memory = calls()
     call = answered(memory, "a", now=5.0)
     assert memory.find(b"a", 64.9) is call
-    assert call.recording is not None
-    assert call.recording.whole
+    assert kept(call)
     assert memory.find(b"a", 65.0) is call
-    assert call.recording is None
+    assert not kept(call)
     assert memory.recorded_bytes == 0
     assert memory.find(b"a", 664.9) is call
     assert memory.find(b"a", 665.0) is None
