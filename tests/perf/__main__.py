@@ -1,0 +1,190 @@
+"""`python -m tests.perf`: the workloads against warmroute and the routers that are installed, as tables."""
+
+import argparse
+import gc
+import json
+import os
+import platform
+import sys
+import tempfile
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Final
+
+from tests.perf import peers, table
+from tests.perf.bench import Bench, NotReady, Sample
+from tests.perf.proxies import ALL, Proxy, Running
+from tests.perf.workloads import ALL as ALL_WORKLOADS
+from tests.perf.workloads import Workload, named
+from warmroute_cli.processes import stopping_on_signals
+
+QUIET_LOAD: Final = 0.5
+"""A load average above which the machine is said not to be quiet."""
+
+
+def arguments() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m tests.perf", description=__doc__)
+    every = ",".join(workload.name for workload in ALL_WORKLOADS)
+    parser.add_argument("--workloads", default=every, help=f"of {every}; w3 is all of agents' turns")
+    parser.add_argument("--peers", default="auto", help="auto (all that are there), none, or names, with commas")
+    parser.add_argument("--install", action="store_true", help=f"install peers under {peers.cache_folder()}")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all samples there")
+    return parser.parse_args()
+
+
+def machine() -> dict[str, Any]:
+    """Where this runs."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return {
+        "processor": names[0] if names else platform.machine(),
+        "cores": os.cpu_count(),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "load_average": os.getloadavg()[0],
+    }
+
+
+def chosen(asked: str, install: bool) -> tuple[list[Proxy], dict[str, peers.Peer], dict[str, str], dict[str, str]]:
+    """The proxies to measure, the environments and versions of packages, and what is left out and why."""
+    packages = {proxy.package for proxy in ALL if proxy.package}
+    wanted = packages | {"floor", "nginx"} if asked == "auto" else set() if asked == "none" else set(asked.split(","))
+    unknown = wanted - packages - {"floor", "nginx"}
+    if unknown:
+        raise ValueError(f"no peer {', '.join(sorted(unknown))}; there are {', '.join(sorted(packages))}, floor, nginx")
+    found: dict[str, peers.Peer] = {}
+    left_out: dict[str, str] = {}
+    versions = {"warmroute": version("warmroute")}
+    for package in sorted(wanted - {"floor"}):
+        try:
+            if package == "nginx":
+                versions[package] = peers.nginx_version()
+                continue
+            if install:
+                print(f"installing {peers.PINNED[package]}", file=sys.stderr)
+                peers.install(package)
+            found[package] = peers.find(package)
+            versions[package] = found[package].version
+        except peers.PeerError as error:
+            left_out[package] = str(error)
+    use = [
+        p
+        for p in ALL
+        if p.kind == "ours" or ((p.package or p.name) in wanted and (p.package or p.name) not in left_out)
+    ]
+    return use, found, versions, left_out
+
+
+class Run:
+    """Proxies that run, and the samples of all rounds."""
+
+    def __init__(self, folder: Path, environments: dict[str, peers.Peer], left_out: dict[str, str]) -> None:
+        self.samples: list[Sample] = []
+        self.direct: list[Sample] = []
+        self.left_out = left_out
+        self._bench = Bench()
+        self._folder = folder
+        self._environments = environments
+        self._running: dict[str, Running] = {}
+        self._started = 0
+        cores = sorted(os.sched_getaffinity(0))
+        self._core = cores[0] if len(cores) > 1 else None
+        if len(cores) > 1:
+            os.sched_setaffinity(0, {cores[1]})
+
+    def workload(self, workload: Workload, proxies: list[Proxy], rounds: int) -> None:
+        """All rounds of one workload, the proxies taking turns."""
+        for number in range(rounds):
+            if not workload.pd and not workload.stamped:
+                self.direct.append(self._bench.direct(workload))
+            for proxy in proxies:
+                running = self._ready(proxy, workload.fresh)
+                if running is not None:
+                    sample = self._bench.measure(running, workload)
+                    if workload.figure == "ms added":
+                        sample.figure -= self.direct[-1].took_ms["p50"]
+                    self.samples.append(sample)
+                    print(
+                        f"{workload.name} {number + 1}/{rounds} {proxy.name}: {sample.figure:.2f} {workload.figure}, "
+                        f"{sample.per_s:,.0f} a second, {sample.bad} bad {sample.reasons or ''}",
+                        file=sys.stderr,
+                    )
+
+    def end(self, keep: set[str] | None = None) -> None:
+        """End the proxies that are not to be kept."""
+        for name in [name for name in self._running if keep is None or name not in keep]:
+            self._bench.stop(self._running.pop(name))
+
+    def _ready(self, proxy: Proxy, fresh: bool) -> Running | None:
+        if proxy.name in self.left_out:
+            return None
+        running = self._running.get(proxy.name)
+        if running is not None and not fresh and running.process.running():
+            return running
+        if running is not None:
+            self._bench.stop(self._running.pop(proxy.name))
+        self._started += 1
+        peer = self._environments.get(proxy.package)
+        folder = self._folder / str(self._started)
+        running = Running(proxy, self._bench.fleet, folder, peer.environment if peer else None, self._core)
+        self._running[proxy.name] = running
+        try:
+            self._bench.start(running)
+        except NotReady as error:
+            self._bench.stop(self._running.pop(proxy.name))
+            self.left_out[proxy.name] = str(error)
+            return None
+        return running
+
+
+def report(run: Run, workloads: list[Workload], facts: dict[str, Any], versions: dict[str, str]) -> list[str]:
+    """The whole of it, in Markdown."""
+    where = f"{facts['processor']}, {facts['cores']} cores, Linux {facts['kernel']}, Python {facts['python']}"
+    said = [f"{where}; load average {facts['load_average']:.1f} at the start.", ""]
+    if facts["load_average"] > QUIET_LOAD:
+        said += ["**This machine was not quiet**: compare within a table only.", ""]
+    said += ["Versions: " + ", ".join(f"{name} {number}" for name, number in versions.items()) + ".", ""]
+    said += [f"- {name}: {why}" for name, why in run.left_out.items()]
+    for workload in workloads:
+        rows = [
+            table.Row(proxy, samples)
+            for proxy in ALL
+            if (samples := [s for s in run.samples if (s.workload, s.proxy) == (workload.name, proxy.name)])
+        ]
+        direct = [sample for sample in run.direct if sample.workload == workload.name]
+        said += ["", *table.workload_table(workload, rows, direct)]
+    return said
+
+
+def main() -> int:
+    """Measure and print; 1 when an answer of warmroute was bad."""
+    asked = arguments()
+    try:
+        workloads = named(asked.workloads.split(","))
+        proxies, environments, versions, left_out = chosen(asked.peers, asked.install)
+    except ValueError as error:
+        print(f"python -m tests.perf: {error}", file=sys.stderr)
+        return 2
+    facts = machine()
+    gc.disable()  # a collection of the load generator would be a delay of the proxy's
+    with stopping_on_signals(), tempfile.TemporaryDirectory(prefix="warmroute-perf-") as folder:
+        run = Run(Path(folder), environments, left_out)
+        try:
+            for workload in workloads:
+                run.workload(workload, [p for p in proxies if p.pd == workload.pd], asked.rounds)
+                gc.collect()
+        finally:
+            run.end()
+    if asked.json:
+        samples = [sample.as_dict() for sample in run.samples + run.direct]
+        asked.json.write_text(
+            json.dumps({"machine": facts, "versions": versions, "left_out": left_out, "samples": samples})
+        )
+    print("\n".join(report(run, workloads, facts, versions)))
+    return int(any(sample.bad for sample in run.samples if sample.proxy.startswith("warmroute")))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,106 @@
+"""Request bodies: 2 KB chats, and agents' turns of 200 KB and 1 MB.
+
+An agent's turn sends all turns before it again, behind the same tools and system prompt, and appends a tool call with
+its result; the tools and the system prompt are those of all sessions. Bodies are the same in every run.
+"""
+
+import json
+import keyword
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tests.perf.engines import MODEL
+
+_WORDS: Final = keyword.kwlist  # the words of a coding agent's files
+_TOOLS: Final = 18
+_SYSTEM_BYTES: Final = 12_000
+_RESULT_BYTES: Final = (600, 2500, 6000, 9000)
+
+
+@dataclass(frozen=True)
+class Body:
+    """A request and the session that it belongs to."""
+
+    session: str
+    data: bytes
+
+
+def _text(draw: random.Random, size: int) -> str:
+    words: list[str] = []
+    length = 0
+    while length < size:
+        word = draw.choice(_WORDS)
+        if draw.random() < 0.08:
+            word += '\n    "x": {'  # what makes JSON escape
+        elif draw.random() < 0.01:
+            word += " ✓ café"
+        words.append(word)
+        length += len(word) + 1
+    return " ".join(words)[:size]
+
+
+def _encode(messages: list[dict[str, Any]], **more: object) -> bytes:
+    body = {"model": MODEL, "temperature": 0.7, "max_tokens": 256, "messages": messages, **more}
+    return json.dumps(body, ensure_ascii=False).encode()
+
+
+def small(connection: int, stream: bool) -> Body:
+    """A chat of 2 KB; that of one connection differs from the next one's in its first words."""
+    draw = random.Random(7)
+    system = {"role": "system", "content": f"You are assistant {connection:04}. " + _text(draw, 600)}
+    user = {"role": "user", "content": _text(draw, 1180)}
+    more: dict[str, object] = {"stream": stream}
+    if stream:
+        more["stream_options"] = {"include_usage": True}
+    return Body(f"session-{connection}", _encode([system, user], **more))
+
+
+def _tool(draw: random.Random, number: int) -> dict[str, Any]:
+    properties = {f"p{i}": {"type": "string", "description": _text(draw, 80)} for i in range(6)}
+    parameters = {"type": "object", "properties": properties, "required": ["p0"]}
+    function = {"name": f"tool_{number}", "description": _text(draw, 300), "parameters": parameters}
+    return {"type": "function", "function": function}
+
+
+def _call(draw: random.Random, name: str, number: int, result_bytes: int) -> list[dict[str, Any]]:
+    arguments = json.dumps({"p0": _text(draw, 120)})
+    function = {"name": f"tool_{number % _TOOLS}", "arguments": arguments}
+    calls = [{"id": name, "type": "function", "function": function}]
+    return [
+        {"role": "assistant", "content": _text(draw, 200), "tool_calls": calls},
+        {"role": "tool", "tool_call_id": name, "content": _text(draw, result_bytes)},
+    ]
+
+
+def agents(size: int, sessions: int, turns: int) -> list[list[Body]]:
+    """Turns of some agents, each a list of its own: the first of about `size` bytes, 2 KB more each turn."""
+    draw = random.Random(11)
+    tools = [_tool(draw, number) for number in range(_TOOLS)]
+    system = {"role": "system", "content": _text(draw, _SYSTEM_BYTES)}
+    found = []
+    for session in range(sessions):
+        messages = [system, {"role": "user", "content": f"session {session}: " + _text(draw, 1500)}]
+        began = len(_encode(messages, tools=tools))
+        number = 0
+        while began < size:
+            result_bytes = draw.choice(_RESULT_BYTES)
+            pair = _call(draw, f"call_{session}_{number}", number, result_bytes)
+            began += len(json.dumps(pair, ensure_ascii=False).encode())
+            messages += pair
+            number += 1
+        bodies = []
+        for turn in range(turns):
+            bodies.append(Body(f"agent-{session}", _encode(messages, tools=tools, stream=False)))
+            messages = messages + _call(draw, f"call_{session}_later_{turn}", turn, 2000)
+        found.append(bodies)
+    return found
+
+
+def round_robin(first: int, step: int, bodies: list[bytes]) -> Iterator[bytes]:
+    """Each `step`th from the `first`, over and over."""
+    at = first
+    while True:
+        yield bodies[at % len(bodies)]
+        at += step

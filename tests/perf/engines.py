@@ -1,0 +1,219 @@
+"""Mock engines: the answers of an SGLang server, at the cost of a write.
+
+Each engine listens on a port of its own. A chat is answered at once (1 KB), or as a stream of chunks: all in one write,
+or one write a chunk at an interval, out of phase or all streams in the same step, as an engine's batch emits them. Each
+chunk carries ` t=` and 19 digits: the monotonic clock in nanoseconds where chunks are paced, a number in bursts.
+"""
+
+import json
+import socket
+from dataclasses import dataclass
+from time import monotonic_ns
+from typing import Any, Final
+
+import httptools
+
+from tests.perf.loop import Loop, Wire, listen
+
+MODEL: Final = "bench-model"
+ANSWER_BYTES: Final = 1024
+PROMPT_TOKENS: Final = 512
+_NS_PER_MS: Final = 1_000_000
+_COMMON: Final = {"id": "3f7c1a9e4b6d4a0c8e2f5d7b9a1c3e5f", "created": 1763685000, "model": MODEL}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How streams are answered."""
+
+    chunks: int = 200
+    interval_ms: float = 0  # 0: all in one write
+    same_step: bool = False  # all streams' chunks at the same multiples of the interval
+
+
+def _dumps(value: object) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+def _usage(completion_tokens: int) -> dict[str, Any]:
+    return {
+        "prompt_tokens": PROMPT_TOKENS,
+        "total_tokens": PROMPT_TOKENS + completion_tokens,
+        "completion_tokens": completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": 384},
+        "reasoning_tokens": 0,
+    }
+
+
+def _reply(status: str, body: bytes) -> bytes:
+    head = f"HTTP/1.1 {status}\r\ncontent-type: application/json\r\nserver: mock\r\ncontent-length: {len(body)}\r\n\r\n"
+    return head.encode() + body
+
+
+def _answer() -> bytes:
+    """A whole completion of `ANSWER_BYTES`."""
+    message = {"role": "assistant", "content": "", "reasoning_content": None, "tool_calls": None}
+    choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": "stop", "matched_stop": 151645}
+    body = {**_COMMON, "object": "chat.completion", "choices": [choice], "usage": _usage(100)}
+    message["content"] = "x" * (ANSWER_BYTES - len(_dumps(body)))
+    return _reply("200 OK", _dumps(body))
+
+
+def _event(data: bytes) -> bytes:
+    """One server-sent event as one chunk of HTTP."""
+    return b"%x\r\ndata: %b\n\n\r\n" % (len(data) + 8, data)
+
+
+def _chunk(delta: dict[str, str], finish_reason: str | None) -> bytes:
+    """A chunk with a place for a number of 19 digits."""
+    digits = "#" * 19
+    choice = {
+        "index": 0,
+        "delta": {**delta, "content": f" t={digits}"},
+        "logprobs": None,
+        "finish_reason": finish_reason,
+        "matched_stop": 151645 if finish_reason else None,
+    }
+    body = {**_COMMON, "object": "chat.completion.chunk", "choices": [choice], "usage": None}
+    return _event(_dumps(body)).replace(b"%", b"%%").replace(digits.encode(), b"%019d")
+
+
+STREAM_HEAD: Final = (
+    b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\nserver: mock\r\n"
+    b"transfer-encoding: chunked\r\n\r\n"
+)
+FIRST: Final = _chunk({"role": "assistant"}, None)
+MIDDLE: Final = _chunk({}, None)
+LAST: Final = _chunk({}, "stop")
+ANSWER: Final = _answer()
+NOTHING_HERE: Final = _reply("404 Not Found", b'{"detail":"Not Found"}')
+
+
+def _ending(chunks: int) -> bytes:
+    usage = {**_COMMON, "object": "chat.completion.chunk", "choices": [], "usage": _usage(chunks)}
+    return _event(_dumps(usage)) + _event(b"[DONE]") + b"0\r\n\r\n"
+
+
+def _burst(chunks: int) -> bytes:
+    numbered = [(FIRST if i == 0 else LAST if i == chunks - 1 else MIDDLE) % i for i in range(chunks)]
+    return STREAM_HEAD + b"".join(numbered) + _ending(chunks)
+
+
+# What routers ask their workers before and while they send them anything.
+_SERVER = {
+    "model_path": MODEL,
+    "served_model_name": MODEL,
+    "tokenizer_path": MODEL,
+    "is_generation": True,
+    "dp_size": 1,
+    "tp_size": 1,
+    "version": "0.5.6",
+    "disaggregation_mode": "null",
+    "max_total_num_tokens": 1_000_000,
+    "max_running_requests": 1024,
+}
+_MODELS = {"object": "list", "data": [{"id": MODEL, "object": "model", "created": 1, "owned_by": "mock"}]}
+INFORMATION: Final[dict[bytes, bytes]] = {
+    path.encode(): _reply("200 OK", _dumps(said))
+    for path, said in {
+        "/health": {},
+        "/health_generate": {},
+        "/ready": {},
+        "/metrics": {},
+        "/abort_request": {},
+        "/v1/models": _MODELS,
+        "/get_model_info": _SERVER,
+        "/model_info": _SERVER,
+        "/get_server_info": _SERVER,
+        "/server_info": _SERVER,
+        "/get_load": [{"dp_rank": 0, "num_reqs": 0, "num_waiting_reqs": 0, "num_tokens": 0}],
+        "/version": {"version": "0.12.0"},
+    }.items()
+}
+
+
+class Engine:
+    """One mock engine: its port, how it answers, and what it counted."""
+
+    def __init__(self, loop: Loop) -> None:
+        self._listener = listen(loop, lambda sock: _Asked(loop, sock, self))
+        self.port: int = self._listener.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.follow(Plan())
+
+    def follow(self, plan: Plan) -> None:
+        """Answer like this from now on, and count from 0."""
+        self.plan = plan
+        self.ending = _ending(plan.chunks)
+        self.burst = _burst(plan.chunks)
+        self.chats = self.streams = self.aborted = 0
+
+
+class _Asked(Wire):
+    """A connection from the proxy."""
+
+    def __init__(self, loop: Loop, sock: socket.socket, engine: Engine) -> None:
+        super().__init__(loop, sock)
+        self._engine = engine
+        self._pieces: list[bytes] = []
+        self.on_body = self._pieces.append  # called by the parser, which looks for it when it is made
+        self._parser = httptools.HttpRequestParser(self)
+        self._path = b""
+        self._complete = False
+        self._sent = 0  # chunks of the stream under way
+        self._streaming = False
+
+    def on_url(self, url: bytes) -> None:
+        self._path = url.partition(b"?")[0]
+
+    def on_message_complete(self) -> None:
+        self._complete = True
+
+    def received(self, data: bytes) -> None:
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade):  # routers also try gRPC
+            self.close()
+            return
+        if self._complete:
+            self._complete = False
+            body = b"".join(self._pieces)
+            self._pieces.clear()
+            self._asked(body)
+
+    def lost(self) -> None:
+        self._engine.aborted += self._streaming
+
+    def _asked(self, body: bytes) -> None:
+        engine = self._engine
+        if not self._path.endswith(b"/chat/completions"):
+            self.send(INFORMATION.get(self._path, NOTHING_HERE))
+            return
+        engine.chats += 1
+        if b'"stream":true' not in body and b'"stream": true' not in body:
+            self.send(ANSWER)
+            return
+        engine.streams += 1
+        interval_ns = int(engine.plan.interval_ms * _NS_PER_MS)
+        if not interval_ns:
+            self.send(engine.burst)
+            return
+        self._sent, self._streaming = 0, True
+        now_ns = monotonic_ns()
+        self._due_ns = (now_ns // interval_ns + 1) * interval_ns if engine.plan.same_step else now_ns
+        self._interval_ns = interval_ns
+        self.loop.at(self._due_ns, self._step)
+
+    def _step(self) -> None:
+        """Send the next chunk; SGLang sends the head with the first one."""
+        if not self.open:
+            return
+        chunks = self._engine.plan.chunks
+        self._sent += 1
+        if self._sent == chunks:
+            self._streaming = False
+            self.send(LAST % monotonic_ns() + self._engine.ending)
+            return
+        self.send(STREAM_HEAD + FIRST % monotonic_ns() if self._sent == 1 else MIDDLE % monotonic_ns())
+        self._due_ns += self._interval_ns
+        self.loop.at(self._due_ns, self._step)
