@@ -4,6 +4,7 @@ Two FastAPI applications, run behind our own connections. Neither is on the path
 """
 
 import re
+from importlib.metadata import version
 from typing import Any, Final
 
 import msgspec
@@ -16,6 +17,7 @@ from warmroute_proxy.server.engine_admin import add_engine_routes
 from warmroute_proxy.server.errors import error_body
 from warmroute_proxy.server.forwarding import ask_peers
 from warmroute_proxy.server.metrics import Labels
+from warmroute_proxy.server.openapi import description
 from warmroute_proxy.server.services import Services
 
 MAX_LISTED_DECISIONS: Final = 1000
@@ -23,7 +25,7 @@ RECEIPT_ID: Final = re.compile(r"wr-[0-9a-f]{24}")
 
 
 def public_app(services: Services) -> FastAPI:
-    """`/health`, `/ready`, `/v1/models`, `/v1/usage`, `/v1/usage/receipts/<id>`."""
+    """`/health`, `/ready`, `/openapi.json`, `/v1/models`, `/v1/usage`, `/v1/usage/receipts/<id>`."""
     app = _app("warmroute")
 
     @app.get("/health")
@@ -41,6 +43,13 @@ def public_app(services: Services) -> FastAPI:
             "reasons": reasons,
         }
         return _json(body, 503 if reasons else 200)
+
+    document = msgspec.json.encode(description(version("warmroute")))
+
+    @app.get("/openapi.json")
+    async def openapi() -> Response:
+        """What clients reach, in OpenAPI's terms."""
+        return Response(document, media_type="application/json")
 
     @app.get("/v1/models")
     async def models(request: Request) -> Response:

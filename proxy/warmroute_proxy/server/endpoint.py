@@ -22,7 +22,7 @@ from warmroute_proxy.server.services import Services
 
 log = logging.getLogger(__name__)
 
-OPEN_PATHS: Final = frozenset({"/health", "/ready"})
+OPEN_PATHS: Final = frozenset({"/health", "/ready", "/openapi.json"})
 _NAMED_PATHS: Final = ROUTES | OPEN_PATHS | {"/v1/models", "/v1/usage"}  # label values; all other paths are "other"
 
 

@@ -294,8 +294,8 @@ class Connection(asyncio.Protocol):
             request.query = parsed.query or b""
         except (httptools.HttpParserInvalidURLError, UnicodeDecodeError):
             self._fail(Refusal(400, "the request target is not a valid URL", code="bad_request"))
-        if not request.path.startswith("/"):
-            self._fail(Refusal(400, "the request target must be a path", code="bad_request"))
+        if not request.path.startswith("/") or b"#" in self._url:
+            self._fail(Refusal(400, "the request target must be a path, with a query at most", code="bad_request"))
 
     def _take_length(self, request: Request) -> None:
         headers = request.headers

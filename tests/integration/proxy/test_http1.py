@@ -154,6 +154,7 @@ async def test_too_many_pipelined_requests_end_the_connection_after_those_taken(
         (b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding : chunked\r\n\r\n0\r\n\r\n", 400),
         (b"GET / HTTP/1.1\r\nhost: x\r\na: b\r\n c\r\n\r\n", 400),
         (b"GET http: HTTP/1.1\r\nhost: x\r\n\r\n", 400),
+        (b"GET /a#b HTTP/1.1\r\nhost: x\r\n\r\n", 400),
         (b"OPTIONS * HTTP/1.1\r\nhost: x\r\n\r\n", 400),
         (b"CONNECT x:1 HTTP/1.1\r\nhost: x\r\n\r\n", 400),
         (b"nonsense\r\n\r\n", 400),

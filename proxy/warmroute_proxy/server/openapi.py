@@ -1,0 +1,194 @@
+"""The OpenAPI description of what clients reach, served at `/openapi.json`.
+
+Written by hand: the inference routes do not run through a framework, and it says of them what the proxy itself reads,
+requires and refuses. Everything else in a body is passed to the engine, so further members are allowed everywhere.
+"""
+
+from typing import Any, Final
+
+Schema = dict[str, Any]
+
+_ERRORS: Final = {
+    "400": "The request is malformed, or the engine refuses its content.",
+    "401": "The API key is missing or unknown.",
+    "404": "No such model, receipt or route; or it is not yours.",
+    "405": "The route takes another method.",
+    "408": "The request did not arrive in time.",
+    "409": "The answer that belongs to this Idempotency-Key is gone.",
+    "413": "The body is too large.",
+    "414": "The target is too long.",
+    "422": "The Idempotency-Key was used with another body.",
+    "429": "Too many requests; `retry-after` says when to come back.",
+    "431": "The head is too large.",
+    "500": "A fault of the proxy.",
+    "502": "A fault of the engine; nothing was charged.",
+    "503": "Nothing can serve it now; `retry-after` says when to come back.",
+    "504": "The engine did not answer in time; nothing was charged.",
+}
+_READING: Final = ("400", "401", "404", "405", "408", "413", "414", "429", "431", "500", "503")
+
+
+def description(version: str) -> Schema:
+    """The whole document."""
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "warmroute",
+            "version": version,
+            "description": "The OpenAI API, with a receipt for every turn.",
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        },
+        "security": [{"key": []}],
+        "paths": {
+            "/health": {"get": _get("Whether the process answers", _object(status=_STRING), open_to_all=True)},
+            "/ready": {
+                "get": _get("Whether requests should be sent here", _READY, open_to_all=True, also={"503": _READY})
+            },
+            "/openapi.json": {"get": _get("This description", {"type": "object"}, open_to_all=True)},
+            "/v1/models": {"get": _get("The models that you may use", _list_of(_MODEL))},
+            "/v1/models/{name}": {"get": _get("One model, by name or alias", _MODEL, name="name")},
+            "/v1/usage": {"get": _get("Your totals in this region", {"type": "object"})},
+            "/v1/usage/receipts/{receipt_id}": {
+                "get": _get("One receipt", {"type": "object"}, name="receipt_id", also={"202": {"type": "object"}})
+            },
+            "/v1/chat/completions": {"post": _post("The next message of a conversation", "chat.completion", _CHAT)},
+            "/v1/completions": {"post": _post("What follows a text", "text_completion", _COMPLETION)},
+        },
+        "components": {
+            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+            "schemas": {"Error": _ERROR, "Usage": _USAGE, "Receipt": _RECEIPT},
+        },
+    }
+
+
+def _object(*optional: str, **members: Schema) -> Schema:
+    return {"type": "object", "properties": members, "required": [name for name in members if name not in optional]}
+
+
+def _or_null(schema: Schema) -> Schema:
+    return {**schema, "type": [schema["type"], "null"]}
+
+
+def _list_of(item: Schema) -> Schema:
+    return _object(object={"const": "list"}, data={"type": "array", "items": item})
+
+
+_STRING: Final[Schema] = {"type": "string"}
+_COUNT: Final[Schema] = {"type": "integer", "minimum": 0}
+_ERROR: Final = _object(error=_object(message=_STRING, type=_STRING, param=_or_null(_STRING), code=_or_null(_STRING)))
+_READY: Final = _object(
+    status={"enum": ["ready", "not ready"]}, region=_STRING, reasons={"type": "array", "items": _STRING}
+)
+_MODEL: Final = _object("max_model_len", id=_STRING, object={"const": "model"}, owned_by=_STRING, max_model_len=_COUNT)
+_RECEIPT: Final = _object(
+    v={"const": 1},
+    id={"type": "string", "pattern": "^wr-[0-9a-f]{24}$"},
+    session=_or_null(_STRING),
+    turn=_COUNT,
+    region=_STRING,
+    workers={"type": "array", "items": _object(id=_STRING, dp_rank=_COUNT, role=_STRING)},
+    cached=_object(device=_COUNT, host=_COUNT, storage=_COUNT),
+    predicted_cached=_COUNT,
+    loss={"type": "object", "additionalProperties": _COUNT},
+    rates_usd_per_mtok=_object(input=_STRING, cached=_STRING, output=_STRING),
+    list_nanousd=_COUNT,
+    price_nanousd=_COUNT,
+    saved_nanousd=_COUNT,
+    estimated={"type": "array", "items": _STRING},
+)
+_USAGE: Final = _object(
+    prompt_tokens=_COUNT,
+    completion_tokens=_COUNT,
+    total_tokens=_COUNT,
+    prompt_tokens_details=_object(cached_tokens=_COUNT),
+    cost={"type": "number", "minimum": 0, "description": "USD"},
+    warmroute={"$ref": "#/components/schemas/Receipt"},
+)
+
+_MAX_CHOICES: Final = 128
+_COMMON: Final[dict[str, Schema]] = {
+    "model": {"type": "string", "description": "A name or an alias of `/v1/models`."},
+    "stream": _or_null({"type": "boolean"}),
+    "stream_options": _or_null(_object("include_usage", include_usage=_or_null({"type": "boolean"}))),
+    "n": {"type": ["integer", "null"], "minimum": 1, "maximum": _MAX_CHOICES},
+    "max_tokens": {"type": ["integer", "null"], "minimum": 1, "maximum": 2**31 - 1},
+    "temperature": _or_null({"type": "number"}),
+    "top_p": _or_null({"type": "number"}),
+    "seed": {"type": ["integer", "null"]},
+    "user": _or_null(_STRING),
+    "metadata": _or_null({"type": "object"}),
+    "prompt_cache_key": {"type": ["string", "null"], "maxLength": 256, "description": "Names the session."},
+}
+_MESSAGE: Final = {
+    "type": "object",
+    "properties": {
+        "role": {"enum": ["system", "developer", "user", "assistant", "tool"]},
+        "content": {"type": ["string", "array", "null"], "items": {"type": "object"}},
+    },
+    "required": ["role"],
+}
+_CHAT: Final = {
+    "type": "object",
+    "properties": {
+        **_COMMON,
+        "messages": {"type": "array", "items": _MESSAGE, "minItems": 1},
+        "tools": {"type": ["array", "null"], "items": {"type": "object"}},
+    },
+    "required": ["model", "messages"],
+}
+_COMPLETION: Final = {
+    "type": "object",
+    "properties": {**_COMMON, "prompt": {"anyOf": [{**_STRING, "minLength": 1}, {"type": "array", "minItems": 1}]}},
+    "required": ["model", "prompt"],
+}
+
+
+def _answer(summary: str, schema: Schema) -> Schema:
+    return {"description": summary, "content": {"application/json": {"schema": schema}}}
+
+
+def _errors(statuses: tuple[str, ...]) -> dict[str, Schema]:
+    return {status: _answer(_ERRORS[status], {"$ref": "#/components/schemas/Error"}) for status in statuses}
+
+
+def _get(
+    summary: str,
+    schema: Schema,
+    *,
+    name: str | None = None,
+    open_to_all: bool = False,
+    also: dict[str, Schema] | None = None,
+) -> Schema:
+    responses = {**_errors(_READING), "200": _answer(summary, schema)}
+    for status, other in (also or {}).items():
+        responses[status] = _answer(summary, other)
+    described: Schema = {"summary": summary, "responses": responses}
+    if open_to_all:
+        described["security"] = []
+    if name is not None:
+        described["parameters"] = [{"name": name, "in": "path", "required": True, "schema": _STRING}]
+    return described
+
+
+def _post(summary: str, kind: str, body: Schema) -> Schema:
+    answer = _answer(
+        "The answer: as one object, or with `stream` as events, of which the last but `[DONE]` has the usage if "
+        "`stream_options.include_usage` is true.",
+        _object(
+            object={"const": kind},
+            choices={"type": "array", "items": {"type": "object"}},
+            usage={"$ref": "#/components/schemas/Usage"},
+        ),
+    )
+    answer["content"]["text/event-stream"] = {"schema": _STRING}
+    names = ("x-warmroute-receipt", "x-warmroute-home")
+    answer["headers"] = {name: {"schema": _STRING} for name in names}
+    return {
+        "summary": summary,
+        "parameters": [
+            {"name": name, "in": "header", "required": False, "schema": {"type": "string", "maxLength": 256}}
+            for name in ("x-session-affinity", "idempotency-key")
+        ],
+        "requestBody": {"required": True, "content": {"application/json": {"schema": body}}},
+        "responses": {**_errors(tuple(_ERRORS)), "200": answer},
+    }

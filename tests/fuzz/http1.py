@@ -1,0 +1,130 @@
+"""Fuzz target: what a client's connection makes of any bytes.
+
+What must hold:
+- no exception leaves the connection, and everything that was taken is answered, in order;
+- the same bytes in other pieces are the same requests and get the same statuses (what is said of bytes that are wrong
+  in two ways depends on which was seen first);
+- where h11, a second parser, reads the same bytes without complaint, it reads the same requests: a difference is what
+  request smuggling is made of.
+"""
+
+import itertools
+import random
+import re
+from typing import Any, NamedTuple
+
+import h11
+
+from warmroute_proxy.server.config import Limits
+from warmroute_proxy.server.errors import Refusal
+from warmroute_proxy.server.exchange import Exchange, Request
+from warmroute_proxy.server.http1 import Connection, Listener
+
+LIMITS = Limits(body_bytes=5_000, header_bytes=1_000_000, header_count=50)
+"""Heads without a limit that a piece of them could be at: where it strikes depends on the pieces, as it should."""
+STATUS = re.compile(rb"HTTP/1\.1 (\d+) [A-Z][A-Za-z -]*\r\n")
+
+
+class Read(NamedTuple):
+    """A request as it was understood."""
+
+    method: str
+    target: str
+    body: bytes
+
+
+class Echo:
+    """Answers each request at once, with what it was."""
+
+    def __init__(self) -> None:
+        self.read: list[Read] = []
+
+    def on_head(self, request: Request) -> None:
+        if request.path == "/secret":
+            raise Refusal(401, "no", code="invalid_api_key")
+
+    def handle(self, request: Request, exchange: Exchange) -> None:
+        target = request.path + ("?" + request.query.decode("latin-1") if request.query else "")
+        self.read.append(Read(request.method, target, request.body))
+        exchange.respond(200, [("content-type", "text/plain")], repr(self.read[-1]).encode())
+
+    def on_status(self, request: Request, status: int) -> None:
+        pass
+
+
+class Transport:
+    """Keeps what is written. A mock, for speed: the tests of `http1` run over real sockets."""
+
+    def __init__(self) -> None:
+        self.written = b""
+        self.open = True
+
+    def write(self, data: bytes) -> None:
+        if self.open:
+            self.written += data
+
+    def close(self) -> None:
+        self.open = False
+
+    write_eof = abort = close
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def set_write_buffer_limits(self, high: int) -> None:
+        pass
+
+
+def run(pieces: list[bytes]) -> tuple[list[Read], list[bytes]]:
+    """The requests that were read, and the statuses of the answers."""
+    echo, transport = Echo(), Transport()
+    connection = Connection(Listener(echo, LIMITS, lambda: 0.0))
+    connection.connection_made(transport)  # type: ignore[arg-type]
+    for piece in pieces:
+        if transport.open:
+            connection.data_received(piece)
+    return echo.read, STATUS.findall(transport.written)
+
+
+def check(data: bytes) -> None:
+    """Raise `AssertionError` where the connection breaks a rule over `data`."""
+    whole = run([data])
+    chance = random.Random(data[:64])
+    cuts = sorted(chance.randrange(len(data) + 1) for _ in range(chance.randrange(1, 8)))
+    edges = [0, *cuts, len(data)]
+    pieces = [data[start:end] for start, end in itertools.pairwise(edges) if start < end]
+    assert run(pieces) == whole, (data, pieces)
+    read, statuses = whole
+    assert statuses.count(b"200") == len(read)
+    for ours, theirs in zip(read, read_by_h11(data), strict=False):
+        if theirs.target.startswith("/"):  # an absolute one is taken apart, and its authority ignored
+            assert ours == theirs, data
+
+
+def read_by_h11(data: bytes) -> list[Read]:
+    """The requests that h11 finds up to its first complaint."""
+    connection = h11.Connection(h11.SERVER, max_incomplete_event_size=1_000_000)
+    connection.receive_data(data)
+    found: list[Read] = []
+    request: Any = None
+    body = b""
+    try:
+        while True:
+            event = connection.next_event()
+            if isinstance(event, h11.Request):
+                request, body = event, b""
+            elif isinstance(event, h11.Data):
+                body += event.data
+            elif isinstance(event, h11.EndOfMessage):
+                found.append(Read(request.method.decode(), request.target.decode(), body))
+                if connection.client_is_waiting_for_100_continue or connection.their_state is not h11.DONE:
+                    return found
+                connection.send(h11.Response(status_code=200, headers=[("content-length", "0")]))
+                connection.send(h11.EndOfMessage())
+                if connection.our_state is not h11.DONE:
+                    return found
+                connection.start_next_cycle()
+            else:
+                return found
+    except (h11.ProtocolError, UnicodeDecodeError):
+        return found
