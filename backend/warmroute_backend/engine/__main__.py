@@ -7,6 +7,7 @@ import math
 import os
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import uvloop
 
@@ -44,6 +45,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         kv_events=args.kv_events_config,
         hicache=_hicache(args),
         speculative_algorithm=args.speculative_algorithm,
+        request_log=args.request_log,
         header_overrides=os.environ.get(HEADER_OVERRIDES, "").lower() in {"1", "true", "yes", "y"},
     )
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -78,6 +80,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--max-queued-requests", type=_at_least(int, 0), default=defaults.max_queued, help="per rank; not in PD")
     add("--bootstrap-timeout-s", type=_at_least(float, 0.01), default=defaults.bootstrap_timeout_s)
     add("--api-key", help="everything but health and metrics then wants it as a bearer token")
+    add("--request-log", type=Path, help="a file to which each ended request is added, a line of JSON each")
     add("--admin-api-key", help="control paths then want it, and not the other")
     add("--kv-events-config", type=_kv_events, help="JSON as SGLang has it; port 0 lets the system choose")
     add(

@@ -29,6 +29,7 @@ from warmroute_backend.engine.model import Phase, Role, Scheduler, Work
 from warmroute_backend.engine.pace import Pacer, VirtualClock
 from warmroute_backend.engine.plan import jobs_of
 from warmroute_backend.engine.reply import reply_to
+from warmroute_backend.engine.request_log import RequestLog
 from warmroute_backend.engine.settings import Settings
 
 FINISHED_MAX = 20_000
@@ -57,6 +58,7 @@ class Engine:
         self.jobs: dict[str, Job] = {}
         self.finished: deque[dict[str, Any]] = deque(maxlen=FINISHED_MAX)
         self.finished_total = 0
+        self.request_log = None if settings.request_log is None else RequestLog(settings.request_log)
         self.aborted_total = 0
         self.ttft_sum_s = 0.0
         self.ttft_count = 0
@@ -298,6 +300,8 @@ class Engine:
         work = job.work
         entry = self._entry(job, finish_reason, aborted=problem is not None)
         self.finished.append(entry)
+        if self.request_log is not None:
+            self.request_log.write(entry)
         self.finished_total += 1
         self.aborted_total += problem is not None
         if entry["ttft_virtual_ms"] is not None:

@@ -1,6 +1,7 @@
 """What an engine is started with."""
 
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from warmroute_backend.engine.hicache import HiCache
 from warmroute_backend.engine.kv_publisher import KvEventsConfig
@@ -29,6 +30,9 @@ class Settings:
     kv_events: KvEventsConfig | None = None
     hicache: HiCache | None = None
     speculative_algorithm: str | None = None
+    request_log: Path | None = None
+    """Where each ended request is written, a line of JSON each."""
+
     costs: Costs = field(default_factory=Costs)
 
     @property

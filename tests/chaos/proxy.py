@@ -1,0 +1,116 @@
+"""The proxy under test: its lives, what the journal held open when one was killed, its descriptors and memory."""
+
+import asyncio
+import json
+import sqlite3
+import time
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from tests.integration.proxy.harness import ProxyProcess
+from warmroute_proxy.server.ledger import LEDGER_FILE
+
+LIMITS: Final = "first_token_timeout_s = 8.0\nidle_timeout_s = 4.0\nconnect_timeout_s = 2.0"
+
+
+class Life:
+    """One process of the proxy."""
+
+    def __init__(self, url: str, pid: int) -> None:
+        parts = urlsplit(url)
+        self.host, self.port = parts.hostname or "", parts.port or 0
+        self.pid = pid
+        self.dead = False
+
+
+class Proxy:
+    """The proxy in all its lives. `life` is None while none listens."""
+
+    def __init__(self, folder: Path, engines: list[str]) -> None:
+        self.process = ProxyProcess(folder, engines, limits=LIMITS)
+        self.life: Life | None = None
+        self.open_at_kill: list[set[str]] = []
+        self.rss: list[list[tuple[int, int]]] = []
+        """For each life: requests ended by then, resident KiB."""
+
+        self._up = asyncio.Event()
+
+    async def start(self) -> None:
+        await asyncio.to_thread(self.process.start)
+        assert self.process.child is not None
+        self.rss.append([])
+        self.life = Life(self.process.url, self.process.child.pid)
+        self._up.set()
+
+    async def kill_and_start(self) -> None:
+        """SIGKILL, a look at what it left open, and another life."""
+        life = await self.alive()
+        self._up.clear()
+        self.life = None
+        life.dead = True  # before the signal: a connection that breaks from now on may have broken by it
+        await asyncio.to_thread(self.process.kill)
+        self.open_at_kill.append(await asyncio.to_thread(open_entries, self.process.state_dir))
+        await self.start()
+
+    async def alive(self) -> Life:
+        """The life that listens, once there is one."""
+        while self.life is None:
+            await self._up.wait()
+        return self.life
+
+    async def sample(self, seen: list[Any]) -> None:
+        """Note the memory of whatever life there is, for ever."""
+        while True:
+            if self.life is not None:
+                self.rss[-1].append((len(seen), rss_kib(self.life.pid)))
+            await asyncio.sleep(0.5)
+
+    def descriptors(self) -> int:
+        assert self.life is not None
+        return len(list(Path(f"/proc/{self.life.pid}/fd").iterdir()))
+
+    def stop(self) -> list[dict[str, Any]]:
+        """End it in good order; returns the ledger."""
+        self.process.stop()
+        return self.process.rows()
+
+    def complaints(self) -> list[str]:
+        """Errors of its own in its logs, and what it said when it could not go on."""
+        logs = sorted(self.process.folder.glob("*.log"))
+        lines = [line for log in logs for line in log.read_text(errors="replace").splitlines()]
+        return [line for line in lines if " ERROR " in line or "Traceback" in line]
+
+
+def rss_kib(pid: int) -> int:
+    """Resident memory; 0 where the process is gone."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS:")), 0)
+
+
+def open_entries(state_dir: Path) -> set[str]:
+    """The entries that a killed proxy left open: by the journal and what was folded of it, read without the proxy."""
+    opened: set[str] = set()
+    ended: set[str] = set()
+    with sqlite3.connect(f"{(state_dir / LEDGER_FILE).resolve().as_uri()}?mode=ro", uri=True) as db:
+        opened.update(row[0] for row in db.execute("SELECT id FROM open_turn"))
+        ended.update(row[0] for row in db.execute("SELECT id FROM turn"))
+    db.close()
+    for path in state_dir.glob("journal-*.jsonl"):
+        for line in path.read_bytes().split(b"\n")[:-1]:
+            record = json.loads(line)
+            (opened if record["k"] == "open" else ended).add(record["id"])
+    return opened - ended
+
+
+async def eventually(condition: Any, timeout_s: float) -> bool:
+    """Whether a condition, asked in a thread, came true in time."""
+    deadline_s = time.monotonic() + timeout_s
+    while not await asyncio.to_thread(condition):
+        if time.monotonic() > deadline_s:
+            return False
+        await asyncio.sleep(0.05)
+    return True

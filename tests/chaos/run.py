@@ -1,0 +1,154 @@
+"""One chaos run: start everything, send the requests while it breaks, mend it, and look at what is left."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from .asks import ask
+from .client import Line, Seen
+from .fleet import ROLES, Engine
+from .proxy import Proxy, eventually
+from .schedule import schedule
+
+IDLE_WITHIN_S: Final = 5.0
+FD_SPARE: Final = 2 * len(ROLES)  # connections for probes that are open at one moment and not at another
+FD_WITHIN_S: Final = 15.0
+
+Say = Callable[[str], None]
+
+
+@dataclass(slots=True)
+class Findings:
+    """What a run has left to look at."""
+
+    seed: int
+    seen: list[Seen] = field(default_factory=list)
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    served: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    """Engine name -> its log."""
+
+    open_at_kill: list[set[str]] = field(default_factory=list)
+    still_working: dict[str, int] = field(default_factory=dict)
+    """Engine name -> requests that it still had `IDLE_WITHIN_S` after the last client had gone."""
+
+    fd_base: int = 0
+    fd_end: int = 0
+    rss: list[list[tuple[int, int]]] = field(default_factory=list)
+    complaints: list[str] = field(default_factory=list)
+    totals: list[dict[str, Any]] = field(default_factory=list)
+    """`/v1/usage` of each tenant, before the proxy was stopped."""
+
+    turned_away: int = 0
+    """Connections that the proxy did not take, while none was alive."""
+
+    wall_s: float = 0.0
+
+
+class Run:
+    """The state of a run under way."""
+
+    def __init__(self, seed: int, requests: int, concurrency: int, folder: Path, say: Say) -> None:
+        self._seed = seed
+        self._requests = requests
+        self._concurrency = concurrency
+        self._say = say
+        self._folder = folder
+        self._begun = 0
+        self._ended = asyncio.Condition()
+        self._found = Findings(seed)
+        self._engines: dict[str, Engine] = {}
+        self._proxy: Proxy | None = None
+
+    async def go(self) -> Findings:
+        """All of it. Nothing of it is left running."""
+        began_s = time.monotonic()
+        self._engines = {name: Engine(name, role, self._folder) for name, role in ROLES.items()}
+        try:
+            await asyncio.gather(*(engine.start() for engine in self._engines.values()))
+            self._proxy = Proxy(self._folder / "proxy", [engine.toml() for engine in self._engines.values()])
+            await self._proxy.start()
+            await self._under_load(self._proxy)
+            await self._afterwards(self._proxy)
+        finally:
+            if self._proxy is not None:
+                await asyncio.to_thread(self._proxy.process.stop)
+            await asyncio.gather(*(engine.stop() for engine in self._engines.values()))
+        self._found.wall_s = time.monotonic() - began_s
+        return self._found
+
+    async def _under_load(self, proxy: Proxy) -> None:
+        self._found.fd_base = proxy.descriptors()
+        sampling = asyncio.create_task(proxy.sample(self._found.seen))
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._break_things(proxy))
+            for _ in range(self._concurrency):
+                group.create_task(self._worker(proxy))
+        sampling.cancel()
+
+    async def _worker(self, proxy: Proxy) -> None:
+        """One client after another."""
+        line: Line | None = None
+        while self._begun < self._requests:
+            number = self._begun
+            self._begun += 1
+            wish = ask(self._seed, number)
+            if line is not None and not line.usable():
+                line.close()
+                line = None
+            line = line or await self._connected(proxy)
+            seen = await line.exchange(wish, proxy.process.keys[wish.tenant])
+            self._found.seen.append(seen)
+            async with self._ended:
+                self._ended.notify_all()
+            if seen.end != "whole" or not wish.keeps:
+                line.close()
+                line = None
+        if line is not None:
+            line.close()
+
+    async def _connected(self, proxy: Proxy) -> Line:
+        while True:
+            life = await proxy.alive()
+            try:
+                return await Line.open(life.host, life.port, lambda life=life: life.dead)  # type: ignore[misc]
+            except OSError:
+                if not life.dead:
+                    raise
+                self._found.turned_away += 1
+
+    async def _break_things(self, proxy: Proxy) -> None:
+        async with asyncio.TaskGroup() as group:
+            for fault in schedule(self._seed, self._requests, list(ROLES)):
+                async with self._ended:
+                    await self._ended.wait_for(lambda at=fault.at: len(self._found.seen) >= at)  # type: ignore[misc]
+                self._say(str(fault))
+                work = self._engines[fault.engine].strike(fault) if fault.engine else proxy.kill_and_start()
+                group.create_task(work)
+
+    async def _afterwards(self, proxy: Proxy) -> None:
+        found = self._found
+        await asyncio.gather(*(engine.mend() for engine in self._engines.values()))
+        if not await eventually(self._idle, IDLE_WITHIN_S):
+            found.still_working = {name: engine.working() for name, engine in self._engines.items()}
+        await eventually(lambda: proxy.descriptors() <= found.fd_base + FD_SPARE, FD_WITHIN_S)
+        found.fd_end = proxy.descriptors()
+        found.totals = await asyncio.to_thread(self._totals, proxy)
+        found.rows = await asyncio.to_thread(proxy.stop)
+        found.served = {name: engine.served() for name, engine in self._engines.items()}
+        found.open_at_kill = proxy.open_at_kill
+        found.rss = proxy.rss
+        found.complaints = proxy.complaints()
+
+    def _idle(self) -> bool:
+        return all(engine.working() == 0 for engine in self._engines.values())
+
+    @staticmethod
+    def _totals(proxy: Proxy) -> list[dict[str, Any]]:
+        totals = []
+        for tenant in (0, 1):
+            with proxy.process.client(tenant) as client:
+                totals.append(client.get("/v1/usage").json())
+        return totals
