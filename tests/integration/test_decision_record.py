@@ -110,7 +110,7 @@ def test_what_is_recorded_is_what_the_live_proxy_decided(run: Run, region: str) 
     for call, live in zip(placed(run.records[region]), run.shown[region], strict=True):
         assert call.decision is not None
         names = [name for name in live if name not in {"id", "reasons"}]
-        plain = json.loads(msgspec.json.encode(call.decision))
+        plain = json.loads(msgspec.json.encode(call.decision, enc_hook=list))
         assert {name: plain[name] for name in names} == {name: live[name] for name in names}
         assert [reason._asdict() for reason in call.decision.reasons] == live["reasons"]
 

@@ -9,11 +9,12 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 from warmroute_proxy.core.affinity import Affinity
+from warmroute_proxy.core.choices import NoWorker
+from warmroute_proxy.core.decision import Policy
 from warmroute_proxy.core.facts import Facts
 from warmroute_proxy.core.fingerprint import Chain, fingerprint_chat
 from warmroute_proxy.core.fleet import Peer, Worker
 from warmroute_proxy.core.index import PrefixIndex
-from warmroute_proxy.core.placement import NoWorker, Policy
 from warmroute_proxy.core.router import Router, Ticket
 
 ROLES = st.lists(st.sampled_from(["aggregated", "prefill", "decode"]), min_size=1, max_size=6)

@@ -24,7 +24,6 @@ gone; if none is free before that, the index restarts empty.
 """
 
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
 from typing import Final, NamedTuple
 
 from warmroute_proxy.core.fingerprint import Chain
@@ -36,15 +35,21 @@ MAX_SHARERS: Final = (1 << SHARER_BITS) - 1
 
 
 class Match(NamedTuple):
-    """How much of a chain is known: bytes per slot (slots with none are left out), and by any slot, dead or alive.
+    """How much of a chain is known: by which slots, and by any slot, dead or alive.
 
-    `shared` says of the prefix that several conversations have begun with how many they were: (end in bytes, sharers)
+    `drops` are masks of slots with the bytes that those have, from few to many; slots with none are left out. `shared`
+    says of the prefix that several conversations have begun with how many they were: (end in bytes, sharers)
     of each stretch with equal numbers, from the start.
     """
 
-    bytes_by_slot: dict[int, int]
+    drops: list[tuple[int, int]]
     known_bytes: int
-    shared: tuple[tuple[int, int], ...] = ()
+    shared: list[tuple[int, int]]
+
+    @property
+    def bytes_by_slot(self) -> dict[int, int]:
+        """The bytes that each slot has."""
+        return {slot: end for mask, end in self.drops for slot in range(mask.bit_length()) if mask >> slot & 1}
 
 
 class PrefixIndex:
@@ -78,7 +83,7 @@ class PrefixIndex:
         """Matched bytes of each slot in `mask`, and the longest prefix known anywhere."""
         generations, ends = self._generations, chain.ends
         newest = generations[0]
-        bytes_by_slot: dict[int, int] = {}
+        drops: list[tuple[int, int]] = []
         alive, end, index = mask, 0, -1
         shared: list[tuple[int, int]] = []
         sharers = before = -1
@@ -94,7 +99,7 @@ class PrefixIndex:
             end = ends[index - 1] if index else 0
             if alive and alive & slots != alive:
                 if end:
-                    _record(bytes_by_slot, alive & ~slots, end)
+                    drops.append((alive & ~slots, end))
                 alive &= slots
             if sharers:
                 count = slots & MAX_SHARERS
@@ -104,10 +109,10 @@ class PrefixIndex:
                     sharers = count
         end = ends[index] if index >= 0 else 0
         if alive and end:
-            _record(bytes_by_slot, alive, end)
+            drops.append((alive, end))
         if sharers > 0:
             shared.append((end, sharers))
-        return Match(bytes_by_slot, end, tuple(shared))
+        return Match(drops, end, shared)
 
     def known_bytes(self, chain: Chain) -> int:
         """The longest prefix known anywhere, also on workers that have restarted since."""
@@ -214,14 +219,3 @@ def _added(newest: dict[int, int], keys: Sequence[int], slots: int, room: int) -
         return False
     newest.update(added)
     return True
-
-
-def _record(bytes_by_slot: dict[int, int], mask: int, end: int) -> None:
-    """Note `end` for each slot in `mask`."""
-    bytes_by_slot.update(dict.fromkeys(_slots_in(mask), end))
-
-
-@lru_cache(MAX_SLOTS)
-def _slots_in(mask: int) -> tuple[int, ...]:
-    """The slots of a mask; kept, since few sets of workers drop out of chains together, again and again."""
-    return tuple([slot for slot in range(mask.bit_length()) if mask >> slot & 1])

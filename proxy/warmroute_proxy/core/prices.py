@@ -46,6 +46,17 @@ MAX_BUSY: Final = 0.9
 class Prices:
     """The prices of one prompt at all places of a fleet."""
 
+    __slots__ = (
+        "_best",
+        "_bytes_per_token",
+        "_private",
+        "_shared",
+        "churn_s_per_token",
+        "delayed_per_s",
+        "mean_churn_s_per_token",
+        "s_per_token",
+    )
+
     def __init__(
         self,
         bytes_per_token: float,
@@ -68,9 +79,11 @@ class Prices:
         self._bytes_per_token = bytes_per_token
         self.delayed_per_s = DELAYED * returning_per_s
         """Times queue and compute, both in seconds, it is `others`."""
-        mean = sum(inserted) / len(inserted) if inserted else 0.0
-        self.mean_churn_s_per_token = CHURN * s_per_token if mean else 0.0
-        self.churn_s_per_token = [self.mean_churn_s_per_token * (each / mean) for each in inserted] if mean else []
+        self.mean_churn_s_per_token = 0.0
+        self.churn_s_per_token: list[float] = []
+        if inserted and (mean := sum(inserted) / len(inserted)):
+            self.mean_churn_s_per_token = usual_s = CHURN * s_per_token
+            self.churn_s_per_token = [usual_s * (each / mean) for each in inserted]
 
     def reuse_s(self, matched: int) -> float:
         """Where so many bytes are cached: for the tokens between there and what is cached at best."""

@@ -18,9 +18,9 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from xxhash import xxh32_intdigest
 
+from warmroute_proxy.core.decision import Candidate, Decision, Policy, Reasons
 from warmroute_proxy.core.facts import Facts
 from warmroute_proxy.core.fleet import Peer, Worker
-from warmroute_proxy.core.placement import Candidate, Decision, Policy, Reasons
 
 VERSION: Final = 1
 MAGIC: Final = b"warmroute record 1\n"
@@ -104,14 +104,21 @@ Call = Opened | Placed | Dispatched | FirstToken | Progress | Ended | Failed | T
 
 
 def _made(reasons: object) -> tuple[Candidate, ...]:
-    """What a decision keeps in a form of its own."""
+    """Reasons as they stand in a record."""
     if isinstance(reasons, Reasons):
         return reasons.made()
     raise NotImplementedError(f"a record cannot hold a {type(reasons).__name__}")
 
 
+def _read(kind: type, found: object) -> Reasons:
+    """Reasons as they were read from one."""
+    if kind is Reasons:
+        return Reasons(msgspec.convert(found, tuple[Candidate, ...]))
+    raise NotImplementedError(f"a record cannot hold a {kind.__name__}")
+
+
 _encode: Final = msgspec.msgpack.Encoder(enc_hook=_made).encode
-_CALL: Final = msgspec.msgpack.Decoder(Call)
+_CALL: Final = msgspec.msgpack.Decoder(Call, dec_hook=_read)
 
 
 class RecordError(ValueError):

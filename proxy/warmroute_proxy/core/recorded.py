@@ -12,9 +12,10 @@ from typing import Any, Final, get_type_hints
 
 import msgspec
 
+from warmroute_proxy.core.choices import NoWorker
+from warmroute_proxy.core.decision import Decision, Policy
 from warmroute_proxy.core.facts import Facts
 from warmroute_proxy.core.fleet import Peer, Worker
-from warmroute_proxy.core.placement import Decision, NoWorker, Policy
 from warmroute_proxy.core.record import (
     UNKNOWN_REGION,
     Call,

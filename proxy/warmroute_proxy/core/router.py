@@ -17,22 +17,13 @@ from typing import Any, Final
 import msgspec
 
 from warmroute_proxy.core.affinity import Affinity, Last
+from warmroute_proxy.core.choices import NO_SLOT, Choices, NoWorker, Place
+from warmroute_proxy.core.decision import Decision, Policy
 from warmroute_proxy.core.facts import Facts
 from warmroute_proxy.core.fleet import Peer, Worker, peer_id
 from warmroute_proxy.core.index import PrefixIndex
 from warmroute_proxy.core.load import BytesPerToken, EngineLoads, WorkerLoad, bounded_bytes_per_token, level_rates
-from warmroute_proxy.core.placement import (
-    NO_SLOT,
-    Choices,
-    Decision,
-    NoWorker,
-    Place,
-    Policy,
-    Prompt,
-    estimate_tokens,
-    place_by_cost,
-    place_in_turn,
-)
+from warmroute_proxy.core.placement import Prompt, estimate_tokens, place_by_cost, place_in_turn
 from warmroute_proxy.core.ticket import Ticket
 from warmroute_proxy.core.tiers import Tier
 from warmroute_proxy.core.traffic import Traffic
@@ -87,13 +78,12 @@ class Router:
         """Where the request goes; `NoWorker` if nowhere. `exclude`: worker ids (or `region:<name>`) that failed."""
         choices = self._choices(facts.model)
         if self._policy == "round_robin":
-            choices = choices._replace(peers=())
-        usable = choices.usable(facts, now_s, exclude)
-        prompt = self._prompt(facts, choices.mask)
-        if self._policy == "round_robin":
+            usable = choices.alone().usable(facts, now_s, exclude)
             self._turns += 1
-            return place_in_turn(usable, prompt, self._turns - 1)
-        return place_by_cost(facts, usable, prompt, self._home(facts, usable), self._traffic, now_s)
+            return place_in_turn(usable, self._prompt(facts, choices.mask), self._turns - 1)
+        usable = choices.usable(facts, now_s, exclude)
+        home = self._home(facts, usable) if usable.peers else None
+        return place_by_cost(facts, usable, self._prompt(facts, choices.mask), home, self._traffic, now_s)
 
     def dispatched(self, facts: Facts, decision: Decision, now_s: float) -> Ticket:
         """The request was sent as decided: raise load, and count its prefix as cached where it will be."""
@@ -203,7 +193,7 @@ class Router:
             if place.load.has_begun_anew(loads):
                 self.worker_restarted(worker_id)
             if place.load.observe(loads, now_s):
-                level_rates([other.load for other in self._places.values() if _holds(other)])
+                level_rates([other.load for other in self._places.values() if other.holds])
 
     def snapshot(self, now_s: float) -> dict[str, Any]:
         """Everything that pages and metrics show, as plain values."""
@@ -290,16 +280,12 @@ class Router:
         choices = self._choices_by_model.get(model)
         if choices is None:
             serving = [place for place in self._places.values() if place.on.serves(model)]
-            holders = tuple(place for place in serving if _holds(place))
+            holders = tuple(place for place in serving if place.holds)
             decodes = tuple(place for place in serving if place.role == "decode")
             peers = tuple(place for place in serving if isinstance(place.on, Peer))
-            mask = 0
-            for place in (*holders, *peers):
-                mask |= place.slots
             if len(self._choices_by_model) >= MAX_MODELS:
                 self._choices_by_model.clear()
-            split = any(place.role == "prefill" for place in holders)
-            choices = self._choices_by_model[model] = Choices(self._region, holders, decodes, peers, mask, split)
+            choices = self._choices_by_model[model] = Choices(self._region, holders, decodes, peers)
         return choices
 
     def _prompt(self, facts: Facts, mask: int) -> Prompt:
@@ -388,8 +374,3 @@ def _host_of(worker_id: str) -> str:
 def _store_of(store: str) -> str:
     """The name of a store in the index."""
     return f"{store}\nstore"
-
-
-def _holds(place: Place) -> bool:
-    """Whether prompts are kept in this worker's cache."""
-    return place.role in {"prefill", "aggregated"}

@@ -4,6 +4,7 @@ Each forgets with time constant `MEMORY_S`. They start from nothing, so that a y
 """
 
 import math
+from collections.abc import Iterable
 from typing import Final
 
 MEMORY_S: Final = 300.0
@@ -23,7 +24,7 @@ class Traffic:
     def sent(self, cached_share: float, prefill_s: float, now_s: float) -> None:
         """A request was sent: the share of its prompt that is cached there, and the seconds of prefill it needs."""
         left = self._left(now_s)
-        self._at_s = max(now_s, self._at_s)
+        self._at_s = max(self._at_s, now_s)
         self._busy = self._busy * left + prefill_s / MEMORY_S
         self._returning_per_s = self._returning_per_s * left + cached_share / MEMORY_S
 
@@ -47,12 +48,15 @@ class Inserted:
 
     def add(self, tokens: int, now_s: float) -> None:
         """So many tokens are about to be written."""
-        self._tokens = self.tokens(now_s) + tokens
-        self._at_s = max(now_s, self._at_s)
+        if now_s > self._at_s:
+            self._tokens *= math.exp((self._at_s - now_s) / MEMORY_S)
+            self._at_s = now_s
+        self._tokens += tokens
 
-    def tokens(self, now_s: float) -> float:
-        """What counts of them now."""
-        if not self._tokens:
-            return 0.0
-        age_s = now_s - self._at_s
-        return self._tokens * math.exp(-age_s / MEMORY_S) if age_s > 0 else self._tokens
+
+def inserted_tokens(places: Iterable[Inserted], now_s: float) -> list[float]:
+    """What counts of each now."""
+    return [
+        each._tokens * math.exp((each._at_s - now_s) / MEMORY_S) if each._at_s < now_s else each._tokens
+        for each in places
+    ]

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import NamedTuple
 
-from warmroute_proxy.core.placement import Candidate, Decision
+from warmroute_proxy.core.decision import Candidate, Decision
 from warmroute_proxy.core.record import Closed, Frame, Frames, Opened, Placed, RecordError
 from warmroute_proxy.core.recorded import Playback
 

@@ -16,8 +16,8 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 
+from warmroute_proxy.core.decision import Decision
 from warmroute_proxy.core.fleet import Worker
-from warmroute_proxy.core.placement import Decision
 from warmroute_proxy.server.body import Body
 from warmroute_proxy.server.dispatch import EngineBodies
 from warmroute_proxy.server.engines import Engines

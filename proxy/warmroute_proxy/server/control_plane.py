@@ -11,7 +11,7 @@ import msgspec
 from fastapi import FastAPI, HTTPException, Request, Response
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
-from warmroute_proxy.core.placement import Decision
+from warmroute_proxy.core.decision import Decision
 from warmroute_proxy.server.config import ANY, ModelConfig, TenantConfig
 from warmroute_proxy.server.engine_admin import add_engine_routes
 from warmroute_proxy.server.errors import error_body

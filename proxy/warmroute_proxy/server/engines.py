@@ -16,10 +16,10 @@ from typing import Any, Final
 
 import msgspec
 
+from warmroute_proxy.core.decision import Decision
 from warmroute_proxy.core.fingerprint import Chain
 from warmroute_proxy.core.fleet import Worker
 from warmroute_proxy.core.load import EngineLoads
-from warmroute_proxy.core.placement import Decision
 from warmroute_proxy.core.router import Router
 from warmroute_proxy.core.tiers import Tier
 from warmroute_proxy.server.config import EngineConfig

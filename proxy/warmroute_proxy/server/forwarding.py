@@ -11,8 +11,8 @@ from typing import Final
 
 from warmroute.contract import headers as names
 from warmroute.contract.identity import IDENTITY_HEADERS
+from warmroute_proxy.core.decision import Decision
 from warmroute_proxy.core.fleet import peer_id
-from warmroute_proxy.core.placement import Decision
 from warmroute_proxy.server.config import TenantConfig
 from warmroute_proxy.server.dispatch import engine_headers
 from warmroute_proxy.server.errors import Refusal, error_event

@@ -27,9 +27,10 @@ import msgspec
 
 from warmroute.contract import headers as names
 from warmroute.contract.money import Rates
+from warmroute_proxy.core.choices import NoWorker
+from warmroute_proxy.core.decision import Decision
 from warmroute_proxy.core.entry import Entry, Outcome
 from warmroute_proxy.core.facts import Facts
-from warmroute_proxy.core.placement import Decision, NoWorker
 from warmroute_proxy.core.receipt import ServedBy
 from warmroute_proxy.core.router import Ticket
 from warmroute_proxy.core.usage import Usage, merge_usage

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from warmroute_proxy.core.decision import Decision
 from warmroute_proxy.core.keyed import KeyBounds
-from warmroute_proxy.core.placement import Decision
 from warmroute_proxy.core.router import Router
 from warmroute_proxy.server.config import Config
 from warmroute_proxy.server.engines import Engines

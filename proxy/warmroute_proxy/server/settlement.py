@@ -4,9 +4,9 @@ from typing import Any
 
 import msgspec
 
+from warmroute_proxy.core.decision import Decision
 from warmroute_proxy.core.facts import Facts
 from warmroute_proxy.core.losses import LastTurn, classify
-from warmroute_proxy.core.placement import Decision
 from warmroute_proxy.core.usage import Usage
 from warmroute_proxy.server.services import Services
 from warmroute_proxy.server.sse import Scanner

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Final
 
+from warmroute_proxy.core.decision import Decision
 from warmroute_proxy.core.entry import Entry
-from warmroute_proxy.core.placement import Decision
 from warmroute_proxy.core.router import Settled
 from warmroute_proxy.core.usage import Usage
 from warmroute_proxy.server.metrics import Counter, Metrics

@@ -126,13 +126,13 @@ def test_prefixes_that_conversations_begin_with_are_counted_and_histories_are_no
     index = PrefixIndex()
     a = index.slot_for("a")
     index.insert([1, 2, 3], 1 << a, begins=True)
-    assert index.walk(chain(1, 2, 3), 1 << a).shared == ()
+    assert index.walk(chain(1, 2, 3), 1 << a).shared == []
     index.insert([1, 2, 3, 4], 1 << a)  # the same conversation goes on
-    assert index.walk(chain(1, 2, 3, 4), 1 << a).shared == ()
+    assert index.walk(chain(1, 2, 3, 4), 1 << a).shared == []
     index.insert([1, 2, 9], 1 << a, begins=True)
     index.insert([1, 8], 1 << a, begins=True)
     match = index.walk(chain(1, 2, 3, 4), 1 << a)
-    assert match.shared == ((10, 2), (20, 1))
+    assert match.shared == [(10, 2), (20, 1)]
     assert match.bytes_by_slot == {a: 40}
 
 
@@ -146,7 +146,7 @@ def test_sharers_are_counted_up_to_a_limit_and_survive_ageing_and_restarts() -> 
     index.insert(list(range(100, 115)), 1 << a)
     index.insert([1], 1 << a)
     match = index.walk(chain(1), 1 << a)
-    assert match.shared == ((10, MAX_SHARERS),)
+    assert match.shared == [(10, MAX_SHARERS)]
     assert match.bytes_by_slot == {a: 10}
 
 

@@ -1,0 +1,158 @@
+"""What could serve a model, and what of that one request may use.
+
+Workers stand in columns beside their places (loads, slots), because a decision looks at all of them at once.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+from warmroute_proxy.core.facts import Facts
+from warmroute_proxy.core.fleet import Peer, Role, Worker
+from warmroute_proxy.core.load import WorkerLoad
+
+NO_SLOT: Final = -1
+"""Where a place lacks a tier."""
+MAX_MASKS: Final = 1024
+
+
+class NoWorker(Exception):
+    """Nothing can serve the request. `served`: a worker or peer for the model exists, but none can be used now."""
+
+    def __init__(self, model: str, served: bool) -> None:
+        super().__init__(f"no worker {'is available' if served else 'exists'} for model {model!r}")
+        self.model = model
+        self.served = served
+
+
+class Place:
+    """A worker or a peer region, with its load and its slots in the index: one for each tier that it has.
+
+    `slots` is the mask of them.
+    """
+
+    __slots__ = ("host_slot", "id", "load", "on", "region", "role", "slot", "slots", "store_slot", "tiered")
+
+    def __init__(
+        self,
+        id_: str,
+        on: Worker | Peer,
+        load: WorkerLoad,
+        slot: int,
+        host_slot: int = NO_SLOT,
+        store_slot: int = NO_SLOT,
+    ) -> None:
+        self.id = id_
+        self.on = on
+        self.role: Role | None = on.role if isinstance(on, Worker) else None
+        self.region = on.region if isinstance(on, Peer) else ""
+        self.load = load
+        self.slot = slot
+        self.host_slot = host_slot
+        self.store_slot = store_slot
+        self.slots = sum(1 << each for each in (slot, host_slot, store_slot) if each != NO_SLOT)
+        self.tiered = host_slot != NO_SLOT or store_slot != NO_SLOT
+
+    @property
+    def holds(self) -> bool:
+        """Whether prompts are kept in this worker's cache."""
+        return self.role in {"prefill", "aggregated"}
+
+
+class Choices:
+    """Places for a model. Holders keep prefixes: prefill and aggregated workers.
+
+    `mask` are the slots of holders and peers, of all tiers. `split`: a holder needs a decode worker beside it.
+    `plain`: none does, and none has a second tier, as in most fleets. `loads` and `inserted` are of the holders.
+    """
+
+    __slots__ = (
+        "_alone",
+        "_at_by_mask",
+        "_at_by_slot",
+        "decodes",
+        "holders",
+        "inserted",
+        "loads",
+        "mask",
+        "no_churn",
+        "peers",
+        "plain",
+        "region",
+        "split",
+    )
+
+    def __init__(
+        self,
+        region: str,
+        holders: tuple[Place, ...],
+        decodes: tuple[Place, ...],
+        peers: tuple[Place, ...],
+    ) -> None:
+        self.region = region
+        self.holders = holders
+        self.decodes = decodes
+        self.peers = peers
+        self.mask = 0
+        for place in (*holders, *peers):
+            self.mask |= place.slots
+        self.split = any(place.role == "prefill" for place in holders)
+        self.plain = not self.split and not any(place.tiered for place in holders)
+        self.loads = tuple(place.load for place in holders)
+        self.inserted = tuple(load.inserted for load in self.loads)
+        self.no_churn = [0.0] * len(holders)
+        self._at_by_slot = {place.slot: at for at, place in enumerate(holders)}
+        self._alone: Choices | None = None
+        self._at_by_mask: dict[int, tuple[int, ...]] = {}
+
+    def at(self, mask: int) -> tuple[int, ...]:
+        """Which holders have their device's slot in a mask.
+
+        Kept, since few sets of workers drop out of chains together, again and again; all are dropped when `MAX_MASKS`
+        are known.
+        """
+        found = self._at_by_mask.get(mask)
+        if found is None:
+            if len(self._at_by_mask) >= MAX_MASKS:
+                self._at_by_mask.clear()
+            found = tuple([at for slot, at in self._at_by_slot.items() if mask >> slot & 1])
+            self._at_by_mask[mask] = found
+        return found
+
+    def usable(self, facts: Facts, now_s: float, exclude: frozenset[str]) -> "Choices":
+        """What of it this request may use. A prefill worker is of no use without a decode worker, nor the reverse."""
+        allowed = facts.allowed_regions
+        holders: tuple[Place, ...] = ()
+        decodes: tuple[Place, ...] = ()
+        peers: tuple[Place, ...] = ()
+        if allowed is None or self.region in allowed:
+            if self.decodes:
+                decodes = _usable(self.decodes, [place.load for place in self.decodes], now_s, exclude)
+            holders = _usable(self.holders, self.loads, now_s, exclude)
+            if not decodes and self.split:
+                holders = tuple(place for place in holders if place.role == "aggregated")
+        if facts.may_forward and self.peers:
+            peers = _usable(self.peers, [place.load for place in self.peers], now_s, exclude)
+            if allowed is not None:
+                peers = tuple(place for place in peers if place.region in allowed)
+        if not holders and not peers:
+            raise NoWorker(facts.model, served=bool(self.holders or self.peers))
+        if holders is self.holders and decodes is self.decodes:  # all of this region, as almost always
+            if len(peers) == len(self.peers):
+                return self
+            if not peers:
+                return self.alone()
+        return Choices(self.region, holders, decodes, peers)
+
+    def alone(self) -> "Choices":
+        """Without the peers. Made once."""
+        if self._alone is None:
+            self._alone = Choices(self.region, self.holders, self.decodes, ())
+        return self._alone
+
+
+def _usable(
+    places: tuple[Place, ...], loads: Iterable[WorkerLoad], now_s: float, exclude: frozenset[str]
+) -> tuple[Place, ...]:
+    if not exclude and all([load.ready for load in loads]):  # noqa: C419 - a list is faster than a generator
+        return places
+    return tuple([place for place in places if place.load.usable(now_s) and place.id not in exclude])
