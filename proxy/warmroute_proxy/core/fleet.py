@@ -17,7 +17,8 @@ class Worker:
     """One rank of one engine of this region.
 
     `host_cache`: it keeps in host memory what it drops from the device. `store`: the name of the store that it writes
-    through to and reads from, if any; workers with the same name share it.
+    through to and reads from, if any; workers with the same name share it. `max_running`: how many requests may be
+    sent at once, whatever the engine says of itself.
     """
 
     id: str
@@ -27,6 +28,7 @@ class Worker:
     models: frozenset[str] = ANY_MODEL
     host_cache: bool = False
     store: str | None = None
+    max_running: int | None = None
 
     def serves(self, model: str) -> bool:
         """Whether requests for `model` may come here."""

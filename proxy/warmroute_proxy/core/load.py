@@ -22,6 +22,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from warmroute_proxy.core.capacity import Capacity
 from warmroute_proxy.core.tiers import MoveRates
 from warmroute_proxy.core.traffic import Inserted
 
@@ -61,6 +62,12 @@ class EngineLoads:
     used_tokens: int | None = None
     prefill_uncached_tokens_total: int | None = None
     prefill_busy_us_total: int | None = None
+    waiting: int | None = None
+    total_tokens: int | None = None
+    """In use, and of what waits."""
+    max_running: int | None = None
+    max_tokens: int | None = None
+    """What its KV pool holds."""
 
 
 class Breaker:
@@ -123,11 +130,13 @@ class WorkerLoad:
         "prefill_tokens",
         "ready",
         "resident_tokens",
+        "room",
         "running",
         "up",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, max_running: int | None = None) -> None:
+        self.room = Capacity(max_running)
         self.up = True
         self.draining = False
         self.breaker = Breaker()
@@ -210,7 +219,8 @@ class WorkerLoad:
         return tokens is not None and self._uncached_total is not None and tokens < self._uncached_total
 
     def observe(self, loads: EngineLoads, now_s: float) -> bool:
-        """Take over what the engine reports: other proxies' load, and its prefill rate. True if that changed."""
+        """Take over what the engine reports: its size, other proxies' load, its prefill rate. True if that changed."""
+        self.room.observe(loads, self)
         self._others_prefill_tokens = max(0, (loads.waiting_uncached_tokens or 0) - self.prefill_tokens)
         self._others_resident_tokens = max(0, (loads.used_tokens or 0) - self.resident_tokens)
         others = self._others_prefill_tokens or self._others_resident_tokens
@@ -234,6 +244,7 @@ class WorkerLoad:
         weight = uncached_tokens / (uncached_tokens + RATE_WEIGHT_TOKENS)
         self.learned_s_per_token += weight * (seen - self.learned_s_per_token)
         self.prefill_s_per_token = self.learned_s_per_token
+        self.room.observe_rate(self.learned_s_per_token)
 
     def restarted(self) -> None:
         """The engine started anew: failures and others' load are of the past, what was learned of its speed is not."""
@@ -257,6 +268,7 @@ class WorkerLoad:
             "load_s_per_token": self.moves.load_s_per_token,
             "fetch_s_per_token": self.moves.fetch_s_per_token,
             "failures_in_a_row": self.breaker.failures,
+            **self.room.as_dict(),
         }
 
 

@@ -17,6 +17,7 @@ from typing import Any, Final
 import msgspec
 
 from warmroute_proxy.core.affinity import Affinity, Last
+from warmroute_proxy.core.capacity import has_idle_prefill, has_slots, is_full
 from warmroute_proxy.core.choices import NO_SLOT, Choices, NoWorker, Place
 from warmroute_proxy.core.decision import Decision, Policy
 from warmroute_proxy.core.facts import Facts
@@ -84,6 +85,25 @@ class Router:
         usable = choices.usable(facts, now_s, exclude)
         home = self._home(facts, usable) if usable.peers else None
         return place_by_cost(facts, usable, self._prompt(facts, choices.mask), home, self._traffic, now_s)
+
+    def has_room(self, model: str, decision: Decision) -> bool:
+        """Whether what was decided would run now, rather than wait in an engine's own queue (`capacity`)."""
+        load = self._places[decision.holder].load
+        room = load.room
+        if load.running >= room.running or load.resident_tokens >= room.tokens:
+            return False
+        if decision.decode is not None and not has_slots(self._places[decision.decode.id].load):
+            return False
+        return load.prefill_tokens < room.prefill or has_idle_prefill(self._choices(model))
+
+    def is_full(self, model: str) -> bool:
+        """Whether nothing that serves a model has room."""
+        return is_full(self._choices(model))
+
+    def full(self, model: str) -> frozenset[str]:
+        """The ids of what serves a model and would let another request wait."""
+        choices = self._choices(model)
+        return frozenset(place.id for place in (*choices.holders, *choices.decodes) if not has_slots(place.load))
 
     def dispatched(self, facts: Facts, decision: Decision, now_s: float) -> Ticket:
         """The request was sent as decided: raise load, and count its prefix as cached where it will be."""
@@ -257,7 +277,7 @@ class Router:
 
     def _add(self, id_: str, on: Worker | Peer) -> None:
         known = self._places.get(id_)
-        load = WorkerLoad() if known is None else known.load
+        load = WorkerLoad(on.max_running if isinstance(on, Worker) else None) if known is None else known.load
         slot_for = self._index.slot_for
         place = Place(id_, on, load, slot_for(id_))
         if isinstance(on, Worker) and on.role != "decode":

@@ -33,11 +33,20 @@ MAX_PREFILL_ANSWER_BYTES: Final = 4_194_304
 
 
 class Failure(NamedTuple):
-    """How an attempt failed. `at_fault` are worker ids, empty where no engine is to blame."""
+    """How an attempt failed. `at_fault` are worker ids, empty where no engine is to blame.
+
+    `shed` are workers that took no more work, which is no fault; another may.
+    """
 
     refusal: Refusal
     at_fault: tuple[str, ...]
     retryable: bool
+    shed: tuple[str, ...] = ()
+
+    @property
+    def avoid(self) -> tuple[str, ...]:
+        """The workers that another attempt is not to go to."""
+        return self.at_fault + self.shed
 
 
 class Owner(Protocol):
@@ -58,6 +67,8 @@ class Attempt:
     ended = False
     _prefill: Leg | None = None
     _status = 0
+    _retry_after: str | None = None
+    _prefill_retry_after: str | None = None
     _streaming = False
     _size = 0
     _prefill_status = 0
@@ -172,6 +183,8 @@ class Attempt:
 
     def _main_head(self, status: int, headers: dict[str, str]) -> None:
         self._status = status
+        if status != 200:
+            self._retry_after = headers.get("retry-after")
         is_events = headers.get("content-type", "").startswith("text/event-stream")
         self._streaming = self._stream and status == 200 and is_events
         if status == 200 and self._stream and not is_events:
@@ -248,9 +261,7 @@ class Attempt:
     def _whole_end(self) -> None:
         data = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
         if self._status != 200:
-            refusal = refusal_from_engine(self._status, data)
-            ours = refusal.status >= 500  # also a 401: our key is wrong there, and may be right elsewhere
-            self._fail_with(refusal, self._answering if ours else None, retryable=ours)
+            self._fail_by(_refused_by(self._answering, refusal_from_engine(self._status, data, self._retry_after)))
             return
         try:
             self.answer = Body(data)
@@ -271,13 +282,14 @@ class Attempt:
     def _fail_by_event(self) -> None:
         error = self.scanner.error or {}
         refusal = refusal_from_engine(status_of_engine_error(error), msgspec.json.encode(error))
-        at_fault = self._answering if refusal.status >= 500 else None
-        self._fail_with(refusal, at_fault, retryable=refusal.status >= 500)
+        self._fail_by(_refused_by(self._answering, refusal))
 
     # -- the prefill leg
 
-    def _prefill_head(self, status: int, _headers: dict[str, str]) -> None:
+    def _prefill_head(self, status: int, headers: dict[str, str]) -> None:
         self._prefill_status = status
+        if status != 200:
+            self._prefill_retry_after = headers.get("retry-after")
 
     def _prefill_body(self, data: bytes) -> None:
         self._prefill_size += len(data)
@@ -292,10 +304,9 @@ class Attempt:
             self._owner.prefilled()
             return
         worker = self.decision.prefill
-        refusal = refusal_from_engine(self._prefill_status, b"".join(self._prefill_parts))
-        self._conclude(
-            Failure(refusal, (worker.id,) if worker and refusal.status >= 500 else (), refusal.status >= 500)
-        )
+        assert worker is not None
+        body = b"".join(self._prefill_parts)
+        self._conclude(_refused_by(worker, refusal_from_engine(self._prefill_status, body, self._prefill_retry_after)))
 
     def _prefill_failed(self, reason: str) -> None:
         self._prefill_done = True
@@ -308,9 +319,7 @@ class Attempt:
     # -- the end
 
     def _fail(self, status: int, message: str, worker: Worker | None, *, retryable: bool) -> None:
-        self._fail_with(Refusal(status, message, code="engine_error"), worker, retryable=retryable)
-
-    def _fail_with(self, refusal: Refusal, worker: Worker | None, *, retryable: bool) -> None:
+        refusal = Refusal(status, message, code="engine_error")
         self._fail_by(Failure(refusal, (worker.id,) if worker else (), retryable))
 
     def _fail_by(self, failure: Failure) -> None:
@@ -351,6 +360,14 @@ class Attempt:
         self._main.close()
         if self._prefill is not None:
             self._prefill.close()
+
+
+def _refused_by(worker: Worker, refusal: Refusal) -> Failure:
+    """An engine's own error as a failure. A 5xx is its fault, also a 401 that became one: our key is wrong there, and
+    may be right elsewhere. With a 429 it sheds load.
+    """
+    ours, shed = refusal.status >= 500, refusal.status == 429
+    return Failure(refusal, (worker.id,) if ours else (), ours or shed, (worker.id,) if shed else ())
 
 
 def _object(raw: msgspec.Raw | bytes | None) -> dict[str, Any] | None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, cast
 
 from warmroute.contract.money import Rates, rate_from_usd_per_mtok
+from warmroute_proxy.core.quota import TenantLimits
 from warmroute_proxy.server.config_table import Table, nearest, shown
 
 DEFAULT_HOST: Final = "127.0.0.1"
@@ -40,6 +41,10 @@ _LIMIT_BOUNDS: Final[dict[str, tuple[float, float]]] = {
     "keyed_replay_s": (0.0, 3_600.0),
     "keyed_answer_bytes": (1_024, 2**40),
     "keyed_total_bytes": (1_024, 2**40),
+    "total_timeout_s": (0.05, 604_800.0),
+    "queue_requests": (0, 1_000_000),
+    "queue_bytes": (0, 2**40),
+    "queue_timeout_s": (0.05, 3_600.0),
 }
 
 
@@ -87,6 +92,10 @@ class Limits:
     keyed_replay_s: float = 60.0
     keyed_answer_bytes: int = 16_777_216
     keyed_total_bytes: int = 268_435_456
+    total_timeout_s: float = 3_600.0
+    queue_requests: int = 1_024
+    queue_bytes: int = 268_435_456
+    queue_timeout_s: float = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +131,9 @@ class EngineConfig:
     admin_key_file: Path | None = None
     """Holds the key that it wants of who ends requests; None: the other one, if any."""
 
+    max_running: int | None = None
+    """Requests that each of its ranks is sent at once, whatever it says of itself; None: what it says."""
+
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
@@ -143,6 +155,8 @@ class TenantConfig:
     models: frozenset[str]
     regions: frozenset[str]
     salt_epoch: int
+    limits: TenantLimits | None = None
+    """What it may use, by the minute and at once; None: whatever there is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,6 +308,7 @@ def _engine(table: Table, counters: dict[str, int], folder: Path) -> EngineConfi
         kv_events=table.choice("kv_events", ("auto", "off"), "auto") == "auto",
         key_file=_file(table, "key_file", folder),
         admin_key_file=_file(table, "admin_key_file", folder),
+        max_running=table.integer("max_running", None, 1, 1_000_000),
     )
     if role == "prefill" and not table.has("bootstrap_port"):
         table.problem("bootstrap_port", "is missing: decode engines fetch the KV cache there")
@@ -344,9 +359,15 @@ def _tenant(table: Table) -> TenantConfig:
         frozenset(table.names("models", (ANY,))),
         frozenset(table.names("regions", (ANY,))),
         table.integer("salt_epoch", 0, 0, 2**31 - 1) or 0,
+        _tenant_limits(table),
     )
     table.close()
     return tenant
+
+
+def _tenant_limits(table: Table) -> TenantLimits | None:
+    limits = TenantLimits(*(table.integer(key, None, 1, 10**12) for key in TenantLimits._fields))
+    return None if limits == TenantLimits() else limits
 
 
 def _model_names(models: tuple[ModelConfig, ...], problems: list[str]) -> dict[str, ModelConfig]:

@@ -87,7 +87,7 @@ def public_app(services: Services) -> FastAPI:
 
 
 def admin_app(services: Services) -> FastAPI:
-    """`/metrics`, `/admin/workers`, `/admin/decisions`, `/admin/engines`."""
+    """`/metrics`, `/admin/workers`, `/admin/admission`, `/admin/decisions`, `/admin/engines`."""
     app = _app("warmroute admin")
     add_engine_routes(app, services)
 
@@ -100,6 +100,11 @@ def admin_app(services: Services) -> FastAPI:
     async def workers() -> Response:
         """What the router knows of each worker."""
         return _json(services.router.snapshot(services.clock()))
+
+    @app.get("/admin/admission")
+    async def admission() -> Response:
+        """Who waits for room, and what is left of tenants' limits."""
+        return _json(services.admission.as_dict(services.clock()))
 
     @app.get("/admin/decisions")
     async def decisions(limit: int = 50) -> Response:
@@ -130,7 +135,12 @@ def _not_ready(services: Services) -> list[str]:
 
 
 def _gauges(services: Services) -> list[tuple[str, Labels, float]]:
-    rows: list[tuple[str, Labels, float]] = [("warmroute_turns_live", (), float(len(services.live)))]
+    queue = services.admission.queue
+    rows: list[tuple[str, Labels, float]] = [
+        ("warmroute_turns_live", (), float(len(services.live))),
+        ("warmroute_queue_requests", (), float(queue.requests)),
+        ("warmroute_queue_bytes", (), float(queue.bytes)),
+    ]
     for engine in services.engines.by_id.values():
         label: Labels = (("engine", engine.config.id),)
         rows.append(("warmroute_engine_up", label, float(engine.up)))

@@ -81,6 +81,7 @@ class Engine:
                 config.models,
                 self.host_cache and holds,
                 store,
+                config.max_running,
             )
             for rank in range(self.dp_size)
         ]
@@ -295,6 +296,10 @@ def _loads(row: dict[str, Any]) -> EngineLoads:
         used_tokens=_int(row, "num_used_tokens"),
         prefill_uncached_tokens_total=_int(row, "total_prefill_uncached_tokens"),
         prefill_busy_us_total=_int(row, "total_prefill_busy_us"),
+        waiting=_int(row, "num_waiting_reqs"),
+        total_tokens=_int(row, "num_total_tokens"),
+        max_running=_int(row, "max_running_requests"),
+        max_tokens=_int(row, "max_total_num_tokens"),
     )
 
 

@@ -8,6 +8,7 @@
                              413     request_too_large
                              431     headers_too_large
         proxy (or nobody)    429     rate_limit_exceeded        safe to retry after `retry-after`
+                             504     deadline_exceeded          nothing was charged
                              503     no_worker, draining        safe to retry
         engine               502     engine_error               safe to retry: nothing was charged
                              504     engine_timeout
@@ -34,6 +35,7 @@ class Refusal(Exception):
         code: str | None = None,
         param: str | None = None,
         retry_after_s: int | None = None,
+        headers: tuple[tuple[str, str], ...] = (),
     ) -> None:
         super().__init__(message)
         self.status = status
@@ -41,6 +43,7 @@ class Refusal(Exception):
         self.code = code
         self.param = param
         self.retry_after_s = retry_after_s
+        self.headers = headers
 
     def body(self) -> bytes:
         """The OpenAI error object."""
@@ -74,11 +77,12 @@ _SOURCE_LINES: Final = "\n\n  File "
 """After it, SGLang's errors name files of the engine's machine, and quote the body once more."""
 
 
-def refusal_from_engine(status: int, body: bytes) -> Refusal:
+def refusal_from_engine(status: int, body: bytes, retry_after: str | None = None) -> Refusal:
     """An engine's error, flat (SGLang) or nested, as a refusal of ours.
 
     400s keep their message, and become `context_length_exceeded` where they are that: harnesses compact on it. An
-    engine's own 401 or 403 is a fault of the operator's, not of the client's, and becomes a 502.
+    engine's own 401 or 403 is a fault of the operator's, not of the client's, and becomes a 502. A 429 or 503 of one
+    that sheds load passes with its `Retry-After` (whole seconds), or with 1 s where it has none.
     """
     found = _engine_error(body)
     message = str(found.get("message") or f"the engine answered {status}").partition(_SOURCE_LINES)[0]
@@ -89,10 +93,13 @@ def refusal_from_engine(status: int, body: bytes) -> Refusal:
         return Refusal(502, "the engine refused the proxy's credentials", code="engine_error")
     if status == 400 and any(phrase in message for phrase in _CONTEXT_PHRASES):
         return Refusal(400, message, code="context_length_exceeded", param="messages")
+    after_s = int(retry_after) if retry_after and retry_after.isdecimal() and len(retry_after) < 6 else 1
     if status < 500:
-        code = found.get("code")
-        return Refusal(status, message, code=code if isinstance(code, str) else None, param=param)
-    shed = 1 if status == 503 else None  # its queue is full: soon it is not
+        code = found.get("code") if isinstance(found.get("code"), str) else None
+        if status == 429:
+            return Refusal(429, message, code=code or "rate_limit_exceeded", param=param, retry_after_s=after_s)
+        return Refusal(status, message, code=code, param=param)
+    shed = after_s if status == 503 else None  # its queue is full: soon it is not
     return Refusal(status if status in {502, 503, 504} else 502, message, code="engine_error", retry_after_s=shed)
 
 

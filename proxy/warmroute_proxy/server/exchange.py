@@ -78,6 +78,7 @@ class Exchange:
         headers = [*((n, v) for n, v in extra if n != "content-type"), ("content-type", "application/json")]
         if refusal.retry_after_s is not None:
             headers.append(("retry-after", str(refusal.retry_after_s)))
+        headers += refusal.headers
         if refusal.status == 401:
             headers.append(("www-authenticate", "Bearer"))
         self.respond(refusal.status, headers, refusal.body())

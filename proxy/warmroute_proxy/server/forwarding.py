@@ -35,14 +35,16 @@ class ForwardedTurn:
         request_id: str,
         decision: Decision,
         serve_here: Callable[[str], None],
+        ended: Callable[[], None],
     ) -> None:
-        """`serve_here(peer id)` is called when the home could not take the request."""
+        """`serve_here(peer id)` is called when the home could not take the request, `ended` at any other end."""
         self._services = services
         self._exchange = exchange
         self._intake = intake
         self._id = request_id
         self._decision = decision
         self._serve_here = serve_here
+        self._tell_ended = ended
         self._leg = Leg(self._head, self._body, self._end, self._failed)
         self._leg.on_crash = self._crashed
         self._ticket = services.router.dispatched(intake.facts, decision, services.clock())
@@ -103,6 +105,7 @@ class ForwardedTurn:
         self._heard_s = self._services.clock()
         self._status = status
         self._headers = [(name, headers[name]) for name in _PASSED_BACK if name in headers]
+        self._headers += self._services.admission.headers(self._intake.tenant.name)
         self._is_stream = headers.get("content-type", "").startswith("text/event-stream")
         if self._is_stream:
             self._services.router.first_token(self._ticket, self._heard_s)
@@ -143,10 +146,11 @@ class ForwardedTurn:
 
     def _failed(self, reason: str) -> None:
         services, peer = self._services, peer_id(self._decision.region)
-        if not self._finish():
+        elsewhere = not self._exchange.started
+        if not self._finish(elsewhere=elsewhere):
             return
         services.router.failed(self._ticket, services.clock(), (peer,))
-        if not self._exchange.started:
+        if elsewhere:
             services.metrics.add("warmroute_forward_failures_total")
             self._serve_here(peer)
         else:
@@ -163,9 +167,11 @@ class ForwardedTurn:
             self._services.router.failed(self._ticket, self._services.clock(), ())
         self._exchange.fail()
 
-    def _finish(self) -> bool:
-        """Whether this is the end; it comes once."""
+    def _finish(self, *, elsewhere: bool = False) -> bool:
+        """Whether this is the end; it comes once. `elsewhere`: the turn goes on in another way."""
         first, self._ended = not self._ended, True
+        if first and not elsewhere:
+            self._tell_ended()
         self._services.live.discard(self)
         return first
 

@@ -134,6 +134,7 @@ async def _sweep(services: Services, listeners: list[Listener]) -> None:
             except Exception as error:
                 log.error("the sweep of a turn failed: %s", type(error).__name__)
                 services.live.discard(turn)
+        services.admission.sweep(now)
         for listener in listeners:
             listener.sweep()
         services.engines.sweep()
@@ -156,6 +157,7 @@ async def _shut_down(services: Services, listeners: list[Listener], tasks: list[
     """Take nothing new, let turns end, tell what is left, close the ledger last."""
     services.draining = True
     services.joins.drain()
+    services.admission.shut_down()
     deadline = services.clock() + DRAIN_S
     closing = [asyncio.ensure_future(listener.close(DRAIN_S + CLOSE_S)) for listener in listeners]
     while services.live and services.clock() < deadline:

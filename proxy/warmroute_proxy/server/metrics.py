@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 _TTFT_BOUNDS_S: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+_WAIT_BOUNDS_S: Final = (0.01, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 _ERROR_BOUNDS: Final = (0.001, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 
 _HELP: Final = {
@@ -22,6 +23,10 @@ _HELP: Final = {
     "warmroute_turns_total": "Settled turns by outcome.",
     "warmroute_retries_total": "Turns dispatched again before their first byte.",
     "warmroute_joins_total": "Requests that got the answer of an earlier one with the same Idempotency-Key.",
+    "warmroute_retries_refused_total": "Turns not dispatched again because the budget of retries was spent.",
+    "warmroute_refused_total": "Requests turned away before a dispatch, by reason.",
+    "warmroute_queue_left_total": "Turns whose client left while they waited for room.",
+    "warmroute_queue_wait_seconds": "How long turns that had to wait for room have waited, seconds.",
     "warmroute_forwards_total": "Requests forwarded to another region.",
     "warmroute_forward_failures_total": "Forwards that failed before the first byte and were served here.",
     "warmroute_ttft_seconds": "Time to the first content byte, seconds.",
@@ -63,6 +68,7 @@ class Metrics:
     def __init__(self) -> None:
         self._counters: dict[tuple[str, Labels], Counter] = {}
         self.ttft = Histogram(_TTFT_BOUNDS_S)
+        self.queue_wait = Histogram(_WAIT_BOUNDS_S)
         self.prediction_error = Histogram(_ERROR_BOUNDS)
         self.overprediction = Histogram(_ERROR_BOUNDS)
         self.underprediction = Histogram(_ERROR_BOUNDS)
@@ -91,6 +97,7 @@ class Metrics:
             lines.append(f"{name}{_render(labels)} {value}")
         for name, histogram in (
             ("warmroute_ttft_seconds", self.ttft),
+            ("warmroute_queue_wait_seconds", self.queue_wait),
             ("warmroute_prediction_error_ratio", self.prediction_error),
             ("warmroute_overprediction_ratio", self.overprediction),
             ("warmroute_underprediction_ratio", self.underprediction),

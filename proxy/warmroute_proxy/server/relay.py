@@ -27,6 +27,7 @@ import msgspec
 
 from warmroute.contract import headers as names
 from warmroute.contract.money import Rates
+from warmroute_proxy.core.admission import Waiter
 from warmroute_proxy.core.choices import NoWorker
 from warmroute_proxy.core.decision import Decision
 from warmroute_proxy.core.entry import Entry, Outcome
@@ -34,6 +35,7 @@ from warmroute_proxy.core.facts import Facts
 from warmroute_proxy.core.receipt import ServedBy
 from warmroute_proxy.core.router import Ticket
 from warmroute_proxy.core.usage import Usage, merge_usage
+from warmroute_proxy.server.admission import Asker, Hold
 from warmroute_proxy.server.attempt import Attempt, Failure
 from warmroute_proxy.server.body import Body
 from warmroute_proxy.server.dispatch import EngineBodies, engine_headers
@@ -62,6 +64,8 @@ class Turn:
     _entry: Entry | None = None
     _attempt: Attempt | None = None
     _ticket: Ticket | None = None
+    hold: Hold | None = None
+    waiter: "Waiter[Asker] | None" = None
     _prefilled = False
     _excluded: frozenset[str] = frozenset()
     _gone = False
@@ -91,12 +95,23 @@ class Turn:
     # -- place and dispatch
 
     def begin(self) -> None:
-        """Place the turn: here, or in the region that holds its session."""
+        """Place the turn: here, or in the region that holds its session; or let it wait until there is room."""
         decision = self._place()
-        if decision is None:
-            return
+        if decision is not None:
+            self._go(decision)
+
+    def admitted(self, decision: Decision) -> None:
+        """A turn that has waited goes where it was placed now. Its wait was nobody's work."""
+        self._since_s = self._services.clock()
+        self._comment_at_s = self._since_s + self._services.config.limits.head_hold_s
+        self._go(decision)
+
+    def _go(self, decision: Decision) -> None:
+        services = self._services
+        services.record(self.id, decision)
         if decision.kind == "forward":
-            ForwardedTurn(self._services, self._exchange, self.intake, self.id, decision, self._forward_failed).begin()
+            on_failure, on_end = self._forward_failed, self._forward_ended
+            ForwardedTurn(services, self._exchange, self.intake, self.id, decision, on_failure, on_end).begin()
         else:
             self._dispatch(decision)
 
@@ -107,9 +122,16 @@ class Turn:
         self._exchange.on_gone = self._client_left
         self._exchange.on_pause = self._pause
         self.intake.facts = _stay(self.intake.facts)
-        decision = self._place()
-        if decision is not None:
-            self._dispatch(decision)
+        self.begin()
+
+    def _forward_ended(self) -> None:
+        if self.hold is not None:
+            self._services.admission.ended(self, self.hold.tokens)
+
+    @property
+    def excluded(self) -> frozenset[str]:
+        """The workers and peers that it is not to go to."""
+        return self._excluded
 
     def _place(self) -> Decision | None:
         services = self._services
@@ -118,7 +140,13 @@ class Turn:
         except NoWorker as error:
             self._refuse(_no_worker(error, split=self.intake.choices > 1 and services.engines.all_split()))
             return None
-        services.record(self.id, decision)
+        admission = services.admission
+        if (
+            admission.queue.requests
+            or self.intake.tenant.limits is not None
+            or not services.router.has_room(self.intake.facts.model, decision)
+        ):
+            return admission.enter(self, decision)
         return decision
 
     def _dispatch(self, decision: Decision) -> None:
@@ -210,11 +238,13 @@ class Turn:
         if not self._prefilled and self._ticket is not None:
             self._prefilled = True
             self._services.router.first_token(self._ticket, self._services.clock())
+            self._freed()
 
     def finished(self) -> None:
         """The answer is complete."""
         now = self._services.clock()
         self.prefilled()
+        self._services.admission.retries.succeeded(now)
         attempt = self._attempt
         assert attempt is not None
         if self._gone:
@@ -242,7 +272,7 @@ class Turn:
         if self._gone:
             self._settle_left(charged=attempt.usage is not None)
             return
-        self._excluded |= set(failure.at_fault)
+        self._excluded |= set(failure.avoid)
         assert self._entry is not None
         if failure.retryable and not attempt.started and len(self._entry.attempts) < MAX_ATTEMPTS and self._try_again():
             return
@@ -251,11 +281,15 @@ class Turn:
         self._settle(outcome, status, charged=False, then=lambda _usage: self._refuse(failure.refusal))
 
     def _try_again(self) -> bool:
-        services = self._services
-        self.intake.facts = _stay(self.intake.facts)
+        services, facts = self._services, _stay(self.intake.facts)
+        now = services.clock()
+        self.intake.facts = facts
         try:
-            decision = services.router.place(self.intake.facts, services.clock(), self._excluded)
+            decision = services.router.place(facts, now, self._excluded | services.router.full(facts.model))
         except NoWorker:
+            return False
+        if not services.admission.retries.spend(now):
+            services.metrics.add("warmroute_retries_refused_total")
             return False
         services.metrics.add("warmroute_retries_total")
         services.record(self.id, decision)
@@ -273,6 +307,8 @@ class Turn:
     def _client_left(self) -> None:
         """Nobody listens any more: stop the engines now, and wait a little for what they will say of it."""
         self._gone = True
+        if self.waiter is not None:
+            self._services.admission.leave(self)
         if self._ended or self._attempt is None:
             return
         self._services.metrics.add("warmroute_client_left_total")
@@ -299,11 +335,16 @@ class Turn:
         attempt, limits = self._attempt, self._services.config.limits
         if attempt is None or attempt.ended or self._gone:
             return
+        if now - self._received_s > limits.total_timeout_s:
+            refusal = Refusal(504, f"no complete answer within {limits.total_timeout_s:g} s", code="deadline_exceeded")
+            self.failed(Failure(refusal, (), False))
+            return
         if attempt.started:
             if not self._paused and now - self._heard_s > limits.idle_timeout_s:
                 self.failed(_timeout(attempt, f"no token for {limits.idle_timeout_s:g} s"))
         elif now - self._dispatched_s > limits.first_token_timeout_s:
-            self.failed(_timeout(attempt, f"no first token within {limits.first_token_timeout_s:g} s"))
+            what = "first token" if self.intake.stream else "answer"
+            self.failed(_timeout(attempt, f"no {what} within {limits.first_token_timeout_s:g} s"))
         elif self.intake.stream and now >= self._comment_at_s:
             self._comment_at_s = now + COMMENT_EVERY_S
             if not self._exchange.started:
@@ -321,6 +362,7 @@ class Turn:
         if self._ticket is not None and self._ticket.open:
             services.router.failed(self._ticket, services.clock(), ())
         self._ticket = None
+        services.admission.ended(self, 0)
         self._exchange.fail()
 
     def shut_down(self) -> None:
@@ -348,6 +390,8 @@ class Turn:
         self._tell_router(usage)
         if not charged:
             entry.rates = UNCHARGED
+        if self.hold is not None:
+            services.admission.ended(self, usage.prompt_tokens + usage.completion_tokens if charged else 0)
         usage_json = entry.settle(
             usage,
             loss,
@@ -363,6 +407,12 @@ class Turn:
             services.ledger.settle(entry, usage_json, lambda: then(usage_json) if then is not None else None)
         except JournalError:
             self._refuse(Refusal(503, "the ledger cannot be written", code="ledger_unavailable"))
+
+    def _freed(self) -> None:
+        """An engine has more room than before: for those who wait for it."""
+        admission = self._services.admission
+        if admission.queue.requests:
+            admission.freed()
 
     def _drop_body(self) -> None:
         """Nothing is sent again from here on. A body of megabytes must not wait for the garbage collector."""
@@ -387,6 +437,7 @@ class Turn:
             if several or "completion_tokens" in guessed
             else usage.completion_tokens - (usage.reasoning_tokens or 0),
         )
+        self._freed()
         services.turn_metrics.predicted(ticket.decision, settled, usage)
         services.engines.settled(ticket.decision, self._attempt.rid if self._attempt else "", usage.prompt_tokens)
 
@@ -395,6 +446,7 @@ class Turn:
             return
         ticket, self._ticket = self._ticket, None
         self._services.router.failed(ticket, self._services.clock(), at_fault)
+        self._freed()
         # What it has stored of the prompt will be evicted, and that is to be known.
         self._services.engines.settled(ticket.decision, self._attempt.rid if self._attempt else "", 0)
 
@@ -415,8 +467,14 @@ class Turn:
         body = b"".join(attempt.answer.rewritten(drop, b'"usage":' + usage_json))
         self._exchange.respond(200, self._response_headers("application/json"), body)
 
+    def refused(self, refusal: Refusal) -> None:
+        """Turned away before a dispatch."""
+        self._refuse(refusal)
+
     def _refuse(self, refusal: Refusal) -> None:
         """An error, in the form that the state of the answer allows."""
+        if self.hold is not None:
+            self._services.admission.cancel(self)
         if self._exchange.started:
             self._exchange.abort(error_event(refusal.status, refusal.message, refusal.code))
             return
@@ -431,6 +489,8 @@ class Turn:
         ]
         if content_type.startswith("text/event-stream"):
             headers.append(("cache-control", "no-cache"))
+        if self.intake.tenant.limits is not None:
+            headers += self._services.admission.headers(self.intake.tenant.name)
         return headers
 
 

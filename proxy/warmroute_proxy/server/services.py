@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from warmroute_proxy.core.decision import Decision
 from warmroute_proxy.core.keyed import KeyBounds
 from warmroute_proxy.core.router import Router
+from warmroute_proxy.server.admission import Admission
 from warmroute_proxy.server.config import Config
 from warmroute_proxy.server.engines import Engines
 from warmroute_proxy.server.forward import Forwards
@@ -45,6 +46,7 @@ class Services:
     unix_clock: Callable[[], float]
     recording: Recording | None = None
     live: "set[Turn | ForwardedTurn]" = field(default_factory=set)  # bounded by the connections: one turn each
+    admission: Admission = field(init=False)
     decisions: deque[tuple[str, Decision]] = field(default_factory=lambda: deque(maxlen=MAX_DECISIONS))
     peers_down: set[str] = field(default_factory=set)
     draining: bool = False
@@ -58,6 +60,7 @@ class Services:
             limits.keyed_answer_bytes, limits.keyed_total_bytes, MAX_KEYS, limits.keyed_replay_s, REMEMBER_KEY_S
         )
         self.joins = Joins(bounds, limits.keyed_outlive_s, self.clock, self.metrics)
+        self.admission = Admission(self.config, self.router, self.metrics, self.clock)
 
     def record(self, receipt_id: str, decision: Decision) -> None:
         """Keep a decision and its reasons for whoever asks."""

@@ -71,8 +71,12 @@ class Handler(BaseHTTPRequestHandler):
         self.engine.bodies.append(body)
         self.engine.script(self)
 
-    def reply(self, status: int, body: bytes, content_type: str = "application/json") -> None:
+    def reply(
+        self, status: int, body: bytes, content_type: str = "application/json", retry_after: str | None = None
+    ) -> None:
         self.send_response(status)
+        if retry_after is not None:
+            self.send_header("retry-after", retry_after)
         self.send_header("content-type", content_type)
         self.send_header("content-length", str(len(body)))
         self.end_headers()

@@ -162,6 +162,10 @@ def refuses(handler: Handler) -> None:
     handler.reply(503, b'{"object":"error","message":"The request queue is full.","type":"x","param":null,"code":503}')
 
 
+def busy(handler: Handler) -> None:
+    handler.reply(429, b'{"error":{"message":"slow down"}}', retry_after="7")
+
+
 def not_a_stream(handler: Handler) -> None:
     handler.reply(200, b"{}")
 
@@ -224,14 +228,38 @@ def test_a_fleet_that_sheds_load_is_tried_twice_and_no_more(tmp_path: Path) -> N
         assert sum(len(engine.bodies) for engine in engines) == 2
 
 
-def test_an_engines_429_is_passed_on_and_not_tried_again(tmp_path: Path) -> None:
-    def busy(handler: Handler) -> None:
-        handler.reply(429, b'{"error":{"message":"slow down"}}')
-
-    with serving(tmp_path, busy, busy) as (proxy, engines):
+@pytest.mark.parametrize("engines", [1, 3])
+def test_a_429_of_all_engines_is_passed_on_with_its_time(tmp_path: Path, engines: int) -> None:
+    with serving(tmp_path, *[busy] * engines) as (proxy, tried):
         answer = post(proxy)
-        assert (answer.status_code, answer.json()["error"]["message"]) == (429, "slow down")
-        assert sum(len(engine.bodies) for engine in engines) == 1
+        assert (answer.status_code, answer.headers["retry-after"]) == (429, "7")
+        assert answer.json()["error"]["message"] == "slow down"
+        assert answer.json()["error"]["code"] == "rate_limit_exceeded"
+        assert [len(engine.bodies) for engine in tried].count(1) == min(engines, 2)
+        assert sum(len(engine.bodies) for engine in tried) == min(engines, 2)
+        with proxy.admin() as admin:
+            workers = admin.get("/admin/workers").json()["workers"].values()
+        assert {worker["failures_in_a_row"] for worker in workers} == {0}  # to shed load is no fault
+
+
+def test_a_503_of_a_full_engine_is_passed_on_with_its_time(tmp_path: Path) -> None:
+    with serving(tmp_path, lambda handler: handler.reply(503, b"{}", retry_after="9")) as (proxy, _):
+        answer = post(proxy)
+        assert (answer.status_code, answer.headers["retry-after"]) == (503, "9")
+
+
+def test_what_one_engine_sheds_another_may_take(tmp_path: Path) -> None:
+    with serving(tmp_path, busy, sound) as (proxy, _):
+        assert {post(proxy).status_code for _ in range(6)} == {200}
+
+
+def test_retries_are_a_share_of_what_is_served(tmp_path: Path) -> None:
+    with serving(tmp_path, busy, busy) as (proxy, engines):
+        for _ in range(30):
+            assert post(proxy).status_code == 429
+        assert 30 < sum(len(engine.bodies) for engine in engines) < 60  # else each would have been tried twice
+        with proxy.admin() as admin:
+            assert "warmroute_retries_refused_total" in admin.get("/metrics").text
 
 
 @pytest.mark.parametrize(

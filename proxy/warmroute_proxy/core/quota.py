@@ -1,0 +1,114 @@
+"""What one tenant may use: requests and tokens a minute, and at once.
+
+By the minute they are buckets that hold one minute's worth and fill evenly. A request takes one, and as many tokens as
+its prompt is estimated to have and its answer expected to; once it is settled, what it really used is known and the
+rest is given back. All tokens of a prompt count, cached ones too, as OpenAI counts them. A request that is larger than
+the bucket passes when that is full, and leaves it in debt.
+
+What is beyond a minute's worth is refused. What is beyond "at once" waits in the queue until one of the tenant's own
+has ended; that bound is on what is under way already, so that it is exceeded by at most one request.
+"""
+
+from typing import Final, Literal, NamedTuple
+
+MINUTE_S: Final = 60.0
+
+Kind = Literal["requests", "tokens"]
+
+
+class TenantLimits(NamedTuple):
+    """What an operator has set; None: no limit."""
+
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
+    requests_at_once: int | None = None
+    tokens_at_once: int | None = None
+
+
+class Bucket:
+    """A minute's worth of something."""
+
+    __slots__ = ("_at_s", "_level", "limit")
+
+    def __init__(self, limit: int, now_s: float) -> None:
+        self.limit = limit
+        self._level = float(limit)
+        self._at_s = now_s
+
+    def remaining(self, now_s: float) -> int:
+        """What may be taken now."""
+        return max(0, int(self._filled(now_s)))
+
+    def wait_s(self, amount: int, now_s: float) -> float:
+        """Seconds until so much may be taken; 0 if now."""
+        return max(0.0, (min(amount, self.limit) - self._filled(now_s)) * MINUTE_S / self.limit)
+
+    def reset_s(self, now_s: float) -> float:
+        """Seconds until it is full."""
+        return self.wait_s(self.limit, now_s)
+
+    def take(self, amount: int, now_s: float) -> None:
+        """Take, or with a negative amount give back. The level may fall below nothing, never above the limit."""
+        self._level = min(self._filled(now_s) - amount, float(self.limit))
+
+    def _filled(self, now_s: float) -> float:
+        if now_s > self._at_s:
+            self._level = min(float(self.limit), self._level + (now_s - self._at_s) * self.limit / MINUTE_S)
+            self._at_s = now_s
+        return self._level
+
+
+class Shortage(NamedTuple):
+    """Which limit a request would exceed, and in how many seconds it no longer would."""
+
+    kind: Kind
+    limit: int
+    wait_s: float
+
+
+class Quota:
+    """One tenant's limits and what it has used of them."""
+
+    __slots__ = ("limits", "requests", "running", "tokens", "tokens_running")
+
+    def __init__(self, limits: TenantLimits, now_s: float) -> None:
+        self.limits = limits
+        rpm, tpm = limits.requests_per_minute, limits.tokens_per_minute
+        self.requests = None if rpm is None else Bucket(rpm, now_s)
+        self.tokens = None if tpm is None else Bucket(tpm, now_s)
+        self.running = 0
+        self.tokens_running = 0
+
+    def reserve(self, tokens: int, now_s: float) -> Shortage | None:
+        """Take one request of so many tokens, or say what is short and take nothing."""
+        if self.requests is not None and (wait_s := self.requests.wait_s(1, now_s)) > 0:
+            return Shortage("requests", self.requests.limit, wait_s)
+        if self.tokens is not None:
+            if (wait_s := self.tokens.wait_s(tokens, now_s)) > 0:
+                return Shortage("tokens", self.tokens.limit, wait_s)
+            self.tokens.take(tokens, now_s)
+        if self.requests is not None:
+            self.requests.take(1, now_s)
+        return None
+
+    def give_back(self, requests: int, tokens: int, now_s: float) -> None:
+        """What was reserved and not used; `tokens` is negative where more were used."""
+        if self.requests is not None:
+            self.requests.take(-requests, now_s)
+        if self.tokens is not None:
+            self.tokens.take(-tokens, now_s)
+
+    def may_begin(self) -> bool:
+        """Whether another request may be under way."""
+        requests, tokens = self.limits.requests_at_once, self.limits.tokens_at_once
+        return (requests is None or self.running < requests) and (tokens is None or self.tokens_running < tokens)
+
+    def begin(self, tokens: int) -> None:
+        """A request is under way."""
+        self.running += 1
+        self.tokens_running += tokens
+
+    def end(self, tokens: int) -> None:
+        """It is no more; the same tokens as at its begin."""
+        self.running -= 1
+        self.tokens_running -= tokens

@@ -1,0 +1,53 @@
+"""How many retries a fleet may be asked to bear: a share of what it has served lately.
+
+A retry is a second request for one answer. While few requests fail, retries repair what the client need not see; when
+many do, each retry is more load on a fleet that has too much. So retries are at most `SHARE` of the successes of the
+last `WINDOW_S` to twice that, and `FLOOR` more, for the proxy that serves a request now and then (the budget of Finagle
+and Envoy; Google SRE, "Addressing Cascading Failures").
+"""
+
+from typing import Final
+
+SHARE: Final = 0.2
+FLOOR: Final = 10
+WINDOW_S: Final = 10.0
+
+
+class RetryBudget:
+    """Counts successes and retries in the present window and the one before."""
+
+    __slots__ = ("_ends_s", "_retries", "_retries_before", "_successes", "_successes_before")
+
+    def __init__(self) -> None:
+        self._ends_s = 0.0
+        self._successes = 0
+        self._successes_before = 0
+        self._retries = 0
+        self._retries_before = 0
+
+    def succeeded(self, now_s: float) -> None:
+        """A turn was served."""
+        if now_s >= self._ends_s:
+            self._turn(now_s)
+        self._successes += 1
+
+    def spend(self, now_s: float) -> bool:
+        """Whether one more retry may be made; it is counted as made."""
+        if now_s >= self._ends_s:
+            self._turn(now_s)
+        if self._retries + self._retries_before >= self.allowed():
+            return False
+        self._retries += 1
+        return True
+
+    def allowed(self) -> float:
+        """Retries that both windows may have together."""
+        return FLOOR + SHARE * (self._successes + self._successes_before)
+
+    def _turn(self, now_s: float) -> None:
+        """Begin a window; the one before counts only if it ended just now."""
+        recent = now_s < self._ends_s + WINDOW_S
+        self._successes_before = self._successes if recent else 0
+        self._retries_before = self._retries if recent else 0
+        self._successes = self._retries = 0
+        self._ends_s = now_s + WINDOW_S

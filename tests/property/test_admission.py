@@ -1,0 +1,147 @@
+"""The queue of turns that wait: never beyond its bounds, fair between tenants, nobody forgotten."""
+
+from collections import Counter
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from warmroute_proxy.core.admission import RETRY_AFTER_MAX_S, Drain, Queue, Waiter
+
+MAX_REQUESTS, MAX_BYTES, MAX_COST = 12, 1000, 500
+TENANTS, MODELS = ("a", "b", "c"), ("m", "n")
+
+
+class QueueMachine(RuleBasedStateMachine):
+    """A queue beside a list of who should be in it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.queue: Queue[int] = Queue(MAX_REQUESTS, MAX_BYTES)
+        self.inside: list[Waiter[int]] = []
+        self.joined = 0
+
+    @rule(tenant=st.sampled_from(TENANTS), model=st.sampled_from(MODELS), size=st.integers(0, MAX_BYTES + 1))
+    def join(self, tenant: str, model: str, size: int) -> None:
+        self.joined += 1
+        waiter = Waiter(self.joined, tenant, model, size, float(self.joined))
+        before = Counter(each.tenant for each in self.inside)
+        out = self.queue.join(waiter)
+        if out is None:
+            full = len(self.inside) + 1 > MAX_REQUESTS or sum(w.bytes for w in self.inside) + size > MAX_BYTES
+            assert full
+            return
+        assert len({(each.tenant, each.model) for each in out}) <= 1  # of one flow, and not the newcomer's
+        assert all((each.tenant, each.model) != (tenant, model) for each in out)
+        self.inside = [each for each in self.inside if each not in out] + [waiter]
+        assert not out or before  # nobody is pushed out of an empty queue
+
+    @precondition(lambda self: self.inside)
+    @rule(pick=st.integers(0, 10**6))
+    def leave(self, pick: int) -> None:
+        waiter = self.inside.pop(pick % len(self.inside))
+        assert self.queue.leave(waiter)
+        assert not self.queue.leave(waiter)
+
+    @rule(model=st.sampled_from(MODELS), cost=st.integers(0, MAX_COST), over=st.sets(st.sampled_from(TENANTS)))
+    def serve(self, model: str, cost: int, over: set[str]) -> None:
+        waiter = self.queue.next(model, over)
+        could = [each for each in self.inside if each.model == model and each.tenant not in over]
+        assert (waiter is None) == (not could)
+        if waiter is None:
+            return
+        assert waiter is min((w for w in could if w.tenant == waiter.tenant), key=lambda w: w.since_s)
+        self.queue.served(waiter, cost)
+        self.inside.remove(waiter)
+
+    @rule(before=st.integers(0, 50))
+    def expire(self, before: int) -> None:
+        assert set(self.queue.expired(float(before))) == {w for w in self.inside if w.since_s < before}
+
+    @invariant()
+    def counts_are_right_and_bounded(self) -> None:
+        assert self.queue.requests == len(self.inside) <= MAX_REQUESTS
+        assert self.queue.bytes == sum(each.bytes for each in self.inside) <= MAX_BYTES
+        assert set(self.queue.waiting()) == set(self.inside)
+        assert set(self.queue.models()) == {each.model for each in self.inside}
+
+    @invariant()
+    def nothing_is_kept_of_empty_lines(self) -> None:
+        assert len(self.queue._lines) <= len(MODELS)
+        if not self.inside:
+            assert not self.queue._lines
+
+
+QueueMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)
+TestQueue = QueueMachine.TestCase
+
+COSTS = st.lists(st.integers(1, MAX_COST), min_size=1, max_size=60)
+
+
+def full_queue(costs_by_tenant: dict[str, list[int]]) -> tuple[Queue[int], dict[str, list[int]]]:
+    queue: Queue[int] = Queue(10_000, 10**9)
+    for tenant, costs in costs_by_tenant.items():
+        for cost in costs:
+            assert queue.join(Waiter(cost, tenant, "m", 1, 0.0)) == []
+    return queue, costs_by_tenant
+
+
+@given(st.dictionaries(st.sampled_from("abcdef"), COSTS, min_size=2))
+@settings(max_examples=150, deadline=None)
+def test_while_two_tenants_wait_they_are_served_alike_to_within_a_request_of_each(costs: dict[str, list[int]]) -> None:
+    queue, _ = full_queue(costs)
+    served = dict.fromkeys(costs, 0)
+    left = {tenant: len(each) for tenant, each in costs.items()}
+    while (waiter := queue.next("m")) is not None:
+        queue.served(waiter, waiter.item)
+        served[waiter.tenant] += waiter.item
+        left[waiter.tenant] -= 1
+        waiting = [served[tenant] for tenant, number in left.items() if number]
+        if len(waiting) > 1:
+            assert max(waiting) - min(waiting) <= 2 * MAX_COST
+    assert served == {tenant: sum(each) for tenant, each in costs.items()}  # nobody starved
+
+
+@given(st.integers(1, 200), st.lists(st.integers(1, MAX_COST), min_size=1, max_size=30))
+@settings(max_examples=80, deadline=None)
+def test_who_sends_one_at_a_time_waits_for_at_most_a_few_of_a_flood(flood: int, costs: list[int]) -> None:
+    queue, _ = full_queue({"flood": [MAX_COST] * flood})
+    for cost in costs:
+        waiter = Waiter(cost, "one", "m", 1, 1.0)
+        assert queue.join(waiter) == []
+        before = 0
+        while (head := queue.next("m")) is not waiter:
+            assert head is not None
+            queue.served(head, head.item)
+            before += 1
+        assert before <= 2  # one that had begun, and one for what its last turn was ahead by
+        queue.served(waiter, cost)
+
+
+@given(st.integers(0, 60), st.integers(1, 10))
+def test_a_flood_that_fills_the_queue_keeps_nobody_else_out(flood: int, others: int) -> None:
+    queue: Queue[int] = Queue(20, 10**9)
+    for number in range(flood):
+        queue.join(Waiter(number, "flood", "m", 1, float(number)))
+    for number in range(others):
+        assert queue.join(Waiter(number, "other", "m", 1, 100.0 + number)) is not None
+    assert queue.requests <= 20
+
+
+@given(st.floats(0.05, 200), st.integers(1, 400), st.integers(0, 2000))
+@settings(max_examples=80, deadline=None)
+def test_who_is_turned_away_is_told_a_time_within_bounds_and_not_all_the_same(
+    per_s: float, served: int, waiting: int
+) -> None:
+    drain = Drain()
+    now = 1000.0
+    for number in range(served):
+        now = 1000.0 + number / per_s
+        drain.served(now)
+    told = [drain.retry_after_s(waiting, now) for _ in range(200)]
+    assert all(1 <= each <= RETRY_AFTER_MAX_S for each in told)
+    assert told == sorted(told)
+    if served > 50 and 1 < per_s < 100 and served / per_s > 2:
+        assert drain.per_s(now) / per_s < 2.2
+        assert per_s / drain.per_s(now) < 2.2
+        assert waiting / per_s > 50 or told[-1] > told[0] or 200 / per_s < 2

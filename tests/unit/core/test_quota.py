@@ -1,0 +1,103 @@
+"""What a tenant may use by the minute and at once, and how many retries a fleet bears."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from warmroute_proxy.core.quota import Bucket, Quota, TenantLimits
+from warmroute_proxy.core.retry_budget import FLOOR, SHARE, WINDOW_S, RetryBudget
+
+
+def test_a_minutes_worth_may_be_used_at_once_and_comes_back_evenly() -> None:
+    quota = Quota(TenantLimits(requests_per_minute=60), 0.0)
+    assert [quota.reserve(1, 0.0) for _ in range(60)] == [None] * 60
+    short = quota.reserve(1, 0.0)
+    assert short is not None
+    assert (short.kind, short.limit) == ("requests", 60)
+    assert short.wait_s == pytest.approx(1.0)
+    assert quota.reserve(1, 1.0) is None
+    assert quota.reserve(1, 1.5) is not None
+
+
+def test_what_is_short_of_tokens_takes_no_request() -> None:
+    quota = Quota(TenantLimits(requests_per_minute=10, tokens_per_minute=600), 0.0)
+    assert quota.reserve(600, 0.0) is None
+    short = quota.reserve(30, 0.0)
+    assert short is not None
+    assert short.kind == "tokens"
+    assert short.wait_s == pytest.approx(3.0)
+    assert quota.requests is not None
+    assert quota.requests.remaining(0.0) == 9
+
+
+def test_tokens_that_were_not_used_come_back_and_those_beyond_are_owed() -> None:
+    quota = Quota(TenantLimits(tokens_per_minute=600), 0.0)
+    assert quota.tokens is not None
+    quota.reserve(500, 0.0)
+    quota.give_back(0, 400, 0.0)
+    assert quota.tokens.remaining(0.0) == 500
+    quota.give_back(0, -700, 0.0)
+    assert quota.tokens.remaining(0.0) == 0
+    assert quota.tokens.wait_s(1, 0.0) == pytest.approx(20.1)
+
+
+def test_a_request_larger_than_the_bucket_passes_when_that_is_full() -> None:
+    quota = Quota(TenantLimits(tokens_per_minute=600), 0.0)
+    assert quota.reserve(6000, 0.0) is None
+    assert quota.reserve(1, 60.0) is not None  # it is in debt for ten minutes
+    assert quota.reserve(1, 600.0) is None
+
+
+def test_what_is_at_once_is_bounded_by_what_is_under_way() -> None:
+    quota = Quota(TenantLimits(requests_at_once=2, tokens_at_once=100), 0.0)
+    quota.begin(60)
+    assert quota.may_begin()
+    quota.begin(60)
+    assert not quota.may_begin()
+    quota.end(60)
+    assert quota.may_begin()
+
+
+@given(
+    st.integers(1, 1000),
+    st.lists(st.tuples(st.floats(0, 10), st.integers(1, 50)), min_size=1, max_size=60),
+)
+def test_no_minute_gives_more_than_two_minutes_worth(limit: int, asked: list[tuple[float, int]]) -> None:
+    """A full bucket and a minute's refill, and one request more where requests are larger than the bucket."""
+    bucket, now = Bucket(limit, 0.0), 0.0
+    taken: list[tuple[float, int]] = []
+    for wait_s, amount in asked:
+        now += wait_s
+        if bucket.wait_s(amount, now) == 0:
+            bucket.take(amount, now)
+            taken.append((now, amount))
+    for start, _ in taken:
+        assert sum(amount for at, amount in taken if start <= at < start + 60) <= 2 * limit + 50
+
+
+def test_retries_are_a_share_of_recent_successes_and_a_floor() -> None:
+    budget = RetryBudget()
+    for _ in range(100):
+        budget.succeeded(1.0)
+    assert [budget.spend(2.0) for _ in range(40)].count(True) == FLOOR + 100 * SHARE
+    assert not budget.spend(2.0 + WINDOW_S)  # what was served then still counts, and so does what was spent
+    later = 2.0 + 3 * WINDOW_S
+    assert [budget.spend(later) for _ in range(40)].count(True) == FLOOR
+
+
+@given(st.lists(st.tuples(st.floats(0, 3), st.booleans()), max_size=400))
+def test_in_no_window_are_there_more_retries_than_the_share(calls: list[tuple[float, bool]]) -> None:
+    budget, now = RetryBudget(), 0.0
+    successes: list[float] = []
+    retries: list[float] = []
+    for wait_s, success in calls:
+        now += wait_s
+        if success:
+            budget.succeeded(now)
+            successes.append(now)
+        elif budget.spend(now):
+            retries.append(now)
+    for end in retries:
+        spent = sum(end - WINDOW_S < at <= end for at in retries)
+        served = sum(end - 3 * WINDOW_S < at <= end for at in successes)
+        assert spent <= FLOOR + SHARE * served + 1
