@@ -11,7 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
-from tests.perf import peers, table
+from tests.perf import peers, soak, table
 from tests.perf.bench import Bench, NotReady, Sample
 from tests.perf.proxies import ALL, Proxy, Running
 from tests.perf.workloads import ALL as ALL_WORKLOADS
@@ -24,7 +24,9 @@ QUIET_LOAD: Final = 0.5
 
 def arguments() -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(prog="python -m tests.perf", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.perf", description=__doc__, epilog="`python -m tests.perf soak`: whether memory grows."
+    )
     every = ",".join(workload.name for workload in ALL_WORKLOADS)
     parser.add_argument("--workloads", default=every, help=f"of {every}; w3 is all of agents' turns")
     parser.add_argument("--peers", default="auto", help="auto (all that are there), none, or names, with commas")
@@ -77,10 +79,21 @@ def chosen(asked: str, install: bool) -> tuple[list[Proxy], dict[str, peers.Peer
     return use, found, versions, left_out
 
 
+def divide_cores() -> int | None:
+    """Pin this process, the load and the mock engines, to the second core; the first is the proxies'."""
+    cores = sorted(os.sched_getaffinity(0))
+    if len(cores) < 2:
+        return None
+    os.sched_setaffinity(0, {cores[1]})
+    return cores[0]
+
+
 class Run:
     """Proxies that run, and the samples of all rounds."""
 
-    def __init__(self, folder: Path, environments: dict[str, peers.Peer], left_out: dict[str, str]) -> None:
+    def __init__(
+        self, folder: Path, core: int | None, environments: dict[str, peers.Peer], left_out: dict[str, str]
+    ) -> None:
         self.samples: list[Sample] = []
         self.direct: list[Sample] = []
         self.left_out = left_out
@@ -89,10 +102,7 @@ class Run:
         self._environments = environments
         self._running: dict[str, Running] = {}
         self._started = 0
-        cores = sorted(os.sched_getaffinity(0))
-        self._core = cores[0] if len(cores) > 1 else None
-        if len(cores) > 1:
-            os.sched_setaffinity(0, {cores[1]})
+        self._core = core
 
     def workload(self, workload: Workload, proxies: list[Proxy], rounds: int) -> None:
         """All rounds of one workload, the proxies taking turns."""
@@ -112,10 +122,11 @@ class Run:
                         file=sys.stderr,
                     )
 
-    def end(self, keep: set[str] | None = None) -> None:
-        """End the proxies that are not to be kept."""
-        for name in [name for name in self._running if keep is None or name not in keep]:
-            self._bench.stop(self._running.pop(name))
+    def end(self) -> None:
+        """End the proxies and the mock engines."""
+        for running in self._running.values():
+            running.process.stop()
+        self._bench.close()
 
     def _ready(self, proxy: Proxy, fresh: bool) -> Running | None:
         if proxy.name in self.left_out:
@@ -124,7 +135,7 @@ class Run:
         if running is not None and not fresh and running.process.running():
             return running
         if running is not None:
-            self._bench.stop(self._running.pop(proxy.name))
+            self._running.pop(proxy.name).process.stop()
         self._started += 1
         peer = self._environments.get(proxy.package)
         folder = self._folder / str(self._started)
@@ -133,7 +144,7 @@ class Run:
         try:
             self._bench.start(running)
         except NotReady as error:
-            self._bench.stop(self._running.pop(proxy.name))
+            self._running.pop(proxy.name).process.stop()
             self.left_out[proxy.name] = str(error)
             return None
         return running
@@ -160,6 +171,8 @@ def report(run: Run, workloads: list[Workload], facts: dict[str, Any], versions:
 
 def main() -> int:
     """Measure and print; 1 when an answer of warmroute was bad."""
+    if sys.argv[1:2] == ["soak"]:
+        return soak.main(sys.argv[2:])
     asked = arguments()
     try:
         workloads = named(asked.workloads.split(","))
@@ -170,7 +183,7 @@ def main() -> int:
     facts = machine()
     gc.disable()  # a collection of the load generator would be a delay of the proxy's
     with stopping_on_signals(), tempfile.TemporaryDirectory(prefix="warmroute-perf-") as folder:
-        run = Run(Path(folder), environments, left_out)
+        run = Run(Path(folder), divide_cores(), environments, left_out)
         try:
             for workload in workloads:
                 run.workload(workload, [p for p in proxies if p.pd == workload.pd], asked.rounds)

@@ -3,14 +3,13 @@
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
 from typing import Any, Final
 
 from tests.perf.engines import Engine, Plan
 from tests.perf.load import Client, Tally
 from tests.perf.loop import Loop
 from tests.perf.process import Cpu, cpu, memory_kb
-from tests.perf.proxies import OURS, Fleet, Running
+from tests.perf.proxies import Fleet, Running
 from tests.perf.workloads import Workload
 
 WARM_UP: Final = 0.25  # of the time of a workload, before it counts
@@ -77,17 +76,16 @@ class Bench:
             tally = self._load(running.port, _WARM)[0]
             answered = tally.answers > 0 and not tally.bad
 
-    def stop(self, running: Running) -> None:
-        """End a proxy."""
-        running.process.stop()
+    def close(self) -> None:
+        """Close the mock engines."""
+        self.loop.close()
 
     def measure(self, running: Running, workload: Workload) -> Sample:
         """Run a workload once."""
-        self._follow(workload.plan)
         if workload.fresh:  # what a first request imports and allocates is not a stream's
             self._load(running.port, replace(_WARM, connections=8, seconds=0.3))
-        pid = running.process.pid
-        tally, window = self._load(running.port, workload, pid)
+        self._follow(workload.plan)
+        tally, window = self._load(running.port, workload, running.process.pid)
         return self._sample(workload, running.proxy.name, tally, window)
 
     def direct(self, workload: Workload) -> Sample:
@@ -205,14 +203,3 @@ class _Window:
 
     def _cpu(self) -> Cpu:
         return Cpu(0.0, 0.0) if self._pid is None else cpu(self._pid)
-
-
-def run_ours(folder: Path, workloads: list[Workload]) -> list[Sample]:
-    """Some workloads against warmroute alone, unpinned."""
-    bench = Bench()
-    running = Running(OURS, bench.fleet, folder / "warmroute", None, None)
-    try:
-        bench.start(running)
-        return [bench.measure(running, workload) for workload in workloads]
-    finally:
-        bench.stop(running)

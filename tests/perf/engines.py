@@ -86,6 +86,7 @@ FIRST: Final = _chunk({"role": "assistant"}, None)
 MIDDLE: Final = _chunk({}, None)
 LAST: Final = _chunk({}, "stop")
 ANSWER: Final = _answer()
+REFUSED: Final = _reply("400 Bad Request", b'{"object":"error","message":"mock","type":"BadRequest","code":400}')
 NOTHING_HERE: Final = _reply("404 Not Found", b'{"detail":"Not Found"}')
 
 
@@ -190,6 +191,9 @@ class _Asked(Wire):
             self.send(INFORMATION.get(self._path, NOTHING_HERE))
             return
         engine.chats += 1
+        if b'"user": "refused"' in body:
+            self.send(REFUSED)
+            return
         if b'"stream":true' not in body and b'"stream": true' not in body:
             self.send(ANSWER)
             return

@@ -20,11 +20,11 @@ _MARKED: Final = len(_MARK) + 19
 _CONNECT_TIMEOUT_S: Final = 10.0
 
 
-def request(port: int, body: bytes, session: str) -> bytes:
-    """A chat, as bytes to send."""
+def request(port: int, body: bytes, session: str, api_key: str = API_KEY, more: str = "") -> bytes:
+    """A chat, as bytes to send, with `more` header lines."""
     head = (
         f"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nAccept: */*\r\nUser-Agent: perf\r\n"
-        f"Authorization: Bearer {API_KEY}\r\nx-session-affinity: {session}\r\n"
+        f"Authorization: Bearer {api_key}\r\n{more}x-session-affinity: {session}\r\n"
         f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
     )
     return head.encode() + body
@@ -53,7 +53,13 @@ class Client(Wire):
     """One connection. `requests` are sent one after the other, until they end or the wire is told to stop."""
 
     def __init__(
-        self, loop: Loop, port: int, requests: Iterator[bytes], tally: Tally, ended: Callable[[], None]
+        self,
+        loop: Loop,
+        port: int,
+        requests: Iterator[bytes],
+        tally: Tally,
+        ended: Callable[[], None],
+        pause_s: float = 0.0,
     ) -> None:
         sock = socket.create_connection(("127.0.0.1", port), _CONNECT_TIMEOUT_S)
         super().__init__(loop, sock)
@@ -61,6 +67,7 @@ class Client(Wire):
         self._requests = requests
         self._tally = tally
         self._ended = ended
+        self._pause_s = pause_s  # between an answer and the next request
         self._pieces: list[bytes] = []
         self.on_body = self._pieces.append  # called by the parser, which looks for it when it is made
         self._parser = httptools.HttpResponseParser(self)
@@ -90,6 +97,8 @@ class Client(Wire):
         self._fail("connection lost")
 
     def _next(self) -> None:
+        if not self.open:
+            return
         asked = None if self.stopping else next(self._requests, None)
         if asked is None:
             self.close()
@@ -134,8 +143,10 @@ class Client(Wire):
             tally.failed(wrong)
         if not self._keep:
             self._fail("connection closed")
-            return
-        self._next()
+        elif self._pause_s:
+            self.loop.after(self._pause_s, self._next)
+        else:
+            self._next()
 
     def _fail(self, reason: str) -> None:
         self._tally.failed(reason)

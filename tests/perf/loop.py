@@ -24,12 +24,14 @@ class Loop:
     def __init__(self) -> None:
         self._epoll = select.epoll()
         self._ready: dict[int, Callable[[int], None]] = {}
+        self._socks: dict[int, socket.socket] = {}
         self._timers: list[tuple[int, int, Callable[[], None]]] = []
         self._order = itertools.count()  # timers that are due at the same time fire in the order they were set
 
     def watch(self, sock: socket.socket, ready: Callable[[int], None]) -> None:
         """Call `ready` with the events of a socket; it is watched for reading."""
         self._ready[sock.fileno()] = ready
+        self._socks[sock.fileno()] = sock
         self._epoll.register(sock, select.EPOLLIN)
 
     def watch_writing(self, sock: socket.socket, writing: bool) -> None:
@@ -38,8 +40,14 @@ class Loop:
 
     def forget(self, sock: socket.socket) -> None:
         """Watch it no more."""
-        del self._ready[sock.fileno()]
+        del self._ready[sock.fileno()], self._socks[sock.fileno()]
         self._epoll.unregister(sock)
+
+    def close(self) -> None:
+        """Close all that is watched."""
+        for sock in self._socks.values():
+            sock.close()
+        self._epoll.close()
 
     def at(self, due_ns: int, call: Callable[[], None]) -> None:
         """Call once, when the monotonic clock has reached `due_ns`."""

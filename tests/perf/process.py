@@ -69,6 +69,15 @@ def memory_kb(pid: int) -> int:
     return total
 
 
+def resident_kb(pid: int) -> int:
+    """Resident set size of a tree."""
+    total = 0
+    for each in tree(pid):
+        lines = Path(f"/proc/{each}/status").read_text().splitlines()
+        total += sum(int(line.split()[1]) for line in lines if line.startswith("VmRSS:"))
+    return total
+
+
 def open_files(pid: int) -> int:
     """Open file descriptors of a tree."""
     return sum(len(list(Path(f"/proc/{each}/fd").iterdir())) for each in tree(pid))

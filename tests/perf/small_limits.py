@@ -1,0 +1,39 @@
+"""warmroute with small limits: the same program, whose bounded maps fill up in seconds.
+
+At their real sizes they fill for hours, and a leak hides behind them. A limit that is no longer where this looks for it
+is an error, so that this file follows the code. Started as a process: `python small_limits.py proxy --config FILE`.
+"""
+
+import sys
+from types import ModuleType
+from typing import Any
+
+from warmroute_cli.main import main
+from warmroute_proxy.core import affinity, fingerprint, index
+from warmroute_proxy.server import body, endpoint, intake, ledger, secrets, services
+
+
+def _lower(module: ModuleType, name: str, value: float) -> None:
+    if not value < getattr(module, name):
+        raise ValueError(f"{module.__name__}.{name} is {getattr(module, name)}, not above {value}")
+    setattr(module, name, value)
+
+
+def _lower_defaults(function: Any, *values: int) -> None:
+    assert len(function.__defaults__) == len(values), function
+    function.__defaults__ = values
+
+
+if __name__ == "__main__":
+    _lower(ledger, "MAX_RECENT", 500)
+    _lower(secrets, "MAX_CACHED", 500)
+    _lower(endpoint, "MAX_CACHED", 500)
+    _lower(services, "MAX_DECISIONS", 100)
+    _lower(services, "MAX_KEYS", 500)
+    _lower(services, "REMEMBER_KEY_S", 10.0)
+    _lower(body, "MAX_SHAPES", 50)
+    _lower(intake, "MAX_SHAPES", 50)
+    _lower(fingerprint, "MAX_KEPT_TOOLS", 50)
+    _lower_defaults(index.PrefixIndex.__init__, 8, 128)
+    _lower_defaults(affinity.Affinity.__init__, 500)
+    sys.exit(main())
