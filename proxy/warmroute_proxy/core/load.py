@@ -12,8 +12,15 @@ latencies, which contain queueing. Each is an exponential average, bounded to wh
 rates within a fifth of their mean for equal (`level_rates`): noise between like machines must not send all new
 sessions to the one that seems 1 % faster.
 
-The breaker: three failures in a row close a worker to traffic for 2 s, then one trial is let through; each further
-failure doubles the wait up to 30 s, a success resets it.
+The breaker: three failures in a row close a worker to traffic for 2 s, then exactly one request is let through as a
+trial, and no other while it is under way; each failed trial doubles the wait up to 30 s, a success resets it.
+
+A worker that began anew, or was added to a fleet that serves, is unproven: it has an empty queue and looks best to
+everybody, and nobody knows yet how fast it is (kernels are compiled, graphs captured, other proxies see the same empty
+queue). So what is on its way there beyond the tokens that it has computed since counts twice: as if as many again were
+waiting. In the seconds of the cost it may so have about as much waiting as it has shown that it gets through, which
+doubles with each round. After `PROVEN_S` of work at its rate it is like the others. Its rate begins as the mean of the
+others: that of its past is no more, and the prior may be far from what this fleet does.
 """
 
 import math
@@ -50,6 +57,9 @@ BREAKER_FAILURES: Final = 3
 BREAKER_FIRST_WAIT_S: Final = 2.0
 BREAKER_MAX_WAIT_S: Final = 30.0
 
+PROVEN_S: Final = 10.0
+"""Seconds of prefill after which a worker is believed to be what it looks like."""
+
 Health = Literal["up", "draining", "down", "open"]
 
 
@@ -79,34 +89,38 @@ class Breaker:
         self.failures = 0
         self.wait_s = BREAKER_FIRST_WAIT_S
         self.retry_at_s = 0.0
-        self.trial = False
+        self.trial: object = None  # what was sent as the trial and has not ended
 
     def allows(self, now_s: float) -> bool:
-        """Whether a request may be sent: always while closed, one trial a wait while open."""
-        return self.failures < BREAKER_FAILURES or now_s >= self.retry_at_s
+        """Whether a request may be sent: always while closed, one trial at a time while open."""
+        return self.failures < BREAKER_FAILURES or (self.trial is None and now_s >= self.retry_at_s)
 
-    def sent(self, now_s: float) -> None:
-        """A request was sent. While open it is the trial: the next one waits."""
-        if self.failures >= BREAKER_FAILURES:
-            self.trial = True
+    def sent(self, request: object, now_s: float) -> None:
+        """A request was sent. While open it is the trial."""
+        if self.failures >= BREAKER_FAILURES and self.trial is None:
+            self.trial = request
             self.retry_at_s = now_s + self.wait_s
 
-    def succeeded(self) -> None:
-        """A request was served, or the engine started anew."""
-        self.failures = 0
-        self.wait_s = BREAKER_FIRST_WAIT_S
-        self.trial = False
-
-    def failed(self, now_s: float) -> None:
+    def failed(self, request: object, now_s: float) -> None:
         """A request failed by this worker's fault. While open only a trial counts: the rest was sent before."""
         self.failures += 1
         if self.failures > BREAKER_FAILURES:
-            if not self.trial:
+            if self.trial is not request:
                 return
-            self.trial = False
             self.wait_s = min(2 * self.wait_s, BREAKER_MAX_WAIT_S)
         if self.failures >= BREAKER_FAILURES:
             self.retry_at_s = now_s + self.wait_s
+
+    def ended(self, request: object) -> None:
+        """A request has ended. After a trial that said nothing (its client left) the next one is due at its time."""
+        if self.trial is request:
+            self.trial = None
+
+    def reset(self) -> None:
+        """A request was served, or the engine started anew."""
+        self.failures = 0
+        self.wait_s = BREAKER_FIRST_WAIT_S
+        self.trial = None
 
 
 class WorkerLoad:
@@ -119,6 +133,9 @@ class WorkerLoad:
         "_others_resident_tokens",
         "_others_until_s",
         "_prefills",
+        "_reported_prefill_tokens",
+        "_reported_until_s",
+        "_shown_tokens",
         "_since_s",
         "_uncached_total",
         "breaker",
@@ -151,9 +168,12 @@ class WorkerLoad:
         self.resident_tokens = 0
         self.learned_s_per_token = PREFILL_S_PER_TOKEN_PRIOR
         self.prefill_s_per_token = PREFILL_S_PER_TOKEN_PRIOR
-        self._others_prefill_tokens = 0
+        self._reported_prefill_tokens = 0  # of others, by the engine
+        self._reported_until_s = -math.inf
+        self._others_prefill_tokens = 0  # the same, and for an unproven worker what counts twice
         self._others_resident_tokens = 0
         self._others_until_s = -math.inf
+        self._shown_tokens: int | None = None  # computed since it began, None once that is proof enough
         self._uncached_total: int | None = None
         self._busy_us_total: int | None = None
 
@@ -178,12 +198,12 @@ class WorkerLoad:
     def succeeded(self) -> None:
         """A request was served."""
         if self.breaker.failures:
-            self.breaker.succeeded()
+            self.breaker.reset()
             self._refresh()
 
-    def failed(self, now_s: float) -> None:
+    def failed(self, request: object, now_s: float) -> None:
         """A request failed by this worker's fault."""
-        self.breaker.failed(now_s)
+        self.breaker.failed(request, now_s)
         self._refresh()
 
     def prefill_begins(self, owner: object, tokens: int, now_s: float) -> None:
@@ -194,12 +214,24 @@ class WorkerLoad:
         self._prefills[owner] = tokens
         self.prefill_tokens += tokens
         self.inserted.add(tokens, now_s)
+        if self._shown_tokens is not None:
+            self._look_beyond()
 
     def prefill_ended(self, owner: object, now_s: float) -> None:
         """They have been computed, or never will be."""
         self.prefill_tokens -= self._prefills.pop(owner)
         self._at_work_tokens = next(iter(self._prefills.values())) if self._prefills else 0
         self._since_s = now_s
+        if self._shown_tokens is not None:
+            self._look_beyond()
+
+    def computed(self, tokens: int) -> None:
+        """So many tokens were computed: what proves a new worker."""
+        if self._shown_tokens is not None:
+            self._shown_tokens += tokens
+            if self._shown_tokens * self.prefill_s_per_token >= PROVEN_S:
+                self._shown_tokens = None
+            self._look_beyond()
 
     def queue_s(self, now_s: float) -> float:
         """Seconds of prefill ahead of a new request."""
@@ -221,10 +253,11 @@ class WorkerLoad:
     def observe(self, loads: EngineLoads, now_s: float) -> bool:
         """Take over what the engine reports: its size, other proxies' load, its prefill rate. True if that changed."""
         self.room.observe(loads, self)
-        self._others_prefill_tokens = max(0, (loads.waiting_uncached_tokens or 0) - self.prefill_tokens)
+        self._reported_prefill_tokens = max(0, (loads.waiting_uncached_tokens or 0) - self.prefill_tokens)
         self._others_resident_tokens = max(0, (loads.used_tokens or 0) - self.resident_tokens)
-        others = self._others_prefill_tokens or self._others_resident_tokens
-        self._others_until_s = now_s + LOADS_FRESH_S if others else -math.inf
+        others = self._reported_prefill_tokens or self._others_resident_tokens
+        self._reported_until_s = now_s + LOADS_FRESH_S if others else -math.inf
+        self._look_beyond()
         tokens, busy_us = loads.prefill_uncached_tokens_total, loads.prefill_busy_us_total
         known = self.learned_s_per_token
         if tokens is None or busy_us is None:
@@ -246,15 +279,38 @@ class WorkerLoad:
         self.prefill_s_per_token = self.learned_s_per_token
         self.room.observe_rate(self.learned_s_per_token)
 
-    def restarted(self) -> None:
-        """The engine started anew: failures and others' load are of the past, what was learned of its speed is not."""
-        self.breaker.succeeded()
-        self._refresh()
-        self._others_until_s = -math.inf
+    def begins(self, s_per_token: float) -> None:
+        """The engine starts, or starts anew: failures, others' load and rates are of the past. It has yet to show what
+        it can do; until it does, its rate is taken to be `s_per_token`.
+        """
+        self.breaker.reset()
+        self.ready = self.up and not self.draining
+        self.learned_s_per_token = self.prefill_s_per_token = s_per_token
+        self.room.observe_rate(s_per_token)
+        self.moves = MoveRates()
+        self.inserted = Inserted()
+        self._reported_prefill_tokens = self._others_resident_tokens = 0
+        self._reported_until_s = -math.inf
         self._uncached_total = self._busy_us_total = None
+        self._shown_tokens = 0
+        self._look_beyond()
+
+    @property
+    def proven(self) -> bool:
+        """Whether it has shown what it can do."""
+        return self._shown_tokens is None
 
     def _refresh(self) -> None:
         self.ready = self.up and not self.draining and self.breaker.failures < BREAKER_FAILURES
+
+    def _look_beyond(self) -> None:
+        """What counts as ahead of a new request beyond what this proxy has sent. Kept, so that a look costs nothing."""
+        shown = self._shown_tokens
+        self._others_prefill_tokens = self._reported_prefill_tokens
+        self._others_until_s = self._reported_until_s
+        if shown is not None:
+            self._others_prefill_tokens += max(0, self.prefill_tokens - shown)
+            self._others_until_s = math.inf
 
     def as_dict(self, now_s: float) -> dict[str, int | float | str]:
         """What pages and metrics show."""
@@ -268,6 +324,7 @@ class WorkerLoad:
             "load_s_per_token": self.moves.load_s_per_token,
             "fetch_s_per_token": self.moves.fetch_s_per_token,
             "failures_in_a_row": self.breaker.failures,
+            "proven": int(self.proven),
             **self.room.as_dict(),
         }
 
@@ -301,6 +358,12 @@ def level_rates(loads: Collection[WorkerLoad]) -> None:
     for load in loads:
         differs = abs(load.learned_s_per_token - mean) > RATE_NOISE * mean
         load.prefill_s_per_token = load.learned_s_per_token if differs else mean
+
+
+def starts_among(load: WorkerLoad, fleet: Collection[WorkerLoad]) -> None:
+    """A worker starts, or starts anew: its rate is the mean of what the others have shown, else the prior."""
+    rates = [other.learned_s_per_token for other in fleet if other is not load and other.proven]
+    load.begins(sum(rates) / len(rates) if rates else PREFILL_S_PER_TOKEN_PRIOR)
 
 
 def bounded_bytes_per_token(ratio: float) -> float:

@@ -23,7 +23,14 @@ from warmroute_proxy.core.decision import Decision, Policy
 from warmroute_proxy.core.facts import Facts
 from warmroute_proxy.core.fleet import Peer, Worker, peer_id
 from warmroute_proxy.core.index import PrefixIndex
-from warmroute_proxy.core.load import BytesPerToken, EngineLoads, WorkerLoad, bounded_bytes_per_token, level_rates
+from warmroute_proxy.core.load import (
+    BytesPerToken,
+    EngineLoads,
+    WorkerLoad,
+    bounded_bytes_per_token,
+    level_rates,
+    starts_among,
+)
 from warmroute_proxy.core.placement import Prompt, estimate_tokens, place_by_cost, place_in_turn
 from warmroute_proxy.core.ticket import Ticket
 from warmroute_proxy.core.tiers import Tier
@@ -120,6 +127,7 @@ class Router:
             return
         ticket.computed = True
         ticket.holder.load.prefill_ended(ticket, now_s)
+        ticket.holder.load.computed(ticket.uncached)
         if ticket.generator is not None and ticket.generator is not ticket.holder:
             ticket.holder.load.running -= 1
         if self._has_kept(ticket):  # also what was indexed at dispatch: it may have been evicted before it was computed
@@ -160,7 +168,9 @@ class Router:
         for id_ in at_fault:
             place = self._places.get(id_)
             if place is not None:
-                place.load.failed(now_s)
+                place.load.failed(ticket, now_s)
+        for party in ticket.parties():
+            party.load.breaker.ended(ticket)
 
     def last(self, facts: Facts) -> Last | None:
         """The last settled turn of the request's lineage, or of the lineage that a new system prompt cut off.
@@ -190,7 +200,7 @@ class Router:
         place = self._places.get(worker_id)
         if place is not None:
             self.cache_cleared(worker_id)
-            place.load.restarted()
+            self._starts(place)
 
     def set_draining(self, worker_id: str, draining: bool) -> None:
         """A draining worker finishes what it has and gets nothing new."""
@@ -278,6 +288,7 @@ class Router:
     def _add(self, id_: str, on: Worker | Peer) -> None:
         known = self._places.get(id_)
         load = WorkerLoad(on.max_running if isinstance(on, Worker) else None) if known is None else known.load
+        is_new = known is None and isinstance(on, Worker) and self._settled_turns > 0
         slot_for = self._index.slot_for
         place = Place(id_, on, load, slot_for(id_))
         if isinstance(on, Worker) and on.role != "decode":
@@ -286,6 +297,13 @@ class Router:
             place = Place(id_, on, load, place.slot, host_slot, store_slot)
         self._places[id_] = place
         self._choices_by_model.clear()
+        if is_new:
+            self._starts(place)
+
+    def _starts(self, place: Place) -> None:
+        """A worker starts under traffic, with nothing to show for it: it is taken to be like the others of its role."""
+        starts_among(place.load, [other.load for other in self._places.values() if other.role == place.role])
+        level_rates([other.load for other in self._places.values() if other.holds])
 
     def _slots_of(self, worker_id: str, tier: Tier) -> int:
         """The mask of the slot of a worker's tier, 0 where there is none."""
@@ -334,7 +352,7 @@ class Router:
         self._traffic.sent(cached_share, ticket.uncached * holder.load.prefill_s_per_token, now_s)
         for place in ticket.parties():
             place.load.running += 1
-            place.load.breaker.sent(now_s)
+            place.load.breaker.sent(ticket, now_s)
         holder.load.prefill_begins(ticket, ticket.uncached, now_s)
         if ticket.generator is not None:
             ticket.generator.load.resident_tokens += ticket.resident

@@ -45,6 +45,7 @@ _LIMIT_BOUNDS: Final[dict[str, tuple[float, float]]] = {
     "queue_requests": (0, 1_000_000),
     "queue_bytes": (0, 2**40),
     "queue_timeout_s": (0.05, 3_600.0),
+    "shutdown_grace_s": (0.0, 86_400.0),
 }
 
 
@@ -96,6 +97,7 @@ class Limits:
     queue_requests: int = 1_024
     queue_bytes: int = 268_435_456
     queue_timeout_s: float = 30.0
+    shutdown_grace_s: float = 25.0
 
 
 @dataclass(frozen=True, slots=True)

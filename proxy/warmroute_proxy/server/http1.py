@@ -28,6 +28,7 @@ from warmroute_proxy.server.header_names import KEPT, lower_name
 MAX_PIPELINED: Final = 16
 MAX_TARGET_BYTES: Final = 8192
 LINGER_S: Final = 2.0
+IDLE_GRACE_S: Final = 1.0  # at the shutdown, how long an idle connection may still bring a request, to be refused
 LINGER_BODY_BYTES: Final = 65536  # up to this much of a refused body is read, so that the connection can be kept
 STALLED_WRITE_S: Final = 60.0  # a client that reads nothing for this long is gone
 WRITE_HIGH_BYTES: Final = 65536
@@ -70,13 +71,17 @@ class Listener:
         for connection in [c for c in self.connections if c.deadline_s <= now]:
             connection.expired()
 
-    async def close(self, grace_s: float) -> None:
-        """Take no new connection, let running answers end for up to `grace_s`, then cut."""
+    def stop(self) -> None:
+        """Take no new connection; those that are open end with their next answer, idle ones after `IDLE_GRACE_S`."""
         self.closing = True
         if self._server is not None:
             self._server.close()
         for connection in list(self.connections):
             connection.close_when_idle()
+
+    async def close(self, grace_s: float) -> None:
+        """Stop, wait up to `grace_s` until the last connection is closed, then cut what is left."""
+        self.stop()
         deadline = self.clock() + grace_s
         while self.connections and self.clock() < deadline:
             await asyncio.sleep(0.02)
@@ -393,11 +398,13 @@ class Connection(asyncio.Protocol):
             transport.close()
 
     def close_when_idle(self) -> None:
-        """Shutdown: close now if nothing is being answered, else after it."""
-        if self._active is None and not self._waiting:
-            self.close_after_flush()
-        elif self._active is not None:
+        """Shutdown: what is being answered is the last; a client that is about to ask again is told, for a moment."""
+        if self._active is not None:
             self._active.request.keep_alive = False
+        elif self._request is not None:
+            self._request.keep_alive = False
+        else:
+            self.deadline_s = min(self.deadline_s, self.listener.clock() + IDLE_GRACE_S)
 
     def cut(self) -> None:
         """Close without waiting."""

@@ -137,7 +137,8 @@ class KvFeed:
         if number <= self._published:
             self._count(COUNTS.restarts)
             log.warning("worker %s publishes KV events from the start again: it has begun anew", self._worker.id)
-            self._drop()
+            self.blocks.clear()
+            self._router.worker_restarted(self._worker.id)
         self._published = number
         if not by_replay:
             self._apply(number, payload, unix_s)

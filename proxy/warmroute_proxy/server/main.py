@@ -35,7 +35,6 @@ log = logging.getLogger("warmroute.proxy")
 
 SWEEP_EVERY_S: Final = 0.25
 PROBE_EVERY_S: Final = 1.0
-DRAIN_S: Final = 25.0
 CLOSE_S: Final = 2.0
 
 
@@ -62,11 +61,23 @@ def serve(config_path: str, check: bool) -> int:
     return 0
 
 
+class _Signals:
+    """The first signal asks for a shutdown in peace, a second one for its end now."""
+
+    def __init__(self) -> None:
+        self.stop = asyncio.Event()
+        self.hurry = False
+
+    def came(self) -> None:
+        self.hurry = self.stop.is_set()
+        self.stop.set()
+
+
 async def _run(config: Config) -> None:
-    stop = asyncio.Event()
+    signals = _Signals()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+        loop.add_signal_handler(number, signals.came)
     services = await _build(config)
     control_plane = await _import_control_plane(services)
     public = Listener(PublicEndpoint(services, control_plane[0]), config.limits, services.clock)
@@ -86,8 +97,8 @@ async def _run(config: Config) -> None:
         "pid": os.getpid(),
     }
     print(json.dumps(line), flush=True)
-    await stop.wait()
-    await _shut_down(services, [public, admin], tasks)
+    await signals.stop.wait()
+    await _shut_down(services, public, admin, tasks, signals)
 
 
 async def _build(config: Config) -> Services:
@@ -153,18 +164,22 @@ async def _probe(services: Services) -> None:
         await asyncio.sleep(PROBE_EVERY_S)
 
 
-async def _shut_down(services: Services, listeners: list[Listener], tasks: list[asyncio.Task[None]]) -> None:
-    """Take nothing new, let turns end, tell what is left, close the ledger last."""
+async def _shut_down(
+    services: Services, public: Listener, admin: Listener, tasks: list[asyncio.Task[None]], signals: _Signals
+) -> None:
+    """Take nothing new, let turns end, tell what is left, close the ledger last. Operators can look on until then."""
     services.draining = True
     services.joins.drain()
     services.admission.shut_down()
-    deadline = services.clock() + DRAIN_S
-    closing = [asyncio.ensure_future(listener.close(DRAIN_S + CLOSE_S)) for listener in listeners]
-    while services.live and services.clock() < deadline:
+    grace_s = services.config.limits.shutdown_grace_s
+    log.info("shutting down: %d turns have %g s to end; a second signal ends them now", len(services.live), grace_s)
+    public.stop()
+    deadline = services.clock() + grace_s
+    while (services.live or public.connections) and services.clock() < deadline and not signals.hurry:
         await asyncio.sleep(0.02)
     for turn in list(services.live):
         turn.shut_down()
-    await asyncio.gather(*closing)
+    await asyncio.gather(public.close(CLOSE_S), admin.close(CLOSE_S))
     for task in tasks:
         task.cancel()
     await asyncio.wait(tasks, timeout=CLOSE_S)

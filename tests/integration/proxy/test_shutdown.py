@@ -1,0 +1,150 @@
+"""A proxy that is told to end (SIGTERM), with streams open: what it finishes, what it refuses, what it breaks off."""
+
+import contextlib
+import http.client
+import json
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from warmroute_cli.processes import stop_all
+
+from .harness import EngineProcess, ProxyProcess, chat, events, until
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineProcess]:
+    """Slow enough for a stream to be open when signals come: some 300 tokens take 3 s."""
+    found = EngineProcess(tmp_path_factory.mktemp("engine"), "e0", "aggregated", speed=2.0).listening()
+    yield found
+    stop_all([found.child], 5.0)
+
+
+@contextlib.contextmanager
+def serving(folder: Path, engine: EngineProcess, grace_s: float) -> Iterator[ProxyProcess]:
+    limits = f"shutdown_grace_s = {grace_s}"
+    proxy = ProxyProcess(folder / "p", [engine.toml("east")], limits=limits).start()
+    try:
+        yield proxy
+    finally:
+        proxy.stop()
+
+
+class Stream:
+    """A streamed turn that has begun."""
+
+    def __init__(self, proxy: ProxyProcess, text: str, tokens: int) -> None:
+        where = urlsplit(proxy.url)
+        self._connection = http.client.HTTPConnection(str(where.hostname), where.port, timeout=60)
+        body = json.dumps(chat(text, stream=True, max_tokens=tokens, ignore_eos=True))
+        self._connection.request(
+            "POST", "/v1/chat/completions", body, {"authorization": f"Bearer {proxy.keys[0]}", **_JSON}
+        )
+        self._response = self._connection.getresponse()
+        self._seen = self._response.readline()
+
+    def rest(self) -> tuple[str, bool]:
+        """All of it, and whether it ended in good order."""
+        try:
+            return (self._seen + self._response.read()).decode(), True
+        except http.client.IncompleteRead as error:
+            return (self._seen + error.partial).decode(), False
+        finally:
+            self._connection.close()
+
+
+_JSON = {"content-type": "application/json"}
+
+
+def begin(proxy: ProxyProcess, head: str) -> socket.socket:
+    """A connection on which a request has begun and its head not ended: not idle, so that no time runs out."""
+    where = urlsplit(proxy.url)
+    found = socket.create_connection((where.hostname, where.port), timeout=20)
+    found.sendall(f"{head}\r\nhost: x\r\n".encode())
+    return found
+
+
+def finish(connection: socket.socket, rest: bytes) -> tuple[int, dict[str, str], Any]:
+    connection.sendall(rest)
+    response = http.client.HTTPResponse(connection)
+    response.begin()
+    found = response.status, {name.lower(): value for name, value in response.getheaders()}, json.loads(response.read())
+    assert connection.recv(1) == b"", "the connection is closed behind the answer"
+    connection.close()
+    return found
+
+
+def refuses(proxy: ProxyProcess) -> bool:
+    where = urlsplit(proxy.url)
+    try:
+        socket.create_connection((where.hostname, where.port), timeout=20).close()
+    except ConnectionRefusedError:
+        return True
+    return False
+
+
+def signalled(proxy: ProxyProcess, number: signal.Signals = signal.SIGTERM) -> None:
+    assert proxy.child is not None
+    os.kill(proxy.child.pid, number)
+    until(lambda: refuses(proxy), "no new connection is taken")
+
+
+def ended(proxy: ProxyProcess) -> bool:
+    return proxy.child is not None and not proxy.child.running()
+
+
+def test_streams_end_and_kept_connections_hear_that_it_goes(tmp_path: Path, engine: EngineProcess) -> None:
+    with serving(tmp_path, engine, 600) as proxy:
+        probe = begin(proxy, "GET /ready HTTP/1.1")
+        asker = begin(proxy, f"POST /v1/chat/completions HTTP/1.1\r\nauthorization: Bearer {proxy.keys[0]}")
+        stream = Stream(proxy, "open", 300)
+        signalled(proxy)
+
+        status, headers, body = finish(probe, b"\r\n")
+        assert (status, headers["connection"], body["reasons"]) == (503, "close", ["shutting down"])
+        asked = json.dumps(chat("late")).encode()
+        status, headers, body = finish(asker, b"content-length: %d\r\n\r\n%b" % (len(asked), asked))
+        assert (status, headers["connection"], headers["retry-after"]) == (503, "close", "1")
+        assert body["error"]["code"] == "draining"
+        with proxy.admin() as admin:
+            assert "warmroute_turns_live 1" in admin.get("/metrics").text, "operators can look on"
+
+        text, whole = stream.rest()
+        assert whole
+        assert text.endswith("data: [DONE]\n\n")
+        until(lambda: ended(proxy), "the proxy ends by itself")
+        assert [row["outcome"] for row in proxy.rows()] == ["completed"]
+
+
+def test_what_is_left_after_the_grace_ends_with_an_error(tmp_path: Path, engine: EngineProcess) -> None:
+    with serving(tmp_path, engine, 0.2) as proxy:
+        stream = Stream(proxy, "long", 4000)
+        signalled(proxy)
+        text, whole = stream.rest()
+        assert not whole
+        assert "[DONE]" not in text
+        assert events(text)[-1]["error"]["code"] == "draining"
+        until(lambda: ended(proxy), "the proxy ends")
+        rows = proxy.rows()
+        assert [(row["outcome"], row["price_nanousd"]) for row in rows] == [("engine_error", 0)]
+    until(lambda: engine.running() == 0, "the engine was told to stop")
+
+
+@pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
+def test_a_second_signal_ends_it_at_once(tmp_path: Path, engine: EngineProcess, second: signal.Signals) -> None:
+    with serving(tmp_path, engine, 3600) as proxy:
+        stream = Stream(proxy, "hurry", 4000)
+        signalled(proxy)
+        signalled(proxy, second)
+        text, whole = stream.rest()
+        assert not whole
+        assert events(text)[-1]["error"]["code"] == "draining"
+        until(lambda: ended(proxy), "the proxy does not wait for its grace")
+        assert [row["outcome"] for row in proxy.rows()] == ["engine_error"]
+    until(lambda: engine.running() == 0, "the engine was told to stop")
