@@ -12,7 +12,6 @@ later reads the recording from the first byte, at its own pace, and then lives o
 Keys are known by a hash under a secret of the process; they are not kept.
 """
 
-import asyncio
 import os
 from collections.abc import Callable, Iterable
 from hashlib import blake2b
@@ -94,7 +93,7 @@ class Reader:
 class SharedExchange(Exchange):
     """The exchange of a turn under way that has a key: it has no connection, but readers."""
 
-    __slots__ = ("_call", "_joins", "_parts", "_readers", "_slow", "_waits")
+    __slots__ = ("_call", "_joins", "_parts", "_readers", "_slow")
 
     def __init__(self, joins: "Joins", call: Call, first: Exchange) -> None:
         self._joins = joins
@@ -102,7 +101,6 @@ class SharedExchange(Exchange):
         self._parts = call.recording.parts if call.recording is not None else []
         self._readers = [Reader(first, call.recording, self)]
         self._slow = False
-        self._waits: asyncio.TimerHandle | None = None
         self.request = first.request
         self.started = False
         self.ended = False
@@ -175,9 +173,7 @@ class SharedExchange(Exchange):
 
     def join(self, exchange: Exchange) -> None:
         """One more reader, from the first byte on."""
-        if self._waits is not None:
-            self._waits.cancel()
-            self._waits = None
+        self._joins.orphans.pop(self, None)
         reader = Reader(exchange, self._call.recording, self)
         self._readers.append(reader)
         reader.catch_up()
@@ -195,9 +191,12 @@ class SharedExchange(Exchange):
         """A client left. The last one is waited for."""
         self._readers.remove(reader)
         self.paced()
-        if not self._readers:
-            wait_s = self._joins.outlive_s if self._call.recording is not None else 0.0
-            self._waits = asyncio.get_running_loop().call_later(wait_s, self.give_up)
+        if self._readers:
+            return
+        if self._call.recording is None or not self._joins.outlive_s:
+            self.give_up()
+        else:
+            self._joins.orphans[self] = self._joins.clock() + self._joins.outlive_s
 
     def give_up(self) -> None:
         """Nobody listens, and nobody will: the client has left now."""
@@ -213,7 +212,7 @@ class SharedExchange(Exchange):
         """The recording was dropped. Without it only one reader can be served: the others cannot wait anywhere."""
         parts, self._parts = self._parts, []
         if not self._readers:
-            self._waits = asyncio.get_running_loop().call_later(0.0, self.give_up)
+            self._joins.orphans[self] = 0.0  # given up by the next sweep, since this is called by the turn
             return
         stays = max(reversed(self._readers), key=lambda reader: reader.at)  # of equals, the one that came last
         others = [reader for reader in self._readers if reader is not stays]
@@ -230,8 +229,7 @@ class SharedExchange(Exchange):
         joins, call = self._joins, self._call
         self.ended = True
         self.on_gone = self.on_pause = None
-        if self._waits is not None:
-            self._waits.cancel()
+        joins.orphans.pop(self, None)
         joins.live.pop(call.key, None)
         if kept is not None:
             joins.calls.ended(call, joins.clock()) if kept else joins.calls.failed(call)
@@ -263,6 +261,7 @@ class Joins:
         """`outlive_s`: how long a turn goes on without a reader."""
         self.calls = KeyedCalls(bounds)
         self.live: dict[bytes, SharedExchange] = {}  # calls under way
+        self.orphans: dict[SharedExchange, float] = {}  # calls under way without a reader, and until when they wait
         self.outlive_s = outlive_s
         self.clock = clock
         self._metrics = metrics
@@ -310,7 +309,10 @@ class Joins:
 
     def sweep(self) -> None:
         """Drop what is past its time; called several times a second."""
-        self.calls.expire(self.clock())
+        now = self.clock()
+        self.calls.expire(now)
+        for shared in [shared for shared, until_s in self.orphans.items() if until_s <= now]:
+            shared.give_up()
 
     def drain(self) -> None:
         """No request will come any more: what nobody listens to ends now, or when its last reader leaves."""

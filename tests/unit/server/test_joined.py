@@ -1,0 +1,169 @@
+"""Readers of one answer, step by step: who sets the pace, who stays, when the turn is given up."""
+
+from tests.subjects.small_client import FULL_BYTES, HEAD, SmallClient
+
+from warmroute_proxy.core.keyed import KeyBounds
+from warmroute_proxy.server.joined import Joins, SharedExchange
+from warmroute_proxy.server.metrics import Metrics
+
+OUTLIVE_S = 10.0
+PART = b"x" * FULL_BYTES
+MORE = b"y" * FULL_BYTES
+
+
+class Scene:
+    """One call with a key, of which `first` is the first reader."""
+
+    def __init__(self, answer_bytes: int = 100_000) -> None:
+        self.now = 0.0
+        bounds = KeyBounds(answer_bytes, 100_000, 10, 60.0, 600.0)
+        self.joins = Joins(bounds, OUTLIVE_S, lambda: self.now, Metrics())
+        self.slow: list[bool] = []
+        self.gone = 0
+        self.first = SmallClient()
+        self.turn = self.begin(self.first)
+
+    def begin(self, client: SmallClient) -> SharedExchange:
+        call = self.joins.join("tenant", "key", client)
+        assert call is not None
+        turn = self.joins.share(call, client)
+        turn.on_gone, turn.on_pause = self._left, self.slow.append
+        turn.start(200, HEAD)
+        return turn
+
+    def _left(self) -> None:
+        self.gone += 1
+
+    def join(self) -> SmallClient:
+        client = SmallClient()
+        assert self.joins.join("tenant", "key", client) is None
+        return client
+
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+        self.joins.sweep()
+
+
+def test_one_who_joins_sets_a_slow_turn_free_and_the_slow_one_reads_on_later() -> None:
+    scene = Scene()
+    scene.turn.write(PART + b"!")
+    assert scene.slow == [True]
+    second = scene.join()
+    second.reads()
+    assert scene.slow[-1] is False
+    for _ in range(3):
+        scene.turn.write(MORE)
+        second.reads()
+    assert scene.first.got == PART + b"!"
+    assert second.got == PART + b"!" + MORE * 3
+    scene.turn.end(b"end")
+    assert second.how == "end"
+    assert scene.first.how == ""
+    scene.first.reads()
+    assert (scene.first.how, scene.first.got) == ("end", second.got)
+
+
+def test_a_client_that_is_full_is_sent_nothing_more() -> None:
+    scene = Scene()
+    other = scene.join()
+    for _ in range(5):
+        scene.turn.write(PART + b"!")
+        other.reads()
+    assert len(scene.first.got) == len(PART) + 1
+    assert len(other.got) == 5 * (len(PART) + 1)
+
+
+def test_the_last_slow_reader_leaves_and_the_turn_goes_on() -> None:
+    scene = Scene()
+    scene.turn.write(PART + b"!")
+    scene.first.leaves()
+    assert scene.slow == [True, False]
+    scene.turn.write(MORE)
+    scene.wait(OUTLIVE_S - 0.1)
+    assert scene.gone == 0
+    assert scene.join().got == PART + b"!" + MORE
+
+
+def test_one_who_joins_in_time_saves_the_turn_and_the_time_begins_anew() -> None:
+    scene = Scene()
+    scene.first.leaves()
+    scene.wait(OUTLIVE_S - 1)
+    second = scene.join()
+    scene.wait(OUTLIVE_S)
+    assert scene.gone == 0
+    second.leaves()
+    scene.wait(OUTLIVE_S - 1)
+    assert scene.gone == 0
+    scene.wait(1.0)
+    assert scene.gone == 1
+    late = scene.join()
+    assert late.how == "respond 409"
+
+
+def test_an_answer_that_outgrows_its_bound_stays_with_the_reader_that_is_furthest() -> None:
+    scene = Scene(answer_bytes=1_000)
+    second = scene.join()
+    said = b""
+    for number in range(12):
+        scene.turn.write(PART + b"%02d" % number)
+        said += PART + b"%02d" % number
+        second.reads()
+    assert scene.first.how == "abort"
+    assert b"idempotency_key_spent" in scene.first.got
+    assert second.got == said
+    late = scene.join()
+    assert late.how == "respond 409"
+    scene.turn.end(b"end")
+    assert (second.how, second.got) == ("end", said + b"end")
+
+
+def test_who_stays_with_an_outgrown_answer_and_leaves_ends_it_at_once() -> None:
+    scene = Scene(answer_bytes=1_000)
+    for _ in range(12):
+        scene.turn.write(PART)
+        scene.first.reads()
+    assert scene.gone == 0
+    scene.first.leaves()
+    assert scene.gone == 1
+
+
+def test_an_outgrown_answer_that_nobody_reads_ends() -> None:
+    scene = Scene(answer_bytes=1_000)
+    scene.first.leaves()
+    for _ in range(12):
+        scene.turn.write(PART)
+    scene.wait(0.25)
+    assert scene.gone == 1
+
+
+def test_a_drain_gives_up_what_has_no_reader_and_waits_for_nobody_later() -> None:
+    scene = Scene()
+    scene.first.leaves()
+    scene.joins.drain()
+    assert scene.gone == 1
+    other = Scene()
+    other.joins.drain()
+    other.turn.write(PART)
+    assert other.gone == 0
+    other.first.leaves()
+    assert other.gone == 1
+
+
+def test_an_error_is_given_to_all_and_the_next_try_is_a_new_one() -> None:
+    scene = Scene()
+    second = scene.join()
+    scene.turn.abort(b"error")
+    assert scene.first.how == second.how == "abort"
+    third = SmallClient()
+    scene.begin(third).end(PART)
+    assert (third.how, third.got) == ("end", PART)
+
+
+def test_a_whole_answer_of_another_status_is_not_kept() -> None:
+    joins = Scene().joins
+    client = SmallClient()
+    call = joins.join("other", "key", client)
+    assert call is not None
+    joins.share(call, client).respond(503, [], b"later")
+    assert client.how == "respond 503"
+    assert joins.join("other", "key", SmallClient()) is not None
