@@ -19,6 +19,9 @@ class Ask:
     number: int
     path: str
     body: bytes
+    text: str
+    """What the engine is told to answer: as content, or as the arguments of a tool call."""
+
     stream: bool
     tenant: int
     leave: Leave
@@ -38,13 +41,16 @@ def ask(seed: int, number: int) -> Ask:
     chat = draw.random() < 0.85
     leave = draw.choices(_LEAVES, [85, 6, 8, 1])[0]
     leave_after = draw.uniform(0.0, 0.6) if leave == "before_head" else float(draw.randint(1, 4000))
+    text, script = _script(draw, number, calls=chat and draw.random() < 0.15)
     body = _chat(draw, number) if chat else _completion(draw, number)
+    body |= {"model": "kimi-k2.5", "metadata": {"script": json.dumps(script)}}
     if stream:
         body |= {"stream": True, "stream_options": {"include_usage": True}}
     return Ask(
         number,
         "/v1/chat/completions" if chat else "/v1/completions",
         json.dumps(body).encode(),
+        text,
         stream,
         draw.randrange(2),
         leave,
@@ -55,6 +61,18 @@ def ask(seed: int, number: int) -> Ask:
     )
 
 
+def _script(draw: random.Random, number: int, *, calls: bool) -> tuple[str, dict[str, Any]]:
+    """An answer that no other request has, so that bytes that are lost, doubled or another's are seen; and the script
+    that has an engine give it.
+    """
+    words = draw.choices([draw.randint(1, 4), draw.randint(4, 30), draw.randint(50, 200)], [20, 70, 10])[0]
+    text = " ".join(f"{number}.{word}" for word in range(words))
+    if not calls:
+        return text, {"text": text}
+    arguments = json.dumps({"path": text})
+    return arguments, {"tool_calls": [{"name": "read", "arguments": arguments}]}
+
+
 def _chat(draw: random.Random, number: int) -> dict[str, Any]:
     """A turn of one of a few sessions: a prefix that others share, and an end of its own."""
     session = draw.randrange(SESSIONS)
@@ -63,11 +81,9 @@ def _chat(draw: random.Random, number: int) -> dict[str, Any]:
         messages.append({"role": "user", "content": f"question {turn} of session {session}"})
         messages.append({"role": "assistant", "content": f"answer {turn} of session {session}"})
     messages.append({"role": "user", "content": f"request {number}"})
-    tokens = draw.choices([draw.randint(1, 8), draw.randint(8, 60), draw.randint(100, 400)], [20, 70, 10])[0]
-    script = json.dumps({"output_tokens": tokens})
-    return {"model": "kimi-k2.5", "messages": messages, "metadata": {"script": script}}
+    return {"messages": messages}
 
 
 def _completion(draw: random.Random, number: int) -> dict[str, Any]:
     prompt = f"Text {draw.randrange(SESSIONS)}. " + _SYSTEM * draw.randint(1, 30) + f"Request {number}."
-    return {"model": "kimi-k2.5", "prompt": prompt, "max_tokens": draw.randint(1, 60)}
+    return {"prompt": prompt, "max_tokens": 1000}

@@ -76,7 +76,7 @@ class Line:
         """Send a request and read its answer."""
         self._raw.clear()
         self._at = 0
-        answer = Answer()
+        answer = Answer(ask.text)
         try:
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
                 if await self._asked(ask, key, answer):
@@ -148,7 +148,8 @@ class Line:
 class Answer:
     """An answer as far as it has come."""
 
-    def __init__(self) -> None:
+    def __init__(self, expected: str) -> None:
+        self._expected = expected
         self.status = 0
         self.receipt = ""
         self.headers: dict[str, str] = {}
@@ -209,8 +210,10 @@ class Answer:
             self.error = found.get("error") if isinstance(found, dict) else None
             return "" if isinstance(self.error, dict) and self.error.get("message") else "an error without an object"
         self.usage = found.get("usage")
-        reasons = [choice.get("finish_reason") for choice in found.get("choices", [])]
-        return "" if reasons and all(reasons) and self.usage else "a body without finish or usage"
+        choices = found.get("choices") or []
+        if not choices or not choices[0].get("finish_reason") or not self.usage:
+            return "a body without finish or usage"
+        return "" if _text(choices[0]) == self._expected else "the body has another text"
 
     def _judge_stream(self) -> str:
         events = self._events()
@@ -222,13 +225,17 @@ class Answer:
             return "the terminating chunk came, but no [DONE]"
         finished = any(choice.get("finish_reason") for event in events for choice in event.get("choices") or [])
         self.usage = next((event["usage"] for event in reversed(events) if event.get("usage")), None)
-        return "" if finished and self.usage else "[DONE] without finish or usage"
+        if not finished or not self.usage:
+            return "[DONE] without finish or usage"
+        return "" if _streamed(events) == self._expected else "the stream has another text"
 
     def judge_break(self, reason: str) -> str:
         """What is wrong with an answer that broke off; empty where it said so itself."""
         events = self._events() if self._is_stream else None
         if not events or "error" not in events[-1]:
             return f"{reason} after {len(self.body)} bytes of the body"
+        if not self._expected.startswith(_streamed(events)):
+            return "what came before the error event is not the beginning of the text"
         self.error = events[-1]["error"]
         return "an error event, and [DONE]" if b"[DONE]" in self.body else ""
 
@@ -242,3 +249,17 @@ class Answer:
             return [json.loads(item) for item in data]
         except ValueError:
             return None
+
+
+def _streamed(events: list[dict[str, Any]]) -> str:
+    """The text of a stream's events."""
+    return "".join(_text(choice) for event in events for choice in event.get("choices") or [])
+
+
+def _text(choice: dict[str, Any]) -> str:
+    """Content, or the arguments of tool calls."""
+    if "text" in choice:
+        return str(choice["text"])
+    part = choice.get("delta") or choice.get("message") or {}
+    calls = [call["function"].get("arguments") or "" for call in part.get("tool_calls") or []]
+    return str(part.get("content") or "") + "".join(calls)

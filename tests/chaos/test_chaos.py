@@ -45,6 +45,7 @@ CONTENT = {"choices": [{"delta": {"content": "hi"}, "finish_reason": None}]}
 FINISH = {"choices": [{"delta": {}, "finish_reason": "stop"}]}
 USAGE: dict[str, Any] = {"choices": [], "usage": {"prompt_tokens": 1}}
 ERROR = {"error": {"message": "the engine broke", "code": "engine_error"}}
+ANSWER = b'{"choices":[{"message":{"content":"hi"},"finish_reason":"stop"}],"usage":{"prompt_tokens":1}}'
 END = b"0\r\n\r\n"
 
 
@@ -60,7 +61,7 @@ def whole(status: int, body: bytes, length: int | None = None) -> bytes:
 
 def judged(raw: bytes) -> str:
     """How an answer of these bytes, and a close after them, is judged: whole, error, or what is wrong with it."""
-    answer = Answer()
+    answer = Answer("hi")
     try:
         at = raw.index(b"\r\n\r\n") + 4
         answer.take_head(raw[:at])
@@ -77,7 +78,11 @@ def judged(raw: bytes) -> str:
         (STREAM + events(CONTENT, FINISH, USAGE, "[DONE]") + END, "whole"),
         (STREAM + events(CONTENT, ERROR), "error"),
         (whole(502, json.dumps(ERROR).encode()), "error"),
-        (whole(200, b'{"choices":[{"finish_reason":"stop"}],"usage":{"prompt_tokens":1}}'), "whole"),
+        (whole(200, ANSWER), "whole"),
+        (whole(200, ANSWER.replace(b"hi", b"h")), "another text"),
+        (STREAM + events(CONTENT, CONTENT, FINISH, USAGE, "[DONE]") + END, "another text"),
+        (STREAM + events(FINISH, USAGE, "[DONE]") + END, "another text"),
+        (STREAM + events(CONTENT, CONTENT, ERROR), "not the beginning of the text"),
         (STREAM + events(CONTENT), "closed after"),
         (STREAM + events(CONTENT, FINISH), "closed after"),
         (STREAM + events(CONTENT, FINISH, USAGE, "[DONE]"), "closed after"),
