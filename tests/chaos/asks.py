@@ -22,6 +22,12 @@ class Ask:
     text: str
     """What the engine is told to answer: as content, or as the arguments of a tool call."""
 
+    key: str
+    """Its `Idempotency-Key`: such a client tries again when it got no whole answer. Empty: it does not."""
+
+    again: bool
+    """Whether it asks again though its answer was whole."""
+
     stream: bool
     tenant: int
     leave: Leave
@@ -42,7 +48,7 @@ def ask(seed: int, number: int) -> Ask:
     leave = draw.choices(_LEAVES, [85, 6, 8, 1])[0]
     leave_after = draw.uniform(0.0, 0.6) if leave == "before_head" else float(draw.randint(1, 4000))
     text, script = _script(draw, number, calls=chat and draw.random() < 0.15)
-    body = _chat(draw, number) if chat else _completion(draw, number)
+    body = _chat(draw) if chat else _completion(draw)
     body |= {"model": "kimi-k2.5", "metadata": {"script": json.dumps(script)}}
     if stream:
         body |= {"stream": True, "stream_options": {"include_usage": True}}
@@ -51,6 +57,8 @@ def ask(seed: int, number: int) -> Ask:
         "/v1/chat/completions" if chat else "/v1/completions",
         json.dumps(body).encode(),
         text,
+        f"chaos-{seed}-{number}" if draw.random() < 0.3 else "",
+        draw.random() < 0.3,
         stream,
         draw.randrange(2),
         leave,
@@ -73,17 +81,17 @@ def _script(draw: random.Random, number: int, *, calls: bool) -> tuple[str, dict
     return arguments, {"tool_calls": [{"name": "read", "arguments": arguments}]}
 
 
-def _chat(draw: random.Random, number: int) -> dict[str, Any]:
-    """A turn of one of a few sessions: a prefix that others share, and an end of its own."""
+def _chat(draw: random.Random) -> dict[str, Any]:
+    """A turn of one of a few sessions. There are so few that what a proxy remembers of them does not grow for ever."""
     session = draw.randrange(SESSIONS)
     messages = [{"role": "system", "content": f"Session {session}. " + _SYSTEM * (4 + session)}]
     for turn in range(draw.randrange(4)):
         messages.append({"role": "user", "content": f"question {turn} of session {session}"})
         messages.append({"role": "assistant", "content": f"answer {turn} of session {session}"})
-    messages.append({"role": "user", "content": f"request {number}"})
+    messages.append({"role": "user", "content": f"the last question of session {session}"})
     return {"messages": messages}
 
 
-def _completion(draw: random.Random, number: int) -> dict[str, Any]:
-    prompt = f"Text {draw.randrange(SESSIONS)}. " + _SYSTEM * draw.randint(1, 30) + f"Request {number}."
+def _completion(draw: random.Random) -> dict[str, Any]:
+    prompt = f"Text {draw.randrange(SESSIONS)}. " + _SYSTEM * draw.randint(1, 30)
     return {"prompt": prompt, "max_tokens": 1000}

@@ -1,7 +1,7 @@
 """What must hold after a run, checked on its findings alone: a list of what does not."""
 
 import json
-from collections import Counter, defaultdict
+from collections import defaultdict
 from typing import Any, Final
 
 from warmroute.contract import receipt as contract
@@ -23,6 +23,7 @@ def audit(found: Findings) -> list[str]:
     problems = [_unfinished(seen) for seen in found.seen if seen.end == "unfinished"]
     problems += [f"engine {name} still had {count} requests" for name, count in found.still_working.items() if count]
     problems += _answers_against_rows(found.seen, rows)
+    problems += _keys(found.seen, rows)
     problems += _rows_against_clients(found, rows)
     problems += _rows_against_engines(found, rows)
     problems += _interrupted(found, rows)
@@ -39,8 +40,10 @@ def _unfinished(seen: Seen) -> str:
 def _answers_against_rows(seens: list[Seen], rows: dict[str, Row]) -> list[str]:
     """Each client against the row of its receipt."""
     problems = []
-    twice = [receipt for receipt, times in Counter(s.receipt for s in seens if s.receipt).items() if times > 1]
-    problems += [f"the receipt {receipt} went to two clients" for receipt in twice]
+    askers: dict[str, set[str]] = defaultdict(set)
+    for seen in seens:
+        askers[seen.receipt].add(seen.ask.key or f"request {seen.ask.number}")
+    problems += [f"the receipt {r} went to {a}" for r, a in askers.items() if r and len(a) > 1]
     for seen in seens:
         if not seen.receipt:
             if seen.end == "whole":
@@ -71,6 +74,15 @@ def _against_row(seen: Seen, row: Row) -> str:
     if seen.end == "left" and row["outcome"] not in {"client_left", "completed", "engine_error", "interrupted"}:
         return f"is {row['outcome']}"
     return ""
+
+
+def _keys(seens: list[Seen], rows: dict[str, Row]) -> list[str]:
+    """A key is charged at most once in a life of the proxy."""
+    receipts: dict[tuple[str, int], set[str]] = defaultdict(set)
+    for seen in seens:
+        if seen.ask.key and rows.get(seen.receipt, {}).get("price_nanousd"):
+            receipts[seen.ask.key, seen.life].add(seen.receipt)
+    return [f"the key {key} is charged {len(ids)} times: {ids}" for (key, _), ids in receipts.items() if len(ids) > 1]
 
 
 def _rows_against_clients(found: Findings, rows: dict[str, Row]) -> list[str]:

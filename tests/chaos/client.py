@@ -13,9 +13,9 @@ import asyncio
 import json
 import socket
 import struct
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, Literal
+from urllib.parse import urlsplit
 
 from .asks import Ask
 
@@ -31,6 +31,9 @@ class Seen:
     """What a client saw of one answer."""
 
     ask: Ask
+    life: int
+    """Which life of the proxy it came from."""
+
     end: End
     detail: str
     status: int
@@ -42,6 +45,17 @@ class Seen:
     """The bytes, of answers that are not as they should be."""
 
 
+class Life:
+    """One process of the proxy, and whether it was killed."""
+
+    def __init__(self, number: int, url: str, pid: int) -> None:
+        parts = urlsplit(url)
+        self.number = number
+        self.host, self.port = parts.hostname or "", parts.port or 0
+        self.pid = pid
+        self.dead = False
+
+
 class Broken(Exception):
     """The connection ended, or the bytes are no HTTP."""
 
@@ -49,21 +63,21 @@ class Broken(Exception):
 class Line:
     """One connection to the proxy, and whether the proxy at its other end was killed."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, dead: Callable[[], bool]) -> None:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, life: Life) -> None:
         self._reader = reader
         self._writer = writer
-        self._dead = dead
+        self._life = life
         self._raw = bytearray()
         self._at = 0
 
     @classmethod
-    async def open(cls, host: str, port: int, dead: Callable[[], bool]) -> "Line":
+    async def open(cls, life: Life) -> "Line":
         """Raises: OSError."""
-        return cls(*await asyncio.open_connection(host, port), dead)
+        return cls(*await asyncio.open_connection(life.host, life.port), life)
 
     def usable(self) -> bool:
         """Whether it may carry another request."""
-        return not self._writer.is_closing() and not self._reader.at_eof() and not self._dead()
+        return not self._writer.is_closing() and not self._reader.at_eof() and not self._life.dead
 
     def close(self, *, reset: bool = False) -> None:
         """Go away, with a reset if so told."""
@@ -85,7 +99,7 @@ class Line:
             return self._seen(ask, answer, "unfinished", f"no end of the answer within {ANSWER_TIMEOUT_S:g} s")
         except (Broken, OSError) as error:
             problem = answer.judge_break(str(error) or type(error).__name__)
-            if problem and self._dead():
+            if problem and self._life.dead:
                 return self._seen(ask, answer, "killed", problem)
             return self._seen(ask, answer, "unfinished" if problem else "error", problem)
         problem = answer.judge_end()
@@ -94,14 +108,15 @@ class Line:
     def _seen(self, ask: Ask, answer: "Answer", end: End, detail: str) -> Seen:
         kept = bytes(self._raw) if end == "unfinished" else b""
         code = str(answer.error.get("code")) if answer.error and end == "error" else ""
-        return Seen(ask, end, detail or code, answer.status, answer.receipt, answer.usage, kept)
+        return Seen(ask, self._life.number, end, detail or code, answer.status, answer.receipt, answer.usage, kept)
 
     async def _asked(self, ask: Ask, key: str, answer: "Answer") -> bool:
         """Send and read; whether the client left on the way."""
-        head = (
+        text = (
             f"POST {ask.path} HTTP/1.1\r\nhost: chaos\r\nauthorization: Bearer {key}\r\n"
-            f"content-type: application/json\r\ncontent-length: {len(ask.body)}\r\n\r\n"
-        ).encode()
+            f"content-type: application/json\r\ncontent-length: {len(ask.body)}\r\n"
+        )
+        head = f"{text}idempotency-key: {ask.key}\r\n\r\n".encode() if ask.key else f"{text}\r\n".encode()
         if ask.leave == "in_body":
             self._writer.write(head + ask.body[: len(ask.body) // 2])
             await self._writer.drain()

@@ -25,6 +25,10 @@ ROLES: Final = {
     "d0": "decode",
     "d1": "decode",
 }
+PUBLISHERS: Final = ("a0", "a1", "p0")
+"""Those that publish KV events, which the proxy then follows."""
+
+_KV_EVENTS: Final = json.dumps({"publisher": "zmq", "endpoint": "tcp://127.0.0.1:0", "bind": True})
 START_TIMEOUT_S: Final = 60.0
 TERM_TIMEOUT_S: Final = 20.0
 
@@ -54,6 +58,7 @@ class Engine:
         self.started += 1
         command = [sys.executable, "-m", "warmroute_backend.engine", "--role", self.role, "--engine-id", self.name]
         command += ["--request-log", str(self.request_log), "--model", "kimi-k2.5", "--speed", "1"]
+        command += ["--kv-events-config", _KV_EVENTS] if self.name in PUBLISHERS else []
         self._child = child = Child(f"{self.name}-{self.started}", command, self._folder)
         line = await asyncio.to_thread(child.listening, time.monotonic() + START_TIMEOUT_S)
         self.url = line["url"]

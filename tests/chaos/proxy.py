@@ -6,29 +6,20 @@ import sqlite3
 import time
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 from tests.integration.proxy.harness import ProxyProcess
 from warmroute_proxy.server.ledger import LEDGER_FILE
 
-LIMITS: Final = "first_token_timeout_s = 8.0\nidle_timeout_s = 4.0\nconnect_timeout_s = 2.0"
+from .client import Life
 
-
-class Life:
-    """One process of the proxy."""
-
-    def __init__(self, url: str, pid: int) -> None:
-        parts = urlsplit(url)
-        self.host, self.port = parts.hostname or "", parts.port or 0
-        self.pid = pid
-        self.dead = False
+LIMITS: Final = "first_token_timeout_s = 8.0\nidle_timeout_s = 4.0\nconnect_timeout_s = 2.0\nkeyed_outlive_s = 3.0"
 
 
 class Proxy:
     """The proxy in all its lives. `life` is None while none listens."""
 
-    def __init__(self, folder: Path, engines: list[str]) -> None:
-        self.process = ProxyProcess(folder, engines, limits=LIMITS)
+    def __init__(self, folder: Path, engines: list[str], sync: str) -> None:
+        self.process = ProxyProcess(folder, engines, limits=f'{LIMITS}\n[ledger]\nsync = "{sync}"')
         self.life: Life | None = None
         self.open_at_kill: list[set[str]] = []
         self.rss: list[list[tuple[int, int]]] = []
@@ -40,7 +31,7 @@ class Proxy:
         await asyncio.to_thread(self.process.start)
         assert self.process.child is not None
         self.rss.append([])
-        self.life = Life(self.process.url, self.process.child.pid)
+        self.life = Life(len(self.rss), self.process.url, self.process.child.pid)
         self._up.set()
 
     async def kill_and_start(self) -> None:

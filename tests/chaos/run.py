@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,6 +16,7 @@ from .schedule import schedule
 IDLE_WITHIN_S: Final = 5.0
 FD_SPARE: Final = 2 * len(ROLES)  # connections for probes that are open at one moment and not at another
 FD_WITHIN_S: Final = 15.0
+TRIES: Final = 3  # of a client with a key
 
 Say = Callable[[str], None]
 
@@ -68,7 +69,11 @@ class Run:
         self._engines = {name: Engine(name, role, self._folder) for name, role in ROLES.items()}
         try:
             await asyncio.gather(*(engine.start() for engine in self._engines.values()))
-            self._proxy = Proxy(self._folder / "proxy", [engine.toml() for engine in self._engines.values()])
+            self._proxy = Proxy(
+                self._folder / "proxy",
+                [engine.toml() for engine in self._engines.values()],
+                "disk" if self._seed % 2 else "process",
+            )
             await self._proxy.start()
             await self._under_load(self._proxy)
             await self._afterwards(self._proxy)
@@ -92,28 +97,33 @@ class Run:
         """One client after another."""
         line: Line | None = None
         while self._begun < self._requests:
-            number = self._begun
+            wish = ask(self._seed, self._begun)
             self._begun += 1
-            wish = ask(self._seed, number)
-            if line is not None and not line.usable():
-                line.close()
-                line = None
-            line = line or await self._connected(proxy)
-            seen = await line.exchange(wish, proxy.process.keys[wish.tenant])
-            self._found.seen.append(seen)
-            async with self._ended:
-                self._ended.notify_all()
-            if seen.end != "whole" or not wish.keeps:
-                line.close()
-                line = None
+            for left in reversed(range(TRIES)):
+                if line is not None and not line.usable():
+                    line.close()
+                    line = None
+                line = line or await self._connected(proxy)
+                seen = await line.exchange(wish, proxy.process.keys[wish.tenant])
+                await self._note(seen)
+                if seen.end != "whole" or not wish.keeps:
+                    line.close()
+                if not left or not wish.key or (seen.end == "whole" and not wish.again):
+                    break
+                wish = replace(wish, leave="stays", again=False)
         if line is not None:
             line.close()
+
+    async def _note(self, seen: Seen) -> None:
+        self._found.seen.append(seen)
+        async with self._ended:
+            self._ended.notify_all()
 
     async def _connected(self, proxy: Proxy) -> Line:
         while True:
             life = await proxy.alive()
             try:
-                return await Line.open(life.host, life.port, lambda life=life: life.dead)  # type: ignore[misc]
+                return await Line.open(life)
             except OSError:
                 if not life.dead:
                     raise
