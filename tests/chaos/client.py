@@ -44,6 +44,9 @@ class Seen:
     raw: bytes
     """The bytes, of answers that are not as they should be."""
 
+    retry_after_s: float = 0.0
+    """When it was told to come back."""
+
 
 class Life:
     """One process of the proxy, and whether it was killed."""
@@ -107,8 +110,11 @@ class Line:
 
     def _seen(self, ask: Ask, answer: "Answer", end: End, detail: str) -> Seen:
         kept = bytes(self._raw) if end == "unfinished" else b""
+        later = float(answer.headers.get("retry-after", "0"))
         code = str(answer.error.get("code")) if answer.error and end == "error" else ""
-        return Seen(ask, self._life.number, end, detail or code, answer.status, answer.receipt, answer.usage, kept)
+        return Seen(
+            ask, self._life.number, end, detail or code, answer.status, answer.receipt, answer.usage, kept, later
+        )
 
     async def _asked(self, ask: Ask, key: str, answer: "Answer") -> bool:
         """Send and read; whether the client left on the way."""

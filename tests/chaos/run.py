@@ -16,6 +16,8 @@ from .schedule import schedule
 IDLE_WITHIN_S: Final = 5.0
 FD_SPARE: Final = 2 * len(ROLES)  # connections for probes that are open at one moment and not at another
 FD_WITHIN_S: Final = 15.0
+MAX_RETRY_AFTER_S: Final = 2.0
+FAULTS_AT_ONCE: Final = 4
 TRIES: Final = 3  # of a client with a key
 
 Say = Callable[[str], None]
@@ -108,6 +110,7 @@ class Run:
                 await self._note(seen)
                 if seen.end != "whole" or not wish.keeps:
                     line.close()
+                await asyncio.sleep(min(seen.retry_after_s, MAX_RETRY_AFTER_S))
                 if not left or not wish.key or (seen.end == "whole" and not wish.again):
                     break
                 wish = replace(wish, leave="stays", again=False)
@@ -130,13 +133,15 @@ class Run:
                 self._found.turned_away += 1
 
     async def _break_things(self, proxy: Proxy) -> None:
+        few = asyncio.Semaphore(FAULTS_AT_ONCE)
         async with asyncio.TaskGroup() as group:
             for fault in schedule(self._seed, self._requests, list(ROLES)):
                 async with self._ended:
                     await self._ended.wait_for(lambda at=fault.at: len(self._found.seen) >= at)  # type: ignore[misc]
+                await few.acquire()
                 self._say(str(fault))
                 work = self._engines[fault.engine].strike(fault) if fault.engine else proxy.kill_and_start()
-                group.create_task(work)
+                group.create_task(work).add_done_callback(lambda _: few.release())
 
     async def _afterwards(self, proxy: Proxy) -> None:
         found = self._found

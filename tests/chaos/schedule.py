@@ -21,7 +21,7 @@ from typing import Any, Final, Literal, get_args
 Kind = Literal["kill", "stop", "freeze", "break", "drop", "reset", "silence", "refuse", "proxy"]
 
 PROXY_KILLS: Final = (0.15, 0.3)  # of the requests: the last generation serves most, so that growth would show
-REQUESTS_PER_FAULT: Final = 40
+REQUESTS_PER_FAULT: Final = 60
 QUIET_PART: Final = 0.04  # at the beginning and at the end
 _WEIGHTS: Final = {"kill": 3, "stop": 2, "freeze": 3, "break": 5, "drop": 2, "reset": 2, "silence": 2, "refuse": 1}
 _ORDERS: Final[tuple[dict[str, Any], ...]] = (
