@@ -83,15 +83,16 @@ class ProxyProcess:
         keys: tuple[str, str] | None = None,
         limits: str = "",
         policy: str = "cost",
+        second: str = "",
     ) -> None:
-        """`engines`: their TOML tables; `peer`: another region's name and proxy url."""
+        """`engines`: their TOML tables; `peer`: another region's name and proxy url; `second`: keys of that tenant."""
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self.region = region
         self.keys = keys or (new_api_key()[0], new_api_key()[0])
         self.state_dir = folder / region
         self.config = folder / f"{region}.toml"
-        self._text = (engines, peer, limits, policy)
+        self._text = (engines, peer, limits, policy, second)
         self.child: Child | None = None
         self.line: dict[str, Any] = {}
         self.starts = 0
@@ -162,7 +163,7 @@ class ProxyProcess:
     def _render(self, port: int) -> str:
         import hashlib
 
-        engines, peer, limits, policy = self._text
+        engines, peer, limits, policy, second = self._text
         digests = [hashlib.sha256(key.encode()).hexdigest() for key in self.keys]
         secret = self.folder.parent / "secret"
         if not secret.exists():
@@ -179,6 +180,7 @@ class ProxyProcess:
             '[[model]]\nname = "other"\ninput = "1"\ncached = "0.1"\noutput = "1"',
             f'[[tenant]]\nname = "first"\nkey_sha256 = ["{digests[0]}"]',
             f'[[tenant]]\nname = "second"\nkey_sha256 = ["{digests[1]}"]\nmodels = ["kimi-k2.5"]',
+            second,
             'share_group = "first"' if any('kind = "openai"' in engine for engine in engines) else "",
         ]
         return "\n".join(parts) + "\n"
