@@ -17,9 +17,10 @@ else it is turned away itself. So a tenant that floods meets its own excess.
 another moment, one place after the last one's, so that they do not all come back at once.
 """
 
+import heapq
 import math
 from collections import OrderedDict
-from collections.abc import Collection
+from collections.abc import Iterator
 from typing import Final, Generic, TypeVar
 
 RATE_MEMORY_S: Final = 10.0
@@ -118,21 +119,24 @@ class Queue(Generic[T]):
             del line.flows[waiter.tenant]
         return True
 
-    def next(self, model: str, passed_over: Collection[str] = ()) -> Waiter[T] | None:
-        """Whose turn it is in a line, without the tenants that cannot go now."""
+    def in_turn(self, model: str) -> Iterator[Waiter[T]]:
+        """Those in a line whose turn it is, one after the other. One that has not been `served` by the time that the
+        next is asked for cannot go now: nor can the rest of its tenant's.
+        """
         line = self._lines.get(model)
         if line is None:
-            return None
-        first: tuple[int, float] | None = None
-        found = None
-        for tenant, flow in line.flows.items():
-            if not flow.waiting or tenant in passed_over:
+            return
+        order = [(flow.served, next(iter(flow.waiting)).since_s, t) for t, flow in line.flows.items() if flow.waiting]
+        heapq.heapify(order)
+        while order:
+            tenant = heapq.heappop(order)[2]
+            flow = line.flows.get(tenant)
+            if flow is None or not flow.waiting:
                 continue
             waiter = next(iter(flow.waiting))
-            order = flow.served, waiter.since_s
-            if first is None or order < first:
-                first, found = order, waiter
-        return found
+            yield waiter
+            if flow.waiting and waiter not in flow.waiting:
+                heapq.heappush(order, (flow.served, next(iter(flow.waiting)).since_s, tenant))
 
     def served(self, waiter: Waiter[T], tokens: int) -> None:
         """A turn that waits is dispatched, and costs so many tokens."""

@@ -31,7 +31,9 @@ PREFILL_AHEAD_S: Final = 2.0
 """Enough that an engine never waits for us (a few chunks of 8,192 tokens), short against any deadline."""
 
 SHARE_MIN: Final = 1 / 16
-SHARE_WEIGHT: Final = 0.3
+SHARE_WEIGHT: Final = 0.5
+"""Of a report of more sharing, so that what may be sent at most doubles with each; one of less counts at once."""
+
 SHARE_FROM: Final = 1 / 8
 """Of the pool: below it, a report says too little about sharing."""
 
@@ -74,7 +76,7 @@ class Capacity:
         if total is not None:
             if load.resident_tokens >= pool * SHARE_FROM:
                 real = min(1.0, max(SHARE_MIN, total / load.resident_tokens))
-                self.share += SHARE_WEIGHT * (real - self.share)
+                self.share = max(real, self.share + SHARE_WEIGHT * (real - self.share))
             seen, self._others_tokens = self._others_tokens, max(0, total - load.resident_tokens)
         self.tokens = max(1, int((pool - min(seen if total is not None else 0, self._others_tokens)) / self.share))
 
@@ -94,17 +96,17 @@ def has_slots(load: "WorkerLoad") -> bool:
     return load.running < room.running and load.resident_tokens < room.tokens
 
 
-def has_idle_prefill(choices: "Choices") -> bool:
+def has_idle_prefill(choices: "Choices", now_s: float) -> bool:
     """Whether some worker has less prefill before it than keeps it busy."""
-    return any(place.load.ready and place.load.prefill_tokens < place.load.room.prefill for place in choices.holders)
+    return any(load.prefill_tokens < load.room.prefill and load.usable(now_s) for load in choices.loads)
 
 
-def is_full(choices: "Choices") -> bool:
+def is_full(choices: "Choices", now_s: float) -> bool:
     """Whether no worker, and no pair of them, would run another request now."""
-    if not has_idle_prefill(choices):
+    if not has_idle_prefill(choices, now_s):
         return True
-    decodes = any(place.load.ready and has_slots(place.load) for place in choices.decodes)
+    decodes = any(has_slots(place.load) and place.load.usable(now_s) for place in choices.decodes)
     return not any(
-        place.load.ready and has_slots(place.load) and (decodes or place.role == "aggregated")
+        has_slots(place.load) and (decodes or place.role == "aggregated") and place.load.usable(now_s)
         for place in choices.holders
     )

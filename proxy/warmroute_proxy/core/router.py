@@ -93,7 +93,7 @@ class Router:
         home = self._home(facts, usable) if usable.peers else None
         return place_by_cost(facts, usable, self._prompt(facts, choices.mask), home, self._traffic, now_s)
 
-    def has_room(self, model: str, decision: Decision) -> bool:
+    def has_room(self, model: str, decision: Decision, now_s: float) -> bool:
         """Whether what was decided would run now, rather than wait in an engine's own queue (`capacity`)."""
         load = self._places[decision.holder].load
         room = load.room
@@ -101,11 +101,11 @@ class Router:
             return False
         if decision.decode is not None and not has_slots(self._places[decision.decode.id].load):
             return False
-        return load.prefill_tokens < room.prefill or has_idle_prefill(self._choices(model))
+        return load.prefill_tokens < room.prefill or has_idle_prefill(self._choices(model), now_s)
 
-    def is_full(self, model: str) -> bool:
+    def is_full(self, model: str, now_s: float) -> bool:
         """Whether nothing that serves a model has room."""
-        return is_full(self._choices(model))
+        return is_full(self._choices(model), now_s)
 
     def full(self, model: str) -> frozenset[str]:
         """The ids of what serves a model and would let another request wait."""

@@ -187,11 +187,11 @@ class Admission:
         try:
             if decision is None:
                 decision = router.place(facts, now, excluded)
-            if not router.has_room(facts.model, decision):
+            if not router.has_room(facts.model, decision, now):
                 decision = router.place(facts, now, excluded | router.full(facts.model))
         except NoWorker:
             return None
-        return decision if router.has_room(facts.model, decision) else None
+        return decision if router.has_room(facts.model, decision, now) else None
 
     def _wait(self, turn: Asker) -> None:
         intake = turn.intake
@@ -218,18 +218,16 @@ class Admission:
 
     def _pump_line(self, model: str, left: int) -> int:
         """Dispatch from one line until nobody in it can go, or `left` have gone. Returns what is left of that."""
-        cannot: set[str] = set()  # tenants whose next turn has to wait on
-        while left and not self._router.is_full(model):
-            waiter = self.queue.next(model, cannot)
-            if waiter is None:
-                break
+        if self._router.is_full(model, self._clock()):
+            return left
+        for waiter in self.queue.in_turn(model):
             turn = waiter.item
             decision = self._with_room(turn.intake.facts, turn.excluded, None) if _may_begin(turn) else None
-            if decision is None:
-                cannot.add(waiter.tenant)
-                continue
-            left -= 1
-            self._go(waiter, decision)
+            if decision is not None:
+                self._go(waiter, decision)
+                left -= 1
+                if not left or self._router.is_full(model, self._clock()):
+                    break
         return left
 
     def _go(self, waiter: "Waiter[Asker]", decision: Decision) -> None:

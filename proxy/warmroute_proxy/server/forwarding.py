@@ -149,7 +149,8 @@ class ForwardedTurn:
         elsewhere = not self._exchange.started
         if not self._finish(elsewhere=elsewhere):
             return
-        services.router.failed(self._ticket, services.clock(), (peer,))
+        busy = self._status == 429  # no fault of the region's: it has no room
+        services.router.failed(self._ticket, services.clock(), () if busy else (peer,))
         if elsewhere:
             services.metrics.add("warmroute_forward_failures_total")
             self._serve_here(peer)

@@ -135,8 +135,9 @@ class Turn:
 
     def _place(self) -> Decision | None:
         services = self._services
+        now = services.clock()
         try:
-            decision = services.router.place(self.intake.facts, services.clock(), self._excluded)
+            decision = services.router.place(self.intake.facts, now, self._excluded)
         except NoWorker as error:
             self._refuse(_no_worker(error, split=self.intake.choices > 1 and services.engines.all_split()))
             return None
@@ -144,7 +145,7 @@ class Turn:
         if (
             admission.queue.requests
             or self.intake.tenant.limits is not None
-            or not services.router.has_room(self.intake.facts.model, decision)
+            or not services.router.has_room(self.intake.facts.model, decision, now)
         ):
             return admission.enter(self, decision)
         return decision
