@@ -107,7 +107,8 @@ class PublicEndpoint:
         intake = read(request, tenant, services.config, services.secrets, None)
         shared = services.joins.share(call, exchange)
         try:
-            Turn(services, shared, intake, services.engines.ids.receipt()).begin()
+            shared.turn = turn = Turn(services, shared, intake, services.engines.ids.receipt())
+            turn.begin()
         except Exception:
             shared.fail()
             raise

@@ -39,6 +39,14 @@ class Owner(Protocol):
         """A reader left, or has read all."""
 
 
+class Asker(Protocol):
+    """A turn, as far as it matters here."""
+
+    @property
+    def waiter(self) -> object | None:
+        """Its place in the queue; None once it was dispatched."""
+
+
 class Reader:
     """Somebody who listens to an answer, at a place of his own in its recording."""
 
@@ -93,7 +101,7 @@ class Reader:
 class SharedExchange(Exchange):
     """The exchange of a turn under way that has a key: it has no connection, but readers."""
 
-    __slots__ = ("_call", "_joins", "_parts", "_readers", "_slow")
+    __slots__ = ("_call", "_joins", "_parts", "_readers", "_slow", "turn")
 
     def __init__(self, joins: "Joins", call: Call, first: Exchange) -> None:
         self._joins = joins
@@ -101,6 +109,7 @@ class SharedExchange(Exchange):
         self._parts = call.recording.parts if call.recording is not None else []
         self._readers = [Reader(first, call.recording, self)]
         self._slow = False
+        self.turn: Asker | None = None
         self.request = first.request
         self.started = False
         self.ended = False
@@ -199,12 +208,15 @@ class SharedExchange(Exchange):
             self._joins.orphans[self] = self._joins.clock() + self._joins.outlive_s
 
     def give_up(self) -> None:
-        """Nobody listens, and nobody will: the client has left now."""
+        """Nobody listens, and nobody will: the client has left now. What still waits in the queue costs nothing."""
         if self._readers or self.ended:
             return
         on_gone = self.on_gone
-        self._joins.calls.lost(self._call, self._joins.clock())
-        self._finish(kept=None)
+        if self.turn is not None and self.turn.waiter is not None:
+            self._finish(kept=False)
+        else:
+            self._joins.calls.lost(self._call, self._joins.clock())
+            self._finish(kept=None)
         if on_gone is not None:
             on_gone()
 
@@ -228,7 +240,7 @@ class SharedExchange(Exchange):
         """The end of the turn; returns who is still to be told."""
         joins, call = self._joins, self._call
         self.ended = True
-        self.on_gone = self.on_pause = None
+        self.on_gone = self.on_pause = self.turn = None
         joins.orphans.pop(self, None)
         joins.live.pop(call.key, None)
         if kept is not None:

@@ -26,13 +26,13 @@ def long(text: str, tokens: int = 150, **fields: Any) -> dict[str, Any]:
 
 
 class Fleet:
-    def __init__(self, folder: Path, roles: dict[str, str], *, speed: float = 1.0, limits: str = "") -> None:
+    def __init__(self, folder: Path, roles: dict[str, str], *, limits: str = "", outlive_s: float = OUTLIVE_S) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self.engines = {name: EngineProcess(folder, name, role, speed=speed) for name, role in roles.items()}
+        self.engines = {name: EngineProcess(folder, name, role, speed=1.0) for name, role in roles.items()}
         for engine in self.engines.values():
             engine.listening()
         tables = [engine.toml("east") for engine in self.engines.values()]
-        self.proxy = ProxyProcess(folder / "p", tables, limits=f"keyed_outlive_s = {OUTLIVE_S}\n{limits}").start()
+        self.proxy = ProxyProcess(folder / "p", tables, limits=f"keyed_outlive_s = {outlive_s}\n{limits}").start()
 
     def stop(self) -> None:
         self.proxy.stop()
@@ -63,6 +63,7 @@ class Asker(threading.Thread):
         *,
         tenant: int = 0,
         path: str = "/v1/chat/completions",
+        more: dict[str, str] | None = None,
     ) -> None:
         super().__init__(daemon=True)
         parts = urlsplit(proxy.url)
@@ -71,6 +72,7 @@ class Asker(threading.Thread):
             "authorization": f"Bearer {proxy.keys[tenant]}",
             "content-type": "application/json",
             "idempotency-key": key,
+            **(more or {}),
         }
         self._body = json.dumps(body)
         self._path = path
@@ -221,3 +223,30 @@ def test_what_is_no_key_is_refused(fleet: Fleet, key: str) -> None:
     assert (bad.status, bad.error) == (400, "invalid_idempotency_key")
     longest = Asker(fleet.proxy, "k" * 256, chat("bad key", max_tokens=2)).done()
     assert longest.status == 200
+
+
+@pytest.mark.parametrize("wrong", [{"bootstrap_room": 1}, {"model": "none"}, {"n": 2}])
+def test_a_key_of_a_request_that_was_never_dispatched_is_free(fleet: Fleet, wrong: dict[str, Any]) -> None:
+    key = f"free {sorted(wrong)}"
+    refused = Asker(fleet.proxy, key, {**chat("free", max_tokens=2), **wrong}).done()
+    assert refused.status in {400, 404}
+    assert Asker(fleet.proxy, key, chat("free", max_tokens=2)).done().status == 200
+
+
+def test_one_of_two_leaves_and_the_other_hears_the_end(fleet: Fleet) -> None:
+    askers = [Asker(fleet.proxy, "one leaves", long("one leaves")).begun() for _ in range(3)]
+    askers[0].leave()
+    askers[2].leave()
+    assert complete(askers[1].done())
+    assert rows_of(fleet.proxy, askers[1].receipt)[0]["outcome"] == "completed"
+
+
+def test_metrics_count_who_joined_and_the_key_is_written_nowhere(fleet: Fleet) -> None:
+    for _ in range(2):
+        assert Asker(fleet.proxy, "canary-key-5bd1", chat("metrics", max_tokens=2)).done().status == 200
+    with fleet.proxy.admin() as admin:
+        text = admin.get("/metrics").text
+    joins = next(line for line in text.splitlines() if line.startswith("warmroute_joins_total"))
+    assert int(joins.split()[-1]) >= 1
+    assert "canary-key-5bd1" not in fleet.proxy.written()
+    assert "canary-key-5bd1" not in text

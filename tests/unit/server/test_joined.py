@@ -167,3 +167,15 @@ def test_a_whole_answer_of_another_status_is_not_kept() -> None:
     joins.share(call, client).respond(503, [], b"later")
     assert client.how == "respond 503"
     assert joins.join("other", "key", SmallClient()) is not None
+
+
+def test_what_still_waited_in_the_queue_when_it_was_given_up_is_forgotten() -> None:
+    class Waiting:
+        waiter = object()
+
+    scene = Scene()
+    scene.turn.turn = Waiting()
+    scene.first.leaves()
+    scene.wait(OUTLIVE_S)
+    assert scene.gone == 1
+    assert scene.joins.join("tenant", "key", SmallClient()) is not None

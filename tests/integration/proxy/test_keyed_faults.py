@@ -1,0 +1,243 @@
+"""`Idempotency-Key` when things break: engines that die or refuse, slow readers, bounds, regions, a proxy that ends."""
+
+import http.client
+import json
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from warmroute_cli.processes import stop_all
+from warmroute_proxy.server.secrets import new_api_key
+
+from .harness import EngineProcess, ProxyProcess, chat, events, until
+from .scripted import ROLE, Handler, ScriptedEngine, delta
+from .test_keyed import Asker, Fleet, complete, long, rows_of
+
+USAGE = {
+    "prompt_tokens": 700,
+    "completion_tokens": 2,
+    "total_tokens": 702,
+    "prompt_tokens_details": {"cached_tokens": 0},
+}
+
+
+@pytest.fixture
+def scripted(tmp_path: Path) -> Iterator[Callable[..., tuple[ScriptedEngine, ProxyProcess]]]:
+    """Makes a proxy in front of one engine that follows a script."""
+    made: list[tuple[ScriptedEngine, ProxyProcess]] = []
+
+    def make(script: Callable[[Handler], None], limits: str = "") -> tuple[ScriptedEngine, ProxyProcess]:
+        engine = ScriptedEngine("e0", script)
+        proxy = ProxyProcess(tmp_path / "p", [engine.toml()], limits=limits)
+        made.append((engine, proxy))
+        proxy.start()
+        return engine, proxy
+
+    yield make
+    for engine, proxy in made:
+        proxy.stop()
+        engine.stop()
+
+
+def say(handler: Handler, *texts: str) -> None:
+    """A whole stream of these contents."""
+    usage = {"id": "x", "object": "chat.completion.chunk", "choices": [], "usage": USAGE}
+    handler.stream(ROLE, *(delta(text) for text in texts), delta(finish="stop"), usage, "[DONE]")
+
+
+def test_an_engine_dies_while_two_listen_and_a_retry_is_a_new_try(tmp_path: Path) -> None:
+    fleet = Fleet(tmp_path, {"p0": "prefill", "d0": "decode", "d1": "decode"})
+    try:
+        askers = [Asker(fleet.proxy, "dies", long("dies", 400)).begun() for _ in range(2)]
+        busy = next(engine for name, engine in fleet.engines.items() if name != "p0" and engine.running())
+        os.kill(busy.child.pid, signal.SIGKILL)
+        for asker in askers:
+            asker.done()
+            assert "error" in events(asker.text)[-1]
+            assert not asker.clean
+            assert "[DONE]" not in asker.text
+        assert askers[0].receipt == askers[1].receipt
+        until(lambda: fleet.running() == 0, "no engine works for anybody")
+        row = rows_of(fleet.proxy, askers[0].receipt)[0]
+        assert (row["outcome"], row["price_nanousd"]) == ("engine_error", 0)
+        again = Asker(fleet.proxy, "dies", long("dies", 400)).done()
+        assert complete(again)
+        assert again.receipt != askers[0].receipt
+    finally:
+        fleet.stop()
+
+
+def test_a_refusal_is_not_kept(scripted: Callable[..., tuple[ScriptedEngine, ProxyProcess]]) -> None:
+    answers = iter([503, 400])
+
+    def script(handler: Handler) -> None:
+        status = next(answers, 0)
+        if status:
+            handler.reply(status, b'{"message":"not now"}')
+        else:
+            say(handler, "now")
+
+    engine, proxy = scripted(script)
+    body = chat("refused", stream=True)
+    statuses = [Asker(proxy, "refused", body).done().status for _ in range(4)]
+    assert statuses == [503, 400, 200, 200]
+    assert len(engine.bodies) == 3
+    assert b"refused" not in b"".join(engine.bodies).replace(b"refused 0", b"")
+    assert "idempotency-key" not in engine.heads[-1]
+
+
+def test_an_answer_is_kept_for_its_time_and_then_refused(
+    scripted: Callable[..., tuple[ScriptedEngine, ProxyProcess]],
+) -> None:
+    engine, proxy = scripted(lambda handler: say(handler, "hello"), "keyed_replay_s = 0.3")
+    body = chat("a while", stream=True)
+    assert complete(Asker(proxy, "a while", body).done())
+    late = until(lambda: (asker := Asker(proxy, "a while", body).done()).status == 409 and asker, "it is gone")
+    assert late.error == "idempotency_key_spent"
+    assert Asker(proxy, "a while", chat("other")).done().error == "idempotency_key_reused"
+    assert len(engine.bodies) == 1
+
+
+def test_the_memory_of_answers_is_bounded(scripted: Callable[..., tuple[ScriptedEngine, ProxyProcess]]) -> None:
+    _, proxy = scripted(lambda handler: say(handler, "x" * 30_000), "keyed_total_bytes = 100000")
+    for number in range(5):
+        assert complete(Asker(proxy, f"key {number}", chat("bounded", stream=True)).done())
+    again = [Asker(proxy, f"key {number}", chat("bounded", stream=True)).done().status for number in range(5)]
+    assert again == [409, 409, 200, 200, 200]
+
+
+def test_an_answer_beyond_its_bound_is_whole_for_its_client_and_no_other(
+    scripted: Callable[..., tuple[ScriptedEngine, ProxyProcess]],
+) -> None:
+    _, proxy = scripted(lambda handler: say(handler, *["x" * 1000] * 50), "keyed_answer_bytes = 10000")
+    first = Asker(proxy, "large", chat("large", stream=True)).done()
+    assert complete(first)
+    assert first.text.count("x" * 1000) == 50
+    assert Asker(proxy, "large", chat("large", stream=True)).done().status == 409
+
+
+class SlowReader:
+    """A client with a key that sends its request and does not read until it is told to."""
+
+    def __init__(self, proxy: ProxyProcess, key: str, body: bytes, version: str = "1.1") -> None:
+        parts = urlsplit(proxy.url)
+        self._socket = socket.socket()
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8192)
+        self._socket.settimeout(30)
+        self._socket.connect((parts.hostname, parts.port))
+        head = f"POST /v1/chat/completions HTTP/{version}\r\nhost: x\r\nauthorization: Bearer {proxy.keys[0]}\r\n"
+        head += f"idempotency-key: {key}\r\ncontent-length: {len(body)}\r\n\r\n"
+        self._socket.sendall(head.encode() + body)
+
+    def text(self) -> str:
+        answer = http.client.HTTPResponse(self._socket)
+        answer.begin()
+        try:
+            return answer.read().decode()
+        finally:
+            self._socket.close()
+
+
+def test_a_slow_first_client_holds_up_nobody_and_still_gets_everything(
+    scripted: Callable[..., tuple[ScriptedEngine, ProxyProcess]],
+) -> None:
+    parts = 400
+    told = threading.Event()
+
+    def script(handler: Handler) -> None:
+        told.set()
+        say(handler, *(f"{number:05d}" + "x" * 30_000 for number in range(parts)))
+
+    engine, proxy = scripted(script)
+    body = json.dumps(chat("slow", stream=True)).encode()
+    slow = SlowReader(proxy, "slow", body)
+    assert told.wait(20)
+    fast = Asker(proxy, "slow", chat("slow", stream=True)).done()
+    assert complete(fast)
+    assert [event["choices"][0]["delta"]["content"][:5] for event in events(fast.text)[1 : parts + 1]] == [
+        f"{number:05d}" for number in range(parts)
+    ]
+    assert slow.text() == fast.text
+    old = SlowReader(proxy, "slow", body, version="1.0")
+    assert old.text() == fast.text
+    assert len(engine.bodies) == 1
+
+
+def test_two_requests_with_a_key_on_one_connection(
+    scripted: Callable[..., tuple[ScriptedEngine, ProxyProcess]],
+) -> None:
+    engine, proxy = scripted(lambda handler: say(handler, "hello"))
+    body = json.dumps(chat("pipelined", stream=True)).encode()
+    parts = urlsplit(proxy.url)
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {proxy.keys[0]}\r\n"
+    head += f"idempotency-key: pipelined\r\ncontent-length: {len(body)}\r\n"
+    first, last = f"{head}\r\n".encode(), f"{head}connection: close\r\n\r\n".encode()
+    with socket.create_connection((parts.hostname, parts.port), timeout=20) as client:
+        client.sendall(first + body + last + body)
+        text = b"".join(iter(lambda: client.recv(65536), b"")).decode()
+    assert text.count("HTTP/1.1 200 OK") == 2
+    assert text.count("data: [DONE]") == 2
+    assert len(engine.bodies) == 1
+
+
+def test_a_proxy_that_ends_waits_for_nobody_to_come_back(tmp_path: Path) -> None:
+    fleet = Fleet(tmp_path, {"a0": "aggregated"}, limits="keyed_replay_s = 5", outlive_s=300.0)
+    try:
+        left = Asker(fleet.proxy, "left", long("left", 2000)).begun()
+        left.leave()
+        heard = Asker(fleet.proxy, "heard", long("heard", 100)).begun()
+        joined = Asker(fleet.proxy, "heard", long("heard", 100)).begun()
+        assert fleet.running() == 2
+        assert fleet.proxy.child is not None
+        os.kill(fleet.proxy.child.pid, signal.SIGTERM)
+        assert complete(heard.done())
+        assert complete(joined.done())
+        until(lambda: fleet.proxy.child and not fleet.proxy.child.running(), "the proxy ends")
+        until(lambda: fleet.running() == 0, "no engine works for anybody")
+        assert rows_of(fleet.proxy, left.receipt)[0]["outcome"] == "client_left"
+    finally:
+        fleet.stop()
+
+
+def test_a_forwarded_turn_is_joined_where_the_client_asks_and_stops_at_its_home(tmp_path: Path) -> None:
+    engines = [EngineProcess(tmp_path, name, "aggregated", speed=1.0) for name in ("east-a0", "west-a0")]
+    keys = (new_api_key()[0], new_api_key()[0])
+    proxies: list[ProxyProcess] = []
+    try:
+        for engine in engines:
+            engine.listening()
+        west = ProxyProcess(tmp_path / "p", [engines[1].toml("west")], region="west", keys=keys).start()
+        proxies.append(west)
+        limits = "keyed_outlive_s = 3"
+        peer = ("west", west.url)
+        east = ProxyProcess(
+            tmp_path / "p", [engines[0].toml("east")], region="east", keys=keys, peer=peer, limits=limits
+        ).start()
+        proxies.append(east)
+        Asker(west, "home", {**chat("roam", max_tokens=2), "prompt_cache_key": "roamer"}).done()
+        body = {**long("roam", turns=2, tokens=150), "prompt_cache_key": "roamer"}
+        more = {"x-warmroute-home": "west"}
+        first = Asker(east, "roams", body, more=more).begun()
+        first.leave()
+        second = Asker(east, "roams", body, more=more).done()
+        assert complete(second)
+        assert second.receipt == first.receipt
+        assert second.headers["x-warmroute-home"] == "west"
+        assert rows_of(west, second.receipt)[0]["forwarded_from"] == "east"
+        assert engines[0].log()["finished"] == []
+        body = {**long("roam", turns=3, tokens=2000), "prompt_cache_key": "roamer"}
+        third = Asker(east, "roams on", body, more=more).begun()
+        third.leave()
+        assert engines[1].running() == 1
+        until(lambda: engines[1].running() == 0, "the home's engine stops")
+        assert rows_of(west, third.receipt)[0]["outcome"] == "client_left"
+    finally:
+        for proxy in proxies:
+            proxy.stop()
+        stop_all([engine.child for engine in engines], 5.0)
