@@ -59,6 +59,8 @@ class PrefixIndex:
         self._generations: list[dict[int, int]] = [{} for _ in range(generations)]
         self._entries_per_generation = entries_per_generation
         self._rotations = 0
+        self.losses = 0
+        """How often entries were lost or moved away from the newest ones. While it stays, what was added is there."""
         self._slots: dict[str, int] = {}  # by the name of the cache
         self._live_mask = 0
         self._unused: list[int] = list(range(MAX_SLOTS + SHARER_BITS - 1, SHARER_BITS - 1, -1))
@@ -149,6 +151,7 @@ class PrefixIndex:
 
     def remove(self, keys: Iterable[int], slots: int) -> None:
         """The caches of a mask of slots have lost these cuts. Their text is still known."""
+        self.losses += 1
         kept = ~slots
         for key in keys:
             for generation in self._generations:  # the newest copy is the one that counts
@@ -162,6 +165,7 @@ class PrefixIndex:
 
         Entries that are left without any slot go, so that a prompt which nobody has computed is not known either.
         """
+        self.losses += 1
         kept = ~slots
         for key in keys:
             for generation in self._generations:
@@ -187,6 +191,7 @@ class PrefixIndex:
         self._generations.insert(0, {})
         self._generations.pop()
         self._rotations += 1
+        self.losses += 1
         while self._retired and self._rotations - self._retired[0][1] >= len(self._generations):
             self._unused.append(self._retired.pop(0)[0])
         return self._generations[0]
@@ -196,6 +201,7 @@ class PrefixIndex:
             if not self._retired:
                 raise OverflowError(f"more than {MAX_SLOTS} caches")
             self._generations = [{} for _ in self._generations]
+            self.losses += 1
             self._unused = [slot for slot, _ in self._retired]
             self._retired.clear()
         return self._unused.pop()

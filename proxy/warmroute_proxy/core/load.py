@@ -26,8 +26,9 @@ others: that of its past is no more, and the prior may be far from what this fle
 import math
 from collections import OrderedDict
 from collections.abc import Collection
-from dataclasses import dataclass
 from typing import Final, Literal
+
+import msgspec
 
 from warmroute_proxy.core.capacity import Capacity
 from warmroute_proxy.core.tiers import MoveRates
@@ -63,8 +64,7 @@ PROVEN_S: Final = 10.0
 Health = Literal["up", "draining", "down", "open"]
 
 
-@dataclass(frozen=True, slots=True)
-class EngineLoads:
+class EngineLoads(msgspec.Struct, frozen=True, gc=False):
     """What an engine says of one rank at `/v1/loads`; `None` where it does not say. Totals only ever grow."""
 
     running: int | None = None
@@ -127,6 +127,7 @@ class WorkerLoad:
     """Load, rate and health of one worker (or of a peer region, for what was forwarded there)."""
 
     __slots__ = (
+        "_at_work_s",
         "_at_work_tokens",
         "_busy_us_total",
         "_others_prefill_tokens",
@@ -149,7 +150,9 @@ class WorkerLoad:
         "resident_tokens",
         "room",
         "running",
+        "slowdown_s",
         "up",
+        "work_s",
     )
 
     def __init__(self, max_running: int | None = None) -> None:
@@ -162,10 +165,13 @@ class WorkerLoad:
         self.inserted = Inserted()
         self._prefills: OrderedDict[object, int] = OrderedDict()  # tokens by what they are for, oldest first
         self._at_work_tokens = 0  # of the oldest one
+        self._at_work_s = 0.0  # of prefill
         self._since_s = 0.0  # when its turn came
         self.running = 0
         self.prefill_tokens = 0
         self.resident_tokens = 0
+        self.work_s = 0.0  # what `prefill_tokens` take
+        self.slowdown_s = 0.0  # what `running` and `resident_tokens` add to a decode step
         self.learned_s_per_token = PREFILL_S_PER_TOKEN_PRIOR
         self.prefill_s_per_token = PREFILL_S_PER_TOKEN_PRIOR
         self._reported_prefill_tokens = 0  # of others, by the engine
@@ -213,6 +219,7 @@ class WorkerLoad:
             self._at_work_tokens = tokens
         self._prefills[owner] = tokens
         self.prefill_tokens += tokens
+        self._refresh_work()
         self.inserted.add(tokens, now_s)
         if self._shown_tokens is not None:
             self._look_beyond()
@@ -222,6 +229,7 @@ class WorkerLoad:
         self.prefill_tokens -= self._prefills.pop(owner)
         self._at_work_tokens = next(iter(self._prefills.values())) if self._prefills else 0
         self._since_s = now_s
+        self._refresh_work()
         if self._shown_tokens is not None:
             self._look_beyond()
 
@@ -232,6 +240,12 @@ class WorkerLoad:
             if self._shown_tokens * self.prefill_s_per_token >= PROVEN_S:
                 self._shown_tokens = None
             self._look_beyond()
+
+    def runs(self, requests: int, tokens: int) -> None:
+        """So many more requests run here, or fewer, and so many more tokens are resident for them."""
+        self.running += requests
+        self.resident_tokens += tokens
+        self.slowdown_s = self.running * DECODE_S_PER_RUNNING + self.resident_tokens * DECODE_S_PER_RESIDENT_TOKEN
 
     def queue_s(self, now_s: float) -> float:
         """Seconds of prefill ahead of a new request."""
@@ -276,8 +290,13 @@ class WorkerLoad:
         seen = min(max(busy_s / uncached_tokens, PREFILL_S_PER_TOKEN_MIN), PREFILL_S_PER_TOKEN_MAX)
         weight = uncached_tokens / (uncached_tokens + RATE_WEIGHT_TOKENS)
         self.learned_s_per_token += weight * (seen - self.learned_s_per_token)
-        self.prefill_s_per_token = self.learned_s_per_token
+        self.set_rate(self.learned_s_per_token)
         self.room.observe_rate(self.learned_s_per_token)
+
+    def set_rate(self, prefill_s_per_token: float) -> None:
+        """The rate for placement."""
+        self.prefill_s_per_token = prefill_s_per_token
+        self._refresh_work()
 
     def begins(self, s_per_token: float) -> None:
         """The engine starts, or starts anew: failures, others' load and rates are of the past. It has yet to show what
@@ -285,7 +304,8 @@ class WorkerLoad:
         """
         self.breaker.reset()
         self.ready = self.up and not self.draining
-        self.learned_s_per_token = self.prefill_s_per_token = s_per_token
+        self.learned_s_per_token = s_per_token
+        self.set_rate(s_per_token)
         self.room.observe_rate(s_per_token)
         self.moves = MoveRates()
         self.inserted = Inserted()
@@ -299,6 +319,10 @@ class WorkerLoad:
     def proven(self) -> bool:
         """Whether it has shown what it can do."""
         return self._shown_tokens is None
+
+    def _refresh_work(self) -> None:
+        self.work_s = self.prefill_tokens * self.prefill_s_per_token
+        self._at_work_s = self._at_work_tokens * self.prefill_s_per_token
 
     def _refresh(self) -> None:
         self.ready = self.up and not self.draining and self.breaker.failures < BREAKER_FAILURES
@@ -332,22 +356,28 @@ class WorkerLoad:
 def waits_s(loads: Collection[WorkerLoad], now_s: float) -> tuple[list[float], list[float]]:
     """`queue_s` and `decode_slowdown_s` of each: placement asks for all of them, so it is spared two calls for each."""
     queues_s: list[float] = []
-    slowdowns_s: list[float] = []
+    add = queues_s.append
+    shared = False
     for load in loads:
-        prefill_tokens, resident_tokens = load.prefill_tokens, load.resident_tokens
+        queue_s = load.work_s
         if now_s < load._others_until_s:
-            prefill_tokens += load._others_prefill_tokens
-            resident_tokens += load._others_resident_tokens
-        slowdowns_s.append(load.running * DECODE_S_PER_RUNNING + resident_tokens * DECODE_S_PER_RESIDENT_TOKEN)
-        if not prefill_tokens:
-            queues_s.append(0.0)
-            continue
-        s_per_token = load.prefill_s_per_token
-        at_work_s, done_s = load._at_work_tokens * s_per_token, now_s - load._since_s
-        if done_s > at_work_s:  # noqa: PLR1730 - min() takes three times as long
-            done_s = at_work_s
-        queues_s.append(prefill_tokens * s_per_token - done_s if done_s > 0 else prefill_tokens * s_per_token)
-    return queues_s, slowdowns_s
+            shared = True
+            queue_s = (load.prefill_tokens + load._others_prefill_tokens) * load.prefill_s_per_token
+        if queue_s:
+            done_s = now_s - load._since_s
+            if done_s > load._at_work_s:  # noqa: PLR1730 - min() takes three times as long
+                done_s = load._at_work_s
+            if done_s > 0:
+                queue_s -= done_s
+        add(queue_s)
+    if not shared:
+        return queues_s, [load.slowdown_s for load in loads]
+    return queues_s, [
+        load.slowdown_s + load._others_resident_tokens * DECODE_S_PER_RESIDENT_TOKEN
+        if now_s < load._others_until_s
+        else load.slowdown_s
+        for load in loads
+    ]
 
 
 def level_rates(loads: Collection[WorkerLoad]) -> None:
@@ -357,7 +387,7 @@ def level_rates(loads: Collection[WorkerLoad]) -> None:
     mean = sum(load.learned_s_per_token for load in loads) / len(loads)
     for load in loads:
         differs = abs(load.learned_s_per_token - mean) > RATE_NOISE * mean
-        load.prefill_s_per_token = load.learned_s_per_token if differs else mean
+        load.set_rate(load.learned_s_per_token if differs else mean)
 
 
 def starts_among(load: WorkerLoad, fleet: Collection[WorkerLoad]) -> None:

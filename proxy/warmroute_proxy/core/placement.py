@@ -19,8 +19,8 @@ and not yet seen answered; its prefill rate is taken to be like ours.
 
 Ties are broken by rendezvous hash of (session, worker), so that replicas agree without talking.
 
-A decision takes a fifth of a microsecond more for each worker, because what differs between workers stands in columns
-(`_Weighed`), and one line adds them up; everything else is made for the chosen one, or when somebody asks for reasons.
+What differs between workers stands in columns (`_Weighed`), and one line adds them up, because that is done for each
+worker and each request; everything else is made for the chosen one, or when somebody asks for reasons.
 """
 
 import math
@@ -54,7 +54,8 @@ class Prompt(NamedTuple):
 
     def tokens_of(self, prefix_bytes: int) -> int:
         """Tokens of a prefix; never the whole prompt, because an engine computes at least the last token."""
-        return min(int(prefix_bytes / self.bytes_per_token), self.tokens - 1)
+        found, most = int(prefix_bytes / self.bytes_per_token), self.tokens - 1
+        return found if found < most else most  # noqa: FURB136 - min() takes three times as long
 
     def held(self, place: Place, matched: dict[int, int]) -> tuple[int, Held]:
         """What of the prompt the place has in its tiers, by bytes of each slot: bytes in all, and tokens of each."""
@@ -71,9 +72,24 @@ class Prompt(NamedTuple):
         return all_bytes, Held(device, host - device, storage - host)
 
 
-_Known = tuple[int, float, float, float, int, Held]
-"""What is cached of a prompt at a place, and costs what: uncached tokens, seconds of load, transfer and reuse, bytes
-that matched, tokens held in each tier. Few differ, so that places share them."""
+class _Known(NamedTuple):
+    """What is cached of a prompt at a place, and costs what."""
+
+    uncached: int
+    compute_s: float
+    load_s: float
+    transfer_s: float
+    reuse_s: float
+    others_s_per_s: float
+    """For each second that others queue there."""
+    matched: int
+    held: Held
+
+
+_Fixed = tuple[float, float, _Known]
+"""The seconds of a place that do not depend on what it is busy with, the cost of a second that its queue is long, and
+what both were made of. Few differ, so that places share them."""
+_NOTHING: Final = (0.0, 0.0, _Known(0, 0.0, 0.0, 0.0, 0.0, 0.0, 0, NOTHING_HELD))
 
 _Away = tuple[Place, int, Held, Candidate]
 """A peer region, bytes that matched there, tokens held, and its cost."""
@@ -86,12 +102,9 @@ class _Weighed(NamedTuple):
     costs_s: list[float]
     queues_s: list[float]
     slowdowns_s: list[float]
-    rates_s: list[float]
-    churns_s: Sequence[float]
-    """Per token."""
-    knowns: list[_Known]
+    churns_s_per_token: list[float]
+    fixed: list[_Fixed]
     output_tokens: int
-    delayed_per_s: float
     decode_id: str
     away: list[_Away]
 
@@ -103,24 +116,23 @@ class _Weighed(NamedTuple):
     def _candidate(self, number: int) -> Candidate:
         if number >= len(self.holders):
             return self.away[number - len(self.holders)][-1]
-        place, queue_s = self.holders[number], self.queues_s[number]
-        uncached, load_s, transfer_s, reuse_s, _, held = self.knowns[number]
-        compute_s = uncached * self.rates_s[number]
+        place, queue_s, (_, _, known) = self.holders[number], self.queues_s[number], self.fixed[number]
+        churn_s_per_token = self.churns_s_per_token[number] if self.churns_s_per_token else 0.0
         return Candidate(
             id=place.id,
             cost_s=self.costs_s[number],
             network_s=0.0,
             queue_s=queue_s,
-            compute_s=compute_s,
-            load_s=load_s,
+            compute_s=known.compute_s,
+            load_s=known.load_s,
             decode_s=self.slowdowns_s[number] * self.output_tokens,
-            transfer_s=transfer_s,
-            others_s=self.delayed_per_s * queue_s * compute_s,
-            reuse_s=reuse_s,
-            churn_s=self.churns_s[number] * uncached,
-            uncached_tokens=uncached,
-            host_tokens=held.host,
-            storage_tokens=held.storage,
+            transfer_s=known.transfer_s,
+            others_s=queue_s * known.others_s_per_s,
+            reuse_s=known.reuse_s,
+            churn_s=churn_s_per_token * known.uncached,
+            uncached_tokens=known.uncached,
+            host_tokens=known.held.host,
+            storage_tokens=known.held.storage,
             note=self.decode_id if place.role == "prefill" else "",
         )
 
@@ -129,25 +141,28 @@ def place_by_cost(
     facts: Facts, choices: Choices, prompt: Prompt, home: str | None, traffic: Traffic, now_s: float
 ) -> Decision:
     """The cheapest place. `choices` are usable ones, not empty; `home` is a region or None."""
-    loads = choices.loads
-    rates_s = [load.prefill_s_per_token for load in loads or [place.load for place in choices.peers]]
+    holders, output_tokens = choices.holders, facts.expected_output_tokens
+    rates_s = [load.prefill_s_per_token for load in choices.loads or [place.load for place in choices.peers]]
     prices = _prices(choices, rates_s, prompt, traffic, now_s)
-    queues_s, slowdowns_s = waits_s(loads, now_s)
+    queues_s, slowdowns_s = waits_s(choices.loads, now_s)
     decode = None
     if choices.decodes:
         decode, least = _best_decode(facts, choices.decodes, now_s)
-        pairs = zip(choices.holders, slowdowns_s, strict=True)
+        pairs = zip(holders, slowdowns_s, strict=True)
         slowdowns_s = [least if place.role == "prefill" else own for place, own in pairs]
-    knowns = _plainly_known(choices, prompt, prices) if choices.plain else _known(choices.holders, prompt, prices)
-    output_tokens, delayed_per_s = facts.expected_output_tokens, prices.delayed_per_s
-    churns_s = prices.churn_s_per_token or choices.no_churn
+    if choices.plain and rates_s.count(rates_s[0]) == len(rates_s):
+        fixed = _plainly_fixed(choices, prompt, prices, rates_s[0])
+    else:
+        fixed = _fixed(holders, prompt, prices)
+    columns = zip(fixed, queues_s, slowdowns_s, strict=True)
     costs_s = [
-        queue_s + uncached * rate_s + load_s + slowdown_s * output_tokens + transfer_s
-        + delayed_per_s * queue_s * (uncached * rate_s) + reuse_s + churn_s * uncached
-        for queue_s, slowdown_s, rate_s, churn_s, (uncached, load_s, transfer_s, reuse_s, _, _) in zip(
-            queues_s, slowdowns_s, rates_s, churns_s, knowns, strict=False  # there are rates of peers at least
-        )
-    ]  # fmt: skip
+        fixed_s + queue_s * each_queued_s + slowdown_s * output_tokens
+        for (fixed_s, each_queued_s, _), queue_s, slowdown_s in columns
+    ]
+    churns_s_per_token = prices.churn_s_per_token
+    if churns_s_per_token:
+        with_churn = zip(costs_s, churns_s_per_token, fixed, strict=True)
+        costs_s = [cost_s + churn_s * known.uncached for cost_s, churn_s, (_, _, known) in with_churn]
     away: list[_Away] = []
     if choices.peers:
         if facts.derived and prompt.match.drops:
@@ -158,15 +173,15 @@ def place_by_cost(
     winner = costs_s.index(least_s)
     if costs_s.count(least_s) > 1:
         winner = _settle_tie([at for at, cost_s in enumerate(costs_s) if cost_s == least_s], facts, choices, home)
+    decode_id = "" if decode is None else decode.id
     weighed = _Weighed(
-        choices.holders, costs_s, queues_s, slowdowns_s, rates_s, churns_s, knowns, output_tokens, delayed_per_s,
-        "" if decode is None else decode.id, away,
-    )  # fmt: skip
+        holders, costs_s, queues_s, slowdowns_s, churns_s_per_token, fixed, output_tokens, decode_id, away
+    )
     reasons = Reasons(None, weighed, winner)
-    if winner < len(knowns):
-        _, _, _, _, matched, held = knowns[winner]
-        return _decision(choices.holders[winner], decode, matched, held, choices.region, prompt, "cost", reasons)
-    place, matched, held, _ = away[winner - len(knowns)]
+    if winner < len(holders):
+        _, _, known = fixed[winner]
+        return _decision(holders[winner], decode, known.matched, known.held, choices.region, prompt, "cost", reasons)
+    place, matched, held, _ = away[winner - len(holders)]
     return _decision(place, None, matched, held, choices.region, prompt, "cost", reasons)
 
 
@@ -188,7 +203,7 @@ def rendezvous(session: int, id_: str) -> int:
 
 def estimate_tokens(prompt_bytes: int, bytes_per_token: float) -> int:
     """Tokens of a prompt, at least one."""
-    return max(1, math.ceil(prompt_bytes / bytes_per_token))
+    return math.ceil(prompt_bytes / bytes_per_token) or 1
 
 
 def _best_decode(facts: Facts, decodes: Sequence[Place], now_s: float) -> tuple[Place, float]:
@@ -216,29 +231,51 @@ def _prices(choices: Choices, rates_s: Sequence[float], prompt: Prompt, traffic:
     )
 
 
-def _plainly_known(choices: Choices, prompt: Prompt, prices: Prices) -> list[_Known]:
-    """Of holders with one tier each that need no transfer: one for each set of them that drops out of the chain."""
-    tokens = prompt.tokens
-    none = tokens, 0.0, 0.0, prices.reuse_s(0), 0, NOTHING_HELD
-    knowns: list[_Known] = [none] * len(choices.holders)
-    for mask, matched in prompt.match.drops:
-        device = prompt.tokens_of(matched)
-        known = tokens - device, 0.0, 0.0, prices.reuse_s(matched), matched, Held(device, 0, 0)
+def _plainly_fixed(choices: Choices, prompt: Prompt, prices: Prices, s_per_token: float) -> list[_Fixed]:
+    """Of equally fast holders with one tier each that need no transfer: one for each set that leaves the chain."""
+    drops = prompt.match.drops
+    begun = 0
+    for mask, _ in drops:
+        begun |= mask
+    if begun & choices.mask == choices.mask:  # a prompt that all have the beginning of
+        fixed = [_NOTHING] * len(choices.holders)
+    else:
+        fixed = [_fixed_of(prompt, prices, s_per_token, 0, NOTHING_HELD)] * len(choices.holders)
+    for mask, matched in drops:
+        one = _fixed_of(prompt, prices, s_per_token, matched, Held(prompt.tokens_of(matched), 0, 0))
         for at in choices.at(mask):
-            knowns[at] = known
-    return knowns
+            fixed[at] = one
+    return fixed
 
 
-def _known(holders: Sequence[Place], prompt: Prompt, prices: Prices) -> list[_Known]:
+def _fixed(holders: Sequence[Place], prompt: Prompt, prices: Prices) -> list[_Fixed]:
     """Of holders of any kind."""
-    tokens, by_slot = prompt.tokens, prompt.match.bytes_by_slot
-    knowns: list[_Known] = []
+    by_slot = prompt.match.bytes_by_slot
+    fixed: list[_Fixed] = []
     for place in holders:
+        load = place.load
         matched, held = prompt.held(place, by_slot)
-        transfer_s = tokens * TRANSFER_S_PER_TOKEN if place.role == "prefill" else 0.0
-        load_s = place.load.moves.seconds(held)
-        knowns.append((tokens - sum(held), load_s, transfer_s, prices.reuse_s(matched), matched, held))
-    return knowns
+        transfer_s = prompt.tokens * TRANSFER_S_PER_TOKEN if place.role == "prefill" else 0.0
+        load_s = load.moves.seconds(held)
+        fixed.append(_fixed_of(prompt, prices, load.prefill_s_per_token, matched, held, load_s, transfer_s))
+    return fixed
+
+
+def _fixed_of(
+    prompt: Prompt,
+    prices: Prices,
+    s_per_token: float,
+    matched: int,
+    held: Held,
+    load_s: float = 0.0,
+    transfer_s: float = 0.0,
+) -> _Fixed:
+    device, host, storage = held
+    uncached = prompt.tokens - device - host - storage
+    compute_s, reuse_s = uncached * s_per_token, prices.reuse_s(matched)
+    others = prices.delayed_per_s * compute_s
+    known = _Known(uncached, compute_s, load_s, transfer_s, reuse_s, others, matched, held)
+    return compute_s + load_s + transfer_s + reuse_s, 1.0 + others, known
 
 
 def _away(

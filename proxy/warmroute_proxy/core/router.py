@@ -69,6 +69,7 @@ class Router:
         self._places: dict[str, Place] = {}
         self._choices_by_model: dict[str, Choices] = {}
         self._traffic = Traffic()
+        self._rates_differ = False  # one was learned, and is not levelled with the others yet
         self._turns = 0
         self._settled_turns = 0
         self._predicted_tokens = 0
@@ -84,6 +85,8 @@ class Router:
 
     def place(self, facts: Facts, now_s: float, exclude: frozenset[str] = frozenset()) -> Decision:
         """Where the request goes; `NoWorker` if nowhere. `exclude`: worker ids (or `region:<name>`) that failed."""
+        if self._rates_differ:
+            self._level_rates()
         choices = self._choices(facts.model)
         if self._policy == "round_robin":
             usable = choices.alone().usable(facts, now_s, exclude)
@@ -125,19 +128,21 @@ class Router:
         """The prompt has been computed. Harmless when called again, or after the end."""
         if not ticket.open or ticket.computed:
             return
+        self._level_rates()
         ticket.computed = True
         ticket.holder.load.prefill_ended(ticket, now_s)
         ticket.holder.load.computed(ticket.uncached)
         if ticket.generator is not None and ticket.generator is not ticket.holder:
-            ticket.holder.load.running -= 1
-        if self._has_kept(ticket):  # also what was indexed at dispatch: it may have been evicted before it was computed
+            ticket.holder.load.runs(-1, 0)
+        # Also what was indexed at dispatch, if it may have been evicted before it was computed.
+        if self._has_kept(ticket) and (ticket.losses != self._index.losses or ticket.holder.tiered):
             self._index.insert(ticket.chain.hashes, ticket.slots)
 
     def progress(self, ticket: Ticket, completion_tokens: int) -> None:
         """The stream has shown this many tokens so far (not since the last call)."""
         if ticket.generator is not None and ticket.open:
             resident = ticket.decision.prompt_tokens_est + completion_tokens
-            ticket.generator.load.resident_tokens += resident - ticket.resident
+            ticket.generator.load.runs(0, resident - ticket.resident)
             ticket.resident = resident
 
     def settled(
@@ -190,6 +195,7 @@ class Router:
 
     def remove_worker(self, worker_id: str) -> None:
         """A worker that is no more. Unknown ids are ignored, here and below: probes race with removals."""
+        self._level_rates()
         if self._places.pop(worker_id, None) is not None:
             self._index.retire(worker_id)
             self._index.retire(_host_of(worker_id))
@@ -223,10 +229,11 @@ class Router:
             if place.load.has_begun_anew(loads):
                 self.worker_restarted(worker_id)
             if place.load.observe(loads, now_s):
-                level_rates([other.load for other in self._places.values() if other.holds])
+                self._rates_differ = True
 
     def snapshot(self, now_s: float) -> dict[str, Any]:
         """Everything that pages and metrics show, as plain values."""
+        self._level_rates()
         places = self._places.values()
         return {
             "region": self._region,
@@ -285,7 +292,14 @@ class Router:
 
     # Inside
 
+    def _level_rates(self) -> None:
+        """Before anybody asks: an engine's report is one of many that come together."""
+        if self._rates_differ:
+            self._rates_differ = False
+            level_rates([place.load for place in self._places.values() if place.holds])
+
     def _add(self, id_: str, on: Worker | Peer) -> None:
+        self._level_rates()
         known = self._places.get(id_)
         load = WorkerLoad(on.max_running if isinstance(on, Worker) else None) if known is None else known.load
         is_new = known is None and isinstance(on, Worker) and self._settled_turns > 0
@@ -347,15 +361,19 @@ class Router:
 
     def _begin(self, ticket: Ticket, begins: bool, cached_share: float, now_s: float) -> None:
         """A request was sent: its prefix counts as cached, and it is load until it ends."""
+        self._level_rates()
         holder = ticket.holder
+        ticket.losses = self._index.losses
         self._index.insert(ticket.chain.hashes, 1 << ticket.slot, begins=begins)
         self._traffic.sent(cached_share, ticket.uncached * holder.load.prefill_s_per_token, now_s)
-        for place in ticket.parties():
-            place.load.running += 1
-            place.load.breaker.sent(ticket, now_s)
+        generator = ticket.generator
+        if generator is not holder:
+            holder.load.runs(1, 0)
+            holder.load.breaker.sent(ticket, now_s)
+        if generator is not None:
+            generator.load.runs(1, ticket.resident)
+            generator.load.breaker.sent(ticket, now_s)
         holder.load.prefill_begins(ticket, ticket.uncached, now_s)
-        if ticket.generator is not None:
-            ticket.generator.load.resident_tokens += ticket.resident
 
     def _end(self, ticket: Ticket, now_s: float) -> None:
         """A request was served."""
@@ -378,7 +396,7 @@ class Router:
     ) -> Last:
         decision = ticket.decision
         return Last(
-            workers=tuple(worker.id for worker in decision.workers) or (decision.holder,),
+            workers=tuple([worker.id for worker in decision.workers]) or (decision.holder,),
             region=decision.region,
             prompt_bytes=facts.chain.total_bytes,
             prompt_tokens=prompt_tokens,

@@ -8,7 +8,10 @@ from warmroute_proxy.core.fingerprint import Chain
 
 
 class Ticket:
-    """One dispatched attempt, and what it has raised. Opaque to its holder; ends by one `settled` or `failed`."""
+    """One dispatched attempt, and what it has raised. Opaque to its holder; ends by one `settled` or `failed`.
+
+    `losses` are those of the index at dispatch: while it has had no more, all that was added then is still there.
+    """
 
     __slots__ = (
         "chain",
@@ -17,12 +20,15 @@ class Ticket:
         "from_cut",
         "generator",
         "holder",
+        "losses",
         "open",
         "resident",
         "slot",
         "slots",
         "uncached",
     )
+
+    losses: int
 
     def __init__(self, decision: Decision, chain: Chain, holder: Place, generator: Place | None) -> None:
         self.decision = decision
@@ -50,7 +56,6 @@ class Ticket:
         if not self.computed:
             self.holder.load.prefill_ended(self, now_s)
         if self.generator is not None:
-            self.generator.load.resident_tokens -= self.resident
-            self.generator.load.running -= 1
+            self.generator.load.runs(-1, -self.resident)
         if self.generator is None or (self.generator is not self.holder and not self.computed):
-            self.holder.load.running -= 1
+            self.holder.load.runs(-1, 0)
