@@ -302,7 +302,7 @@ class Router:
         self._level_rates()
         known = self._places.get(id_)
         load = WorkerLoad(on.max_running if isinstance(on, Worker) else None) if known is None else known.load
-        is_new = known is None and isinstance(on, Worker) and self._settled_turns > 0
+        is_new = known is None and isinstance(on, Worker) and self._affinity.lineages > 0
         slot_for = self._index.slot_for
         place = Place(id_, on, load, slot_for(id_))
         if isinstance(on, Worker) and on.role != "decode":
