@@ -72,6 +72,7 @@ def parser() -> argparse.ArgumentParser:
 
     proxy = commands.add_parser("proxy", help="run one proxy")
     proxy.add_argument("--config", required=True, metavar="FILE", help="its TOML file")
+    proxy.add_argument("--processes", type=_processes, metavar="N", help="instead of the file's: a number, or auto")
     proxy.add_argument("--check", action="store_true", help="say what is wrong with the file, and end")
     proxy.set_defaults(run=_proxy)
 
@@ -107,6 +108,10 @@ def _count(text: str) -> int:
     if value < 1:
         raise argparse.ArgumentTypeError(f"{text} is not a number above 0")
     return value
+
+
+def _processes(text: str) -> int | str:
+    return text if text == "auto" else _count(text)
 
 
 def _demo(arguments: argparse.Namespace) -> int:
@@ -146,7 +151,7 @@ def _replay(arguments: argparse.Namespace) -> int:
 def _proxy(arguments: argparse.Namespace) -> int:
     from warmroute_proxy.server.main import serve
 
-    return serve(arguments.config, arguments.check)
+    return serve(arguments.config, arguments.check, arguments.processes)
 
 
 def _engines(arguments: argparse.Namespace) -> int:

@@ -1,5 +1,6 @@
 """Routers that tell each other what they do decide like one that was given everything, whatever happens in between."""
 
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -56,9 +57,13 @@ class Processes:
 
     def __init__(self) -> None:
         self.one = Router("east", WORKERS, PEERS)
-        self.many = [SiblingRouter("east", WORKERS, PEERS, changed=lambda _now_s: None) for _ in range(COUNT)]
+        self.told: list[list[Event]] = [[] for _ in range(COUNT)]
+        self.many = [SiblingRouter("east", WORKERS, PEERS, tell=partial(self._tell, number)) for number in range(COUNT)]
         self.now_s = 0.0
         self.open: list[tuple[int, Ticket, Ticket, Facts]] = []
+
+    def _tell(self, number: int, event: Event, _now_s: float) -> None:
+        self.told[number].append(event)
 
     def do(self, operation: str, who: int, number: int) -> None:
         self.now_s += 0.07 * number
@@ -72,11 +77,13 @@ class Processes:
         self.share()
 
     def share(self) -> None:
-        for number, router in enumerate(self.many):
-            events, router.outbox = decode(encode(router.outbox)), []
-            for sibling in self.many:
-                if sibling is not router:
-                    sibling.hear(number, events, self.now_s)
+        for number, told in enumerate(self.told):
+            events = decode(encode(told))
+            told.clear()
+            for event in events:
+                for sibling in range(COUNT):
+                    if sibling != number:
+                        self.many[sibling].hear(number, event, self.now_s)
 
     def answers(self, number: int) -> list[Decision | None]:
         """What each would decide now, the one first."""

@@ -104,13 +104,12 @@ class SiblingRouter(Router):
         peers: Iterable[Peer] = (),
         policy: Policy = "cost",
         *,
-        changed: Callable[[float], None],
+        tell: Callable[[Event, float], None],
         listen: Callable[[], None] | None = None,
     ) -> None:
-        """`changed(now_s)` is called when `outbox` has grown; `listen`, before a decision, may call `hear`."""
+        """`tell(event, now_s)` takes what the siblings are to hear; `listen`, before a decision, may call `hear`."""
         super().__init__(region, workers, peers, policy)
-        self.outbox: list[Event] = []  # taken by who is told of the change
-        self._changed = changed
+        self._tell = tell
         self._listen = listen
         self._numbers: dict[Ticket, int] = {}  # of own requests under way
         self._count = 0
@@ -176,29 +175,38 @@ class SiblingRouter(Router):
 
     # What the others do
 
-    def hear(self, sibling: int, events: Iterable[Event], now_s: float) -> None:
+    def hear(self, sibling: int, event: Event, now_s: float) -> None:
         """What a sibling has done, in its order. Ends of requests that are not known are ignored."""
         under_way = self._heard.setdefault(sibling, OrderedDict())
-        for event in events:
-            if isinstance(event, Sent):
-                self._hear_sent(event, under_way, now_s)
-            elif isinstance(event, Computed):
-                ticket = under_way.get(event.number)
-                if ticket is not None:
-                    super().first_token(ticket, now_s)
+        if isinstance(event, Sent):
+            self._hear_sent(event, under_way, now_s)
+        elif isinstance(event, Computed):
+            ticket = under_way.get(event.number)
+            if ticket is not None:
+                super().first_token(ticket, now_s)
+        else:
+            ticket = under_way.pop(event.number, None)
+            if ticket is None:
+                return
+            if isinstance(event, Served):
+                self._hear_served(event, ticket, now_s)
             else:
-                ticket = under_way.pop(event.number, None)
-                if ticket is None:
-                    continue
-                if isinstance(event, Served):
-                    self._hear_served(event, ticket, now_s)
-                else:
-                    super().failed(ticket, now_s, event.at_fault)
+                super().failed(ticket, now_s, event.at_fault)
+
+    def heard(self, sibling: int, number: int) -> Ticket | None:
+        """A sibling's request that is under way."""
+        under_way = self._heard.get(sibling)
+        return under_way.get(number) if under_way is not None else None
+
+    @property
+    def sent(self) -> int:
+        """The number of the request that this router sent last."""
+        return self._count
 
     def forget(self, sibling: int, now_s: float) -> None:
         """A sibling is gone, or nobody knows what it did: its requests count as load no more."""
-        for ticket in self._heard.pop(sibling, {}).values():
-            ticket.close(now_s)
+        for ticket in self._heard.pop(sibling, OrderedDict()).values():
+            self._let_go(ticket, now_s)
 
     def _hear_sent(self, sent: Sent, under_way: OrderedDict[int, HeardTicket], now_s: float) -> None:
         holder = self._places.get(sent.holder)
@@ -208,7 +216,13 @@ class SiblingRouter(Router):
         ticket = under_way[sent.number] = HeardTicket(sent, holder, generator)
         self._begin(ticket, sent.begins, sent.cached_tokens / sent.prompt_tokens, now_s)
         if len(under_way) > MAX_OPEN:
-            under_way.popitem(last=False)[1].close(now_s)
+            self._let_go(under_way.popitem(last=False)[1], now_s)
+
+    def _let_go(self, ticket: HeardTicket, now_s: float) -> None:
+        """It counts no more, and nobody knows how it ended."""
+        ticket.close(now_s)
+        for place in ticket.parties():
+            place.load.breaker.ended(ticket)
 
     def _hear_served(self, served: Served, ticket: HeardTicket, now_s: float) -> None:
         last = served.last
@@ -216,7 +230,3 @@ class SiblingRouter(Router):
         if last.prompt_tokens is not None:
             self._bytes_per_token.observe(served.model, last.prompt_bytes, last.prompt_tokens)
         self._affinity.remember(served.lineage, ticket.chain, last, served.session, served.thread)
-
-    def _tell(self, event: Event, now_s: float) -> None:
-        self.outbox.append(event)
-        self._changed(now_s)

@@ -26,7 +26,7 @@ from warmroute_proxy.core.fingerprint import Chain
 from warmroute_proxy.core.fleet import Peer
 from warmroute_proxy.core.fleet import Worker as CoreWorker
 from warmroute_proxy.core.router import EngineLoads, Router
-from warmroute_proxy.core.siblings import SiblingRouter
+from warmroute_proxy.core.siblings import Event, SiblingRouter
 from warmroute_proxy.core.tiers import Tier
 from warmroute_proxy.replay.fleet import Fleet, Turn, Worker
 from warmroute_proxy.replay.policy import Policy
@@ -84,20 +84,18 @@ class _Siblings:
         self.routers: list[SiblingRouter] = []
         self._policy = policy
         self._lag_s = lag_s
-        self._telling: set[int] = set()
+        self._outboxes: dict[int, list[Event]] = {}
 
-    def changed(self, number: int, now_s: float) -> None:
-        if number not in self._telling:
-            self._telling.add(number)
-            self._policy.later(now_s + self._lag_s, lambda then_s: self._tell(number, then_s))
+    def told(self, number: int, event: Event, now_s: float) -> None:
+        if number not in self._outboxes:
+            self._policy.later(now_s + self._lag_s, partial(self._share, number))
+        self._outboxes.setdefault(number, []).append(event)
 
-    def _tell(self, number: int, now_s: float) -> None:
-        self._telling.discard(number)
-        router = self.routers[number]
-        events, router.outbox = router.outbox, []
-        for other, sibling in enumerate(self.routers):
-            if other != number:
-                sibling.hear(number, events, now_s)
+    def _share(self, number: int, now_s: float) -> None:
+        for event in self._outboxes.pop(number):
+            for other, sibling in enumerate(self.routers):
+                if other != number:
+                    sibling.hear(number, event, now_s)
 
 
 class Production(Policy):
@@ -255,7 +253,7 @@ class Production(Policy):
             return [Router(region, own, peers) for _ in range(count)]
         siblings = _Siblings(self, lag_s)
         for number in range(count):
-            siblings.routers.append(SiblingRouter(region, own, peers, changed=partial(siblings.changed, number)))
+            siblings.routers.append(SiblingRouter(region, own, peers, tell=partial(siblings.told, number)))
         return list(siblings.routers)
 
 

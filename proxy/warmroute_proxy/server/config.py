@@ -8,6 +8,7 @@ relative to the folder of the config file, so that a proxy can be started from a
 objects: the server gives it plain values.
 """
 
+import os
 import tomllib
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -20,6 +21,7 @@ from warmroute_proxy.server.config_table import Table, nearest, shown
 DEFAULT_HOST: Final = "127.0.0.1"
 DEFAULT_STATE_DIR: Final = ".warmroute/proxy"
 ANY: Final = "*"
+MAX_PROCESSES: Final = 64
 ROLES: Final = ("aggregated", "prefill", "decode")
 
 _TABLES: Final = ("proxy", "secret", "ledger", "limits")
@@ -71,6 +73,12 @@ class ProxyConfig:
     admin_key_sha256: str | None = None
     record: Path | None = None
     """Where every decision is recorded with its input; None: nowhere."""
+
+    processes: int = 1
+    tls_cert: Path | None = None
+    """The certificate of the port that clients reach, and its key; None: no TLS."""
+
+    tls_key: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,8 +191,8 @@ class Config:
         return {digest: tenant.name for tenant in self.tenants for digest in tenant.key_sha256}
 
 
-def load_config(path: Path) -> Config:
-    """The config in a file, or `ConfigError` with everything that is wrong with it."""
+def load_config(path: Path, instead: dict[str, Any] | None = None) -> Config:
+    """The config in a file, or `ConfigError` with everything that is wrong with it; `instead`: of keys of [proxy]."""
     try:
         with path.open("rb") as file:
             document = tomllib.load(file)
@@ -192,6 +200,9 @@ def load_config(path: Path) -> Config:
         raise ConfigError(str(path), [f"cannot be read: {error.strerror}"]) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(str(path), [f"is not TOML: {error}"]) from None
+    if instead:
+        proxy = document.get("proxy")
+        document["proxy"] = proxy | instead if isinstance(proxy, dict) else proxy
     return parse_config(document, path.resolve().parent, str(path))
 
 
@@ -262,11 +273,24 @@ def _proxy(table: Table, folder: Path) -> ProxyConfig:
         state_dir=folder / table.text("state_dir", DEFAULT_STATE_DIR),
         admin_key_sha256=table.digest("admin_key_sha256"),
         record=_file(table, "record", folder),
+        processes=table.integer_or("processes", "auto", 1, 1, MAX_PROCESSES) or _cores(),
+        tls_cert=_file(table, "tls_cert", folder),
+        tls_key=_file(table, "tls_key", folder),
     )
+    if (proxy.tls_cert is None) != (proxy.tls_key is None):
+        missing, given = ("tls_cert", "tls_key") if proxy.tls_cert is None else ("tls_key", "tls_cert")
+        table.problem(missing, f"is missing: {given} is given, and TLS needs both")
+    if proxy.record is not None and proxy.processes > 1:
+        table.problem("record", f"is for one process, and there are {proxy.processes}; set processes = 1, or leave it")
     if proxy.port and (proxy.host, proxy.port) == (proxy.admin_host, proxy.admin_port):
         table.problem("admin_port", f"{proxy.port} is the port of the proxy itself")
     table.close()
     return proxy
+
+
+def _cores() -> int:
+    """The cores that this process may use."""
+    return min(len(os.sched_getaffinity(0)), MAX_PROCESSES)
 
 
 def _limits(table: Table) -> Limits:

@@ -71,6 +71,17 @@ class Table:
             return default
         return value if self._in_range(key, value, low, high) else default
 
+    def integer_or(self, key: str, word: str, default: int, low: int, high: int) -> int | None:
+        """An integer within bounds; None where a word stands in its place."""
+        if self._values.get(key) == word:
+            self._take(key)
+            return None
+        if type(self._values.get(key, default)) is not int:
+            self._take(key)
+            self.problem(key, f'must be an integer or "{word}", not {shown(self._values[key])}')
+            return default
+        return self.integer(key, default, low, high)
+
     def number(self, key: str, default: float, low: float, high: float) -> float:
         """An integer or decimal within bounds, or the default."""
         value = self._take(key)

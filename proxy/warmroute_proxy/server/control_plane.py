@@ -19,6 +19,7 @@ from warmroute_proxy.server.forwarding import ask_peers
 from warmroute_proxy.server.metrics import Labels
 from warmroute_proxy.server.openapi import description
 from warmroute_proxy.server.services import Services
+from warmroute_proxy.server.siblings import Row, share_metrics
 
 MAX_LISTED_DECISIONS: Final = 1000
 RECEIPT_ID: Final = re.compile(r"wr-[0-9a-f]{24}")
@@ -94,7 +95,14 @@ def admin_app(services: Services) -> FastAPI:
     @app.get("/metrics")
     async def metrics() -> Response:
         """Prometheus' text format."""
-        return Response(services.metrics.render(_gauges(services)), media_type="text/plain; version=0.0.4")
+        siblings = services.siblings
+        if siblings is None:
+            text = services.metrics.render(_gauges(services, []))
+        else:  # of this process as it is now, of the others as of their last sweep
+            rows = siblings.rows()
+            total = share_metrics(services.metrics, rows)
+            text = total.render(_gauges(services, [row for row in rows if siblings.alive(row)]))
+        return Response(text, media_type="text/plain; version=0.0.4")
 
     @app.get("/admin/workers")
     async def workers() -> Response:
@@ -134,18 +142,21 @@ def _not_ready(services: Services) -> list[str]:
     return reasons
 
 
-def _gauges(services: Services) -> list[tuple[str, Labels, float]]:
+def _gauges(services: Services, others: list[Row]) -> list[tuple[str, Labels, float]]:
     queue = services.admission.queue
     rows: list[tuple[str, Labels, float]] = [
-        ("warmroute_turns_live", (), float(len(services.live))),
-        ("warmroute_queue_requests", (), float(queue.requests)),
-        ("warmroute_queue_bytes", (), float(queue.bytes)),
+        ("warmroute_turns_live", (), float(len(services.live) + sum(other.turns_live for other in others))),
+        ("warmroute_queue_requests", (), float(queue.requests + sum(other.queued for other in others))),
+        ("warmroute_queue_bytes", (), float(queue.bytes + sum(other.queued_bytes for other in others))),
     ]
+    if services.siblings is not None:
+        rows.append(("warmroute_processes", (), float(1 + len(others))))
     for engine in services.engines.by_id.values():
         label: Labels = (("engine", engine.config.id),)
         rows.append(("warmroute_engine_up", label, float(engine.up)))
         rows.append(("warmroute_engine_draining", label, float(services.engines.drains.draining(engine.config.id))))
-        rows.append(("warmroute_engine_connections", label, float(engine.upstream.open)))
+        connections = engine.upstream.open + sum(other.connections.get(engine.config.id, 0) for other in others)
+        rows.append(("warmroute_engine_connections", label, float(connections)))
     for worker_id, worker in services.router.snapshot(services.clock()).get("workers", {}).items():
         for name, value in worker.items():
             if isinstance(value, int | float) and not isinstance(value, bool):

@@ -35,6 +35,10 @@ class Drains:
         """Who drains it, and since which unix time."""
         return {by: since[engine_id] for by, since in self._since_by_speaker.items() if engine_id in since}
 
+    def by_operator(self) -> list[str]:
+        """Those that an operator drains."""
+        return list(self._since_by_speaker["operator"])
+
     def engines(self) -> frozenset[str]:
         """All that drain."""
         return frozenset().union(*self._since_by_speaker.values())

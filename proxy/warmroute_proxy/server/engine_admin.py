@@ -33,6 +33,8 @@ def add_engine_routes(app: FastAPI, services: Services) -> None:
     def order(engine_id: str, draining: bool) -> Response:
         if engine_id in engines.by_id:
             engines.drain(engine_id, "operator", draining, services.router)
+            if services.siblings is not None:
+                services.siblings.drained(engine_id, draining)
         return one(engine_id)
 
     @app.get("/admin/engines")

@@ -12,7 +12,7 @@ Where there is a host tier, `/metrics` is read each `MOVES_EVERY_S`, for what ho
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -31,6 +31,9 @@ from warmroute_proxy.server.kv_moves import Totals, totals_by_rank
 from warmroute_proxy.server.metrics import Metrics
 from warmroute_proxy.server.secrets import bearer
 from warmroute_proxy.server.upstream import Upstream, collect, get
+
+if TYPE_CHECKING:
+    from warmroute_proxy.server.siblings import Siblings
 
 log = logging.getLogger(__name__)
 
@@ -119,6 +122,12 @@ class Engines:
         self._clock = clock
         self._unix_clock = unix_clock
         self._kv_events = KvEvents(metrics, unix_clock)
+        self.siblings: Siblings | None = None
+
+    def share(self, siblings: "Siblings") -> None:
+        """This is one of several processes: tags are told to the others, and theirs are heard before KV events."""
+        self.siblings = siblings
+        self._kv_events.listen = siblings.listen
 
     def of(self, worker: Worker) -> Engine:
         """The engine of a worker."""
@@ -150,13 +159,30 @@ class Engines:
         if feed is None:
             return False
         feed.blocks.expect(rid, chain)
+        if self.siblings is not None:
+            self.siblings.tagged(decision.holder, rid)
         return True
 
     def settled(self, decision: Decision, rid: str, prompt_tokens: int) -> None:
         """The turn with this rid has ended; its prompt has so many tokens, or 0 where nobody said."""
         feed = self._kv_events.feed(decision.holder)
         if feed is not None:
-            feed.settled(rid, prompt_tokens or decision.prompt_tokens_est)
+            tokens = prompt_tokens or decision.prompt_tokens_est
+            feed.settled(rid, tokens)
+            if self.siblings is not None:
+                self.siblings.measured(decision.holder, rid, tokens)
+
+    def expect(self, holder: str, tag: str, chain: Chain) -> None:
+        """Another process has sent a prompt under a tag."""
+        feed = self._kv_events.feed(holder)
+        if feed is not None:
+            feed.blocks.expect(tag, chain)
+
+    def measured(self, holder: str, tag: str, prompt_tokens: int) -> None:
+        """Another process knows how many tokens the prompt of a tag has."""
+        feed = self._kv_events.feed(holder)
+        if feed is not None:
+            feed.settled(tag, prompt_tokens)
 
     def feeds(self) -> dict[str, KvFeed]:
         """The KV events that are followed, by worker id."""

@@ -4,6 +4,9 @@ A step reads some whole lines, and commits their rows together with the position
 once: killed before the commit, the step is done again; killed after it, the position is past. Lines that are no record
 (torn by a full disk) are counted and skipped. A file is deleted once a later one exists, all of it is folded, and the
 rows are checkpointed, because SQLite's WAL with `synchronous = NORMAL` may lose its last commits with the power.
+
+Where a proxy is several processes, each folds its own journal into the one file, at its own position: SQLite has one
+writer at a time, and a commit takes a few ms twice a second. What it interrupts is its own too.
 """
 
 import sqlite3
@@ -14,9 +17,9 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from warmroute_proxy.core.entry import Entry, SettleRecord
-from warmroute_proxy.server.journal import journal_path, journal_sequences, read_lines
+from warmroute_proxy.server.journal import folder_of, journal_path, journal_sequences, processes_in, read_lines
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 STEP_BYTES: Final = 524_288  # some hundred records: a commit writes each page that they touch, however many on it
 LINES_AT_ONCE: Final = 64  # read, then the loop may have the interpreter lock: it never waits long for it
 ROWS_AT_ONCE: Final = 32  # of 26 values: SQLite takes 999 values in a statement wherever it was built, 32,766 today
@@ -31,12 +34,23 @@ CREATE TABLE turn (
     forwarded_from TEXT, predicted_cached INT NOT NULL
 );
 CREATE INDEX turn_tenant ON turn (tenant);
-CREATE TABLE open_turn (id TEXT PRIMARY KEY, tenant TEXT NOT NULL, record TEXT NOT NULL);
-CREATE TABLE fold (
-    one INT PRIMARY KEY CHECK (one = 1), sequence INT NOT NULL, offset INT NOT NULL, skipped INT NOT NULL
+CREATE TABLE open_turn (
+    id TEXT PRIMARY KEY, tenant TEXT NOT NULL, record TEXT NOT NULL, process INT NOT NULL DEFAULT 0
 );
-INSERT INTO fold VALUES (1, 1, 0, 0);
-PRAGMA user_version = 1;
+CREATE TABLE fold (
+    process INT PRIMARY KEY, sequence INT NOT NULL, offset INT NOT NULL, skipped INT NOT NULL
+);
+PRAGMA user_version = 2;
+"""
+_FROM_1: Final = """
+ALTER TABLE open_turn ADD COLUMN process INT NOT NULL DEFAULT 0;
+ALTER TABLE fold RENAME TO fold_1;
+CREATE TABLE fold (
+    process INT PRIMARY KEY, sequence INT NOT NULL, offset INT NOT NULL, skipped INT NOT NULL
+);
+INSERT INTO fold SELECT 0, sequence, offset, skipped FROM fold_1;
+DROP TABLE fold_1;
+PRAGMA user_version = 2;
 """
 
 
@@ -44,7 +58,7 @@ class LedgerError(RuntimeError):
     """The ledger cannot be used: its folder is in use, unreadable or of another version."""
 
 
-class _Opened(msgspec.Struct, tag_field="k", tag="open", gc=False):
+class Opened(msgspec.Struct, tag_field="k", tag="open", gc=False):
     """An open record, as far as it is looked at before a restart needs it."""
 
     id: str
@@ -57,7 +71,10 @@ class Folded(NamedTuple):
     settled: list[str]
 
 
-_DECODE: Final = msgspec.json.Decoder(SettleRecord | _Opened).decode
+DECODE: Final = msgspec.json.Decoder(SettleRecord | Opened).decode
+SUMS: Final = (
+    "count(*), sum(prompt_tokens), sum(cached_tokens), sum(completion_tokens), sum(list_nanousd), sum(price_nanousd)"
+)
 _VALUES: Final = f"({', '.join('?' * len(SettleRecord.__struct_fields__))})"
 _INSERT: Final = f"INSERT INTO turn VALUES {_VALUES} ON CONFLICT DO NOTHING"  # noqa: S608 - a constant
 _INSERT_MANY: Final = _INSERT.replace(_VALUES, ", ".join([_VALUES] * ROWS_AT_ONCE))
@@ -85,8 +102,10 @@ class Fold:
     _skipped: int
     _open: set[str]  # ids in `open_turn`: turns under way, so the limit on connections bounds them
 
-    def __init__(self, folder: Path, database: Path) -> None:
+    def __init__(self, folder: Path, database: Path, process: int = 0) -> None:
+        """`folder` has the journal of a process."""
         self._folder = folder
+        self._process = process
         try:
             self._db = connect(database)
         except sqlite3.Error as error:
@@ -103,11 +122,15 @@ class Fold:
         version = self._db.execute("PRAGMA user_version").fetchone()[0]
         if version == 0:
             self._db.executescript(f"BEGIN; {_SCHEMA} COMMIT;")
+        elif version == 1:
+            self._db.executescript(f"BEGIN; {_FROM_1} COMMIT;")
         elif version != SCHEMA_VERSION:
             raise LedgerError(f"{database} has schema version {version}, this proxy needs {SCHEMA_VERSION}")
-        row = self._db.execute("SELECT sequence, offset, skipped FROM fold").fetchone()
+        own = (self._process,)
+        self._db.execute("INSERT OR IGNORE INTO fold VALUES (?, 1, 0, 0)", own)
+        row = self._db.execute("SELECT sequence, offset, skipped FROM fold WHERE process = ?", own).fetchone()
         self._sequence, self._offset, self._skipped = row
-        self._open = {id_ for (id_,) in self._db.execute("SELECT id FROM open_turn")}
+        self._open = {id_ for (id_,) in self._db.execute("SELECT id FROM open_turn WHERE process = ?", own)}
 
     def step(self) -> Folded | None:
         """Folds some records, or begins the next file; None when there is nothing to do now."""
@@ -134,8 +157,7 @@ class Fold:
     def totals(self) -> dict[str, list[int]]:
         """Tenant -> turns, prompt, cached, completion tokens, list and charged nanodollars."""
         rows = self._db.execute(
-            "SELECT tenant, count(*), sum(prompt_tokens), sum(cached_tokens), sum(completion_tokens),"
-            " sum(list_nanousd), sum(price_nanousd) FROM turn GROUP BY tenant"
+            f"SELECT tenant, {SUMS} FROM turn GROUP BY tenant"  # noqa: S608 - a constant
         )
         return {tenant: list(sums) for tenant, *sums in rows}
 
@@ -144,19 +166,19 @@ class Fold:
         self._db.close()
 
     def _commit(self, lines: list[bytes], offset: int) -> Folded:
-        opened: dict[str, tuple[str, str, str]] = {}
+        opened: dict[str, tuple[str, str, str, int]] = {}
         rows: list[tuple[Any, ...]] = []
         skipped = self._skipped
         for number, line in enumerate(lines):
             if number % LINES_AT_ONCE == 0:
                 time.sleep(0)
             try:
-                record = _DECODE(line) if line else None
+                record = DECODE(line) if line else None
             except msgspec.DecodeError:
                 skipped += 1
                 continue
-            if isinstance(record, _Opened):
-                opened[record.id] = (record.id, record.tenant, line.decode())
+            if isinstance(record, Opened):
+                opened[record.id] = (record.id, record.tenant, line.decode(), self._process)
             elif record is not None:
                 opened.pop(record.id, None)
                 rows.append(_row(record))
@@ -166,8 +188,9 @@ class Fold:
             self._db.execute("BEGIN IMMEDIATE")
             self._insert(rows)
             self._db.executemany("DELETE FROM open_turn WHERE id = ?", [(settled,) for settled in ended])
-            self._db.executemany("INSERT OR REPLACE INTO open_turn VALUES (?, ?, ?)", opened.values())
-            self._db.execute("UPDATE fold SET offset = ?, skipped = ?", (offset, skipped))
+            self._db.executemany("INSERT OR REPLACE INTO open_turn VALUES (?, ?, ?, ?)", opened.values())
+            position = offset, skipped, self._process
+            self._db.execute("UPDATE fold SET offset = ?, skipped = ? WHERE process = ?", position)
         self._offset, self._skipped = offset, skipped
         self._open -= ended
         self._open.update(opened)
@@ -186,17 +209,18 @@ class Fold:
 
     def _interrupt_open(self, now_s: float) -> None:
         rows = []
-        for (text,) in self._db.execute("SELECT record FROM open_turn ORDER BY rowid"):
+        own = (self._process,)
+        for (text,) in self._db.execute("SELECT record FROM open_turn WHERE process = ? ORDER BY rowid", own):
             entry = Entry.from_open_record(msgspec.json.decode(text))
             rows.append(_row(entry.settle_record(entry.interrupt(now_s))))
         with self._db:
             self._db.execute("BEGIN IMMEDIATE")
             self._insert(rows)
-            self._db.execute("DELETE FROM open_turn")
+            self._db.execute("DELETE FROM open_turn WHERE process = ?", own)
         self._open.clear()
 
     def _move_to(self, sequence: int) -> None:
-        self._db.execute("UPDATE fold SET sequence = ?, offset = 0", (sequence,))
+        self._db.execute("UPDATE fold SET sequence = ?, offset = 0 WHERE process = ?", (sequence, self._process))
         self._sequence, self._offset = sequence, 0
 
     def _delete_folded(self) -> None:
@@ -206,6 +230,26 @@ class Fold:
         for sequence in journal_sequences(self._folder):
             if sequence < self._sequence:
                 journal_path(self._folder, sequence).unlink(missing_ok=True)
+
+
+def add_sums(sums: list[int], record: SettleRecord) -> None:
+    """Add a record to sums as `SUMS` has them."""
+    row = (1, record.prompt_tokens, record.cached_tokens, record.completion_tokens)
+    for at, value in enumerate((*row, record.list_nanousd, record.price_nanousd)):
+        sums[at] += value
+
+
+def recover_all(state_dir: Path, database: Path, now_s: float) -> None:
+    """Fold what all processes that ran here have left, and interrupt what they left open. None may run."""
+    for process in processes_in(state_dir):
+        folder = folder_of(state_dir, process)
+        fold = Fold(folder, database, process)
+        try:
+            fold.recover(now_s)
+        finally:
+            fold.close()
+        if process and not any(folder.iterdir()):
+            folder.rmdir()
 
 
 def _row(record: SettleRecord) -> tuple[Any, ...]:

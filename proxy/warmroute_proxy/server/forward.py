@@ -1,7 +1,8 @@
 """`x-warmroute-forward`: how one proxy asks another to serve a request, signed under the fleet secret.
 
 The token says who is asking (tenant, share group), which request (id, hash of the body), from where and until when.
-It is valid for 30 s and once: nonces that were seen are kept until they would be invalid anyway. Its presence forbids
+It is valid for 30 s and once: nonces that were seen, by any process of this proxy (`shared_nonces`), are kept until
+they would be invalid anyway. Its presence forbids
 a second forward, so a request crosses the network between proxies at most once.
 
     token = base64url(json) "." hex(HMAC under the fleet secret, purpose "forward", of base64url(json))
@@ -17,6 +18,7 @@ import msgspec
 
 from warmroute_proxy.server.errors import Refusal
 from warmroute_proxy.server.secrets import Secrets
+from warmroute_proxy.server.shared_nonces import SharedNonces
 
 VALID_S: Final = 30.0
 MAX_NONCES: Final = 200_000  # oldest first out once invalid; when full of valid ones, forwards are refused
@@ -38,11 +40,18 @@ class Forward(msgspec.Struct, frozen=True):
 class Forwards:
     """Signs and checks forward tokens."""
 
-    def __init__(self, secrets: Secrets, unix_clock: Callable[[], float], random_hex: Callable[[int], str]) -> None:
+    def __init__(
+        self,
+        secrets: Secrets,
+        unix_clock: Callable[[], float],
+        random_hex: Callable[[int], str],
+        nonces: "Nonces | SharedNonces | None" = None,
+    ) -> None:
+        """`nonces`: those that were seen, where several processes share them."""
         self._secrets = secrets
         self._clock = unix_clock
         self._random_hex = random_hex
-        self._seen: dict[str, float] = {}
+        self._nonces = nonces or Nonces()
 
     def sign(self, tenant: str, share_group: str, request_id: str, region: str, body: bytes, timeout_s: float) -> str:
         """The header's value for one request."""
@@ -87,15 +96,32 @@ class Forwards:
         return claim
 
     def _spend(self, nonce: str, now: float) -> None:
-        for old in list(self._seen)[:16]:
-            if now - self._seen[old] <= 2 * VALID_S:
-                break
-            del self._seen[old]
-        if nonce in self._seen:
-            raise Refusal(401, "the forward token was used before", code="invalid_forward")
-        if len(self._seen) >= MAX_NONCES:
+        fresh = self._nonces.spend(nonce, now)
+        if fresh is None:
             raise Refusal(503, "too many forwards", code="overloaded", retry_after_s=1)
-        self._seen[nonce] = now
+        if not fresh:
+            raise Refusal(401, "the forward token was used before", code="invalid_forward")
 
     def _mac(self, payload: bytes) -> str:
         return self._secrets.fleet_mac("forward", payload).hex()
+
+
+class Nonces:
+    """Nonces that were seen by this process."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, float] = {}
+
+    def spend(self, nonce: str, now: float) -> bool | None:
+        """True if it was not seen before, and is from now on; None if there is no room for it."""
+        seen = self._seen
+        for old in list(seen)[:16]:
+            if now - seen[old] <= 2 * VALID_S:
+                break
+            del seen[old]
+        if nonce in seen:
+            return False
+        if len(seen) >= MAX_NONCES:
+            return None
+        seen[nonce] = now
+        return True

@@ -14,6 +14,7 @@ What keeps this safe:
 """
 
 import asyncio
+import ssl
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, Protocol, cast
@@ -59,10 +60,19 @@ class Listener:
         self.closing = False
         self._server: asyncio.Server | None = None
 
-    async def listen(self, host: str, port: int) -> int:
-        """Listen and return the port."""
+    async def listen(self, host: str, port: int, *, tls: ssl.SSLContext | None = None, shared: bool = False) -> int:
+        """Listen and return the port. `shared`: other processes of this proxy listen there too."""
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: Connection(self), host, port, backlog=1024)
+        self._server = await loop.create_server(
+            lambda: Connection(self),
+            host,
+            port,
+            backlog=1024,
+            reuse_port=shared or None,
+            ssl=tls,
+            ssl_handshake_timeout=None if tls is None else self.limits.head_timeout_s,
+            ssl_shutdown_timeout=None if tls is None else LINGER_S,
+        )
         return int(self._server.sockets[0].getsockname()[1])
 
     def sweep(self) -> None:

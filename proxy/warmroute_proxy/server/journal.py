@@ -34,6 +34,16 @@ class JournalError(OSError):
     """A record could not be written. The proxy's fault, or its disk's; the request may be repeated elsewhere."""
 
 
+def folder_of(state_dir: Path, process: int) -> Path:
+    """Where a process has its journal: each of several has one of its own."""
+    return state_dir / f"process-{process}" if process else state_dir
+
+
+def processes_in(state_dir: Path) -> list[int]:
+    """The processes that have left a folder here, and the first one."""
+    return sorted({0, *(int(path.name.partition("-")[2]) for path in state_dir.glob("process-[0-9]*"))})
+
+
 def journal_path(folder: Path, sequence: int) -> Path:
     """The file of a sequence number."""
     return folder / f"journal-{sequence:06d}.jsonl"

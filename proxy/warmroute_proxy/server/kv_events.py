@@ -70,6 +70,7 @@ class KvEvents:
     """The subscriptions of a proxy, by worker id: at most one a worker."""
 
     def __init__(self, metrics: Metrics, unix_clock: Callable[[], float]) -> None:
+        self.listen: Callable[[], None] = _nothing  # called before events are applied
         self._metrics = metrics
         self._unix_clock = unix_clock
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None  # made when the first engine publishes
@@ -97,7 +98,7 @@ class KvEvents:
             can_replay=source.replay_port is not None,
         )
         try:
-            made = _Subscription(self._context, feed, worker.dp_rank, source, self._unix_clock)
+            made = _Subscription(self._context, feed, worker.dp_rank, source, self._unix_clock, self.listen)
         except (zmq.ZMQError, ValueError) as error:
             self._unusable[worker.id] = source
             log.warning("KV events of worker %s cannot be followed at %r: %s", worker.id, source.host, error)
@@ -128,6 +129,10 @@ class KvEvents:
             self._context.destroy(linger=0)
 
 
+def _nothing() -> None:
+    pass
+
+
 class _Subscription:
     """The sockets of one worker's feed."""
 
@@ -138,8 +143,10 @@ class _Subscription:
         dp_rank: int,
         source: KvSource,
         unix_clock: Callable[[], float],
+        listen: Callable[[], None],
     ) -> None:
         self.feed = feed
+        self._listen = listen
         self.dp_rank = dp_rank
         self.source = source
         self._unix_clock = unix_clock
@@ -170,6 +177,7 @@ class _Subscription:
         return found
 
     def _read_live(self) -> None:
+        self._listen()
         for frames in self._received(self._sub, self._read_live):
             if len(frames) == 3 and len(frames[1]) == 8:
                 wanted = self.feed.live(int.from_bytes(frames[1], "big"), frames[2], self._unix_clock())

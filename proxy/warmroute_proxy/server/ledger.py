@@ -8,7 +8,9 @@ whenever the process dies. What was open when a process died, or when it closed,
     open_turn  open records that were not settled when they were folded
     fold       how far the journal is folded
 
-A state folder has one writer, held by a lock on the file `lock`; readers use SQLite's WAL.
+A state folder has one writer, held by a lock on the file `lock`; readers use SQLite's WAL. Where that is several
+processes, their parent holds the lock, and each has a journal of its own that it folds itself (`process`); what the
+others have settled is read where it stands (`ledger_of_all`).
 
 Kept in memory: entries that are open or not folded yet, at most `MAX_RECENT` (the oldest goes, and is then found in
 SQLite one fold later); totals by tenant, as many as there are tenants.
@@ -27,9 +29,10 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from warmroute_proxy.core.entry import Entry
-from warmroute_proxy.server.fold import Fold, LedgerError, connect
-from warmroute_proxy.server.journal import Journal
+from warmroute_proxy.core.entry import Entry, SettleRecord
+from warmroute_proxy.server.fold import Fold, LedgerError, connect, recover_all
+from warmroute_proxy.server.journal import Journal, folder_of
+from warmroute_proxy.server.ledger_of_all import LedgerOfAll
 
 FOLD_EVERY_S: Final = 0.5
 MAX_FOLD_FAILURES: Final = 3  # in a row, before the ledger calls itself unhealthy
@@ -38,29 +41,43 @@ LEDGER_FILE: Final = "ledger.sqlite"
 
 _LOG: Final = logging.getLogger(__name__)
 _TOTALS: Final = ("turns", "prompt_tokens", "cached_tokens", "completion_tokens", "list_nanousd", "price_nanousd")
+_OPEN: Final = {"state": "open"}
 _VIEW: Final = ("state", "outcome", "model", "session", "opened_at", "settled_at", "usage")
 
-__all__ = ["LEDGER_FILE", "Ledger", "LedgerError", "read_rows"]
+__all__ = ["LEDGER_FILE", "Ledger", "LedgerError", "lock", "read_rows"]
 
 
 class Ledger:
     """One writer a state folder. `open`, `settle` and `close` are called in the event loop, the rest anywhere."""
 
-    def __init__(self, state_dir: Path, sync: Literal["process", "disk"], loop: AbstractEventLoop) -> None:
-        state_dir.mkdir(parents=True, exist_ok=True)
-        self._lock_fd = _lock(state_dir)
-        opened = contextlib.ExitStack()
-        opened.callback(os.close, self._lock_fd)
-        with opened:
-            self._fold = Fold(state_dir, state_dir / LEDGER_FILE)
+    def __init__(
+        self,
+        state_dir: Path,
+        sync: Literal["process", "disk"],
+        loop: AbstractEventLoop,
+        process: int | None = None,
+    ) -> None:
+        """`process`: which one of several it is; None: the only one."""
+        folder = folder_of(state_dir, process or 0)
+        folder.mkdir(parents=True, exist_ok=True)
+        self._closed = contextlib.ExitStack()  # what is to be closed, the last one first
+        with contextlib.ExitStack() as opened:
+            if process is None:
+                opened.callback(os.close, lock(state_dir))
+                recover_all(state_dir, state_dir / LEDGER_FILE, time.time())
+            self._fold = Fold(folder, state_dir / LEDGER_FILE, process or 0)
             opened.callback(self._fold.close)
             sequence = self._fold.recover(time.time())
             self._reader = connect(state_dir / LEDGER_FILE)
             opened.callback(self._reader.close)
-            self._journal = Journal(state_dir, sequence, sync, loop)
-            opened.pop_all()
+            self._of_all = None
+            if process is not None:
+                self._of_all = LedgerOfAll(state_dir, state_dir / LEDGER_FILE)
+                opened.callback(self._of_all.close)
+            self._journal = Journal(folder, sequence, sync, loop)
+            self._closed = opened.pop_all()
         self._reader_lock = threading.Lock()
-        self._totals: dict[str, list[int]] = self._fold.totals()
+        self._totals: dict[str, list[int]] = self._fold.totals() if self._of_all is None else {}
         self._recent: dict[str, tuple[Entry, bytes | None]] = {}
         self._encode = msgspec.json.Encoder().encode
         self._fold_failures = 0
@@ -109,18 +126,22 @@ class Ledger:
         """
         recent = self._recent.get(receipt_id)
         if recent is None:
-            return self._stored(tenant, receipt_id)
+            stored = self._stored(tenant, receipt_id)
+            if self._of_all is None or (stored is not None and stored != _OPEN):
+                return stored
+            return self._of_another(tenant, receipt_id, self._of_all) or stored
         entry, usage_json = recent
         if entry.tenant != tenant:
             return None
         if usage_json is None:
-            return {"state": "open"}
+            return _OPEN
         record = entry.settle_record(usage_json)
         return _view(receipt_id, [getattr(record, name) for name in _VIEW])
 
     def totals(self, tenant: str) -> dict[str, Any]:
         """The body of a usage answer, up to date with the last settled entry."""
-        sums = dict(zip(_TOTALS, self._totals.get(tenant) or [0] * len(_TOTALS), strict=True))
+        of_tenant = self._totals.get(tenant) if self._of_all is None else self._of_all.totals(tenant)
+        sums = dict(zip(_TOTALS, of_tenant or [0] * len(_TOTALS), strict=True))
         prompt = sums["prompt_tokens"]
         return {
             "object": "warmroute.usage",
@@ -134,12 +155,8 @@ class Ledger:
         self._closing.set()
         self._thread.join()
         self._journal.close()
-        try:
+        with self._closed:
             self._fold.recover(time.time())
-        finally:
-            self._fold.close()
-            self._reader.close()
-            os.close(self._lock_fd)
 
     def _remember(self, entry: Entry, usage_json: bytes | None) -> None:
         recent = self._recent
@@ -154,8 +171,15 @@ class Ledger:
             if row is None:
                 query = "SELECT 1 FROM open_turn WHERE id = ? AND tenant = ?"
                 is_open = self._reader.execute(query, (receipt_id, tenant)).fetchone() is not None
-                return {"state": "open"} if is_open else None
+                return _OPEN if is_open else None
         return _view(receipt_id, [*row[:-1], msgspec.Raw(row[-1].encode())])
+
+    def _of_another(self, tenant: str, receipt_id: str, of_all: LedgerOfAll) -> dict[str, Any] | None:
+        """A turn that another process has opened or settled, and not folded yet."""
+        found = of_all.find(tenant, receipt_id)
+        if isinstance(found, SettleRecord):
+            return _view(receipt_id, [getattr(found, name) for name in _VIEW])
+        return self._stored(tenant, receipt_id) or (_OPEN if found is not None else None)  # folded meanwhile, perhaps
 
     def _fold_on(self) -> None:
         while not self._closing.wait(FOLD_EVERY_S):
@@ -163,6 +187,8 @@ class Ledger:
                 while folded := self._fold.step():
                     for settled in folded.settled:
                         self._recent.pop(settled, None)
+                if self._of_all is not None:
+                    self._of_all.catch_up()
                 self._fold_failures = 0
             except Exception as error:  # the thread must go on: the journal keeps what could not be folded
                 self._fold_failures += 1
@@ -184,8 +210,9 @@ def _view(receipt_id: str, values: list[Any]) -> dict[str, Any]:
     return {"object": "warmroute.receipt", "id": receipt_id, **dict(zip(_VIEW, values, strict=True))}
 
 
-def _lock(state_dir: Path) -> int:
-    """Holds the folder for this process; the OS lets go of it when the process ends, however it ends."""
+def lock(state_dir: Path) -> int:
+    """Holds the folder for this process and those that it forks; the OS lets go of it when the last of them ends."""
+    state_dir.mkdir(parents=True, exist_ok=True)
     fd = os.open(state_dir / "lock", os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

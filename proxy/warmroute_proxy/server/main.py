@@ -1,4 +1,7 @@
-"""One proxy process: config in, listeners up, signals handled, everything closed in order."""
+"""One proxy process: config in, listeners up, signals handled, everything closed in order.
+
+With `processes` above 1 it is one of several (`processes.py`): it has a seat then, and siblings.
+"""
 
 import asyncio
 import gc
@@ -11,13 +14,14 @@ import sys
 import time
 from importlib.metadata import version
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import uvloop
 
 from warmroute_proxy.core.fleet import Peer
 from warmroute_proxy.core.recorded import RecordedRouter
 from warmroute_proxy.core.router import Router
+from warmroute_proxy.core.siblings import SiblingRouter
 from warmroute_proxy.server.asgi import Bridge
 from warmroute_proxy.server.config import Config, ConfigError, load_config
 from warmroute_proxy.server.endpoint import AdminEndpoint, PublicEndpoint
@@ -26,9 +30,12 @@ from warmroute_proxy.server.forward import Forwards
 from warmroute_proxy.server.http1 import Listener
 from warmroute_proxy.server.ledger import Ledger, LedgerError
 from warmroute_proxy.server.metrics import Metrics
+from warmroute_proxy.server.processes import Seat, Supervisor
 from warmroute_proxy.server.recording import Recording
 from warmroute_proxy.server.secrets import ApiKeys, SecretError, Secrets, bearer, key_sha256, load_secret
 from warmroute_proxy.server.services import Services
+from warmroute_proxy.server.siblings import Siblings
+from warmroute_proxy.server.tls import Tls, TlsError
 from warmroute_proxy.server.upstream import Upstream, get
 
 log = logging.getLogger("warmroute.proxy")
@@ -38,11 +45,16 @@ PROBE_EVERY_S: Final = 1.0
 CLOSE_S: Final = 2.0
 
 
-def serve(config_path: str, check: bool) -> int:
-    """Run a proxy until SIGTERM or SIGINT; with `check`, only say whether the config is sound. Returns an exit code."""
+def serve(config_path: str, check: bool, processes: int | str | None = None) -> int:
+    """Run a proxy until SIGTERM or SIGINT; with `check`, only say whether the config is sound. Returns an exit code.
+
+    `processes` goes before the number in the config.
+    """
     try:
-        config = load_config(Path(config_path))
+        config = load_config(Path(config_path), {} if processes is None else {"processes": processes})
         if check:
+            if config.proxy.tls_cert is not None and config.proxy.tls_key is not None:
+                Tls(config.proxy.tls_cert, config.proxy.tls_key)
             load_secret(config.secret_file, os.environ)
             for engine in config.engines:
                 if engine.region == config.proxy.region:
@@ -54,11 +66,30 @@ def serve(config_path: str, check: bool) -> int:
         logging.basicConfig(
             stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s"
         )
-        uvloop.run(_run(config))
-    except (ConfigError, SecretError, LedgerError, OSError) as error:
+        if config.proxy.processes > 1:
+            import warmroute_proxy.server.control_plane  # noqa: F401 - once, for all that are forked
+
+            return Supervisor(config, _work).run(_listening)
+        return _work(config, None)
+    except (ConfigError, SecretError, LedgerError, TlsError, OSError) as error:
+        print(f"warmroute proxy: {error}", file=sys.stderr)
+        return 2
+
+
+def _work(config: Config, seat: Seat | None) -> int:
+    """What one process does; its exit code."""
+    try:
+        uvloop.run(_run(config, seat))
+    except (ConfigError, SecretError, LedgerError, TlsError, OSError) as error:
         print(f"warmroute proxy: {error}", file=sys.stderr)
         return 2
     return 0
+
+
+def _listening(said: dict[str, Any], processes: list[int]) -> None:
+    """The line that says where a proxy listens, and as which processes."""
+    line = {"event": "listening", **said, "pid": os.getpid()}
+    print(json.dumps(line | {"processes": processes} if processes else line), flush=True)
 
 
 class _Signals:
@@ -73,35 +104,67 @@ class _Signals:
         self.stop.set()
 
 
-async def _run(config: Config) -> None:
+async def _run(config: Config, seat: Seat | None) -> None:
     signals = _Signals()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, signals.came)
-    services = await _build(config)
+    loop.add_signal_handler(signal.SIGTERM, signals.came)
+    if seat is None:
+        loop.add_signal_handler(signal.SIGINT, signals.came)
+    else:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal tells all of them: the parent passes it on
+        loop.add_reader(seat.parent_fd, _orphaned, seat, signals.stop)
+    tls = _tls(config, loop)
+    services = await _build(config, seat)
     control_plane = await _import_control_plane(services)
     public = Listener(PublicEndpoint(services, control_plane[0]), config.limits, services.clock)
     digest = config.proxy.admin_key_sha256 or key_sha256(services.secrets.admin_key())
     admin = Listener(AdminEndpoint.with_key(digest, control_plane[1]), config.limits, services.clock)
-    port = await public.listen(config.proxy.host, config.proxy.port)
-    admin_port = await admin.listen(config.proxy.admin_host, config.proxy.admin_port)
+    shared = seat is not None
+    context = tls.context if tls is not None else None
+    port = await public.listen(config.proxy.host, config.proxy.port, tls=context, shared=shared)
+    admin_port = await admin.listen(config.proxy.admin_host, config.proxy.admin_port, shared=shared)
     tasks = [loop.create_task(_sweep(services, [public, admin])), loop.create_task(_probe(services))]
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 50, 100)
-    line = {
-        "event": "listening",
-        "url": f"http://{config.proxy.host}:{port}",
+    said = {
+        "url": f"{'http' if tls is None else 'https'}://{config.proxy.host}:{port}",
         "admin_url": f"http://{config.proxy.admin_host}:{admin_port}",
         "region": config.proxy.region,
-        "pid": os.getpid(),
     }
-    print(json.dumps(line), flush=True)
+    if seat is None:
+        _listening(said, [])
+    else:
+        seat.ready(said)
     await signals.stop.wait()
     await _shut_down(services, public, admin, tasks, signals)
 
 
-async def _build(config: Config) -> Services:
+def _tls(config: Config, loop: asyncio.AbstractEventLoop) -> Tls | None:
+    """What the port is to be reached by, read again at SIGHUP."""
+    if config.proxy.tls_cert is None or config.proxy.tls_key is None:
+        return None
+    tls = Tls(config.proxy.tls_cert, config.proxy.tls_key)
+
+    def reload() -> None:
+        try:
+            tls.reload()
+            log.info("the TLS certificate was read again; it is valid until %s", tls.valid_until)
+        except TlsError as error:
+            log.error("the TLS certificate stays as it was: %s", error)
+
+    loop.add_signal_handler(signal.SIGHUP, reload)
+    return tls
+
+
+def _orphaned(seat: Seat, stop: asyncio.Event) -> None:
+    """The parent is gone: nobody would start this process again, or tell it to end."""
+    asyncio.get_running_loop().remove_reader(seat.parent_fd)
+    log.error("the parent is gone: this process ends")
+    stop.set()
+
+
+async def _build(config: Config, seat: Seat | None) -> Services:
     secrets = Secrets(load_secret(config.secret_file, os.environ))
     clock = time.monotonic
     here = config.proxy.region
@@ -111,17 +174,27 @@ async def _build(config: Config) -> Services:
     await engines.inform()
     others = [region for region in config.regions if region.name != here and region.url]
     fleet = here, engines.workers(), [Peer(r.name, r.rtt_ms / 1000) for r in others], config.proxy.policy
-    ledger = Ledger(config.proxy.state_dir, config.ledger_sync, asyncio.get_running_loop())  # first: it locks
-    recording = Recording(config.proxy.record, asyncio.get_running_loop()) if config.proxy.record else None
+    loop = asyncio.get_running_loop()
+    number = seat.number if seat is not None else None
+    ledger = Ledger(config.proxy.state_dir, config.ledger_sync, loop, number)  # first: it locks
+    recording = Recording(config.proxy.record, loop) if config.proxy.record else None
+    router, siblings = Router(*fleet), None
+    if recording is not None:
+        router = RecordedRouter(recording.write, version("warmroute"), *fleet)
+    elif seat is not None:
+        siblings = Siblings(seat.board, seat.number, clock, loop)
+        router = sibling = SiblingRouter(*fleet, tell=siblings.tell, listen=siblings.listen)
+        siblings.start(sibling, engines, metrics)
     return Services(
         config=config,
         secrets=secrets,
         api_keys=ApiKeys(config.tenant_by_sha256()),
-        router=RecordedRouter(recording.write, version("warmroute"), *fleet) if recording else Router(*fleet),
+        router=router,
         recording=recording,
+        siblings=siblings,
         engines=engines,
         peers={region.name: Upstream(region.url, config.limits.connect_timeout_s, clock) for region in others},
-        forwards=Forwards(secrets, time.time, random.token_hex),
+        forwards=Forwards(secrets, time.time, random.token_hex, seat.nonces if seat is not None else None),
         ledger=ledger,
         metrics=metrics,
         clock=clock,
@@ -150,6 +223,9 @@ async def _sweep(services: Services, listeners: list[Listener]) -> None:
             listener.sweep()
         services.engines.sweep()
         services.joins.sweep()
+        if services.siblings is not None:
+            queue = services.admission.queue
+            services.siblings.publish(services.metrics, len(services.live), queue.requests, queue.bytes)
         for peer in services.peers.values():
             peer.sweep()
 

@@ -6,7 +6,7 @@ sets are bounded by construction (routes, statuses, tiers, loss classes, workers
 
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 _TTFT_BOUNDS_S: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 _WAIT_BOUNDS_S: Final = (0.01, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
@@ -42,9 +42,24 @@ _HELP: Final = {
     "warmroute_kv_blocks_total": "Blocks in KV events; joined: this proxy knows which prompt they are of.",
 }
 
+_HISTOGRAMS: Final = (
+    "warmroute_ttft_seconds",
+    "warmroute_queue_wait_seconds",
+    "warmroute_prediction_error_ratio",
+    "warmroute_overprediction_ratio",
+    "warmroute_underprediction_ratio",
+)
+
 Labels = tuple[tuple[str, str], ...]
 Counter = list[int]
 """One number: whoever raises it often holds the list, and looks nothing up."""
+
+
+class State(NamedTuple):
+    """All numbers of one process, to be told to another: (name, labels, value), and of histograms counts and sum."""
+
+    counters: list[tuple[str, Labels, int]]
+    histograms: list[tuple[list[int], float]]
 
 
 class Histogram:
@@ -95,13 +110,7 @@ class Metrics:
                 lines += [f"# HELP {name} {_HELP.get(name, name)}", f"# TYPE {name} counter"]
                 seen = name
             lines.append(f"{name}{_render(labels)} {value}")
-        for name, histogram in (
-            ("warmroute_ttft_seconds", self.ttft),
-            ("warmroute_queue_wait_seconds", self.queue_wait),
-            ("warmroute_prediction_error_ratio", self.prediction_error),
-            ("warmroute_overprediction_ratio", self.overprediction),
-            ("warmroute_underprediction_ratio", self.underprediction),
-        ):
+        for name, histogram in zip(_HISTOGRAMS, self._histograms(), strict=True):
             lines += _histogram(name, histogram)
         seen = ""
         for name, labels, number in sorted(gauges):
@@ -110,6 +119,22 @@ class Metrics:
                 seen = name
             lines.append(f"{name}{_render(labels)} {number:g}")
         return "\n".join(lines) + "\n"
+
+    def state(self) -> State:
+        """All numbers as they are now."""
+        counters = [(name, labels, value) for (name, labels), (value,) in self._counters.items()]
+        return State(counters, [(list(histogram.counts), histogram.total) for histogram in self._histograms()])
+
+    def take_over(self, state: State) -> None:
+        """Add the numbers of another process."""
+        for name, labels, value in state.counters:
+            self.counter(name, labels)[0] += value
+        for histogram, (counts, total) in zip(self._histograms(), state.histograms, strict=True):
+            histogram.counts = [mine + other for mine, other in zip(histogram.counts, counts, strict=True)]
+            histogram.total += total
+
+    def _histograms(self) -> tuple[Histogram, ...]:
+        return self.ttft, self.queue_wait, self.prediction_error, self.overprediction, self.underprediction
 
 
 def labels(values: Mapping[str, str]) -> Labels:

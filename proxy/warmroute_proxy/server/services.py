@@ -17,6 +17,7 @@ from warmroute_proxy.server.ledger import Ledger
 from warmroute_proxy.server.metrics import Metrics
 from warmroute_proxy.server.recording import Recording
 from warmroute_proxy.server.secrets import ApiKeys, Secrets
+from warmroute_proxy.server.siblings import Siblings
 from warmroute_proxy.server.turn_metrics import TurnMetrics
 from warmroute_proxy.server.upstream import Upstream
 
@@ -45,6 +46,9 @@ class Services:
     clock: Callable[[], float]
     unix_clock: Callable[[], float]
     recording: Recording | None = None
+    siblings: Siblings | None = None
+    """The other processes of this proxy; None where it is one."""
+
     live: "set[Turn | ForwardedTurn]" = field(default_factory=set)  # bounded by the connections: one turn each
     admission: Admission = field(init=False)
     decisions: deque[tuple[str, Decision]] = field(default_factory=lambda: deque(maxlen=MAX_DECISIONS))

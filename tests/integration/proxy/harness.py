@@ -84,15 +84,17 @@ class ProxyProcess:
         limits: str = "",
         policy: str = "cost",
         second: str = "",
+        extra: str = "",
     ) -> None:
-        """`engines`: their TOML tables; `peer`: another region's name and proxy url; `second`: keys of that tenant."""
+        """`engines`: their TOML tables; `peer`: another region's name and proxy url; `second`: keys of that tenant;
+        `extra`: lines of [proxy]."""
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self.region = region
         self.keys = keys or (new_api_key()[0], new_api_key()[0])
         self.state_dir = folder / region
         self.config = folder / f"{region}.toml"
-        self._text = (engines, peer, limits, policy, second)
+        self._text = (engines, peer, limits, policy, second, extra)
         self.child: Child | None = None
         self.line: dict[str, Any] = {}
         self.starts = 0
@@ -163,14 +165,14 @@ class ProxyProcess:
     def _render(self, port: int) -> str:
         import hashlib
 
-        engines, peer, limits, policy, second = self._text
+        engines, peer, limits, policy, second, extra = self._text
         digests = [hashlib.sha256(key.encode()).hexdigest() for key in self.keys]
         secret = self.folder.parent / "secret"
         if not secret.exists():
             secret.write_text("0123456789abcdef0123456789abcdef")
         parts = [
             f'[proxy]\nregion = "{self.region}"\nport = {port}\nstate_dir = "{self.state_dir}"\npolicy = "{policy}"',
-            f'admin_key_sha256 = "{digests[0]}"',
+            f'admin_key_sha256 = "{digests[0]}"\n{extra}',
             f'[secret]\nfile = "{secret}"',
             f"[limits]\n{limits}",
             f'[[region]]\nname = "{self.region}"\nurl = ""',

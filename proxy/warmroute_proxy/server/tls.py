@@ -1,0 +1,88 @@
+"""TLS on the port that clients reach: a certificate and its key, from files that may be replaced under way.
+
+TLS 1.2 at least, HTTP/1.1 alone is offered. What is loaded has been tried: a handshake in memory, with a client that
+trusts this one certificate, shows that the key fits, that the certificate is for servers, and that it is in time.
+"""
+
+import ssl
+from pathlib import Path
+
+_EXPIRED = 10  # OpenSSL's X509_V_ERR_*
+_NOT_YET_VALID = 9
+
+
+class TlsError(Exception):
+    """A certificate or key cannot be used; the message says which file and why."""
+
+
+class Tls:
+    """The context of a listener. After `reload`, new connections get the new certificate; old ones go on."""
+
+    def __init__(self, cert: Path, key: Path) -> None:
+        """`cert`: PEM, the server's own first, then those between it and the root; `key`: PEM, not encrypted."""
+        self._cert = cert
+        self._key = key
+        self.valid_until = ""
+        self.context = self._loaded()
+
+    def reload(self) -> None:
+        """Read both files again. `TlsError` leaves everything as it was."""
+        self._loaded()  # a context may be left half changed by files that do not fit
+        self.context.load_cert_chain(self._cert, self._key, _no_password)
+
+    def _loaded(self) -> ssl.SSLContext:
+        for path in (self._cert, self._key):
+            try:
+                path.read_bytes()
+            except OSError as error:
+                raise TlsError(f"{path}: cannot be read: {error.strerror}") from None
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.set_alpn_protocols(["http/1.1"])
+        try:
+            context.load_cert_chain(self._cert, self._key, _no_password)
+        except _Encrypted:
+            raise TlsError(f"{self._key}: the key is encrypted; store it without a password") from None
+        except ssl.SSLError as error:
+            if "KEY_VALUES_MISMATCH" in str(error) or "key values mismatch" in str(error):
+                raise TlsError(f"{self._key}: is not the key of the certificate in {self._cert}") from None
+            raise TlsError(f"{self._cert}, {self._key}: not a PEM certificate and its key: {error}") from None
+        self.valid_until = _tried(context, self._cert)
+        return context
+
+
+class _Encrypted(Exception):
+    pass
+
+
+def _no_password() -> str:
+    raise _Encrypted
+
+
+def _tried(server_context: ssl.SSLContext, cert: Path) -> str:
+    """Until when the certificate is valid; `TlsError` if a client that trusts it would not take it."""
+    client_context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    client_context.check_hostname = False
+    client_context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    end = "-----END CERTIFICATE-----"
+    text = cert.read_text("ascii", "replace")
+    own = text[text.index("-----BEGIN CERTIFICATE-----") : text.index(end) + len(end)]
+    client_context.load_verify_locations(cadata=own)
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = client_context.wrap_bio(to_client, to_server)
+    server = server_context.wrap_bio(to_server, to_client, server_side=True)
+    try:
+        for side in (client, server, client, server):
+            try:
+                side.do_handshake()
+            except ssl.SSLWantReadError:
+                continue
+    except ssl.SSLCertVerificationError as error:
+        if error.verify_code in {_EXPIRED, _NOT_YET_VALID}:
+            what = "has expired" if error.verify_code == _EXPIRED else "is not valid yet"
+            raise TlsError(f"{cert}: the certificate {what}") from None
+        raise TlsError(f"{cert}: clients would not take the certificate: {error.verify_message}") from None
+    except ssl.SSLError as error:
+        raise TlsError(f"{cert}: no TLS connection can be made with it: {error}") from None
+    found = client.getpeercert() or {}
+    return str(found.get("notAfter", ""))

@@ -1,0 +1,237 @@
+"""Several processes on one port: clients and operators see one proxy, whichever of them dies."""
+
+import os
+import signal
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from warmroute_cli.processes import stop_all
+from warmroute_proxy.server.ledger import read_rows
+
+from .harness import EngineProcess, ProxyProcess, chat, until
+
+COUNT = 3
+
+
+class Scene:
+    """Two engines behind a proxy of three processes."""
+
+    def __init__(self, proxy: ProxyProcess, engines: list[EngineProcess]) -> None:
+        self.proxy = proxy
+        self.engines = engines
+
+    @property
+    def pids(self) -> list[int]:
+        return [int(pid) for pid in self.proxy.line["processes"]]
+
+    def ask(self, turns: int = 1, text: str = "hello") -> httpx.Response:
+        """On a connection of its own: the system chooses the process."""
+        with self.proxy.client() as client:
+            return client.post("/v1/chat/completions", json=chat(text, turns=turns))
+
+    def metric(self, line: str) -> float:
+        """The sum over all processes; they write their rows some times a second."""
+        with self.proxy.admin() as admin:
+            text = admin.get("/metrics").text
+        found = [row.rpartition(" ")[2] for row in text.splitlines() if row.startswith(f"{line} ")]
+        return float(found[0]) if found else 0.0
+
+    def running(self) -> dict[str, int]:
+        """Requests under way by worker, as some process sees it."""
+        with self.proxy.admin() as admin:
+            workers = admin.get("/admin/workers").json()["workers"]
+        return {name: int(worker["running"]) for name, worker in workers.items()}
+
+
+@pytest.fixture(scope="module")
+def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    folder = tmp_path_factory.mktemp("processes")
+    engines = [EngineProcess(folder, name, "aggregated", speed=2.0) for name in ("east-a0", "east-a1")]
+    proxy = None
+    try:
+        tables = [engine.listening().toml("east") for engine in engines]
+        proxy = ProxyProcess(folder / "p", tables, extra=f"processes = {COUNT}").start()
+        yield Scene(proxy, engines)
+    finally:
+        if proxy is not None:
+            proxy.stop()
+        stop_all([engine.child for engine in engines], 5.0)
+
+
+def processes_that_answered(scene: Scene) -> Counter[str]:
+    """Rows of the ledger by the process whose journal they came from are not kept: so by a prefix of their rids, which
+    each process draws for itself."""
+    rows = read_rows(scene.proxy.state_dir / "ledger.sqlite")
+    return Counter(str(row["rids"])[2:22] for row in rows)
+
+
+class TestOneProxy:
+    def test_connections_go_to_all_processes_and_a_session_is_warm_at_each(self, scene: Scene) -> None:
+        before = len(read_rows(scene.proxy.state_dir / "ledger.sqlite"))
+        answers = [scene.ask(1 + turn, "warm") for turn in range(16)]
+        usages = [answer.json()["usage"] for answer in answers]
+        served_by = {usage["warmroute"]["workers"][0]["id"] for usage in usages}
+        assert len(served_by) == 1, "each process knows where the others have sent the session"
+        assert all(usage["warmroute"]["predicted_cached"] > 0 for usage in usages[1:])
+        assert all(usage["prompt_tokens_details"]["cached_tokens"] > 0 for usage in usages[1:])
+        scene.proxy.rows(before + 16)
+        assert len(processes_that_answered(scene)) > 1
+
+    def test_a_receipt_is_found_by_any_process_at_once_and_totals_are_right_to_the_last_turn(
+        self, scene: Scene
+    ) -> None:
+        with scene.proxy.client() as client:
+            turns = client.get("/v1/usage").json()["turns"]
+        for number in range(1, 9):
+            usage = scene.ask().json()["usage"]["warmroute"]
+            for _ in range(3):
+                with scene.proxy.client() as client:
+                    found = client.get(f"/v1/usage/receipts/{usage['id']}")
+                    assert (found.status_code, found.json()["state"]) == (200, "settled")
+                    assert found.json()["usage"]["warmroute"] == usage
+                    assert client.get("/v1/usage").json()["turns"] == turns + number
+                with scene.proxy.client(1) as other:
+                    assert other.get(f"/v1/usage/receipts/{usage['id']}").status_code == 404
+
+    def test_metrics_are_sums(self, scene: Scene) -> None:
+        name = 'warmroute_turns_total{outcome="completed"}'
+        before = scene.metric(name)
+        for _ in range(9):
+            assert scene.ask().status_code == 200
+        until(lambda: scene.metric(name) == before + 9, "each process has told what it counted")
+        assert scene.metric("warmroute_processes") == COUNT
+
+    def test_all_processes_drain_what_an_operator_drains(self, scene: Scene) -> None:
+        with scene.proxy.admin() as admin:
+            assert admin.post("/admin/engines/east-a0/drain").json()["state"] == "draining"
+        try:
+            for _ in range(6):
+                assert scene.ask(text="drained").json()["usage"]["warmroute"]["workers"][0]["id"] == "east-a1"
+        finally:
+            with scene.proxy.admin() as admin:
+                assert admin.delete("/admin/engines/east-a0/drain").json()["state"] == "up"
+
+    def test_a_body_of_two_processes_is_one_ledger_row_each(self, scene: Scene) -> None:
+        rows = read_rows(scene.proxy.state_dir / "ledger.sqlite")
+        assert len({row["id"] for row in rows}) == len(rows)
+        rids = [rid for row in rows for rid in str(row["rids"]).split(",")]
+        assert len(set(rids)) == len(rids)
+
+
+class Stream(threading.Thread):
+    """One client that reads a long answer; a process serves it until somebody kills it."""
+
+    def __init__(self, scene: Scene, number: int) -> None:
+        super().__init__(daemon=True)
+        self._scene = scene
+        self._number = number
+        self.receipt = ""
+        self.text = ""
+        self.broke = False
+
+    def run(self) -> None:
+        body = chat(f"long {self._number}", stream=True, max_tokens=400, ignore_eos=True)
+        try:
+            with (
+                self._scene.proxy.client() as client,
+                client.stream("POST", "/v1/chat/completions", json=body) as answer,
+            ):
+                self.receipt = answer.headers["x-warmroute-receipt"]
+                for piece in answer.iter_text():
+                    self.text += piece
+        except httpx.HTTPError:
+            self.broke = True
+
+
+class TestAProcessThatDies:
+    def test_the_others_go_on_and_its_open_turns_are_interrupted_and_load_no_more(self, scene: Scene) -> None:
+        streams = [Stream(scene, number) for number in range(9)]
+        for stream in streams:
+            stream.start()
+        until(lambda: all(stream.text for stream in streams), "all streams have begun")
+        until(lambda: sum(scene.running().values()) == 9, "each process knows of all of them")
+        victim = scene.pids[0]
+        counted = scene.metric("warmroute_requests_total")
+        os.kill(victim, signal.SIGKILL)
+        for _ in range(6):
+            answer = httpx.Response(503)
+
+            def served() -> bool:
+                nonlocal answer
+                try:
+                    answer = scene.ask(text="meanwhile")
+                except httpx.HTTPError:  # the system had dealt the connection to the process that died
+                    return False
+                return answer.status_code == 200
+
+            until(served, "the others serve")
+        for stream in streams:
+            stream.join(60)
+        broken = [stream for stream in streams if stream.broke]
+        assert all("[DONE]" not in stream.text for stream in broken)
+        assert all("[DONE]" in stream.text for stream in streams if not stream.broke)
+
+        def states() -> dict[str, str]:
+            rows = read_rows(scene.proxy.state_dir / "ledger.sqlite")
+            found = {str(row["id"]): str(row["state"]) for row in rows}
+            return {stream.receipt: found.get(stream.receipt, "") for stream in streams}
+
+        until(lambda: all(states().values()), "each stream has its row")
+        expected = {stream.receipt: "interrupted" if stream.broke else "settled" for stream in streams}
+        assert states() == expected
+        until(lambda: sum(scene.running().values()) == 0, "what the dead one had under way is load no more")
+        until(lambda: scene.metric("warmroute_processes") == COUNT, "it was started again")
+        assert scene.metric("warmroute_requests_total") >= counted
+        assert all(engine.running() == 0 for engine in scene.engines)
+
+
+def test_sigterm_ends_all_of_them(tmp_path: Path) -> None:
+    engine = EngineProcess(tmp_path, "east-a0", "aggregated")
+    try:
+        table = engine.listening().toml("east")
+        proxy = ProxyProcess(tmp_path / "p", [table], extra="processes = 2").start()
+        scene = Scene(proxy, [engine])
+        pids = scene.pids
+        for _ in range(4):
+            scene.ask()
+        proxy.stop()
+        assert all(not alive(pid) for pid in pids)
+        assert len(proxy.rows(4)) == 4
+        assert not list(proxy.state_dir.glob("**/journal-*"))
+        fewer = ProxyProcess(tmp_path / "p", [table], keys=proxy.keys, extra="").start()  # the same folder, one process
+        with fewer.client() as client:
+            assert client.get("/v1/usage").json()["turns"] == 4
+        fewer.stop()
+    finally:
+        stop_all([engine.child], 5.0)
+
+
+def test_processes_whose_parent_is_killed_end_too_and_the_next_proxy_goes_on(tmp_path: Path) -> None:
+    engine = EngineProcess(tmp_path, "east-a0", "aggregated")
+    try:
+        table = engine.listening().toml("east")
+        proxy = ProxyProcess(tmp_path / "p", [table], extra="processes = 2").start()
+        scene = Scene(proxy, [engine])
+        pids = scene.pids
+        scene.ask()
+        proxy.kill()
+        until(lambda: all(not alive(pid) for pid in pids), "orphans end")
+        again = ProxyProcess(tmp_path / "p", [table], keys=proxy.keys, extra="processes = 3").start()
+        with again.client() as client:
+            assert client.get("/v1/usage").json()["turns"] == 1
+        again.stop()
+    finally:
+        stop_all([engine.child], 5.0)
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return Path(f"/proc/{pid}/stat").read_text().split(") ")[1][0] != "Z"
