@@ -11,9 +11,10 @@ HEAD = [("content-type", "text/event-stream")]
 class SmallClient(Exchange):
     """What a client has been sent, behind a buffer that is full after `FULL_BYTES`."""
 
-    __slots__ = ("buffered", "got", "how", "left", "paused")
+    __slots__ = ("buffered", "full_bytes", "got", "how", "left", "paused")
 
-    def __init__(self, body: bytes = b"{}") -> None:
+    def __init__(self, body: bytes = b"{}", full_bytes: int = FULL_BYTES) -> None:
+        self.full_bytes = full_bytes
         self.request = Request(0.0)
         self.request.path = "/v1/chat/completions"
         self.request.body = body
@@ -41,7 +42,7 @@ class SmallClient(Exchange):
         assert not self.left
         self.got += data
         self.buffered += len(data)
-        if self.buffered > FULL_BYTES and not self.paused:
+        if self.buffered > self.full_bytes and not self.paused:
             self.paused = True
             if self.on_pause is not None:
                 self.on_pause(True)

@@ -5,7 +5,9 @@
         client               400     invalid_request_error, context_length_exceeded, ...
                              401     invalid_api_key
                              404     model_not_found, not_found
+                             409     idempotency_key_spent      not to be retried under this key
                              413     request_too_large
+                             422     idempotency_key_reused     not to be retried under this key
                              431     headers_too_large
         proxy (or nobody)    429     rate_limit_exceeded        safe to retry after `retry-after`
                              504     deadline_exceeded          nothing was charged

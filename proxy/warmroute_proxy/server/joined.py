@@ -101,7 +101,7 @@ class Reader:
 class SharedExchange(Exchange):
     """The exchange of a turn under way that has a key: it has no connection, but readers."""
 
-    __slots__ = ("_call", "_joins", "_parts", "_readers", "_slow", "turn")
+    __slots__ = ("_call", "_joins", "_kept", "_parts", "_readers", "_slow", "turn")
 
     def __init__(self, joins: "Joins", call: Call, first: Exchange) -> None:
         self._joins = joins
@@ -109,6 +109,7 @@ class SharedExchange(Exchange):
         self._parts = call.recording.parts if call.recording is not None else []
         self._readers = [Reader(first, call.recording, self)]
         self._slow = False
+        self._kept = False  # whether the answer is to be kept, if it comes to its end
         self.turn: Asker | None = None
         self.request = first.request
         self.started = False
@@ -135,6 +136,7 @@ class SharedExchange(Exchange):
         """The head of a streamed answer."""
         headers = list(headers)
         self.started = True
+        self._kept = status == 200
         recording = self._call.recording
         if recording is not None:
             recording.status, recording.headers, recording.streamed = status, headers, True
@@ -165,7 +167,7 @@ class SharedExchange(Exchange):
         else:
             self.write(data)
             last = b""
-        for reader in self._finish(kept=True):
+        for reader in self._finish(kept=self._kept):
             if reader.recording is not None and reader.at < len(self._parts):
                 self._joins.reads_on(reader, self._call)
             else:

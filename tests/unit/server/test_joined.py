@@ -63,6 +63,14 @@ def test_one_who_joins_sets_a_slow_turn_free_and_the_slow_one_reads_on_later() -
     assert (scene.first.how, scene.first.got) == ("end", second.got)
 
 
+def test_one_who_joins_and_has_room_sets_a_slow_turn_free_at_once() -> None:
+    scene = Scene()
+    scene.turn.write(PART + b"!")
+    wide = SmallClient(full_bytes=10_000)
+    scene.joins.join("tenant", "key", wide)
+    assert scene.slow == [True, False]
+
+
 def test_a_client_that_is_full_is_sent_nothing_more() -> None:
     scene = Scene()
     other = scene.join()
