@@ -57,6 +57,7 @@ def test_an_engine_dies_while_two_listen_and_a_retry_is_a_new_try(tmp_path: Path
         askers = [Asker(fleet.proxy, "dies", long("dies", 400)).begun() for _ in range(2)]
         busy = next(engine for name, engine in fleet.engines.items() if name != "p0" and engine.running())
         os.kill(busy.child.pid, signal.SIGKILL)
+        until(lambda: not busy.child.running(), "it is dead")
         for asker in askers:
             asker.done()
             assert "error" in events(asker.text)[-1]
