@@ -177,6 +177,10 @@ class Router:
         for party in ticket.parties():
             party.load.breaker.ended(ticket)
 
+    def busy(self, now_s: float) -> float:
+        """The share of time in which a worker that keeps prefixes prefills, by what was sent lately."""
+        return self._traffic.of_each(max(1, sum(place.holds for place in self._places.values())), now_s)[0]
+
     def last(self, facts: Facts) -> Last | None:
         """The last settled turn of the request's lineage, or of the lineage that a new system prompt cut off.
 

@@ -48,6 +48,7 @@ _LIMIT_BOUNDS: Final[dict[str, tuple[float, float]]] = {
     "queue_bytes": (0, 2**40),
     "queue_timeout_s": (0.05, 3_600.0),
     "shutdown_grace_s": (0.0, 86_400.0),
+    "kept_prompt_bytes": (0, 2**40),
 }
 
 
@@ -106,6 +107,7 @@ class Limits:
     queue_bytes: int = 268_435_456
     queue_timeout_s: float = 30.0
     shutdown_grace_s: float = 25.0
+    kept_prompt_bytes: int = 67_108_864
 
 
 @dataclass(frozen=True, slots=True)

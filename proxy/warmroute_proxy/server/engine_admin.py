@@ -9,7 +9,7 @@
 Each answers with the engine as it is now. Asking twice changes nothing.
 """
 
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from fastapi import FastAPI, Response
@@ -17,6 +17,8 @@ from fastapi import FastAPI, Response
 from warmroute_proxy.core.fleet import Worker
 from warmroute_proxy.server.errors import error_body
 from warmroute_proxy.server.services import Services
+
+MOVE_WAIT_S: Final = 60.0
 
 
 def add_engine_routes(app: FastAPI, services: Services) -> None:
@@ -60,12 +62,16 @@ def add_engine_routes(app: FastAPI, services: Services) -> None:
 
 
 def engine_status(services: Services, engine_id: str) -> dict[str, Any]:
-    """One engine as pages show it. `drained`: it drains, and nothing that this proxy sent runs there any more."""
+    """One engine as pages show it. `drained`: it drains, nothing that this proxy sent runs there any more, and of its
+    hot prompts none waits to be computed elsewhere, or has waited for `MOVE_WAIT_S`: a fleet may be too busy for it.
+    """
     engine = services.engines.by_id[engine_id]
     workers = services.router.snapshot(services.clock())["workers"]
     mine = [workers[worker.id] for worker in engine.workers() if worker.id in workers]
     running = sum(worker["running"] for worker in mine)
+    waiting = services.re_prefills.waiting(engine_id)
     drains = services.engines.drains.of(engine_id)
+    moved = waiting == 0 or services.unix_clock() - min(drains.values(), default=0.0) > MOVE_WAIT_S
     found: dict[str, Any] = {
         "id": engine_id,
         "url": engine.config.url,
@@ -73,7 +79,8 @@ def engine_status(services: Services, engine_id: str) -> dict[str, Any]:
         "state": "down" if not engine.up else "draining" if drains else _state(mine),
         "draining_since": drains,
         "running": running,
-        "drained": bool(drains) and running == 0,
+        "re_prefills_waiting": waiting,
+        "drained": bool(drains) and running == 0 and moved,
     }
     unserved = _unserved(services, engine.workers()) if drains else []
     if unserved:

@@ -38,6 +38,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 ABORT_TIMEOUT_S: Final = 5.0
+GONE_S: Final = 5.0
+"""Without an answer from `/ready`: one that is missed says little."""
+
 INFORM_EVERY_S: Final = 60.0
 MOVES_EVERY_S: Final = 15.0
 MAX_DP_RANKS: Final = 64
@@ -67,6 +70,7 @@ class Engine:
         self.informed_at_s = 0.0
         self.up = True  # until a probe says otherwise: an engine is given the benefit of the doubt
         self.was_ready = False  # since it began: a 503 then means that it wants no more work, not that it starts
+        self.down_since_s = 0.0
         self.informed = False
 
     def workers(self) -> list[Worker]:
@@ -145,6 +149,12 @@ class Engines:
             for worker in engine.workers():
                 router.set_draining(worker.id, draining)
 
+    def leaving(self, now_s: float) -> list[str]:
+        """The engines that are to go, or have gone: they drain, or have not answered for a while."""
+        gone_s = now_s - GONE_S
+        drains = self.drains.engines()
+        return [id_ for id_, e in self.by_id.items() if id_ in drains or (not e.up and e.down_since_s < gone_s)]
+
     def split(self) -> frozenset[str]:
         """The ids of the workers that do prefill or decode alone."""
         return frozenset(worker.id for worker in self.workers() if worker.role != "aggregated")
@@ -222,6 +232,7 @@ class Engines:
         self.drain(engine.config.id, "engine", engine.was_ready and status == 503, router)
         was_up, engine.up = engine.up, engine.was_ready
         if was_up != engine.up:
+            engine.down_since_s = self._clock()
             log.warning(
                 "engine %s is %s (/ready answered %s)",
                 engine.config.id,

@@ -223,6 +223,7 @@ async def _sweep(services: Services, listeners: list[Listener]) -> None:
             listener.sweep()
         services.engines.sweep()
         services.joins.sweep()
+        services.re_prefills.sweep(now)
         if services.siblings is not None:
             queue = services.admission.queue
             services.siblings.publish(services.metrics, len(services.live), queue.requests, queue.bytes)
@@ -253,6 +254,7 @@ async def _shut_down(
     deadline = services.clock() + grace_s
     while (services.live or public.connections) and services.clock() < deadline and not signals.hurry:
         await asyncio.sleep(0.02)
+    services.re_prefills.close()
     for turn in list(services.live):
         turn.shut_down()
     await asyncio.gather(public.close(CLOSE_S), admin.close(CLOSE_S))

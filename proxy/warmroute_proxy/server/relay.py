@@ -417,6 +417,9 @@ class Turn:
 
     def _drop_body(self) -> None:
         """Nothing is sent again from here on. A body of megabytes must not wait for the garbage collector."""
+        body = self._exchange.request.body
+        if len(body) >= self._services.re_prefills.kept.min_bytes and self._ttft_ms is not None and self._attempt:
+            self._services.re_prefills.keep(self.intake, body, self._path, self._attempt.decision.holder)
         self.intake.body = NO_BODY
         self._exchange.request.body = b""
 

@@ -15,6 +15,7 @@ from warmroute_proxy.server.forward import Forwards
 from warmroute_proxy.server.joined import Joins
 from warmroute_proxy.server.ledger import Ledger
 from warmroute_proxy.server.metrics import Metrics
+from warmroute_proxy.server.re_prefill import RePrefills
 from warmroute_proxy.server.recording import Recording
 from warmroute_proxy.server.secrets import ApiKeys, Secrets
 from warmroute_proxy.server.siblings import Siblings
@@ -56,6 +57,7 @@ class Services:
     draining: bool = False
     turn_metrics: TurnMetrics = field(init=False)
     joins: Joins = field(init=False)
+    re_prefills: RePrefills = field(init=False)
 
     def __post_init__(self) -> None:
         self.turn_metrics = TurnMetrics(self.metrics)
@@ -64,6 +66,7 @@ class Services:
             limits.keyed_answer_bytes, limits.keyed_total_bytes, MAX_KEYS, limits.keyed_replay_s, REMEMBER_KEY_S
         )
         self.joins = Joins(bounds, limits.keyed_outlive_s, self.clock, self.metrics)
+        self.re_prefills = RePrefills(self)
         self.admission = Admission(self.config, self.router, self.metrics, self.clock)
 
     def record(self, receipt_id: str, decision: Decision) -> None:

@@ -1,0 +1,158 @@
+"""When an engine drains, the hot prompts that it has are computed where their sessions go next, before they come."""
+
+import json
+import os
+import re
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from warmroute_cli.processes import stop_all
+
+from .harness import EngineProcess, ProxyProcess, chat, until
+from .scripted import Handler, ScriptedEngine, whole
+
+FILLER = "All of this is the project's guide, which is long. "
+
+
+def turn(session: int, turns: int = 1, **fields: Any) -> dict[str, Any]:
+    """A turn of a session of its own, with a prompt of some 40 KB."""
+    body = chat(f"session {session}", turns=turns, max_tokens=4, **fields)
+    body["messages"][0]["content"] = f"Guide of session {session}. " + FILLER * 800
+    return body
+
+
+class Fleet:
+    """Engines behind a proxy that keeps prompts."""
+
+    def __init__(self, folder: Path, engines: list[EngineProcess], limits: str = "") -> None:
+        self.engines = {engine.id: engine for engine in engines}
+        tables = [engine.listening().toml("east") for engine in engines]
+        self.proxy = ProxyProcess(folder / "p", tables, limits=limits).start()
+        self.admin = self.proxy.admin()
+        self.client = self.proxy.client()
+
+    def stop(self) -> None:
+        self.admin.close()
+        self.client.close()
+        self.proxy.stop()
+        stop_all([engine.child for engine in self.engines.values()], 5.0)
+
+    def receipt(self, body: dict[str, Any]) -> dict[str, Any]:
+        answer = self.client.post("/v1/chat/completions", json=body).raise_for_status().json()
+        found: dict[str, Any] = answer["usage"]
+        return found
+
+    def metric(self, name: str) -> float:
+        found = re.findall(rf"^{re.escape(name)}(?:{{[^}}]*}})? (\S+)$", self.admin.get("/metrics").text, re.MULTILINE)
+        return sum(float(value) for value in found)
+
+    def drained(self, engine_id: str) -> bool:
+        return bool(self.admin.get(f"/admin/engines/{engine_id}/drain").json()["drained"])
+
+
+def homes(usage: dict[str, Any]) -> str:
+    return str(usage["warmroute"]["workers"][0]["id"])
+
+
+def test_sessions_find_their_prompts_on_their_new_home(tmp_path: Path) -> None:
+    fleet = Fleet(tmp_path, [EngineProcess(tmp_path, f"e{n}", "aggregated") for n in range(3)])
+    try:
+        first = {session: fleet.receipt(turn(session)) for session in range(6)}
+        home = homes(first[0])
+        moved = [session for session, usage in first.items() if homes(usage) == home]
+        fleet.admin.post(f"/admin/engines/{home}/drain").raise_for_status()
+        until(lambda: fleet.drained(home), "its prompts are elsewhere")
+        assert fleet.metric("warmroute_re_prefills_total") == len(moved)
+        assert fleet.metric("warmroute_re_prefilled_tokens_total") > 5000 * len(moved)
+        for session in moved:
+            usage = fleet.receipt(turn(session, turns=2))
+            assert homes(usage) != home
+            cached = usage["prompt_tokens_details"]["cached_tokens"]
+            assert cached > 0.95 * first[session]["prompt_tokens"], "computed before the turn came"
+            assert usage["warmroute"]["predicted_cached"] == pytest.approx(cached, rel=0.05)
+        rows = fleet.proxy.rows(expected=6 + len(moved))
+        assert len(rows) == 6 + len(moved), "what the proxy did by itself is nobody's"
+        assert FILLER not in fleet.proxy.written(), "no prompt was written anywhere"
+    finally:
+        fleet.stop()
+
+
+def test_what_an_engine_took_with_it_is_computed_anew(tmp_path: Path) -> None:
+    """SIGTERM: it says 503 and is gone a moment later; the sessions' prompts are computed all the same."""
+    fleet = Fleet(tmp_path, [EngineProcess(tmp_path, f"e{n}", "aggregated") for n in range(2)])
+    try:
+        first = fleet.receipt(turn(0))
+        home = homes(first)
+        os.kill(fleet.engines[home].child.pid, signal.SIGTERM)
+        until(lambda: fleet.metric("warmroute_re_prefills_total") == 1, "its prompt is computed elsewhere")
+        usage = fleet.receipt(turn(0, turns=2))
+        assert usage["prompt_tokens_details"]["cached_tokens"] > 0.95 * first["prompt_tokens"]
+    finally:
+        fleet.stop()
+
+
+def test_a_pair_computes_it_on_the_prefill_engine_that_stays(tmp_path: Path) -> None:
+    engines = [EngineProcess(tmp_path, f"p{n}", "prefill") for n in range(2)] + [
+        EngineProcess(tmp_path, "d0", "decode")
+    ]
+    fleet = Fleet(tmp_path, engines)
+    try:
+        first = fleet.receipt(turn(0))
+        home = homes(first)
+        fleet.admin.post(f"/admin/engines/{home}/drain").raise_for_status()
+        until(lambda: fleet.drained(home), "its prompt is elsewhere")
+        assert fleet.metric("warmroute_re_prefills_total") == 1
+        usage = fleet.receipt(turn(0, turns=2))
+        assert homes(usage) != home
+        assert usage["prompt_tokens_details"]["cached_tokens"] > 0.95 * first["prompt_tokens"]
+        until(lambda: all(engine.running() == 0 for engine in engines), "nothing is left on any engine")
+    finally:
+        fleet.stop()
+
+
+def test_nothing_is_kept_where_the_operator_wants_none(tmp_path: Path) -> None:
+    engines = [EngineProcess(tmp_path, f"e{n}", "aggregated") for n in range(2)]
+    fleet = Fleet(tmp_path, engines, limits="kept_prompt_bytes = 0")
+    try:
+        home = homes(fleet.receipt(turn(0)))
+        assert fleet.metric("warmroute_kept_prompt_bytes") == 0
+        fleet.admin.post(f"/admin/engines/{home}/drain").raise_for_status()
+        assert fleet.drained(home)
+        assert fleet.metric("warmroute_re_prefills_total") == 0
+    finally:
+        fleet.stop()
+
+
+def answers(handler: Handler) -> None:
+    handler.reply(200, whole({"prompt_tokens": 9000, "completion_tokens": 1, "total_tokens": 9001}))
+
+
+def test_the_same_body_with_the_same_salt_and_one_token(tmp_path: Path) -> None:
+    engines = [ScriptedEngine(f"s{n}", answers) for n in range(2)]
+    proxy = ProxyProcess(tmp_path / "p", [engine.toml() for engine in engines]).start()
+    try:
+        tools = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
+        extra: dict[str, Any] = {"tools": tools, "temperature": 0.5, "n": 1, "logprobs": False, "metadata": {"a": "b"}}
+        with proxy.client() as client, proxy.admin() as admin:
+            client.post("/v1/chat/completions", json=turn(0, **extra)).raise_for_status()
+            old, new = sorted(engines, key=lambda engine: -len(engine.bodies))
+            asked = old.sent()
+            admin.post(f"/admin/engines/{old.name}/drain").raise_for_status()
+            until(lambda: new.bodies, "the other engine computes it")
+            until(lambda: admin.get(f"/admin/engines/{old.name}").json()["drained"], "and has")
+        sent = new.sent()
+        assert sent["max_tokens"] == 1
+        assert {name: sent[name] for name in ("messages", "tools", "temperature", "cache_salt", "model")} == {
+            name: asked[name] for name in ("messages", "tools", "temperature", "cache_salt", "model")
+        }
+        assert sent["rid"] != asked["rid"]
+        assert not {"stream", "n", "logprobs", "metadata"} & set(sent)
+        assert json.loads(new.bodies[-1]) == sent
+        assert len(new.bodies) == 1, "once"
+    finally:
+        proxy.stop()
+        for engine in engines:
+            engine.stop()
