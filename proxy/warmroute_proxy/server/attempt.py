@@ -75,6 +75,7 @@ class Attempt:
     _prefill_size = 0
     _pending: Failure | None = None
     _told_to_stop = False
+    _trailer: asyncio.TimerHandle | None = None
 
     def __init__(
         self,
@@ -243,6 +244,7 @@ class Attempt:
             self._owner.finished()
 
     def _main_end(self) -> None:
+        self._leg_ended()
         if self._streaming:
             self._stream_end()
         elif not self.ended:
@@ -298,6 +300,7 @@ class Attempt:
 
     def _prefill_end(self) -> None:
         self._prefill_done = True
+        self._leg_ended()
         if self.ended:
             return
         if self._prefill_status == 200:
@@ -351,8 +354,14 @@ class Attempt:
 
     def _close_later(self) -> None:
         """An engine that does not end its answer soon after the turn has ended does not keep a connection."""
-        if not self._main.done or (self._prefill is not None and not self._prefill.done):
-            asyncio.get_running_loop().call_later(TRAILER_S, self._trailer_over)
+        if not self._main.ends or (self._prefill is not None and not self._prefill.ends):
+            self._trailer = asyncio.get_running_loop().call_later(TRAILER_S, self._trailer_over)
+
+    def _leg_ended(self) -> None:
+        """A timer would keep all of a turn that is over."""
+        if self._trailer is not None and self._main.done and (self._prefill is None or self._prefill.done):
+            self._trailer.cancel()
+            self._trailer = None
 
     def _trailer_over(self) -> None:
         if not self._main.done and self.scanner.error is not None:

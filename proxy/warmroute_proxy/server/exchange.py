@@ -70,6 +70,7 @@ class Exchange:
         self.started = self.ended = True
         head = self._head(status, headers)
         sent = b"" if self.request.method == "HEAD" else body
+        self.on_gone = self.on_pause = None  # who answers knows the exchange: no cycle is left to the garbage collector
         self._connection.write(b"%bcontent-length: %d\r\n\r\n%b" % (head, len(body), sent))
         self._connection.answered(self)
 
@@ -109,6 +110,7 @@ class Exchange:
         if self.ended:
             return
         self.ended = True
+        self.on_gone = self.on_pause = None
         if self._chunked:
             chunk = b"%x\r\n%b\r\n0\r\n\r\n" % (len(data), data) if data else b"0\r\n\r\n"
             self._connection.write(chunk)
@@ -122,6 +124,7 @@ class Exchange:
             return
         self.write(data)
         self.ended = True
+        self.on_gone = self.on_pause = None
         self._connection.close_after_flush()
 
     def _head(self, status: int, headers: Iterable[tuple[str, str]]) -> bytes:

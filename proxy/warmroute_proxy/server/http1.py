@@ -145,8 +145,9 @@ class Connection(asyncio.Protocol):
         exchange, self._active = self._active, None
         if exchange is not None and not exchange.ended:
             exchange.ended = True
-            if exchange.on_gone is not None:
-                exchange.on_gone()
+            on_gone, exchange.on_gone, exchange.on_pause = exchange.on_gone, None, None
+            if on_gone is not None:
+                on_gone()
 
     def eof_received(self) -> bool:
         return False  # a client that has half-closed is gone: asyncio closes, connection_lost follows

@@ -404,8 +404,14 @@ class Turn:
             ttft_ms=self._ttft_ms,
         )
         services.turn_metrics.settled(entry, usage, loss)
+
+        def durable() -> None:
+            if then is not None:
+                then(usage_json)
+            self._attempt = None  # it knows its turn: both would wait for the garbage collector
+
         try:
-            services.ledger.settle(entry, usage_json, lambda: then(usage_json) if then is not None else None)
+            services.ledger.settle(entry, usage_json, durable)
         except JournalError:
             self._refuse(Refusal(503, "the ledger cannot be written", code="ledger_unavailable"))
 

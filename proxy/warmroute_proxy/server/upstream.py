@@ -61,6 +61,11 @@ class Leg:
         self.done = False
         self._connection: _Connection | None = None
 
+    @property
+    def ends(self) -> bool:
+        """Whether nothing more comes: it is done, or its end was read with what is being told."""
+        return self.done or (self._connection is not None and self._connection.complete)
+
     def attach(self, connection: "_Connection") -> None:
         self._connection = connection
         self.sent = True
@@ -76,6 +81,7 @@ class Leg:
     def close(self) -> None:
         """Give up: no further callback, and the connection is closed."""
         self.done = True
+        self._forget()
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.drop()
@@ -85,12 +91,18 @@ class Leg:
         if not self.done:
             self.done = True
             self.on_end()
+            self._forget()
 
     def fail(self, reason: str) -> None:
         self._connection = None
         if not self.done:
             self.done = True
             self.on_fail(reason)
+            self._forget()
+
+    def _forget(self) -> None:
+        """Let the owner go: it knows its leg, and would wait for the garbage collector together with it."""
+        self.on_head = self.on_body = self.on_end = self.on_fail = _nothing
 
     def guard(self, step: Callable[[], None]) -> None:
         """Run a step of the leg's owner. An error of ours in it must not end in the loop's log and a silent client."""
@@ -106,7 +118,7 @@ class Leg:
         self.on_crash()
 
 
-def _nothing() -> None:
+def _nothing(*_told: object) -> None:
     pass
 
 
@@ -206,7 +218,7 @@ class _Connection(asyncio.Protocol):
         self._head: int | None = None  # a status that the leg was not told yet
         self._bodies: list[bytes] = []
         self._framed = False
-        self._complete = False
+        self.complete = False  # the answer was read to its end
         self._keep_alive = False
         self._paused = False
         self.idle_since_s = 0.0
@@ -221,7 +233,7 @@ class _Connection(asyncio.Protocol):
         self._parser = httptools.HttpResponseParser(self)
         self._headers = {}
         self._head = None
-        self._complete = False
+        self.complete = False
         leg.attach(self)
         self._transport.writelines([head, *body])
 
@@ -266,7 +278,7 @@ class _Connection(asyncio.Protocol):
             leg.guard(lambda: leg.fail("the engine's answer is not valid HTTP/1.1"))
             return
         try:
-            if self._head is None and not self._complete and len(self._bodies) == 1:  # a chunk of a stream
+            if self._head is None and not self.complete and len(self._bodies) == 1:  # a chunk of a stream
                 if not leg.done:
                     leg.on_body(self._bodies.pop())
                 else:
@@ -287,7 +299,7 @@ class _Connection(asyncio.Protocol):
             self._bodies.clear()
             if not leg.done:
                 leg.on_body(body)
-        if self._complete:
+        if self.complete:
             self._finish(leg)
 
     def _finish(self, leg: Leg) -> None:
@@ -320,7 +332,7 @@ class _Connection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         self._keep_alive = bool(self._parser.should_keep_alive())  # false again once the parser has moved on
-        self._complete = self._head is not None or self._leg is None or self._leg.head_seen
+        self.complete = self._head is not None or self._leg is None or self._leg.head_seen
 
 
 def collect(done: Callable[[int, bytes], None], limit_bytes: int = 4_194_304) -> Leg:
