@@ -141,6 +141,7 @@ class Connection(asyncio.Protocol):
         self.listener.connections.discard(self)
         self._transport = None
         self._reading = False
+        self._parser = None  # it knows us: no cycle is left to the garbage collector
         self._waiting.clear()
         exchange, self._active = self._active, None
         if exchange is not None and not exchange.ended:
@@ -269,7 +270,7 @@ class Connection(asyncio.Protocol):
         except Refusal as refusal:
             if request.length is None or request.length > LINGER_BODY_BYTES:
                 self._fail(refusal)
-            request.refusal = refusal
+            request.refusal = refusal.with_traceback(None)  # which knows the request
         if "expect" in headers and headers["expect"].lower() == "100-continue" and request.length != 0:
             self._expects = True
             self._continue()
@@ -373,7 +374,7 @@ class Connection(asyncio.Protocol):
         self._reading = False
         self._refusal = refusal
         request = self._request or Request(self.listener.clock())
-        request.refusal = refusal
+        request.refusal = refusal.with_traceback(None)
         request.keep_alive = False
         self._request = None
         self._chunks = []
