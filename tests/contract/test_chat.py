@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from tests.contract.subject import CHAT, Json, Subject, cached, chat, unique
+from tests.contract.subject import CHAT, Json, Subject, cached, chat, endless, unique
 
 USAGE = {"stream_options": {"include_usage": True}}
 RUNNING = {"stream_options": {"include_usage": True, "continuous_usage_stats": True}}
@@ -181,3 +181,28 @@ def test_override_headers_win_over_the_body(engine: Subject) -> None:
     bad = engine.post(CHAT, chat("override"), headers={"x-override-priority": "high"})
     assert (bad.status_code, bad.json()["type"]) == (400, "400")
     assert "x-override-priority" in bad.json()["message"]
+
+
+def continued(text: str, begun: str, **more: Any) -> Json:
+    body = chat(text, **more)
+    return {**body, "messages": [*body["messages"], {"role": "assistant", "content": begun}]}
+
+
+def test_an_answer_that_has_begun_is_continued(engine: Subject) -> None:
+    text = f"{unique()} a question " * 20
+    whole = engine.answer(CHAT, endless(chat(text), 40))
+    said = whole["choices"][0]["message"]["content"]
+    begun = said[: len(said) // 2]
+    body = continued(text, begun, continue_final_message=True)
+    rest = engine.answer(CHAT, endless(body, 20))
+    begun_tokens = engine.answer("/v1/tokenize", {"prompt": begun})["count"]
+    assert abs(rest["usage"]["prompt_tokens"] - whole["usage"]["prompt_tokens"] - begun_tokens) <= 1
+    assert rest["usage"]["completion_tokens"] == 20
+    assert cached(rest["usage"]) > 16
+    assert not rest["choices"][0]["message"]["content"].startswith(begun)
+
+
+def test_a_last_message_of_the_assistant_is_otherwise_the_users(engine: Subject) -> None:
+    body = continued("hello", "said before")
+    users = {**body, "messages": [*body["messages"][:-1], {"role": "user", "content": "said before"}]}
+    assert engine.answer(CHAT, body)["usage"]["prompt_tokens"] == engine.answer(CHAT, users)["usage"]["prompt_tokens"]

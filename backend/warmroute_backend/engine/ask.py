@@ -43,12 +43,15 @@ _decode = msgspec.json.Decoder().decode
 
 @dataclass(slots=True)
 class Ask:
-    """One prompt of a request. `None` means that the client did not say."""
+    """One prompt of a request. `None` means that the client did not say. `begun`: the end of `rendered` that is the
+    beginning of the answer.
+    """
 
     kind: Kind
     rid: str
     model: str
     rendered: bytes
+    begun: bytes
     cache_salt: str | None
     extra_key: str | None
     session_id: str | None
@@ -136,6 +139,7 @@ def _first(kind: Kind, body: Body, headers: Headers, *, batch: bool) -> Ask:
         rid="",
         model=_model(body),
         rendered=b"",
+        begun=prompt.begun_answer(body) if kind == "chat" and fields.flag(body, "continue_final_message") else b"",
         cache_salt=None,
         extra_key=None,
         session_id=fields.string(body, "session_id"),

@@ -33,17 +33,7 @@ def jobs_of(settings: Settings, asks: Sequence[Ask], ranks: Sequence[int]) -> li
 
 
 def _job(settings: Settings, ask: Ask, rank: int, prompt_tokens: int, limit: int) -> Job:
-    answers = [
-        text.answer(
-            text.seed_digest(settings.seed, ask.rendered, choice),
-            limit=limit,
-            script=ask.script,
-            stops=ask.stops,
-            thinking=ask.thinking,
-            ignore_eos=ask.ignore_eos,
-        )
-        for choice in range(ask.n)
-    ]
+    answers = [_answer(settings, ask, choice, limit) for choice in range(ask.n)]
     output_tokens = max(1, *(len(answer.pieces) for answer in answers))
     keys: list[int] = []
     if settings.role != "decode":
@@ -56,6 +46,19 @@ def _job(settings: Settings, ask: Ask, rank: int, prompt_tokens: int, limit: int
     if settings.role != "prefill":
         job.fault_at = ask.script.error_after_tokens
     return job
+
+
+def _answer(settings: Settings, ask: Ask, choice: int, limit: int) -> text.Answer:
+    asked = ask.rendered[: len(ask.rendered) - len(ask.begun)]
+    return text.answer(
+        text.seed_digest(settings.seed, asked, choice),
+        limit=limit,
+        script=ask.script,
+        stops=ask.stops,
+        thinking=ask.thinking,
+        ignore_eos=ask.ignore_eos,
+        begun=ask.begun.decode(),
+    )
 
 
 def _namespace(settings: Settings, ask: Ask) -> bytes:

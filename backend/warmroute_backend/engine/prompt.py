@@ -3,7 +3,8 @@
 `render` writes the prompt in template order: tools, then messages as they come, then the head of the answer. It is
 canonical, so that what a template does not see makes no difference: no `cache_control`, no ids of tool calls, plain
 string content equals a list of one text part, and past reasoning is left out. An assistant message is rendered
-exactly as an answer was generated, so an answer that comes back verbatim continues the cached path.
+exactly as an answer was generated, so an answer that comes back verbatim continues the cached path. A last message of
+the assistant is, as in SGLang, the user's, or with `continue_final_message` the beginning of the answer.
 
 The embedded engine has no tokenizer: one token is 4 bytes of the rendered UTF-8 text, the last one may be shorter.
 """
@@ -36,14 +37,31 @@ def render(body: Mapping[str, Any]) -> bytes:
         for tool in tools:
             out += (_encode(_plain_tool(tool)), b"\n")
         out.append(_END)
-    for message in body["messages"]:
+    messages, begun = _open_end(body)
+    for message in messages:
         out += (b"<|", _text(message.get("role")), b"|>\n", *_content(message.get("content")))
         for call in message.get("tool_calls") or ():
             function = call.get("function") or {}
             out += render_call(function.get("name"), function.get("arguments"))
         out.append(_END)
-    out.append(ANSWER_HEAD)
+    out += (ANSWER_HEAD, begun)
     return b"".join(out)
+
+
+def begun_answer(body: Mapping[str, Any]) -> bytes:
+    """What a chat body says that the answer begins with, which is not to be said again."""
+    return _open_end(body)[1] if body.get("messages") else b""
+
+
+def _open_end(body: Mapping[str, Any]) -> tuple[Sequence[Mapping[str, Any]], bytes]:
+    """The messages in front of the answer, and what it begins with."""
+    messages = body["messages"]
+    last = messages[-1] if messages else {}
+    if last.get("role") != "assistant" or not isinstance(last.get("content"), str):
+        return messages, b""
+    if body.get("continue_final_message"):
+        return messages[:-1], last["content"].encode()
+    return [*messages[:-1], {"role": "user", "content": last["content"]}], b""
 
 
 def render_plain(prompt: Any) -> bytes:

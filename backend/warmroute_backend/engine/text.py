@@ -103,9 +103,24 @@ class Answer:
 
 
 def answer(
-    seed_digest: bytes, *, limit: int, script: Script, stops: Sequence[str], thinking: bool, ignore_eos: bool
+    seed_digest: bytes,
+    *,
+    limit: int,
+    script: Script,
+    stops: Sequence[str],
+    thinking: bool,
+    ignore_eos: bool,
+    begun: str = "",
 ) -> Answer:
-    """Plan one choice of at most `limit` tokens."""
+    """Plan one choice of at most `limit` tokens.
+
+    An answer that has `begun` goes on as it would have gone on, where it began as it would have begun; else it is
+    planned as another answer.
+    """
+    if begun:
+        limit += prompt.tokens(begun.encode())
+        whole = answer(seed_digest, limit=limit, script=script, stops=stops, thinking=thinking, ignore_eos=ignore_eos)
+        return Answer(_rest(whole.pieces, begun), whole.finish_reason, whole.matched_stop)
     total = script.output_tokens or DEFAULT_TOKENS_MIN + seed_digest[0] % DEFAULT_TOKENS_SPREAD
     most = limit + 1  # whatever a script asks for: one token over the limit shows that it was reached
     pieces: list[Piece] = []
@@ -195,6 +210,18 @@ def _pieces(kind: int, text: str) -> list[Piece]:
             upto -= 1
         pieces.append(Piece(kind, raw[shown:upto].decode()))
         shown = upto
+    return pieces
+
+
+def _rest(pieces: list[Piece], begun: str) -> list[Piece]:
+    """What follows the content that was said already; all of it where something else was said."""
+    said = ""
+    for i, piece in enumerate(pieces):
+        if piece.kind == CONTENT:
+            said += piece.text
+            if len(said) >= len(begun):
+                rest = [Piece(CONTENT, said[len(begun) :])] if len(said) > len(begun) else []
+                return [*rest, *pieces[i + 1 :]] or [Piece(SILENT, "")] if said.startswith(begun) else pieces
     return pieces
 
 

@@ -68,8 +68,28 @@ def test_an_answer_that_comes_back_verbatim_continues_the_prompt() -> None:
     answer = text.answer(b"0" * 16, limit=99, script=script, stops=(), thinking=False, ignore_eos=False)
     first = chat(user("hi"))
     call = {"id": "c", "type": "function", "function": {"name": "read", "arguments": '{"path":"x"}'}}
-    second = chat(user("hi"), {"role": "assistant", "content": "a reply", "tool_calls": [call]})
+    result = {"role": "tool", "tool_call_id": "c", "content": "done"}
+    second = chat(user("hi"), {"role": "assistant", "content": "a reply", "tool_calls": [call]}, result)
     assert second.startswith(first + answer.rendered())
+
+
+def test_an_answer_goes_on_where_it_was_broken_off() -> None:
+    def said(limit: int, begun: str = "") -> str:
+        plan = text.answer(
+            b"1" * 16,
+            limit=limit,
+            script=text.Script(text="it was the best of times"),
+            stops=(),
+            thinking=True,
+            ignore_eos=True,
+            begun=begun,
+        )
+        return plan.text(text.CONTENT, len(plan.pieces))
+
+    whole = said(40)
+    for cut in range(1, len(whole)):
+        assert (whole[:cut] + said(40, whole[:cut]))[: len(whole)] == whole
+    assert said(40, "something else").startswith("it was")
 
 
 def test_one_token_is_four_bytes_of_text() -> None:
