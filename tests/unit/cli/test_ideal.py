@@ -31,7 +31,8 @@ def test_pages_behind_a_difference_do_not_count() -> None:
 def test_bodies_share_whole_pages_only_within_a_model() -> None:
     text = "word " * 200
     body = {"model": "m", "messages": [{"role": "user", "content": text}]}
-    longer = {"model": "m", "messages": [*body["messages"], {"role": "assistant", "content": "yes"}]}
+    turn = [{"role": "assistant", "content": "yes"}, {"role": "user", "content": "on"}]
+    longer = {"model": "m", "messages": [*body["messages"], *turn]}
     other = body | {"model": "other"}
     prompts = [prompt_of("a", one, PAGE) for one in (body, longer, other)]
     first, second, third = ideals(prompts, PAGE)
