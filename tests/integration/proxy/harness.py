@@ -3,10 +3,12 @@
 import json
 import os
 import signal
+import socket
 import sys
 import time
 import urllib.request
 from collections.abc import Callable, Sequence
+from http.client import HTTPResponse
 from pathlib import Path
 from typing import Any
 
@@ -139,6 +141,16 @@ class ProxyProcess:
     def client(self, tenant: int = 0) -> httpx.Client:
         return httpx.Client(base_url=self.url, headers={"authorization": f"Bearer {self.keys[tenant]}"}, timeout=30)
 
+    def send(self, body: dict[str, Any], tenant: int = 0, headers: dict[str, str] | None = None) -> socket.socket:
+        """A request whose answer is not read yet; `answer` does that."""
+        text = json.dumps(body).encode()
+        url = httpx.URL(self.url)
+        sock = socket.create_connection((url.host, url.port or 80), timeout=60)
+        given = {"host": "x", "authorization": f"Bearer {self.keys[tenant]}", "content-length": len(text)}
+        head = "".join(f"{name}: {value}\r\n" for name, value in (given | (headers or {})).items())
+        sock.sendall(f"POST /v1/chat/completions HTTP/1.1\r\n{head}\r\n".encode() + text)
+        return sock
+
     def admin(self) -> httpx.Client:
         return httpx.Client(
             base_url=str(self.line["admin_url"]), headers={"authorization": f"Bearer {self.admin_key}"}, timeout=10
@@ -186,6 +198,14 @@ class ProxyProcess:
             'share_group = "first"' if any('kind = "openai"' in engine for engine in engines) else "",
         ]
         return "\n".join(parts) + "\n"
+
+
+def answer(sock: socket.socket) -> tuple[int, dict[str, str], str]:
+    """Status, headers and body of what was sent with `ProxyProcess.send`."""
+    response = HTTPResponse(sock)
+    response.begin()
+    body = response.read().decode()
+    return response.status, {name.lower(): value for name, value in response.getheaders()}, body
 
 
 def chat(text: str = "hello", *, turns: int = 1, **fields: Any) -> dict[str, Any]:

@@ -11,17 +11,15 @@ import signal
 import socket
 import threading
 from collections.abc import Iterator
-from http.client import HTTPResponse
 from pathlib import Path
 from typing import Any
 
-import httpx
 import openai
 import pytest
 
 import warmroute
 
-from .harness import ProxyProcess, chat, events, until
+from .harness import ProxyProcess, answer, chat, events, until
 from .scripted import ROLE, Handler, ScriptedEngine, delta, whole
 
 USAGE = {"prompt_tokens": 400, "completion_tokens": 2, "total_tokens": 402}
@@ -60,15 +58,15 @@ class Scene:
         self.gate = gate
         self.sockets: list[socket.socket] = []
 
-    def send(self, text: str, tenant: int = 0, **fields: Any) -> socket.socket:
+    def send(self, text: str, tenant: int = 0, headers: dict[str, str] | None = None, **fields: Any) -> socket.socket:
         """A request whose answer is not read yet."""
-        body = json.dumps(chat(text, **fields)).encode()
-        url = httpx.URL(self.proxy.url)
-        sock = socket.create_connection((url.host, url.port), timeout=60)
-        head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {self.proxy.keys[tenant]}\r\n"
-        sock.sendall(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
+        sock = self.proxy.send(chat(text, **fields), tenant, headers)
         self.sockets.append(sock)
         return sock
+
+    def close(self) -> None:
+        for sock in self.sockets:
+            sock.close()
 
     def wait(self, text: str, tenant: int = 0, **fields: Any) -> socket.socket:
         """A request that has to wait, once it does."""
@@ -98,14 +96,6 @@ class Scene:
         return float(found[0]) if found else 0.0
 
 
-def answer(sock: socket.socket) -> tuple[int, dict[str, str], str]:
-    """Status, headers and body."""
-    response = HTTPResponse(sock)
-    response.begin()
-    body = response.read().decode()
-    return response.status, {name.lower(): value for name, value in response.getheaders()}, body
-
-
 @contextlib.contextmanager
 def scene(folder: Path, running: int = 1, limits: str = "", second: str = "") -> Iterator[Scene]:
     gate = Gate()
@@ -117,8 +107,7 @@ def scene(folder: Path, running: int = 1, limits: str = "", second: str = "") ->
         yield found
     finally:
         gate.open_for_all()
-        for sock in found.sockets:
-            sock.close()
+        found.close()
         proxy.stop()
         engine.stop()
 
@@ -327,6 +316,53 @@ def test_an_answer_has_an_end_in_total(tmp_path: Path, stream: bool) -> None:
         assert "0.5 s" in error["message"]
         assert worker(it)["failures_in_a_row"] == 0
         assert it.proxy.rows(expected=1)[0]["price_nanousd"] == 0
+
+
+def test_a_key_that_was_turned_away_is_a_new_try_and_one_that_waits_is_joined(tmp_path: Path) -> None:
+    with scene(tmp_path, limits="queue_requests = 1") as it:
+        runs = it.send("runs")
+        it.runs(1)
+        waits = it.wait("keyed", headers={"idempotency-key": "k1"})
+        joins = it.send("keyed", headers={"idempotency-key": "k1"})
+        assert answer(it.send("other", headers={"idempotency-key": "k2"}))[0] == 429
+        it.gate.open_for_all()
+        assert answer(runs)[0] == 200
+        assert answer(waits)[2] == answer(joins)[2]
+        assert answer(it.send("other", headers={"idempotency-key": "k2"}))[0] == 200
+        assert it.dispatched() == ["runs", "keyed", "other"]
+
+
+def test_a_region_without_room_sends_on_to_one_that_has_it(tmp_path: Path) -> None:
+    with contextlib.ExitStack() as stack:
+        gates = Gate(), Gate()
+        engines = [ScriptedEngine(f"s{number}", gate) for number, gate in enumerate(gates)]
+        west_toml = engines[1].toml().replace('"east"', '"west"')
+        west = ProxyProcess(tmp_path / "p", [f"{west_toml}\nmax_running = 1"], region="west")
+        stack.callback(west.stop)
+        west.start()
+        east = ProxyProcess(
+            tmp_path / "p",
+            [f"{engines[0].toml()}\nmax_running = 1"],
+            peer=("west", west.url),
+            keys=west.keys,
+            limits="queue_requests = 2",
+        )
+        stack.callback(east.stop)
+        it = Scene(east.start(), engines[0], gates[0])
+        far = Scene(west, engines[1], gates[1])
+        for scene_, gate in zip((it, far), gates, strict=True):
+            stack.callback(scene_.engine.stop)
+            stack.callback(gate.open_for_all)
+            stack.callback(scene_.close)
+        here = it.send("here")
+        it.runs(1)
+        there = it.send("there")
+        far.runs(1)
+        it.gate.open_for_all()
+        far.gate.open_for_all()
+        assert answer(here)[1]["x-warmroute-home"] == "east"
+        assert answer(there)[1]["x-warmroute-home"] == "west"
+        assert far.proxy.rows(expected=1)[0]["forwarded_from"] == "east"
 
 
 @pytest.mark.parametrize("client", [openai.OpenAI, warmroute.OpenAI])

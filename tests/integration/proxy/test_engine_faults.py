@@ -53,6 +53,7 @@ CASES = [
     Case("answers 200 with an error as the first event", {"fault": "error_first", "status": 500}),
     Case("answers 500", {"fault": "status", "status": 500}),
     Case("answers 503, its queue is full", {"fault": "status", "status": 503}),
+    Case("answers 429, it sheds load", {"fault": "status", "status": 429}),
     Case(
         "reports more cached tokens than the prompt has",
         {"fault": "usage", "usage": {"prompt_tokens_details": {"cached_tokens": 10_000_000}}},
