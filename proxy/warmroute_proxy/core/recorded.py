@@ -114,7 +114,7 @@ class RecordedRouter(Router):
         return msgspec.structs.replace(facts, home_hint=UNKNOWN_REGION)
 
 
-ASKED: Final = frozenset({"busy", "full", "has_room", "is_full", "last", "snapshot"})
+ASKED: Final = frozenset({"busy", "full", "has_room", "is_full", "last", "running", "snapshot"})
 """Methods of a router that change nothing: they are not written down."""
 
 TOLD: Final = tuple(

@@ -181,6 +181,10 @@ class Router:
         """The share of time in which a worker that keeps prefixes prefills, by what was sent lately."""
         return self._traffic.of_each(max(1, sum(place.holds for place in self._places.values())), now_s)[0]
 
+    def running(self, worker_id: str) -> int:
+        """How many requests that were sent to a worker have not ended."""
+        return self._places[worker_id].load.running if worker_id in self._places else 0
+
     def last(self, facts: Facts) -> Last | None:
         """The last settled turn of the request's lineage, or of the lineage that a new system prompt cut off.
 

@@ -6,6 +6,9 @@ was ready and says 503 wants no new work, and ends what it has),
 ranks, the page size, the tiers of the cache, where KV events are published, and the start time. A start time that
 changed means an empty cache. A worker is (engine, rank): the ranks are told to the router when they are known.
 
+An engine that shows no work is asked for a token by `/health`, seldom (`core.life`). One that does not answer that is
+down, and what was sent to it and has not begun goes to another.
+
 Where there is a host tier, `/metrics` is read each `MOVES_EVERY_S`, for what host and storage hits cost.
 """
 
@@ -19,6 +22,7 @@ import msgspec
 from warmroute_proxy.core.decision import Decision
 from warmroute_proxy.core.fingerprint import Chain
 from warmroute_proxy.core.fleet import Worker
+from warmroute_proxy.core.life import HEALTH_TIMEOUT_S, Life
 from warmroute_proxy.core.load import EngineLoads
 from warmroute_proxy.core.router import Router
 from warmroute_proxy.core.tiers import Tier
@@ -71,6 +75,8 @@ class Engine:
         self.up = True  # until a probe says otherwise: an engine is given the benefit of the doubt
         self.was_ready = False  # since it began: a 503 then means that it wants no more work, not that it starts
         self.down_since_s = 0.0
+        self.life = Life(clock())
+        self.asking: asyncio.Task[None] | None = None  # `/health`: one at a time
         self.informed = False
 
     def workers(self) -> list[Worker]:
@@ -122,6 +128,7 @@ class Engines:
     ) -> None:
         self.ids = Ids()
         self.drains = Drains()
+        self.lost: frozenset[str] = frozenset()  # nothing is to be expected from these any more
         self.by_id = {config.id: Engine(config, connect_timeout_s, clock) for config in configs}
         self._clock = clock
         self._unix_clock = unix_clock
@@ -149,11 +156,10 @@ class Engines:
             for worker in engine.workers():
                 router.set_draining(worker.id, draining)
 
-    def leaving(self, now_s: float) -> list[str]:
+    def leaving(self) -> list[str]:
         """The engines that are to go, or have gone: they drain, or have not answered for a while."""
-        gone_s = now_s - GONE_S
         drains = self.drains.engines()
-        return [id_ for id_, e in self.by_id.items() if id_ in drains or (not e.up and e.down_since_s < gone_s)]
+        return [id_ for id_ in self.by_id if id_ in drains or id_ in self.lost]
 
     def split(self) -> frozenset[str]:
         """The ids of the workers that do prefill or decode alone."""
@@ -207,6 +213,8 @@ class Engines:
         """Close all connections."""
         self._kv_events.close()
         for engine in self.by_id.values():
+            if engine.asking is not None:
+                engine.asking.cancel()
             engine.upstream.close()
 
     async def inform(self) -> None:
@@ -230,17 +238,20 @@ class Engines:
         status, _ = await get(engine.upstream, "/ready", engine.bearer)
         engine.was_ready = status in {200, 404} or (status == 503 and engine.was_ready)
         self.drain(engine.config.id, "engine", engine.was_ready and status == 503, router)
-        was_up, engine.up = engine.up, engine.was_ready
+        was_up, engine.up = engine.up, engine.was_ready and not engine.life.unwell
         if was_up != engine.up:
             engine.down_since_s = self._clock()
             log.warning(
-                "engine %s is %s (/ready answered %s)",
+                "engine %s is %s (/ready answered %s%s)",
                 engine.config.id,
                 "up" if engine.up else "down",
                 status or "nothing",
+                ", /health did not" if engine.life.unwell else "",
             )
             for worker in engine.workers():
                 router.set_up(worker.id, engine.up)
+        self._look_for_life(engine, router)
+        self.lost = frozenset(self._lost())
         if not engine.up:
             engine.informed = False
             return
@@ -252,6 +263,33 @@ class Engines:
         if engine.host_cache and self._clock() - engine.moves_at_s >= MOVES_EVERY_S:
             engine.moves_at_s = self._clock()
             await self._observe_moves(engine, router)
+
+    def _look_for_life(self, engine: Engine, router: Router) -> None:
+        """Ask an engine that answers and shows nothing of any work for a token."""
+        now_s, life = self._clock(), engine.life
+        if not engine.was_ready:
+            life.begins(now_s)
+            return
+        works = any(router.running(worker.id) for worker in engine.workers())
+        if engine.asking is None and life.to_be_asked(works=works, now_s=now_s):
+            life.asked(now_s)
+            engine.asking = asyncio.get_running_loop().create_task(self._ask_health(engine))
+
+    async def _ask_health(self, engine: Engine) -> None:
+        try:
+            status, _ = await get(engine.upstream, "/health", engine.bearer, HEALTH_TIMEOUT_S)
+            drains = "engine" in self.drains.of(engine.config.id)
+            was_unwell = engine.life.unwell
+            engine.life.says(status, self._clock(), drains=drains)
+            if engine.life.unwell and not was_unwell:
+                log.error("engine %s hangs: /health answered %s", engine.config.id, status or "nothing")
+        finally:
+            engine.asking = None
+
+    def _lost(self) -> list[str]:
+        """The engines from which nothing is to be expected: they hang, or have not answered for a while."""
+        gone_s = self._clock() - GONE_S
+        return [id_ for id_, e in self.by_id.items() if not e.up and (e.life.unwell or e.down_since_s < gone_s)]
 
     async def _inform(self, engine: Engine, router: Router | None) -> None:
         status, body = await get(engine.upstream, "/server_info", engine.bearer)
@@ -284,6 +322,8 @@ class Engines:
         found = _object(body) if status == 200 else None
         rows = found.get("loads") if found else None
         by_rank = {w.dp_rank: w for w in engine.workers()}
+        if isinstance(rows, list):
+            engine.life.shows([_work_of(row) for row in rows if isinstance(row, dict)], self._clock())
         for row in rows if isinstance(rows, list) else []:
             worker = by_rank.get(_int(row, "dp_rank") or 0) if isinstance(row, dict) else None
             if worker is not None:
@@ -324,6 +364,11 @@ def _retell(router: Router, before: list[Worker], now: list[Worker], restarted: 
     if restarted:
         for worker in now:
             router.worker_restarted(worker.id)
+
+
+def _work_of(row: dict[str, Any]) -> dict[str, Any]:
+    """A row without what changes by itself."""
+    return {name: value for name, value in row.items() if name != "timestamp"}
 
 
 def _loads(row: dict[str, Any]) -> EngineLoads:

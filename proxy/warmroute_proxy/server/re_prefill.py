@@ -80,7 +80,7 @@ class RePrefills:
         if now_s - self._expired_s >= EXPIRE_EVERY_S:
             self._expired_s = now_s
             self.kept.expire(now_s)
-        if self._under_way or self._services.engines.leaving(now_s):
+        if self._under_way or self._services.engines.leaving():
             try:
                 self._go_on(now_s)
             except Exception as error:  # turns must not suffer from it: they share the sweep
@@ -92,7 +92,7 @@ class RePrefills:
             one.sweep(now_s)
         if self._services.draining or now_s < self._looks_at_s:
             return
-        begun = sum([self._move_from(engine_id, now_s) for engine_id in self._services.engines.leaving(now_s)])
+        begun = sum([self._move_from(engine_id, now_s) for engine_id in self._services.engines.leaving()])
         self._looks_at_s = now_s if begun else now_s + LOOK_AGAIN_S
 
     def close(self) -> None:

@@ -346,6 +346,9 @@ class Turn:
         elif now - self._dispatched_s > limits.first_token_timeout_s:
             what = "first token" if self.intake.stream else "answer"
             self.failed(_timeout(attempt, f"no {what} within {limits.first_token_timeout_s:g} s"))
+        elif attempt.waits_for.engine in self._services.engines.lost:
+            refusal = Refusal(504, "the engine does not answer any more", code="engine_timeout")
+            self.failed(Failure(refusal, (attempt.waits_for.id,), True))
         elif self.intake.stream and now >= self._comment_at_s:
             self._comment_at_s = now + COMMENT_EVERY_S
             if not self._exchange.started:

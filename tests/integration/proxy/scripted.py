@@ -20,6 +20,8 @@ class ScriptedEngine:
         self.aborted: list[str] = []
         self.ready = b"{}"  # anything else is a 503
         self.loads = b"{}"
+        self.health = 200
+        self.healths = 0
         self.connections = 0
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), type("Bound", (Handler,), {"engine": self}))
         self._server.daemon_threads = True
@@ -57,6 +59,10 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         engine = self.engine
+        if self.path == "/health":
+            engine.healths += 1
+            self.reply(engine.health, b"")
+            return
         info = b'{"page_size":64,"dp_size":1,"start_time":1}'
         body = {"/ready": engine.ready, "/server_info": info, "/v1/loads": engine.loads}.get(self.path)
         self.reply(404 if body is None else 503 if self.path == "/ready" and body != b"{}" else 200, body or b"{}")
