@@ -51,10 +51,16 @@ def figures(found: Findings) -> str:
             f"retried   {sum(row['rids'].count(',') > 0 for row in found.rows)}",
             f"orphans   {sum(found.still_working.values())}",
             f"fd        {found.fd_base} -> {found.fd_end}",
-            f"memory    peak {peak} KiB; last life {first:+} KiB, then {second:+} KiB",
+            f"memory    peak {peak} KiB; last life {first:+} KiB, then {second:+} KiB: {_tenths(found)}",
             f"time      {found.wall_s:.0f} s",
         ]
     )
+
+
+def _tenths(found: Findings) -> list[int]:
+    """The memory of the last life at each tenth of its samples, in MiB."""
+    samples = found.rss[-1]
+    return [samples[at * (len(samples) - 1) // 10][1] // 1024 for at in range(11)] if samples else []
 
 
 if __name__ == "__main__":

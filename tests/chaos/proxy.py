@@ -12,7 +12,13 @@ from warmroute_proxy.server.ledger import LEDGER_FILE
 
 from .client import Life
 
-LIMITS: Final = "first_token_timeout_s = 8.0\nidle_timeout_s = 4.0\nconnect_timeout_s = 2.0\nkeyed_outlive_s = 3.0"
+LIMITS: Final = """
+first_token_timeout_s = 8.0
+idle_timeout_s = 4.0
+keyed_outlive_s = 3.0
+keyed_replay_s = 5.0
+"""
+"""Short ones, so that what is bound by time is seen to be within the run."""
 
 
 class Proxy:
