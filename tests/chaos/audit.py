@@ -167,7 +167,7 @@ def _growth(found: Findings) -> list[str]:
     if found.fd_end > found.fd_base + FD_SPARE:
         problems.append(f"{found.fd_end} descriptors, {found.fd_base} at the beginning")
     first, second = growth_kib(found)
-    if second > max(first, MAX_GROWTH_KIB):
+    if second > max(first // 2, MAX_GROWTH_KIB):
         problems.append(f"memory grew by {second} KiB in the second half of the last life, {first} KiB in the first")
     return problems
 

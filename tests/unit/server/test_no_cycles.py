@@ -1,0 +1,94 @@
+"""What a turn leaves behind when it has ended: nothing that waits for the garbage collector.
+
+The proxy lets it run seldom, and what is alive when it runs is looked at again only after tens of thousands of turns:
+cycles are memory that grows with the load.
+"""
+
+import asyncio
+import gc
+import json
+import socket
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.integration.proxy.harness import ProxyProcess, chat
+from tests.integration.proxy.scripted import Handler, ScriptedEngine, delta, whole
+
+from warmroute_proxy.server.attempt import Attempt
+from warmroute_proxy.server.config import load_config
+from warmroute_proxy.server.endpoint import PublicEndpoint
+from warmroute_proxy.server.exchange import Exchange, Request
+from warmroute_proxy.server.http1 import Connection, Listener
+from warmroute_proxy.server.main import _build
+from warmroute_proxy.server.relay import Turn
+from warmroute_proxy.server.upstream import Leg
+
+TURNS = 5
+OURS = (Turn, Attempt, Leg, Exchange, Request, Connection)
+USAGE = {"prompt_tokens": 10, "completion_tokens": 1, "total_tokens": 11}
+
+
+def answers(handler: Handler) -> None:
+    """Streamed or whole, as was asked; a request for `fails` is refused, one for `breaks` is broken off."""
+    asked = json.loads(handler.engine.bodies[-1])
+    wish = asked["messages"][-1]["content"].split()[0]
+    if wish == "fails":
+        handler.reply(400, b'{"message":"no"}')
+    elif not asked.get("stream"):
+        handler.reply(200, whole(USAGE))
+    elif wish == "breaks":
+        handler.stream(delta("hi"), end=False)
+    else:
+        handler.stream(delta("hi"), delta(finish="stop"), {"choices": [], "usage": USAGE}, "[DONE]")
+
+
+@pytest.fixture
+def engine() -> Iterator[ScriptedEngine]:
+    found = ScriptedEngine("e", answers)
+    yield found
+    found.stop()
+
+
+@pytest.mark.parametrize(
+    ("wish", "stream"), [("whole", False), ("whole", True), ("fails", False), ("fails", True), ("breaks", True)]
+)
+async def test_a_turn_is_freed_when_it_has_ended(
+    tmp_path: Path, engine: ScriptedEngine, wish: str, stream: bool
+) -> None:
+    process = ProxyProcess(tmp_path, [engine.toml()])
+    services = await _build(load_config(process.write_config()), None)
+    listener = Listener(PublicEndpoint(services, None), services.config.limits, services.clock)  # type: ignore[arg-type]
+    port = await listener.listen("127.0.0.1", 0)
+    body = json.dumps(chat(wish, stream=stream)).encode()
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {process.keys[0]}\r\n"
+    head += f"content-type: application/json\r\nconnection: close\r\ncontent-length: {len(body)}\r\n\r\n"
+    await _ask(port, head.encode() + body)
+    gc.collect()
+    gc.disable()
+    try:
+        before = _alive()
+        for _ in range(TURNS):
+            await _ask(port, head.encode() + body)
+        async with asyncio.timeout(20):  # connections of both sides close, and a trailer's timer ends
+            while _alive() - before:
+                await asyncio.sleep(0.05)
+    except TimeoutError:
+        pytest.fail(f"{TURNS} turns left {dict(_alive() - before)}")
+    finally:
+        gc.enable()
+        await listener.close(1.0)
+        services.engines.close()
+        services.ledger.close()
+
+
+async def _ask(port: int, request: bytes) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, family=socket.AF_INET)
+    writer.write(request)
+    assert (await reader.read()).startswith(b"HTTP/1.1 ")
+    writer.close()
+
+
+def _alive() -> Counter[str]:
+    return Counter(type(thing).__name__ for thing in gc.get_objects() if isinstance(thing, OURS))
