@@ -28,6 +28,9 @@ SWEEP_LOADS = (1.0, 2.0, 4.0)
 COPIES = 8
 """How often each packaged recording is played by `--recorded`, at times of its own."""
 
+COLLECT_EVERY = 100_000
+"""Objects between two looks for cycles: turns under way are many, and hardly any end in a cycle."""
+
 
 def replay(arguments: argparse.Namespace) -> int:
     """Run the command. Exit codes as all of `warmroute`."""
@@ -170,6 +173,7 @@ def _played(source: Source, runs: Sequence[Run]) -> list[Result]:
     requests = len(source.trace().requests)
     gc.collect()
     gc.freeze()  # the trace stays: the collector need not walk it again and again
+    gc.set_threshold(COLLECT_EVERY)
     results = []
     for each in runs:
         with _bar(f"{each.label} {each.speed_up:g}x", requests) as told:

@@ -89,6 +89,7 @@ class Scheduler:
         self._start_s = 0.0
         self._end_s = 0.0
         self._prefill: list[tuple[Work, int]] = []
+        self._decode_step_s: dict[int, float] = {}  # by width, as far as they were needed
         self._load_s = 0.0
 
     # --- what callers put in -------------------------------------------------------------------------------------
@@ -258,7 +259,7 @@ class Scheduler:
         tokens, joined = 0, False
         if self.role == "decode":
             joined = self._join_delivered(start_s)
-        else:
+        elif self.waiting or self._chunked is not None:
             tokens = self._plan_prefill(start_s)
         if tokens:
             duration_s = self.costs.prefill_s(tokens) + self._load_s
@@ -268,7 +269,10 @@ class Scheduler:
             batch.plan_mixed()
             self._end_s = start_s + duration_s
         elif batch.width:
-            step_s = self.costs.prefill_s(0) + self.costs.decode_s(batch.width)
+            step_s = self._decode_step_s.get(batch.width)
+            if step_s is None:
+                step_s = self.costs.prefill_s(0) + self.costs.decode_s(batch.width)
+                self._decode_step_s[batch.width] = step_s
             self._end_s = batch.plan_run(start_s, step_s, one_step=one_step)
             arrival_s = self._next_arrival_s()
             if arrival_s > start_s:
@@ -357,9 +361,10 @@ class Scheduler:
         self._planned = False
         self.clock_s = end_s = self._end_s
         prefill, self._prefill = self._prefill, []
-        if self._batch.planned:
-            self._apply_decode(self._batch.planned)
-            for work in self._batch.pop_ended():
+        batch = self._batch
+        if batch.planned:
+            self._apply_decode(batch.planned)
+            for work in batch.pop_ended():
                 self._finish_work(work)
                 self._events.append((end_s, work, True))
         elif prefill:

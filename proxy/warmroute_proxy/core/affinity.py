@@ -74,8 +74,13 @@ class Affinity:
 
     def remember(self, lineage: int, chain: Chain, last: Last, session: int | None, thread: int | None = None) -> None:
         """A turn of a lineage was served; `session` is None where it has no home of its own."""
-        forks = [old for old in self._lasts_by_lineage.get(lineage, ()) if not _continues(chain, old)]
-        _put(self._lasts_by_lineage, lineage, (last, *forks[: MAX_FORKS - 1]), self._max_entries)
+        known = self._lasts_by_lineage.get(lineage)
+        if known is None:
+            lasts: tuple[Last, ...] = (last,)
+        else:
+            forks = [old for old in known if not _continues(chain, old)]
+            lasts = (last, *forks[: MAX_FORKS - 1])
+        _put(self._lasts_by_lineage, lineage, lasts, self._max_entries)
         if thread is not None:
             _put(self._last_by_thread, thread, last, self._max_entries)
         if session is not None:

@@ -24,7 +24,9 @@ gone; if none is free before that, the index restarts empty.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple
+from typing import Final
+
+import msgspec
 
 from warmroute_proxy.core.fingerprint import Chain
 
@@ -34,7 +36,7 @@ SHARER_BITS: Final = 6
 MAX_SHARERS: Final = (1 << SHARER_BITS) - 1
 
 
-class Match(NamedTuple):
+class Match(msgspec.Struct, frozen=True, gc=False):
     """How much of a chain is known: by which slots, and by any slot, dead or alive.
 
     `drops` are masks of slots with the bytes that those have, from few to many; slots with none are left out. `shared`

@@ -398,6 +398,8 @@ def starts_among(load: WorkerLoad, fleet: Collection[WorkerLoad]) -> None:
 
 def bounded_bytes_per_token(ratio: float) -> float:
     """The ratio, kept to what tokenizers do."""
+    if BYTES_PER_TOKEN_MIN <= ratio <= BYTES_PER_TOKEN_MAX:
+        return ratio
     return min(max(ratio, BYTES_PER_TOKEN_MIN), BYTES_PER_TOKEN_MAX)
 
 

@@ -25,8 +25,9 @@ worker and each request; everything else is made for the chosen one, or when som
 
 import math
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
+import msgspec
 from xxhash import xxh3_64_intdigest
 
 from warmroute_proxy.core.choices import Choices, Place
@@ -45,7 +46,7 @@ TRANSFER_S_PER_TOKEN: Final = 2e-7
 _MASK_64: Final = (1 << 64) - 1
 
 
-class Prompt(NamedTuple):
+class Prompt(msgspec.Struct, frozen=True, gc=False):
     """A prompt as the index and the learned ratio see it."""
 
     tokens: int
@@ -72,7 +73,7 @@ class Prompt(NamedTuple):
         return all_bytes, Held(device, host - device, storage - host)
 
 
-class _Known(NamedTuple):
+class _Known(msgspec.Struct, frozen=True, gc=False):
     """What is cached of a prompt at a place, and costs what."""
 
     uncached: int
@@ -95,7 +96,7 @@ _Away = tuple[Place, int, Held, Candidate]
 """A peer region, bytes that matched there, tokens held, and its cost."""
 
 
-class _Weighed(NamedTuple):
+class _Weighed(msgspec.Struct, frozen=True, gc=False):
     """The holders in columns, then the peers. A number is a place among both."""
 
     holders: Sequence[Place]

@@ -425,8 +425,10 @@ class Router:
         if cached is None:
             return Settled(None, predicted)
         self._predicted_tokens += predicted
-        self._overpredicted_tokens += max(0, predicted - cached)
-        self._underpredicted_tokens += max(0, cached - predicted)
+        if predicted > cached:
+            self._overpredicted_tokens += predicted - cached
+        else:
+            self._underpredicted_tokens += cached - predicted
         return Settled(predicted - cached, predicted)
 
 

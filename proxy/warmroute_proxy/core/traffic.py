@@ -34,7 +34,7 @@ class Traffic:
         return self._busy * left, self._returning_per_s * left
 
     def _left(self, now_s: float) -> float:
-        return math.exp(min(0.0, self._at_s - now_s) / MEMORY_S)
+        return math.exp((self._at_s - now_s) / MEMORY_S) if now_s > self._at_s else 1.0
 
 
 class Inserted:

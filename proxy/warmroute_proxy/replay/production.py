@@ -18,7 +18,9 @@ Where a trace names no sessions, a session is what a derived key would find: the
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
+
+import msgspec
 
 from warmroute_backend.engine.work import Work
 from warmroute_proxy.core.facts import Facts
@@ -51,7 +53,7 @@ class Proxies:
     store: bool = False
 
 
-class _Leg(NamedTuple):
+class _Leg(msgspec.Struct, frozen=True, gc=False):
     """A turn at one proxy; a forwarded one has two."""
 
     router: Router

@@ -62,6 +62,20 @@ def test_load_follows_an_attempt_on_an_aggregated_worker() -> None:
     assert load(router, "a") == (0, 0, 0)
 
 
+@pytest.mark.parametrize("lost", ["evicted", "dropped"])
+def test_what_was_lost_while_a_prompt_waited_is_known_again_once_it_is_computed(lost: str) -> None:
+    router = Router("east", aggregated("a"), index=PrefixIndex(2, 4))
+    asked = facts(tokens=3000)
+    ticket = send(router, asked)
+    if lost == "evicted":
+        router.cache_removed("a", asked.chain.hashes, "device")
+    else:  # by newer entries, of which there is room for 8
+        router.cache_stored("a", list(range(10**6, 10**6 + 9)), "device")
+    assert router.place(asked, 1.0).predicted_cached_tokens == 0
+    router.first_token(ticket, 1.0)
+    assert router.place(asked, 1.0).predicted_cached_tokens == 2999
+
+
 def test_load_follows_an_attempt_through_prefill_and_decode() -> None:
     router = Router("east", PD)
     ticket = send(router, facts())

@@ -23,34 +23,30 @@ def least(workers: Sequence[Worker], cost: Callable[[Worker], Any], random: Rand
     return best[0] if len(best) == 1 else random.choice(best)
 
 
-class LeastTokens(Policy):
-    """The worker with the fewest outstanding prompt tokens."""
+class _Drawing(Policy):
+    """Draws where load does not decide."""
 
     def __init__(self, fleet: Fleet) -> None:
         super().__init__(fleet)
         self._random = Random(1)  # noqa: S311 - a draw of a simulation
+
+
+class LeastTokens(_Drawing):
+    """The worker with the fewest outstanding prompt tokens."""
 
     def choose(self, turn: Turn, now_s: float) -> Worker:  # noqa: ARG002 - it is about load
         return least(self.fleet.prefills, lambda worker: worker.tokens, self._random)
 
 
-class LeastRequests(Policy):
+class LeastRequests(_Drawing):
     """The worker with the fewest outstanding requests."""
-
-    def __init__(self, fleet: Fleet) -> None:
-        super().__init__(fleet)
-        self._random = Random(1)  # noqa: S311 - a draw of a simulation
 
     def choose(self, turn: Turn, now_s: float) -> Worker:  # noqa: ARG002 - it is about load
         return least(self.fleet.prefills, lambda worker: worker.requests, self._random)
 
 
-class PowerOfTwo(Policy):
+class PowerOfTwo(_Drawing):
     """Of two different workers, drawn at random, the one with fewer outstanding prompt tokens."""
-
-    def __init__(self, fleet: Fleet) -> None:
-        super().__init__(fleet)
-        self._random = Random(1)  # noqa: S311 - a draw of a simulation
 
     def choose(self, turn: Turn, now_s: float) -> Worker:  # noqa: ARG002 - it is about load
         workers = self.fleet.prefills
