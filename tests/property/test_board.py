@@ -4,6 +4,7 @@ import os
 import signal
 from typing import Final
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -59,6 +60,7 @@ def test_a_row_is_the_last_one(rows: list[bytes]) -> None:
     assert second.row() is None
 
 
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_no_row_or_message_is_torn_while_another_process_writes_and_is_killed() -> None:
     """A row and a message of one repeated byte, of a length that goes with it: torn ones would mix two."""
     board = Board(1, RING)

@@ -1,8 +1,8 @@
 """Nonces that were seen by any process of a proxy: a table in memory that they share, under a lock of the system.
 
 Here alone a lock is needed: of two processes that are shown one nonce at the same time, one must refuse. Forwards come
-from other regions' proxies only, and hold it for some microseconds. It is a record lock on a file without a name, which
-the system takes back from a process that is killed.
+from other regions' proxies only, and hold it for some microseconds. It is a record lock on a file in memory, which the
+system takes back from a process that is killed.
 
 A nonce counts for at least `KEEP_S` and at most twice that: there are two tables, and the older one is emptied to
 become the newer. An entry is the hash of a nonce, at the first free place from where its hash points. Limits: three
@@ -11,7 +11,7 @@ quarters of `ENTRIES` a table, so that a search stays short; beyond, forwards ar
 
 import fcntl
 import mmap
-import tempfile
+import os
 from typing import Final
 
 from xxhash import xxh3_64_intdigest
@@ -26,7 +26,7 @@ class SharedNonces:
     """Made before the processes are forked."""
 
     def __init__(self, entries: int = ENTRIES) -> None:
-        self._lock = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as this
+        self._lock = os.memfd_create("warmroute-nonces")
         self._words = memoryview(mmap.mmap(-1, 8 * (2 + 2 * entries))).cast("Q")
         self._entries = entries
 
@@ -38,6 +38,10 @@ class SharedNonces:
             return self._spend(key, int(now // KEEP_S))
         finally:
             fcntl.lockf(self._lock, fcntl.LOCK_UN)
+
+    def close(self) -> None:
+        """Let the lock's file go."""
+        os.close(self._lock)
 
     def _spend(self, key: int, era: int) -> bool | None:
         words = self._words

@@ -1,6 +1,7 @@
 """A scripted upstream: a mock, for what a sound engine never does and for seeing exactly what an engine is sent."""
 
 import json
+import ssl
 import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -36,6 +37,10 @@ class ScriptedEngine:
         return (
             f'[[engine]]\nid = "{self.name}"\nurl = "{self.url}"\nregion = "east"\nrole = "aggregated"\nkind = "{kind}"'
         )
+
+    def serve_tls(self, context: ssl.SSLContext) -> None:
+        """Speak TLS from now on."""
+        self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
 
     def sent(self) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(self.bodies[-1])

@@ -1,0 +1,195 @@
+"""The proxy over TLS: what clients do over http they can do over https, and a slow handshake holds nothing up."""
+
+import json
+import os
+import signal
+import socket
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from openai import DefaultHttpxClient, OpenAI
+
+from tests.certificates import make
+from warmroute_cli.processes import stop_all
+from warmroute_proxy.server.main import serve
+
+from .harness import EngineProcess, ProxyProcess, chat, until
+from .scripted import ScriptedEngine
+from .test_engine_misbehaves import sound
+
+
+class SecureProxy(ProxyProcess):
+    """A proxy with a certificate that its clients trust."""
+
+    def __init__(self, folder: Path, engines: list[str], *, extra: str = "", limits: str = "") -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.cert, self.key = make(folder, "proxy")
+        extra += f'\ntls_cert = "{self.cert}"\ntls_key = "{self.key}"'
+        super().__init__(folder, engines, extra=extra, limits=limits)
+
+    @property
+    def trusting(self) -> ssl.SSLContext:
+        return ssl.create_default_context(cafile=str(self.cert))
+
+    def client(self, tenant: int = 0) -> httpx.Client:
+        headers = {"authorization": f"Bearer {self.keys[tenant]}"}
+        return httpx.Client(base_url=self.url, headers=headers, timeout=30, verify=self.trusting)
+
+    def is_ready(self) -> bool:
+        return httpx.get(f"{self.url}/ready", verify=self.trusting).status_code == 200
+
+    @property
+    def address(self) -> tuple[str, int]:
+        return "127.0.0.1", int(self.url.rpartition(":")[2])
+
+    def shown(self) -> bytes | None:
+        """The certificate that a new connection gets, whoever may trust it."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+        with socket.create_connection(self.address, 10) as raw, context.wrap_socket(raw) as secure:
+            return secure.getpeercert(binary_form=True)
+
+
+class Scene:
+    def __init__(self, proxy: SecureProxy, engine: EngineProcess) -> None:
+        self.proxy = proxy
+        self.engine = engine
+
+
+@pytest.fixture(scope="module", params=[1, 2], ids=["one process", "two processes"])
+def scene(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    folder = tmp_path_factory.mktemp("tls")
+    engine = EngineProcess(folder, "east-a0", "aggregated", speed=2.0)
+    proxy = None
+    try:
+        table = engine.listening().toml("east")
+        extra = f"processes = {request.param}"
+        proxy = SecureProxy(folder / "p", [table], extra=extra, limits="head_timeout_s = 1.0")
+        proxy.start()
+        yield Scene(proxy, engine)
+    finally:
+        if proxy is not None:
+            proxy.stop()
+        stop_all([engine.child], 5.0)
+
+
+class TestClients:
+    def test_the_openai_client_gets_whole_and_streamed_answers(self, scene: Scene) -> None:
+        proxy = scene.proxy
+        assert proxy.url.startswith("https://")
+        http = DefaultHttpxClient(verify=proxy.trusting, timeout=30)
+        messages = [{"role": "user", "content": "hello"}]
+        with OpenAI(base_url=proxy.base_url, api_key=proxy.keys[0], http_client=http) as client:
+            body: dict[str, Any] = {"model": "kimi-k2.5", "messages": messages, "max_tokens": 5}
+            whole = client.chat.completions.create(**body)
+            assert whole.choices[0].message.content
+            stream = client.chat.completions.create(**body, stream=True)
+            assert "".join(chunk.choices[0].delta.content or "" for chunk in stream if chunk.choices)
+
+    def test_a_body_of_several_megabytes_arrives(self, scene: Scene) -> None:
+        body = chat(max_tokens=1)
+        body["messages"][0]["content"] = "word " * 600_000
+        with scene.proxy.client() as client:
+            answer = client.post("/v1/chat/completions", json=body)
+        assert answer.status_code == 400, "too long for the engine's context, so it has seen all of it"
+        assert "context" in answer.json()["error"]["message"]
+
+    def test_a_client_that_leaves_leaves_nothing_on_the_engine(self, scene: Scene) -> None:
+        body = chat(stream=True, metadata={"script": json.dumps({"output_tokens": 4000})})
+        with scene.proxy.client() as client, client.stream("POST", "/v1/chat/completions", json=body) as answer:
+            assert answer.status_code == 200, answer.read()
+            pieces = answer.iter_bytes()  # kept: httpx closes the connection with it
+            assert next(pieces)
+            assert scene.engine.running() == 1
+        until(lambda: scene.engine.running() == 0, "the engine stops")
+
+    def test_http_1_1_is_agreed_on_with_tls_1_2_or_newer(self, scene: Scene) -> None:
+        context = scene.proxy.trusting
+        context.set_alpn_protocols(["h2", "http/1.1"])
+        with (
+            socket.create_connection(scene.proxy.address, 10) as raw,
+            context.wrap_socket(raw, server_hostname="127.0.0.1") as secure,
+        ):
+            assert secure.selected_alpn_protocol() == "http/1.1"
+            assert secure.version() in {"TLSv1.2", "TLSv1.3"}
+
+
+class TestBadConnections:
+    def test_a_handshake_that_does_not_come_is_given_up(self, scene: Scene) -> None:
+        with socket.create_connection(scene.proxy.address, 10) as silent:
+            silent.settimeout(20)
+            assert silent.recv(1) == b"", "closed by the proxy, not by the client's own limit"
+
+    def test_plain_http_is_refused_and_harms_nobody(self, scene: Scene) -> None:
+        with pytest.raises(httpx.HTTPError):
+            httpx.get(scene.proxy.url.replace("https", "http") + "/health", timeout=10)
+        assert scene.proxy.is_ready()
+
+    def test_a_client_that_does_not_trust_the_certificate_harms_nobody(self, scene: Scene) -> None:
+        with pytest.raises(httpx.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
+            httpx.get(f"{scene.proxy.url}/health")
+        assert scene.proxy.is_ready()
+
+
+def test_a_new_certificate_is_used_after_sighup_and_a_wrong_one_is_not(scene: Scene, tmp_path: Path) -> None:
+    proxy = scene.proxy
+    before = proxy.shown()
+    kept = proxy.cert.read_bytes(), proxy.key.read_bytes()
+    try:
+        with proxy.client() as client:
+            assert client.get("/v1/models").status_code == 200
+            proxy.cert.write_text("broken")
+            os.kill(proxy.line["pid"], signal.SIGHUP)
+            until(lambda: "certificate stays as it was" in proxy.written(), "it says so")
+            assert proxy.shown() == before
+            cert, key = make(tmp_path, "newer")
+            proxy.cert.write_bytes(cert.read_bytes())
+            proxy.key.write_bytes(key.read_bytes())
+            os.kill(proxy.line["pid"], signal.SIGHUP)
+            expected = ssl.PEM_cert_to_DER_cert(cert.read_text())
+            until(lambda: all(proxy.shown() == expected for _ in range(8)), "each process shows the new one")
+            assert client.get("/v1/models").status_code == 200, "a connection from before goes on"
+    finally:
+        proxy.cert.write_bytes(kept[0])
+        proxy.key.write_bytes(kept[1])
+        os.kill(proxy.line["pid"], signal.SIGHUP)
+        until(lambda: all(proxy.shown() == before for _ in range(8)), "as it was")
+
+
+class TestCheck:
+    def test_what_is_wrong_with_a_certificate_is_said_by_check_and_at_the_start(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        engine = '[[engine]]\nid = "e"\nurl = "http://127.0.0.1:9"\nregion = "east"'
+        proxy = SecureProxy(tmp_path / "p", [engine])
+        config = str(proxy.write_config())
+        assert serve(config, check=True) == 0
+        proxy.key.write_bytes(make(tmp_path, "other")[1].read_bytes())
+        assert serve(config, check=True) == 2
+        assert "is not the key of the certificate" in capsys.readouterr().err
+        assert serve(config, check=False) == 2
+        proxy.cert.unlink()
+        assert serve(config, check=True) == 2
+        assert "proxy.crt: cannot be read" in capsys.readouterr().err
+
+
+def test_an_engine_may_be_reached_by_https(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cert, key = make(tmp_path, "engine")
+    engine = ScriptedEngine("s0", sound)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(cert, key)
+    engine.serve_tls(context)
+    monkeypatch.setenv("SSL_CERT_FILE", str(cert))  # what the proxy trusts
+    proxy = ProxyProcess(tmp_path / "p", [engine.toml().replace("http://", "https://")])
+    try:
+        proxy.start()
+        with proxy.client() as client:
+            assert client.post("/v1/chat/completions", json=chat()).status_code == 200
+    finally:
+        proxy.stop()
+        engine.stop()
