@@ -44,25 +44,26 @@ async def main():
     running, number = [], first
     while True:
         if len(running) < 8 and draw.random() < 0.6:
-            entry = Entry(
-                id=f"wr-{number}", tenant="acme", session=None, lineage="00000000000000aa", turn=1, region="east",
-                model="m", route="chat", stream=True, rates=Rates(600_000, 100_000, 3_000_000), opened_at_s=1.0,
+            entry = Entry.begin(
+                id_=f"wr-{number}", tenant="acme", session=None, lineage="00000000000000aa", turn=1, region="east",
+                model="m", route="chat", stream=True, rates=Rates(600_000, 100_000, 3_000_000), opened_at=1.0,
             )
             for attempt in range(draw.choice([1, 1, 1, 2])):
-                entry.dispatch(f"rid-{number}-{attempt}", [ServedBy("east-a0", 0, "aggregated")], 0)
+                entry.dispatch(f"rid-{number}-{attempt}", (ServedBy("east-a0", 0, "aggregated"),), 0)
                 report(b"o", number)
                 book.open(entry)
+            book.flush()
             report(b"p", number)
             running.append((number, entry))
             number += 1
         elif running:
             settling, entry = running.pop(draw.randrange(len(running)))
-            text = entry.settle(
+            entry.settle(
                 merge_usage(REPORTED, None, None, 0), {"cold": 36}, REPORTED, outcome="completed", status=200,
-                settled_at_s=2.0, proxy_ms=0.1, ttft_ms=1.0,
+                settled_at=2.0, proxy_ms=0.1, ttft_ms=1.0,
             )
             report(b"s", settling)
-            book.settle(entry, text, lambda settling=settling: report(b"d", settling))
+            book.settle(entry, lambda failure, settling=settling: report(b"d", settling))
         await asyncio.sleep(0)
 
 asyncio.run(main())

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from warmroute.contract import receipt as contract
 from warmroute.contract.money import MAX_USD_PER_MTOK, PICO_PER_USD_PER_MTOK, Rates
 from warmroute_proxy.core.losses import LastTurn, classify
-from warmroute_proxy.core.receipt import ServedBy, build_receipt, usage_object
+from warmroute_proxy.core.receipt import ServedBy, usage_object, workers_json
 from warmroute_proxy.core.usage import MAX_TOKENS, merge_usage
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
@@ -73,21 +73,12 @@ def test_every_receipt_passes_the_readers_check(
         misreported=usage.misreported_tokens > 0,
         cached_reported="cached_tokens" not in usage.estimated,
     )
-    receipt = build_receipt(
-        receipt_id="wr-1",
-        session=None,
-        turn=1,
-        region="east",
-        workers=[ServedBy("east-a0", 0, "aggregated")],
-        usage=usage,
-        predicted_cached=0,
-        loss=loss,
-        rates=price,
-    )
-    text = usage_object(usage, receipt, reported)
+    workers = workers_json((ServedBy("east-a0", 0, "aggregated"),))
+    text, full, charged = usage_object("wr-1", None, 1, "east", workers, usage, 0, loss, price, reported)
     assert b"\n" not in text
     shown = json.loads(text)
     assert contract.check(shown) == []
+    assert (shown["warmroute"]["list_nanousd"], shown["warmroute"]["price_nanousd"]) == (full, charged)
     settled = {"prompt_tokens", "completion_tokens", "total_tokens", "prompt_tokens_details", "cost", "warmroute"}
     for name in set(reported or {}) - settled:
         assert shown[name] == json.loads(msgspec.json.encode(reported[name]))

@@ -4,7 +4,7 @@
 field that the engine wrote and changes only what was settled otherwise: the token counts, `cost`, `warmroute`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Final
 
@@ -25,83 +25,70 @@ class ServedBy(msgspec.Struct, frozen=True, gc=False):
     role: str
 
 
-class Tiers(msgspec.Struct, frozen=True, gc=False):
-    """Cached tokens by where they were found."""
-
-    device: int
-    host: int
-    storage: int
-
-
-class Receipt(msgspec.Struct, frozen=True, gc=False):
-    """The `warmroute` object of a usage object, its members in order."""
-
-    v: int
-    id: str
-    session: str | None
-    turn: int
-    region: str
-    workers: Sequence[ServedBy]
-    cached: Tiers
-    predicted_cached: int
-    loss: Mapping[str, int]
-    rates_usd_per_mtok: msgspec.Raw
-    list_nanousd: int
-    price_nanousd: int
-    saved_nanousd: int
-    estimated: Sequence[str]
-
-
-def build_receipt(
-    *,
+def usage_object(
     receipt_id: str,
     session: str | None,
     turn: int,
     region: str,
-    workers: Sequence[ServedBy],
+    workers: msgspec.Raw,
     usage: Usage,
     predicted_cached: int,
     loss: Mapping[str, int],
     rates: money.Rates,
-) -> Receipt:
-    """The receipt of a turn: what it cost, and why."""
-    full = money.list_nanousd(rates, usage.prompt_tokens, usage.completion_tokens)
-    price = money.price_nanousd(rates, usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens)
-    return Receipt(
+    reported: Mapping[str, Any] | None,
+) -> tuple[bytes, int, int]:
+    """The usage object for the client, as JSON: the engine's own fields, the settled counts, `cost` and `warmroute`.
+
+    `workers` is JSON. Returned with what the turn would have cost with nothing cached, and what it costs, nanodollars.
+    """
+    prompt, completion, cached = usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens
+    full = money.list_nanousd(rates, prompt, completion)
+    price = money.price_nanousd(rates, prompt, cached, completion)
+    receipt = _RECEIPT % (
         VERSION,
-        receipt_id,
-        session,
+        _encode(receipt_id),
+        _encode(session),
         turn,
-        region,
+        _encode(region),
         workers,
-        Tiers(usage.device, usage.host, usage.storage),
+        usage.device,
+        usage.host,
+        usage.storage,
         predicted_cached,
-        loss,
+        _encode(loss),
         _rates_json(rates),
         full,
         price,
         full - price,
-        usage.estimated,
+        _encode(usage.estimated) if usage.estimated else b"[]",
     )
+    merged: dict[str, Any] = dict(reported) if reported is not None else {}
+    details = merged.get("prompt_tokens_details")
+    merged["prompt_tokens"] = prompt
+    merged["completion_tokens"] = completion
+    merged["total_tokens"] = prompt + completion
+    merged["prompt_tokens_details"] = (
+        {**details, "cached_tokens": cached} if isinstance(details, dict) else {"cached_tokens": cached}
+    )
+    merged["cost"] = msgspec.Raw(money.usd(price).encode())
+    merged["warmroute"] = msgspec.Raw(receipt)
+    return _encode(merged), full, price
+
+
+_RECEIPT: Final = (
+    b'{"v":%d,"id":%b,"session":%b,"turn":%d,"region":%b,"workers":%b,"cached":{"device":%d,"host":%d,"storage":%d},'
+    b'"predicted_cached":%d,"loss":%b,"rates_usd_per_mtok":%b,"list_nanousd":%d,"price_nanousd":%d,'
+    b'"saved_nanousd":%d,"estimated":%b}'
+)
 
 
 @lru_cache(maxsize=1_024)
-def _rates_json(rates: money.Rates) -> msgspec.Raw:
-    """Rates as the receipt shows them: a fleet has few, so they are written once."""
-    return msgspec.Raw(msgspec.json.encode(rates.as_usd_per_mtok()))
+def workers_json(workers: tuple[ServedBy, ...]) -> msgspec.Raw:
+    """The workers of an attempt as receipts and rows show them: a fleet has few, so they are written once."""
+    return msgspec.Raw(_encode(workers))
 
 
-def usage_object(usage: Usage, receipt: Receipt, reported: Mapping[str, Any] | None) -> bytes:
-    """The usage object for the client, as JSON: the engine's own fields, the settled counts, `cost` and `warmroute`."""
-    merged: dict[str, Any] = dict(reported) if reported is not None else {}
-    details = merged.get("prompt_tokens_details")
-    merged["prompt_tokens"] = usage.prompt_tokens
-    merged["completion_tokens"] = usage.completion_tokens
-    merged["total_tokens"] = usage.prompt_tokens + usage.completion_tokens
-    merged["prompt_tokens_details"] = {
-        **(details if isinstance(details, dict) else {}),
-        "cached_tokens": usage.cached_tokens,
-    }
-    merged["cost"] = msgspec.Raw(money.usd(receipt.price_nanousd).encode())
-    merged["warmroute"] = receipt
-    return _encode(merged)
+@lru_cache(maxsize=1_024)
+def _rates_json(rates: money.Rates) -> bytes:
+    """Rates as the receipt shows them; few as well."""
+    return msgspec.json.encode(rates.as_usd_per_mtok())

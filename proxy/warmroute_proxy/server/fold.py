@@ -1,5 +1,9 @@
 """Folds journal files into SQLite: the other half of the ledger, run in its thread and at start and close.
 
+A row is the record of an ended entry as it stands in the journal; its columns are read from it when somebody asks
+(generated columns), so that folding a turn costs one JSON check and the insertion of one text. What tenants add up to
+is a table of its own.
+
 A step reads some whole lines, and commits their rows together with the position behind them. So a record is folded
 once: killed before the commit, the step is done again; killed after it, the position is past. Lines that are no record
 (torn by a full disk) are counted and skipped. A file is deleted once a later one exists, all of it is folded, and the
@@ -11,36 +15,50 @@ writer at a time, and a commit takes a few ms twice a second. What it interrupts
 
 import sqlite3
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
-from warmroute_proxy.core.entry import Entry, SettleRecord
+from warmroute_proxy.core.entry import COLUMNS, UNDER_WAY, Entry
 from warmroute_proxy.server.journal import folder_of, journal_path, journal_sequences, processes_in, read_lines
 
-SCHEMA_VERSION: Final = 2
-STEP_BYTES: Final = 524_288  # some hundred records: a commit writes each page that they touch, however many on it
+SCHEMA_VERSION: Final = 3
+STEP_BYTES: Final = 1_048_576  # some hundred turns: a commit writes each page that they touch, however many on it
 LINES_AT_ONCE: Final = 64  # read, then the loop may have the interpreter lock: it never waits long for it
-ROWS_AT_ONCE: Final = 32  # of 26 values: SQLite takes 999 values in a statement wherever it was built, 32,766 today
+ROWS_AT_ONCE: Final = 64  # of 3 values: SQLite takes 999 values in a statement wherever it was built, 32,766 today
 
-_SCHEMA: Final = """
+_REAL: Final = frozenset({"opened_at", "settled_at", "proxy_ms", "ttft_ms"})
+_TEXT: Final = frozenset(
+    {"session", "lineage", "region", "model", "route", "state", "outcome", "rids", "workers", "usage", "forwarded_from"}
+)
+_JSON: Final = frozenset({"rids", "workers", "usage"})
+_TYPES: Final = dict.fromkeys(_REAL, "REAL") | dict.fromkeys(_TEXT, "TEXT")
+_READ: Final = ",\n".join(
+    f"    {name} {_TYPES.get(name, 'INT')} AS (json_extract(record, '$.{name}'))"
+    for name in COLUMNS
+    if name not in {"id", "tenant"}
+)
+_TURNS: Final = f"""
 CREATE TABLE turn (
-    id TEXT PRIMARY KEY, tenant TEXT NOT NULL, session TEXT, lineage TEXT NOT NULL, turn INT NOT NULL,
-    region TEXT NOT NULL, model TEXT NOT NULL, route TEXT NOT NULL, stream INT NOT NULL, state TEXT NOT NULL,
-    outcome TEXT NOT NULL, status INT NOT NULL, rids TEXT NOT NULL, workers TEXT NOT NULL, prompt_tokens INT NOT NULL,
-    cached_tokens INT NOT NULL, completion_tokens INT NOT NULL, usage TEXT NOT NULL, list_nanousd INT NOT NULL,
-    price_nanousd INT NOT NULL, opened_at REAL NOT NULL, settled_at REAL NOT NULL, proxy_ms REAL, ttft_ms REAL,
-    forwarded_from TEXT, predicted_cached INT NOT NULL
+    id TEXT PRIMARY KEY, tenant TEXT NOT NULL,
+{_READ},
+    record TEXT NOT NULL
 );
-CREATE INDEX turn_tenant ON turn (tenant);
+CREATE TABLE total (
+    tenant TEXT PRIMARY KEY, turns INT NOT NULL, prompt_tokens INT NOT NULL, cached_tokens INT NOT NULL,
+    completion_tokens INT NOT NULL, list_nanousd INT NOT NULL, price_nanousd INT NOT NULL
+);
+PRAGMA user_version = {SCHEMA_VERSION};
+"""
+_SCHEMA: Final = f"""{_TURNS}
 CREATE TABLE open_turn (
     id TEXT PRIMARY KEY, tenant TEXT NOT NULL, record TEXT NOT NULL, process INT NOT NULL DEFAULT 0
 );
 CREATE TABLE fold (
     process INT PRIMARY KEY, sequence INT NOT NULL, offset INT NOT NULL, skipped INT NOT NULL
 );
-PRAGMA user_version = 2;
 """
 _FROM_1: Final = """
 ALTER TABLE open_turn ADD COLUMN process INT NOT NULL DEFAULT 0;
@@ -50,19 +68,33 @@ CREATE TABLE fold (
 );
 INSERT INTO fold SELECT 0, sequence, offset, skipped FROM fold_1;
 DROP TABLE fold_1;
-PRAGMA user_version = 2;
 """
+_COPIED: Final = ", ".join(f"'{name}', {f'json({name})' if name in _JSON else name}" for name in COLUMNS)
+_FROM_2: Final = f"""
+ALTER TABLE turn RENAME TO turn_2;
+{_TURNS}
+INSERT INTO turn (id, tenant, record) SELECT id, tenant, json_object({_COPIED}) FROM turn_2 ORDER BY rowid;
+INSERT INTO total SELECT tenant, count(*), sum(prompt_tokens), sum(cached_tokens), sum(completion_tokens),
+    sum(list_nanousd), sum(price_nanousd) FROM turn_2 GROUP BY tenant;
+DROP TABLE turn_2;
+"""  # noqa: S608 - constants
 
 
 class LedgerError(RuntimeError):
     """The ledger cannot be used: its folder is in use, unreadable or of another version."""
 
 
-class Opened(msgspec.Struct, tag_field="k", tag="open", gc=False):
-    """An open record, as far as it is looked at before a restart needs it."""
+class _Line(msgspec.Struct, gc=False):
+    """What folding looks at; the rest is checked to be JSON, and kept as it is."""
 
     id: str
     tenant: str
+    state: str = "open"  # as open records of schema version 2 have it
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+    list_nanousd: int = 0
+    price_nanousd: int = 0
 
 
 class Folded(NamedTuple):
@@ -71,13 +103,19 @@ class Folded(NamedTuple):
     settled: list[str]
 
 
-DECODE: Final = msgspec.json.Decoder(SettleRecord | Opened).decode
-SUMS: Final = (
-    "count(*), sum(prompt_tokens), sum(cached_tokens), sum(completion_tokens), sum(list_nanousd), sum(price_nanousd)"
-)
-_VALUES: Final = f"({', '.join('?' * len(SettleRecord.__struct_fields__))})"
-_INSERT: Final = f"INSERT INTO turn VALUES {_VALUES} ON CONFLICT DO NOTHING"  # noqa: S608 - a constant
+_LINE: Final = msgspec.json.Decoder(_Line).decode
+ENTRY: Final = msgspec.json.Decoder(Entry).decode
+_VALUES: Final = "(?, ?, ?)"
+_INSERT: Final = f"INSERT INTO turn (id, tenant, record) VALUES {_VALUES} ON CONFLICT DO NOTHING"  # noqa: S608 - constants
 _INSERT_MANY: Final = _INSERT.replace(_VALUES, ", ".join([_VALUES] * ROWS_AT_ONCE))
+TOTALS: Final = ("turns", "prompt_tokens", "cached_tokens", "completion_tokens", "list_nanousd", "price_nanousd")
+_ADD_UP: Final = f"""INSERT INTO total VALUES (?{", ?" * len(TOTALS)})
+    ON CONFLICT DO UPDATE SET {", ".join(f"{name} = {name} + excluded.{name}" for name in TOTALS)}"""  # noqa: S608 - constants
+
+_Row = tuple[str, str, str]
+"""Id, tenant, record."""
+
+_Ended = _Line | Entry
 
 
 def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
@@ -122,8 +160,8 @@ class Fold:
         version = self._db.execute("PRAGMA user_version").fetchone()[0]
         if version == 0:
             self._db.executescript(f"BEGIN; {_SCHEMA} COMMIT;")
-        elif version == 1:
-            self._db.executescript(f"BEGIN; {_FROM_1} COMMIT;")
+        elif version in {1, 2}:
+            self._db.executescript(f"BEGIN; {_FROM_1 if version == 1 else ''} {_FROM_2} COMMIT;")
         elif version != SCHEMA_VERSION:
             raise LedgerError(f"{database} has schema version {version}, this proxy needs {SCHEMA_VERSION}")
         own = (self._process,)
@@ -156,10 +194,7 @@ class Fold:
 
     def totals(self) -> dict[str, list[int]]:
         """Tenant -> turns, prompt, cached, completion tokens, list and charged nanodollars."""
-        rows = self._db.execute(
-            f"SELECT tenant, {SUMS} FROM turn GROUP BY tenant"  # noqa: S608 - a constant
-        )
-        return {tenant: list(sums) for tenant, *sums in rows}
+        return {tenant: list(sums) for tenant, *sums in self._db.execute("SELECT * FROM total")}
 
     def close(self) -> None:
         """Leaves one file behind, without a WAL."""
@@ -167,38 +202,42 @@ class Fold:
 
     def _commit(self, lines: list[bytes], offset: int) -> Folded:
         opened: dict[str, tuple[str, str, str, int]] = {}
-        rows: list[tuple[Any, ...]] = []
+        rows: dict[str, _Row] = {}
+        ended: list[_Line] = []
         skipped = self._skipped
-        for number, line in enumerate(lines):
+        for number, text in enumerate(lines):
             if number % LINES_AT_ONCE == 0:
                 time.sleep(0)
+            if not text:
+                continue
             try:
-                record = DECODE(line) if line else None
-            except msgspec.DecodeError:
+                line = _LINE(text)
+                row = line.id, line.tenant, text.decode()
+            except (msgspec.DecodeError, UnicodeDecodeError):
                 skipped += 1
                 continue
-            if isinstance(record, Opened):
-                opened[record.id] = (record.id, record.tenant, line.decode(), self._process)
-            elif record is not None:
-                opened.pop(record.id, None)
-                rows.append(_row(record))
-        ids = [row[0] for row in rows]
-        ended = self._open.intersection(ids)  # few: most turns end in the step that opens them
+            if line.state in UNDER_WAY:
+                opened[line.id] = (*row, self._process)
+            elif line.id not in rows:
+                opened.pop(line.id, None)
+                rows[line.id] = row
+                ended.append(line)
+        closed = self._open.intersection(rows)  # few: most turns end in the step that opens them
         with self._db:
             self._db.execute("BEGIN IMMEDIATE")
-            self._insert(rows)
-            self._db.executemany("DELETE FROM open_turn WHERE id = ?", [(settled,) for settled in ended])
+            self._insert(list(rows.values()), ended)
+            self._db.executemany("DELETE FROM open_turn WHERE id = ?", [(id_,) for id_ in closed])
             self._db.executemany("INSERT OR REPLACE INTO open_turn VALUES (?, ?, ?, ?)", opened.values())
             position = offset, skipped, self._process
             self._db.execute("UPDATE fold SET offset = ?, skipped = ? WHERE process = ?", position)
         self._offset, self._skipped = offset, skipped
-        self._open -= ended
+        self._open -= closed
         self._open.update(opened)
-        return Folded(ids)
+        return Folded(list(rows))
 
-    def _insert(self, rows: list[tuple[Any, ...]]) -> None:
-        """Insert rows. Each statement gives up the interpreter lock and has to wait for it again, while the loop wants
-        it too: so one statement takes `ROWS_AT_ONCE`.
+    def _insert(self, rows: list[_Row], ended: Sequence[_Ended]) -> None:
+        """Insert rows and add them up. Each statement gives up the interpreter lock and has to wait for it again, while
+        the loop wants it too: so one statement takes `ROWS_AT_ONCE`.
         """
         at = 0
         while len(rows) - at >= ROWS_AT_ONCE:
@@ -206,16 +245,23 @@ class Fold:
             self._db.execute(_INSERT_MANY, [value for row in many for value in row])
             at += ROWS_AT_ONCE
         self._db.executemany(_INSERT, rows[at:])
+        self._db.executemany(_ADD_UP, [(tenant, *sums) for tenant, sums in _sums(ended).items()])
 
     def _interrupt_open(self, now_s: float) -> None:
-        rows = []
+        rows: list[_Row] = []
+        ended: list[Entry] = []
         own = (self._process,)
         for (text,) in self._db.execute("SELECT record FROM open_turn WHERE process = ? ORDER BY rowid", own):
-            entry = Entry.from_open_record(msgspec.json.decode(text))
-            rows.append(_row(entry.settle_record(entry.interrupt(now_s))))
+            try:
+                entry = ENTRY(text)
+            except msgspec.DecodeError:  # of an earlier version of the ledger
+                continue
+            entry.interrupt(now_s)
+            rows.append((entry.id, entry.tenant, entry.record().decode()))
+            ended.append(entry)
         with self._db:
             self._db.execute("BEGIN IMMEDIATE")
-            self._insert(rows)
+            self._insert(rows, ended)
             self._db.execute("DELETE FROM open_turn WHERE process = ?", own)
         self._open.clear()
 
@@ -232,11 +278,22 @@ class Fold:
                 journal_path(self._folder, sequence).unlink(missing_ok=True)
 
 
-def add_sums(sums: list[int], record: SettleRecord) -> None:
-    """Add a record to sums as `SUMS` has them."""
-    row = (1, record.prompt_tokens, record.cached_tokens, record.completion_tokens)
-    for at, value in enumerate((*row, record.list_nanousd, record.price_nanousd)):
-        sums[at] += value
+def add_sums(sums: list[int], turn: _Ended) -> None:
+    """Add an ended turn to sums as `TOTALS` has them."""
+    sums[0] += 1
+    sums[1] += turn.prompt_tokens
+    sums[2] += turn.cached_tokens
+    sums[3] += turn.completion_tokens
+    sums[4] += turn.list_nanousd
+    sums[5] += turn.price_nanousd
+
+
+def _sums(ended: Sequence[_Ended]) -> dict[str, list[int]]:
+    """What ended turns add to the totals of their tenants."""
+    found: dict[str, list[int]] = {}
+    for turn in ended:
+        add_sums(found.setdefault(turn.tenant, [0] * len(TOTALS)), turn)
+    return found
 
 
 def recover_all(state_dir: Path, database: Path, now_s: float) -> None:
@@ -250,13 +307,3 @@ def recover_all(state_dir: Path, database: Path, now_s: float) -> None:
             fold.close()
         if process and not any(folder.iterdir()):
             folder.rmdir()
-
-
-def _row(record: SettleRecord) -> tuple[Any, ...]:
-    """The columns, JSON as text."""
-    record.rids, record.workers, record.usage = _text(record.rids), _text(record.workers), _text(record.usage)
-    return msgspec.structs.astuple(record)
-
-
-def _text(raw: Any) -> Any:
-    return str(raw, "utf-8")

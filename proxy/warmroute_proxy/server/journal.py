@@ -1,8 +1,8 @@
 """The journal: an append-only file that makes an entry durable before a client sees the end of its answer.
 
-One record is one line of JSON, written by one `os.write` in the event loop: 2 us, and it survives kill -9 of the
-process, because it is with the OS then. A file is named by its sequence number, `journal-000001.jsonl`; beyond
-`ROTATE_BYTES` the next one is begun, and whoever folds the files deletes the old one.
+One record is one line of JSON; all records of one turn of the event loop are one `os.write` in it: 2 us, and they
+survive kill -9 of the process, because they are with the OS then. A file is named by its sequence number,
+`journal-000001.jsonl`; beyond `ROTATE_BYTES` the next one is begun, and whoever folds the files deletes the old one.
 
     sync "process"   durable = with the OS; told at once
     sync "disk"      durable = on the disk; a thread calls fdatasync for all records that came while it was last busy
@@ -18,7 +18,7 @@ import os
 import queue
 import threading
 from asyncio import AbstractEventLoop
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, Literal
 
@@ -27,11 +27,18 @@ _LOG: Final = logging.getLogger(__name__)
 
 _TORN_END: Final = b"#torn\n"  # makes sure that a line whose write failed is no record, even if only its end is missing
 
+_NEWLINE: Final = 0x0A
+
 Callback = Callable[[], None]
 
 
 class JournalError(OSError):
-    """A record could not be written. The proxy's fault, or its disk's; the request may be repeated elsewhere."""
+    """Records could not be written. The proxy's fault, or its disk's; the request may be repeated elsewhere.
+
+    `kept` of those that were to be written together are in the file, the first ones.
+    """
+
+    kept = 0
 
 
 def folder_of(state_dir: Path, process: int) -> Path:
@@ -99,9 +106,9 @@ class Journal:
                 return False
         return self._disk is None or not self._disk.failed
 
-    def write(self, record: bytes) -> None:
-        """Appends a record (JSON without line breaks), or raises `JournalError`; then nothing of it counts."""
-        self._append(b"%b\n" % record)
+    def write(self, records: Sequence[bytes]) -> None:
+        """Appends records (JSON without line breaks), or raises `JournalError`, which says how many it kept."""
+        self._append(b"%b\n" % b"\n".join(records))
         if self._size > self._rotate_bytes:
             self._rotate()
 
@@ -119,17 +126,21 @@ class Journal:
         os.close(self._fd)
 
     def _append(self, line: bytes) -> None:
+        start = 0
         if self._torn:
             line = _TORN_END + line
+            start = len(_TORN_END)
         done = 0
         try:
             while done < len(line):
                 done += os.write(self._fd, line[done:] if done else line)
         except OSError as error:
             self._broken = True
-            self._torn = self._torn or done > 0
+            self._torn = (self._torn and not done) or (done > 0 and line[done - 1] != _NEWLINE)
             self._size += done
-            raise JournalError(error.errno, f"cannot write the journal: {error.strerror}") from None
+            failure = JournalError(error.errno, f"cannot write the journal: {error.strerror}")
+            failure.kept = line.count(b"\n", start, max(start, done))
+            raise failure from None
         self._broken = self._torn = False
         self._size += done
 

@@ -1,10 +1,16 @@
 """The ledger of turns: journalled in the event loop, folded into SQLite by a thread.
 
-`open` and `settle` append to the journal and return; a row reaches `<state_dir>/ledger.sqlite` within `FOLD_EVERY_S`.
+`open` and `settle` note a record and return. What one turn of the event loop has noted is written at its end, by one
+write; only then are those told whose entries it has settled, so that no client sees the end of an answer before its
+row is safe. An open record may be written that moment after its request was sent: nobody waits for it, and a process
+that is killed in between has no row for a request that is charged nothing.
+
+A row reaches `<state_dir>/ledger.sqlite` within `FOLD_EVERY_S`.
 The journal position is committed in the transaction of the rows that it covers, so every record is folded once,
 whenever the process dies. What was open when a process died, or when it closed, becomes an `interrupted` row.
 
     turn       one row a logical request, never changed
+    total      what the rows of a tenant add up to
     open_turn  open records that were not settled when they were folded
     fold       how far the journal is folded
 
@@ -24,14 +30,15 @@ import threading
 import time
 from asyncio import AbstractEventLoop
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
-from warmroute_proxy.core.entry import Entry, SettleRecord
-from warmroute_proxy.server.fold import Fold, LedgerError, connect, recover_all
-from warmroute_proxy.server.journal import Journal, folder_of
+from warmroute_proxy.core.entry import COLUMNS, Entry
+from warmroute_proxy.server.fold import TOTALS, Fold, LedgerError, add_sums, connect, recover_all
+from warmroute_proxy.server.journal import Journal, JournalError, folder_of
 from warmroute_proxy.server.ledger_of_all import LedgerOfAll
 
 FOLD_EVERY_S: Final = 0.5
@@ -40,11 +47,18 @@ MAX_RECENT: Final = 100_000
 LEDGER_FILE: Final = "ledger.sqlite"
 
 _LOG: Final = logging.getLogger(__name__)
-_TOTALS: Final = ("turns", "prompt_tokens", "cached_tokens", "completion_tokens", "list_nanousd", "price_nanousd")
 _OPEN: Final = {"state": "open"}
 _VIEW: Final = ("state", "outcome", "model", "session", "opened_at", "settled_at", "usage")
 
 __all__ = ["LEDGER_FILE", "Ledger", "LedgerError", "lock", "read_rows"]
+
+
+class _Ended(NamedTuple):
+    """An entry whose record is the so-many-th that was noted, and who waits for it."""
+
+    number: int
+    entry: Entry
+    told: Callable[[JournalError | None], None]
 
 
 class Ledger:
@@ -78,8 +92,10 @@ class Ledger:
             self._closed = opened.pop_all()
         self._reader_lock = threading.Lock()
         self._totals: dict[str, list[int]] = self._fold.totals() if self._of_all is None else {}
-        self._recent: dict[str, tuple[Entry, bytes | None]] = {}
-        self._encode = msgspec.json.Encoder().encode
+        self._recent: dict[str, Entry] = {}
+        self._call_soon = loop.call_soon
+        self._noted: list[bytes] = []  # not written yet: at most two records of each request under way
+        self._ended: list[_Ended] = []
         self._fold_failures = 0
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._fold_on, name="ledger-fold", daemon=True)
@@ -91,57 +107,70 @@ class Ledger:
         return self._fold_failures < MAX_FOLD_FAILURES and self._journal.healthy
 
     def open(self, entry: Entry) -> None:
-        """Journals an entry that is dispatched, again after each retry; raises `JournalError`."""
-        self._journal.write(self._encode(entry.open_record()))
-        self._remember(entry, None)
+        """Journals an entry that is dispatched, again after each retry."""
+        self._note(entry.record())
+        recent = self._recent
+        if len(recent) >= MAX_RECENT and entry.id not in recent:
+            recent.pop(next(iter(recent)), None)
+        recent[entry.id] = entry
 
-    def settle(self, entry: Entry, usage_json: bytes, on_durable: Callable[[], None]) -> None:
-        """Journals an ended entry with the usage object that `entry.settle` gave; raises `JournalError`.
+    def settle(self, entry: Entry, told: Callable[[JournalError | None], None]) -> None:
+        """Journals an ended entry. `told` runs in the loop once it is durable, or with why it cannot be."""
+        self._recent[entry.id] = entry  # before it is written: the folding thread forgets what it has folded
+        self._note(entry.record())
+        self._ended.append(_Ended(len(self._noted), entry, told))
 
-        `on_durable` runs in the loop once the entry is durable: at once with sync "process".
-        """
-        record = self._encode(entry.settle_record(usage_json))
-        self._remember(entry, usage_json)  # before it is written: the folding thread forgets what it has folded
-        try:
-            self._journal.write(record)
-        except OSError:
-            self._recent.pop(entry.id, None)
-            raise
+    def flush(self) -> None:
+        """Write what was noted. Runs by itself at the end of the loop's turn."""
+        noted, self._noted = self._noted, []
+        ended, self._ended = self._ended, []
+        failure = None
+        written = len(noted)
+        if noted:
+            try:
+                self._journal.write(noted)
+            except JournalError as error:
+                failure, written = error, error.kept
+        for number, entry, _ in ended:
+            if number <= written:
+                self._add_up(entry)
+            else:
+                self._recent.pop(entry.id, None)
+        if ended:
+            self._journal.settled_durably(partial(_tell, ended, written, failure))
+
+    def _note(self, record: bytes) -> None:
+        if not self._noted:
+            self._call_soon(self.flush)
+        self._noted.append(record)
+
+    def _add_up(self, entry: Entry) -> None:
         sums = self._totals.get(entry.tenant)
         if sums is None:
-            sums = self._totals[entry.tenant] = [0] * len(_TOTALS)
-        usage = entry.usage
-        sums[0] += 1
-        sums[1] += usage.prompt_tokens
-        sums[2] += usage.cached_tokens
-        sums[3] += usage.completion_tokens
-        sums[4] += entry.list_nanousd
-        sums[5] += entry.price_nanousd
-        self._journal.settled_durably(on_durable)
+            sums = self._totals[entry.tenant] = [0] * len(TOTALS)
+        add_sums(sums, entry)
 
     def receipt(self, tenant: str, receipt_id: str) -> dict[str, Any] | None:
         """The body of a receipt answer, `{"state": "open"}` while under way; None if unknown or not the tenant's.
 
         `usage` is a `msgspec.Raw`: the bytes that the client got; encode the answer with msgspec.
         """
-        recent = self._recent.get(receipt_id)
-        if recent is None:
+        entry = self._recent.get(receipt_id)
+        if entry is None:
             stored = self._stored(tenant, receipt_id)
             if self._of_all is None or (stored is not None and stored != _OPEN):
                 return stored
             return self._of_another(tenant, receipt_id, self._of_all) or stored
-        entry, usage_json = recent
         if entry.tenant != tenant:
             return None
-        if usage_json is None:
+        if not entry.ended:
             return _OPEN
-        record = entry.settle_record(usage_json)
-        return _view(receipt_id, [getattr(record, name) for name in _VIEW])
+        return _view(receipt_id, [getattr(entry, name) for name in _VIEW])
 
     def totals(self, tenant: str) -> dict[str, Any]:
         """The body of a usage answer, up to date with the last settled entry."""
         of_tenant = self._totals.get(tenant) if self._of_all is None else self._of_all.totals(tenant)
-        sums = dict(zip(_TOTALS, of_tenant or [0] * len(_TOTALS), strict=True))
+        sums = dict(zip(TOTALS, of_tenant or [0] * len(TOTALS), strict=True))
         prompt = sums["prompt_tokens"]
         return {
             "object": "warmroute.usage",
@@ -152,17 +181,12 @@ class Ledger:
 
     def close(self) -> None:
         """Folds everything, settles what is open as interrupted, and lets the folder go."""
+        self.flush()
         self._closing.set()
         self._thread.join()
         self._journal.close()
         with self._closed:
             self._fold.recover(time.time())
-
-    def _remember(self, entry: Entry, usage_json: bytes | None) -> None:
-        recent = self._recent
-        if len(recent) >= MAX_RECENT and entry.id not in recent:
-            recent.pop(next(iter(recent)), None)
-        recent[entry.id] = (entry, usage_json)
 
     def _stored(self, tenant: str, receipt_id: str) -> dict[str, Any] | None:
         query = f"SELECT {', '.join(_VIEW)} FROM turn WHERE id = ? AND tenant = ?"  # noqa: S608 - a constant
@@ -177,7 +201,7 @@ class Ledger:
     def _of_another(self, tenant: str, receipt_id: str, of_all: LedgerOfAll) -> dict[str, Any] | None:
         """A turn that another process has opened or settled, and not folded yet."""
         found = of_all.find(tenant, receipt_id)
-        if isinstance(found, SettleRecord):
+        if found is not None and found.ended:
             return _view(receipt_id, [getattr(found, name) for name in _VIEW])
         return self._stored(tenant, receipt_id) or (_OPEN if found is not None else None)  # folded meanwhile, perhaps
 
@@ -187,8 +211,6 @@ class Ledger:
                 while folded := self._fold.step():
                     for settled in folded.settled:
                         self._recent.pop(settled, None)
-                if self._of_all is not None:
-                    self._of_all.catch_up()
                 self._fold_failures = 0
             except Exception as error:  # the thread must go on: the journal keeps what could not be folded
                 self._fold_failures += 1
@@ -199,11 +221,19 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     """All rows of a ledger file in the order in which they were folded; `rids`, `workers`, `usage` are JSON text."""
     connection = connect(path, read_only=True)
     try:
-        cursor = connection.execute("SELECT * FROM turn ORDER BY rowid")
+        cursor = connection.execute(f"SELECT {', '.join(COLUMNS)} FROM turn ORDER BY rowid")  # noqa: S608 - constants
         names = [column[0] for column in cursor.description]
         return [dict(zip(names, row, strict=True)) for row in cursor]
     finally:
         connection.close()
+
+
+def _tell(ended: list[_Ended], written: int, failure: JournalError | None) -> None:
+    for number, _, told in ended:
+        try:
+            told(None if number <= written else failure)
+        except Exception as error:  # one that fails must not keep the others from being told
+            _LOG.error("the end of a turn failed: %s", type(error).__name__)
 
 
 def _view(receipt_id: str, values: list[Any]) -> dict[str, Any]:

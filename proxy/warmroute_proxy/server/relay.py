@@ -20,7 +20,8 @@ Rules that hold in every state:
 """
 
 import asyncio
-from collections.abc import Callable, Collection
+import logging
+from collections.abc import Collection
 from typing import Final
 
 import msgspec
@@ -47,6 +48,8 @@ from warmroute_proxy.server.journal import JournalError
 from warmroute_proxy.server.services import Services
 from warmroute_proxy.server.settlement import losses_of, usage_event
 
+log = logging.getLogger(__name__)
+
 LEFT_WAIT_S: Final = 2.0
 MAX_ATTEMPTS: Final = 2
 COMMENT_EVERY_S: Final = 15.0
@@ -66,6 +69,7 @@ class Turn:
     _ticket: Ticket | None = None
     hold: Hold | None = None
     waiter: "Waiter[Asker] | None" = None
+    _refusal: Refusal | None = None
     _prefilled = False
     _excluded: frozenset[str] = frozenset()
     _gone = False
@@ -153,11 +157,7 @@ class Turn:
     def _dispatch(self, decision: Decision) -> None:
         services, intake = self._services, self.intake
         rid = services.engines.ids.rid()
-        try:
-            self._journal(decision, rid)
-        except JournalError:
-            self._refuse(Refusal(503, "the ledger cannot be written", code="ledger_unavailable", retry_after_s=1))
-            return
+        self._journal(decision, rid)
         now = services.clock()
         self._ticket = services.router.dispatched(intake.facts, decision, now)
         self._prefilled = False
@@ -187,25 +187,17 @@ class Turn:
     def _journal(self, decision: Decision, rid: str) -> None:
         """Open the entry, or add an attempt to it. Neither is waited for."""
         services, intake = self._services, self.intake
-        served_by = [ServedBy(worker.id, worker.dp_rank, worker.role) for worker in decision.workers]
+        served_by = tuple([ServedBy(worker.id, worker.dp_rank, worker.role) for worker in decision.workers])
         if self._entry is not None:
             self._entry.dispatch(rid, served_by, decision.predicted_cached_tokens)
             services.ledger.open(self._entry)
             return
-        entry = Entry(
-            id=self.id,
-            tenant=intake.tenant.name,
-            session=intake.session,
-            lineage=f"{intake.facts.lineage:016x}",
-            turn=intake.facts.turn,
-            region=services.config.proxy.region,
-            model=intake.model.name,
-            route=intake.route,
-            stream=intake.stream,
-            rates=intake.model.rates,
-            opened_at_s=services.unix_clock(),
-            forwarded_from=intake.forwarded_from,
-        )
+        facts, model = intake.facts, intake.model
+        entry = Entry.begin(
+            self.id, intake.tenant.name, intake.session, f"{facts.lineage:016x}", facts.turn,
+            services.config.proxy.region, model.name, intake.route, intake.stream, model.rates, services.unix_clock(),
+            intake.forwarded_from,
+        )  # fmt: skip
         entry.dispatch(rid, served_by, decision.predicted_cached_tokens)
         services.ledger.open(entry)
         self._entry = entry
@@ -254,10 +246,9 @@ class Turn:
         if attempt.answer is None:
             if not self._exchange.started:
                 self._first_content(now)
-            self._settle("completed", 200, charged=True, then=self._end_stream)
         else:
             self._ttft_ms = (now - self._received_s) * 1000
-            self._settle("completed", 200, charged=True, then=self._answer_whole)
+        self._settle("completed", 200, charged=True)
 
     def failed(self, failure: Failure) -> None:
         """The attempt did not work out: abort both legs, then try once more or say so."""
@@ -275,11 +266,12 @@ class Turn:
             return
         self._excluded |= set(failure.avoid)
         assert self._entry is not None
-        if failure.retryable and not attempt.started and len(self._entry.attempts) < MAX_ATTEMPTS and self._try_again():
+        if failure.retryable and not attempt.started and len(self._entry.rids) < MAX_ATTEMPTS and self._try_again():
             return
         outcome: Outcome = "engine_error" if failure.refusal.status >= 500 else "refused"
         status = 200 if self._exchange.started else failure.refusal.status
-        self._settle(outcome, status, charged=False, then=lambda _usage: self._refuse(failure.refusal))
+        self._refusal = failure.refusal
+        self._settle(outcome, status, charged=False)
 
     def _try_again(self) -> bool:
         services, facts = self._services, _stay(self.intake.facts)
@@ -378,10 +370,8 @@ class Turn:
 
     # -- the end
 
-    def _settle(
-        self, outcome: Outcome, status: int, *, charged: bool, then: Callable[[bytes], None] | None = None
-    ) -> None:
-        """Turn what was reported into a row and a receipt; `then` gets the usage object once the row is durable."""
+    def _settle(self, outcome: Outcome, status: int, *, charged: bool) -> None:
+        """Turn what was reported into a row and a receipt; `_durable` is told once the row is safe."""
         services, entry, attempt = self._services, self._entry, self._attempt
         assert entry is not None
         assert attempt is not None
@@ -396,27 +386,38 @@ class Turn:
             entry.rates = UNCHARGED
         if self.hold is not None:
             services.admission.ended(self, usage.prompt_tokens + usage.completion_tokens if charged else 0)
-        usage_json = entry.settle(
+        entry.settle(
             usage,
             loss,
             reported,
             outcome=outcome,
             status=status,
-            settled_at_s=services.unix_clock(),
+            settled_at=services.unix_clock(),
             proxy_ms=self._proxy_s * 1000,
             ttft_ms=self._ttft_ms,
         )
         services.turn_metrics.settled(entry, usage, loss)
+        services.ledger.settle(entry, self._durable)
 
-        def durable() -> None:
-            if then is not None:
-                then(usage_json)
-            self._attempt = None  # it knows its turn: both would wait for the garbage collector
-
+    def _durable(self, failure: JournalError | None) -> None:
+        """The row is safe, or cannot be written: end the answer."""
+        assert self._entry is not None
+        assert self._attempt is not None
         try:
-            services.ledger.settle(entry, usage_json, durable)
-        except JournalError:
-            self._refuse(Refusal(503, "the ledger cannot be written", code="ledger_unavailable"))
+            if failure is not None:
+                self._refuse(Refusal(503, "the ledger cannot be written", code="ledger_unavailable"))
+            elif self._refusal is not None:
+                self._refuse(self._refusal)
+            elif self._gone:
+                pass
+            elif self._attempt.answer is None:
+                self._end_stream(self._attempt, self._entry.usage)
+            else:
+                self._answer_whole(self._attempt.answer, self._entry.usage)
+        except Exception as error:
+            log.error("the end of an answer failed: %s", type(error).__name__)
+            self._exchange.fail()
+        self._attempt = None  # it knows its turn: both would wait for the garbage collector
 
     def _freed(self) -> None:
         """An engine has more room than before: for those who wait for it."""
@@ -463,21 +464,16 @@ class Turn:
         # What it has stored of the prompt will be evicted, and that is to be known.
         self._services.engines.settled(ticket.decision, self._attempt.rid if self._attempt else "", 0)
 
-    def _end_stream(self, usage_json: bytes) -> None:
+    def _end_stream(self, attempt: Attempt, usage: msgspec.Raw) -> None:
         """The last chunk and `[DONE]`, now that the row is durable."""
-        attempt = self._attempt
-        assert attempt is not None
         tail = b"data: [DONE]\n\n"
         if self.intake.include_usage:
-            tail = usage_event(attempt.scanner, usage_json, self.intake.keep_sglext) + tail
+            tail = usage_event(attempt.scanner, usage, self.intake.keep_sglext) + tail
         self._exchange.end(tail)
 
-    def _answer_whole(self, usage_json: bytes) -> None:
-        attempt = self._attempt
-        assert attempt is not None
-        assert attempt.answer is not None
+    def _answer_whole(self, answer: Body, usage: msgspec.Raw) -> None:
         drop = _OWN_USAGE if self.intake.keep_sglext else _OWN_ACCOUNTS
-        body = b"".join(attempt.answer.rewritten(drop, b'"usage":' + usage_json))
+        body = b"".join(answer.rewritten(drop, b'"usage":%b' % usage))
         self._exchange.respond(200, self._response_headers("application/json"), body)
 
     def refused(self, refusal: Refusal) -> None:

@@ -36,10 +36,10 @@ def losses_of(services: Services, facts: Facts, usage: Usage, decision: Decision
     )
 
 
-def usage_event(scanner: Scanner, usage_json: bytes, keep_sglext: bool) -> bytes:
+def usage_event(scanner: Scanner, settled: msgspec.Raw, keep_sglext: bool) -> bytes:
     """The usage chunk: the engine's own, with the settled usage in the place of its own."""
     event: dict[str, Any] = dict(scanner.usage_event or {"object": "chat.completion.chunk", "choices": []})
     if not keep_sglext:
         event.pop("sglext", None)
-    event["usage"] = msgspec.Raw(usage_json)
+    event["usage"] = settled
     return b"data: " + msgspec.json.encode(event) + b"\n\n"

@@ -16,8 +16,8 @@ FIRST, SECOND = ServedBy("east-a0", 0, "aggregated"), ServedBy("east-a1", 1, "ag
 
 
 def entry() -> Entry:
-    return Entry(
-        id="wr-1",
+    return Entry.begin(
+        id_="wr-1",
         tenant="acme",
         session=None,
         lineage="00000000000000aa",
@@ -27,26 +27,26 @@ def entry() -> Entry:
         route="chat",
         stream=True,
         rates=Rates(600_000, 100_000, 3_000_000),
-        opened_at_s=5.0,
+        opened_at=5.0,
     )
 
 
 def settle(made: Entry) -> bytes:
     usage = merge_usage(REPORTED, None, None, 0)
-    return made.settle(
-        usage, {"cold": 36}, REPORTED, outcome="completed", status=200, settled_at_s=9.0, proxy_ms=0.2, ttft_ms=3.0
+    made.settle(
+        usage, {"cold": 36}, REPORTED, outcome="completed", status=200, settled_at=9.0, proxy_ms=0.2, ttft_ms=3.0
     )
+    return bytes(made.usage)
 
 
 def test_only_the_last_attempt_is_billed() -> None:
     made = entry()
-    made.dispatch("rid-1", [FIRST], 0)
-    made.dispatch("rid-2", [SECOND], 64)
-    text = settle(made)
-    usage = json.loads(text)
+    made.dispatch("rid-1", (FIRST,), 0)
+    made.dispatch("rid-2", (SECOND,), 64)
+    usage = json.loads(settle(made))
     assert contract.check(usage) == []
     assert [worker["id"] for worker in usage["warmroute"]["workers"]] == ["east-a1"]
-    record = json.loads(msgspec.json.encode(made.settle_record(text)))
+    record = json.loads(made.record())
     assert record["rids"] == ["rid-1", "rid-2"]
     assert (record["predicted_cached"], record["state"], record["outcome"]) == (64, "settled", "completed")
     assert (record["list_nanousd"], record["price_nanousd"]) == (90_000, 58_000)
@@ -55,9 +55,9 @@ def test_only_the_last_attempt_is_billed() -> None:
 
 def test_a_retry_takes_a_new_rid() -> None:
     made = entry()
-    made.dispatch("rid-1", [FIRST], 0)
+    made.dispatch("rid-1", (FIRST,), 0)
     with pytest.raises(TransitionError, match="new rid"):
-        made.dispatch("rid-1", [SECOND], 0)
+        made.dispatch("rid-1", (SECOND,), 0)
 
 
 def test_nothing_is_settled_that_was_not_dispatched() -> None:
@@ -67,25 +67,26 @@ def test_nothing_is_settled_that_was_not_dispatched() -> None:
 
 def test_an_ended_entry_stays_ended() -> None:
     made = entry()
-    made.dispatch("rid-1", [FIRST], 0)
+    made.dispatch("rid-1", (FIRST,), 0)
     settle(made)
     with pytest.raises(TransitionError):
         settle(made)
     with pytest.raises(TransitionError):
         made.interrupt(10.0)
     with pytest.raises(TransitionError):
-        made.dispatch("rid-2", [SECOND], 0)
+        made.dispatch("rid-2", (SECOND,), 0)
 
 
 def test_an_interrupted_entry_costs_nothing_and_keeps_its_rid() -> None:
     made = entry()
-    made.dispatch("rid-1", [FIRST], 64)
-    again = Entry.from_open_record(json.loads(msgspec.json.encode(made.open_record())))
+    made.dispatch("rid-1", (FIRST,), 64)
+    again = msgspec.json.decode(made.record(), type=Entry)
     assert again == made
-    usage = json.loads(again.interrupt(7.0))
+    again.interrupt(7.0)
+    usage = json.loads(bytes(again.usage))
     assert contract.check(usage) == []
     assert usage["cost"] == 0
     assert usage["warmroute"]["estimated"] == list(contract.ESTIMATED_FIELDS)
-    record = again.settle_record(b"{}")
-    assert (record.state, record.outcome, record.status) == ("interrupted", "interrupted", 0)
-    assert (bytes(record.rids), record.price_nanousd) == (b'["rid-1"]', 0)
+    record = json.loads(again.record())
+    assert (record["state"], record["outcome"], record["status"]) == ("interrupted", "interrupted", 0)
+    assert (record["rids"], record["price_nanousd"], record["usage"]) == (["rid-1"], 0, usage)

@@ -35,9 +35,9 @@ async def test_a_full_disk_is_an_error_and_the_journal_says_so(tmp_path: Path, m
     journal = Journal(tmp_path, 1, "process", asyncio.get_running_loop())
     short_writes(monkeypatch, [0, 0])
     with pytest.raises(JournalError, match="No space left"):
-        journal.write(b'{"n":1}')
+        journal.write([b'{"n":1}'])
     assert [journal.healthy, journal.healthy] == [False, True]  # each look tries once
-    journal.write(b'{"n":2}')
+    journal.write([b'{"n":2}'])
     journal.close()
     assert [line for line in lines(tmp_path) if line] == [b'{"n":2}']
 
@@ -49,8 +49,8 @@ async def test_a_record_that_failed_is_none_however_much_of_it_was_written(
     journal = Journal(tmp_path, 1, "process", asyncio.get_running_loop())
     short_writes(monkeypatch, [kept, 0])
     with pytest.raises(JournalError):
-        journal.write(b'{"n":1}')
-    journal.write(b'{"n":2}')
+        journal.write([b'{"n":1}'])
+    journal.write([b'{"n":2}'])
     journal.close()
     torn, whole = lines(tmp_path)
     assert torn == b'{"n":1}'[:kept] + b"#torn"
@@ -60,7 +60,7 @@ async def test_a_record_that_failed_is_none_however_much_of_it_was_written(
 async def test_a_short_write_is_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     journal = Journal(tmp_path, 1, "process", asyncio.get_running_loop())
     short_writes(monkeypatch, [3, 2])
-    journal.write(b'{"n":1}')
+    journal.write([b'{"n":1}'])
     journal.close()
     assert lines(tmp_path) == [b'{"n":1}']
 
@@ -88,7 +88,7 @@ async def test_files_rotate_and_lose_nothing(sync: Any, tmp_path: Path) -> None:
     journal = Journal(tmp_path, 1, sync, asyncio.get_running_loop(), rotate_bytes=100)
     told: list[int] = []
     for number in range(50):
-        journal.write(b'{"n":%d}' % number)
+        journal.write([b'{"n":%d}' % number])
         journal.settled_durably(lambda number=number: told.append(number))  # type: ignore[misc]
     journal.close()
     await asyncio.sleep(0)
@@ -119,7 +119,7 @@ async def test_disk_sync_tells_nobody_before_the_disk_has_it_and_groups(
     done = asyncio.Event()
     told: list[int] = []
     for number in range(20):
-        journal.write(b"{}")
+        journal.write([b"{}"])
         journal.settled_durably(lambda number=number: told.append(number))  # type: ignore[misc]
     journal.settled_durably(done.set)
     for _ in range(5):
@@ -141,7 +141,7 @@ async def test_a_disk_that_fails_makes_the_journal_unhealthy_for_good(
     monkeypatch.setattr(os, "fdatasync", fdatasync)
     journal = Journal(tmp_path, 1, "disk", asyncio.get_running_loop())
     done = asyncio.Event()
-    journal.write(b"{}")
+    journal.write([b"{}"])
     journal.settled_durably(done.set)
     await asyncio.wait_for(done.wait(), 10)
     assert not journal.healthy

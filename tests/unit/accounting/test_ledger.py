@@ -29,8 +29,8 @@ REPORTED = {
 
 
 def opened(ledger: Ledger, number: int, tenant: str = "acme") -> Entry:
-    entry = Entry(
-        id=f"wr-{number:024x}",
+    entry = Entry.begin(
+        id_=f"wr-{number:024x}",
         tenant=tenant,
         session="0123456789abcdef",
         lineage="00000000000000aa",
@@ -40,27 +40,38 @@ def opened(ledger: Ledger, number: int, tenant: str = "acme") -> Entry:
         route="chat",
         stream=True,
         rates=Rates(600_000, 100_000, 3_000_000),
-        opened_at_s=1000.0,
+        opened_at=1000.0,
     )
-    entry.dispatch(f"rid-{number}", [ServedBy("east-a0", 0, "aggregated")], 64)
+    entry.dispatch(f"rid-{number}", (ServedBy("east-a0", 0, "aggregated"),), 64)
     ledger.open(entry)
+    ledger.flush()
     return entry
 
 
-def settled(ledger: Ledger, entry: Entry) -> bytes:
-    told: list[bool] = []
-    text = entry.settle(
+def settle(ledger: Ledger, entry: Entry) -> tuple[bytes, JournalError | None]:
+    """The usage object, and what was told of the row."""
+    told: list[JournalError | None] = []
+    entry.settle(
         merge_usage(REPORTED, None, None, 0),
         {"cold": 36},
         REPORTED,
         outcome="completed",
         status=200,
-        settled_at_s=1001.5,
+        settled_at=1001.5,
         proxy_ms=0.25,
         ttft_ms=12.0,
     )
-    ledger.settle(entry, text, lambda: told.append(True))
-    assert told == [True]
+    text = bytes(entry.usage)
+    ledger.settle(entry, told.append)
+    assert told == []
+    ledger.flush()
+    (failure,) = told
+    return text, failure
+
+
+def settled(ledger: Ledger, entry: Entry) -> bytes:
+    text, failure = settle(ledger, entry)
+    assert failure is None
     return text
 
 
@@ -207,7 +218,7 @@ def test_totals_are_current_and_survive_a_restart(tmp_path: Path, loop: asyncio.
 def test_what_is_open_at_close_is_interrupted_and_free(tmp_path: Path, loop: asyncio.AbstractEventLoop) -> None:
     ledger = Ledger(tmp_path, "process", loop)
     entry = opened(ledger, 1)
-    entry.dispatch("rid-1b", [ServedBy("east-a1", 0, "aggregated")], 0)
+    entry.dispatch("rid-1b", (ServedBy("east-a1", 0, "aggregated"),), 0)
     ledger.open(entry)
     ledger.close()
     (row,) = read_rows(tmp_path / LEDGER_FILE)
@@ -236,8 +247,8 @@ def test_a_settle_that_cannot_be_written_is_not_durable_and_not_lost_silently(
 
     with monkeypatch.context() as patch:
         patch.setattr(ledger._journal, "_append", full)
-        with pytest.raises(JournalError):
-            settled(ledger, entry)
+        _, failure = settle(ledger, entry)
+    assert isinstance(failure, JournalError)
     assert ledger.totals("acme")["turns"] == 0
     ledger.close()
     (row,) = read_rows(tmp_path / LEDGER_FILE)
@@ -250,10 +261,10 @@ def test_torn_and_foreign_lines_are_skipped(tmp_path: Path, loop: asyncio.Abstra
     settled(ledger, opened(ledger, 1))
     (path,) = tmp_path.glob("journal-*")
     with path.open("ab") as file:
-        file.write(b'\n{"k":"settle","id":"wr-1","tenant":\nnull\n[]\n{"k":"open","id":3}\n\xff\xfe\n')
+        file.write(b'\n{"id":"wr-1","tenant":\nnull\n[]\n{"id":3}\n\xff\xfe\n')
     settled(ledger, opened(ledger, 2))
     with path.open("ab") as file:
-        file.write(b'{"k":"settle","id":"wr-torn"')
+        file.write(b'{"id":"wr-torn"')
     ledger.close()
     assert [row["id"][-1] for row in read_rows(tmp_path / LEDGER_FILE)] == ["1", "2"]
 
@@ -283,3 +294,29 @@ def test_a_file_that_is_no_database(tmp_path: Path, loop: asyncio.AbstractEventL
     (tmp_path / LEDGER_FILE).write_bytes(b"not a database, but long enough to be looked at" * 100)
     with pytest.raises(LedgerError, match="cannot use"):
         Ledger(tmp_path, "process", loop)
+
+
+def test_a_ledger_of_the_schema_before_is_taken_over(tmp_path: Path, loop: asyncio.AbstractEventLoop) -> None:
+    columns = "id, tenant, session, lineage, turn, region, model, route, stream, state, outcome, status, rids, workers"
+    columns += ", prompt_tokens, cached_tokens, completion_tokens, usage, list_nanousd, price_nanousd, opened_at"
+    columns += ", settled_at, proxy_ms, ttft_ms, forwarded_from, predicted_cached"
+    database = sqlite3.connect(tmp_path / LEDGER_FILE)
+    database.executescript(
+        f"""CREATE TABLE turn ({columns}, PRIMARY KEY (id));
+        CREATE INDEX turn_tenant ON turn (tenant);
+        CREATE TABLE open_turn (id TEXT PRIMARY KEY, tenant TEXT NOT NULL, record TEXT NOT NULL);
+        CREATE TABLE fold (one INT PRIMARY KEY, sequence INT NOT NULL, offset INT NOT NULL, skipped INT NOT NULL);
+        INSERT INTO fold VALUES (1, 1, 0, 0);
+        PRAGMA user_version = 1;"""
+    )
+    values: list[Any] = ["wr-1", "acme", None, "aa", 1, "east", "m", "chat", 0, "settled", "completed", 200]
+    values += ['["rid-1"]', "[]", 100, 64, 10, '{"cost":1}', 90_000, 58_000, 1000.0, 1001.5, 0.25, None, None, 64]
+    database.execute(f"INSERT INTO turn VALUES ({', '.join('?' * len(values))})", values)
+    database.commit()
+    database.close()
+    ledger = Ledger(tmp_path, "process", loop)
+    assert ledger.totals("acme")["price_nanousd"] == 58_000
+    assert answer(ledger, "acme", "wr-1")["usage"] == {"cost": 1}
+    ledger.close()
+    (row,) = read_rows(tmp_path / LEDGER_FILE)
+    assert list(row.values()) == values

@@ -4,7 +4,7 @@ import json
 
 from warmroute.contract import receipt as contract
 from warmroute.contract.money import Rates
-from warmroute_proxy.core.receipt import ServedBy, build_receipt, usage_object
+from warmroute_proxy.core.receipt import ServedBy, usage_object, workers_json
 from warmroute_proxy.core.usage import merge_usage
 
 RATES = Rates.from_usd_per_mtok("0.60", "0.10", "3.00")
@@ -23,18 +23,9 @@ REPORTED = {
 
 def text() -> bytes:
     usage = merge_usage(REPORTED, None, None, 0)
-    receipt = build_receipt(
-        receipt_id="wr-000000000000000000000001",
-        session="0123456789abcdef",
-        turn=3,
-        region="east",
-        workers=[ServedBy("east-p0", 0, "prefill"), ServedBy("east-d1", 2, "decode")],
-        usage=usage,
-        predicted_cached=960,
-        loss={},
-        rates=RATES,
-    )
-    return usage_object(usage, receipt, REPORTED)
+    workers = workers_json((ServedBy("east-p0", 0, "prefill"), ServedBy("east-d1", 2, "decode")))
+    receipt_id = "wr-000000000000000000000001"
+    return usage_object(receipt_id, "0123456789abcdef", 3, "east", workers, usage, 960, {}, RATES, REPORTED)[0]
 
 
 def test_the_engines_fields_survive_and_the_settled_numbers_win() -> None:
