@@ -12,9 +12,6 @@ latencies, which contain queueing. Each is an exponential average, bounded to wh
 rates within a fifth of their mean for equal (`level_rates`): noise between like machines must not send all new
 sessions to the one that seems 1 % faster.
 
-The breaker: three failures in a row close a worker to traffic for 2 s, then exactly one request is let through as a
-trial, and no other while it is under way; each failed trial doubles the wait up to 30 s, a success resets it.
-
 A worker that began anew, or was added to a fleet that serves, is unproven: it has an empty queue and looks best to
 everybody, and nobody knows yet how fast it is (kernels are compiled, graphs captured, other proxies see the same empty
 queue). So what is on its way there beyond the tokens that it has computed since counts twice: as if as many again were
@@ -30,6 +27,7 @@ from typing import Final, Literal
 
 import msgspec
 
+from warmroute_proxy.core.breaker import BREAKER_FAILURES, Breaker
 from warmroute_proxy.core.capacity import Capacity
 from warmroute_proxy.core.tiers import MoveRates
 from warmroute_proxy.core.traffic import Inserted
@@ -54,9 +52,6 @@ DECODE_S_PER_RESIDENT_TOKEN: Final = 2e-9
 """What each resident token adds to a decode step: 70 KB read at about 35 TB/s (eight GPUs)."""
 
 LOADS_FRESH_S: Final = 5.0
-BREAKER_FAILURES: Final = 3
-BREAKER_FIRST_WAIT_S: Final = 2.0
-BREAKER_MAX_WAIT_S: Final = 30.0
 
 PROVEN_S: Final = 10.0
 """Seconds of prefill after which a worker is believed to be what it looks like."""
@@ -78,49 +73,6 @@ class EngineLoads(msgspec.Struct, frozen=True, gc=False):
     max_running: int | None = None
     max_tokens: int | None = None
     """What its KV pool holds."""
-
-
-class Breaker:
-    """Closes a worker to traffic after failures in a row."""
-
-    __slots__ = ("failures", "retry_at_s", "trial", "wait_s")
-
-    def __init__(self) -> None:
-        self.failures = 0
-        self.wait_s = BREAKER_FIRST_WAIT_S
-        self.retry_at_s = 0.0
-        self.trial: object = None  # what was sent as the trial and has not ended
-
-    def allows(self, now_s: float) -> bool:
-        """Whether a request may be sent: always while closed, one trial at a time while open."""
-        return self.failures < BREAKER_FAILURES or (self.trial is None and now_s >= self.retry_at_s)
-
-    def sent(self, request: object, now_s: float) -> None:
-        """A request was sent. While open it is the trial."""
-        if self.failures >= BREAKER_FAILURES and self.trial is None:
-            self.trial = request
-            self.retry_at_s = now_s + self.wait_s
-
-    def failed(self, request: object, now_s: float) -> None:
-        """A request failed by this worker's fault. While open only a trial counts: the rest was sent before."""
-        self.failures += 1
-        if self.failures > BREAKER_FAILURES:
-            if self.trial is not request:
-                return
-            self.wait_s = min(2 * self.wait_s, BREAKER_MAX_WAIT_S)
-        if self.failures >= BREAKER_FAILURES:
-            self.retry_at_s = now_s + self.wait_s
-
-    def ended(self, request: object) -> None:
-        """A request has ended. After a trial that said nothing (its client left) the next one is due at its time."""
-        if self.trial is request:
-            self.trial = None
-
-    def reset(self) -> None:
-        """A request was served, or the engine started anew."""
-        self.failures = 0
-        self.wait_s = BREAKER_FIRST_WAIT_S
-        self.trial = None
 
 
 class WorkerLoad:

@@ -1,6 +1,8 @@
 """Draining an engine: by an operator's word, by the command, by the engine's own."""
 
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -143,3 +145,62 @@ def test_the_command_drains_waits_and_takes_back(
     monkeypatch.setenv("WARMROUTE_ADMIN_KEY", "wrong")
     assert main(["engines", "list", *where]) == 2
     assert "admin key is missing or wrong" in capsys.readouterr().err
+
+
+def test_an_order_outlives_the_engine_and_its_successor_is_cold(tmp_path: Path) -> None:
+    fleet = Fleet(tmp_path)
+    old = fleet.engines["e0"]
+    try:
+        kept = next(text for n in range(100) if fleet.served_by(text := f"kept {n}") == "e0")
+        fleet.admin.post("/admin/engines/e0/drain").raise_for_status()
+        until(lambda: fleet.engine("e0")["drained"], "nothing runs there")
+        stop_all([old.child], 5.0)
+        until(lambda: fleet.engine("e0")["state"] == "down", "it is gone")
+        (tmp_path / "again").mkdir()
+        port = old.url.rsplit(":", 1)[1]
+        new = EngineProcess(tmp_path / "again", "e0", "aggregated", "--port", port, speed=2.0).listening()
+        fleet.engines["e0"] = new
+        until(lambda: fleet.engine("e0")["state"] == "draining", "it is back, and the order holds")
+        assert fleet.served_by(kept) == "e1"
+        workers = fleet.admin.get("/admin/workers").json()["workers"]
+        assert (workers["e0"]["proven"], workers["e1"]["proven"]) == (0, 1)
+
+        fleet.admin.delete("/admin/engines/e0/drain").raise_for_status()
+        fleet.admin.post("/admin/engines/e1/drain").raise_for_status()
+        usage = fleet.client.post("/v1/chat/completions", json=chat(kept, max_tokens=4)).json()["usage"]
+        assert usage["prompt_tokens_details"]["cached_tokens"] == 0
+        assert usage["warmroute"]["predicted_cached"] == 0, "what its predecessor had is not expected of it"
+    finally:
+        fleet.stop()
+
+
+def test_under_load_no_turn_is_lost_while_engines_take_turns_to_drain(fleet: Fleet) -> None:
+    """What a rolling restart does to the fleet, without the restarts."""
+    stop = threading.Event()
+    seen: list[tuple[int, bool]] = []
+
+    def turns(session: int) -> None:
+        with fleet.proxy.client() as client:
+            for turn in range(10_000):
+                if stop.is_set():
+                    return
+                body = chat(f"load {session}", turns=1 + turn % 3, stream=True, max_tokens=6)
+                answer = client.post("/v1/chat/completions", json=body)
+                seen.append((answer.status_code, answer.text.endswith("data: [DONE]\n\n")))
+
+    def drain(name: str) -> None:
+        fleet.admin.post(f"/admin/engines/{name}/drain").raise_for_status()
+        before = len(seen)
+        until(lambda: len(seen) >= before + 12 and fleet.engine(name)["drained"], f"{name} is drained, turns go on")
+        fleet.admin.delete(f"/admin/engines/{name}/drain").raise_for_status()
+
+    with ThreadPoolExecutor(6) as pool:
+        sessions = [pool.submit(turns, session) for session in range(6)]
+        try:
+            for name in ("e0", "e1", "e0"):
+                drain(name)
+        finally:
+            stop.set()
+        for session in sessions:
+            session.result()
+    assert set(seen) == {(200, True)}
