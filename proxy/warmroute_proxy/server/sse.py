@@ -14,10 +14,8 @@ import msgspec
 
 MAX_EVENT_BYTES: Final = 16_777_216
 
-_USAGE: Final = b'"usage"'
 _ABORT: Final = b'"abort"'
-_MARKERS: Final = (b"[DONE]", _USAGE, b'"sglext"', b'"error"', _ABORT)
-_NULL_USAGE: Final = b'"usage":null'
+_MARKERS: Final = (b"[DONE]", b'"usage":{', b'"usage": {', b'"sglext"', b'"error"', _ABORT)
 _UNFINISHED: Final = b'"finish_reason":null'
 _ROLE: Final = b'"role":"assistant"'
 _decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
@@ -62,7 +60,7 @@ class Scanner:
             return b""
         if self._carry:
             data = self._carry + data
-        elif self.started and data.endswith(b"\n\n") and not _may_have_marker(data):
+        elif self.started and data.endswith(b"\n\n") and not _has_marker(data):
             self.content_events += data.count(_UNFINISHED)  # whole events and nothing of interest: almost every read
             return data
         return self._flow(data) if self.started else self._begin(data)
@@ -152,16 +150,19 @@ class Scanner:
         return extension is None or self._keep_sglext
 
 
-def _may_have_marker(data: bytes) -> bool:
-    """Whether any marker stands in `data`, one that says nothing (`"usage":null`) included."""
-    return b'"usage"' in data or b"[DONE]" in data or b'"sglext"' in data or b'"error"' in data or _ABORT in data
-
-
 def _has_marker(data: bytes) -> bool:
-    for marker in _MARKERS:
-        if marker in data and not (marker is _USAGE and data.count(_USAGE) == data.count(_NULL_USAGE)):
-            return True
-    return False
+    """Whether anything of interest stands in `data`. From the right: where nothing is found, that is CPython's faster
+    search, by twice for one chunk and by four times for a burst.
+    """
+    rfind = data.rfind
+    return (
+        rfind(b'"usage":{') >= 0
+        or rfind(b"[DONE]") >= 0
+        or rfind(b'"sglext"') >= 0
+        or rfind(b'"error"') >= 0
+        or rfind(b'"abort"') >= 0
+        or rfind(b'"usage": {') >= 0
+    )
 
 
 def was_aborted(answer: bytes) -> bool:
@@ -185,11 +186,8 @@ def _clean_bytes(data: bytes) -> int:
     """How much of `data` is whole events in front of the first one with a marker."""
     first = len(data)
     for marker in _MARKERS:
-        if marker is _USAGE and data.count(_USAGE) == data.count(_NULL_USAGE):
-            continue
-        at = data.find(marker, 0, first)
-        if at >= 0:
-            first = at
+        if data.rfind(marker, 0, first) >= 0:  # see `_has_marker`
+            first = data.find(marker, 0, first)
     last = data.rfind(b"\n\n", 0, first)
     return last + 2 if last >= 0 else 0
 
