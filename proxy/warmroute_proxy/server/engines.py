@@ -273,18 +273,35 @@ class Engines:
         works = any(router.running(worker.id) for worker in engine.workers())
         if engine.asking is None and life.to_be_asked(works=works, now_s=now_s):
             life.asked(now_s)
+            if self.siblings is not None:
+                self.siblings.asked(engine.config.id, None)
             engine.asking = asyncio.get_running_loop().create_task(self._ask_health(engine))
 
     async def _ask_health(self, engine: Engine) -> None:
         try:
             status, _ = await get(engine.upstream, "/health", engine.bearer, HEALTH_TIMEOUT_S)
-            drains = "engine" in self.drains.of(engine.config.id)
-            was_unwell = engine.life.unwell
-            engine.life.says(status, self._clock(), drains=drains)
-            if engine.life.unwell and not was_unwell:
-                log.error("engine %s hangs: /health answered %s", engine.config.id, status or "nothing")
+            self._health_said(engine, status, self._clock())
+            if self.siblings is not None:
+                self.siblings.asked(engine.config.id, status)
         finally:
             engine.asking = None
+
+    def heard_health(self, engine_id: str, status: int | None, now_s: float) -> None:
+        """Another process asks an engine, or has its answer."""
+        engine = self.by_id.get(engine_id)
+        if engine is None:
+            return
+        if status is None:
+            engine.life.asked(now_s)
+        else:
+            self._health_said(engine, status, now_s)
+
+    def _health_said(self, engine: Engine, status: int, now_s: float) -> None:
+        drains = "engine" in self.drains.of(engine.config.id)
+        was_unwell = engine.life.unwell
+        engine.life.says(status, now_s, drains=drains)
+        if engine.life.unwell and not was_unwell:
+            log.error("engine %s hangs: /health answered %s", engine.config.id, status or "nothing")
 
     def _lost(self) -> list[str]:
         """The engines from which nothing is to be expected: they hang, or have not answered for a while."""

@@ -54,7 +54,14 @@ class Drained(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="d"):
     draining: bool
 
 
-Told = Event | Tagged | Measured | Drained
+class Asked(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="h"):
+    """An engine is asked by `/health` (status None), or has answered; 0: it has not."""
+
+    engine: str
+    status: int | None
+
+
+Told = Event | Tagged | Measured | Drained | Asked
 
 
 class Message(msgspec.Struct, gc=False, array_like=True):
@@ -132,6 +139,10 @@ class Siblings:
         """An operator has told this process to drain an engine, or to let it work again."""
         self.tell(Drained(engine, draining))
 
+    def asked(self, engine: str, status: int | None) -> None:
+        """This process asks an engine by `/health`, which the others then need not; or it has answered."""
+        self.tell(Asked(engine, status))
+
     def publish(self, metrics: Metrics, turns_live: int, queued: int, queued_bytes: int) -> None:
         """Write this process' row, and hear the others; in each sweep."""
         engines = self._engines
@@ -176,6 +187,8 @@ class Siblings:
                     self._engines.measured(told.holder, told.tag, told.prompt_tokens)
                 elif isinstance(told, Drained):
                     self._drain(told)
+                elif isinstance(told, Asked):
+                    self._engines.heard_health(told.engine, told.status, message.at_s)
                 else:
                     router.hear(number, told, message.at_s)
         if number != self.number and reader.lane.life != self._lives[number]:
