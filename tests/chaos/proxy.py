@@ -96,10 +96,10 @@ def open_entries(state_dir: Path) -> set[str]:
         opened.update(row[0] for row in db.execute("SELECT id FROM open_turn"))
         ended.update(row[0] for row in db.execute("SELECT id FROM turn"))
     db.close()
-    for path in state_dir.glob("journal-*.jsonl"):
+    for path in state_dir.glob("**/journal-*.jsonl"):
         for line in path.read_bytes().split(b"\n")[:-1]:
             record = json.loads(line)
-            (opened if record["k"] == "open" else ended).add(record["id"])
+            (opened if record["outcome"] is None else ended).add(record["id"])
     return opened - ended
 
 
