@@ -43,6 +43,7 @@ log = logging.getLogger("warmroute.proxy")
 SWEEP_EVERY_S: Final = 0.25
 PROBE_EVERY_S: Final = 1.0
 CLOSE_S: Final = 2.0
+SAME_SIGNAL_S: Final = 1.0
 
 
 def serve(config_path: str, check: bool, processes: int | str | None = None) -> int:
@@ -93,15 +94,24 @@ def _listening(said: dict[str, Any], processes: list[int]) -> None:
 
 
 class _Signals:
-    """The first signal asks for a shutdown in peace, a second one for its end now."""
+    """The first signal asks for a shutdown in peace, a second one for its end now.
+
+    What comes within `SAME_SIGNAL_S` is the same one: systemd tells every process of a unit, and so does our parent; a
+    terminal tells all that run in it, and so does a wrapper.
+    """
 
     def __init__(self) -> None:
         self.stop = asyncio.Event()
         self.hurry = False
+        self._first_s = 0.0
 
     def came(self) -> None:
-        self.hurry = self.stop.is_set()
-        self.stop.set()
+        now_s = time.monotonic()
+        if not self.stop.is_set():
+            self._first_s = now_s
+            self.stop.set()
+        elif now_s - self._first_s >= SAME_SIGNAL_S:
+            self.hurry = True
 
 
 async def _run(config: Config, seat: Seat | None) -> None:

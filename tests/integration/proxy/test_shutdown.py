@@ -99,11 +99,20 @@ def ended(proxy: ProxyProcess) -> bool:
     return proxy.child is not None and not proxy.child.running()
 
 
+def told(proxy: ProxyProcess, number: signal.Signals) -> bool:
+    """Tell it again; whether it has ended."""
+    assert proxy.child is not None
+    if not ended(proxy):
+        os.kill(proxy.child.pid, number)
+    return ended(proxy)
+
+
 def test_streams_end_and_kept_connections_hear_that_it_goes(tmp_path: Path, engine: EngineProcess) -> None:
     with serving(tmp_path, engine, 600) as proxy:
         probe = begin(proxy, "GET /ready HTTP/1.1")
         asker = begin(proxy, f"POST /v1/chat/completions HTTP/1.1\r\nauthorization: Bearer {proxy.keys[0]}")
         stream = Stream(proxy, "open", 300)
+        told(proxy, signal.SIGINT)  # two at the same time, as systemd and a parent send them: they are one
         signalled(proxy)
 
         status, headers, body = finish(probe, b"\r\n")
@@ -140,11 +149,9 @@ def test_what_is_left_after_the_grace_ends_with_an_error(tmp_path: Path, engine:
 def test_a_second_signal_ends_it_at_once(tmp_path: Path, engine: EngineProcess, second: signal.Signals) -> None:
     with serving(tmp_path, engine, 3600) as proxy:
         stream = Stream(proxy, "hurry", 4000)
-        signalled(proxy)
-        signalled(proxy, second)
+        until(lambda: told(proxy, second), "the proxy does not wait for its grace")
         text, whole = stream.rest()
         assert not whole
         assert events(text)[-1]["error"]["code"] == "draining"
-        until(lambda: ended(proxy), "the proxy does not wait for its grace")
         assert [row["outcome"] for row in proxy.rows()] == ["engine_error"]
     until(lambda: engine.running() == 0, "the engine was told to stop")
