@@ -20,12 +20,15 @@ def main() -> int:
     parser.add_argument("--concurrency", type=int, default=200)
     parser.add_argument("--seed", type=int, help="of an earlier run, to repeat its faults")
     parser.add_argument("--folder", type=Path, help="where logs and ledger are kept; else a temporary one")
+    parser.add_argument("--processes", type=int, default=1, help="of the proxy")
     args = parser.parse_args()
     seed = random.randrange(10**6) if args.seed is None else args.seed
     folder = args.folder or Path(tempfile.mkdtemp(prefix="warmroute-chaos-"))
     folder.mkdir(parents=True, exist_ok=True)
     print(f"seed {seed}, folder {folder}", flush=True)
-    run = Run(seed, args.requests, args.concurrency, folder, lambda text: print(f"  {text}", flush=True))
+    run = Run(
+        seed, args.requests, args.concurrency, folder, lambda text: print(f"  {text}", flush=True), args.processes
+    )
     found = uvloop.run(run.go())
     problems = audit(found)
     print(figures(found))

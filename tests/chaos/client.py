@@ -49,13 +49,13 @@ class Seen:
 
 
 class Life:
-    """One process of the proxy, and whether it was killed."""
+    """The processes of one start of the proxy, and whether they were killed."""
 
-    def __init__(self, number: int, url: str, pid: int) -> None:
+    def __init__(self, number: int, url: str, pids: list[int]) -> None:
         parts = urlsplit(url)
         self.number = number
         self.host, self.port = parts.hostname or "", parts.port or 0
-        self.pid = pid
+        self.pids = pids
         self.dead = False
 
 

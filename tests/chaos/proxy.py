@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import os
+import signal
 import sqlite3
 import time
 from pathlib import Path
@@ -24,8 +26,9 @@ keyed_replay_s = 5.0
 class Proxy:
     """The proxy in all its lives. `life` is None while none listens."""
 
-    def __init__(self, folder: Path, engines: list[str], sync: str) -> None:
-        self.process = ProxyProcess(folder, engines, limits=f'{LIMITS}\n[ledger]\nsync = "{sync}"')
+    def __init__(self, folder: Path, engines: list[str], sync: str, processes: int) -> None:
+        limits = f'{LIMITS}\n[ledger]\nsync = "{sync}"'
+        self.process = ProxyProcess(folder, engines, limits=limits, extra=f"processes = {processes}")
         self.life: Life | None = None
         self.open_at_kill: list[set[str]] = []
         self.rss: list[list[tuple[int, int]]] = []
@@ -37,7 +40,9 @@ class Proxy:
         await asyncio.to_thread(self.process.start)
         assert self.process.child is not None
         self.rss.append([])
-        self.life = Life(len(self.rss), self.process.url, self.process.child.pid)
+        self.life = Life(
+            len(self.rss), self.process.url, [self.process.child.pid, *self.process.line.get("processes", [])]
+        )
         self._up.set()
 
     async def kill_and_start(self) -> None:
@@ -46,6 +51,8 @@ class Proxy:
         self._up.clear()
         self.life = None
         life.dead = True  # before the signal: a connection that breaks from now on may have broken by it
+        for pid in life.pids:
+            os.kill(pid, signal.SIGKILL)
         await asyncio.to_thread(self.process.kill)
         self.open_at_kill.append(await asyncio.to_thread(open_entries, self.process.state_dir))
         await self.start()
@@ -60,12 +67,12 @@ class Proxy:
         """Note the memory of whatever life there is, for ever."""
         while True:
             if self.life is not None:
-                self.rss[-1].append((len(seen), rss_kib(self.life.pid)))
+                self.rss[-1].append((len(seen), sum(map(rss_kib, self.life.pids))))
             await asyncio.sleep(0.5)
 
     def descriptors(self) -> int:
         assert self.life is not None
-        return len(list(Path(f"/proc/{self.life.pid}/fd").iterdir()))
+        return sum(len(list(Path(f"/proc/{pid}/fd").iterdir())) for pid in self.life.pids)
 
     def stop(self) -> list[dict[str, Any]]:
         """End it in good order; returns the ledger."""

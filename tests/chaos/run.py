@@ -48,12 +48,14 @@ class Findings:
     """Connections that the proxy did not take, while none was alive."""
 
     wall_s: float = 0.0
+    processes: int = 1
+    """Of the proxy."""
 
 
 class Run:
     """The state of a run under way."""
 
-    def __init__(self, seed: int, requests: int, concurrency: int, folder: Path, say: Say) -> None:
+    def __init__(self, seed: int, requests: int, concurrency: int, folder: Path, say: Say, processes: int = 1) -> None:
         self._seed = seed
         self._requests = requests
         self._concurrency = concurrency
@@ -61,7 +63,8 @@ class Run:
         self._folder = folder
         self._begun = 0
         self._ended = asyncio.Condition()
-        self._found = Findings(seed)
+        self._processes = processes
+        self._found = Findings(seed, processes=processes)
         self._engines: dict[str, Engine] = {}
         self._proxy: Proxy | None = None
 
@@ -75,6 +78,7 @@ class Run:
                 self._folder / "proxy",
                 [engine.toml() for engine in self._engines.values()],
                 "disk" if self._seed % 2 else "process",
+                self._processes,
             )
             await self._proxy.start()
             await self._under_load(self._proxy)
@@ -148,7 +152,7 @@ class Run:
         await asyncio.gather(*(engine.mend() for engine in self._engines.values()))
         if not await eventually(self._idle, IDLE_WITHIN_S):
             found.still_working = {name: engine.working() for name, engine in self._engines.items()}
-        await eventually(lambda: proxy.descriptors() <= found.fd_base + FD_SPARE, FD_WITHIN_S)
+        await eventually(lambda: proxy.descriptors() <= found.fd_base + FD_SPARE * found.processes, FD_WITHIN_S)
         found.fd_end = proxy.descriptors()
         found.totals = await asyncio.to_thread(self._totals, proxy)
         found.rows = await asyncio.to_thread(proxy.stop)
