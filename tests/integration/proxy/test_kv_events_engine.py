@@ -86,3 +86,22 @@ def test_a_flush_is_known(pair: Pair) -> None:
     until(lambda: metric(proxy, "warmroute_kv_event_batches_total") > batches, "the flush is heard of")
     ask(proxy, chat(f"first {LONG}", max_tokens=4), "a")
     assert predicted_tiers(proxy) == {"device": 0, "host": 0, "storage": 0}
+
+
+def test_each_of_several_processes_joins_the_events_of_all_prompts(tmp_path: Path) -> None:
+    options = ["--page-size", str(PAGE), "--kv-tokens", str(KV_TOKENS), "--kv-events-config", PUBLISHER]
+    engine = EngineProcess(tmp_path, "e", "aggregated", *options).listening()
+    proxy = ProxyProcess(tmp_path, [engine.toml("east")], extra="processes = 3").start()
+    try:
+        follow(proxy)
+        seen: list[tuple[int, int]] = []
+        for turn in range(12):  # two prompts fit: each time the one that comes was evicted by the two before it
+            name = ("first", "second", "third")[turn % 3]
+            usage = ask(proxy, chat(f"{name} {LONG}", max_tokens=4), name)
+            seen.append((usage["warmroute"]["predicted_cached"], usage["prompt_tokens_details"]["cached_tokens"]))
+            until(lambda: engine.running() == 0, "it is idle")
+        assert max(cached for _, cached in seen[3:]) < 1024, "evictions have happened"
+        close = [abs(predicted - cached) <= ERROR_TOKENS for predicted, cached in seen[3:]]
+        assert sum(close) >= len(close) - 1, "whoever decides knows of what the engine has evicted"
+    finally:
+        stop_all([*([proxy.child] if proxy.child else []), engine.child], 5.0)
