@@ -159,7 +159,10 @@ class Siblings:
         """Hear what is new."""
         for number, reader in self._readers.items():
             if reader.behind or reader.lane.life != self._lives[number]:
-                self._hear(number, reader)
+                try:
+                    self._hear(number, reader)
+                except Exception as error:  # an error of ours must not end the request that waits for a decision
+                    log.error("hearing process %d failed: %s", number, type(error).__name__)
 
     def rows(self) -> list[Row]:
         """What all others say of themselves, those that died included."""
