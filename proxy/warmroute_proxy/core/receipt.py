@@ -62,6 +62,8 @@ def usage_object(
         full - price,
         _encode(usage.estimated) if usage.estimated else b"[]",
     )
+    if usage.continued_after is not None:
+        receipt = b'%b,"continued":{"after_tokens":%d,"by":"text"}}' % (receipt[:-1], usage.continued_after)
     merged: dict[str, Any] = dict(reported) if reported is not None else {}
     details = merged.get("prompt_tokens_details")
     merged["prompt_tokens"] = prompt

@@ -41,6 +41,8 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
     reasoning_tokens: int | None
     estimated: tuple[str, ...]
     misreported_tokens: int
+    continued_after: int | None = None
+    """Tokens of the answer that a broken engine had said before another went on."""
 
 
 NOTHING: Final = Usage(

@@ -155,6 +155,8 @@ class ModelConfig:
     aliases: tuple[str, ...]
     rates: Rates
     context_tokens: int | None
+    continue_broken: bool = False
+    """Whether another engine goes on with an answer whose engine dies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -373,6 +375,7 @@ def _model(table: Table) -> ModelConfig:
         table.names("aliases", ()),
         rates,
         table.integer("context_tokens", None, 1, 1_000_000_000),
+        table.flag("continue_broken"),
     )
     table.close()
     return model

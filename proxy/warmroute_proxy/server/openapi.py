@@ -81,6 +81,7 @@ _READY: Final = _object(
 )
 _MODEL: Final = _object("max_model_len", id=_STRING, object={"const": "model"}, owned_by=_STRING, max_model_len=_COUNT)
 _RECEIPT: Final = _object(
+    "continued",
     v={"const": 1},
     id={"type": "string", "pattern": "^wr-[0-9a-f]{24}$"},
     session=_or_null(_STRING),
@@ -95,6 +96,7 @@ _RECEIPT: Final = _object(
     price_nanousd=_COUNT,
     saved_nanousd=_COUNT,
     estimated={"type": "array", "items": _STRING},
+    continued=_object(after_tokens=_COUNT, by={"enum": ["text"]}),
 )
 _USAGE: Final = _object(
     prompt_tokens=_COUNT,

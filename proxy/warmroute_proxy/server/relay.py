@@ -10,7 +10,8 @@ A turn is a small state machine driven by callbacks from the event loop; nothing
                                                                       client left ───────────┘
 
 Rules that hold in every state:
-- nothing is retried once content has reached the client; a retry has a new rid and goes to other workers;
+- nothing is retried once content has reached the client, only continued where the model has that on (`continuation`);
+- a retry has a new rid and goes to other workers;
 - the settled entry is durable before the client sees the end of its answer;
 - a stream that broke ends with an error event and without the terminating chunk;
 - a client that leaves: both legs are aborted at once, the engine's final usage is awaited for `LEFT_WAIT_S`, and the
@@ -39,6 +40,7 @@ from warmroute_proxy.core.usage import Usage, merge_usage
 from warmroute_proxy.server.admission import Asker, Hold
 from warmroute_proxy.server.attempt import Attempt, Failure
 from warmroute_proxy.server.body import Body
+from warmroute_proxy.server.continuation import Rest, Said, may_help, unable
 from warmroute_proxy.server.dispatch import EngineBodies, engine_headers
 from warmroute_proxy.server.errors import Refusal, error_event
 from warmroute_proxy.server.exchange import Exchange
@@ -80,6 +82,8 @@ class Turn:
     _dispatched_s = 0.0
     _heard_s = 0.0
     _reported_events = 0
+    _said: Said | None = None
+    _rest: Rest | None = None
 
     def __init__(self, services: Services, exchange: Exchange, intake: Intake, receipt_id: str) -> None:
         self.id = receipt_id
@@ -211,6 +215,8 @@ class Turn:
             return
         if self._ttft_ms is None:
             self._first_content(now)
+        if self._said is not None and not (data := self._watched(data)):
+            return
         self._exchange.write(data)
         events = self._attempt.scanner.content_events  # type: ignore[union-attr]  # it is the attempt that calls
         if events - self._reported_events >= PROGRESS_EVERY_EVENTS and self._ticket is not None:
@@ -221,10 +227,27 @@ class Turn:
         self._ttft_ms = (now - self._received_s) * 1000
         self._services.metrics.ttft.observe(now - self._received_s)
         self.prefilled()
-        self._drop_body()
+        if self.intake.model.continue_broken:
+            self._said = Said.of(self.intake)
+        if self._said is None:
+            self._drop_body()
         if not self._exchange.started:
             self._exchange.start(200, self._response_headers("text/event-stream; charset=utf-8"))
         self._proxy_s += self._services.clock() - now
+
+    def _watched(self, data: bytes) -> bytes:
+        """Bytes of an answer that can be continued, or is: what the client gets of them."""
+        if self._rest is not None:
+            self.prefilled()
+            passed = self._rest.take(data)
+            if passed is None:
+                message = "the engine broke, and the answer cannot be continued"
+                self.failed(Failure(Refusal(502, message, code="engine_error"), (), False))
+            return passed or b""
+        if self._said is not None and not self._said.take(data):
+            self._said = None
+            self._drop_body()
+        return data
 
     def prefilled(self) -> None:
         """The prompt is computed: its tokens no longer stand in anybody's way."""
@@ -268,10 +291,28 @@ class Turn:
         assert self._entry is not None
         if failure.retryable and not attempt.started and len(self._entry.rids) < MAX_ATTEMPTS and self._try_again():
             return
+        if self._said is not None and self._rest is None and may_help(failure) and self._continue(self._said, attempt):
+            return
         outcome: Outcome = "engine_error" if failure.refusal.status >= 500 else "refused"
         status = 200 if self._exchange.started else failure.refusal.status
         self._refusal = failure.refusal
         self._settle(outcome, status, charged=False)
+
+    def _continue(self, said: Said, broken: Attempt) -> bool:
+        """Ask another engine for the rest of an answer, once."""
+        asked = said.rest(self.intake, broken)
+        if asked is None:
+            return False
+        self.intake.body, rest = asked
+        self._excluded |= unable(self._services.engines, self._path)
+        if not self._try_again():
+            return False
+        self._rest = rest
+        self._reported_events = 0
+        if self._paused and self._attempt is not None:
+            self._attempt.pause(True)
+        self._services.metrics.add("warmroute_continued_total")
+        return True
 
     def _try_again(self) -> bool:
         services, facts = self._services, _stay(self.intake.facts)
@@ -380,6 +421,8 @@ class Turn:
         self._drop_body()
         reported = attempt.usage
         usage = merge_usage(reported, attempt.details, attempt.prefill_usage(), attempt.scanner.content_events)
+        if self._rest is not None:
+            usage = self._rest.settled(usage, attempt.scanner)
         loss = losses_of(services, self.intake.facts, usage, attempt.decision)
         self._tell_router(usage)
         if not charged:

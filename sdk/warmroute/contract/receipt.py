@@ -8,6 +8,9 @@ A receipt stands in the `usage` object of a response, beside the token counts th
      "loss": {"new": 117, "page_rounding": 12}, "rates_usd_per_mtok": {"input": "0.6", "cached": "0.1", "output": "3"},
      "list_nanousd": ..., "price_nanousd": ..., "saved_nanousd": ..., "estimated": []}
 
+An answer whose engine died and which another one has continued has `"continued": {"after_tokens": 412, "by": "text"}`:
+tokens that were said before, and what the other engine went on from.
+
 `check` recomputes everything that can be recomputed from the same `usage` object: tiers sum to the cached tokens,
 losses to prompt - cached, the price from the rates. A violation is a sentence, so that it can be shown as it is.
 """
@@ -77,6 +80,8 @@ def _check_tokens(usage: Mapping[str, Any], receipt: Mapping[str, Any]) -> list[
         problems.append(f"losses {dict(loss)} do not sum to {prompt - cached} uncached tokens")
     if unknown := set(receipt["estimated"]) - set(ESTIMATED_FIELDS):
         problems.append(f"unknown estimated fields {sorted(unknown)}")
+    if "continued" in receipt and not 0 <= receipt["continued"]["after_tokens"] <= int(usage["completion_tokens"]):
+        problems.append(f"continued after {receipt['continued']['after_tokens']} tokens, which is more than the answer")
     return problems
 
 

@@ -87,16 +87,17 @@ class ProxyProcess:
         policy: str = "cost",
         second: str = "",
         extra: str = "",
+        model: str = "",
     ) -> None:
         """`engines`: their TOML tables; `peer`: another region's name and proxy url; `second`: keys of that tenant;
-        `extra`: lines of [proxy]."""
+        `extra`: lines of [proxy]; `model`: of the [[model]] that `chat` asks for."""
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self.region = region
         self.keys = keys or (new_api_key()[0], new_api_key()[0])
         self.state_dir = folder / region
         self.config = folder / f"{region}.toml"
-        self._text = (engines, peer, limits, policy, second, extra)
+        self._text = (engines, peer, limits, policy, second, extra, model)
         self.child: Child | None = None
         self.line: dict[str, Any] = {}
         self.starts = 0
@@ -177,7 +178,7 @@ class ProxyProcess:
     def _render(self, port: int) -> str:
         import hashlib
 
-        engines, peer, limits, policy, second, extra = self._text
+        engines, peer, limits, policy, second, extra, model = self._text
         digests = [hashlib.sha256(key.encode()).hexdigest() for key in self.keys]
         secret = self.folder.parent / "secret"
         if not secret.exists():
@@ -191,6 +192,7 @@ class ProxyProcess:
             f'[[region]]\nname = "{peer[0]}"\nurl = "{peer[1]}"\nrtt_ms = 20' if peer else "",
             *engines,
             '[[model]]\nname = "kimi-k2.5"\naliases = ["kimi"]\ninput = "0.60"\ncached = "0.10"\noutput = "3.00"',
+            model,
             '[[model]]\nname = "other"\ninput = "1"\ncached = "0.1"\noutput = "1"',
             f'[[tenant]]\nname = "first"\nkey_sha256 = ["{digests[0]}"]',
             f'[[tenant]]\nname = "second"\nkey_sha256 = ["{digests[1]}"]\nmodels = ["kimi-k2.5"]',

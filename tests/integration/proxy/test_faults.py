@@ -26,12 +26,15 @@ LONG: dict[str, Any] = {
 
 
 class Fleet:
-    def __init__(self, folder: Path, roles: dict[str, str], speed: float = 1.0) -> None:
+    def __init__(
+        self, folder: Path, roles: dict[str, str], speed: float = 1.0, model: str = "", limits: str = ""
+    ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.engines = {name: EngineProcess(folder, name, role, speed=speed) for name, role in roles.items()}
         for engine in self.engines.values():
             engine.listening()
-        self.proxy = ProxyProcess(folder / "p", [engine.toml("east") for engine in self.engines.values()])
+        tables = [engine.toml("east") for engine in self.engines.values()]
+        self.proxy = ProxyProcess(folder / "p", tables, model=model, limits=limits)
 
     def stop(self) -> None:
         self.proxy.stop()
@@ -63,10 +66,11 @@ def pairs(tmp_path: Path) -> Iterator[Fleet]:
 class Stream(threading.Thread):
     """A raw client of one stream: what it read, and how it ended."""
 
-    def __init__(self, proxy: ProxyProcess, body: dict[str, Any]) -> None:
+    def __init__(self, proxy: ProxyProcess, body: dict[str, Any], path: str = "/v1/chat/completions") -> None:
         super().__init__(daemon=True)
         self._proxy = proxy
         self._body = body
+        self._path = path
         self.text = ""
         self.receipt = ""
         self.clean = False
@@ -80,7 +84,7 @@ class Stream(threading.Thread):
         connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=30)
         try:
             headers = {"authorization": f"Bearer {self._proxy.keys[0]}", "content-type": "application/json"}
-            connection.request("POST", "/v1/chat/completions", json.dumps(self._body), headers)
+            connection.request("POST", self._path, json.dumps(self._body), headers)
             answer = connection.getresponse()
             self.status = answer.status
             self.receipt = answer.headers.get("x-warmroute-receipt", "")

@@ -1,0 +1,260 @@
+"""An answer that broke off goes on elsewhere, for models whose operator allows it (`[[model]] continue_broken`).
+
+`Said` gathers what a client was told of an answer, for as long as another engine could go on from there. Where the
+engine dies, `rest` asks for the rest: the client's own request, and at its end what was said, as the beginning of the
+answer. A chat has it as a last message of the assistant with SGLang's `continue_final_message`, which puts its text
+behind the prompt as it is; a completion has it at the end of its prompt.
+
+So an engine goes on from text. Of a tool call or of reasoning a client is not told all that the model wrote, so neither
+is ever continued: what begins one, or ends the answer, ends the possibility. So does a request whose answer depends on
+more than the text so far (a grammar, probabilities of all tokens, a prompt that is itself a beginning).
+
+`Rest` makes one answer of both halves: one id, one role, one account. The broken engine has reported no usage, but the
+other one has counted what was said as a part of its prompt. So the sum is what was reported; the border between prompt
+and answer is by events, each at least a token, or by the prefill engine's count of the prompt where there is one.
+"""
+
+from collections.abc import Iterator
+from io import StringIO
+from typing import Any, Final
+
+import msgspec
+
+from warmroute.contract.receipt import ESTIMATED_FIELDS
+from warmroute_proxy.core.usage import MAX_TOKENS, Usage
+from warmroute_proxy.server.attempt import Attempt, Failure
+from warmroute_proxy.server.body import Body
+from warmroute_proxy.server.engines import Engines
+from warmroute_proxy.server.intake import CHAT, Intake
+from warmroute_proxy.server.sse import Scanner
+
+MAX_TEXT_CHARS: Final = 1_048_576  # of an answer; a longer one can no longer be continued
+MAX_STOP_CHARS: Final = 1024  # of a request, with which the end of the text is compared
+COMPLETION_TOKENS: Final = 16  # what the OpenAI API allows a completion that names no limit
+
+_NOT_BY_TEXT: Final = frozenset(
+    {
+        "response_format", "regex", "ebnf", "json_schema", "structural_tag", "tool_choice", "functions",
+        "function_call", "logprobs", "top_logprobs", "stop_regex", "watermark", "custom_params", "task", "best_of",
+        "continue_final_message", "add_generation_prompt", "echo", "suffix",
+    }
+)  # fmt: skip
+"""Members that make an answer more than the text that follows its prompt."""
+
+_NOT_BY_TEXT_PREFIXES: Final = ("return_", "guided_")
+_HARMLESS: Final = {
+    "response_format": ({"type": "text"},),
+    "tool_choice": ("auto", "none"),
+    "return_cached_tokens_details": (True,),
+}
+_LIMITS: Final = ("max_tokens", "max_completion_tokens")
+_REPLACED: Final = frozenset({"messages", "prompt", "min_tokens", *_LIMITS})
+
+
+class _Choice(msgspec.Struct, gc=False):
+    index: int = 0
+    delta: dict[str, Any] | None = None
+    text: str | None = None
+    finish_reason: str | None = None
+
+    def adds(self) -> dict[str, Any]:
+        """What it adds to the answer, by kind."""
+        delta = {"content": self.text} if self.delta is None else self.delta
+        return {kind: value for kind, value in delta.items() if value and kind != "role"}
+
+
+class _Chunk(msgspec.Struct, gc=False):
+    id: str = ""
+    choices: list[_Choice] = []
+
+
+_chunk: Final = msgspec.json.Decoder(_Chunk).decode
+_decode: Final = msgspec.json.decode
+_encode: Final = msgspec.json.encode
+
+
+class Said:
+    """What a client was told of an answer."""
+
+    __slots__ = ("_id", "_stops", "_text")
+
+    def __init__(self, stops: tuple[str, ...]) -> None:
+        """`stops`: the strings at which the answer ends."""
+        self._id = ""
+        self._stops = stops
+        self._text = StringIO()
+
+    @classmethod
+    def of(cls, intake: Intake) -> "Said | None":
+        """For an answer that begins now; None where its request rules out that it is continued."""
+        members = intake.body.members
+        if not intake.stream or intake.several or intake.stream_options.get("continuous_usage_stats"):
+            return None
+        if any(_asks_for_more(name, members[name]) for name in members):
+            return None
+        if intake.route != CHAT and bytes(memoryview(members["prompt"])[:1]) != b'"':
+            return None  # token ids: no text can stand behind them
+        stop = _decode(members["stop"]) if "stop" in members else None
+        stops = (stop,) if isinstance(stop, str) else tuple(stop or ())
+        return cls(stops) if sum(map(len, stops)) <= MAX_STOP_CHARS else None
+
+    def take(self, data: bytes) -> bool:
+        """Whole events that go to the client; whether the answer can still be continued after them."""
+        try:
+            for event in _payloads(data):
+                chunk = _chunk(event)
+                self._id = chunk.id or self._id
+                if not all(self._takes(choice) for choice in chunk.choices):
+                    return False
+        except (msgspec.DecodeError, ValueError, RecursionError):
+            return False
+        return self._text.tell() <= MAX_TEXT_CHARS
+
+    def _takes(self, choice: _Choice) -> bool:
+        adds = choice.adds()
+        text = adds.pop("content", "")
+        if adds or choice.finish_reason is not None or choice.index or not isinstance(text, str):
+            return False
+        self._text.write(text)
+        return True
+
+    def rest(self, intake: Intake, attempt: Attempt) -> "tuple[Body, Rest] | None":
+        """What another engine is to be asked after an attempt has failed, and who takes its answer; None where none can
+        go on from here.
+        """
+        text, tokens = self._text.getvalue(), attempt.scanner.content_events
+        if any(text.endswith(stop[:n]) for stop in self._stops for n in range(1, len(stop))):
+            return None  # the other engine would not know it for the beginning of a stop
+        body = _continued(intake, text, tokens)
+        if body is None:
+            return None
+        counted = (attempt.prefill_usage() or {}).get("prompt_tokens")
+        return body, Rest(self._id, tokens, counted if type(counted) is int and counted > 0 else None)
+
+
+class Rest:
+    """The other half of an answer, as it comes from another engine."""
+
+    __slots__ = ("_begun", "_id", "_new_id", "_prompt_tokens", "_tokens")
+
+    def __init__(self, id_: str, tokens: int, prompt_tokens: int | None) -> None:
+        """`id_`: the answer's, as the client knows it; `tokens`: said so far, at least; `prompt_tokens`: if counted."""
+        self._id = id_
+        self._new_id = b""
+        self._tokens = tokens
+        self._prompt_tokens = prompt_tokens
+        self._begun = False
+
+    def take(self, data: bytes) -> bytes | None:
+        """What the client gets of whole events; None where they do not go on with what it was told."""
+        if not self._begun:
+            begun = self._begin(data)
+            if begun is None:
+                return None
+            data = begun
+        # Bare quotes cannot stand inside a JSON string, so text never looks like this.
+        return data.replace(self._new_id, b'"%b"' % self._id.encode()) if self._new_id else data
+
+    def _begin(self, data: bytes) -> bytes | None:
+        """Up to the first event that adds something: no second role, and no reasoning in the midst of an answer."""
+        kept = []
+        try:
+            for event in _payloads(data):
+                chunk = _chunk(event)
+                if chunk.id and self._id:
+                    self._new_id = b'"%b"' % chunk.id.encode()
+                adds = [kind for choice in chunk.choices for kind in choice.adds()]
+                if not self._begun and any(kind not in {"content", "tool_calls"} for kind in adds):
+                    return None
+                self._begun = self._begun or bool(adds)
+                if adds or not chunk.choices or any(choice.finish_reason for choice in chunk.choices):
+                    kept.append(b"data: " + event + b"\n\n")
+        except (msgspec.DecodeError, ValueError, RecursionError):
+            return None
+        return b"".join(kept)
+
+    def settled(self, usage: Usage, scanner: Scanner) -> Usage:
+        """The account of the whole answer, by what was reported of its rest; its usage chunk gets the answer's id."""
+        if scanner.usage_event is not None:
+            scanner.usage_event["id"] = self._id
+        tokens, prompt, guessed = self._tokens, usage.prompt_tokens, {*usage.estimated, "completion_tokens"}
+        if "prompt_tokens" not in guessed:
+            if self._prompt_tokens is not None and self._prompt_tokens < prompt:
+                tokens = prompt - self._prompt_tokens
+            else:
+                guessed.add("prompt_tokens")
+            prompt = max(prompt - tokens, 1)
+        device = min(usage.device, prompt)
+        host = min(usage.host, prompt - device)
+        storage = min(usage.storage, prompt - device - host)
+        if device + host + storage < usage.cached_tokens:  # what was said was cached there too
+            guessed |= {"cached_tokens", "cached_tiers"}
+        return msgspec.structs.replace(
+            usage,
+            prompt_tokens=prompt,
+            completion_tokens=min(usage.completion_tokens + tokens, MAX_TOKENS),
+            cached_tokens=device + host + storage,
+            device=device,
+            host=host,
+            storage=storage,
+            estimated=tuple(name for name in ESTIMATED_FIELDS if name in guessed),
+            continued_after=tokens,
+        )
+
+
+def may_help(failure: Failure) -> bool:
+    """Whether another engine may do better: this one is at fault, and not the request, its client or a deadline."""
+    return bool(failure.at_fault) and failure.refusal.status >= 500
+
+
+def unable(engines: Engines, route: str) -> frozenset[str]:
+    """The workers that cannot go on with a chat: `continue_final_message` is SGLang's."""
+    if route != CHAT:
+        return frozenset()
+    return frozenset(worker.id for worker in engines.workers() if engines.of(worker).config.kind != "sglang")
+
+
+def _asks_for_more(name: str, raw: msgspec.Raw) -> bool:
+    if name not in _NOT_BY_TEXT and not name.startswith(_NOT_BY_TEXT_PREFIXES):
+        return False
+    value = _decode(raw)
+    return value is not None and value is not False and value not in _HARMLESS.get(name, ())
+
+
+def _continued(intake: Intake, text: str, tokens: int) -> Body | None:
+    """The request for what follows `text`, of `tokens` tokens at least; None where nothing may follow."""
+    members = intake.body.members
+    add = []
+    for name, left in _limits(intake, tokens):
+        if left < 1 and name in _LIMITS:
+            return None
+        add.append(b'"%b":%d' % (name.encode(), max(left, 0)))
+    if intake.route == CHAT:
+        messages = members["messages"]
+        last = _decode(_decode(messages, type=list[msgspec.Raw])[-1])
+        if last.get("role") == "assistant":
+            return None  # SGLang takes it for the user's where it is the last, and would not any more
+        said = _encode({"role": "assistant", "content": text})
+        add += (b'"messages":%b,%b]' % (bytes(messages)[:-1], said), b'"continue_final_message":true')
+    else:
+        add.append(b'"prompt":%b%b' % (bytes(members["prompt"])[:-1], _encode(text)[1:]))
+    dropped = _REPLACED | {"continue_final_message"}
+    return Body(b"".join(intake.body.rewritten(dropped, b",".join(add))))
+
+
+def _limits(intake: Intake, tokens: int) -> Iterator[tuple[str, int]]:
+    """The client's limits of the answer's length, less what was said."""
+    members = intake.body.members
+    for name in (*_LIMITS, "min_tokens"):
+        value = _decode(members[name]) if name in members else None
+        if value is None and name == "max_tokens" and intake.route != CHAT:
+            value = COMPLETION_TOKENS
+        if isinstance(value, int):
+            yield name, value - tokens
+
+
+def _payloads(data: bytes) -> Iterator[bytes]:
+    """The JSON of whole events; comments and blank lines are left out."""
+    for event in data.split(b"\n\n"):
+        if event.startswith(b"data:"):
+            yield event[5:].strip()
