@@ -25,6 +25,7 @@ from warmroute_proxy.server.config import Limits
 from warmroute_proxy.server.errors import Refusal
 from warmroute_proxy.server.exchange import Exchange, Request
 from warmroute_proxy.server.header_names import KEPT, lower_name
+from warmroute_proxy.server.heads import whole_request
 
 MAX_PIPELINED: Final = 16
 MAX_TARGET_BYTES: Final = 8192
@@ -173,7 +174,7 @@ class Connection(asyncio.Protocol):
                 self._active.on_pause(False)
 
     def data_received(self, data: bytes) -> None:
-        if not self._reading:
+        if not self._reading or (self._request is None and self._active is None and self._take_whole(data)):
             return
         began = self._began + (self._in_head and self._request is None)
         in_head = self._in_head
@@ -188,6 +189,30 @@ class Connection(asyncio.Protocol):
             self._unparsed_bytes += len(data)
             if self._unparsed_bytes > self._limits.header_bytes:
                 self._stop_reading(_too_large(self._limits))
+
+    def _take_whole(self, data: bytes) -> bool:
+        """A request that came in one read, while nothing else is under way: most are, and spare the parser."""
+        if self._offered is not None or self._waiting:
+            return False
+        found = whole_request(data, self._limits.header_bytes, self._limits.header_count)
+        if found is None:
+            return False
+        request = Request(self.listener.clock())
+        request.method = "POST"
+        request.path, request.headers, request.body = found
+        length = request.length = len(request.body)
+        if length > self._limits.body_bytes:
+            return False
+        request.keep_alive = not self.listener.closing
+        try:
+            self.listener.endpoint.on_head(request)
+        except Refusal as refusal:
+            if length > LINGER_BODY_BYTES:
+                return False
+            request.refusal = refusal.with_traceback(None)  # which knows the request
+        self._waiting.append(request)
+        self._start_next()
+        return True
 
     def _feed(self, data: bytes) -> None:
         while data and self._reading:

@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 import httptools
 
 from warmroute_proxy.server.header_names import KEPT, lower_name
+from warmroute_proxy.server.heads import whole_answer
 
 log = logging.getLogger(__name__)
 
@@ -230,7 +231,7 @@ class _Connection(asyncio.Protocol):
     def start(self, leg: Leg, head: bytes, body: Parts) -> None:
         assert self._transport is not None
         self._leg = leg
-        self._parser = httptools.HttpResponseParser(self)
+        self._parser = None
         self._headers = {}
         self._head = None
         self.complete = False
@@ -271,9 +272,14 @@ class _Connection(asyncio.Protocol):
         if leg is None:  # bytes that nobody asked for
             self.drop()
             return
-        try:
-            self._parser.feed_data(data)
-        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
+        found = whole_answer(data) if self._parser is None else None
+        if found is not None:
+            self._headers, body = found
+            self._head = 200
+            if body:
+                self._bodies.append(body)
+            self._framed = self._keep_alive = self.complete = True
+        elif not self._parsed(data):
             self.drop()
             leg.guard(lambda: leg.fail("the engine's answer is not valid HTTP/1.1"))
             return
@@ -287,6 +293,16 @@ class _Connection(asyncio.Protocol):
                 self._deliver(leg)
         except Exception as error:
             leg.crash(error)
+
+    def _parsed(self, data: bytes) -> bool:
+        """Feed the parser; whether it understands."""
+        if self._parser is None:
+            self._parser = httptools.HttpResponseParser(self)
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
+            return False
+        return True
 
     def _deliver(self, leg: Leg) -> None:
         """What the parser found in one read: a head, some body, the end."""

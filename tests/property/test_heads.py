@@ -1,0 +1,127 @@
+"""A message that is taken whole is what the parser makes of it; what is not plain is left to the parser."""
+
+import httptools
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from warmroute_proxy.server.heads import MAX_LINES, whole_answer, whole_request
+
+PATH = "/v1/chat/completions"
+FIRST = f"POST {PATH} HTTP/1.1".encode()
+
+
+class Parsed:
+    """What httptools finds."""
+
+    def __init__(self) -> None:
+        self.headers: list[tuple[str, str]] = []
+        self.body = b""
+        self.messages = 0
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.headers.append((name.decode("latin-1").lower(), value.decode("latin-1")))
+
+    def on_body(self, body: bytes) -> None:
+        self.body += body
+
+    def on_message_complete(self) -> None:
+        self.messages += 1
+
+
+def parsed(data: bytes) -> Parsed:
+    found = Parsed()
+    parser = httptools.HttpRequestParser(found)
+    parser.feed_data(data)
+    assert parser.should_keep_alive()
+    return found
+
+
+names = st.sampled_from(
+    [
+        "host",
+        "Host",
+        "Content-Length",
+        "content-length",
+        "X-A",
+        "x-b",
+        "connection",
+        "Transfer-Encoding",
+        "x a",
+        "",
+        "é",
+    ]
+)
+values = st.one_of(
+    st.sampled_from(["5", "05", "+5", "5 ", "", "chunked", "close", "\ta", "x\x00y", "x\ry", "x\ny", "ü", "5,5"]),
+    st.text(max_size=8),
+)
+lines = st.lists(st.tuples(names, st.sampled_from([":", ": ", " :", ":\t", ""]), values), max_size=6)
+
+
+@given(lines, st.binary(max_size=8), st.booleans())
+@example([("host", ": ", "x"), ("content-length", ":", "5")], b"hello", True)
+def test_whatever_is_taken_whole_is_what_the_parser_finds(
+    given_lines: list[tuple[str, str, str]], body: bytes, sound: bool
+) -> None:
+    head = [f"{name}{colon}{value}".encode() for name, colon, value in given_lines]
+    if sound:
+        head += [b"host: x", b"content-length: %d" % len(body)]
+    data = b"\r\n".join([FIRST, *head, b"", body])
+    found = whole_request(data, 10_000, 100)
+    if found is None:
+        return
+    path, headers, rest = found
+    expected = parsed(data)
+    assert expected.messages == 1
+    assert (path, list(headers.items()), rest) == (PATH, expected.headers, expected.body)
+
+
+def test_a_plain_request_is_taken_whole() -> None:
+    data = FIRST + b"\r\nHost: x\r\nAuthorization:Bearer k \r\ncontent-length: 2\r\n\r\nhi"
+    expected = {"host": "x", "authorization": "Bearer k", "content-length": "2"}
+    for _ in range(2):
+        assert whole_request(data, 1_000, 10) == (PATH, expected, b"hi")
+    assert whole_request(data, 1_000, 2) is None
+    assert whole_request(data, 60, 10) is None
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"host: x\r\ncontent-length: 2\r\ncontent-length: 2",
+        b"host: x\r\nhost: x\r\ncontent-length: 2",
+        b"host: x\r\ncontent-length: 02",
+        b"host: x\r\ncontent-length: +2",
+        b"host: x\r\ncontent-length: 2\r\ntransfer-encoding: chunked",
+        b"host: x\r\ncontent-length: 2\r\nconnection: close",
+        b"host: x\r\ncontent-length: 2\r\nexpect: 100-continue",
+        b"host: x\r\ncontent-length: 2\r\nx : y",
+        b"host: x\r\ncontent-length: 2\r\n folded",
+        b"host: x\r\ncontent-length: 2\nx: y",
+        b"content-length: 2",
+        b"host: x",
+        b"host: x\r\ncontent-length: 3",
+        b"host: x\r\ncontent-length: 1",
+    ],
+)
+def test_what_is_not_plain_is_left_to_the_parser(head: bytes) -> None:
+    assert whole_request(b"%b\r\n%b\r\n\r\nhi" % (FIRST, head), 1_000, 10) is None
+
+
+def test_lines_of_many_clients_do_not_pile_up() -> None:
+    from warmroute_proxy.server import heads
+
+    for number in range(MAX_LINES + 10):
+        data = b"%b\r\nhost: x\r\nx-session-id: s%d\r\ncontent-length: 0\r\n\r\n" % (FIRST, number)
+        found = whole_request(data, 1_000, 10)
+        assert found is not None
+        assert found[1]["x-session-id"] == f"s{number}"
+    assert len(heads._LINES) <= MAX_LINES
+
+
+def test_an_answer() -> None:
+    data = b"HTTP/1.1 200 OK\r\nserver: uvicorn\r\ncontent-length: 2\r\n\r\nhi"
+    assert whole_answer(data) == ({"server": "uvicorn", "content-length": "2"}, b"hi")
+    for other in (data + b"x", data[:-1], data.replace(b"200", b"500"), data.replace(b"server", b"connection")):
+        assert whole_answer(other) is None
