@@ -1,9 +1,8 @@
 """The ledger of turns: journalled in the event loop, folded into SQLite by a thread.
 
-`open` and `settle` note a record and return. What one turn of the event loop has noted is written at its end, by one
-write; only then are those told whose entries it has settled, so that no client sees the end of an answer before its
-row is safe. An open record may be written that moment after its request was sent: nobody waits for it, and a process
-that is killed in between has no row for a request that is charged nothing.
+`open` writes, so that whatever an engine has been asked is on record. `settle` notes a record and returns: what one
+turn of the event loop has noted is written at its end, by one write, and only then are those told whose entries it has
+settled, so that no client sees the end of an answer before its row is safe.
 
 A row reaches `<state_dir>/ledger.sqlite` within `FOLD_EVERY_S`.
 The journal position is committed in the transaction of the rows that it covers, so every record is folded once,
@@ -48,6 +47,7 @@ LEDGER_FILE: Final = "ledger.sqlite"
 
 _LOG: Final = logging.getLogger(__name__)
 _OPEN: Final = {"state": "open"}
+Told = Callable[[JournalError | None], None]
 _VIEW: Final = ("state", "outcome", "model", "session", "opened_at", "settled_at", "usage")
 
 __all__ = ["LEDGER_FILE", "Ledger", "LedgerError", "lock", "read_rows"]
@@ -58,7 +58,7 @@ class _Ended(NamedTuple):
 
     number: int
     entry: Entry
-    told: Callable[[JournalError | None], None]
+    told: Told
 
 
 class Ledger:
@@ -94,8 +94,9 @@ class Ledger:
         self._totals: dict[str, list[int]] = self._fold.totals() if self._of_all is None else {}
         self._recent: dict[str, Entry] = {}
         self._call_soon = loop.call_soon
-        self._noted: list[bytes] = []  # not written yet: at most two records of each request under way
+        self._noted: list[bytes] = []  # not written yet: at most one record of each request under way
         self._ended: list[_Ended] = []
+        self._to_tell: list[tuple[Told, JournalError | None]] = []
         self._fold_failures = 0
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._fold_on, name="ledger-fold", daemon=True)
@@ -107,21 +108,32 @@ class Ledger:
         return self._fold_failures < MAX_FOLD_FAILURES and self._journal.healthy
 
     def open(self, entry: Entry) -> None:
-        """Journals an entry that is dispatched, again after each retry."""
-        self._note(entry.record())
+        """Journals an entry before its request is sent, again before each retry. Raises: JournalError."""
+        self._noted.append(entry.record())  # behind what was noted before: the records of an entry stay in order
+        self._write()
         recent = self._recent
         if len(recent) >= MAX_RECENT and entry.id not in recent:
             recent.pop(next(iter(recent)), None)
         recent[entry.id] = entry
 
-    def settle(self, entry: Entry, told: Callable[[JournalError | None], None]) -> None:
+    def settle(self, entry: Entry, told: Told) -> None:
         """Journals an ended entry. `told` runs in the loop once it is durable, or with why it cannot be."""
         self._recent[entry.id] = entry  # before it is written: the folding thread forgets what it has folded
-        self._note(entry.record())
+        if not self._ended and not self._to_tell:
+            self._call_soon(self.flush)
+        self._noted.append(entry.record())
         self._ended.append(_Ended(len(self._noted), entry, told))
 
     def flush(self) -> None:
-        """Write what was noted. Runs by itself at the end of the loop's turn."""
+        """Write what was noted, and tell those who wait for it. Runs by itself at the end of the loop's turn."""
+        with contextlib.suppress(JournalError):  # each is told
+            self._write()
+        to_tell, self._to_tell = self._to_tell, []
+        if to_tell:
+            self._journal.settled_durably(partial(_tell, to_tell))
+
+    def _write(self) -> None:
+        """Raises: JournalError when the last of what was noted is not written."""
         noted, self._noted = self._noted, []
         ended, self._ended = self._ended, []
         failure = None
@@ -131,18 +143,15 @@ class Ledger:
                 self._journal.write(noted)
             except JournalError as error:
                 failure, written = error, error.kept
-        for number, entry, _ in ended:
+        for number, entry, told in ended:
             if number <= written:
                 self._add_up(entry)
+                self._to_tell.append((told, None))
             else:
                 self._recent.pop(entry.id, None)
-        if ended:
-            self._journal.settled_durably(partial(_tell, ended, written, failure))
-
-    def _note(self, record: bytes) -> None:
-        if not self._noted:
-            self._call_soon(self.flush)
-        self._noted.append(record)
+                self._to_tell.append((told, failure))
+        if failure is not None and written < len(noted):
+            raise failure
 
     def _add_up(self, entry: Entry) -> None:
         sums = self._totals.get(entry.tenant)
@@ -228,10 +237,10 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
         connection.close()
 
 
-def _tell(ended: list[_Ended], written: int, failure: JournalError | None) -> None:
-    for number, _, told in ended:
+def _tell(to_tell: list[tuple[Told, JournalError | None]]) -> None:
+    for told, failure in to_tell:
         try:
-            told(None if number <= written else failure)
+            told(failure)
         except Exception as error:  # one that fails must not keep the others from being told
             _LOG.error("the end of a turn failed: %s", type(error).__name__)
 

@@ -161,7 +161,11 @@ class Turn:
     def _dispatch(self, decision: Decision) -> None:
         services, intake = self._services, self.intake
         rid = services.engines.ids.rid()
-        self._journal(decision, rid)
+        try:
+            self._journal(decision, rid)
+        except JournalError:
+            self._refuse(Refusal(503, "the ledger cannot be written", code="ledger_unavailable", retry_after_s=1))
+            return
         now = services.clock()
         self._ticket = services.router.dispatched(intake.facts, decision, now)
         self._prefilled = False

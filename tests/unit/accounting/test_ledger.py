@@ -44,7 +44,6 @@ def opened(ledger: Ledger, number: int, tenant: str = "acme") -> Entry:
     )
     entry.dispatch(f"rid-{number}", (ServedBy("east-a0", 0, "aggregated"),), 64)
     ledger.open(entry)
-    ledger.flush()
     return entry
 
 
@@ -233,6 +232,28 @@ def test_two_proxies_cannot_share_a_folder(tmp_path: Path, loop: asyncio.Abstrac
         Ledger(tmp_path, "process", loop)
     ledger.close()
     Ledger(tmp_path, "process", loop).close()
+
+
+@pytest.mark.usefixtures("manual_fold")
+def test_what_is_dispatched_is_on_record_before_anything_else_happens(
+    tmp_path: Path, loop: asyncio.AbstractEventLoop
+) -> None:
+    """Bytes for an engine may leave before the loop's turn ends; who is killed then has asked the engine."""
+    ledger = Ledger(tmp_path, "process", loop)
+    first = opened(ledger, 1)
+    assert b"wr-%024x" % 1 in journal_path(tmp_path, 1).read_bytes()
+    told: list[JournalError | None] = []
+    first.settle(
+        merge_usage(REPORTED, None, None, 0), {"cold": 36}, REPORTED,
+        outcome="completed", status=200, settled_at=1001.5, proxy_ms=0.25, ttft_ms=12.0,
+    )  # fmt: skip
+    ledger.settle(first, told.append)
+    opened(ledger, 2)
+    assert b"wr-%024x" % 2 in journal_path(tmp_path, 1).read_bytes()
+    assert told == [], "an end is told of at the end of the loop's turn"
+    ledger.flush()
+    assert told == [None]
+    ledger.close()
 
 
 @pytest.mark.usefixtures("manual_fold")
