@@ -1,7 +1,7 @@
 """Folds journal files into SQLite: the other half of the ledger, run in its thread and at start and close.
 
-A row is the record of an ended entry as it stands in the journal; its columns are read from it when somebody asks
-(generated columns), so that folding a turn costs one JSON check and the insertion of one text. What tenants add up to
+A row is the record of an ended entry as it stands in the journal; its columns are read from it when somebody asks (the
+view `turn`), so that folding a turn costs one JSON check and the insertion of one text. What tenants add up to
 is a table of its own.
 
 A step reads some whole lines, and commits their rows together with the position behind them. So a record is folded
@@ -29,29 +29,17 @@ STEP_BYTES: Final = 1_048_576  # some hundred turns: a commit writes each page t
 LINES_AT_ONCE: Final = 64  # read, then the loop may have the interpreter lock: it never waits long for it
 ROWS_AT_ONCE: Final = 64  # of 3 values: SQLite takes 999 values in a statement wherever it was built, 32,766 today
 
-_REAL: Final = frozenset({"opened_at", "settled_at", "proxy_ms", "ttft_ms"})
-_TEXT: Final = frozenset(
-    {"session", "lineage", "region", "model", "route", "state", "outcome", "rids", "workers", "usage", "forwarded_from"}
-)
 _JSON: Final = frozenset({"rids", "workers", "usage"})
-_TYPES: Final = dict.fromkeys(_REAL, "REAL") | dict.fromkeys(_TEXT, "TEXT")
-_READ: Final = ",\n".join(
-    f"    {name} {_TYPES.get(name, 'INT')} AS (json_extract(record, '$.{name}'))"
-    for name in COLUMNS
-    if name not in {"id", "tenant"}
-)
+_READ: Final = ", ".join(f"json_extract(record, '$.{name}') AS {name}" for name in COLUMNS)
 _TURNS: Final = f"""
-CREATE TABLE turn (
-    id TEXT PRIMARY KEY, tenant TEXT NOT NULL,
-{_READ},
-    record TEXT NOT NULL
-);
+CREATE TABLE turn_record (id TEXT PRIMARY KEY, tenant TEXT NOT NULL, record TEXT NOT NULL);
+CREATE VIEW turn AS SELECT rowid AS number, {_READ} FROM turn_record;
 CREATE TABLE total (
     tenant TEXT PRIMARY KEY, turns INT NOT NULL, prompt_tokens INT NOT NULL, cached_tokens INT NOT NULL,
     completion_tokens INT NOT NULL, list_nanousd INT NOT NULL, price_nanousd INT NOT NULL
 );
 PRAGMA user_version = {SCHEMA_VERSION};
-"""
+"""  # noqa: S608 - constants
 _SCHEMA: Final = f"""{_TURNS}
 CREATE TABLE open_turn (
     id TEXT PRIMARY KEY, tenant TEXT NOT NULL, record TEXT NOT NULL, process INT NOT NULL DEFAULT 0
@@ -73,7 +61,7 @@ _COPIED: Final = ", ".join(f"'{name}', {f'json({name})' if name in _JSON else na
 _FROM_2: Final = f"""
 ALTER TABLE turn RENAME TO turn_2;
 {_TURNS}
-INSERT INTO turn (id, tenant, record) SELECT id, tenant, json_object({_COPIED}) FROM turn_2 ORDER BY rowid;
+INSERT INTO turn_record SELECT id, tenant, json_object({_COPIED}) FROM turn_2 ORDER BY rowid;
 INSERT INTO total SELECT tenant, count(*), sum(prompt_tokens), sum(cached_tokens), sum(completion_tokens),
     sum(list_nanousd), sum(price_nanousd) FROM turn_2 GROUP BY tenant;
 DROP TABLE turn_2;
@@ -106,7 +94,7 @@ class Folded(NamedTuple):
 _LINE: Final = msgspec.json.Decoder(_Line).decode
 ENTRY: Final = msgspec.json.Decoder(Entry).decode
 _VALUES: Final = "(?, ?, ?)"
-_INSERT: Final = f"INSERT INTO turn (id, tenant, record) VALUES {_VALUES} ON CONFLICT DO NOTHING"  # noqa: S608 - constants
+_INSERT: Final = f"INSERT INTO turn_record VALUES {_VALUES} ON CONFLICT DO NOTHING"  # noqa: S608 - constants
 _INSERT_MANY: Final = _INSERT.replace(_VALUES, ", ".join([_VALUES] * ROWS_AT_ONCE))
 TOTALS: Final = ("turns", "prompt_tokens", "cached_tokens", "completion_tokens", "list_nanousd", "price_nanousd")
 _ADD_UP: Final = f"""INSERT INTO total VALUES (?{", ?" * len(TOTALS)})

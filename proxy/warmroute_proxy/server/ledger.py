@@ -8,7 +8,7 @@ A row reaches `<state_dir>/ledger.sqlite` within `FOLD_EVERY_S`.
 The journal position is committed in the transaction of the rows that it covers, so every record is folded once,
 whenever the process dies. What was open when a process died, or when it closed, becomes an `interrupted` row.
 
-    turn       one row a logical request, never changed
+    turn       one row a logical request, never changed: a view of the records in `turn_record`
     total      what the rows of a tenant add up to
     open_turn  open records that were not settled when they were folded
     fold       how far the journal is folded
@@ -198,7 +198,8 @@ class Ledger:
             self._fold.recover(time.time())
 
     def _stored(self, tenant: str, receipt_id: str) -> dict[str, Any] | None:
-        query = f"SELECT {', '.join(_VIEW)} FROM turn WHERE id = ? AND tenant = ?"  # noqa: S608 - a constant
+        query = f"SELECT {', '.join(_VIEW)} FROM turn WHERE number ="  # noqa: S608 - constants
+        query += " (SELECT rowid FROM turn_record WHERE id = ? AND tenant = ?)"
         with self._reader_lock:
             row = self._reader.execute(query, (receipt_id, tenant)).fetchone()
             if row is None:
@@ -230,7 +231,7 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     """All rows of a ledger file in the order in which they were folded; `rids`, `workers`, `usage` are JSON text."""
     connection = connect(path, read_only=True)
     try:
-        cursor = connection.execute(f"SELECT {', '.join(COLUMNS)} FROM turn ORDER BY rowid")  # noqa: S608 - constants
+        cursor = connection.execute(f"SELECT {', '.join(COLUMNS)} FROM turn ORDER BY number")  # noqa: S608 - constants
         names = [column[0] for column in cursor.description]
         return [dict(zip(names, row, strict=True)) for row in cursor]
     finally:
