@@ -188,3 +188,6 @@ def _skip(raw: bytes, at: int) -> int:
     while raw[at] in _SPACE:
         at += 1
     return at
+
+
+NO_BODY: Final = Body(b"{}")  # where one was, and is not needed any more

@@ -1,9 +1,9 @@
 """An answer that broke off goes on elsewhere, for models whose operator allows it (`[[model]] continue_broken`).
 
-`Said` gathers what a client was told of an answer, for as long as another engine could go on from there. Where the
-engine dies, `rest` asks for the rest: the client's own request, and at its end what was said, as the beginning of the
-answer. A chat has it as a last message of the assistant with SGLang's `continue_final_message`, which puts its text
-behind the prompt as it is; a completion has it at the end of its prompt.
+`Continuation` gathers what a client was told, for as long as another engine could go on from there. Where the engine
+dies, it asks for the rest: the client's own request, and at its end what was said, as the beginning of the answer. A
+chat has it as a last message of the assistant with SGLang's `continue_final_message`, which puts its text behind the
+prompt as it is; a completion has it at the end of its prompt.
 
 So an engine goes on from text. Of a tool call or of reasoning a client is not told all that the model wrote, so neither
 is ever continued: what begins one, or ends the answer, ends the possibility. So does a request whose answer depends on
@@ -23,8 +23,9 @@ import msgspec
 from warmroute.contract.receipt import ESTIMATED_FIELDS
 from warmroute_proxy.core.usage import MAX_TOKENS, Usage
 from warmroute_proxy.server.attempt import Attempt, Failure
-from warmroute_proxy.server.body import Body
+from warmroute_proxy.server.body import NO_BODY, Body
 from warmroute_proxy.server.engines import Engines
+from warmroute_proxy.server.errors import Refusal
 from warmroute_proxy.server.intake import CHAT, Intake
 from warmroute_proxy.server.sse import Scanner
 
@@ -68,68 +69,97 @@ class _Chunk(msgspec.Struct, gc=False):
     choices: list[_Choice] = []
 
 
+_UNREADABLE: Final = (msgspec.DecodeError, ValueError, RecursionError)
 _chunk: Final = msgspec.json.Decoder(_Chunk).decode
 _decode: Final = msgspec.json.decode
 _encode: Final = msgspec.json.encode
 
 
-class Said:
-    """What a client was told of an answer."""
+class Continuation:
+    """An answer that can be continued, or is: what passes of it, and what is to be asked of another engine."""
 
-    __slots__ = ("_id", "_stops", "_text")
+    __slots__ = ("_id", "_intake", "_rest", "_stops", "_text")
 
-    def __init__(self, stops: tuple[str, ...]) -> None:
-        """`stops`: the strings at which the answer ends."""
-        self._id = ""
+    def __init__(self, intake: Intake, stops: tuple[str, ...]) -> None:
+        """`intake`: its body is needed until the answer has ended, or can no longer be continued."""
+        self._intake = intake
         self._stops = stops
-        self._text = StringIO()
+        self._id = ""
+        self._text: StringIO | None = StringIO()
+        self._rest: Rest | None = None
 
     @classmethod
-    def of(cls, intake: Intake) -> "Said | None":
+    def of(cls, intake: Intake) -> "Continuation | None":
         """For an answer that begins now; None where its request rules out that it is continued."""
         members = intake.body.members
         if not intake.stream or intake.several or intake.stream_options.get("continuous_usage_stats"):
             return None
-        if any(_asks_for_more(name, members[name]) for name in members):
-            return None
+        try:
+            if any(_asks_for_more(name, members[name]) for name in members):
+                return None
+        except _UNREADABLE:
+            return None  # the engine may have read it otherwise
         if intake.route != CHAT and bytes(memoryview(members["prompt"])[:1]) != b'"':
             return None  # token ids: no text can stand behind them
         stop = _decode(members["stop"]) if "stop" in members else None
         stops = (stop,) if isinstance(stop, str) else tuple(stop or ())
-        return cls(stops) if sum(map(len, stops)) <= MAX_STOP_CHARS else None
+        return cls(intake, stops) if sum(map(len, stops)) <= MAX_STOP_CHARS else None
 
-    def take(self, data: bytes) -> bool:
-        """Whole events that go to the client; whether the answer can still be continued after them."""
+    def take(self, data: bytes) -> bytes | None:
+        """What the client gets of whole events of an engine; None where they do not go on with what it was told."""
+        if self._rest is not None:
+            return self._rest.take(data)
+        if self._text is not None and not self._told(data, self._text):
+            self._text = None
+            self._intake.body = NO_BODY
+        return data
+
+    def rest(self, failure: Failure, broken: Attempt) -> "Rest | None":
+        """Who takes the rest of the answer, which the intake's body asks for from here on; None where no other engine
+        can go on: the fault is not this one's, or it would need to know more than the text.
+        """
+        if self._text is None or self._rest is not None or not failure.at_fault or failure.refusal.status < 500:
+            return None
+        text, tokens = self._text.getvalue(), broken.scanner.content_events
+        if any(text.endswith(stop[:n]) for stop in self._stops for n in range(1, len(stop))):
+            return None  # the other engine would not know it for the beginning of a stop
+        try:
+            body = _continued(self._intake, text, tokens)
+        except _UNREADABLE:
+            return None
+        if body is None:
+            return None
+        self._intake.body = body
+        counted = (broken.prefill_usage() or {}).get("prompt_tokens")
+        return Rest(self._id, tokens, counted if type(counted) is int and counted > 0 else None)
+
+    def goes_on(self, rest: "Rest") -> None:
+        """What comes now is the rest. Once: it is not asked for again."""
+        self._rest = rest
+
+    def settled(self, usage: Usage, scanner: Scanner) -> Usage:
+        """The account of the answer, whoever gave it."""
+        return usage if self._rest is None else self._rest.settled(usage, scanner)
+
+    def refusal(self, failure: Failure) -> Refusal:
+        """What the client is told. What the engine of the rest refuses, the client has not asked for."""
+        return failure.refusal if self._rest is None or failure.refusal.status >= 500 else broken()
+
+    def _told(self, data: bytes, text: StringIO) -> bool:
+        """Whether the answer can still be continued after these events."""
         try:
             for event in _payloads(data):
                 chunk = _chunk(event)
                 self._id = chunk.id or self._id
-                if not all(self._takes(choice) for choice in chunk.choices):
-                    return False
-        except (msgspec.DecodeError, ValueError, RecursionError):
+                for choice in chunk.choices:
+                    adds = choice.adds()
+                    said = adds.pop("content", "")
+                    if adds or choice.finish_reason is not None or choice.index or not isinstance(said, str):
+                        return False
+                    text.write(said)
+        except _UNREADABLE:
             return False
-        return self._text.tell() <= MAX_TEXT_CHARS
-
-    def _takes(self, choice: _Choice) -> bool:
-        adds = choice.adds()
-        text = adds.pop("content", "")
-        if adds or choice.finish_reason is not None or choice.index or not isinstance(text, str):
-            return False
-        self._text.write(text)
-        return True
-
-    def rest(self, intake: Intake, attempt: Attempt) -> "tuple[Body, Rest] | None":
-        """What another engine is to be asked after an attempt has failed, and who takes its answer; None where none can
-        go on from here.
-        """
-        text, tokens = self._text.getvalue(), attempt.scanner.content_events
-        if any(text.endswith(stop[:n]) for stop in self._stops for n in range(1, len(stop))):
-            return None  # the other engine would not know it for the beginning of a stop
-        body = _continued(intake, text, tokens)
-        if body is None:
-            return None
-        counted = (attempt.prefill_usage() or {}).get("prompt_tokens")
-        return body, Rest(self._id, tokens, counted if type(counted) is int and counted > 0 else None)
+        return text.tell() <= MAX_TEXT_CHARS
 
 
 class Rest:
@@ -156,7 +186,9 @@ class Rest:
         return data.replace(self._new_id, b'"%b"' % self._id.encode()) if self._new_id else data
 
     def _begin(self, data: bytes) -> bytes | None:
-        """Up to the first event that adds something: no second role, and no reasoning in the midst of an answer."""
+        """Up to the first event that adds something, which has to be text: an engine does not know that its own first
+        words are not those of an answer, and may read a tool call or reasoning into them. No second role.
+        """
         kept = []
         try:
             for event in _payloads(data):
@@ -164,18 +196,18 @@ class Rest:
                 if chunk.id and self._id:
                     self._new_id = b'"%b"' % chunk.id.encode()
                 adds = [kind for choice in chunk.choices for kind in choice.adds()]
-                if not self._begun and any(kind not in {"content", "tool_calls"} for kind in adds):
+                if not self._begun and any(kind != "content" for kind in adds):
                     return None
                 self._begun = self._begun or bool(adds)
                 if adds or not chunk.choices or any(choice.finish_reason for choice in chunk.choices):
                     kept.append(b"data: " + event + b"\n\n")
-        except (msgspec.DecodeError, ValueError, RecursionError):
+        except _UNREADABLE:
             return None
         return b"".join(kept)
 
     def settled(self, usage: Usage, scanner: Scanner) -> Usage:
         """The account of the whole answer, by what was reported of its rest; its usage chunk gets the answer's id."""
-        if scanner.usage_event is not None:
+        if scanner.usage_event is not None and self._id:
             scanner.usage_event["id"] = self._id
         tokens, prompt, guessed = self._tokens, usage.prompt_tokens, {*usage.estimated, "completion_tokens"}
         if "prompt_tokens" not in guessed:
@@ -202,9 +234,9 @@ class Rest:
         )
 
 
-def may_help(failure: Failure) -> bool:
-    """Whether another engine may do better: this one is at fault, and not the request, its client or a deadline."""
-    return bool(failure.at_fault) and failure.refusal.status >= 500
+def broken() -> Refusal:
+    """What a client is told where its answer has begun and cannot be continued."""
+    return Refusal(502, "the engine broke, and no other could go on with its answer", code="engine_error")
 
 
 def unable(engines: Engines, route: str) -> frozenset[str]:
@@ -231,7 +263,7 @@ def _continued(intake: Intake, text: str, tokens: int) -> Body | None:
         add.append(b'"%b":%d' % (name.encode(), max(left, 0)))
     if intake.route == CHAT:
         messages = members["messages"]
-        last = _decode(_decode(messages, type=list[msgspec.Raw])[-1])
+        last = _decode(_decode(messages, type=list[msgspec.Raw])[-1], type=dict[str, Any])
         if last.get("role") == "assistant":
             return None  # SGLang takes it for the user's where it is the last, and would not any more
         said = _encode({"role": "assistant", "content": text})

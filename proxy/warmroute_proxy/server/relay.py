@@ -39,8 +39,8 @@ from warmroute_proxy.core.router import Ticket
 from warmroute_proxy.core.usage import Usage, merge_usage
 from warmroute_proxy.server.admission import Asker, Hold
 from warmroute_proxy.server.attempt import Attempt, Failure
-from warmroute_proxy.server.body import Body
-from warmroute_proxy.server.continuation import Rest, Said, may_help, unable
+from warmroute_proxy.server.body import NO_BODY, Body
+from warmroute_proxy.server.continuation import Continuation, broken, unable
 from warmroute_proxy.server.dispatch import EngineBodies, engine_headers
 from warmroute_proxy.server.errors import Refusal, error_event
 from warmroute_proxy.server.exchange import Exchange
@@ -53,10 +53,10 @@ from warmroute_proxy.server.settlement import losses_of, usage_event
 log = logging.getLogger(__name__)
 
 LEFT_WAIT_S: Final = 2.0
+LOST_IDLE_S: Final = 2.0  # where another can go on with the answer of an engine that does not answer any more
 MAX_ATTEMPTS: Final = 2
 COMMENT_EVERY_S: Final = 15.0
 PROGRESS_EVERY_EVENTS: Final = 32
-NO_BODY: Final = Body(b"{}")
 UNCHARGED: Final = Rates(0, 0, 0)
 _OWN_USAGE: Final = frozenset({"usage"})
 _OWN_ACCOUNTS: Final = frozenset({"usage", "sglext"})
@@ -82,8 +82,7 @@ class Turn:
     _dispatched_s = 0.0
     _heard_s = 0.0
     _reported_events = 0
-    _said: Said | None = None
-    _rest: Rest | None = None
+    _continuation: Continuation | None = None
 
     def __init__(self, services: Services, exchange: Exchange, intake: Intake, receipt_id: str) -> None:
         self.id = receipt_id
@@ -219,8 +218,13 @@ class Turn:
             return
         if self._ttft_ms is None:
             self._first_content(now)
-        if self._said is not None and not (data := self._watched(data)):
-            return
+        if self._continuation is not None:
+            self.prefilled()  # by the engine of the rest
+            passed = self._continuation.take(data)
+            if passed is None:
+                self.failed(Failure(broken(), (), False))
+                return
+            data = passed
         self._exchange.write(data)
         events = self._attempt.scanner.content_events  # type: ignore[union-attr]  # it is the attempt that calls
         if events - self._reported_events >= PROGRESS_EVERY_EVENTS and self._ticket is not None:
@@ -232,26 +236,11 @@ class Turn:
         self._services.metrics.ttft.observe(now - self._received_s)
         self.prefilled()
         if self.intake.model.continue_broken:
-            self._said = Said.of(self.intake)
-        if self._said is None:
-            self._drop_body()
+            self._continuation = Continuation.of(self.intake)
+        self._drop_body()
         if not self._exchange.started:
             self._exchange.start(200, self._response_headers("text/event-stream; charset=utf-8"))
         self._proxy_s += self._services.clock() - now
-
-    def _watched(self, data: bytes) -> bytes:
-        """Bytes of an answer that can be continued, or is: what the client gets of them."""
-        if self._rest is not None:
-            self.prefilled()
-            passed = self._rest.take(data)
-            if passed is None:
-                message = "the engine broke, and the answer cannot be continued"
-                self.failed(Failure(Refusal(502, message, code="engine_error"), (), False))
-            return passed or b""
-        if self._said is not None and not self._said.take(data):
-            self._said = None
-            self._drop_body()
-        return data
 
     def prefilled(self) -> None:
         """The prompt is computed: its tokens no longer stand in anybody's way."""
@@ -295,26 +284,25 @@ class Turn:
         assert self._entry is not None
         if failure.retryable and not attempt.started and len(self._entry.rids) < MAX_ATTEMPTS and self._try_again():
             return
-        if self._said is not None and self._rest is None and may_help(failure) and self._continue(self._said, attempt):
-            return
-        outcome: Outcome = "engine_error" if failure.refusal.status >= 500 else "refused"
-        status = 200 if self._exchange.started else failure.refusal.status
-        self._refusal = failure.refusal
+        refusal = failure.refusal
+        if self._continuation is not None:
+            if self._continue(self._continuation, failure, attempt):
+                return
+            refusal = self._continuation.refusal(failure)
+        outcome: Outcome = "engine_error" if refusal.status >= 500 else "refused"
+        status = 200 if self._exchange.started else refusal.status
+        self._refusal = refusal
         self._settle(outcome, status, charged=False)
 
-    def _continue(self, said: Said, broken: Attempt) -> bool:
-        """Ask another engine for the rest of an answer, once."""
-        asked = said.rest(self.intake, broken)
-        if asked is None:
+    def _continue(self, continuation: Continuation, failure: Failure, attempt: Attempt) -> bool:
+        """Ask another engine for the rest of an answer."""
+        rest = continuation.rest(failure, attempt)
+        self._excluded |= unable(self._services.engines, self._path) if rest is not None else set()
+        if rest is None or not self._try_again():
             return False
-        self.intake.body, rest = asked
-        self._excluded |= unable(self._services.engines, self._path)
-        if not self._try_again():
-            return False
-        self._rest = rest
+        continuation.goes_on(rest)
         self._reported_events = 0
-        if self._paused and self._attempt is not None:
-            self._attempt.pause(True)
+        self._pause(self._paused)
         self._services.metrics.add("warmroute_continued_total")
         return True
 
@@ -378,8 +366,11 @@ class Turn:
             self.failed(Failure(refusal, (), False))
             return
         if attempt.started:
-            if not self._paused and now - self._heard_s > limits.idle_timeout_s:
-                self.failed(_timeout(attempt, f"no token for {limits.idle_timeout_s:g} s"))
+            idle_s = limits.idle_timeout_s
+            if self._continuation is not None and attempt.waits_for.engine in self._services.engines.lost:
+                idle_s = min(idle_s, LOST_IDLE_S)
+            if not self._paused and now - self._heard_s > idle_s:
+                self.failed(_timeout(attempt, f"no token for {idle_s:g} s"))
         elif now - self._dispatched_s > limits.first_token_timeout_s:
             what = "first token" if self.intake.stream else "answer"
             self.failed(_timeout(attempt, f"no {what} within {limits.first_token_timeout_s:g} s"))
@@ -425,8 +416,8 @@ class Turn:
         self._drop_body()
         reported = attempt.usage
         usage = merge_usage(reported, attempt.details, attempt.prefill_usage(), attempt.scanner.content_events)
-        if self._rest is not None:
-            usage = self._rest.settled(usage, attempt.scanner)
+        if self._continuation is not None:
+            usage = self._continuation.settled(usage, attempt.scanner)
         loss = losses_of(services, self.intake.facts, usage, attempt.decision)
         self._tell_router(usage)
         if not charged:
@@ -477,7 +468,8 @@ class Turn:
         body = self._exchange.request.body
         if len(body) >= self._services.re_prefills.kept.min_bytes and self._ttft_ms is not None and self._attempt:
             self._services.re_prefills.keep(self.intake, body, self._path, self._attempt.decision.holder)
-        self.intake.body = NO_BODY
+        if self._continuation is None:
+            self.intake.body = NO_BODY
         self._exchange.request.body = b""
 
     def _tell_router(self, usage: Usage) -> None:

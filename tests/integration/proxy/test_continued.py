@@ -1,10 +1,13 @@
 """Answers whose engine dies are continued by another, where the model has that on; else the client is told."""
 
 import json
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from warmroute.contract import receipt as contract_receipt
@@ -89,3 +92,120 @@ def test_every_stream_of_an_engine_that_dies_goes_on(fleet: Fleet) -> None:
         assert text_of(streams[n]) == text_of(whole)
         assert usage["prompt_tokens"] == unbroken["prompt_tokens"]
         assert usage["completion_tokens"] == unbroken["completion_tokens"]
+
+
+def told_of_the_failure(fleet: Fleet, stream: Stream) -> dict[str, Any]:
+    """An error event, a row that is charged nothing, and nothing left on any engine; the row's usage is returned."""
+    stream.join(30)
+    assert stream.failed_clearly, stream.text[-300:]
+    row = next(row for row in fleet.proxy.rows(expected=1) if row["id"] == stream.receipt)
+    assert (row["outcome"], row["price_nanousd"]) == ("engine_error", 0)
+    usage: dict[str, Any] = json.loads(row["usage"])
+    assert contract_receipt.check(usage) == []
+    until(fleet.idle, "no engine works any more", 10.0)
+    return usage
+
+
+@pairs
+def test_a_tool_call_that_has_begun_is_not_continued(fleet: Fleet) -> None:
+    calls = [{"name": "write", "arguments": {"text": "word " * 200}}]
+    stream = Stream(fleet.proxy, chat("call", **USAGE, **script(text="I write.", tool_calls=calls)))
+    until(lambda: stream.text.count('"arguments"') > 3, "the call has begun")
+    fleet.kill(busy(fleet))
+    usage = told_of_the_failure(fleet, stream)
+    assert "continued" not in usage["warmroute"]
+
+
+@pairs
+def test_a_tool_call_behind_the_break_comes_whole(fleet: Fleet) -> None:
+    calls = [{"name": "write", "arguments": {"text": "word " * 10}}]
+    body = chat("call", **USAGE, **script(text="I shall write it. " * 30, tool_calls=calls))
+    stream = Stream(fleet.proxy, body)
+    until(lambda: stream.text.count('"content"') > 3, "the text has begun")
+    fleet.kill(busy(fleet))
+    stream.join(30)
+    usage = check_one_answer(stream)
+    assert usage["warmroute"]["continued"]["after_tokens"] > 0
+    assert text_of(stream) == "I shall write it. " * 30
+    choices = [choice for event in events(stream.text) for choice in event["choices"]]
+    parts = [call["function"] for choice in choices for call in choice["delta"].get("tool_calls") or ()]
+    assert "".join(part.get("name") or "" for part in parts) == "write"
+    assert json.loads("".join(part.get("arguments") or "" for part in parts)) == calls[0]["arguments"]
+    assert choices[-1]["finish_reason"] == "tool_calls"
+
+
+@trio
+def test_reasoning_is_not_continued(fleet: Fleet) -> None:
+    body = chat("why", **USAGE, **script(output_tokens=120), chat_template_kwargs={"enable_thinking": True})
+    stream = Stream(fleet.proxy, body)
+    until(lambda: stream.text.count('"reasoning_content"') > 3, "it thinks")
+    fleet.kill(busy(fleet))
+    assert "continued" not in told_of_the_failure(fleet, stream)["warmroute"]
+
+
+@trio
+def test_a_second_death_is_told(fleet: Fleet) -> None:
+    for engine in fleet.engines.values():
+        httpx.post(f"{engine.url}/engine/faults", json={"fault": "cut", "after_events": 6}).raise_for_status()
+    usage = told_of_the_failure(
+        fleet, stream := Stream(fleet.proxy, chat("twice", **USAGE, **script(output_tokens=60)))
+    )
+    assert usage["warmroute"]["continued"] == {"after_tokens": 5, "by": "text"}
+    assert usage["completion_tokens"] == 10
+    assert text_of(stream)
+
+
+@trio
+def test_a_completion_goes_on_within_its_limit(fleet: Fleet) -> None:
+    body = {"model": "kimi-k2.5", "prompt": "Once upon a time " * 40, "max_tokens": 90, "ignore_eos": True, **USAGE}
+    stream = Stream(fleet.proxy, body, "/v1/completions")
+    until(lambda: stream.text.count('"text"') > 3, "it has begun")
+    fleet.kill(busy(fleet))
+    stream.join(30)
+    assert stream.completed
+    found = events(stream.text)
+    assert len({event["id"] for event in found}) == 1
+    assert [choice["finish_reason"] for choice in found[-2]["choices"]] == ["length"]
+    usage = found[-1]["usage"]
+    assert contract_receipt.check(usage) == []
+    assert usage["completion_tokens"] == 90
+    assert usage["warmroute"]["continued"]["by"] == "text"
+    assert len(text_of(stream)) == 4 * 90
+
+
+@trio
+def test_an_engine_that_freezes_is_as_good_as_dead(fleet: Fleet) -> None:
+    stream = Stream(fleet.proxy, chat("frozen", **USAGE, **script(output_tokens=100)))
+    until(lambda: stream.text.count('"content"') > 3, "it has begun")
+    frozen = fleet.engines[busy(fleet)]
+    os.kill(frozen.child.pid, signal.SIGSTOP)
+    try:
+        stream.join(30)
+        usage = check_one_answer(stream)
+    finally:
+        os.kill(frozen.child.pid, signal.SIGCONT)
+    assert usage["warmroute"]["continued"]["after_tokens"] > 0
+    assert usage["warmroute"]["workers"][0]["id"] != frozen.id
+    until(fleet.idle, "the frozen one was told to stop", 10.0)
+
+
+@trio
+def test_a_client_that_leaves_the_rest_ends_it(fleet: Fleet) -> None:
+    with fleet.proxy.client() as client:
+        body = chat("leave", **USAGE, **script(output_tokens=900))
+        with client.stream("POST", "/v1/chat/completions", json=body) as answer:
+            parts = answer.iter_text()
+            next(parts)
+            first = busy(fleet)
+            fleet.kill(first)
+            others = [engine for engine in fleet.engines.values() if engine.id != first]
+            until(lambda: any(engine.running() for engine in others), "another goes on")
+            for _ in range(3):
+                next(parts)
+    until(fleet.idle, "nothing runs any more", 5.0)
+    row = fleet.proxy.rows(expected=1)[0]
+    usage = json.loads(row["usage"])
+    assert contract_receipt.check(usage) == []
+    assert (row["outcome"], len(json.loads(row["rids"]))) == ("client_left", 2)
+    assert 0 < usage["warmroute"]["continued"]["after_tokens"] < usage["completion_tokens"]
+    assert row["price_nanousd"] == usage["warmroute"]["price_nanousd"] > 0
