@@ -15,7 +15,7 @@ from warmroute.contract.receipt import LOSS_CLASSES, check
 from warmroute_cli.fleet import Fleet, FleetOptions
 from warmroute_proxy.core.quota import TenantLimits
 from warmroute_proxy.server import config
-from warmroute_proxy.server.config import load_config
+from warmroute_proxy.server.config_file import load_config
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]

@@ -23,7 +23,8 @@ from warmroute_proxy.core.recorded import RecordedRouter
 from warmroute_proxy.core.router import Router
 from warmroute_proxy.core.siblings import SiblingRouter
 from warmroute_proxy.server.asgi import Bridge
-from warmroute_proxy.server.config import Config, ConfigError, load_config
+from warmroute_proxy.server.config import Config
+from warmroute_proxy.server.config_file import ConfigError, load_config
 from warmroute_proxy.server.endpoint import AdminEndpoint, PublicEndpoint
 from warmroute_proxy.server.engines import Engines
 from warmroute_proxy.server.forward import Forwards

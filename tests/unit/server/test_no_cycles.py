@@ -17,7 +17,7 @@ from tests.integration.proxy.harness import ProxyProcess, chat
 from tests.integration.proxy.scripted import Handler, ScriptedEngine, delta, whole
 
 from warmroute_proxy.server.attempt import Attempt
-from warmroute_proxy.server.config import load_config
+from warmroute_proxy.server.config_file import load_config
 from warmroute_proxy.server.endpoint import PublicEndpoint
 from warmroute_proxy.server.exchange import Exchange, Request
 from warmroute_proxy.server.http1 import Connection, Listener

@@ -21,7 +21,7 @@ from warmroute_proxy.core.recorded import RecordedRouter
 from warmroute_proxy.core.router import Router
 from warmroute_proxy.replay.record import verify
 from warmroute_proxy.server import recording
-from warmroute_proxy.server.config import ConfigError, parse_config
+from warmroute_proxy.server.config_file import ConfigError, parse_config
 from warmroute_proxy.server.recording import Recording
 
 WORKERS = [Worker(f"a{number}", f"a{number}", 0, "aggregated", frozenset({"m", "n"})) for number in range(3)]
