@@ -55,6 +55,7 @@ class Counts:
     turns: int = 0
     turns_measured: int = 0
     receipts: int = 0
+    continued: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int | None = None
@@ -68,6 +69,7 @@ class Counts:
         """Adds the numbers of one turn."""
         self.turns_measured += 1
         self.receipts += turn.has_receipt
+        self.continued += turn.continued
         self.prompt_tokens += turn.prompt_tokens
         self.completion_tokens += turn.completion_tokens
         if turn.cached_tokens is not None:

@@ -21,6 +21,8 @@ class Totals:
     """Those whose usage was seen; the token counts below are theirs."""
     receipts: int
     """Those whose receipt was seen; the amounts and losses below are theirs."""
+    continued: int
+    """Those whose engine died in the midst of the answer, which another one went on with."""
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int | None
@@ -89,6 +91,8 @@ class CacheReport(Totals):
         if self.losses:
             order = sorted(self.losses.items(), key=lambda item: -item[1])
             lines.append("not cached: " + ", ".join(f"{name} {tokens:,}" for name, tokens in order))
+        if self.continued:
+            lines.append(f"answers that another engine had to go on with: {self.continued}")
         if self.receipts_pending:
             lines.append(f"receipts announced and not read: {self.receipts_pending}")
         if self.violations_found:

@@ -30,6 +30,7 @@ class Measured(NamedTuple):
     amounts_nanousd: Amounts | None
     losses: Mapping[str, int]
     region: str | None
+    continued: bool
     faults: tuple[str, ...]
 
 
@@ -54,6 +55,7 @@ def measure(usage: Mapping[str, Any], announced: str | None) -> Measured:
         amounts_nanousd=_amounts(receipt),
         losses=losses,
         region=region if isinstance(region, str) else None,
+        continued="continued" in receipt,
         faults=_faults(usage, receipt, announced) if receipt or announced else (),
     )
 

@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
+from warmroute import OpenAI
 from warmroute.contract import receipt as contract_receipt
 
 from .harness import chat, events, until
@@ -187,6 +188,23 @@ def test_an_engine_that_freezes_is_as_good_as_dead(fleet: Fleet) -> None:
     assert usage["warmroute"]["continued"]["after_tokens"] > 0
     assert usage["warmroute"]["workers"][0]["id"] != frozen.id
     until(fleet.idle, "the frozen one was told to stop", 10.0)
+
+
+@trio
+def test_the_sdk_reads_one_answer_and_counts_it(fleet: Fleet) -> None:
+    client = OpenAI(base_url=fleet.proxy.base_url, api_key=fleet.proxy.keys[0], max_retries=0)
+    body = chat("sdk", **script(output_tokens=120))
+    text = ""
+    for number, chunk in enumerate(client.chat.completions.create(**body, stream=True)):
+        text += chunk.choices[0].delta.content or ""
+        if number == 5:
+            fleet.kill(busy(fleet))
+    report = client.cache.report()
+    assert (report.turns, report.receipts, report.continued, report.violations) == (1, 1, 1, ())
+    assert "another engine had to go on with: 1" in str(report)
+    whole = client.chat.completions.create(**body)
+    assert text == whole.choices[0].message.content
+    assert client.cache.report().continued == 1
 
 
 @trio

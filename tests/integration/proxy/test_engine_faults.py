@@ -30,18 +30,24 @@ LIMITS = "first_token_timeout_s = 2\nidle_timeout_s = 1"
 class Case:
     """A fault, and the order that provokes it; `frozen`: the engine is stopped (SIGSTOP) in mid-answer.
 
-    `replaced`: by this signal the engine ends before the request, and another one stands at its address; after SIGTERM
-    the old one still ends a stream while the new one serves.
+    `continued`: answers of the model are continued. `replaced`: by this signal the engine ends before the request, and
+    another one stands at its address; after SIGTERM the old one still ends a stream while the new one serves.
     """
 
     title: str
     order: dict[str, Any]
     frozen: bool = False
+    continued: bool = False
     replaced: signal.Signals | None = None
+
+    @property
+    def model(self) -> str:
+        return "other" if self.continued else "kimi-k2.5"
 
 
 CASES = [
     Case("crashes in the middle of its answer", {"fault": "crash"}),
+    Case("crashes in the middle of its answer, with `continue_broken`", {"fault": "crash"}, continued=True),
     Case("crashes before its answer", {"fault": "crash", "after_events": 0}),
     Case("accepts and never answers", {"fault": "hang"}),
     Case("freezes in the middle of its answer", {}, frozen=True),
@@ -116,7 +122,7 @@ class Fleet:
     def observe(self, case: Case, *, stream: bool) -> Seen:
         """Warm an engine, break it, and ask again."""
         session = f"{case.title} {stream}"
-        warm = self._whole(session)
+        warm = self._whole(session, case.model)
         name = str(warm["usage"]["warmroute"]["workers"][0]["id"])
         engine = self.engines[name]
         if case.order:
@@ -124,7 +130,7 @@ class Fleet:
             httpx.post(f"{engine.url}/engine/faults", json=order).raise_for_status()
         if case.replaced is not None:
             self._replace(name, case.replaced)
-        client, receipt, tail = self._ask(session, stream=stream, freeze=engine if case.frozen else None)
+        client, receipt, tail = self._ask(session, case.model, stream=stream, freeze=engine if case.frozen else None)
         row = until(lambda: next((r for r in self.proxy.rows() if r["id"] == receipt), None), "the row", 10.0)
         failures = int(self.worker(name)["failures_in_a_row"])
         if case.frozen:
@@ -148,19 +154,18 @@ class Fleet:
             self.start_again(name)
             until(lambda: self.up(name), "the new engine is up")
 
-    def _whole(self, session: str) -> dict[str, Any]:
+    def _whole(self, session: str, model: str) -> dict[str, Any]:
+        body = chat(_opening(session)) | {"model": model}
         with self.proxy.client() as client:
-            answer = client.post(
-                "/v1/chat/completions", json=chat(_opening(session)), headers={"x-session-affinity": session}
-            )
+            answer = client.post("/v1/chat/completions", json=body, headers={"x-session-affinity": session})
         assert answer.status_code == 200, answer.text
         found: dict[str, Any] = answer.json()
         return found
 
-    def _ask(self, session: str, *, stream: bool, freeze: EngineProcess | None) -> tuple[str, str, str]:
+    def _ask(self, session: str, model: str, *, stream: bool, freeze: EngineProcess | None) -> tuple[str, str, str]:
         """(what the client got, the receipt's id, the end of the text)."""
         script: dict[str, Any] = {"metadata": {"script": '{"output_tokens": 400}'}} if freeze else {}
-        body = chat(_opening(session), turns=2, stream=stream, **script)
+        body = chat(_opening(session), turns=2, stream=stream, **script) | {"model": model}
         if stream:
             body["stream_options"] = {"include_usage": True}
         text, clean = b"", True

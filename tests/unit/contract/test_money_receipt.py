@@ -52,6 +52,8 @@ def test_a_sound_receipt() -> None:
         ("warmroute.loss", {"new": 50, "cold": -10}, "do not sum"),
         ("warmroute.loss", {"stolen": 40}, "unknown loss classes"),
         ("warmroute.estimated", ["mood"], "unknown estimated fields"),
+        ("warmroute.continued", {"after_tokens": 51, "by": "text"}, "continued after 51 tokens"),
+        ("warmroute.continued", {"by": "text"}, "malformed"),
         ("warmroute.list_nanousd", 750_001, "list_nanousd is 750001, recomputed 750000"),
         ("warmroute.price_nanousd", 0, "price_nanousd is 0, recomputed 270000"),
         ("warmroute.saved_nanousd", 0, "saved_nanousd"),

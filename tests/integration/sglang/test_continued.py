@@ -1,0 +1,43 @@
+"""A real server is killed in the middle of its answer, and another one goes on with it."""
+
+import json
+from pathlib import Path
+
+from tests.integration.proxy.harness import ProxyProcess, until
+from tests.integration.proxy.test_continued import ON, USAGE, check_one_answer, text_of
+from tests.integration.proxy.test_faults import Stream
+from tests.integration.sglang.behind import Behind, conversation, toml, work_of
+from warmroute_backend.sglang import Server
+
+TOKENS = 600
+LONG = {**USAGE, "temperature": 0, "max_tokens": TOKENS, "ignore_eos": True}
+
+
+def test_an_answer_goes_on_at_another_server(
+    sglang_aggregated: Server, sglang_pair: tuple[Server, Server], tmp_path: Path, name: str
+) -> None:
+    servers = (sglang_aggregated, *sglang_pair)
+    behind = Behind(tmp_path, *servers)
+    behind.proxy = ProxyProcess(tmp_path / "proxy", [toml(server) for server in servers], model=ON)
+    with behind:
+        stream = Stream(behind.proxy, conversation(name, **LONG))
+        until(lambda: stream.text.count('"content"') > 20, "it talks", 60.0)
+        victim = sglang_aggregated if work_of(sglang_aggregated) else sglang_pair[1]
+        victim.kill()
+        stream.join(60)
+        usage = check_one_answer(stream)
+        row = behind.proxy.rows(expected=1)[0]
+        until(behind.idle, "nobody works for the dead", 30.0)
+        whole = Stream(behind.proxy, conversation(name, **LONG))
+        whole.join(60)
+        unbroken = check_one_answer(whole)
+        victim.restart()
+    assert usage["warmroute"]["continued"]["after_tokens"] > 10
+    assert {worker["id"] for worker in usage["warmroute"]["workers"]}.isdisjoint({victim.role})
+    assert len(json.loads(row["rids"])) == 2
+    said = usage["warmroute"]["continued"][
+        "after_tokens"
+    ]  # in events; what is cut otherwise as a prompt is a few tokens
+    assert text_of(whole)[:20] == text_of(stream)[:20]
+    assert abs(usage["prompt_tokens"] - unbroken["prompt_tokens"]) <= said / 5
+    assert abs(usage["completion_tokens"] - TOKENS) <= said / 5
