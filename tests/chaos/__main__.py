@@ -1,6 +1,7 @@
 """`python -m tests.chaos`: a run by hand. Exits with 1 where something does not hold."""
 
 import argparse
+import json
 import random
 import sys
 import tempfile
@@ -52,6 +53,7 @@ def figures(found: Findings) -> str:
             f"rows      {dict(outcomes)}",
             f"kills     open {[len(ids) for ids in found.open_at_kill]}, turned away {found.turned_away}",
             f"retried   {sum(row['rids'].count(',') > 0 for row in found.rows)}",
+            f"continued {sum('continued' in json.loads(row['usage'])['warmroute'] for row in found.rows)}",
             f"orphans   {sum(found.still_working.values())}",
             f"fd        {found.fd_base} -> {found.fd_end}",
             f"memory    peak {peak} KiB; last life {first:+} KiB, then {second:+} KiB: {_tenths(found)}",

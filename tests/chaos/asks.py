@@ -94,4 +94,5 @@ def _chat(draw: random.Random) -> dict[str, Any]:
 
 def _completion(draw: random.Random) -> dict[str, Any]:
     prompt = f"Text {draw.randrange(SESSIONS)}. " + _SYSTEM * draw.randint(1, 30)
-    return {"prompt": prompt, "max_tokens": 1000}
+    # Not continued where its engine dies, because of `best_of`: the embedded engine would begin its script again.
+    return {"prompt": prompt, "max_tokens": 1000, "best_of": 1}

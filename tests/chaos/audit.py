@@ -130,7 +130,17 @@ def _against_log(row: Row, entry: Row | None) -> str:
         return "" if row["outcome"] == "client_left" else "the engine has no such request"
     if row["outcome"] == "completed" and entry["aborted"]:
         return "the engine aborted it"
-    estimated = json.loads(row["usage"])["warmroute"]["estimated"]
+    receipt = json.loads(row["usage"])["warmroute"]
+    if "continued" in receipt:  # what was said before is a part of this engine's prompt
+        computed = entry["prompt_tokens"] + entry["completion_tokens"]
+        charged = row["prompt_tokens"] + row["completion_tokens"]
+        whole = row["outcome"] == "completed" and "cached_tokens" not in receipt["estimated"]
+        return (
+            ""
+            if charged == computed or (charged < computed and not whole)
+            else f"{charged} tokens in all, the engine computed {computed}"
+        )
+    estimated = receipt["estimated"]
     for name in ("prompt_tokens", "completion_tokens"):
         if row[name] > entry[name] and row["price_nanousd"]:
             return f"more {name} than the engine computed"

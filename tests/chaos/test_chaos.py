@@ -145,9 +145,26 @@ def charged_twice(found: Findings) -> None:
     found.rows.append(dict(found.rows[0], id="wr-2"))
 
 
+def continued(found: Findings, computed: int) -> None:
+    """The rest of an answer had so many tokens, and what was said before as a part of its prompt."""
+    usage = found.seen[0].usage
+    assert usage is not None
+    usage["warmroute"]["continued"] = {"after_tokens": 4, "by": "text"}
+    found.rows[0]["usage"] = json.dumps(usage)
+    found.served["a0"][0].update(prompt_tokens=104, completion_tokens=computed)
+
+
+def test_the_sum_of_a_continued_answer_is_what_was_computed() -> None:
+    found = findings()
+    continued(found, 6)
+    assert audit(found) == []
+
+
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
+        (lambda f: continued(f, 7), "110 tokens in all, the engine computed 111"),
+        (lambda f: continued(f, 5), "110 tokens in all, the engine computed 109"),
         (lambda f: f.rows.clear(), "has no row"),
         (lambda f: f.rows[0].update(outcome="client_left"), "is client_left"),
         (lambda f: f.seen[0].usage.update(completion_tokens=11), "the client saw"),
