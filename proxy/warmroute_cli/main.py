@@ -143,6 +143,7 @@ def _replay(arguments: argparse.Namespace) -> int:
     if find_spec("numpy") is None:
         print("warmroute: numpy not installed: pip install 'warmroute[replay]'", file=sys.stderr)
         return 2
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy starts a thread for each core, and nothing here uses any
     from warmroute_cli.replay import replay
 
     return replay(arguments)

@@ -170,10 +170,9 @@ def _one(source: Source, chosen: Run, progress: Progress | None = None) -> Resul
 
 def _played(source: Source, runs: Sequence[Run]) -> list[Result]:
     """One run after the other, in this process."""
-    requests = len(source.trace().requests)
-    gc.collect()
-    gc.freeze()  # the trace stays: the collector need not walk it again and again
     gc.set_threshold(COLLECT_EVERY)
+    requests = len(source.trace().requests)
+    gc.freeze()  # the trace stays: the collector need not walk it again and again
     results = []
     for each in runs:
         with _bar(f"{each.label} {each.speed_up:g}x", requests) as told:

@@ -8,6 +8,7 @@ Tokens are not counted by sequence either. The batch numbers its steps; a sequen
 last token, and a heap has the next of these on top.
 """
 
+from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
 
 from warmroute_backend.engine.work import Work
@@ -77,10 +78,12 @@ class DecodeBatch:
         self._done += steps
         return self._origin_s + self._done * self._step_s
 
-    def pop_ended(self) -> list[Work]:
+    def pop_ended(self) -> Sequence[Work]:
         """Take out those who have their last token, in order of joining."""
-        ended = []
         ending, steps = self._ending, self._steps
+        if not ending or ending[0][0] != steps:  # as after most runs, which end because somebody joins
+            return ()
+        ended = []
         while ending and ending[0][0] == steps:
             work = heappop(ending)[2]
             work.generated = work.output_tokens

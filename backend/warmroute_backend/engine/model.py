@@ -193,7 +193,10 @@ class Scheduler:
                 break
             self._apply()
         self._now_s = until_s
-        events, self._events = self._events, []
+        events = self._events
+        if not events:
+            return []
+        self._events = []
         return events
 
     def next_event_s(self) -> float:
@@ -255,6 +258,7 @@ class Scheduler:
             if start_s >= before_s:
                 return False
         batch = self._batch
+        width = batch.width
         self._start_s = start_s
         tokens, joined = 0, False
         if self.role == "decode":
@@ -264,18 +268,16 @@ class Scheduler:
         if tokens:
             duration_s = self.costs.prefill_s(tokens) + self._load_s
             self.totals.prefill_busy_s += duration_s
-            if batch.width:
-                duration_s += self.costs.decode_s(batch.width)
+            if width:
+                duration_s += self.costs.decode_s(width)
             batch.plan_mixed()
             self._end_s = start_s + duration_s
-        elif batch.width:
-            step_s = self._decode_step_s.get(batch.width)
+        elif width := batch.width:  # who was delivered has joined
+            step_s = self._decode_step_s.get(width)
             if step_s is None:
-                step_s = self.costs.prefill_s(0) + self.costs.decode_s(batch.width)
-                self._decode_step_s[batch.width] = step_s
+                step_s = self._decode_step_s[width] = self.costs.prefill_s(0) + self.costs.decode_s(width)
             self._end_s = batch.plan_run(start_s, step_s, one_step=one_step)
-            arrival_s = self._next_arrival_s()
-            if arrival_s > start_s:
+            if (self.waiting or self.delivered) and (arrival_s := self._next_arrival_s()) > start_s:
                 self._cut(arrival_s)
         elif joined:  # answers of one token, over as they came
             self._end_s = start_s

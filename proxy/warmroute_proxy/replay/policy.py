@@ -29,7 +29,7 @@ class Policy:
     """Base of all policies: `choose` must be written, the rest has defaults."""
 
     exact = True
-    """Whether `choose` looks at workers, which must then be advanced to this instant."""
+    """Whether `choose` looks at workers, which then keep estimates of what was sent to them."""
 
     report_every_s = 0.0
     """How often `report` is called; 0: never."""
@@ -63,7 +63,7 @@ class Policy:
         """A worker has begun anew, with an empty cache."""
 
     def report(self, now_s: float) -> None:
-        """Engines say how they are: all workers have been advanced to this instant."""
+        """Engines say how they are."""
 
 
 def _nowhere(when_s: float, call: Callable[[float], None]) -> None:

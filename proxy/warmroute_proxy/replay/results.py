@@ -46,11 +46,21 @@ class Result:
 
 
 def percentiles(values: Sequence[float], *quantiles: float) -> list[float]:
-    """numpy's default (linear) percentiles; zeros where there are no values."""
+    """Linear percentiles, bit-equal to `numpy.percentile`, which imports masked arrays; zeros where there are none."""
     if not values:
         return [0.0] * len(quantiles)
-    found: list[float] = np.percentile(np.array(values), quantiles).tolist()
-    return found
+    ordered: list[float] = np.sort(np.array(values)).tolist()
+    return [_percentile(ordered, quantile) for quantile in quantiles]
+
+
+def _percentile(ordered: Sequence[float], quantile: float) -> float:
+    at = quantile / 100 * (len(ordered) - 1)
+    below = min(int(at), len(ordered) - 1)
+    share = at - below
+    lower, upper = ordered[below], ordered[min(below + 1, len(ordered) - 1)]
+    if share < 0.5:  # from the nearer end, as numpy does
+        return lower + (upper - lower) * share
+    return upper - (upper - lower) * (1 - share)
 
 
 def summary(turns: Sequence[Turn]) -> dict[str, Any]:

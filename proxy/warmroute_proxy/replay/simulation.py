@@ -1,7 +1,9 @@
 """The event loop: a trace, a fleet and a policy on one virtual clock.
 
 Events are arrivals, and what a router can see of a worker: first tokens and ends of answers. Between them nothing is
-simulated but the steps that compute prompts (`warmroute_backend.engine.model` says what it jumps over).
+simulated but the steps that compute prompts (`warmroute_backend.engine.model` says what it jumps over). A worker is
+looked at when a step, or a run of them, ends, before anything else of that instant: so what anybody asks of it is of
+now, without advancing it first.
 
 Open-loop requests come at their time divided by `speed_up`; a turn that follows another comes its think time after that
 one's end, whatever the speed-up, which then only compresses the starts of sessions.
@@ -168,7 +170,7 @@ class Simulation:
     def _next(self) -> None:
         now_s, _, what = heappop(self._heap)
         if isinstance(what, Worker):
-            if what.next_s == now_s:
+            if what.next_s == now_s:  # else it was looked at since, or will be later
                 self._observe(what, now_s)
         elif isinstance(what, Turn):
             self._arrive(what)
@@ -182,10 +184,6 @@ class Simulation:
 
     def _place(self, turn: Turn, now_s: float) -> None:
         """Choose for a turn, and send it."""
-        exact = self.policy.exact
-        if exact:
-            for each in self.fleet.workers:
-                each.scheduler.advance(now_s)
         turn.worker = chosen = self.policy.choose(turn, now_s)
         request = turn.request
         chosen.requests += 1
@@ -205,10 +203,7 @@ class Simulation:
 
     def _add(self, worker: Worker, work: Work, now_s: float) -> None:
         if self.policy.exact:
-            worker.scheduler.advance(now_s)
             worker.expect(work.prompt_tokens - worker.cached_tokens(work.owner.request))
-        else:
-            worker.scheduler.advance(now_s)
         worker.scheduler.add(work, now_s)
         self._schedule(worker)
 
@@ -262,8 +257,6 @@ class Simulation:
 
     def _report(self, now_s: float) -> None:
         """Engines say how they are, as long as anybody is there."""
-        for each in self.fleet.workers:
-            each.scheduler.advance(now_s)
         self.policy.report(now_s)
         if self._heap or self._ahead:
             self.at(now_s + self.policy.report_every_s, self._report)

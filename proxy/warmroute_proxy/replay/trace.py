@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 
 MAX_REQUESTS = 5_000_000
@@ -22,8 +23,7 @@ class TraceError(ValueError):
     """A trace that cannot be replayed: the message says where and why."""
 
 
-@dataclass(slots=True, eq=False)
-class Request:
+class Request(msgspec.Struct, eq=False, gc=False):
     """One request.
 
     `blocks` are the ids of the prompt's blocks and, where a trace knows the answer, of the answer's after them; the

@@ -109,3 +109,8 @@ class SmgApprox(Policy):
         self._tree.insert(request, chosen.index)
         self._processed[chosen.index] += 1
         return chosen
+
+
+def smg_approx_cli(fleet: Fleet) -> SmgApprox:
+    """As the command line sets it up now."""
+    return SmgApprox(fleet, CLI)
