@@ -1,5 +1,6 @@
 """Answers whose engine dies are continued by another, where the model has that on; else the client is told."""
 
+import contextlib
 import json
 import os
 import signal
@@ -13,7 +14,8 @@ import pytest
 from warmroute import OpenAI
 from warmroute.contract import receipt as contract_receipt
 
-from .harness import chat, events, until
+from .harness import ProxyProcess, chat, events, until
+from .scripted import ROLE, Handler, Script, ScriptedEngine, delta
 from .test_faults import PAIRS, Fleet, Stream
 
 ON = "continue_broken = true"
@@ -26,7 +28,7 @@ def script(**step: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def fleet(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Fleet]:
-    made = Fleet(tmp_path, request.param, model=ON, limits="idle_timeout_s = 1")
+    made = Fleet(tmp_path, request.param, model=ON)
     try:
         made.proxy.start()
         yield made
@@ -175,7 +177,8 @@ def test_a_completion_goes_on_within_its_limit(fleet: Fleet) -> None:
 
 
 @trio
-def test_an_engine_that_freezes_is_as_good_as_dead(fleet: Fleet) -> None:
+def test_an_engine_that_freezes_is_left_long_before_its_time_is_up(fleet: Fleet) -> None:
+    """`idle_timeout_s` is 120 s here; the probes know after some seconds."""
     stream = Stream(fleet.proxy, chat("frozen", **USAGE, **script(output_tokens=100)))
     until(lambda: stream.text.count('"content"') > 3, "it has begun")
     frozen = fleet.engines[busy(fleet)]
@@ -227,3 +230,101 @@ def test_a_client_that_leaves_the_rest_ends_it(fleet: Fleet) -> None:
     assert (row["outcome"], len(json.loads(row["rids"]))) == ("client_left", 2)
     assert 0 < usage["warmroute"]["continued"]["after_tokens"] < usage["completion_tokens"]
     assert row["price_nanousd"] == usage["warmroute"]["price_nanousd"] > 0
+
+
+@contextlib.contextmanager
+def scripted(folder: Path, *steps: Script) -> Iterator[tuple[list[ScriptedEngine], ProxyProcess]]:
+    """Two engines that take the steps in turn, whichever is asked, and a proxy in front of them."""
+    left = list(steps)
+
+    def step(handler: Handler) -> None:
+        left.pop(0)(handler)
+
+    engines = [ScriptedEngine(name, step) for name in ("s0", "s1")]
+    made = ProxyProcess(folder / "p", [engine.toml() for engine in engines], model=ON)
+    try:
+        made.start()
+        yield engines, made
+    finally:
+        made.stop()
+        for engine in engines:
+            engine.stop()
+
+
+def dies(handler: Handler) -> None:
+    handler.stream(ROLE, delta("It was "), delta("the best"), end=False)
+
+
+def goes_on(handler: Handler) -> None:
+    usage = {"prompt_tokens": 702, "completion_tokens": 1, "prompt_tokens_details": {"cached_tokens": 64}}
+    end = {"id": "y", "object": "chat.completion.chunk", "choices": [], "usage": usage}
+    handler.stream(*({**part, "id": "y"} for part in (ROLE, delta(" of times"), delta(finish="stop"))), end, "[DONE]")
+
+
+def refuses(handler: Handler) -> None:
+    error = {"object": "error", "message": "This model's maximum context length is 8 tokens", "code": 400}
+    handler.reply(400, json.dumps(error).encode())
+
+
+def thinks(handler: Handler) -> None:
+    thought = delta()
+    thought["choices"][0]["delta"] = {"reasoning_content": "Was it?"}
+    handler.stream(ROLE, thought, delta("It was"), end=True)
+
+
+def calls(handler: Handler) -> None:
+    call = delta()
+    call["choices"][0]["delta"] = {"tool_calls": [{"index": 0, "id": "c", "function": {"name": "f", "arguments": ""}}]}
+    handler.stream(ROLE, call, delta(finish="tool_calls"), "[DONE]")
+
+
+def test_the_other_engine_is_sent_the_same_request_with_the_beginning_of_its_answer(tmp_path: Path) -> None:
+    with scripted(tmp_path, dies, goes_on) as (engines, proxy):
+        stream = Stream(proxy, chat("best", **USAGE, max_tokens=50, temperature=0.5))
+        stream.join(30)
+        usage = check_one_answer(stream)
+        assert text_of(stream) == "It was the best of times"
+        assert (usage["prompt_tokens"], usage["completion_tokens"]) == (700, 3)
+        second, first = sorted((engine.sent() for engine in engines), key=lambda sent: int(sent["max_tokens"]))
+    said = {"role": "assistant", "content": "It was the best"}
+    assert second["messages"] == [*first["messages"], said]
+    assert (second["continue_final_message"], second["max_tokens"], first["max_tokens"]) == (True, 48, 50)
+    assert second["rid"] != first["rid"]
+    ours = {"messages", "continue_final_message", "max_tokens", "rid", "session_id"}
+    assert {k: v for k, v in second.items() if k not in ours} == {k: v for k, v in first.items() if k not in ours}
+
+
+@pytest.mark.parametrize("rest", [refuses, thinks, calls])
+def test_what_is_no_rest_ends_with_an_error_of_the_engine(tmp_path: Path, rest: Script) -> None:
+    with scripted(tmp_path, dies, rest) as (engines, proxy):
+        stream = Stream(proxy, chat("best", **USAGE))
+        stream.join(30)
+        assert stream.failed_clearly
+        assert events(stream.text)[-1]["error"]["code"] == "engine_error"
+        assert text_of(stream) == "It was the best"
+        assert "tool_calls" not in stream.text
+        assert "reasoning_content" not in stream.text
+        row = proxy.rows(expected=1)[0]
+        assert (row["outcome"], row["price_nanousd"], len(json.loads(row["rids"]))) == ("engine_error", 0, 2)
+        assert contract_receipt.check(json.loads(row["usage"])) == []
+        until(lambda: sum(len(engine.aborted) for engine in engines) == 2, "both were told to stop")
+
+
+def test_a_turn_of_another_region_goes_on_in_its_home(tmp_path: Path) -> None:
+    with scripted(tmp_path, dies, goes_on) as (engines, home):
+        away = ScriptedEngine("w0", refuses)
+        table = away.toml().replace('"east"', '"west"')
+        west = ProxyProcess(tmp_path / "p", [table], region="west", keys=home.keys, peer=("east", home.url))
+        try:
+            west.start()
+            headers = {"x-session-affinity": "roams", "x-warmroute-home": "east"}
+            with west.client() as client:
+                answer = client.post("/v1/chat/completions", json=chat("best", **USAGE), headers=headers)
+        finally:
+            west.stop()
+            away.stop()
+    assert (answer.status_code, len(away.bodies), [len(engine.bodies) for engine in engines]) == (200, 0, [1, 1])
+    assert answer.text.endswith("data: [DONE]\n\n")
+    usage = events(answer.text)[-1]["usage"]
+    assert contract_receipt.check(usage) == []
+    assert (usage["warmroute"]["region"], usage["warmroute"]["continued"]["after_tokens"]) == ("east", 2)
