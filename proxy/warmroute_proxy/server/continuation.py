@@ -78,7 +78,7 @@ _encode: Final = msgspec.json.encode
 class Continuation:
     """An answer that can be continued, or is: what passes of it, and what is to be asked of another engine."""
 
-    __slots__ = ("_id", "_intake", "_rest", "_stops", "_text")
+    __slots__ = ("_id", "_intake", "_rest", "_stops", "_text", "_tokens")
 
     def __init__(self, intake: Intake, stops: tuple[str, ...]) -> None:
         """`intake`: its body is needed until the answer has ended, or can no longer be continued."""
@@ -86,6 +86,7 @@ class Continuation:
         self._stops = stops
         self._id = ""
         self._text: StringIO | None = StringIO()
+        self._tokens = 0  # at least: one for each event
         self._rest: Rest | None = None
 
     @classmethod
@@ -120,7 +121,7 @@ class Continuation:
         """
         if self._text is None or self._rest is not None or not failure.at_fault or failure.refusal.status < 500:
             return None
-        text, tokens = self._text.getvalue(), broken.scanner.content_events
+        text, tokens = self._text.getvalue(), self._tokens
         if any(text.endswith(stop[:n]) for stop in self._stops for n in range(1, len(stop))):
             return None  # the other engine would not know it for the beginning of a stop
         try:
@@ -157,6 +158,7 @@ class Continuation:
                     if adds or choice.finish_reason is not None or choice.index or not isinstance(said, str):
                         return False
                     text.write(said)
+                    self._tokens += 1 if said else 0
         except _UNREADABLE:
             return False
         return text.tell() <= MAX_TEXT_CHARS

@@ -31,10 +31,8 @@ def intake(route: str = CHAT, *, stream: bool = True, several: bool = False, **m
     return cast("Intake", made)
 
 
-def attempt(events: int, prefill: dict[str, Any] | None = None) -> Attempt:
-    scanner = Scanner(keep_sglext=False)
-    scanner.content_events = events
-    return cast("Attempt", SimpleNamespace(scanner=scanner, prefill_usage=lambda: prefill))
+def attempt(prefill: dict[str, Any] | None = None) -> Attempt:
+    return cast("Attempt", SimpleNamespace(prefill_usage=lambda: prefill))
 
 
 def event(delta: dict[str, Any] | None = None, finish: str | None = None, *, id_: str = "old", **choice: Any) -> bytes:
@@ -46,14 +44,14 @@ def event(delta: dict[str, Any] | None = None, finish: str | None = None, *, id_
 ROLE = {"role": "assistant", "content": ""}
 
 
-def asked(of: Intake, *told: bytes, events: int = 2, failure: Failure = DIED) -> dict[str, Any] | None:
+def asked(of: Intake, *told: bytes, failure: Failure = DIED) -> dict[str, Any] | None:
     """The body of the other half; None where there is none."""
     begun = Continuation.of(of)
     if begun is None:
         return None
     for data in told:
         assert begun.take(data) == data
-    if begun.rest(failure, attempt(events)) is None:
+    if begun.rest(failure, attempt()) is None:
         return None
     found: dict[str, Any] = json.loads(of.body.raw)
     return found
@@ -176,16 +174,26 @@ def test_only_an_engines_own_fault_is_made_good(status: int, at_fault: tuple[str
     assert (asked(intake(), *WORDS, failure=failure) is not None) == continued
 
 
+@pytest.mark.parametrize(("counted", "prompt"), [(100, 100), (None, 139), ("100", 139), (0, 139)])
+def test_what_prefill_has_counted_is_the_prompt(counted: Any, prompt: int) -> None:
+    begun = Continuation.of(intake())
+    assert begun is not None
+    begun.take(WORDS[0])
+    rest = begun.rest(DIED, attempt({"prompt_tokens": counted}))
+    assert rest is not None
+    assert rest.settled(reported(140, 96, 10), Scanner(keep_sglext=False)).prompt_tokens == prompt
+
+
 def test_an_answer_is_continued_once_and_a_second_refusal_is_no_fault_of_the_client() -> None:
     begun = Continuation.of(intake())
     assert begun is not None
     refused = Failure(Refusal(400, "too long", code="context_length_exceeded"), (), False)
     assert begun.refusal(refused).status == 400
     begun.take(WORDS[0])
-    rest = begun.rest(DIED, attempt(1))
+    rest = begun.rest(DIED, attempt())
     assert rest is not None
     begun.goes_on(rest)
-    assert begun.rest(DIED, attempt(1)) is None
+    assert begun.rest(DIED, attempt()) is None
     assert (begun.refusal(refused).status, begun.refusal(DIED)) == (502, DIED.refusal)
 
 
