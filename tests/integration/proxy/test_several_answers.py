@@ -13,10 +13,12 @@ from warmroute.contract import receipt as contract_receipt
 from warmroute_cli.processes import stop_all
 
 from .harness import EngineProcess, ProxyProcess, chat, until
-from .test_faults import LONG
 
 COMPLETIONS = "/v1/completions"
 CHAT = "/v1/chat/completions"
+
+LONG: dict[str, Any] = {"metadata": {"script": json.dumps({"output_tokens": 20_000})}}
+"""An answer of 16 seconds."""
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +92,7 @@ def test_a_client_that_leaves_ends_them_all(
         assert connection.sock
         connection.sock.close()
         connection.close()
-        until(lambda: engines["a0"].running() == 0, "none runs on", 1.0)
+        until(lambda: engines["a0"].running() == 0, "none runs on", 5.0)
         row = proxy.rows(expected=1)[0]
         usage = json.loads(row["usage"])
         assert row["outcome"] == "client_left"

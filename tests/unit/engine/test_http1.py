@@ -55,10 +55,10 @@ async def test_a_request_that_stops_half_way_is_dropped(monkeypatch: pytest.Monk
 
 
 async def test_a_slow_answer_is_not_idleness(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http1, "KEEP_ALIVE_S", 0.02)
+    monkeypatch.setattr(http1, "KEEP_ALIVE_S", 0.5)
 
     def later(exchange: Exchange) -> None:
-        asyncio.get_running_loop().call_later(0.1, echo, exchange)
+        asyncio.get_running_loop().call_later(0.8, echo, exchange)
 
     async with connected(later) as (reader, writer):
         writer.write(GET)
