@@ -362,8 +362,7 @@ class Scheduler:
         """What was planned has ended."""
         self._planned = False
         self.clock_s = end_s = self._end_s
-        prefill, self._prefill = self._prefill, []
-        batch = self._batch
+        batch, prefill = self._batch, self._prefill
         if batch.planned:
             self._apply_decode(batch.planned)
             for work in batch.pop_ended():
@@ -371,9 +370,11 @@ class Scheduler:
                 self._events.append((end_s, work, True))
         elif prefill:
             self.totals.steps += 1
-        for work, take in prefill:
-            if work.phase is _PREFILL:  # else aborted meanwhile
-                self._computed(work, take, end_s)
+        if prefill:
+            self._prefill = []
+            for work, take in prefill:
+                if work.phase is _PREFILL:  # else aborted meanwhile
+                    self._computed(work, take, end_s)
 
     def _apply_decode(self, steps: int) -> float:
         tokens = steps * self._batch.width

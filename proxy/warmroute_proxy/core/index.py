@@ -23,7 +23,7 @@ not predicted; `MAX_SLOTS` slots. A retired slot is free again once the generati
 gone; if none is free before that, the index restarts empty.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 import msgspec
@@ -34,6 +34,8 @@ MAX_CUTS: Final = 8192
 MAX_SLOTS: Final = 1024
 SHARER_BITS: Final = 6
 MAX_SHARERS: Final = (1 << SHARER_BITS) - 1
+
+_Lookup = Callable[[int], int | None]
 
 
 class Match(msgspec.Struct, frozen=True, gc=False):
@@ -59,6 +61,8 @@ class PrefixIndex:
 
     def __init__(self, generations: int = 8, entries_per_generation: int = 65_536) -> None:
         self._generations: list[dict[int, int]] = [{} for _ in range(generations)]
+        self._lookups: list[_Lookup] = []  # of the older generations that hold anything
+        self._not_older: int | None = None  # a key that none of those has, as the last walk found
         self._entries_per_generation = entries_per_generation
         self._rotations = 0
         self.losses = 0
@@ -85,8 +89,7 @@ class PrefixIndex:
 
     def walk(self, chain: Chain, mask: int) -> Match:
         """Matched bytes of each slot in `mask`, and the longest prefix known anywhere."""
-        generations, ends = self._generations, chain.ends
-        newest = generations[0]
+        newest, ends = self._generations[0], chain.ends
         drops: list[tuple[int, int]] = []
         alive, end, index = mask, 0, -1
         shared: list[tuple[int, int]] = []
@@ -95,8 +98,9 @@ class PrefixIndex:
             if slots == before:
                 continue  # as most cuts are: the history of one conversation
             if slots is None:
-                slots = _older(generations, chain.hashes[index])  # noqa: PLW2901 - where it is found otherwise
+                slots = _older(self._lookups, chain.hashes[index])  # noqa: PLW2901 - where it is found otherwise
                 if slots is None:
+                    self._not_older = chain.hashes[index]
                     index -= 1  # noqa: PLW2901 - the last one that is known
                     break
             before = slots
@@ -137,7 +141,7 @@ class PrefixIndex:
             if known is None:
                 if len(newest) >= room:
                     newest = self._rotate()
-                older = None if unknown else _older(self._generations, key)
+                older = None if unknown or key == self._not_older else _older(self._lookups, key)
                 if older is None:
                     if not unknown and _added(newest, keys[at:], slots, room):
                         return
@@ -192,6 +196,8 @@ class PrefixIndex:
     def _rotate(self) -> dict[int, int]:
         self._generations.insert(0, {})
         self._generations.pop()
+        self._lookups = [generation.get for generation in self._generations[1:] if generation]
+        self._not_older = None
         self._rotations += 1
         self.losses += 1
         while self._retired and self._rotations - self._retired[0][1] >= len(self._generations):
@@ -203,16 +209,17 @@ class PrefixIndex:
             if not self._retired:
                 raise OverflowError(f"more than {MAX_SLOTS} caches")
             self._generations = [{} for _ in self._generations]
+            self._lookups = []
             self.losses += 1
             self._unused = [slot for slot, _ in self._retired]
             self._retired.clear()
         return self._unused.pop()
 
 
-def _older(generations: list[dict[int, int]], key: int) -> int | None:
+def _older(lookups: list[_Lookup], key: int) -> int | None:
     """The newest entry for a key that is not in the newest generation."""
-    for generation in generations:
-        slots = generation.get(key)
+    for lookup in lookups:
+        slots = lookup(key)
         if slots is not None:
             return slots
     return None

@@ -218,11 +218,13 @@ class WorkerLoad:
 
     def observe(self, loads: EngineLoads, now_s: float) -> bool:
         """Take over what the engine reports: its size, other proxies' load, its prefill rate. True if that changed."""
-        self.room.observe(loads, self)
-        self._reported_prefill_tokens = max(0, (loads.waiting_uncached_tokens or 0) - self.prefill_tokens)
-        self._others_resident_tokens = max(0, (loads.used_tokens or 0) - self.resident_tokens)
-        others = self._reported_prefill_tokens or self._others_resident_tokens
-        self._reported_until_s = now_s + LOADS_FRESH_S if others else -math.inf
+        if loads.max_running or loads.max_tokens:
+            self.room.observe(loads, self)
+        prefill = (loads.waiting_uncached_tokens or 0) - self.prefill_tokens
+        resident = (loads.used_tokens or 0) - self.resident_tokens
+        self._reported_prefill_tokens = prefill if prefill > 0 else 0  # noqa: FURB136 - max() takes three times as long
+        self._others_resident_tokens = resident if resident > 0 else 0  # noqa: FURB136
+        self._reported_until_s = now_s + LOADS_FRESH_S if prefill > 0 or resident > 0 else -math.inf
         self._look_beyond()
         tokens, busy_us = loads.prefill_uncached_tokens_total, loads.prefill_busy_us_total
         known = self.learned_s_per_token

@@ -385,7 +385,8 @@ class Router:
 
     def _end(self, ticket: Ticket, now_s: float) -> None:
         """A request was served."""
-        self.first_token(ticket, now_s)
+        if not ticket.computed:
+            self.first_token(ticket, now_s)
         ticket.close(now_s)
         for place in ticket.parties():
             place.load.succeeded()

@@ -38,6 +38,7 @@ BYTES_PER_TOKEN: Final = 4
 EXPECTED_OUTPUT_TOKENS: Final = 256
 """What the server expects where a client names no maximum."""
 REPORT_EVERY_S: Final = 1.0
+_UNDER_WAY: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +121,7 @@ class Production(Policy):
         longest = max((request.input_tokens for request in trace.requests), default=0)
         block_bytes = trace.block_tokens * BYTES_PER_TOKEN
         self._ends = list(range(block_bytes, longest * BYTES_PER_TOKEN + block_bytes + 1, block_bytes))
-        self._told: dict[Worker, tuple[int, ...]] = {}
+        self._told: dict[Worker, int] = {}  # its steps at the last report, if nothing was under way
         for worker, feed in zip(fleet.workers, feeds, strict=False):
             feed.tell = lambda kind, keys, tier, worker=worker: self._hear(worker, kind, keys, tier)
 
@@ -149,26 +150,20 @@ class Production(Policy):
 
     def _facts(self, request: Request) -> Facts:
         full = request.input_tokens // self._block_tokens
-        hashes, ends = request.blocks[:full], self._ends[:full]
-        if request.tail is not None:
-            hashes.append(request.tail)
+        hashes, ends, tail = request.blocks, self._ends[:full], request.tail
+        if tail is None:
+            hashes = hashes[:full]
+        else:
+            if len(hashes) != full + 1 or hashes[full] != tail:  # else these are the prompt's blocks as they stand
+                hashes = [*hashes[:full], tail]
             ends.append(request.input_tokens * BYTES_PER_TOKEN)
         key = self._keys[request.session]
         named = key < self._proxies.naming_share * 2.0**64
         return Facts(
-            model="model",
-            lineage=key,
-            session=key,
-            derived=self._derived or not named,
-            parent=None,
-            chain=Chain(hashes, ends),
-            structural_bytes=request.continued_tokens * BYTES_PER_TOKEN,
-            turn=request.turn,
-            expected_output_tokens=EXPECTED_OUTPUT_TOKENS,
-            home_hint=self._homes.get(request.session),
-            allowed_regions=None,
-            may_forward=named and len(self._regions) > 1,
-        )
+            "model", key, key, self._derived or not named, None, Chain(hashes, ends),
+            request.continued_tokens * BYTES_PER_TOKEN, request.turn, EXPECTED_OUTPUT_TOKENS,
+            self._homes.get(request.session), None, may_forward=named and len(self._regions) > 1,
+        )  # fmt: skip
 
     # --- what comes of them --------------------------------------------------------------------------------------
 
@@ -197,18 +192,20 @@ class Production(Policy):
         """Each worker's `/v1/loads`, where it differs from the report before or anything is under way."""
         told = self._told
         for worker in self.fleet.workers:
-            scheduler = worker.scheduler
+            scheduler, requests = worker.scheduler, worker.requests
             totals = scheduler.totals
-            state = (worker.requests, totals.prefill_uncached_tokens, totals.steps)
-            if not worker.requests and told.get(worker) == state:
-                continue
-            told[worker] = state
+            steps = _UNDER_WAY if requests else totals.steps
+            if steps == told.get(worker):
+                if not requests:
+                    continue
+            else:
+                told[worker] = steps
             loads = EngineLoads(
-                running=worker.requests,
-                waiting_uncached_tokens=scheduler.waiting_uncached_tokens(),
-                used_tokens=worker.tokens,
-                prefill_uncached_tokens_total=totals.prefill_uncached_tokens,
-                prefill_busy_us_total=round(totals.prefill_busy_s * 1e6),
+                requests,
+                scheduler.waiting_uncached_tokens(),
+                worker.tokens,
+                totals.prefill_uncached_tokens,
+                round(totals.prefill_busy_s * 1e6),
             )
             for router in self._routers[worker.region]:
                 router.observe_loads(worker.name, loads, now_s)

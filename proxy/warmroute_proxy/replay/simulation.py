@@ -119,15 +119,11 @@ class Simulation:
         for change in self._changes:
             self.at(change.at_s, partial(self._change, change))
         self._ahead = len(starts)
-        heap = self._heap
         for turn in starts:
             self._ahead -= 1
-            arrived_s = turn.arrived_s
-            while heap and heap[0][0] <= arrived_s:
-                self._next()
+            self._play(turn.arrived_s)
             self._arrive(turn)
-        while heap:
-            self._next()
+        self._play(inf)
         assert self._done == len(self.trace.requests), "a turn was never served"
         counted = self.turns[int(len(self.turns) * self._skip_share) :]
         return Result(
@@ -167,15 +163,18 @@ class Simulation:
         drawn_by = request.session if at_home else request.number
         return regions[mixed([drawn_by], 2)[0] % len(regions)]
 
-    def _next(self) -> None:
-        now_s, _, what = heappop(self._heap)
-        if isinstance(what, Worker):
-            if what.next_s == now_s:  # else it was looked at since, or will be later
-                self._observe(what, now_s)
-        elif isinstance(what, Turn):
-            self._arrive(what)
-        else:
-            what(now_s)
+    def _play(self, until_s: float) -> None:
+        """All that happens up to a time."""
+        heap = self._heap
+        while heap and heap[0][0] <= until_s:
+            now_s, _, what = heappop(heap)
+            if isinstance(what, Worker):
+                if what.next_s == now_s:  # else it was looked at since, or will be later
+                    self._observe(what, now_s)
+            elif isinstance(what, Turn):
+                self._arrive(what)
+            else:
+                what(now_s)
 
     def _arrive(self, turn: Turn) -> None:
         self.turns.append(turn)
@@ -214,7 +213,7 @@ class Simulation:
         next_s = worker.scheduler.next_event_s()
         if next_s != worker.next_s:
             worker.next_s = next_s
-            if next_s < inf:
+            if next_s != inf:
                 self._count += 1
                 heappush(self._heap, (next_s, self._count - FIRST, worker))
 
