@@ -139,6 +139,7 @@ class Upstream:
         self._idle: deque[_Connection] = deque()  # at most MAX_IDLE, oldest first
         self._connecting: set[asyncio.Task[None]] = set()  # at most two a turn, and each ends by its timeout
         self.open = 0
+        self._closed = False
 
     def send(self, method: str, path: str, headers: str, body: Parts, leg: Leg) -> None:
         """Send a request; `headers` is a block of `name: value\\r\\n` lines. What happens is told to the leg."""
@@ -155,7 +156,7 @@ class Upstream:
 
     def give_back(self, connection: "_Connection") -> None:
         """A connection whose answer ended in good order."""
-        if len(self._idle) >= MAX_IDLE:
+        if self._closed or len(self._idle) >= MAX_IDLE:
             connection.drop()
             return
         connection.idle_since_s = self._clock()
@@ -175,7 +176,8 @@ class Upstream:
             self._idle.popleft().drop()
 
     def close(self) -> None:
-        """Close idle connections and stop connecting."""
+        """Close idle connections, those that are busy once they are not, and stop connecting."""
+        self._closed = True
         for task in self._connecting:
             task.cancel()
         while self._idle:
