@@ -222,7 +222,12 @@ class Admission:
             return left
         for waiter in self.queue.in_turn(model):
             turn = waiter.item
-            decision = self._with_room(turn.intake.facts, turn.excluded, None) if _may_begin(turn) else None
+            try:
+                decision = self._with_room(turn.intake.facts, turn.excluded, None) if _may_begin(turn) else None
+            except Exception as error:  # it would fail again each time, and nobody behind it would ever go
+                log.error("placing a turn that waits failed: %s", type(error).__name__)
+                turn.crashed()
+                continue
             if decision is not None:
                 self._go(waiter, decision)
                 left -= 1
@@ -239,11 +244,7 @@ class Admission:
         turn.waiter = None
         if turn.hold is not None:
             turn.hold.begin()
-        try:
-            turn.admitted(decision)
-        except Exception as error:
-            log.error("dispatching a turn that has waited failed: %s", type(error).__name__)
-            turn.crashed()
+        turn.admitted(decision)
 
     def _turn_away(self, waiter: "Waiter[Asker]", reason: str, message: str) -> None:
         self.queue.leave(waiter)

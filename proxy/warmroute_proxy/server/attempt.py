@@ -332,7 +332,7 @@ class Attempt:
             self._conclude(failure)
             return
         self._pending = failure
-        asyncio.get_running_loop().call_later(PARTNER_NEWS_S, self._no_news)
+        asyncio.get_running_loop().call_later(PARTNER_NEWS_S, self._main.guard, self._no_news)
 
     def _ranks_of(self, worker: Worker) -> tuple[str, ...]:
         """All workers of an engine: a connection that breaks says nothing about one rank alone."""
@@ -355,7 +355,7 @@ class Attempt:
     def _close_later(self) -> None:
         """An engine that does not end its answer soon after the turn has ended does not keep a connection."""
         if not self._main.ends or (self._prefill is not None and not self._prefill.ends):
-            self._trailer = asyncio.get_running_loop().call_later(TRAILER_S, self._trailer_over)
+            self._trailer = asyncio.get_running_loop().call_later(TRAILER_S, self._main.guard, self._trailer_over)
 
     def _leg_ended(self) -> None:
         """A timer would keep all of a turn that is over."""

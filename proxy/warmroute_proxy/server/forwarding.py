@@ -46,7 +46,7 @@ class ForwardedTurn:
         self._serve_here = serve_here
         self._tell_ended = ended
         self._leg = Leg(self._head, self._body, self._end, self._failed)
-        self._leg.on_crash = self._crashed
+        self._leg.on_crash = self.crashed
         self._ticket = services.router.dispatched(intake.facts, decision, services.clock())
         self._ended = False
         self._heard_s = services.clock()
@@ -59,6 +59,9 @@ class ForwardedTurn:
 
     def begin(self) -> None:
         """Send the request as it came, with our word for who is asking in the place of the client's key."""
+        self._leg.guard(self._send)
+
+    def _send(self) -> None:
         services, intake, request = self._services, self._intake, self._exchange.request
         self._exchange.on_gone = self._client_left
         self._exchange.on_pause = self._leg.pause
@@ -163,7 +166,8 @@ class ForwardedTurn:
         if self._finish():
             self._services.router.failed(self._ticket, self._services.clock(), ())
 
-    def _crashed(self) -> None:
+    def crashed(self) -> None:
+        """An error of ours: the client is told."""
         if self._finish():
             self._services.router.failed(self._ticket, self._services.clock(), ())
         self._exchange.fail()

@@ -12,6 +12,7 @@ import secrets as random
 import signal
 import sys
 import time
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
@@ -220,6 +221,16 @@ async def _import_control_plane(services: Services) -> tuple[Bridge, Bridge]:
 
 
 async def _sweep(services: Services, listeners: list[Listener]) -> None:
+    """What hangs on time. An error of ours in one step must not end the others: deadlines would be no more."""
+    steps: list[Callable[[], None]] = [
+        lambda: services.admission.sweep(services.clock()),
+        *[listener.sweep for listener in listeners],
+        services.engines.sweep,
+        services.joins.sweep,
+        lambda: services.re_prefills.sweep(services.clock()),
+        lambda: _publish(services),
+        *[peer.sweep for peer in services.peers.values()],
+    ]
     while True:
         await asyncio.sleep(SWEEP_EVERY_S)
         now = services.clock()
@@ -228,18 +239,23 @@ async def _sweep(services: Services, listeners: list[Listener]) -> None:
                 turn.sweep(now)
             except Exception as error:
                 log.error("the sweep of a turn failed: %s", type(error).__name__)
-                services.live.discard(turn)
-        services.admission.sweep(now)
-        for listener in listeners:
-            listener.sweep()
-        services.engines.sweep()
-        services.joins.sweep()
-        services.re_prefills.sweep(now)
-        if services.siblings is not None:
-            queue = services.admission.queue
-            services.siblings.publish(services.metrics, len(services.live), queue.requests, queue.bytes)
-        for peer in services.peers.values():
-            peer.sweep()
+                _try(turn.crashed)
+        for step in steps:
+            _try(step)
+
+
+def _try(step: Callable[[], None]) -> None:
+    try:
+        step()
+    except Exception as error:
+        log.error("a step of the sweep failed: %s", type(error).__name__)
+
+
+def _publish(services: Services) -> None:
+    """Tell the other processes how this one does."""
+    if services.siblings is not None:
+        queue = services.admission.queue
+        services.siblings.publish(services.metrics, len(services.live), queue.requests, queue.bytes)
 
 
 async def _probe(services: Services) -> None:

@@ -103,15 +103,21 @@ class Turn:
 
     def begin(self) -> None:
         """Place the turn: here, or in the region that holds its session; or let it wait until there is room."""
-        decision = self._place()
-        if decision is not None:
-            self._go(decision)
+        try:
+            decision = self._place()
+            if decision is not None:
+                self._go(decision)
+        except Exception as error:
+            self._broke("the dispatch", error)
 
     def admitted(self, decision: Decision) -> None:
         """A turn that has waited goes where it was placed now. Its wait was nobody's work."""
         self._since_s = self._services.clock()
         self._comment_at_s = self._since_s + self._services.config.limits.head_hold_s
-        self._go(decision)
+        try:
+            self._go(decision)
+        except Exception as error:
+            self._broke("the dispatch after a wait", error)
 
     def _go(self, decision: Decision) -> None:
         services = self._services
@@ -333,6 +339,12 @@ class Turn:
     def _client_left(self) -> None:
         """Nobody listens any more: stop the engines now, and wait a little for what they will say of it."""
         self._gone = True
+        try:
+            self._leave()
+        except Exception as error:
+            self._broke("leaving", error)
+
+    def _leave(self) -> None:
         if self.waiter is not None:
             self._services.admission.leave(self)
         if self._ended or self._attempt is None:
@@ -346,10 +358,14 @@ class Turn:
         asyncio.get_running_loop().call_later(LEFT_WAIT_S, self._left_for_good)
 
     def _left_for_good(self) -> None:
-        if not self._ended and self._attempt is not None:
+        if self._ended or self._attempt is None:
+            return
+        try:
             self._attempt.close()
             self._tell_router_failed(())
             self._settle_left(charged=True)
+        except Exception as error:
+            self._broke("the end", error)
 
     def _settle_left(self, *, charged: bool) -> None:
         """A client that left pays for what was computed; a proxy that gave up on us before the first byte does not."""
@@ -383,19 +399,29 @@ class Turn:
                 self._exchange.start(200, self._response_headers("text/event-stream; charset=utf-8"))
             self._exchange.write(b": the prompt is being computed\n\n")
 
+    def _broke(self, what: str, error: Exception) -> None:
+        """An error of ours. Its type is logged, never its text."""
+        log.error("%s of a turn failed: %s", what, type(error).__name__)
+        self.crashed()
+
     def crashed(self) -> None:
-        """An error of ours in a callback: the client is told; the entry is settled as interrupted at the restart."""
+        """An error of ours, at whatever point: the client is told, nothing is charged, and nothing is left behind."""
         services = self._services
         services.live.discard(self)
         self._ended = True
+        if self._entry is not None and not self._entry.ended:
+            self._entry.interrupt(services.unix_clock())
+            services.ledger.settle(self._entry, _nobody)
+        if self.waiter is not None:
+            services.admission.leave(self)
+        services.admission.ended(self, 0)
+        self._exchange.fail()
+        ticket, self._ticket = self._ticket, None
+        if ticket is not None and ticket.open:
+            services.router.failed(ticket, services.clock(), ())
         if self._attempt is not None:
             self._attempt.abort()
             self._attempt.close()
-        if self._ticket is not None and self._ticket.open:
-            services.router.failed(self._ticket, services.clock(), ())
-        self._ticket = None
-        services.admission.ended(self, 0)
-        self._exchange.fail()
 
     def shut_down(self) -> None:
         """The proxy is going: say so rather than break off."""
@@ -434,8 +460,8 @@ class Turn:
             proxy_ms=self._proxy_s * 1000,
             ttft_ms=self._ttft_ms,
         )
-        services.turn_metrics.settled(entry, usage, loss)
         services.ledger.settle(entry, self._durable)
+        services.turn_metrics.settled(entry, usage, loss)
 
     def _durable(self, failure: JournalError | None) -> None:
         """The row is safe, or cannot be written: end the answer."""
@@ -473,10 +499,9 @@ class Turn:
         self._exchange.request.body = b""
 
     def _tell_router(self, usage: Usage) -> None:
-        if self._ticket is None:
+        ticket, services = self._ticket, self._services
+        if ticket is None:
             return
-        ticket, self._ticket = self._ticket, None
-        services = self._services
         # What one of several computes is cached for the next: that says nothing of what was cached before.
         several = self.intake.several
         guessed = usage.estimated
@@ -490,15 +515,17 @@ class Turn:
             if several or "completion_tokens" in guessed
             else usage.completion_tokens - (usage.reasoning_tokens or 0),
         )
+        self._ticket = None
         self._freed()
         services.turn_metrics.predicted(ticket.decision, settled, usage)
         services.engines.settled(ticket.decision, self._attempt.rid if self._attempt else "", usage.prompt_tokens)
 
     def _tell_router_failed(self, at_fault: Collection[str]) -> None:
-        if self._ticket is None:
+        ticket = self._ticket
+        if ticket is None:
             return
-        ticket, self._ticket = self._ticket, None
         self._services.router.failed(ticket, self._services.clock(), at_fault)
+        self._ticket = None
         self._freed()
         # What it has stored of the prompt will be evicted, and that is to be known.
         self._services.engines.settled(ticket.decision, self._attempt.rid if self._attempt else "", 0)
@@ -540,6 +567,10 @@ class Turn:
         if self.intake.tenant.limits is not None:
             headers += self._services.admission.headers(self.intake.tenant.name)
         return headers
+
+
+def _nobody(_failure: JournalError | None) -> None:
+    """Who waits for a row that nobody is told of."""
 
 
 def _stay(facts: Facts) -> Facts:

@@ -1,0 +1,175 @@
+"""Errors of the proxy's own, put in at each step of a turn: its client is told, and nothing of it is left."""
+
+import asyncio
+import contextlib
+import json
+import socket
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from warmroute_proxy.server.config_file import load_config
+from warmroute_proxy.server.endpoint import PublicEndpoint
+from warmroute_proxy.server.http1 import Listener
+from warmroute_proxy.server.main import _build, _sweep
+from warmroute_proxy.server.services import Services
+
+from .harness import ProxyProcess, chat
+from .scripted import Handler, ScriptedEngine, delta, whole
+
+USAGE = {"prompt_tokens": 10, "completion_tokens": 1, "total_tokens": 11}
+LIMITS = "requests_at_once = 1\ntokens_at_once = 100000"
+
+
+def answers(handler: Handler) -> None:
+    """As the prompt wishes."""
+    asked = json.loads(handler.engine.bodies[-1])
+    wish = asked["messages"][-1]["content"].split()[0]
+    if wish == "dies":
+        handler.cut()
+    elif not asked.get("stream"):
+        handler.reply(200, whole(USAGE))
+    else:
+        handler.stream(delta("hi"), delta(finish="stop"), {"choices": [], "usage": USAGE}, "[DONE]")
+
+
+class Scene:
+    """A proxy of this process, before two engines; its second tenant has limits."""
+
+    def __init__(self, services: Services, port: int, key: str) -> None:
+        self.services = services
+        self._port = port
+        self._key = key
+
+    async def ask(self, wish: str, headers: str = "", **fields: Any) -> bytes:
+        """All that comes back."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", self._port, family=socket.AF_INET)
+        body = json.dumps(chat(wish, **fields)).encode()
+        head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {self._key}\r\n{headers}"
+        writer.write(f"{head}connection: close\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body)
+        try:
+            async with asyncio.timeout(20):
+                return await reader.read()
+        finally:
+            writer.close()
+
+    def left(self) -> dict[str, Any]:
+        """What is there of turns: all of it is to be nothing."""
+        services = self.services
+        workers = services.router.snapshot(services.clock())["workers"].values()
+        return {
+            "live": len(services.live),
+            "queued": services.admission.queue.requests,
+            "keyed": len(services.joins.live),
+            "of the tenant": sum(q.running + q.tokens_running for q in services.admission.quotas.values()),
+            "of engines": sum(worker["running"] + worker["prefill_tokens"] for worker in workers),
+            "open": sum(not entry.ended for entry in services.ledger._recent.values()),
+        }
+
+    async def nothing_is_left(self) -> None:
+        try:
+            async with asyncio.timeout(20):
+                while any(self.left().values()):
+                    await asyncio.sleep(0.02)
+        except TimeoutError:
+            pytest.fail(f"left: {self.left()}")
+
+
+@contextlib.asynccontextmanager
+async def scene(folder: Path, limits: str = "") -> AsyncIterator[Scene]:
+    engines = [ScriptedEngine(name, answers) for name in ("e0", "e1")]
+    process = ProxyProcess(folder, [engine.toml() for engine in engines], second=LIMITS, limits=limits)
+    services = await _build(load_config(process.write_config()), None)
+    listener = Listener(PublicEndpoint(services, None), services.config.limits, services.clock)  # type: ignore[arg-type]
+    port = await listener.listen("127.0.0.1", 0)
+    sweep = asyncio.create_task(_sweep(services, [listener]))
+    try:
+        yield Scene(services, port, process.keys[1])
+    finally:
+        sweep.cancel()
+        await listener.close(1.0)
+        services.engines.close()
+        async with asyncio.timeout(20):  # engines may still be answering that they have stopped
+            while any(engine.upstream.open for engine in services.engines.by_id.values()):
+                await asyncio.sleep(0.01)
+        services.ledger.close()
+        for engine in engines:
+            engine.stop()
+
+
+def break_once(monkeypatch: pytest.MonkeyPatch, services: Services, where: str) -> Callable[[], int]:
+    """The first call of a method fails. Returns how to ask how often it was called."""
+    thing: Any = services
+    *path, name = where.split(".")
+    for part in path:
+        thing = getattr(thing, part)
+    sound, calls = getattr(type(thing), name), 0
+
+    def broken(*args: Any, **kwargs: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            raise RuntimeError("an error of ours")
+        return sound(*args, **kwargs)
+
+    monkeypatch.setattr(type(thing), name, broken)
+    return lambda: calls
+
+
+@pytest.mark.parametrize("headers", ["", "idempotency-key: k\r\n"])
+@pytest.mark.parametrize(
+    ("where", "wish"),
+    [
+        ("router.place", "answer"),
+        ("router.has_room", "answer"),
+        ("engines.ids.rid", "answer"),
+        ("ledger.open", "answer"),
+        ("router.dispatched", "answer"),
+        ("engines.tag", "answer"),
+        ("router.first_token", "answer"),
+        ("router.settled", "answer"),
+        ("engines.settled", "answer"),
+        ("turn_metrics.settled", "answer"),
+        ("router.full", "dies"),
+        ("admission.retries.spend", "dies"),
+    ],
+)
+async def test_an_error_at_any_step_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, wish: str, headers: str
+) -> None:
+    async with scene(tmp_path) as it:
+        calls = break_once(monkeypatch, it.services, where)
+        assert (await it.ask(wish, headers)).startswith(b"HTTP/1.1 500 ")
+        assert calls()
+        await it.nothing_is_left()
+        for _ in range(2):  # the tenant may have one at once
+            assert (await it.ask("answer", headers)).startswith(b"HTTP/1.1 200 ")
+        await it.nothing_is_left()
+
+
+async def test_who_cannot_be_placed_does_not_hold_up_who_waits_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with scene(tmp_path) as it:
+        quota = it.services.admission.quotas["second"]
+        quota.begin(1)
+        asked = [asyncio.create_task(it.ask("answer")) for _ in range(3)]
+        async with asyncio.timeout(20):
+            while it.services.admission.queue.requests < 3:
+                await asyncio.sleep(0.02)
+        break_once(monkeypatch, it.services, "router.place")
+        quota.end(1)
+        assert sorted([(await each)[9:12] for each in asked]) == [b"200", b"200", b"500"]
+        await it.nothing_is_left()
+
+
+async def test_deadlines_hold_after_an_error_in_the_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with scene(tmp_path, "queue_timeout_s = 0.5") as it:
+        calls = break_once(monkeypatch, it.services, "admission.sweep")
+        async with asyncio.timeout(20):
+            while not calls():
+                await asyncio.sleep(0.02)
+        it.services.admission.quotas["second"].begin(1)
+        assert (await it.ask("answer")).startswith(b"HTTP/1.1 429 ")
