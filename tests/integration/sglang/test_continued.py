@@ -1,7 +1,10 @@
 """A real server is killed in the middle of its answer, and another one goes on with it."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 from tests.integration.proxy.harness import ProxyProcess, until
 from tests.integration.proxy.test_continued import ON, USAGE, check_one_answer, text_of
@@ -13,8 +16,18 @@ TOKENS = 600
 LONG = {**USAGE, "temperature": 0, "max_tokens": TOKENS, "ignore_eos": True}
 
 
+@pytest.fixture
+def killed() -> Iterator[list[Server]]:
+    """The servers that a test has killed. Others use them after it, so they are started again."""
+    found: list[Server] = []
+    yield found
+    for server in found:
+        server.restart()
+
+
+@pytest.mark.timeout(180)
 def test_an_answer_goes_on_at_another_server(
-    sglang_aggregated: Server, sglang_pair: tuple[Server, Server], tmp_path: Path, name: str
+    sglang_aggregated: Server, sglang_pair: tuple[Server, Server], killed: list[Server], tmp_path: Path, name: str
 ) -> None:
     servers = (sglang_aggregated, *sglang_pair)
     behind = Behind(tmp_path, *servers)
@@ -23,6 +36,7 @@ def test_an_answer_goes_on_at_another_server(
         stream = Stream(behind.proxy, conversation(name, **LONG))
         until(lambda: stream.text.count('"content"') > 20, "it talks", 60.0)
         victim = sglang_aggregated if work_of(sglang_aggregated) else sglang_pair[1]
+        killed.append(victim)
         victim.kill()
         stream.join(60)
         usage = check_one_answer(stream)
@@ -31,7 +45,6 @@ def test_an_answer_goes_on_at_another_server(
         whole = Stream(behind.proxy, conversation(name, **LONG))
         whole.join(60)
         unbroken = check_one_answer(whole)
-        victim.restart()
     assert usage["warmroute"]["continued"]["after_tokens"] > 10
     assert {worker["id"] for worker in usage["warmroute"]["workers"]}.isdisjoint({victim.role})
     assert len(json.loads(row["rids"])) == 2
