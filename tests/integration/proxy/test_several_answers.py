@@ -17,7 +17,7 @@ from .harness import EngineProcess, ProxyProcess, chat, until
 COMPLETIONS = "/v1/completions"
 CHAT = "/v1/chat/completions"
 
-LONG: dict[str, Any] = {"metadata": {"script": json.dumps({"output_tokens": 20_000})}}
+LONG: dict[str, Any] = {"metadata": {"script": json.dumps({"output_tokens": 20_000})}, "max_tokens": 20_000}
 """An answer of 16 seconds."""
 
 
