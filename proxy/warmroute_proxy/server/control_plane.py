@@ -98,7 +98,8 @@ def admin_app(services: Services) -> FastAPI:
         siblings = services.siblings
         if siblings is None:
             text = services.metrics.render(_gauges(services, []))
-        else:  # of this process as it is now, of the others as of their last sweep
+        else:  # of this process as it is now, of the others as of their last sweep, or of when they were last asked
+            services.publish()  # or the next one asked would show less of this process, or less for ever once it died
             rows = siblings.rows()
             total = share_metrics(services.metrics, rows)
             text = total.render(_gauges(services, [row for row in rows if siblings.alive(row)]))

@@ -228,7 +228,7 @@ async def _sweep(services: Services, listeners: list[Listener]) -> None:
         services.engines.sweep,
         services.joins.sweep,
         lambda: services.re_prefills.sweep(services.clock()),
-        lambda: _publish(services),
+        services.publish,
         *[peer.sweep for peer in services.peers.values()],
     ]
     while True:
@@ -249,13 +249,6 @@ def _try(step: Callable[[], None]) -> None:
         step()
     except Exception as error:
         log.error("a step of the sweep failed: %s", type(error).__name__)
-
-
-def _publish(services: Services) -> None:
-    """Tell the other processes how this one does."""
-    if services.siblings is not None:
-        queue = services.admission.queue
-        services.siblings.publish(services.metrics, len(services.live), queue.requests, queue.bytes)
 
 
 async def _probe(services: Services) -> None:

@@ -69,6 +69,12 @@ class Services:
         self.re_prefills = RePrefills(self)
         self.admission = Admission(self.config, self.router, self.metrics, self.clock)
 
+    def publish(self) -> None:
+        """Tell the other processes how this one does."""
+        if self.siblings is not None:
+            queue = self.admission.queue
+            self.siblings.publish(self.metrics, len(self.live), queue.requests, queue.bytes)
+
     def record(self, receipt_id: str, decision: Decision) -> None:
         """Keep a decision and its reasons for whoever asks."""
         self.decisions.append((receipt_id, decision))
