@@ -103,7 +103,8 @@ class Driver:
             self.router.failed(ticket, self.now_s, [ticket.decision.holder] * (variant > 1))
         else:
             self.open.pop(at)
-            self.router.settled(ticket, asked, self.now_s, variant and 700 * number, 300 * variant, None)
+            streamed = variant and 17 + 5 * number * number
+            self.router.settled(ticket, asked, self.now_s, variant and 700 * number, 300 * variant, None, streamed)
 
 
 def recorded(done: list[tuple[str, int, int]], policy: Policy = "cost") -> bytes:

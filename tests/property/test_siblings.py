@@ -111,7 +111,7 @@ class Processes:
                 router.first_token(mine, self.now_s)
             elif operation == "end":
                 prompt_tokens = None if number == 5 else 700 + 50 * number
-                router.settled(mine, asked, self.now_s, prompt_tokens, 60 * number, 7)
+                router.settled(mine, asked, self.now_s, prompt_tokens, 60 * number, 7, 20 + 5 * number * number)
             else:
                 router.failed(mine, self.now_s, [mine.holder.id] if number % 2 else [])
         if operation != "token":

@@ -7,6 +7,7 @@ computed: the request runs in the scheduler as always, so `/engine/finished` say
     crash          the process ends at once, as from kill -9
     hang           the request is accepted and never answered
     slow           the answer begins `delay_s` late
+    drip           each event of a stream comes at least `delay_s` after the one before
     reset          the connection is reset
     cut            the connection closes in the middle of the answer
     truncate       a stream ends in good order without finish, usage and `[DONE]`; a whole answer is half of its JSON
@@ -37,7 +38,8 @@ MAX_COUNT: Final = 1_000_000
 MAX_DELAY_S: Final = 3600.0
 
 Name = Literal[
-    "crash", "hang", "slow", "reset", "cut", "truncate", "content_type", "error_first", "status", "usage"]  # fmt: skip
+    "crash", "hang", "slow", "drip", "reset", "cut", "truncate", "content_type", "error_first", "status", "usage",
+]  # fmt: skip
 _BREAKS: Final = ("crash", "reset", "cut", "truncate")
 _PAGE: Final = b"<html><body>It works!</body></html>"
 
@@ -86,7 +88,7 @@ class Faults:
 class FaultyExchange(Exchange):
     """An exchange whose answer goes wrong."""
 
-    __slots__ = ("_behind", "_events", "_fault")
+    __slots__ = ("_behind", "_events", "_fault", "_last_s")
 
     def __init__(self, behind: Exchange, fault: Fault) -> None:
         super().__init__(behind._protocol, behind.method.encode(), behind.path.encode(), behind.headers)
@@ -94,6 +96,7 @@ class FaultyExchange(Exchange):
         self._behind = behind
         self._fault = fault
         self._events = 0
+        self._last_s = 0.0  # when the last event of a drip goes out
         behind.on_leave = self.left
 
     def respond(self, status: int, body: bytes, content_type: bytes = b"application/json") -> None:
@@ -128,6 +131,9 @@ class FaultyExchange(Exchange):
         if self._fault.fault == "slow":
             self._later(lambda: self._behind.send(data))
             return
+        if self._fault.fault == "drip":
+            self._drip(lambda: self._behind.send(data))
+            return
         if self._fault.fault in _BREAKS and self._events >= self._fault.after_events:
             self._break(b"", b"")
             return
@@ -139,6 +145,8 @@ class FaultyExchange(Exchange):
             return
         if self._fault.fault == "slow":
             self._later(self._behind.end)
+        elif self._fault.fault == "drip":
+            self._drip(self._behind.end)
         elif self._fault.fault in _BREAKS:
             self._break(b"", b"")
         else:
@@ -185,6 +193,11 @@ class FaultyExchange(Exchange):
             transport.abort()
         else:
             transport.close()  # what was written still goes out
+
+    def _drip(self, step: Callable[[], None]) -> None:
+        loop = asyncio.get_running_loop()
+        self._last_s = max(self._last_s, loop.time()) + self._fault.delay_s
+        loop.call_at(self._last_s, step)
 
     def _later(self, step: Callable[[], None]) -> None:
         asyncio.get_running_loop().call_later(self._fault.delay_s, step)

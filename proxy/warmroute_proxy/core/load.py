@@ -10,7 +10,7 @@ reports beyond our own count at that moment is added, until the report is `LOADS
 Rates are learned from counters that the engine publishes: prefill seconds per token from its busy time, never from
 latencies, which contain queueing. Each is an exponential average, bounded to what hardware can do. Placement takes
 rates within a fifth of their mean for equal (`level_rates`): noise between like machines must not send all new
-sessions to the one that seems 1 % faster.
+sessions to the one that seems 1 % faster. How fast a worker decodes is only known from its streams (`pace`).
 
 A worker that began anew, or was added to a fleet that serves, is unproven: it has an empty queue and looks best to
 everybody, and nobody knows yet how fast it is (kernels are compiled, graphs captured, other proxies see the same empty
@@ -29,6 +29,7 @@ import msgspec
 
 from warmroute_proxy.core.breaker import BREAKER_FAILURES, Breaker
 from warmroute_proxy.core.capacity import Capacity
+from warmroute_proxy.core.pace import Pace
 from warmroute_proxy.core.tiers import MoveRates
 from warmroute_proxy.core.traffic import Inserted
 
@@ -85,6 +86,7 @@ class WorkerLoad:
         "_others_prefill_tokens",
         "_others_resident_tokens",
         "_others_until_s",
+        "_prefilling_s",
         "_prefills",
         "_reported_prefill_tokens",
         "_reported_until_s",
@@ -96,6 +98,7 @@ class WorkerLoad:
         "inserted",
         "learned_s_per_token",
         "moves",
+        "pace",
         "prefill_s_per_token",
         "prefill_tokens",
         "ready",
@@ -103,6 +106,7 @@ class WorkerLoad:
         "room",
         "running",
         "slowdown_s",
+        "slower_s",
         "up",
         "work_s",
     )
@@ -119,11 +123,14 @@ class WorkerLoad:
         self._at_work_tokens = 0  # of the oldest one
         self._at_work_s = 0.0  # of prefill
         self._since_s = 0.0  # when its turn came
+        self._prefilling_s = 0.0  # in which any was under way, until then
         self.running = 0
         self.prefill_tokens = 0
         self.resident_tokens = 0
         self.work_s = 0.0  # what `prefill_tokens` take
-        self.slowdown_s = 0.0  # what `running` and `resident_tokens` add to a decode step
+        self.slowdown_s = 0.0  # what `running` and `resident_tokens` add to a decode step, and `slower_s`
+        self.slower_s = 0.0  # what a decode step takes longer here than elsewhere
+        self.pace = Pace()
         self.learned_s_per_token = PREFILL_S_PER_TOKEN_PRIOR
         self.prefill_s_per_token = PREFILL_S_PER_TOKEN_PRIOR
         self._reported_prefill_tokens = 0  # of others, by the engine
@@ -180,6 +187,7 @@ class WorkerLoad:
         """They have been computed, or never will be."""
         self.prefill_tokens -= self._prefills.pop(owner)
         self._at_work_tokens = next(iter(self._prefills.values())) if self._prefills else 0
+        self._prefilling_s += now_s - self._since_s
         self._since_s = now_s
         self._refresh_work()
         if self._shown_tokens is not None:
@@ -197,7 +205,18 @@ class WorkerLoad:
         """So many more requests run here, or fewer, and so many more tokens are resident for them."""
         self.running += requests
         self.resident_tokens += tokens
-        self.slowdown_s = self.running * DECODE_S_PER_RUNNING + self.resident_tokens * DECODE_S_PER_RESIDENT_TOKEN
+        self.slowdown_s = (
+            self.running * DECODE_S_PER_RUNNING + self.resident_tokens * DECODE_S_PER_RESIDENT_TOKEN + self.slower_s
+        )
+
+    def prefilling_s(self, now_s: float) -> float:
+        """Seconds in which any prompt was under way here, since the beginning."""
+        return self._prefilling_s + now_s - self._since_s if self._prefills else self._prefilling_s
+
+    def set_slower(self, s_per_token: float) -> None:
+        """How much longer an output token takes here than elsewhere."""
+        self.slower_s = s_per_token
+        self.runs(0, 0)
 
     def queue_s(self, now_s: float) -> float:
         """Seconds of prefill ahead of a new request."""
@@ -267,6 +286,8 @@ class WorkerLoad:
         self._reported_until_s = -math.inf
         self._uncached_total = self._busy_us_total = None
         self._shown_tokens = 0
+        self.pace.forget()
+        self.set_slower(0.0)
         self._look_beyond()
 
     @property
@@ -299,6 +320,8 @@ class WorkerLoad:
             "resident_tokens": self.decode_tokens(now_s),
             "queue_s": self.queue_s(now_s),
             "prefill_s_per_token": self.learned_s_per_token,
+            "decode_s_per_token": self.pace.s_per_token(now_s),
+            "decode_slower_s_per_token": self.slower_s,
             "load_s_per_token": self.moves.load_s_per_token,
             "fetch_s_per_token": self.moves.fetch_s_per_token,
             "failures_in_a_row": self.breaker.failures,

@@ -79,6 +79,7 @@ class Ended(msgspec.Struct, tag="settled", frozen=True, omit_defaults=True):
     cached_tokens: int | None
     completion_tokens: int | None
     facts: Facts | None = None
+    streamed_tokens: int | None = None
 
 
 class Failed(msgspec.Struct, tag="failed", frozen=True):

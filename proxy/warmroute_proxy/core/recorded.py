@@ -97,11 +97,13 @@ class RecordedRouter(Router):
         prompt_tokens: int | None,
         cached_tokens: int | None,
         completion_tokens: int | None,
+        streamed_tokens: int | None = None,
     ) -> Settled:
-        settled = self._inside.settled(ticket, facts, now_s, prompt_tokens, cached_tokens, completion_tokens)
+        counts = prompt_tokens, cached_tokens, completion_tokens
+        settled = self._inside.settled(ticket, facts, now_s, *counts, streamed_tokens)
         number, dispatched = self._tickets.pop(ticket)
         other = None if dispatched is facts else self._named(facts)
-        self._write(Ended(number, now_s, prompt_tokens, cached_tokens, completion_tokens, other))
+        self._write(Ended(number, now_s, *counts, other, streamed_tokens))
         return settled
 
     def failed(self, ticket: Ticket, now_s: float, at_fault: Collection[str]) -> None:
@@ -181,7 +183,7 @@ class Playback:
             case Ended():
                 ticket, facts = self._tickets.pop(call.ticket)
                 counts = call.prompt_tokens, call.cached_tokens, call.completion_tokens
-                self._router.settled(ticket, call.facts or facts, call.now_s, *counts)
+                self._router.settled(ticket, call.facts or facts, call.now_s, *counts, call.streamed_tokens)
             case Failed():
                 self._router.failed(self._tickets.pop(call.ticket)[0], call.now_s, call.at_fault)
             case Told():

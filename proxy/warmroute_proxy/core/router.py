@@ -11,6 +11,7 @@ one waits, which its queue term says already.
 A router is for one region, and for one thread.
 """
 
+import math
 from collections.abc import Collection, Iterable
 from typing import Any, Final
 
@@ -31,6 +32,7 @@ from warmroute_proxy.core.load import (
     level_rates,
     starts_among,
 )
+from warmroute_proxy.core.pace import COMPARE_EVERY_S, forget_paces, level_paces
 from warmroute_proxy.core.placement import Prompt, estimate_tokens, place_by_cost, place_in_turn
 from warmroute_proxy.core.ticket import Ticket
 from warmroute_proxy.core.tiers import Tier
@@ -70,6 +72,8 @@ class Router:
         self._choices_by_model: dict[str, Choices] = {}
         self._traffic = Traffic()
         self._rates_differ = False  # one was learned, and is not levelled with the others yet
+        self._compare_at_s = -math.inf  # from when on paces are compared again
+        self._forget_at_s = math.inf  # when a slow worker is due to be tried again
         self._turns = 0
         self._settled_turns = 0
         self._predicted_tokens = 0
@@ -87,6 +91,8 @@ class Router:
         """Where the request goes; `NoWorker` if nowhere. `exclude`: worker ids (or `region:<name>`) that failed."""
         if self._rates_differ:
             self._level_rates()
+        if now_s >= self._forget_at_s:
+            self._forget_paces(now_s)
         choices = self._choices(facts.model)
         if self._policy == "round_robin":
             usable = choices.alone().usable(facts, now_s, exclude)
@@ -132,8 +138,14 @@ class Router:
         ticket.computed = True
         ticket.holder.load.prefill_ended(ticket, now_s)
         ticket.holder.load.computed(ticket.uncached)
-        if ticket.generator is not None and ticket.generator is not ticket.holder:
-            ticket.holder.load.runs(-1, 0)
+        generator = ticket.generator
+        if generator is not None:
+            if generator is not ticket.holder:
+                ticket.holder.load.runs(-1, 0)
+            load = generator.load
+            ticket.first_s = now_s
+            ticket.prefilling_s = load.prefilling_s(now_s)
+            ticket.slowdown_s = load.slowdown_s - load.slower_s
         # Also what was indexed at dispatch, if it may have been evicted before it was computed.
         if self._has_kept(ticket) and (ticket.losses != self._index.losses or ticket.holder.tiered):
             self._index.insert(ticket.chain.hashes, ticket.slots)
@@ -153,9 +165,13 @@ class Router:
         prompt_tokens: int | None,
         cached_tokens: int | None,
         completion_tokens: int | None,
+        streamed_tokens: int | None = None,
     ) -> Settled:
-        """The attempt ended well: lower load, learn, remember. Counts that the engine did not report are None."""
-        self._end(ticket, now_s)
+        """The attempt ended well: lower load, learn, remember. Counts that the engine did not report are None.
+
+        `completion_tokens` come back with the next prompt; `streamed_tokens` are all that have come one by one.
+        """
+        self._end(ticket, now_s, streamed_tokens)
         if prompt_tokens is not None:
             self._bytes_per_token.observe(facts.model, facts.chain.total_bytes, prompt_tokens)
         last = self._last_of(ticket, facts, prompt_tokens, cached_tokens, completion_tokens)
@@ -383,13 +399,33 @@ class Router:
             generator.load.breaker.sent(ticket, now_s)
         holder.load.prefill_begins(ticket, ticket.uncached, now_s)
 
-    def _end(self, ticket: Ticket, now_s: float) -> None:
+    def _end(self, ticket: Ticket, now_s: float, streamed_tokens: int | None) -> None:
         """A request was served."""
         if not ticket.computed:
             self.first_token(ticket, now_s)
+        if streamed_tokens is not None and ticket.generator is not None:
+            self._streamed(ticket, ticket.generator.load, streamed_tokens, now_s)
         ticket.close(now_s)
         for place in ticket.parties():
             place.load.succeeded()
+
+    def _streamed(self, ticket: Ticket, load: WorkerLoad, tokens: int, now_s: float) -> None:
+        prefilling_s = load.prefilling_s(now_s) - ticket.prefilling_s
+        slowdown_s = max(load.slowdown_s - load.slower_s, ticket.slowdown_s)
+        stream_s = now_s - ticket.first_s
+        if load.pace.observe(tokens - 1, stream_s, prefilling_s, slowdown_s, now_s) and now_s >= self._compare_at_s:
+            self._compare_paces(now_s)
+
+    def _compare_paces(self, now_s: float) -> None:
+        self._compare_at_s = now_s + COMPARE_EVERY_S
+        groups: dict[object, list[WorkerLoad]] = {}
+        for place in self._places.values():
+            groups.setdefault((place.role, place.on.models), []).append(place.load)
+        level_paces(groups.values(), now_s)
+        self._forget_paces(now_s)
+
+    def _forget_paces(self, now_s: float) -> None:
+        self._forget_at_s = forget_paces([place.load for place in self._places.values()], now_s)
 
     def _begins(self, facts: Facts) -> bool:
         """Whether a conversation begins with this request."""

@@ -64,6 +64,7 @@ class Served(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="e"):
     thread: int | None
     model: str
     last: Last
+    streamed_tokens: int | None = None
 
 
 class Lost(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="f"):
@@ -156,12 +157,15 @@ class SiblingRouter(Router):
         prompt_tokens: int | None,
         cached_tokens: int | None,
         completion_tokens: int | None,
+        streamed_tokens: int | None = None,
     ) -> Settled:
-        settled = super().settled(ticket, facts, now_s, prompt_tokens, cached_tokens, completion_tokens)
+        settled = super().settled(
+            ticket, facts, now_s, prompt_tokens, cached_tokens, completion_tokens, streamed_tokens
+        )
         last = self._last_of(ticket, facts, prompt_tokens, cached_tokens, completion_tokens)
         session = None if facts.derived else facts.session
         number = self._numbers.pop(ticket)
-        self._tell(Served(number, facts.lineage, session, facts.thread, facts.model, last), now_s)
+        self._tell(Served(number, facts.lineage, session, facts.thread, facts.model, last, streamed_tokens), now_s)
         return settled
 
     def failed(self, ticket: Ticket, now_s: float, at_fault: Collection[str]) -> None:
@@ -226,7 +230,7 @@ class SiblingRouter(Router):
 
     def _hear_served(self, served: Served, ticket: HeardTicket, now_s: float) -> None:
         last = served.last
-        self._end(ticket, now_s)
+        self._end(ticket, now_s, served.streamed_tokens)
         if last.prompt_tokens is not None:
             self._bytes_per_token.observe(served.model, last.prompt_bytes, last.prompt_tokens)
         self._affinity.remember(served.lineage, ticket.chain, last, served.session, served.thread)

@@ -11,24 +11,31 @@ class Ticket:
     """One dispatched attempt, and what it has raised. Opaque to its holder; ends by one `settled` or `failed`.
 
     `losses` are those of the index at dispatch: while it has had no more, all that was added then is still there.
+    `first_s`, `prefilling_s` and `slowdown_s` are of the first token: when it came, and what its generator's load said.
     """
 
     __slots__ = (
         "chain",
         "computed",
         "decision",
+        "first_s",
         "from_cut",
         "generator",
         "holder",
         "losses",
         "open",
+        "prefilling_s",
         "resident",
         "slot",
         "slots",
+        "slowdown_s",
         "uncached",
     )
 
     losses: int
+    first_s: float
+    prefilling_s: float
+    slowdown_s: float
 
     def __init__(self, decision: Decision, chain: Chain, holder: Place, generator: Place | None) -> None:
         self.decision = decision

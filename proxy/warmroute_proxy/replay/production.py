@@ -177,7 +177,13 @@ class Production(Policy):
         assert turn.worker is not None
         for leg in turn.state:
             leg.router.settled(
-                leg.ticket, leg.facts, now_s, request.input_tokens, work.cached_tokens, request.output_tokens
+                leg.ticket,
+                leg.facts,
+                now_s,
+                request.input_tokens,
+                work.cached_tokens,
+                request.output_tokens,
+                request.output_tokens,
             )
         if turn.state[0].facts.may_forward:
             self._homes[request.session] = turn.worker.region

@@ -77,6 +77,7 @@ class Turn:
     _gone = False
     _ended = False
     _paused = False
+    _read_slowly = False
     _ttft_ms: float | None = None
     _proxy_s = 0.0
     _dispatched_s = 0.0
@@ -332,6 +333,7 @@ class Turn:
 
     def _pause(self, paused: bool) -> None:
         self._paused = paused
+        self._read_slowly = self._read_slowly or paused
         self._heard_s = self._services.clock()
         if self._attempt is not None:
             self._attempt.pause(paused)
@@ -514,11 +516,23 @@ class Turn:
             None  # else what is sent back
             if several or "completion_tokens" in guessed
             else usage.completion_tokens - (usage.reasoning_tokens or 0),
+            usage.completion_tokens if self._shows_pace(guessed) else None,
         )
         self._ticket = None
         self._freed()
         services.turn_metrics.predicted(ticket.decision, settled, usage)
         services.engines.settled(ticket.decision, self._attempt.rid if self._attempt else "", usage.prompt_tokens)
+
+    def _shows_pace(self, guessed: Collection[str]) -> bool:
+        """Whether one engine has streamed the whole answer, and nobody else held it up."""
+        attempt, entry = self._attempt, self._entry
+        return (
+            attempt is not None
+            and attempt.answer is None
+            and not (self._gone or self._read_slowly or self.intake.several or "completion_tokens" in guessed)
+            and entry is not None
+            and len(entry.rids) == 1
+        )
 
     def _tell_router_failed(self, at_fault: Collection[str]) -> None:
         ticket = self._ticket
