@@ -140,6 +140,8 @@ class Admission:
         if not self.queue.requests:
             return
         for waiter in self.queue.expired(now_s - self._timeout_s):
+            if waiter.item.waiter is not waiter:
+                continue  # to tell one of them began another request, which has taken this one's place
             model, waited_s = waiter.model, self._timeout_s
             self._turn_away(waiter, "queue_timeout", f"no engine for {model} had room within {waited_s:g} s")
         self.freed()
@@ -147,6 +149,8 @@ class Admission:
     def shut_down(self) -> None:
         """The proxy is going: who waits had better ask another one."""
         for waiter in self.queue.waiting():
+            if waiter.item.waiter is not waiter:
+                continue
             self.queue.leave(waiter)
             refusal = Refusal(503, "the proxy is shutting down", code="draining", retry_after_s=1)
             self._refuse(waiter.item, "draining", refusal)

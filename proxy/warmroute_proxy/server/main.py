@@ -275,6 +275,7 @@ async def _shut_down(
     while (services.live or public.connections) and services.clock() < deadline and not signals.hurry:
         await asyncio.sleep(0.02)
     services.re_prefills.close()
+    services.admission.shut_down()  # a forward that failed meanwhile may have begun to wait
     for turn in list(services.live):
         turn.shut_down()
     await asyncio.gather(public.close(CLOSE_S), admin.close(CLOSE_S))
