@@ -172,13 +172,6 @@ DIFFERENCES: Final = (
         shown_by="pd/test_pd_differences.py::test_room_zero",
     ),
     Difference(
-        what="`n > 1` over a pair",
-        sglang="prefill gives all choices, decode waits for ever for all but one",
-        embedded="served",
-        why="its prefill keeps what a room holds until decode has all; a proxy must not send it to a pair",
-        shown_by="pd/test_pd_differences.py::test_two_choices",
-    ),
-    Difference(
         what="a second request with a live `bootstrap_room`",
         sglang="is taken like the first",
         embedded="500",

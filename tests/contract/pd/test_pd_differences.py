@@ -55,19 +55,6 @@ def test_prefill_aborted_when_decode_is_there(pair: Pair) -> None:
     assert ("timed out" in answer.json()["message"]) == real(pair)
 
 
-def test_two_choices(pair: Pair) -> None:
-    body = {**pair.body(fresh_text(20)), "n": 2}
-    prefill, decode = post(pair.prefill, body), post(pair.decode, body)
-    assert len(prefill.result(TIMEOUT_S).json()["choices"]) == 2
-    if real(pair):  # one choice took what the room had
-        wait_for(lambda: pair.queue(pair.decode, "decode_prealloc_queue") == 0)
-        assert pair.queue(pair.decode, "decode_transfer_queue") == 1
-        pair.abort_all()
-        assert decode.result(TIMEOUT_S).status_code != 200
-    else:
-        assert len(decode.result(TIMEOUT_S).json()["choices"]) == 2
-
-
 def test_facts_of_the_bootstrap_server(pair: Pair) -> None:
     ranks = ("prefill_dp_rank", "prefill_cp_rank", "target_tp_rank", "target_pp_rank")
     facts = httpx.get(f"{pair.bootstrap}/route", params=dict.fromkeys(ranks, -1)).json()
