@@ -48,9 +48,9 @@ def test_an_answer_goes_on_at_another_server(
     assert usage["warmroute"]["continued"]["after_tokens"] > 10
     assert {worker["id"] for worker in usage["warmroute"]["workers"]}.isdisjoint({victim.role})
     assert len(json.loads(row["rids"])) == 2
-    said = usage["warmroute"]["continued"][
-        "after_tokens"
-    ]  # in events; what is cut otherwise as a prompt is a few tokens
     assert text_of(whole)[:20] == text_of(stream)[:20]
-    assert abs(usage["prompt_tokens"] - unbroken["prompt_tokens"]) <= said / 5
+    # Counted are events. What was said may be cut into fewer tokens as a prompt; and a server that is kept waiting
+    # sends several tokens in one event, which then count as prompt.
+    said = usage["warmroute"]["continued"]["after_tokens"]
+    assert unbroken["prompt_tokens"] - said / 5 <= usage["prompt_tokens"] < unbroken["prompt_tokens"] + TOKENS
     assert abs(usage["completion_tokens"] - TOKENS) <= said / 5
