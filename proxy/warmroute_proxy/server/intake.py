@@ -134,7 +134,6 @@ def read(
 ) -> Intake:
     """Check and read a request; `Refusal` says what is wrong with it."""
     body = Body(request.body)
-    members = body.members
     plan = _plan(body.names)
     if plan.forbidden is not None:
         name = plan.forbidden
@@ -142,25 +141,10 @@ def read(
             400, f"field {name!r} is set by the proxy, not by clients; remove it", code="forbidden_field", param=name
         )
     model, asked = _model(body, tenant, config)
-    values: dict[str, Any] = {}
-    for name, reader in plan.readers:
-        raw = members[name]
-        try:
-            values[name] = reader(raw)
-        except (msgspec.DecodeError, ValueError, RecursionError):
-            _decode(raw, name, _READ_TYPES[name])  # says what is wrong
-            raise
+    values = _values(body, plan)
     value = values.get
     stream = value("stream") or False
     stream_options = value("stream_options") or {}
-    if stream_options and not isinstance(stream_options.get("include_usage", False), bool | None):
-        raise Refusal(
-            400, "stream_options.include_usage is not true or false", code="invalid_type", param="stream_options"
-        )
-    for name, high in _COUNTS:
-        count = value(name)
-        if count is not None and not 1 <= count <= high:
-            raise Refusal(400, f"{name} is {count}, it must be between 1 and {high}", code="invalid_value", param=name)
     salt, seed = secrets.salt_and_seed(tenant.share_group, tenant.salt_epoch, model.name)
     prompt = _fingerprint(request.path, body, seed)
     headers = _identity_headers(request)
@@ -169,39 +153,51 @@ def read(
     limit = value("max_tokens") or value("max_completion_tokens") or DEFAULT_OUTPUT_TOKENS
     agent, parent = lineage_parts(headers) if headers else _NO_PARTS
     identity = f"{model.name}\0{agent}\0".encode()
-    return Intake(
-        tenant,
-        request.path,
-        body,
-        model,
-        asked if asked != model.name else None,
-        stream,
-        stream and stream_options.get("include_usage") is True,
-        stream_options,
-        value("return_cached_tokens_details") or False,
-        value("n") or 1,
-        prompt.prompts,
-        _without_session(value("metadata")),
-        salt,
-        session_hex,
-        Facts(
-            model=model.name,
-            lineage=_key(identity, prompt.tools_system_digest, prompt, session_key),
-            thread=None if session_key is None else _key(identity, prompt.tools_digest, prompt, session_key),
-            session=session_key,
-            derived=session is None or session.derived,
-            parent=secrets.session_of(tenant.share_group, parent)[1] if parent else None,
-            chain=prompt.chain,
-            structural_bytes=prompt.structural_bytes,
-            turn=prompt.turn,
-            expected_output_tokens=min(limit, MAX_EXPECTED_OUTPUT_TOKENS),
-            home_hint=request.headers.get(names.HOME),
-            allowed_regions=None if ANY in tenant.regions else tenant.regions,
-            may_forward=forwarded_from is None,
-            salt_epoch=tenant.salt_epoch,
-        ),
-        forwarded_from,
+    facts = Facts(
+        model=model.name,
+        lineage=_key(identity, prompt.tools_system_digest, prompt, session_key),
+        thread=None if session_key is None else _key(identity, prompt.tools_digest, prompt, session_key),
+        session=session_key,
+        derived=session is None or session.derived,
+        parent=secrets.session_of(tenant.share_group, parent)[1] if parent else None,
+        chain=prompt.chain,
+        structural_bytes=prompt.structural_bytes,
+        turn=prompt.turn,
+        expected_output_tokens=min(limit, MAX_EXPECTED_OUTPUT_TOKENS),
+        home_hint=request.headers.get(names.HOME),
+        allowed_regions=None if ANY in tenant.regions else tenant.regions,
+        may_forward=forwarded_from is None,
+        salt_epoch=tenant.salt_epoch,
     )
+    include_usage = stream and stream_options.get("include_usage") is True
+    return Intake(
+        tenant, request.path, body, model, asked if asked != model.name else None, stream, include_usage,
+        stream_options, value("return_cached_tokens_details") or False, value("n") or 1, prompt.prompts,
+        _without_session(value("metadata")), salt, session_hex, facts, forwarded_from,
+    )  # fmt: skip
+
+
+def _values(body: Body, plan: _Plan) -> dict[str, Any]:
+    """What is read of the body's members besides the model and the prompt, each of its type and within its bounds."""
+    members = body.members
+    values: dict[str, Any] = {}
+    for name, reader in plan.readers:
+        raw = members[name]
+        try:
+            values[name] = reader(raw)
+        except (msgspec.DecodeError, ValueError, RecursionError):
+            _decode(raw, name, _READ_TYPES[name])  # says what is wrong
+            raise
+    options = values.get("stream_options")
+    if options and not isinstance(options.get("include_usage", False), bool | None):
+        raise Refusal(
+            400, "stream_options.include_usage is not true or false", code="invalid_type", param="stream_options"
+        )
+    for name, high in _COUNTS:
+        count = values.get(name)
+        if count is not None and not 1 <= count <= high:
+            raise Refusal(400, f"{name} is {count}, it must be between 1 and {high}", code="invalid_value", param=name)
+    return values
 
 
 def _model(body: Body, tenant: TenantConfig, config: Config) -> tuple[ModelConfig, str]:
