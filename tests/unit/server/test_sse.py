@@ -105,6 +105,13 @@ def test_nothing_starts_after_an_error_whatever_the_engine_goes_on_to_say(cuts: 
     assert (scanner.usage, scanner.done) == (USAGE, True)
 
 
+def test_accounts_are_found_however_a_server_spaces_its_json() -> None:
+    spaced = [event(json.dumps(json.loads(raw[6:]))) for raw in (CONTENT[4], SGLEXT, LAST)]
+    scanner, out = run(ROLE + b"".join(spaced) + DONE, [])
+    assert out == ROLE + spaced[0]
+    assert (scanner.usage, scanner.details, scanner.done) == (USAGE, {"device": 4, "host": 0}, True)
+
+
 def test_details_stay_for_a_client_that_asked_for_them() -> None:
     _, out = run(ROLE + CONTENT[4] + SGLEXT + LAST + DONE, [], keep_sglext=True)
     assert out == ROLE + CONTENT[4] + SGLEXT
