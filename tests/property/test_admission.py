@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -138,6 +138,7 @@ def test_a_flood_that_fills_the_queue_keeps_nobody_else_out(flood: int, others: 
 
 
 @given(st.floats(0.05, 200), st.integers(1, 400), st.integers(0, 2000))
+@example(10.6953125, 2, 0)
 @settings(max_examples=80, deadline=None)
 def test_who_is_turned_away_is_told_a_time_within_bounds_and_not_all_the_same(
     per_s: float, served: int, waiting: int

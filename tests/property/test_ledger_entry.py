@@ -14,7 +14,7 @@ from warmroute_proxy.core.losses import classify
 from warmroute_proxy.core.receipt import ServedBy
 from warmroute_proxy.core.usage import merge_usage
 
-outcomes = st.sampled_from(["completed", "client_left", "engine_error"])
+outcomes = st.sampled_from(["completed", "client_left", "engine_error", "cut_off"])
 
 
 class EntryMachine(RuleBasedStateMachine):

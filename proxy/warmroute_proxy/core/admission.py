@@ -226,4 +226,5 @@ class Drain:
         rate = self.per_s(now_s)
         come_s = max(now_s + waiting / rate, self._promised_s + 1 / rate)
         self._promised_s = min(come_s, now_s + RETRY_AFTER_MAX_S)
-        return max(1, math.ceil(self._promised_s - now_s))
+        left_s = min(self._promised_s - now_s, RETRY_AFTER_MAX_S)  # a sum and a difference of floats may be beyond
+        return max(1, math.ceil(left_s))

@@ -22,9 +22,9 @@ from warmroute_proxy.core.receipt import ServedBy, usage_object, workers_json
 from warmroute_proxy.core.usage import NOTHING, Usage
 
 State = Literal["open", "dispatched", "settled", "interrupted"]
-Outcome = Literal["completed", "client_left", "refused", "engine_error", "interrupted"]
+Outcome = Literal["completed", "client_left", "refused", "engine_error", "cut_off", "interrupted"]
 
-SETTLE_OUTCOMES: Final = ("completed", "client_left", "refused", "engine_error")
+SETTLE_OUTCOMES: Final = ("completed", "client_left", "refused", "engine_error", "cut_off")
 UNDER_WAY: Final = ("open", "dispatched")
 _NO_WORKERS: Final = msgspec.Raw(b"[]")
 _NO_USAGE: Final = msgspec.Raw(b"null")

@@ -263,7 +263,7 @@ class Attempt:
     def _whole_end(self) -> None:
         data = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
         if self._status != 200:
-            self._fail_by(_refused_by(self._answering, refusal_from_engine(self._status, data, self._retry_after)))
+            self._fail_by(self._refused(self._answering, refusal_from_engine(self._status, data, self._retry_after)))
             return
         try:
             self.answer = Body(data)
@@ -284,7 +284,7 @@ class Attempt:
     def _fail_by_event(self) -> None:
         error = self.scanner.error or {}
         refusal = refusal_from_engine(status_of_engine_error(error), msgspec.json.encode(error))
-        self._fail_by(_refused_by(self._answering, refusal))
+        self._fail_by(self._refused(self._answering, refusal))
 
     # -- the prefill leg
 
@@ -309,7 +309,9 @@ class Attempt:
         worker = self.decision.prefill
         assert worker is not None
         body = b"".join(self._prefill_parts)
-        self._conclude(_refused_by(worker, refusal_from_engine(self._prefill_status, body, self._prefill_retry_after)))
+        self._conclude(
+            self._refused(worker, refusal_from_engine(self._prefill_status, body, self._prefill_retry_after))
+        )
 
     def _prefill_failed(self, reason: str) -> None:
         self._prefill_done = True
@@ -333,6 +335,9 @@ class Attempt:
             return
         self._pending = failure
         asyncio.get_running_loop().call_later(PARTNER_NEWS_S, self._main.guard, self._no_news)
+
+    def _refused(self, worker: Worker, refusal: Refusal) -> Failure:
+        return _refused_by(worker, refusal, self._engines.of(worker).config.kind)
 
     def _ranks_of(self, worker: Worker) -> tuple[str, ...]:
         """All workers of an engine: a connection that breaks says nothing about one rank alone."""
@@ -371,11 +376,13 @@ class Attempt:
             self._prefill.close()
 
 
-def _refused_by(worker: Worker, refusal: Refusal) -> Failure:
+def _refused_by(worker: Worker, refusal: Refusal, kind: str) -> Failure:
     """An engine's own error as a failure. A 5xx is its fault, also a 401 that became one: our key is wrong there, and
-    may be right elsewhere. With a 429 it sheds load.
+    may be right elsewhere. With a 429 it sheds load, SGLang with a 503: it has no other use for that on these routes (a
+    full queue, a wait that was too long, a retraction). Of other servers nothing but their errors tells who is down.
     """
-    ours, shed = refusal.status >= 500, refusal.status == 429
+    shed = refusal.status == 429 or (refusal.status == 503 and kind == "sglang")
+    ours = refusal.status >= 500 and not shed
     return Failure(refusal, (worker.id,) if ours else (), ours or shed, (worker.id,) if shed else ())
 
 

@@ -119,7 +119,7 @@ class Continuation:
         """Who takes the rest of the answer, which the intake's body asks for from here on; None where no other engine
         can go on: the fault is not this one's, or it would need to know more than the text.
         """
-        if self._text is None or self._rest is not None or not failure.at_fault or failure.refusal.status < 500:
+        if self._text is None or self._rest is not None or not failure.avoid or failure.refusal.status < 500:
             return None
         text, tokens = self._text.getvalue(), self._tokens
         if any(text.endswith(stop[:n]) for stop in self._stops for n in range(1, len(stop))):

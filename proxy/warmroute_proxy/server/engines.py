@@ -209,6 +209,12 @@ class Engines:
         for engine in self.by_id.values():
             engine.upstream.sweep()
 
+    async def all_sent(self, timeout_s: float) -> None:
+        """Wait until nothing waits for a connection: engines that were told to stop shall hear of it."""
+        connecting = [task for engine in self.by_id.values() for task in engine.upstream.connecting]
+        if connecting:
+            await asyncio.wait(connecting, timeout=timeout_s)
+
     def close(self) -> None:
         """Close all connections."""
         self._kv_events.close()

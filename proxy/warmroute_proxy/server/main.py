@@ -278,7 +278,7 @@ async def _shut_down(
     services.admission.shut_down()  # a forward that failed meanwhile may have begun to wait
     for turn in list(services.live):
         turn.shut_down()
-    await asyncio.gather(public.close(CLOSE_S), admin.close(CLOSE_S))
+    await asyncio.gather(public.close(CLOSE_S), admin.close(CLOSE_S), services.engines.all_sent(CLOSE_S))
     for task in tasks:
         task.cancel()
     await asyncio.wait(tasks, timeout=CLOSE_S)

@@ -58,6 +58,7 @@ MAX_ATTEMPTS: Final = 2
 COMMENT_EVERY_S: Final = 15.0
 PROGRESS_EVERY_EVENTS: Final = 32
 UNCHARGED: Final = Rates(0, 0, 0)
+CUT_OFF: Final = frozenset({"draining", "deadline_exceeded"})  # what we end, whatever the engine would have said
 _OWN_USAGE: Final = frozenset({"usage"})
 _OWN_ACCOUNTS: Final = frozenset({"usage", "sglext"})
 
@@ -297,6 +298,8 @@ class Turn:
                 return
             refusal = self._continuation.refusal(failure)
         outcome: Outcome = "engine_error" if refusal.status >= 500 else "refused"
+        if refusal.code in CUT_OFF and not failure.at_fault:
+            outcome = "cut_off"
         status = 200 if self._exchange.started else refusal.status
         self._refusal = refusal
         self._settle(outcome, status, charged=False)

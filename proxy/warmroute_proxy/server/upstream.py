@@ -137,8 +137,9 @@ class Upstream:
         self._connect_timeout_s = connect_timeout_s
         self._clock = clock
         self._idle: deque[_Connection] = deque()  # at most MAX_IDLE, oldest first
-        self._connecting: set[asyncio.Task[None]] = set()  # at most two a turn, and each ends by its timeout
+        self.connecting: set[asyncio.Task[None]] = set()  # at most two a turn, and each ends by its timeout
         self.open = 0
+        self._unreachable = False
         self._closed = False
 
     def send(self, method: str, path: str, headers: str, body: Parts, leg: Leg) -> None:
@@ -151,8 +152,8 @@ class Upstream:
             connection.start(leg, head, body)
             return
         task = asyncio.get_running_loop().create_task(self._connect_and_start(leg, head, body))
-        self._connecting.add(task)
-        task.add_done_callback(self._connecting.discard)
+        self.connecting.add(task)
+        task.add_done_callback(self.connecting.discard)
 
     def give_back(self, connection: "_Connection") -> None:
         """A connection whose answer ended in good order."""
@@ -178,7 +179,7 @@ class Upstream:
     def close(self) -> None:
         """Close idle connections, those that are busy once they are not, and stop connecting."""
         self._closed = True
-        for task in self._connecting:
+        for task in self.connecting:
             task.cancel()
         while self._idle:
             self._idle.popleft().drop()
@@ -200,9 +201,12 @@ class Upstream:
                     lambda: _Connection(self), self.host, self.port, ssl=self._tls
                 )
         except (OSError, TimeoutError) as error:
-            reason = f"cannot connect to {self.netloc}: {type(error).__name__}"
-            leg.guard(lambda: leg.fail(reason))
+            if not self._unreachable:  # once, not with each probe
+                self._unreachable = True
+                log.warning("cannot connect to %s: %s", self.netloc, str(error) or type(error).__name__)
+            leg.guard(lambda: leg.fail("cannot connect to the engine"))  # a client learns no address of ours
             return
+        self._unreachable = False
         if leg.done:
             self.give_back(connection)
         else:

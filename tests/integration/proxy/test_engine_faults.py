@@ -52,6 +52,7 @@ CASES = [
     Case("accepts and never answers", {"fault": "hang"}),
     Case("freezes in the middle of its answer", {}, frozen=True),
     Case("is slow with its first token", {"fault": "slow", "delay_s": 1}),
+    Case("sends its answer slowly, but on and on", {"fault": "drip", "delay_s": 0.1}),
     Case("resets the connection", {"fault": "reset"}),
     Case("closes the connection early", {"fault": "cut"}),
     Case("ends its answer early, in good order", {"fault": "truncate"}),

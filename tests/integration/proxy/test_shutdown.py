@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import pytest
 from warmroute_cli.processes import stop_all
 
 from .harness import EngineProcess, ProxyProcess, chat, events, until
+from .scripted import Handler, ScriptedEngine, delta
 
 
 @pytest.fixture(scope="module")
@@ -141,7 +143,7 @@ def test_what_is_left_after_the_grace_ends_with_an_error(tmp_path: Path, engine:
         assert events(text)[-1]["error"]["code"] == "draining"
         until(lambda: ended(proxy), "the proxy ends")
         rows = proxy.rows()
-        assert [(row["outcome"], row["price_nanousd"]) for row in rows] == [("engine_error", 0)]
+        assert [(row["outcome"], row["price_nanousd"]) for row in rows] == [("cut_off", 0)]
     until(lambda: engine.running() == 0, "the engine was told to stop")
 
 
@@ -153,5 +155,32 @@ def test_a_second_signal_ends_it_at_once(tmp_path: Path, engine: EngineProcess, 
         text, whole = stream.rest()
         assert not whole
         assert events(text)[-1]["error"]["code"] == "draining"
-        assert [row["outcome"] for row in proxy.rows()] == ["engine_error"]
+        assert [row["outcome"] for row in proxy.rows()] == ["cut_off"]
     until(lambda: engine.running() == 0, "the engine was told to stop")
+
+
+def test_an_engine_of_many_streams_hears_of_each_that_it_is_over(tmp_path: Path) -> None:
+    """More than there are idle connections to it: the rest is told over new ones, while everything is closed."""
+    over = threading.Event()
+
+    def streams(handler: Handler) -> None:
+        handler.stream(delta("begun"), end=False)
+        over.wait(60)
+
+    scripted = ScriptedEngine("e0", streams)
+    try:
+        proxy = ProxyProcess(tmp_path / "p", [scripted.toml()], limits="shutdown_grace_s = 0.2").start()
+        asked = [proxy.send(chat(f"ask {number}", stream=True)) for number in range(12)]
+        until(lambda: len(scripted.bodies) == 12, "all are there")
+        signalled(proxy)
+        until(lambda: ended(proxy), "the proxy ends")
+        rids = {json.loads(body)["rid"] for body in scripted.bodies}
+        until(lambda: set(scripted.aborted) == rids, "each was ended")
+        for sock in asked:
+            with sock.makefile("rb") as stream:
+                assert b'"code":"draining"' in stream.read()
+            sock.close()
+    finally:
+        over.set()
+        proxy.stop()
+        scripted.stop()

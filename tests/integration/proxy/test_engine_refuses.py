@@ -1,0 +1,103 @@
+"""What becomes of an engine that takes no more work, or cannot be reached: what its client learns, what counts."""
+
+import json
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from .harness import ProxyProcess, chat, events, until
+from .scripted import Handler, ScriptedEngine, delta
+
+FULL = {"object": "error", "message": "The request queue is full.", "type": "SERVICE_UNAVAILABLE", "code": 503}
+
+
+def full(handler: Handler) -> None:
+    """As SGLang says it, whole and in a stream."""
+    if json.loads(handler.engine.bodies[-1]).get("stream"):
+        handler.stream({"error": FULL}, "[DONE]")
+    else:
+        handler.reply(503, json.dumps(FULL).encode())
+
+
+def ask(proxy: ProxyProcess, body: dict[str, Any]) -> httpx.Response:
+    with proxy.client() as client:
+        return client.post("/v1/chat/completions", json=body)
+
+
+def failures(proxy: ProxyProcess, worker: str) -> int:
+    with proxy.admin() as admin:
+        return int(admin.get("/admin/workers").json()["workers"][worker]["failures_in_a_row"])
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+@pytest.mark.parametrize(("kind", "counted"), [("sglang", 0), ("openai", 3)])
+def test_a_full_queue_of_sglang_does_not_open_the_breaker(
+    tmp_path: Path, kind: str, counted: int, stream: bool
+) -> None:
+    """Another server's 503 may come from whatever stands before it, and nothing else tells that it is down."""
+    engine = ScriptedEngine("e0", full)
+    proxy = ProxyProcess(tmp_path / "p", [engine.toml(kind)])
+    try:
+        proxy.start()
+        for number in range(3):
+            answer = ask(proxy, chat(f"ask {number}", stream=stream))
+            assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+            assert answer.json()["error"]["message"] == "The request queue is full."
+        assert failures(proxy, "e0") == counted
+        if not counted:
+            engine.script = lambda handler: handler.stream(delta("hi"), delta(finish="stop"), "[DONE]")
+            assert ask(proxy, chat("soon", stream=True)).status_code == 200
+    finally:
+        proxy.stop()
+        engine.stop()
+
+
+def retracted(handler: Handler) -> None:
+    handler.stream(delta("half"), {"error": FULL | {"message": "out of KV"}}, "[DONE]")
+
+
+def sound(handler: Handler) -> None:
+    handler.stream(delta(" and half"), delta(finish="stop"), "[DONE]")
+
+
+def test_an_answer_that_an_engine_has_no_more_room_for_goes_on_elsewhere(tmp_path: Path) -> None:
+    """SGLang's decode ends a running request with a 503 when it is out of KV memory."""
+    scripts: list[Callable[[Handler], None]] = [retracted, sound]
+
+    def first_retracted(handler: Handler) -> None:
+        scripts.pop(0)(handler)
+
+    engines = [ScriptedEngine(name, first_retracted) for name in ("e0", "e1")]
+    proxy = ProxyProcess(tmp_path / "p", [engine.toml() for engine in engines])
+    try:
+        proxy.start()
+        answer = ask(proxy, chat("tell", stream=True) | {"model": "other"})
+        assert answer.status_code == 200
+        said = [choice["delta"].get("content", "") for event in events(answer.text) for choice in event["choices"]]
+        assert "".join(said) == "half and half"
+        assert [len(engine.bodies) for engine in engines] == [1, 1]
+        assert sum(failures(proxy, engine.name) for engine in engines) == 0
+    finally:
+        proxy.stop()
+        for engine in engines:
+            engine.stop()
+
+
+def test_a_client_does_not_learn_where_an_engine_is(tmp_path: Path) -> None:
+    with socket.socket() as nobody:  # bound and not listening: a connection is refused
+        nobody.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{nobody.getsockname()[1]}"
+        engine = f'[[engine]]\nid = "e0"\nurl = "http://{address}"\nregion = "east"\nkind = "openai"'
+        proxy = ProxyProcess(tmp_path / "p", [engine])
+        try:
+            proxy.start()
+            answer = ask(proxy, chat("anybody?"))
+            assert (answer.status_code, answer.json()["error"]["message"]) == (502, "cannot connect to the engine")
+            assert address not in answer.text + str(answer.headers)
+            until(lambda: f"cannot connect to {address}: " in proxy.written(), "the log says where")
+        finally:
+            proxy.stop()
