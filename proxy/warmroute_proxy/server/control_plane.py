@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import msgspec
 from fastapi import FastAPI, HTTPException, Request, Response
+from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from warmroute_proxy.core.decision import Decision
@@ -138,8 +139,11 @@ def _not_ready(services: Services) -> list[str]:
         reasons.append("shutting down")
     if not services.ledger.healthy:
         reasons.append("the ledger cannot be written")
-    if not any(engine.up for engine in services.engines.by_id.values()):
+    up = [engine_id for engine_id, engine in services.engines.by_id.items() if engine.up]
+    if not up:
         reasons.append("no engine is up")
+    elif all(map(services.engines.drains.draining, up)):
+        reasons.append("all engines that are up drain")
     return reasons
 
 
@@ -169,13 +173,18 @@ def _gauges(services: Services, others: list[Row]) -> list[tuple[str, Labels, fl
 
 
 def _app(title: str) -> FastAPI:
-    app = FastAPI(title=title, openapi_url=None, docs_url=None, redoc_url=None)
+    app = FastAPI(title=title, openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
 
     @app.exception_handler(StarletteHTTPException)
     async def in_dialect(request: Request, error: HTTPException) -> Response:
         if error.status_code == 404:
             return _error(404, f"there is no route {request.url.path[:200]!r}", "not_found")
         return _error(error.status_code, str(error.detail), None)
+
+    @app.exception_handler(RequestValidationError)
+    async def in_dialect_too(request: Request, error: RequestValidationError) -> Response:  # noqa: ARG001
+        what = error.errors()[0]
+        return _error(400, f"{what['loc'][-1]}: {what['msg']}", "invalid_value")
 
     return app
 

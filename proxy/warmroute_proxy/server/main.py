@@ -153,8 +153,9 @@ async def _run(config: Config, seat: Seat | None) -> None:
 
 
 def _tls(config: Config, loop: asyncio.AbstractEventLoop) -> Tls | None:
-    """What the port is to be reached by, read again at SIGHUP."""
+    """What the port is to be reached by, read again at SIGHUP. By default that signal would end the process at once."""
     if config.proxy.tls_cert is None or config.proxy.tls_key is None:
+        loop.add_signal_handler(signal.SIGHUP, log.info, "SIGHUP: there is no TLS certificate to read again")
         return None
     tls = Tls(config.proxy.tls_cert, config.proxy.tls_key)
 

@@ -144,6 +144,7 @@ class Supervisor:
         """The child: never returns."""
         code = 1
         try:
+            signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the work listens to it
             signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
             code = self._work(self._config, seat)
         except BaseException:

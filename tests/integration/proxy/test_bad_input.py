@@ -241,6 +241,17 @@ def test_garbage_on_the_socket(proxy: ProxyProcess, client: httpx.Client) -> Non
     assert client.get("/health").status_code == 200
 
 
+@pytest.mark.parametrize(
+    ("path", "status", "code"),
+    [("/admin/decisions?limit=many", 400, "invalid_value"), ("/admin/engines/", 404, "not_found")],
+)
+def test_an_operator_gets_errors_of_the_same_shape(proxy: ProxyProcess, path: str, status: int, code: str) -> None:
+    with proxy.admin() as admin:
+        answer = admin.get(path)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
+    assert "many" not in path or answer.json()["error"]["message"].startswith("limit: ")
+
+
 def test_nothing_was_billed_and_nothing_leaked(proxy: ProxyProcess, client: httpx.Client) -> None:
     """Runs last: rows exist for what was dispatched only, refusals cost nothing, and no prompt or key was written."""
     before = client.get("/v1/usage").json()

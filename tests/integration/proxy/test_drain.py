@@ -113,6 +113,10 @@ def test_the_last_engine_may_be_drained_but_not_silently(fleet: Fleet) -> None:
     answer = fleet.client.post("/v1/chat/completions", json=chat("nowhere"))
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "no_worker")
     assert answer.headers["retry-after"] == "1"
+    ready = fleet.client.get("/ready")
+    assert (ready.status_code, ready.json()["reasons"]) == (503, ["all engines that are up drain"])
+    fleet.admin.delete("/admin/engines/e1/drain").raise_for_status()
+    assert fleet.client.get("/ready").status_code == 200
 
 
 def test_an_unknown_engine_is_named_with_the_known_ones(fleet: Fleet) -> None:

@@ -159,6 +159,23 @@ def test_a_second_signal_ends_it_at_once(tmp_path: Path, engine: EngineProcess, 
     until(lambda: engine.running() == 0, "the engine was told to stop")
 
 
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_hangup_ends_nothing_where_there_is_no_certificate(
+    tmp_path: Path, engine: EngineProcess, processes: int
+) -> None:
+    proxy = ProxyProcess(tmp_path / "p", [engine.toml("east")], extra=f"processes = {processes}").start()
+    try:
+        stream = Stream(proxy, "goes on", 100)
+        assert proxy.child is not None
+        os.kill(proxy.child.pid, signal.SIGHUP)
+        text, whole = stream.rest()
+        assert whole
+        assert text.endswith("data: [DONE]\n\n")
+        until(lambda: proxy.written().count("no TLS certificate to read again") == processes, "the log says why")
+    finally:
+        proxy.stop()
+
+
 def test_an_engine_of_many_streams_hears_of_each_that_it_is_over(tmp_path: Path) -> None:
     """More than there are idle connections to it: the rest is told over new ones, while everything is closed."""
     over = threading.Event()
