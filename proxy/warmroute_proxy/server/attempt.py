@@ -30,6 +30,7 @@ TRAILER_S: Final = 2.0  # after an error or `[DONE]`, how long an engine may tak
 ABORTED: Final = "the engine aborted the request"  # its queue was full, a transfer failed, or an operator said so
 MAX_HELD_BYTES: Final = 1_048_576  # before the first content: roles and comments
 MAX_PREFILL_ANSWER_BYTES: Final = 4_194_304
+_NOT_STREAMED: Final = Scanner(keep_sglext=False)  # of all attempts that are answered whole: it is told nothing
 
 
 class Failure(NamedTuple):
@@ -59,20 +60,18 @@ class Owner(Protocol):
     def crashed(self) -> None: ...
 
 
-class Attempt:
-    """The legs of one dispatch. Create, then `start`."""
+class Attempt(Leg):
+    """The legs of one dispatch, itself the answering one. Create, then `start`."""
 
     # What most attempts never change: read from the class, not set in each.
+    scanner = _NOT_STREAMED
     answer: Body | None = None
     ended = False
-    _prefill: Leg | None = None
+    _prefill: "_Prefill | None" = None
     _status = 0
     _retry_after: str | None = None
-    _prefill_retry_after: str | None = None
     _streaming = False
     _size = 0
-    _prefill_status = 0
-    _prefill_size = 0
     _pending: Failure | None = None
     _told_to_stop = False
     _trailer: asyncio.TimerHandle | None = None
@@ -90,7 +89,6 @@ class Attempt:
     ) -> None:
         self.rid = rid
         self.decision = decision
-        self.scanner = Scanner(keep_sglext=keep_sglext)
         self._owner = owner
         self._engines = engines
         self._stream = stream
@@ -98,12 +96,10 @@ class Attempt:
         answering = decision.worker or decision.decode
         assert answering is not None
         self._answering: Worker = answering
-        self._main = Leg(self._main_head, self._main_body, self._main_end, self._main_failed)
-        self._main.on_crash = owner.crashed
         self._held: list[bytes] = []
         self._parts: list[bytes] = []
-        self._prefill_parts: list[bytes] = []
-        self._prefill_done = decision.prefill is None
+        if stream:
+            self.scanner = Scanner(keep_sglext=keep_sglext)
 
     # -- what the owner asks
 
@@ -114,7 +110,7 @@ class Attempt:
         if prefill is None:
             rank = self._answering.dp_rank if engine.dp_size > 1 else None
             body = bodies.answering(self.rid, salt, rank, None)
-            engine.upstream.send("POST", path, headers + engine.bearer, body, self._main)
+            engine.upstream.send("POST", path, headers + engine.bearer, body, self)
             return
         source = self._engines.of(prefill)
         bootstrap = {
@@ -124,12 +120,11 @@ class Attempt:
         }
         decode_rank = self._answering.dp_rank if engine.dp_size > 1 else None
         prefill_rank = prefill.dp_rank if source.dp_size > 1 else None
-        self._prefill = Leg(self._prefill_head, self._prefill_body, self._prefill_end, self._prefill_failed)
-        self._prefill.on_crash = self._owner.crashed
+        self._prefill = _Prefill(self, self._owner)
         prompt = bodies.prefill(self.rid, salt, prefill_rank, bootstrap)
         source.upstream.send("POST", path, headers + source.bearer, prompt, self._prefill)
         body = bodies.answering(self.rid, salt, decode_rank, bootstrap)
-        engine.upstream.send("POST", path, headers + engine.bearer, body, self._main)
+        engine.upstream.send("POST", path, headers + engine.bearer, body, self)
 
     @property
     def started(self) -> bool:
@@ -154,35 +149,31 @@ class Attempt:
 
     def prefill_usage(self) -> dict[str, Any] | None:
         """The prefill leg's usage object, if its answer came."""
-        if self._prefill_status != 200 or not self._prefill_parts:
+        if self._prefill is None or self._prefill.status != 200:
             return None
-        answer = _object(b"".join(self._prefill_parts))
+        answer = _object(b"".join(self._prefill.parts))
         usage = answer.get("usage") if answer else None
         return usage if isinstance(usage, dict) else None
 
     def abort(self) -> None:
         """Tell every engine that takes part to stop working for this attempt. What was not sent yet never is."""
         self._told_to_stop = True
-        for leg in (self._main, self._prefill):
+        for leg in (self, self._prefill):
             if leg is not None and not leg.sent:
-                leg.close()
+                Leg.close(leg)
         for worker in self.decision.workers:
             self._engines.of(worker).abort(self.rid)
 
-    def pause(self, paused: bool) -> None:
-        """The client reads slowly: so do we."""
-        self._main.pause(paused)
-
     def close(self) -> None:
-        """No further callback; the connections are closed."""
+        """Nothing more is told; the connections are closed."""
         self.ended = True
-        self._main.close()
+        super().close()
         if self._prefill is not None:
             self._prefill.close()
 
     # -- the answering leg
 
-    def _main_head(self, status: int, headers: dict[str, str]) -> None:
+    def on_head(self, status: int, headers: dict[str, str]) -> None:
         self._status = status
         if status != 200:
             self._retry_after = headers.get("retry-after")
@@ -191,7 +182,7 @@ class Attempt:
         if status == 200 and self._stream and not is_events:
             self._fail(502, "the engine did not answer with an event stream", self._answering, retryable=True)
 
-    def _main_body(self, data: bytes) -> None:
+    def on_body(self, data: bytes) -> None:
         if self.ended:
             return
         if self._streaming:
@@ -243,8 +234,8 @@ class Attempt:
             self._close_later()
             self._owner.finished()
 
-    def _main_end(self) -> None:
-        self._leg_ended()
+    def on_end(self) -> None:
+        self.leg_ended()
         if self._streaming:
             self._stream_end()
         elif not self.ended:
@@ -277,44 +268,34 @@ class Attempt:
         self._close_later()
         self._owner.finished()
 
-    def _main_failed(self, reason: str) -> None:
+    def on_fail(self, reason: str) -> None:
         refusal = Refusal(502, reason, code="engine_error")
         self._fail_by(Failure(refusal, self._ranks_of(self._answering), True))
+
+    def on_crash(self) -> None:
+        self._owner.crashed()
 
     def _fail_by_event(self) -> None:
         error = self.scanner.error or {}
         refusal = refusal_from_engine(status_of_engine_error(error), msgspec.json.encode(error))
         self._fail_by(self._refused(self._answering, refusal))
 
-    # -- the prefill leg
+    # -- what the prefill leg tells
 
-    def _prefill_head(self, status: int, headers: dict[str, str]) -> None:
-        self._prefill_status = status
-        if status != 200:
-            self._prefill_retry_after = headers.get("retry-after")
-
-    def _prefill_body(self, data: bytes) -> None:
-        self._prefill_size += len(data)
-        if self._prefill_size <= MAX_PREFILL_ANSWER_BYTES:
-            self._prefill_parts.append(data)
-
-    def _prefill_end(self) -> None:
-        self._prefill_done = True
-        self._leg_ended()
+    def prefill_answered(self, status: int, body: bytes, retry_after: str | None) -> None:
+        """Its whole answer."""
+        self.leg_ended()
         if self.ended:
             return
-        if self._prefill_status == 200:
+        if status == 200:
             self._owner.prefilled()
             return
         worker = self.decision.prefill
         assert worker is not None
-        body = b"".join(self._prefill_parts)
-        self._conclude(
-            self._refused(worker, refusal_from_engine(self._prefill_status, body, self._prefill_retry_after))
-        )
+        self._conclude(self._refused(worker, refusal_from_engine(status, body, retry_after)))
 
-    def _prefill_failed(self, reason: str) -> None:
-        self._prefill_done = True
+    def prefill_failed(self, reason: str) -> None:
+        """There is none."""
         worker = self.decision.prefill
         if not self.ended and not self.started and worker is not None:
             self._conclude(
@@ -330,11 +311,11 @@ class Attempt:
     def _fail_by(self, failure: Failure) -> None:
         if self.ended or self._pending is not None:
             return
-        if self._prefill_done or not failure.at_fault:
+        if self._prefill is None or self._prefill.done or not failure.at_fault:
             self._conclude(failure)
             return
         self._pending = failure
-        asyncio.get_running_loop().call_later(PARTNER_NEWS_S, self._main.guard, self._no_news)
+        asyncio.get_running_loop().call_later(PARTNER_NEWS_S, self.guard, self._no_news)
 
     def _refused(self, worker: Worker, refusal: Refusal) -> Failure:
         return _refused_by(worker, refusal, self._engines.of(worker).config.kind)
@@ -355,25 +336,69 @@ class Attempt:
     @property
     def waits_for(self) -> Worker:
         """The worker whose turn it is to say something."""
-        return self._answering if self._prefill_done or self.decision.prefill is None else self.decision.prefill
+        prefill = self.decision.prefill
+        if prefill is None or self._prefill is None or self._prefill.done:
+            return self._answering
+        return prefill
 
     def _close_later(self) -> None:
         """An engine that does not end its answer soon after the turn has ended does not keep a connection."""
-        if not self._main.ends or (self._prefill is not None and not self._prefill.ends):
-            self._trailer = asyncio.get_running_loop().call_later(TRAILER_S, self._main.guard, self._trailer_over)
+        if not self.ends or (self._prefill is not None and not self._prefill.ends):
+            self._trailer = asyncio.get_running_loop().call_later(TRAILER_S, self.guard, self._trailer_over)
 
-    def _leg_ended(self) -> None:
+    def leg_ended(self) -> None:
         """A timer would keep all of a turn that is over."""
-        if self._trailer is not None and self._main.done and (self._prefill is None or self._prefill.done):
+        if self._trailer is not None and self.done and (self._prefill is None or self._prefill.done):
             self._trailer.cancel()
             self._trailer = None
 
     def _trailer_over(self) -> None:
-        if not self._main.done and self.scanner.error is not None:
+        if not self.done and self.scanner.error is not None:
             self._fail_by_event()
-        self._main.close()
+        Leg.close(self)
         if self._prefill is not None:
             self._prefill.close()
+
+
+class _Prefill(Leg):
+    """The leg to the prefill engine of a pair: its answer is one token that nobody reads."""
+
+    status = 0
+    _size = 0
+    _retry_after: str | None = None
+
+    def __init__(self, attempt: Attempt, owner: Owner) -> None:
+        self.parts: list[bytes] = []
+        self._attempt: Attempt | None = attempt  # until it is told the end: they know each other
+        self._owner = owner
+
+    def on_head(self, status: int, headers: dict[str, str]) -> None:
+        self.status = status
+        if status != 200:
+            self._retry_after = headers.get("retry-after")
+
+    def on_body(self, data: bytes) -> None:
+        self._size += len(data)
+        if self._size <= MAX_PREFILL_ANSWER_BYTES:
+            self.parts.append(data)
+
+    def on_end(self) -> None:
+        attempt, self._attempt = self._attempt, None
+        if attempt is not None:
+            attempt.prefill_answered(self.status, b"".join(self.parts), self._retry_after)
+
+    def on_fail(self, reason: str) -> None:
+        attempt, self._attempt = self._attempt, None
+        if attempt is not None:
+            attempt.prefill_failed(reason)
+
+    def on_crash(self) -> None:
+        self._owner.crashed()
+
+    def close(self) -> None:
+        """Nothing more is told; the connection is closed."""
+        self._attempt = None
+        super().close()
 
 
 def _refused_by(worker: Worker, refusal: Refusal, kind: str) -> Failure:

@@ -34,7 +34,7 @@ from warmroute_proxy.server.kv_feed import KvFeed
 from warmroute_proxy.server.kv_moves import Totals, totals_by_rank
 from warmroute_proxy.server.metrics import Metrics
 from warmroute_proxy.server.secrets import bearer
-from warmroute_proxy.server.upstream import Upstream, collect, get
+from warmroute_proxy.server.upstream import Collector, Upstream, get
 
 if TYPE_CHECKING:
     from warmroute_proxy.server.siblings import Siblings
@@ -103,10 +103,13 @@ class Engine:
         """Ask the engine to stop one request; told, not waited for."""
         if self.config.kind == "sglang":
             body = msgspec.json.encode({"rid": rid})
-            leg = collect(lambda status, _body: self.judge_key(status, "/abort_request", "admin_key_file"))
+            leg = Collector(self._abort_answered)
             headers = f"content-type: application/json\r\n{self._admin_bearer}"
             self.upstream.send("POST", "/abort_request", headers, [body], leg)
             asyncio.get_running_loop().call_later(ABORT_TIMEOUT_S, leg.close)
+
+    def _abort_answered(self, status: int, _body: bytes) -> None:
+        self.judge_key(status, "/abort_request", "admin_key_file")
 
     def judge_key(self, status: int, path: str, key: str) -> None:
         """Say once in this engine's life that it does not take our key: what hangs on it fails in silence."""

@@ -24,8 +24,8 @@ from warmroute_proxy.server.upstream import Leg, get
 _PASSED_BACK: Final = ("content-type", "cache-control", "retry-after", names.RECEIPT, names.HOME)
 
 
-class ForwardedTurn:
-    """One request on its way through another proxy."""
+class ForwardedTurn(Leg):
+    """One request on its way through another proxy, and the leg that it is to us."""
 
     def __init__(
         self,
@@ -45,8 +45,6 @@ class ForwardedTurn:
         self._decision = decision
         self._serve_here = serve_here
         self._tell_ended = ended
-        self._leg = Leg(self._head, self._body, self._end, self._failed)
-        self._leg.on_crash = self.crashed
         self._ticket = services.router.dispatched(intake.facts, decision, services.clock())
         self._ended = False
         self._heard_s = services.clock()
@@ -59,12 +57,12 @@ class ForwardedTurn:
 
     def begin(self) -> None:
         """Send the request as it came, with our word for who is asking in the place of the client's key."""
-        self._leg.guard(self._send)
+        self.guard(self._send)
 
     def _send(self) -> None:
         services, intake, request = self._services, self._intake, self._exchange.request
         self._exchange.on_gone = self._client_left
-        self._exchange.on_pause = self._leg.pause
+        self._exchange.on_pause = self.pause
         token = services.forwards.sign(
             intake.tenant.name,
             intake.tenant.share_group,
@@ -81,12 +79,12 @@ class ForwardedTurn:
         block = f"{engine_headers(request.headers)}{identity}{names.FORWARD}: {token}\r\n"
         services.metrics.add("warmroute_forwards_total")
         services.live.add(self)
-        services.peers[self._decision.region].send("POST", request.path, block, [request.body], self._leg)
+        services.peers[self._decision.region].send("POST", request.path, block, [request.body], self)
 
     def sweep(self, now_s: float) -> None:
         """Give up on a home that no longer answers, or says nothing for too long."""
         limits = self._services.config.limits
-        if not self._leg.head_seen and self._decision.region in self._services.peers_down:
+        if not self.head_seen and self._decision.region in self._services.peers_down:
             self._give_up("it stopped answering")
         elif now_s - self._heard_s > (
             limits.idle_timeout_s if self._exchange.started else limits.first_token_timeout_s
@@ -95,7 +93,7 @@ class ForwardedTurn:
 
     def shut_down(self) -> None:
         """The proxy is going: what has not begun cannot be served here any more either."""
-        self._leg.close()
+        self.close()
         if self._finish():
             self._services.router.failed(self._ticket, self._services.clock(), ())
             refusal = Refusal(503, "the proxy is shutting down", code="draining", retry_after_s=1)
@@ -104,7 +102,7 @@ class ForwardedTurn:
             else:
                 self._exchange.refuse(refusal)
 
-    def _head(self, status: int, headers: dict[str, str]) -> None:
+    def on_head(self, status: int, headers: dict[str, str]) -> None:
         self._heard_s = self._services.clock()
         self._status = status
         self._headers = [(name, headers[name]) for name in _PASSED_BACK if name in headers]
@@ -114,7 +112,7 @@ class ForwardedTurn:
             self._services.router.first_token(self._ticket, self._heard_s)
             self._exchange.start(status, self._headers)
 
-    def _body(self, data: bytes) -> None:
+    def on_body(self, data: bytes) -> None:
         self._heard_s = self._services.clock()
         if self._is_stream:
             self._said_why = b'"error":' in data
@@ -126,11 +124,11 @@ class ForwardedTurn:
             return
         self._held.append(data)
 
-    def _end(self) -> None:
+    def on_end(self) -> None:
         services = self._services
         dispatched_there = any(name == names.RECEIPT for name, _ in self._headers)
         if self._status >= 400 and not dispatched_there and not self._exchange.started:
-            self._failed(f"it answered {self._status}")
+            self.on_fail(f"it answered {self._status}")
             return
         if not self._finish():
             return
@@ -144,10 +142,10 @@ class ForwardedTurn:
             self._exchange.respond(self._status, self._headers, b"".join(self._held))
 
     def _give_up(self, reason: str) -> None:
-        self._leg.close()
-        self._failed(reason)
+        self.close()
+        self.on_fail(reason)
 
-    def _failed(self, reason: str) -> None:
+    def on_fail(self, reason: str) -> None:
         services, peer = self._services, peer_id(self._decision.region)
         elsewhere = not self._exchange.started
         if not self._finish(elsewhere=elsewhere):
@@ -162,9 +160,12 @@ class ForwardedTurn:
             self._exchange.abort(b"" if self._said_why else error_event(502, message, "engine_error"))
 
     def _client_left(self) -> None:
-        self._leg.close()
+        self.close()
         if self._finish():
             self._services.router.failed(self._ticket, self._services.clock(), ())
+
+    def on_crash(self) -> None:
+        self.crashed()
 
     def crashed(self) -> None:
         """An error of ours: the client is told."""

@@ -29,38 +29,35 @@ Parts = Sequence[bytes | memoryview]
 
 
 class Leg:
-    """One request to one engine. Set the callbacks before `Upstream.send`."""
+    """One request to one engine. Whoever asks for something derives from it, and says what to do with what comes."""
 
-    __slots__ = (
-        "_connection",
-        "_paused",
-        "done",
-        "head_seen",
-        "on_body",
-        "on_crash",
-        "on_end",
-        "on_fail",
-        "on_head",
-        "sent",
-    )
+    sent = False
+    done = False
+    head_seen = False
+    _paused = False
+    _connection: "_Connection | None" = None
 
-    def __init__(
-        self,
-        on_head: Callable[[int, dict[str, str]], None],
-        on_body: Callable[[bytes], None],
-        on_end: Callable[[], None],
-        on_fail: Callable[[str], None],
-    ) -> None:
-        self.on_head = on_head
-        self.on_body = on_body
-        self.on_end = on_end
-        self.on_fail = on_fail
-        self.on_crash: Callable[[], None] = _nothing
-        self.sent = False
-        self.head_seen = False
-        self._paused = False
-        self.done = False
-        self._connection: _Connection | None = None
+    def on_head(self, status: int, headers: dict[str, str]) -> None:
+        """The head of the answer."""
+
+    def on_body(self, data: bytes) -> None:
+        """Some of its body."""
+
+    def on_end(self) -> None:
+        """The answer has ended in good order."""
+
+    def on_whole(self, headers: dict[str, str], body: bytes, now_s: float) -> None:  # noqa: ARG002
+        """All of a 200 at once."""
+        self.on_head(200, headers)
+        if body:
+            self.on_body(body)
+        self.on_end()
+
+    def on_fail(self, reason: str) -> None:
+        """There will be no answer, or no more of it."""
+
+    def on_crash(self) -> None:
+        """An error of ours in one of these."""
 
     @property
     def ends(self) -> bool:
@@ -73,6 +70,11 @@ class Leg:
         if self._paused:
             connection.pause(True)
 
+    def detach(self) -> None:
+        """Its connection has told all there is, and is its own no more."""
+        self._connection = None
+        self.done = True
+
     def pause(self, paused: bool) -> None:
         """Back-pressure: stop or go on reading from the engine."""
         self._paused = paused
@@ -80,9 +82,8 @@ class Leg:
             self._connection.pause(paused)
 
     def close(self) -> None:
-        """Give up: no further callback, and the connection is closed."""
+        """Give up: nothing more is told, and the connection is closed."""
         self.done = True
-        self._forget()
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.drop()
@@ -92,35 +93,25 @@ class Leg:
         if not self.done:
             self.done = True
             self.on_end()
-            self._forget()
 
     def fail(self, reason: str) -> None:
         self._connection = None
         if not self.done:
             self.done = True
             self.on_fail(reason)
-            self._forget()
-
-    def _forget(self) -> None:
-        """Let the owner go: it knows its leg, and would wait for the garbage collector together with it."""
-        self.on_head = self.on_body = self.on_end = self.on_fail = _nothing
 
     def guard(self, step: Callable[[], None]) -> None:
-        """Run a step of the leg's owner. An error of ours in it must not end in the loop's log and a silent client."""
+        """Run a step of a leg. An error of ours in it must not end in the loop's log and a silent client."""
         try:
             step()
         except Exception as error:
             self.crash(error)
 
     def crash(self, error: Exception) -> None:
-        """An error of ours in a step: the type is logged, never its text, and the owner is told to end."""
+        """An error of ours in a step: the type is logged, never its text, and who asked is told to end."""
         log.error("a callback of an upstream answer failed: %s", type(error).__name__)
         self.close()
         self.on_crash()
-
-
-def _nothing(*_told: object) -> None:
-    pass
 
 
 class Upstream:
@@ -135,7 +126,7 @@ class Upstream:
         self.base_path = parts.path.rstrip("/")
         self._tls = ssl.create_default_context() if parts.scheme == "https" else None
         self._connect_timeout_s = connect_timeout_s
-        self._clock = clock
+        self.clock = clock
         self._idle: deque[_Connection] = deque()  # at most MAX_IDLE, oldest first
         self.connecting: set[asyncio.Task[None]] = set()  # at most two a turn, and each ends by its timeout
         self.open = 0
@@ -144,9 +135,16 @@ class Upstream:
 
     def send(self, method: str, path: str, headers: str, body: Parts, leg: Leg) -> None:
         """Send a request; `headers` is a block of `name: value\\r\\n` lines. What happens is told to the leg."""
-        length = sum(map(len, body))
-        request_line = f"{method} {self.base_path}{path} HTTP/1.1\r\nhost: {self.netloc}\r\n"
-        head = f"{request_line}{headers}content-length: {length}\r\n\r\n".encode("latin-1")
+        self.send_with(self.head(method, path, headers), body, leg)
+
+    def head(self, method: str, path: str, headers: str) -> bytes:
+        """The head of a request up to its length."""
+        line = f"{method} {self.base_path}{path} HTTP/1.1\r\nhost: {self.netloc}\r\n"
+        return f"{line}{headers}content-length: ".encode("latin-1")
+
+    def send_with(self, head: bytes, body: Parts, leg: Leg) -> None:
+        """Send a request whose head was made before."""
+        head = b"%b%d\r\n\r\n" % (head, sum(map(len, body)))
         connection = self._take_idle()
         if connection is not None:
             connection.start(leg, head, body)
@@ -155,12 +153,12 @@ class Upstream:
         self.connecting.add(task)
         task.add_done_callback(self.connecting.discard)
 
-    def give_back(self, connection: "_Connection") -> None:
+    def give_back(self, connection: "_Connection", now_s: float) -> None:
         """A connection whose answer ended in good order."""
         if self._closed or len(self._idle) >= MAX_IDLE:
             connection.drop()
             return
-        connection.idle_since_s = self._clock()
+        connection.idle_since_s = now_s
         self._idle.append(connection)
 
     def forget(self, connection: "_Connection") -> None:
@@ -172,7 +170,7 @@ class Upstream:
 
     def sweep(self) -> None:
         """Drop connections that were idle for too long; called once a second."""
-        limit = self._clock() - IDLE_S
+        limit = self.clock() - IDLE_S
         while self._idle and self._idle[0].idle_since_s < limit:
             self._idle.popleft().drop()
 
@@ -185,7 +183,7 @@ class Upstream:
             self._idle.popleft().drop()
 
     def _take_idle(self) -> "_Connection | None":
-        limit = self._clock() - IDLE_S
+        limit = self.clock() - IDLE_S
         while self._idle:
             connection = self._idle.pop()
             if connection.usable and connection.idle_since_s >= limit:
@@ -208,7 +206,7 @@ class Upstream:
             return
         self._unreachable = False
         if leg.done:
-            self.give_back(connection)
+            self.give_back(connection, self.clock())
         else:
             connection.start(leg, head, body)
 
@@ -238,8 +236,6 @@ class _Connection(asyncio.Protocol):
         assert self._transport is not None
         self._leg = leg
         self._parser = None
-        self._headers = {}
-        self._head = None
         self.complete = False
         leg.attach(self)
         self._transport.writelines([head, *body])
@@ -278,14 +274,12 @@ class _Connection(asyncio.Protocol):
         if leg is None:  # bytes that nobody asked for
             self.drop()
             return
-        found = whole_answer(data) if self._parser is None else None
-        if found is not None:
-            self._headers, body = found
-            self._head = 200
-            if body:
-                self._bodies.append(body)
-            self._framed = self._keep_alive = self.complete = True
-        elif not self._parsed(data):
+        if self._parser is None:
+            found = whole_answer(data)
+            if found is not None:
+                self._take_whole(leg, *found)
+                return
+        if not self._parsed(data):
             self.drop()
             leg.guard(lambda: leg.fail("the engine's answer is not valid HTTP/1.1"))
             return
@@ -300,10 +294,25 @@ class _Connection(asyncio.Protocol):
         except Exception as error:
             leg.crash(error)
 
+    def _take_whole(self, leg: Leg, headers: dict[str, str], body: bytes) -> None:
+        """A 200 that came in one read: most answers that are not streamed do, and spare the parser."""
+        self._leg = None
+        leg.detach()
+        now_s = self._upstream.clock()
+        if self._paused:
+            self.pause(False)
+        self._upstream.give_back(self, now_s)
+        try:
+            leg.on_whole(headers, body, now_s)
+        except Exception as error:
+            leg.crash(error)
+
     def _parsed(self, data: bytes) -> bool:
         """Feed the parser; whether it understands."""
         if self._parser is None:
             self._parser = httptools.HttpResponseParser(self)
+            self._headers = {}
+            self._head = None
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
@@ -331,7 +340,7 @@ class _Connection(asyncio.Protocol):
         if self._keep_alive and self.usable:
             if self._paused:
                 self.pause(False)
-            self._upstream.give_back(self)
+            self._upstream.give_back(self, self._upstream.clock())
         else:
             self.drop()
         leg.end()
@@ -357,26 +366,38 @@ class _Connection(asyncio.Protocol):
         self.complete = self._head is not None or self._leg is None or self._leg.head_seen
 
 
-def collect(done: Callable[[int, bytes], None], limit_bytes: int = 4_194_304) -> Leg:
-    """A leg that gathers a small answer whole: `done(status, body)`, status 0 when there was none."""
-    status = 0
-    parts: list[bytes] = []
-    size = 0
+class Collector(Leg):
+    """Gathers a small answer whole: `done(status, body)`, status 0 where there was none."""
 
-    def on_head(code: int, _headers: dict[str, str]) -> None:
-        nonlocal status
-        status = code
+    _status = 0
+    _size = 0
 
-    def on_body(data: bytes) -> None:
-        nonlocal size
-        size += len(data)
-        parts.append(data)
-        if size > limit_bytes:
-            leg.close()
-            done(0, b"")
+    def __init__(self, done: Callable[[int, bytes], None], limit_bytes: int = 4_194_304) -> None:
+        self._done = done
+        self._limit_bytes = limit_bytes
+        self._parts: list[bytes] = []
 
-    leg = Leg(on_head, on_body, lambda: done(status, b"".join(parts)), lambda _reason: done(0, b""))
-    return leg
+    def on_head(self, status: int, headers: dict[str, str]) -> None:  # noqa: ARG002
+        self._status = status
+
+    def on_body(self, data: bytes) -> None:
+        self._size += len(data)
+        self._parts.append(data)
+        if self._size > self._limit_bytes:
+            self.close()
+            self._done(0, b"")
+
+    def on_end(self) -> None:
+        self._done(self._status, b"".join(self._parts))
+
+    def on_whole(self, headers: dict[str, str], body: bytes, now_s: float) -> None:  # noqa: ARG002
+        if len(body) > self._limit_bytes:
+            self._done(0, b"")
+        else:
+            self._done(200, body)
+
+    def on_fail(self, reason: str) -> None:  # noqa: ARG002
+        self._done(0, b"")
 
 
 async def get(upstream: Upstream, path: str, headers: str = "", timeout_s: float = 2.0) -> tuple[int, bytes]:
@@ -387,7 +408,7 @@ async def get(upstream: Upstream, path: str, headers: str = "", timeout_s: float
         if not answered.done():
             answered.set_result((status, body))
 
-    leg = collect(done)
+    leg = Collector(done)
     upstream.send("GET", path, headers, [], leg)
     try:
         async with asyncio.timeout(timeout_s):  # not wait_for: in 3.11 it can lose a cancellation, and so the shutdown
