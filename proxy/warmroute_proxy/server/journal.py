@@ -13,6 +13,7 @@ reader skips what is not a record, and an unfinished last line is not read until
 Callbacks that wait for the disk: at most one for each request under way, so the limit on connections bounds them.
 """
 
+import contextlib
 import logging
 import os
 import queue
@@ -23,6 +24,8 @@ from pathlib import Path
 from typing import Final, Literal
 
 ROTATE_BYTES: Final = 64 * 2**20
+STALLED_S: Final = 5.0  # a disk that takes longer for one fdatasync is to get no further work
+RETRY_EVERY_S: Final = 1.0  # after a failed fdatasync
 _LOG: Final = logging.getLogger(__name__)
 
 _TORN_END: Final = b"#torn\n"  # makes sure that a line whose write failed is no record, even if only its end is missing
@@ -94,6 +97,7 @@ class Journal:
         self._broken = False  # the last write failed
         self._torn = False  # the file may end in part of a line
         self._disk = _DiskSync(loop) if sync == "disk" else None
+        self._retry_at_s = 0.0
         self._sync_folder()
 
     @property
@@ -104,7 +108,23 @@ class Journal:
                 self._append(b"\n")
             except JournalError:
                 return False
-        return self._disk is None or not self._disk.failed
+        return self._disk is None or self._disk.healthy or self._recovers(self._disk)
+
+    def _recovers(self, disk: "_DiskSync") -> bool:
+        """False; but after a failed fdatasync it tries another file, so that the next answer may be True. The same file
+        would not do: a later success says nothing of pages that an earlier fdatasync gave up. What is in it is safe
+        once it is folded.
+        """
+        now = self._loop.time()
+        if disk.failed and not disk.busy and now >= self._retry_at_s:
+            self._retry_at_s = now + RETRY_EVERY_S
+            before = self._fd
+            self._rotate()
+            if self._fd != before:
+                with contextlib.suppress(JournalError):
+                    self._append(b"\n")
+                    disk.wait(self._fd, _nobody)
+        return False
 
     def write(self, records: Sequence[bytes]) -> None:
         """Appends records (JSON without line breaks), or raises `JournalError`, which says how many it kept."""
@@ -148,7 +168,6 @@ class Journal:
         """Begins the next file. While that fails the old one grows on; the record that brought us here is in it."""
         try:
             fd, size = _open_file(self._folder, self._sequence + 1)
-            self._sync_folder()
         except OSError as error:
             _LOG.warning("cannot begin the next journal file: %s", error.strerror)
             self._size = 0
@@ -159,6 +178,10 @@ class Journal:
             os.close(old)
         else:
             self._disk.retire(old)
+            try:
+                self._sync_folder()
+            except OSError as error:  # too late to go back: who folds may have seen the new file, and gone on to it
+                self._disk.has_failed(fd, error)
 
     def _sync_folder(self) -> None:
         """A new file's name must be on the disk before a record in it counts as being there."""
@@ -176,20 +199,32 @@ class _DiskSync:
 
     def __init__(self, loop: AbstractEventLoop) -> None:
         self.failed = False
+        self.busy = False
+        self._failed_fd = -1  # of the file whose fdatasync failed last
+        self._began_s = 0.0
         self._loop = loop
         self._waiting: list[Callback] = []
         self._retired: list[int] = []
-        self._busy = False
         self._fd = -1  # the file that is written now
         self._jobs: queue.SimpleQueue[tuple[int, list[int], list[Callback]] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="journal-sync", daemon=True)
         self._thread.start()
 
+    @property
+    def healthy(self) -> bool:
+        """Whether the disk has taken what it was given, and is not stuck with it."""
+        return not self.failed and not (self.busy and self._loop.time() - self._began_s > STALLED_S)
+
     def wait(self, fd: int, callback: Callback) -> None:
         self._fd = fd
         self._waiting.append(callback)
-        if not self._busy:
+        if not self.busy:
             self._begin()
+
+    def has_failed(self, fd: int, error: OSError) -> None:
+        """What was written to this file may not be on the disk, and never will be."""
+        self.failed, self._failed_fd = True, fd
+        _LOG.error("the journal cannot be synced to the disk: %s", error.strerror)
 
     def retire(self, fd: int) -> None:
         """A file that is no longer written: synced once more by the next job, then closed."""
@@ -205,7 +240,8 @@ class _DiskSync:
             callback()
 
     def _begin(self) -> None:
-        self._busy = True
+        self.busy = True
+        self._began_s = self._loop.time()
         self._jobs.put((self._fd, self._retired, self._waiting))
         self._retired, self._waiting = [], []
 
@@ -219,24 +255,29 @@ class _DiskSync:
                 return  # the loop is closed: nobody is left to be told
 
     def _sync(self, fd: int, retired: list[int]) -> None:
-        """After a failure the bytes are still with the OS: callers go on, but the proxy is not ready until restarted,
-        because a later success says nothing about pages that an earlier fdatasync gave up."""
+        """After a failure the bytes are still with the OS: callers go on, but nothing new is taken until another file
+        can be synced."""
         try:
             for old in retired:
                 os.fdatasync(old)
             os.fdatasync(fd)
+            if fd != self._failed_fd:
+                self.failed = False
         except OSError as error:
-            self.failed = True
-            _LOG.error("fdatasync of the journal failed: %s", error.strerror)
+            self.has_failed(fd, error)
         for old in retired:
             os.close(old)
 
     def _synced(self, callbacks: list[Callback]) -> None:
-        self._busy = False
+        self.busy = False
         for callback in callbacks:
             self._loop.call_soon(callback)  # one that raises must not keep the others from being told
         if self._waiting:
             self._begin()
+
+
+def _nobody() -> None:
+    """Who waits for a try."""
 
 
 def _open_file(folder: Path, sequence: int) -> tuple[int, int]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from warmroute_proxy.server import journal as journal_module
 from warmroute_proxy.server.journal import Journal, JournalError, journal_path, journal_sequences, read_lines
 
 
@@ -132,17 +133,107 @@ async def test_disk_sync_tells_nobody_before_the_disk_has_it_and_groups(
     journal.close()
 
 
-async def test_a_disk_that_fails_makes_the_journal_unhealthy_for_good(
+class Disk:
+    """What `os.fdatasync` does: fail, hang, or what it always does."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.fails = False
+        self.goes_on = threading.Event()
+        self.goes_on.set()
+        self._real: Callable[[int], None] = os.fdatasync
+        monkeypatch.setattr(os, "fdatasync", self._fdatasync)
+
+    def _fdatasync(self, fd: int) -> None:
+        self.goes_on.wait(60)
+        if self.fails:
+            raise OSError(5, "Input/output error")
+        self._real(fd)
+
+
+async def settled(journal: Journal, record: bytes) -> None:
+    done = asyncio.Event()
+    journal.write([record])
+    journal.settled_durably(done.set)
+    await asyncio.wait_for(done.wait(), 20)
+
+
+def open_files() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def healthy(journal: Journal) -> bool:
+    return journal.healthy
+
+
+async def until_healthy(journal: Journal) -> None:
+    async with asyncio.timeout(20):
+        while not healthy(journal):
+            await asyncio.sleep(0.01)
+
+
+async def test_a_disk_that_failed_is_tried_with_another_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal_module, "RETRY_EVERY_S", 0.01)
+    disk = Disk(monkeypatch)
+    disk.fails = True
+    journal = Journal(tmp_path, 1, "disk", asyncio.get_running_loop())
+    await settled(journal, b'{"n":1}')
+    disk.fails = False
+    await settled(journal, b'{"n":2}')  # the same file: that it can be synced now says nothing of what it gave up
+    assert not healthy(journal)
+    await until_healthy(journal)
+    await settled(journal, b'{"n":3}')
+    assert journal.healthy
+    journal.close()
+    first, last = journal_sequences(tmp_path)[0], journal_sequences(tmp_path)[-1]
+    assert lines(tmp_path, first)[0] == b'{"n":1}'
+    assert lines(tmp_path, last)[-1] == b'{"n":3}'
+    assert b'{"n":2}' in [line for sequence in journal_sequences(tmp_path) for line in lines(tmp_path, sequence)]
+
+
+async def test_while_the_disk_fails_no_file_is_left_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal_module, "RETRY_EVERY_S", 0.0)
+    disk = Disk(monkeypatch)
+    disk.fails = True
+    journal = Journal(tmp_path, 1, "disk", asyncio.get_running_loop())
+    await settled(journal, b"{}")
+    before = open_files()
+    async with asyncio.timeout(20):
+        while journal_sequences(tmp_path)[-1] < 12:
+            assert not healthy(journal)
+            await asyncio.sleep(0.001)
+    assert open_files() <= before + 2
+    journal.close()
+
+
+async def test_a_folder_that_cannot_be_synced_does_not_send_the_reader_past_what_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fdatasync(fd: int) -> None:
+    """Who folds goes on to the next file once it is there: from then on it must be the one that is written."""
+    journal = Journal(tmp_path, 1, "disk", asyncio.get_running_loop(), rotate_bytes=10)
+
+    def fsync(fd: int) -> None:
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(os, "fdatasync", fdatasync)
+    monkeypatch.setattr(os, "fsync", fsync)
+    journal.write([b'{"n":1,"long":true}'])
+    journal.write([b'{"n":2}'])
+    assert lines(tmp_path, journal_sequences(tmp_path)[-1]) == [b'{"n":2}']
+    assert not healthy(journal)
+    journal.close()
+
+
+async def test_a_disk_that_hangs_gets_nothing_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal_module, "STALLED_S", 0.01)
+    disk = Disk(monkeypatch)
+    disk.goes_on.clear()
     journal = Journal(tmp_path, 1, "disk", asyncio.get_running_loop())
     done = asyncio.Event()
     journal.write([b"{}"])
     journal.settled_durably(done.set)
-    await asyncio.wait_for(done.wait(), 10)
-    assert not journal.healthy
+    async with asyncio.timeout(20):
+        while healthy(journal):
+            await asyncio.sleep(0.01)
+    disk.goes_on.set()
+    await asyncio.wait_for(done.wait(), 20)
+    assert journal.healthy
     journal.close()
