@@ -25,10 +25,11 @@ import contextlib
 import fcntl
 import logging
 import os
+import sqlite3
 import threading
 import time
 from asyncio import AbstractEventLoop
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
@@ -75,7 +76,8 @@ class Ledger:
         folder = folder_of(state_dir, process or 0)
         folder.mkdir(parents=True, exist_ok=True)
         self._closed = contextlib.ExitStack()  # what is to be closed, the last one first
-        with contextlib.ExitStack() as opened:
+        self._state_dir = state_dir
+        with explained(state_dir), contextlib.ExitStack() as opened:
             if process is None:
                 opened.callback(os.close, lock(state_dir))
                 recover_all(state_dir, state_dir / LEDGER_FILE, time.time())
@@ -194,7 +196,7 @@ class Ledger:
         self._closing.set()
         self._thread.join()
         self._journal.close()
-        with self._closed:
+        with explained(self._state_dir), self._closed:
             self._fold.recover(time.time())
 
     def _stored(self, tenant: str, receipt_id: str) -> dict[str, Any] | None:
@@ -225,6 +227,15 @@ class Ledger:
             except Exception as error:  # the thread must go on: the journal keeps what could not be folded
                 self._fold_failures += 1
                 _LOG.error("folding the journal failed: %s: %s", type(error).__name__, error)
+
+
+@contextlib.contextmanager
+def explained(state_dir: Path) -> Iterator[None]:
+    """Errors of SQLite, a full disk foremost, as a `LedgerError` that says where. Nothing is lost by one."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise LedgerError(f"the ledger in {state_dir} cannot be written: {error}; its journal is kept") from None
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:

@@ -27,7 +27,7 @@ from typing import Any, Final
 from warmroute_proxy.server.board import Board
 from warmroute_proxy.server.config import Config
 from warmroute_proxy.server.fold import recover_all
-from warmroute_proxy.server.ledger import LEDGER_FILE, lock
+from warmroute_proxy.server.ledger import LEDGER_FILE, explained, lock
 from warmroute_proxy.server.shared_nonces import SharedNonces
 
 FIRST_WAIT_S: Final = 0.1
@@ -123,7 +123,8 @@ class Supervisor:
             os.close(self._lock_fd)
 
     def _recover(self) -> None:
-        recover_all(self._state_dir, self._state_dir / LEDGER_FILE, time.time())
+        with explained(self._state_dir):
+            recover_all(self._state_dir, self._state_dir / LEDGER_FILE, time.time())
 
     def _start(self, process: _Process) -> None:
         self._lives += 1

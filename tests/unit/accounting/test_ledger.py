@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import sqlite3
 import time
 from collections.abc import Iterator
@@ -229,6 +230,23 @@ def test_what_is_open_at_close_is_interrupted_and_free(tmp_path: Path, loop: asy
     assert (row["state"], row["outcome"], row["price_nanousd"], row["status"]) == ("interrupted", "interrupted", 0, 0)
     assert json.loads(row["rids"]) == ["rid-1", "rid-1b"]
     assert contract.check(json.loads(row["usage"])) == []
+
+
+@pytest.mark.usefixtures("manual_fold")
+def test_a_database_that_takes_no_rows_is_named_and_costs_none(tmp_path: Path, loop: asyncio.AbstractEventLoop) -> None:
+    ledger = Ledger(tmp_path, "process", loop)
+    settled(ledger, opened(ledger, 1))
+    with sqlite3.connect(tmp_path / LEDGER_FILE) as other:
+        other.execute("CREATE TRIGGER t BEFORE INSERT ON turn_record BEGIN SELECT RAISE(ABORT, 'no room'); END")
+    refused = re.escape(f"the ledger in {tmp_path} cannot be written: no room")
+    with pytest.raises(LedgerError, match=refused):
+        ledger.close()
+    with pytest.raises(LedgerError, match=refused):
+        Ledger(tmp_path, "process", loop)
+    other.execute("DROP TRIGGER t")
+    other.close()
+    Ledger(tmp_path, "process", loop).close()
+    assert [row["outcome"] for row in read_rows(tmp_path / LEDGER_FILE)] == ["completed"]
 
 
 def test_two_proxies_cannot_share_a_folder(tmp_path: Path, loop: asyncio.AbstractEventLoop) -> None:
