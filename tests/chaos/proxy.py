@@ -1,7 +1,6 @@
 """The proxy under test: its lives, what the journal held open when one was killed, its descriptors and memory."""
 
 import asyncio
-import json
 import os
 import signal
 import sqlite3
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.integration.proxy.harness import ProxyProcess
+from warmroute_proxy.core.entry import Entry
 from warmroute_proxy.server.ledger import LEDGER_FILE
 
 from .client import Life
@@ -107,8 +107,8 @@ def open_entries(state_dir: Path) -> set[str]:
     db.close()
     for path in state_dir.glob("**/journal-*.jsonl"):
         for line in path.read_bytes().split(b"\n")[:-1]:
-            record = json.loads(line)
-            (opened if record["outcome"] is None else ended).add(record["id"])
+            entry = Entry.read(line)
+            (ended if entry.ended else opened).add(entry.id)
     return opened - ended
 
 

@@ -44,8 +44,8 @@ async def main():
     running, number = [], first
     while True:
         if len(running) < 8 and draw.random() < 0.6:
-            entry = Entry.begin(
-                id_=f"wr-{number}", tenant="acme", session=None, lineage="00000000000000aa", turn=1, region="east",
+            entry = Entry(
+                id=f"wr-{number}", tenant="acme", session=None, lineage="00000000000000aa", turn=1, region="east",
                 model="m", route="chat", stream=True, rates=Rates(600_000, 100_000, 3_000_000), opened_at=1.0,
             )
             for attempt in range(draw.choice([1, 1, 1, 2])):

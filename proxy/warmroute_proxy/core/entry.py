@@ -8,8 +8,9 @@
 A retry takes a new rid; only the last attempt is billed and named in the receipt. An entry ends exactly once: after
 `settle` or `interrupt` every transition raises `TransitionError`. Interrupted entries are charged nothing.
 
-An entry is its own record: its fields are the columns of its row, in their order, and behind them what a restart needs
-to settle what was open. `record` writes it to the journal when it is dispatched and when it has ended.
+An entry is its own record: an array of its fields in their order, because names would be a third of it. `record` writes
+it to the journal when it is dispatched and when it has ended; `Entry.read` reads it, also as it was written before, by
+names. First comes what an entry begins with, then what folding adds up, last `usage`: null while it is under way.
 """
 
 from collections.abc import Mapping
@@ -35,10 +36,10 @@ class TransitionError(RuntimeError):
     """A transition that the state of an entry does not allow: a fault of the proxy, never of a client."""
 
 
-class Entry(msgspec.Struct, gc=False):
+class Entry(msgspec.Struct, array_like=True, gc=False):
     """One logical request from its dispatch to its row. Times are unix seconds, given by the caller.
 
-    `workers` is JSON, of the last attempt like `predicted_cached`; `usage` is what the client gets, null before.
+    `workers` is JSON, of the last attempt like `predicted_cached`; `usage` is what the client gets.
     """
 
     id: str
@@ -50,46 +51,32 @@ class Entry(msgspec.Struct, gc=False):
     model: str
     route: str
     stream: bool
-    state: State
-    outcome: Outcome | None
-    status: int
-    rids: list[str]
-    workers: msgspec.Raw
-    prompt_tokens: int
-    cached_tokens: int
-    completion_tokens: int
-    usage: msgspec.Raw
-    list_nanousd: int
-    price_nanousd: int
-    opened_at: float
-    settled_at: float
-    proxy_ms: float | None
-    ttft_ms: float | None
-    forwarded_from: str | None
-    predicted_cached: int
     rates: Rates
+    opened_at: float
+    forwarded_from: str | None = None
+    state: State = "open"
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+    list_nanousd: int = 0
+    price_nanousd: int = 0
+    outcome: Outcome | None = None
+    status: int = 0
+    rids: list[str] = []
+    workers: msgspec.Raw = _NO_WORKERS
+    predicted_cached: int = 0
+    settled_at: float = 0.0
+    proxy_ms: float | None = None
+    ttft_ms: float | None = None
+    usage: msgspec.Raw = _NO_USAGE
 
-    @classmethod
-    def begin(
-        cls,
-        id_: str,
-        tenant: str,
-        session: str | None,
-        lineage: str,
-        turn: int,
-        region: str,
-        model: str,
-        route: str,
-        stream: bool,
-        rates: Rates,
-        opened_at: float,
-        forwarded_from: str | None = None,
-    ) -> "Entry":
-        """An entry that was not dispatched yet."""
-        return cls(
-            id_, tenant, session, lineage, turn, region, model, route, stream, "open", None, 0, [], _NO_WORKERS, 0, 0,
-            0, _NO_USAGE, 0, 0, opened_at, 0.0, None, None, forwarded_from, 0, rates,
-        )  # fmt: skip
+    @staticmethod
+    def read(record: bytes | str) -> "Entry":
+        """What `record` wrote. Raises: msgspec.DecodeError."""
+        try:
+            return _decode(record)
+        except msgspec.ValidationError:
+            return Entry(**msgspec.structs.asdict(_decode_named(record)))
 
     @property
     def ended(self) -> bool:
@@ -157,5 +144,12 @@ class Entry(msgspec.Struct, gc=False):
         return TransitionError(f"entry {self.id} is {self.state}: {transition} is not allowed")
 
 
-COLUMNS: Final = Entry.__struct_fields__[:-1]
+COLUMNS: Final = tuple(name for name in Entry.__struct_fields__ if name != "rates")
 """The columns of a row: all but the rates, which the receipt in `usage` shows."""
+
+UNDER_WAY_END: Final = "null]"
+"""How a record ends that has no usage yet."""
+
+_Named: Final = msgspec.defstruct("_Named", [(field.name, field.type) for field in msgspec.structs.fields(Entry)])
+_decode: Final = msgspec.json.Decoder(Entry).decode
+_decode_named: Final = msgspec.json.Decoder(_Named).decode

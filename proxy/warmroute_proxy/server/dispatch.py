@@ -9,6 +9,7 @@ ranks chooses the rank (SGLang's `follow_bootstrap_room`).
 """
 
 import os
+import time
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -27,16 +28,21 @@ class Ids:
     def __init__(self) -> None:
         self._prefix = os.urandom(10).hex()
         self._count = 0
-        self._random = b""
+        self._random = ""
+        self._second = ""
         self._room_base = int.from_bytes(os.urandom(3), "big") << _ROOM_COUNTER_BITS  # 24 + 39 = 63 bits
         self._rooms = int.from_bytes(os.urandom(4), "big")  # where counting begins: one base may be drawn twice
 
     def receipt(self) -> str:
-        """`wr-` and 24 hex digits, not guessable in sequence by design of the fleet's random part."""
+        """`wr-` and 24 hex digits: the second in which a few hundred were drawn, then 64 random bits.
+
+        So ids ascend roughly, and the ledger, whose rows are found by them, writes at the end of its index.
+        """
         if not self._random:
-            self._random = os.urandom(12 * 256)
-        taken, self._random = self._random[:12], self._random[12:]
-        return f"wr-{taken.hex()}"
+            self._random = os.urandom(8 * 256).hex()
+            self._second = f"wr-{int(time.time()):08x}"
+        taken, self._random = self._random[:16], self._random[16:]
+        return self._second + taken
 
     def rid(self) -> str:
         """32 hex digits."""

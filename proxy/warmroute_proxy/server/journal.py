@@ -19,7 +19,7 @@ import os
 import queue
 import threading
 from asyncio import AbstractEventLoop
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final, Literal
 
@@ -38,7 +38,7 @@ Callback = Callable[[], None]
 class JournalError(OSError):
     """Records could not be written. The proxy's fault, or its disk's; the request may be repeated elsewhere.
 
-    `kept` of those that were to be written together are in the file, the first ones.
+    Of what was to be written together the first `kept` bytes, whole lines, are in the file.
     """
 
     kept = 0
@@ -64,18 +64,17 @@ def journal_sequences(folder: Path) -> list[int]:
     return sorted(int(path.stem.partition("-")[2]) for path in folder.glob("journal-[0-9]*.jsonl"))
 
 
-def read_lines(path: Path, offset: int, limit_bytes: int) -> tuple[list[bytes], int]:
-    """(whole lines from `offset` on, about `limit_bytes` of them, and the offset behind them); none if no file."""
+def read_whole(path: Path, offset: int, limit_bytes: int) -> bytes:
+    """Whole lines from `offset` on, about `limit_bytes` of them; nothing if there is no file."""
     try:
         with path.open("rb") as file:
             file.seek(offset)
-            chunk = file.read(limit_bytes)
-            if len(chunk) == limit_bytes and not chunk.endswith(b"\n"):
-                chunk += file.readline()
+            found = file.read(limit_bytes)
+            if len(found) == limit_bytes and not found.endswith(b"\n"):
+                found += file.readline()
     except FileNotFoundError:
-        return [], offset
-    whole = chunk[: chunk.rfind(b"\n") + 1]
-    return whole.splitlines(), offset + len(whole)
+        return b""
+    return found if found.endswith(b"\n") else found[: found.rfind(b"\n") + 1]
 
 
 class Journal:
@@ -105,7 +104,7 @@ class Journal:
         """Whether records can be written. Asked after a failure, it tries."""
         if self._broken:
             try:
-                self._append(b"\n")
+                self._append(b"\n", 0)
             except JournalError:
                 return False
         return self._disk is None or self._disk.healthy or self._recovers(self._disk)
@@ -122,13 +121,22 @@ class Journal:
             self._rotate()
             if self._fd != before:
                 with contextlib.suppress(JournalError):
-                    self._append(b"\n")
+                    self._append(b"\n", 0)
                     disk.wait(self._fd, _nobody)
         return False
 
-    def write(self, records: Sequence[bytes]) -> None:
-        """Appends records (JSON without line breaks), or raises `JournalError`, which says how many it kept."""
-        self._append(b"%b\n" % b"\n".join(records))
+    def write(self, lines: bytes | bytearray) -> None:
+        """Appends records, each a line of JSON, or raises `JournalError`, which says how much it kept."""
+        done = 0
+        if not self._broken:
+            try:
+                done = os.write(self._fd, lines)
+            except OSError as error:
+                raise self._failed(error, lines, 0, 0) from None
+        if done < len(lines):
+            self._append(lines, done)
+        else:
+            self._size += done
         if self._size > self._rotate_bytes:
             self._rotate()
 
@@ -145,24 +153,28 @@ class Journal:
             self._disk.close(self._fd)
         os.close(self._fd)
 
-    def _append(self, line: bytes) -> None:
+    def _append(self, lines: bytes | bytearray, done: int) -> None:
+        """Writes what is missing behind the first `done` bytes."""
         start = 0
         if self._torn:
-            line = _TORN_END + line
+            lines = _TORN_END + lines
             start = len(_TORN_END)
-        done = 0
         try:
-            while done < len(line):
-                done += os.write(self._fd, line[done:] if done else line)
+            while done < len(lines):
+                done += os.write(self._fd, lines[done:])
         except OSError as error:
-            self._broken = True
-            self._torn = (self._torn and not done) or (done > 0 and line[done - 1] != _NEWLINE)
-            self._size += done
-            failure = JournalError(error.errno, f"cannot write the journal: {error.strerror}")
-            failure.kept = line.count(b"\n", start, max(start, done))
-            raise failure from None
+            raise self._failed(error, lines, done, start) from None
         self._broken = self._torn = False
         self._size += done
+
+    def _failed(self, error: OSError, lines: bytes | bytearray, done: int, start: int) -> JournalError:
+        """Of lines that begin at `start` (before it is `_TORN_END`), the first `done` bytes are in the file."""
+        self._broken = True
+        self._torn = (self._torn and not done) or (done > 0 and lines[done - 1] != _NEWLINE)
+        self._size += done
+        failure = JournalError(error.errno, f"cannot write the journal: {error.strerror}")
+        failure.kept = max(0, lines.rfind(b"\n", start, max(start, done)) + 1 - start)
+        return failure
 
     def _rotate(self) -> None:
         """Begins the next file. While that fails the old one grows on; the record that brought us here is in it."""

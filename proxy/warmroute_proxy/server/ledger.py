@@ -6,19 +6,15 @@ settled, so that no client sees the end of an answer before its row is safe.
 
 A row reaches `<state_dir>/ledger.sqlite` within `FOLD_EVERY_S`.
 The journal position is committed in the transaction of the rows that it covers, so every record is folded once,
-whenever the process dies. What was open when a process died, or when it closed, becomes an `interrupted` row.
-
-    turn       one row a logical request, never changed: a view of the records in `turn_record`
-    total      what the rows of a tenant add up to
-    open_turn  open records that were not settled when they were folded
-    fold       how far the journal is folded
+whenever the process dies. What was open when a process died, or when it closed, becomes an `interrupted` row. The
+tables are in `ledger_schema`.
 
 A state folder has one writer, held by a lock on the file `lock`; readers use SQLite's WAL. Where that is several
 processes, their parent holds the lock, and each has a journal of its own that it folds itself (`process`); what the
 others have settled is read where it stands (`ledger_of_all`).
 
-Kept in memory: entries that are open or not folded yet, at most `MAX_RECENT` (the oldest goes, and is then found in
-SQLite one fold later); totals by tenant, as many as there are tenants.
+Kept in memory: entries that are open or not folded yet, at most `MAX_RECENT` (the oldest goes: it is found in SQLite,
+and counted in totals, one fold later); totals of what is folded, as many as there are tenants.
 """
 
 import contextlib
@@ -31,15 +27,17 @@ import time
 from asyncio import AbstractEventLoop
 from collections.abc import Callable, Iterator
 from functools import partial
+from operator import add
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal
 
 import msgspec
 
 from warmroute_proxy.core.entry import COLUMNS, Entry
-from warmroute_proxy.server.fold import TOTALS, Fold, LedgerError, add_sums, connect, recover_all
+from warmroute_proxy.server.fold import TOTALS, Fold, Folded, recover_all
 from warmroute_proxy.server.journal import Journal, JournalError, folder_of
-from warmroute_proxy.server.ledger_of_all import LedgerOfAll
+from warmroute_proxy.server.ledger_of_all import LedgerOfAll, with_ended
+from warmroute_proxy.server.ledger_schema import LedgerError, connect
 
 FOLD_EVERY_S: Final = 0.5
 MAX_FOLD_FAILURES: Final = 3  # in a row, before the ledger calls itself unhealthy
@@ -54,12 +52,8 @@ _VIEW: Final = ("state", "outcome", "model", "session", "opened_at", "settled_at
 __all__ = ["LEDGER_FILE", "Ledger", "LedgerError", "lock", "read_rows"]
 
 
-class _Ended(NamedTuple):
-    """An entry whose record is the so-many-th that was noted, and who waits for it."""
-
-    number: int
-    entry: Entry
-    told: Told
+_Ended = tuple[int, Entry, Told]
+"""Where its record ends in what was noted, an ended entry, and who waits for it."""
 
 
 class Ledger:
@@ -93,10 +87,12 @@ class Ledger:
             self._journal = Journal(folder, sequence, sync, loop)
             self._closed = opened.pop_all()
         self._reader_lock = threading.Lock()
-        self._totals: dict[str, list[int]] = self._fold.totals() if self._of_all is None else {}
+        self._folded_lock = threading.Lock()  # what is folded is in `_totals`, what is not yet in `_recent`
+        self._totals = self._fold.totals()
         self._recent: dict[str, Entry] = {}
         self._call_soon = loop.call_soon
-        self._noted: list[bytes] = []  # not written yet: at most one record of each request under way
+        self._note = msgspec.json.Encoder().encode_into
+        self._noted = bytearray()  # not written yet: at most one record of each request under way
         self._ended: list[_Ended] = []
         self._to_tell: list[tuple[Told, JournalError | None]] = []
         self._fold_failures = 0
@@ -111,7 +107,9 @@ class Ledger:
 
     def open(self, entry: Entry) -> None:
         """Journals an entry before its request is sent, again before each retry. Raises: JournalError."""
-        self._noted.append(entry.record())  # behind what was noted before: the records of an entry stay in order
+        noted = self._noted
+        self._note(entry, noted, -1)  # behind what was noted before: the records of an entry stay in order
+        noted += b"\n"
         self._write()
         recent = self._recent
         if len(recent) >= MAX_RECENT and entry.id not in recent:
@@ -123,8 +121,10 @@ class Ledger:
         self._recent[entry.id] = entry  # before it is written: the folding thread forgets what it has folded
         if not self._ended and not self._to_tell:
             self._call_soon(self.flush)
-        self._noted.append(entry.record())
-        self._ended.append(_Ended(len(self._noted), entry, told))
+        noted = self._noted
+        self._note(entry, noted, -1)
+        noted += b"\n"
+        self._ended.append((len(noted), entry, told))
 
     def flush(self) -> None:
         """Write what was noted, and tell those who wait for it. Runs by itself at the end of the loop's turn."""
@@ -136,30 +136,30 @@ class Ledger:
 
     def _write(self) -> None:
         """Raises: JournalError when the last of what was noted is not written."""
-        noted, self._noted = self._noted, []
-        ended, self._ended = self._ended, []
-        failure = None
-        written = len(noted)
-        if noted:
-            try:
-                self._journal.write(noted)
-            except JournalError as error:
-                failure, written = error, error.kept
-        for number, entry, told in ended:
-            if number <= written:
-                self._add_up(entry)
+        noted = self._noted
+        if not noted:
+            return
+        try:
+            self._journal.write(noted)
+        except JournalError as error:
+            self._not_written(error, len(noted))
+        else:
+            if self._ended:
+                self._to_tell += [(told, None) for _, _, told in self._ended]
+        finally:
+            self._ended.clear()
+            noted.clear()
+
+    def _not_written(self, error: JournalError, noted: int) -> None:
+        """Of what was noted, only the first `error.kept` bytes are in the journal."""
+        for end, entry, told in self._ended:
+            if end <= error.kept:
                 self._to_tell.append((told, None))
             else:
                 self._recent.pop(entry.id, None)
-                self._to_tell.append((told, failure))
-        if failure is not None and written < len(noted):
-            raise failure
-
-    def _add_up(self, entry: Entry) -> None:
-        sums = self._totals.get(entry.tenant)
-        if sums is None:
-            sums = self._totals[entry.tenant] = [0] * len(TOTALS)
-        add_sums(sums, entry)
+                self._to_tell.append((told, error))
+        if error.kept < noted:
+            raise error
 
     def receipt(self, tenant: str, receipt_id: str) -> dict[str, Any] | None:
         """The body of a receipt answer, `{"state": "open"}` while under way; None if unknown or not the tenant's.
@@ -180,8 +180,7 @@ class Ledger:
 
     def totals(self, tenant: str) -> dict[str, Any]:
         """The body of a usage answer, up to date with the last settled entry."""
-        of_tenant = self._totals.get(tenant) if self._of_all is None else self._of_all.totals(tenant)
-        sums = dict(zip(TOTALS, of_tenant or [0] * len(TOTALS), strict=True))
+        sums = dict(zip(TOTALS, self._totals_of(tenant), strict=True))
         prompt = sums["prompt_tokens"]
         return {
             "object": "warmroute.usage",
@@ -189,6 +188,13 @@ class Ledger:
             "hit_ratio": round(sums["cached_tokens"] / prompt, 6) if prompt else None,
             "saved_nanousd": sums["list_nanousd"] - sums["price_nanousd"],
         }
+
+    def _totals_of(self, tenant: str) -> list[int]:
+        if self._of_all is not None:
+            return self._of_all.totals(tenant)
+        with self._folded_lock:
+            folded = self._totals.get(tenant) or [0] * len(TOTALS)
+            return with_ended(folded, tenant, list(self._recent.values()))
 
     def close(self) -> None:
         """Folds everything, settles what is open as interrupted, and lets the folder go."""
@@ -201,7 +207,7 @@ class Ledger:
 
     def _stored(self, tenant: str, receipt_id: str) -> dict[str, Any] | None:
         query = f"SELECT {', '.join(_VIEW)} FROM turn WHERE number ="  # noqa: S608 - constants
-        query += " (SELECT rowid FROM turn_record WHERE id = ? AND tenant = ?)"
+        query += " (SELECT rowid FROM turn_record WHERE id = ?) AND tenant = ?"
         with self._reader_lock:
             row = self._reader.execute(query, (receipt_id, tenant)).fetchone()
             if row is None:
@@ -221,12 +227,19 @@ class Ledger:
         while not self._closing.wait(FOLD_EVERY_S):
             try:
                 while folded := self._fold.step():
-                    for settled in folded.settled:
-                        self._recent.pop(settled, None)
+                    self._forget(folded)
                 self._fold_failures = 0
             except Exception as error:  # the thread must go on: the journal keeps what could not be folded
                 self._fold_failures += 1
                 _LOG.error("folding the journal failed: %s: %s", type(error).__name__, error)
+
+    def _forget(self, folded: Folded) -> None:
+        """What was folded is in SQLite from here on, and in the totals."""
+        with self._folded_lock:
+            for settled in folded.settled:
+                self._recent.pop(settled, None)
+            for tenant, sums in folded.sums.items():
+                self._totals[tenant] = list(map(add, self._totals.get(tenant) or [0] * len(TOTALS), sums))
 
 
 @contextlib.contextmanager

@@ -9,14 +9,17 @@ Limits: `TAIL_BYTES` of a journal are read, which is more than the fold is ever 
 """
 
 import threading
+from collections.abc import Iterable
+from operator import add
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
 from warmroute_proxy.core.entry import Entry
-from warmroute_proxy.server.fold import ENTRY, TOTALS, add_sums, connect
-from warmroute_proxy.server.journal import folder_of, journal_path, journal_sequences, read_lines
+from warmroute_proxy.server.fold import TOTALS, sums_of
+from warmroute_proxy.server.journal import folder_of, journal_path, journal_sequences, read_whole
+from warmroute_proxy.server.ledger_schema import connect
 
 TAIL_BYTES: Final = 16 * 2**20
 TRIES: Final = 5
@@ -39,9 +42,8 @@ class LedgerOfAll:
         with self._lock:
             for _ in range(TRIES):
                 positions, sums = self._positions(tenant)
-                for entry in self._beyond(positions, tenant.encode()):
-                    if entry.ended and entry.tenant == tenant:
-                        add_sums(sums, entry)
+                beyond = self._beyond(positions, tenant.encode())
+                sums = with_ended(sums, tenant, beyond)
                 if self._positions()[0] == positions:
                     break
         return sums
@@ -74,11 +76,16 @@ class LedgerOfAll:
             folder = folder_of(self._state_dir, process)
             for sequence in [number for number in journal_sequences(folder) if number >= first]:
                 begin = offset if sequence == first else 0
-                lines, _ = read_lines(journal_path(folder, sequence), begin, TAIL_BYTES)
-                for line in lines:
+                for line in read_whole(journal_path(folder, sequence), begin, TAIL_BYTES).split(b"\n"):
                     if having in line:
                         try:
-                            entries.append(ENTRY(line))
+                            entries.append(Entry.read(line))
                         except msgspec.DecodeError:
                             continue
         return entries
+
+
+def with_ended(sums: list[int], tenant: str, entries: Iterable[Entry]) -> list[int]:
+    """A tenant's sums and those of its entries that have ended, as `TOTALS` has them."""
+    more = sums_of([entry for entry in entries if entry.tenant == tenant and entry.ended])
+    return list(map(add, sums, more[tenant])) if more else sums

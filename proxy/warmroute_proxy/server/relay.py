@@ -208,7 +208,7 @@ class Turn:
             services.ledger.open(self._entry)
             return
         facts, model = intake.facts, intake.model
-        entry = Entry.begin(
+        entry = Entry(
             self.id, intake.tenant.name, intake.session, f"{facts.lineage:016x}", facts.turn,
             services.config.proxy.region, model.name, intake.route, intake.stream, model.rates, services.unix_clock(),
             intake.forwarded_from,

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from warmroute_proxy.server import journal as journal_module
-from warmroute_proxy.server.journal import Journal, JournalError, journal_path, journal_sequences, read_lines
+from warmroute_proxy.server.journal import Journal, JournalError, journal_path, journal_sequences, read_whole
 
 
 def lines(folder: Path, sequence: int = 1) -> list[bytes]:
-    return read_lines(journal_path(folder, sequence), 0, 1 << 20)[0]
+    return read_whole(journal_path(folder, sequence), 0, 1 << 20).splitlines()
 
 
 def short_writes(monkeypatch: pytest.MonkeyPatch, sizes: list[int]) -> None:
@@ -36,9 +36,9 @@ async def test_a_full_disk_is_an_error_and_the_journal_says_so(tmp_path: Path, m
     journal = Journal(tmp_path, 1, "process", asyncio.get_running_loop())
     short_writes(monkeypatch, [0, 0])
     with pytest.raises(JournalError, match="No space left"):
-        journal.write([b'{"n":1}'])
+        journal.write(b'{"n":1}' + b"\n")
     assert [journal.healthy, journal.healthy] == [False, True]  # each look tries once
-    journal.write([b'{"n":2}'])
+    journal.write(b'{"n":2}' + b"\n")
     journal.close()
     assert [line for line in lines(tmp_path) if line] == [b'{"n":2}']
 
@@ -50,8 +50,8 @@ async def test_a_record_that_failed_is_none_however_much_of_it_was_written(
     journal = Journal(tmp_path, 1, "process", asyncio.get_running_loop())
     short_writes(monkeypatch, [kept, 0])
     with pytest.raises(JournalError):
-        journal.write([b'{"n":1}'])
-    journal.write([b'{"n":2}'])
+        journal.write(b'{"n":1}' + b"\n")
+    journal.write(b'{"n":2}' + b"\n")
     journal.close()
     torn, whole = lines(tmp_path)
     assert torn == b'{"n":1}'[:kept] + b"#torn"
@@ -61,7 +61,7 @@ async def test_a_record_that_failed_is_none_however_much_of_it_was_written(
 async def test_a_short_write_is_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     journal = Journal(tmp_path, 1, "process", asyncio.get_running_loop())
     short_writes(monkeypatch, [3, 2])
-    journal.write([b'{"n":1}'])
+    journal.write(b'{"n":1}' + b"\n")
     journal.close()
     assert lines(tmp_path) == [b'{"n":1}']
 
@@ -69,19 +69,17 @@ async def test_a_short_write_is_finished(tmp_path: Path, monkeypatch: pytest.Mon
 def test_an_unfinished_last_line_is_not_read_yet(tmp_path: Path) -> None:
     path = journal_path(tmp_path, 1)
     path.write_bytes(b'{"n":1}\n{"n":')
-    found, offset = read_lines(path, 0, 1 << 20)
-    assert (found, offset) == ([b'{"n":1}'], 8)
+    assert read_whole(path, 0, 1 << 20) == b'{"n":1}\n'
     with path.open("ab") as file:
         file.write(b"2}\n")
-    assert read_lines(path, offset, 1 << 20) == ([b'{"n":2}'], 16)
+    assert read_whole(path, 8, 1 << 20) == b'{"n":2}\n'
 
 
 def test_a_line_longer_than_a_read_is_read_whole(tmp_path: Path) -> None:
     path = journal_path(tmp_path, 1)
     path.write_bytes(b"x" * 100 + b"\n" + b"y\n")
-    found, offset = read_lines(path, 0, 10)
-    assert found == [b"x" * 100]
-    assert read_lines(path, offset, 10) == ([b"y"], 103)
+    assert read_whole(path, 0, 10) == b"x" * 100 + b"\n"
+    assert read_whole(path, 101, 10) == b"y\n"
 
 
 @pytest.mark.parametrize("sync", ["process", "disk"])
@@ -89,7 +87,7 @@ async def test_files_rotate_and_lose_nothing(sync: Any, tmp_path: Path) -> None:
     journal = Journal(tmp_path, 1, sync, asyncio.get_running_loop(), rotate_bytes=100)
     told: list[int] = []
     for number in range(50):
-        journal.write([b'{"n":%d}' % number])
+        journal.write(b'{"n":%d}' % number + b"\n")
         journal.settled_durably(lambda number=number: told.append(number))  # type: ignore[misc]
     journal.close()
     await asyncio.sleep(0)
@@ -120,7 +118,7 @@ async def test_disk_sync_tells_nobody_before_the_disk_has_it_and_groups(
     done = asyncio.Event()
     told: list[int] = []
     for number in range(20):
-        journal.write([b"{}"])
+        journal.write(b"{}\n")
         journal.settled_durably(lambda number=number: told.append(number))  # type: ignore[misc]
     journal.settled_durably(done.set)
     for _ in range(5):
@@ -152,7 +150,7 @@ class Disk:
 
 async def settled(journal: Journal, record: bytes) -> None:
     done = asyncio.Event()
-    journal.write([record])
+    journal.write(record + b"\n")
     journal.settled_durably(done.set)
     await asyncio.wait_for(done.wait(), 20)
 
@@ -215,8 +213,8 @@ async def test_a_folder_that_cannot_be_synced_does_not_send_the_reader_past_what
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(os, "fsync", fsync)
-    journal.write([b'{"n":1,"long":true}'])
-    journal.write([b'{"n":2}'])
+    journal.write(b'{"n":1,"long":true}' + b"\n")
+    journal.write(b'{"n":2}' + b"\n")
     assert lines(tmp_path, journal_sequences(tmp_path)[-1]) == [b'{"n":2}']
     assert not healthy(journal)
     journal.close()
@@ -228,7 +226,7 @@ async def test_a_disk_that_hangs_gets_nothing_new(tmp_path: Path, monkeypatch: p
     disk.goes_on.clear()
     journal = Journal(tmp_path, 1, "disk", asyncio.get_running_loop())
     done = asyncio.Event()
-    journal.write([b"{}"])
+    journal.write(b"{}\n")
     journal.settled_durably(done.set)
     async with asyncio.timeout(20):
         while healthy(journal):

@@ -14,7 +14,7 @@ import pytest
 
 from warmroute.contract import receipt as contract
 from warmroute.contract.money import Rates
-from warmroute_proxy.core.entry import Entry
+from warmroute_proxy.core.entry import COLUMNS, Entry
 from warmroute_proxy.core.receipt import ServedBy
 from warmroute_proxy.core.usage import merge_usage
 from warmroute_proxy.server import ledger as module
@@ -30,8 +30,8 @@ REPORTED = {
 
 
 def opened(ledger: Ledger, number: int, tenant: str = "acme") -> Entry:
-    entry = Entry.begin(
-        id_=f"wr-{number:024x}",
+    entry = Entry(
+        id=f"wr-{number:024x}",
         tenant=tenant,
         session="0123456789abcdef",
         lineage="00000000000000aa",
@@ -286,11 +286,11 @@ def test_a_settle_that_cannot_be_written_is_not_durable_and_not_lost_silently(
     ledger = Ledger(tmp_path, "process", loop)
     entry = opened(ledger, 1)
 
-    def full(line: bytes) -> None:
-        raise JournalError(28, "No space left on device")
+    def full(fd: int, data: bytes) -> int:
+        raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(ledger._journal, "_append", full)
+        patch.setattr("os.write", full)
         _, failure = settle(ledger, entry)
     assert isinstance(failure, JournalError)
     assert ledger.totals("acme")["turns"] == 0
@@ -363,4 +363,73 @@ def test_a_ledger_of_the_schema_before_is_taken_over(tmp_path: Path, loop: async
     assert answer(ledger, "acme", "wr-1")["usage"] == {"cost": 1}
     ledger.close()
     (row,) = read_rows(tmp_path / LEDGER_FILE)
-    assert list(row.values()) == values
+    assert row == dict(zip(columns.split(", "), values, strict=True))
+
+
+def named(entry: Entry) -> str:
+    """Its record as it was written before version 4."""
+    record = {name: msgspec.Raw(msgspec.json.encode(getattr(entry, name))) for name in Entry.__struct_fields__}
+    return msgspec.json.encode(record).decode()
+
+
+def made(number: int, *, ends: bool) -> Entry:
+    """An entry as a proxy of whatever version makes it."""
+    entry = Entry(
+        f"wr-{number:024x}", "acme", None, "00000000000000aa", 1, "east", "m", "chat", False,
+        Rates(600_000, 100_000, 3_000_000), 1795283949.0925705,
+    )  # fmt: skip
+    entry.dispatch(f"rid-{number}", (ServedBy("east-a0", 0, "aggregated"),), 64)
+    if ends:
+        entry.settle(
+            merge_usage(REPORTED, None, None, 0), {"cold": 36}, REPORTED,
+            outcome="completed", status=200, settled_at=1795283950.1234567, proxy_ms=0.25, ttft_ms=None,
+        )  # fmt: skip
+    return entry
+
+
+def test_a_ledger_whose_records_have_names_is_taken_over_with_its_journal(
+    tmp_path: Path, loop: asyncio.AbstractEventLoop
+) -> None:
+    """One row is folded; a turn is open in SQLite and ended in the journal, another one only open in each."""
+    columns = ", ".join(f"json_extract(record, '$.{name}') AS {name}" for name in Entry.__struct_fields__)
+    database = sqlite3.connect(tmp_path / LEDGER_FILE)
+    database.executescript(
+        f"""CREATE TABLE turn_record (id TEXT PRIMARY KEY, tenant TEXT NOT NULL, record TEXT NOT NULL);
+        CREATE VIEW turn AS SELECT rowid AS number, {columns} FROM turn_record;
+        CREATE TABLE total (tenant TEXT PRIMARY KEY, turns INT NOT NULL, prompt_tokens INT NOT NULL,
+            cached_tokens INT NOT NULL, completion_tokens INT NOT NULL, list_nanousd INT NOT NULL,
+            price_nanousd INT NOT NULL);
+        CREATE TABLE open_turn (id TEXT PRIMARY KEY, tenant TEXT NOT NULL, record TEXT NOT NULL,
+            process INT NOT NULL DEFAULT 0);
+        CREATE TABLE fold (process INT PRIMARY KEY, sequence INT NOT NULL, offset INT NOT NULL, skipped INT NOT NULL);
+        INSERT INTO total VALUES ('acme', 1, 100, 64, 10, 90000, 58000);
+        INSERT INTO fold VALUES (0, 5, 0, 0);
+        PRAGMA user_version = 3;"""
+    )
+    folded_row = made(1, ends=True)
+    database.execute("INSERT INTO turn_record VALUES (?, 'acme', ?)", (folded_row.id, named(folded_row)))
+    for number in (2, 3):
+        entry = made(number, ends=False)
+        database.execute("INSERT INTO open_turn VALUES (?, 'acme', ?, 0)", (entry.id, named(entry)))
+    database.commit()
+    database.close()
+    in_journal = [made(2, ends=True), made(4, ends=False), made(5, ends=False), made(5, ends=True)]
+    journal_path(tmp_path, 5).write_text("".join(named(entry) + "\n" for entry in in_journal))
+
+    ledger = Ledger(tmp_path, "process", loop)
+    assert ledger.totals("acme")["turns"] == 5
+    assert ledger.totals("acme")["price_nanousd"] == 3 * 58_000
+    settled(ledger, opened(ledger, 6))
+    ledger.close()
+    rows = {int(row["id"].removeprefix("wr-"), 16): row for row in read_rows(tmp_path / LEDGER_FILE)}
+    assert {number: row["state"] for number, row in rows.items()} == {
+        1: "settled", 2: "settled", 3: "interrupted", 4: "interrupted", 5: "settled", 6: "settled",
+    }  # fmt: skip
+    for number in (1, 2, 5):
+        expected = made(number, ends=True)
+        for name in COLUMNS:
+            value = getattr(expected, name)
+            if name in {"rids", "workers", "usage"}:
+                assert rows[number][name].encode() == msgspec.json.encode(value)
+            else:
+                assert rows[number][name] == value, name
