@@ -71,6 +71,10 @@ def placed(path: Path) -> list[Placed]:
     return [call for call in calls(path) if isinstance(call, Placed)]
 
 
+def ended(path: Path) -> list[Ended]:
+    return [call for call in calls(path) if isinstance(call, Ended)]
+
+
 def shown(proxy: Proxy, admin_key: str) -> list[dict[str, Any]]:
     request = urllib.request.Request(
         f"{proxy.admin_url}/admin/decisions?limit=1000", headers={"authorization": f"Bearer {admin_key}"}
@@ -82,7 +86,7 @@ def shown(proxy: Proxy, admin_key: str) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """The demo's drive; then one proxy is stopped, and the other killed once its record has all decisions."""
+    """The demo's drive; then one proxy is stopped, and the other killed once its record has the ends of all turns."""
     folder = tmp_path_factory.mktemp("recorded").resolve()
     fleet = RecordedFleet(folder, folder / "run", FleetOptions(speed=50.0))
     with locked_state(folder), fleet:
@@ -92,7 +96,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
         assert [turn.error for turn in turns] == [None] * TURNS
         seen = {region: shown(proxy, fleet.admin_key()) for region, proxy in fleet.proxies.items()}
         west = fleet.record("west")
-        until(lambda: len(placed(west)) == len(seen["west"]), "all of west's decisions are written")
+        until(lambda: len(ended(west)) == len(seen["west"]), "all of west's decisions, and their ends, are written")
         fleet.kill("west")
         fleet.stop_proxies()
     return Run({region: fleet.record(region) for region in REGIONS}, seen, fleet.api_key)
@@ -239,7 +243,7 @@ def test_the_traffic_of_a_record_can_be_replayed_as_a_trace(run: Run) -> None:
     requests = [request for trace in traces for request in trace.requests]
     assert len(requests) == TURNS
     assert sum(request.after is not None for request in requests) > TURNS / 3
-    reported = [call for path in run.records.values() for call in calls(path) if isinstance(call, Ended)]
+    reported = [call for path in run.records.values() for call in ended(path)]
     tokens = sum(call.prompt_tokens or 0 for call in reported)
     assert abs(sum(request.input_tokens for request in requests) - tokens) <= len(requests)
     for trace in traces:
