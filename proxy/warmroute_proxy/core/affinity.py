@@ -3,10 +3,11 @@
 Three bounded maps. Lineage -> its last settled turns: the loss classes compare with one of them, and its bytes per
 token are the best guess for the next turn. There are several, because a lineage forks: two conversations that share a
 derived key, or a named session that asks two things at once. The one that a prompt continues is the longest whose last
-cut stands in the prompt's chain; where none does, a conversation under way was rewritten, and it is the newest. Thread
-(a lineage without its system prompt) -> the same: a running conversation whose system prompt changed is a new lineage,
-and what it lost is its old prompt. Session -> region: the home of a session whose client does not send the hint back.
-A session with a derived key has no home here: equal prompts share such keys, and a home of theirs would herd.
+cut stands at the same place of the prompt's chain; where none does, a conversation under way was rewritten, and it is
+the newest. Thread (a lineage without its system prompt) -> the same: a running conversation whose system prompt changed
+is a new lineage, and what it lost is its old prompt. Session -> region: the home of a session whose client does not
+send the hint back. A session with a derived key has no home here: equal prompts share such keys, and a home of theirs
+would herd.
 
 Which worker of a region a lineage goes to is *not* kept here. The prefix index knows that better: an unknown lineage
 of a known session (a title request, a compaction, a sub-agent) starts from its longest predicted prefix.
@@ -14,7 +15,6 @@ of a known session (a title request, a compaction, a sub-agent) starts from its 
 Limits: `MAX_ENTRIES` each, the least recently served goes first; `MAX_FORKS` last turns a lineage, the newest.
 """
 
-from bisect import bisect_left
 from collections import OrderedDict
 from typing import Final, TypeVar
 
@@ -47,7 +47,7 @@ class Affinity:
 
     def __init__(self, max_entries: int = MAX_ENTRIES) -> None:
         self._max_entries = max_entries
-        self._lasts_by_lineage: OrderedDict[int, tuple[Last, ...]] = OrderedDict()
+        self._lasts_by_lineage: OrderedDict[int, tuple[tuple[int, Last], ...]] = OrderedDict()  # with their cuts
         self._last_by_thread: OrderedDict[int, Last] = OrderedDict()
         self._region_by_session: OrderedDict[int, str] = OrderedDict()
 
@@ -56,13 +56,13 @@ class Affinity:
         lasts = self._lasts_by_lineage.get(lineage)
         if lasts is None:
             return None
-        longest = None
-        for last in lasts:
-            if (longest is None or last.prompt_bytes > longest.prompt_bytes) and _continues(chain, last):
-                longest = last
+        hashes, longest, most = chain.hashes, None, 0
+        for cuts, last in lasts:
+            if most < cuts <= len(hashes) and hashes[cuts - 1] == last.tip:
+                longest, most = last, cuts
         if longest is not None:
             return longest
-        return lasts[0] if turn > 1 else None
+        return lasts[0][1] if turn > 1 else None
 
     def last_of_thread(self, thread: int) -> Last | None:
         """The last settled turn of a lineage, whatever its system prompt was."""
@@ -74,12 +74,13 @@ class Affinity:
 
     def remember(self, lineage: int, chain: Chain, last: Last, session: int | None, thread: int | None = None) -> None:
         """A turn of a lineage was served; `session` is None where it has no home of its own."""
-        known = self._lasts_by_lineage.get(lineage)
-        if known is None:
-            lasts: tuple[Last, ...] = (last,)
-        else:
-            forks = [old for old in known if not _continues(chain, old)]
-            lasts = (last, *forks[: MAX_FORKS - 1])
+        known, hashes = self._lasts_by_lineage.get(lineage), chain.hashes
+        lasts: tuple[tuple[int, Last], ...] = ((len(hashes), last),)
+        if known is not None:
+            for cuts, old in known:
+                continued = cuts <= len(hashes) and hashes[cuts - 1] == old.tip
+                if not continued and len(lasts) < MAX_FORKS:
+                    lasts = (*lasts, (cuts, old))
         _put(self._lasts_by_lineage, lineage, lasts, self._max_entries)
         if thread is not None:
             _put(self._last_by_thread, thread, last, self._max_entries)
@@ -95,13 +96,6 @@ class Affinity:
     def sessions(self) -> int:
         """Sessions held."""
         return len(self._region_by_session)
-
-
-def _continues(chain: Chain, last: Last) -> bool:
-    """Whether a prompt begins with all of a turn's prompt: the turn's end is a cut of the chain, with the same hash."""
-    ends = chain.ends
-    at = bisect_left(ends, last.prompt_bytes)
-    return at < len(ends) and ends[at] == last.prompt_bytes and chain.hashes[at] == last.tip
 
 
 def _put(entries: OrderedDict[int, _T], key: int, value: _T, max_entries: int) -> None:

@@ -1,14 +1,14 @@
 """What could serve a model, and what of that one request may use.
 
-Workers stand in columns beside their places (loads, slots), because a decision looks at all of them at once.
+What decisions need of all workers at once and seldom changes (is each of them ready, are their rates equal) is looked
+up once and kept until it does (`Changes`).
 """
 
-from collections.abc import Iterable
 from typing import Final
 
 from warmroute_proxy.core.facts import Facts
 from warmroute_proxy.core.fleet import Peer, Role, Worker
-from warmroute_proxy.core.load import WorkerLoad
+from warmroute_proxy.core.load import Ahead, Changes, WorkerLoad
 
 NO_SLOT: Final = -1
 """Where a place lacks a tier."""
@@ -30,7 +30,7 @@ class Place:
     `slots` is the mask of them.
     """
 
-    __slots__ = ("host_slot", "id", "load", "on", "region", "role", "slot", "slots", "store_slot", "tiered")
+    __slots__ = ("host_slot", "id", "load", "on", "region", "role", "slot", "slots", "store_slot", "tiered", "worker")
 
     def __init__(
         self,
@@ -43,6 +43,7 @@ class Place:
     ) -> None:
         self.id = id_
         self.on = on
+        self.worker: Worker | None = on if isinstance(on, Worker) else None
         self.role: Role | None = on.role if isinstance(on, Worker) else None
         self.region = on.region if isinstance(on, Peer) else ""
         self.load = load
@@ -59,25 +60,31 @@ class Place:
 
 
 class Choices:
-    """Places for a model. Holders keep prefixes: prefill and aggregated workers.
+    """Places for a model, at least one. Holders keep prefixes: prefill and aggregated workers.
 
     `mask` are the slots of holders and peers, of all tiers. `split`: a holder needs a decode worker beside it.
-    `plain`: none does, and none has a second tier, as in most fleets. `loads` and `inserted` are of the holders.
+    `plain`: none does, none has a second tier, and all are equally fast, as in most fleets. `s_per_token` is the rate
+    of the first holder, `mean_s_per_token` the mean of all (of the peers where there are none).
     """
 
     __slots__ = (
+        "_alike",
         "_alone",
         "_at_by_mask",
         "_at_by_slot",
+        "_changes",
+        "_ready",
+        "_seen",
+        "count",
         "decodes",
         "holders",
-        "inserted",
         "loads",
         "mask",
-        "no_churn",
+        "mean_s_per_token",
         "peers",
         "plain",
         "region",
+        "s_per_token",
         "split",
     )
 
@@ -87,6 +94,7 @@ class Choices:
         holders: tuple[Place, ...],
         decodes: tuple[Place, ...],
         peers: tuple[Place, ...],
+        changes: Changes,
     ) -> None:
         self.region = region
         self.holders = holders
@@ -96,13 +104,32 @@ class Choices:
         for place in (*holders, *peers):
             self.mask |= place.slots
         self.split = any(place.role == "prefill" for place in holders)
-        self.plain = not self.split and not any(place.tiered for place in holders)
-        self.loads = tuple(place.load for place in holders)
-        self.inserted = tuple(load.inserted for load in self.loads)
-        self.no_churn = [0.0] * len(holders)
+        self._alike = not self.split and not any(place.tiered for place in holders)
+        self.loads = tuple([place.load for place in holders])
+        self.count = len(holders) or len(peers)
         self._at_by_slot = {place.slot: at for at, place in enumerate(holders)}
         self._alone: Choices | None = None
         self._at_by_mask: dict[int, tuple[int, ...]] = {}
+        self._changes = changes
+        self._seen = -1
+        self.look()
+
+    def look(self) -> None:
+        """Take in how places are, where any has changed."""
+        if self._seen == self._changes.count:
+            return
+        self._seen = self._changes.count
+        everything = (*self.holders, *self.decodes, *self.peers)
+        paired = bool(self.decodes) or not self.split
+        self._ready = self.count > 0 and paired and all(place.load.ready for place in everything)
+        rates_s = [place.load.prefill_s_per_token for place in self.holders or self.peers]
+        self.s_per_token = rates_s[0] if rates_s else 0.0
+        self.mean_s_per_token = sum(rates_s) / len(rates_s) if rates_s else 0.0
+        self.plain = self._alike and rates_s.count(self.s_per_token) == len(rates_s)
+
+    def ahead(self) -> list[Ahead]:
+        """What is ahead of a new request at each holder."""
+        return [load.ahead or load.look() for load in self.loads]
 
     def at(self, mask: int) -> tuple[int, ...]:
         """Which holders have their device's slot in a mask.
@@ -120,39 +147,43 @@ class Choices:
 
     def usable(self, facts: Facts, now_s: float, exclude: frozenset[str]) -> "Choices":
         """What of it this request may use. A prefill worker is of no use without a decode worker, nor the reverse."""
+        if self._seen != self._changes.count:
+            self.look()
+        if self._ready and not exclude and facts.allowed_regions is None and (facts.may_forward or not self.peers):
+            return self
+        found = self._usable(facts, now_s, exclude)
+        found.look()
+        return found
+
+    def _usable(self, facts: Facts, now_s: float, exclude: frozenset[str]) -> "Choices":
         allowed = facts.allowed_regions
         holders: tuple[Place, ...] = ()
         decodes: tuple[Place, ...] = ()
         peers: tuple[Place, ...] = ()
         if allowed is None or self.region in allowed:
-            if self.decodes:
-                decodes = _usable(self.decodes, [place.load for place in self.decodes], now_s, exclude)
-            holders = _usable(self.holders, self.loads, now_s, exclude)
+            decodes = _usable(self.decodes, now_s, exclude)
+            holders = _usable(self.holders, now_s, exclude)
             if not decodes and self.split:
-                holders = tuple(place for place in holders if place.role == "aggregated")
+                holders = tuple([place for place in holders if place.role == "aggregated"])
         if facts.may_forward and self.peers:
-            peers = _usable(self.peers, [place.load for place in self.peers], now_s, exclude)
+            peers = _usable(self.peers, now_s, exclude)
             if allowed is not None:
-                peers = tuple(place for place in peers if place.region in allowed)
+                peers = tuple([place for place in peers if place.region in allowed])
         if not holders and not peers:
             raise NoWorker(facts.model, served=bool(self.holders or self.peers))
-        if holders is self.holders and decodes is self.decodes:  # all of this region, as almost always
+        if len(holders) == len(self.holders) and len(decodes) == len(self.decodes):  # all of this region, as mostly
             if len(peers) == len(self.peers):
                 return self
             if not peers:
                 return self.alone()
-        return Choices(self.region, holders, decodes, peers)
+        return Choices(self.region, holders, decodes, peers, self._changes)
 
     def alone(self) -> "Choices":
         """Without the peers. Made once."""
         if self._alone is None:
-            self._alone = Choices(self.region, self.holders, self.decodes, ())
+            self._alone = Choices(self.region, self.holders, self.decodes, (), self._changes)
         return self._alone
 
 
-def _usable(
-    places: tuple[Place, ...], loads: Iterable[WorkerLoad], now_s: float, exclude: frozenset[str]
-) -> tuple[Place, ...]:
-    if not exclude and all([load.ready for load in loads]):  # noqa: C419 - a list is faster than a generator
-        return places
+def _usable(places: tuple[Place, ...], now_s: float, exclude: frozenset[str]) -> tuple[Place, ...]:
     return tuple([place for place in places if place.load.usable(now_s) and place.id not in exclude])

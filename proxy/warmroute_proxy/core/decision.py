@@ -1,7 +1,7 @@
 """What a decision is: where a request goes, what is expected there, and the places that it was chosen from."""
 
-from collections.abc import Sequence
-from typing import Final, Literal, NamedTuple, Protocol, overload
+from collections.abc import Callable, Sequence
+from typing import Final, Literal, NamedTuple, overload
 
 import msgspec
 
@@ -33,33 +33,27 @@ class Candidate(NamedTuple):
     note: str
 
 
-class Weighed(Protocol):
-    """Places with what each would cost, as placement has left them."""
-
-    def candidates(self, winner: int, limit: int) -> tuple[Candidate, ...]:
-        """The cheapest places, at most `limit`, the winner first."""
-
-
 class Reasons(Sequence[Candidate]):
     """The cheapest places, the chosen one first; at most `MAX_REASONS`. Equal to the tuple of them.
 
     Candidates are made when somebody looks: few decisions are ever looked at, and each has been taken by then.
     """
 
-    __slots__ = ("_made", "_weighed", "_winner")
+    __slots__ = ("_made", "_make")
 
-    def __init__(self, made: tuple[Candidate, ...] | None, weighed: Weighed | None = None, winner: int = 0) -> None:
+    def __init__(
+        self, made: tuple[Candidate, ...] | None, make: Callable[[], tuple[Candidate, ...]] | None = None
+    ) -> None:
         """Either made already, as in a record, or to be made of what was weighed."""
         self._made = made
-        self._weighed = weighed
-        self._winner = winner
+        self._make = make
 
     def made(self) -> tuple[Candidate, ...]:
         """All of them."""
         if self._made is None:
-            assert self._weighed is not None
-            self._made = self._weighed.candidates(self._winner, MAX_REASONS)
-            self._weighed = None
+            assert self._make is not None
+            self._made = self._make()
+            self._make = None
         return self._made
 
     @overload

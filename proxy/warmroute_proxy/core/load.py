@@ -41,12 +41,6 @@ RATE_WEIGHT_TOKENS: Final = 50_000
 """Tokens of new evidence that weigh as much as all that was learned before."""
 RATE_NOISE: Final = 0.2
 
-BYTES_PER_TOKEN_PRIOR: Final = 4.0
-BYTES_PER_TOKEN_MIN: Final = 0.5
-BYTES_PER_TOKEN_MAX: Final = 32.0
-BYTES_PER_TOKEN_WEIGHT: Final = 0.1
-MAX_MODELS: Final = 1024
-
 DECODE_S_PER_RUNNING: Final = 1e-4
 """What each running request adds to a decode step."""
 DECODE_S_PER_RESIDENT_TOKEN: Final = 2e-9
@@ -76,16 +70,32 @@ class EngineLoads(msgspec.Struct, frozen=True, gc=False):
     """What its KV pool holds."""
 
 
+Ahead = tuple[bool, float, float, float, float, tuple[float, float, float] | None]
+"""What is ahead of a new request: whether it may have to wait, by what a decode step is slowed, seconds of prefill that
+were sent, since when the oldest of it is at work, and its share. Last what others count for (`None`: nothing): until
+when, and the seconds of prefill and the slowdown with theirs.
+"""
+
+
+class Changes:
+    """How often the health or the rate of any worker of a fleet has changed. What follows from those is kept until it
+    does again.
+    """
+
+    __slots__ = ("count",)
+
+    def __init__(self) -> None:
+        self.count = 0
+
+
 class WorkerLoad:
     """Load, rate and health of one worker (or of a peer region, for what was forwarded there)."""
 
     __slots__ = (
-        "_at_work_s",
         "_at_work_tokens",
         "_busy_us_total",
-        "_others_prefill_tokens",
+        "_changes",
         "_others_resident_tokens",
-        "_others_until_s",
         "_prefilling_s",
         "_prefills",
         "_reported_prefill_tokens",
@@ -93,6 +103,7 @@ class WorkerLoad:
         "_shown_tokens",
         "_since_s",
         "_uncached_total",
+        "ahead",
         "breaker",
         "draining",
         "inserted",
@@ -105,13 +116,13 @@ class WorkerLoad:
         "resident_tokens",
         "room",
         "running",
-        "slowdown_s",
         "slower_s",
         "up",
-        "work_s",
     )
 
-    def __init__(self, max_running: int | None = None) -> None:
+    def __init__(self, max_running: int | None = None, changes: Changes | None = None) -> None:
+        self._changes = Changes() if changes is None else changes
+        self.ahead: Ahead | None = None  # as `look` has made it, until something changes
         self.room = Capacity(max_running)
         self.up = True
         self.draining = False
@@ -121,23 +132,18 @@ class WorkerLoad:
         self.inserted = Inserted()
         self._prefills: OrderedDict[object, int] = OrderedDict()  # tokens by what they are for, oldest first
         self._at_work_tokens = 0  # of the oldest one
-        self._at_work_s = 0.0  # of prefill
         self._since_s = 0.0  # when its turn came
         self._prefilling_s = 0.0  # in which any was under way, until then
         self.running = 0
         self.prefill_tokens = 0
         self.resident_tokens = 0
-        self.work_s = 0.0  # what `prefill_tokens` take
-        self.slowdown_s = 0.0  # what `running` and `resident_tokens` add to a decode step, and `slower_s`
         self.slower_s = 0.0  # what a decode step takes longer here than elsewhere
         self.pace = Pace()
         self.learned_s_per_token = PREFILL_S_PER_TOKEN_PRIOR
         self.prefill_s_per_token = PREFILL_S_PER_TOKEN_PRIOR
         self._reported_prefill_tokens = 0  # of others, by the engine
         self._reported_until_s = -math.inf
-        self._others_prefill_tokens = 0  # the same, and for an unproven worker what counts twice
         self._others_resident_tokens = 0
-        self._others_until_s = -math.inf
         self._shown_tokens: int | None = None  # computed since it began, None once that is proof enough
         self._uncached_total: int | None = None
         self._busy_us_total: int | None = None
@@ -178,20 +184,17 @@ class WorkerLoad:
             self._at_work_tokens = tokens
         self._prefills[owner] = tokens
         self.prefill_tokens += tokens
-        self._refresh_work()
         self.inserted.add(tokens, now_s)
-        if self._shown_tokens is not None:
-            self._look_beyond()
+        self.ahead = None
 
     def prefill_ended(self, owner: object, now_s: float) -> None:
         """They have been computed, or never will be."""
-        self.prefill_tokens -= self._prefills.pop(owner)
-        self._at_work_tokens = next(iter(self._prefills.values())) if self._prefills else 0
+        prefills = self._prefills
+        self.prefill_tokens -= prefills.pop(owner)
+        self._at_work_tokens = next(iter(prefills.values())) if prefills else 0
         self._prefilling_s += now_s - self._since_s
         self._since_s = now_s
-        self._refresh_work()
-        if self._shown_tokens is not None:
-            self._look_beyond()
+        self.ahead = None
 
     def computed(self, tokens: int) -> None:
         """So many tokens were computed: what proves a new worker."""
@@ -199,15 +202,17 @@ class WorkerLoad:
             self._shown_tokens += tokens
             if self._shown_tokens * self.prefill_s_per_token >= PROVEN_S:
                 self._shown_tokens = None
-            self._look_beyond()
+            self.ahead = None
 
     def runs(self, requests: int, tokens: int) -> None:
         """So many more requests run here, or fewer, and so many more tokens are resident for them."""
         self.running += requests
         self.resident_tokens += tokens
-        self.slowdown_s = (
-            self.running * DECODE_S_PER_RUNNING + self.resident_tokens * DECODE_S_PER_RESIDENT_TOKEN + self.slower_s
-        )
+        self.ahead = None
+
+    def slowdown_s(self) -> float:
+        """What `running` and `resident_tokens` add to a decode step, and what one takes longer here than elsewhere."""
+        return self.running * DECODE_S_PER_RUNNING + self.resident_tokens * DECODE_S_PER_RESIDENT_TOKEN + self.slower_s
 
     def prefilling_s(self, now_s: float) -> float:
         """Seconds in which any prompt was under way here, since the beginning."""
@@ -216,19 +221,35 @@ class WorkerLoad:
     def set_slower(self, s_per_token: float) -> None:
         """How much longer an output token takes here than elsewhere."""
         self.slower_s = s_per_token
-        self.runs(0, 0)
+        self.ahead = None
+
+    def look(self) -> Ahead:
+        """What is ahead of a new request, made anew: kept in `ahead`, because few workers change between decisions."""
+        rate_s, slowdown_s = self.prefill_s_per_token, self.slowdown_s()
+        tokens, others = self.prefill_tokens, None
+        until_s = self._others_until_s()
+        if until_s != -math.inf:
+            more, resident = self._reported_prefill_tokens, self._others_resident_tokens
+            if self._shown_tokens is not None:
+                more += max(0, tokens - self._shown_tokens)
+            if more or resident:
+                slower_s = slowdown_s + resident * DECODE_S_PER_RESIDENT_TOKEN
+                others = (until_s, (tokens + more) * rate_s, slower_s)
+        waits = tokens > 0 or others is not None
+        self.ahead = (waits, slowdown_s, tokens * rate_s, self._since_s, self._at_work_tokens * rate_s, others)
+        return self.ahead
 
     def queue_s(self, now_s: float) -> float:
         """Seconds of prefill ahead of a new request."""
-        return waits_s((self,), now_s)[0][0]
+        return waits_s(self.ahead or self.look(), now_s)[0]
 
     def decode_slowdown_s(self, now_s: float) -> float:
         """Seconds by which what runs here delays each further output token."""
-        return waits_s((self,), now_s)[1][0]
+        return waits_s(self.ahead or self.look(), now_s)[1]
 
     def decode_tokens(self, now_s: float) -> int:
         """Tokens resident for decoding."""
-        return self.resident_tokens + (self._others_resident_tokens if now_s < self._others_until_s else 0)
+        return self.resident_tokens + (self._others_resident_tokens if now_s < self._others_until_s() else 0)
 
     def has_begun_anew(self, loads: EngineLoads) -> bool:
         """Whether a report says that the engine began anew since the last one: totals only grow otherwise."""
@@ -244,7 +265,7 @@ class WorkerLoad:
         self._reported_prefill_tokens = prefill if prefill > 0 else 0  # noqa: FURB136 - max() takes three times as long
         self._others_resident_tokens = resident if resident > 0 else 0  # noqa: FURB136
         self._reported_until_s = now_s + LOADS_FRESH_S if prefill > 0 or resident > 0 else -math.inf
-        self._look_beyond()
+        self.ahead = None
         tokens, busy_us = loads.prefill_uncached_tokens_total, loads.prefill_busy_us_total
         known = self.learned_s_per_token
         if tokens is None or busy_us is None:
@@ -268,15 +289,17 @@ class WorkerLoad:
 
     def set_rate(self, prefill_s_per_token: float) -> None:
         """The rate for placement."""
-        self.prefill_s_per_token = prefill_s_per_token
-        self._refresh_work()
+        if prefill_s_per_token != self.prefill_s_per_token:
+            self.prefill_s_per_token = prefill_s_per_token
+            self._changes.count += 1
+            self.ahead = None
 
     def begins(self, s_per_token: float) -> None:
         """The engine starts, or starts anew: failures, others' load and rates are of the past. It has yet to show what
         it can do; until it does, its rate is taken to be `s_per_token`.
         """
         self.breaker.reset()
-        self.ready = self.up and not self.draining
+        self._refresh()
         self.learned_s_per_token = s_per_token
         self.set_rate(s_per_token)
         self.room.observe_rate(s_per_token)
@@ -288,28 +311,21 @@ class WorkerLoad:
         self._shown_tokens = 0
         self.pace.forget()
         self.set_slower(0.0)
-        self._look_beyond()
 
     @property
     def proven(self) -> bool:
         """Whether it has shown what it can do."""
         return self._shown_tokens is None
 
-    def _refresh_work(self) -> None:
-        self.work_s = self.prefill_tokens * self.prefill_s_per_token
-        self._at_work_s = self._at_work_tokens * self.prefill_s_per_token
-
     def _refresh(self) -> None:
-        self.ready = self.up and not self.draining and self.breaker.failures < BREAKER_FAILURES
+        ready = self.up and not self.draining and self.breaker.failures < BREAKER_FAILURES
+        if ready != self.ready:
+            self.ready = ready
+            self._changes.count += 1
 
-    def _look_beyond(self) -> None:
-        """What counts as ahead of a new request beyond what this proxy has sent. Kept, so that a look costs nothing."""
-        shown = self._shown_tokens
-        self._others_prefill_tokens = self._reported_prefill_tokens
-        self._others_until_s = self._reported_until_s
-        if shown is not None:
-            self._others_prefill_tokens += max(0, self.prefill_tokens - shown)
-            self._others_until_s = math.inf
+    def _others_until_s(self) -> float:
+        """Until when more counts than this proxy has sent."""
+        return self._reported_until_s if self._shown_tokens is None else math.inf
 
     def as_dict(self, now_s: float) -> dict[str, int | float | str]:
         """What pages and metrics show."""
@@ -330,31 +346,18 @@ class WorkerLoad:
         }
 
 
-def waits_s(loads: Collection[WorkerLoad], now_s: float) -> tuple[list[float], list[float]]:
-    """`queue_s` and `decode_slowdown_s` of each: placement asks for all of them, so it is spared two calls for each."""
-    queues_s: list[float] = []
-    add = queues_s.append
-    shared = False
-    for load in loads:
-        queue_s = load.work_s
-        if now_s < load._others_until_s:
-            shared = True
-            queue_s = (load.prefill_tokens + load._others_prefill_tokens) * load.prefill_s_per_token
-        if queue_s:
-            done_s = now_s - load._since_s
-            if done_s > load._at_work_s:  # noqa: PLR1730 - min() takes three times as long
-                done_s = load._at_work_s
-            if done_s > 0:
-                queue_s -= done_s
-        add(queue_s)
-    if not shared:
-        return queues_s, [load.slowdown_s for load in loads]
-    return queues_s, [
-        load.slowdown_s + load._others_resident_tokens * DECODE_S_PER_RESIDENT_TOKEN
-        if now_s < load._others_until_s
-        else load.slowdown_s
-        for load in loads
-    ]
+def waits_s(ahead: Ahead, now_s: float) -> tuple[float, float]:
+    """Seconds of prefill ahead of a new request, and seconds by which each of its output tokens is delayed."""
+    _, slowdown_s, queue_s, since_s, at_work_s, others = ahead
+    if others is not None and now_s < others[0]:
+        _, queue_s, slowdown_s = others
+    if queue_s:
+        done_s = now_s - since_s
+        if done_s > at_work_s:  # noqa: PLR1730 - min() takes three times as long
+            done_s = at_work_s
+        if done_s > 0:
+            queue_s -= done_s
+    return queue_s, slowdown_s
 
 
 def level_rates(loads: Collection[WorkerLoad]) -> None:
@@ -371,35 +374,3 @@ def starts_among(load: WorkerLoad, fleet: Collection[WorkerLoad]) -> None:
     """A worker starts, or starts anew: its rate is the mean of what the others have shown, else the prior."""
     rates = [other.learned_s_per_token for other in fleet if other is not load and other.proven]
     load.begins(sum(rates) / len(rates) if rates else PREFILL_S_PER_TOKEN_PRIOR)
-
-
-def bounded_bytes_per_token(ratio: float) -> float:
-    """The ratio, kept to what tokenizers do."""
-    if BYTES_PER_TOKEN_MIN <= ratio <= BYTES_PER_TOKEN_MAX:
-        return ratio
-    return min(max(ratio, BYTES_PER_TOKEN_MIN), BYTES_PER_TOKEN_MAX)
-
-
-class BytesPerToken:
-    """Canonical prompt bytes per token of each model, learned from usage. At most `MAX_MODELS`, the oldest goes."""
-
-    def __init__(self) -> None:
-        self._by_model: dict[str, float] = {}
-
-    def of(self, model: str) -> float:
-        """The ratio for a model, the prior before anything was learned."""
-        return self._by_model.get(model, BYTES_PER_TOKEN_PRIOR)
-
-    def observe(self, model: str, prompt_bytes: int, prompt_tokens: int) -> None:
-        """Learn from one prompt that an engine has counted."""
-        if prompt_bytes <= 0 or prompt_tokens <= 0:
-            return
-        seen = bounded_bytes_per_token(prompt_bytes / prompt_tokens)
-        known = self._by_model.get(model)
-        if known is None and len(self._by_model) >= MAX_MODELS:
-            del self._by_model[next(iter(self._by_model))]
-        self._by_model[model] = seen if known is None else known + BYTES_PER_TOKEN_WEIGHT * (seen - known)
-
-    def as_dict(self) -> dict[str, float]:
-        """What was learned, for pages and metrics."""
-        return dict(self._by_model)

@@ -19,24 +19,28 @@ and not yet seen answered; its prefill rate is taken to be like ours.
 
 Ties are broken by rendezvous hash of (session, worker), so that replicas agree without talking.
 
-What differs between workers stands in columns (`_Weighed`), and one line adds them up, because that is done for each
-worker and each request; everything else is made for the chosen one, or when somebody asks for reasons.
+Workers with the same part of the prompt and the same rate differ only by what they are busy with, so all other terms
+are computed once for each such kind, beginning with the one that has most of the prompt. What a kind costs while
+nothing is ahead is the least that any of its workers can cost: where the cheapest place so far costs less, nobody looks
+at them. So a known conversation is placed without a look at most of the fleet. What each place would have cost is
+computed when somebody asks for reasons, from what lay there when it was decided.
 """
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 import msgspec
 from xxhash import xxh3_64_intdigest
 
 from warmroute_proxy.core.choices import Choices, Place
-from warmroute_proxy.core.decision import Candidate, Decision, Policy, Reasons
+from warmroute_proxy.core.decision import MAX_REASONS, Candidate, Decision, Policy, Reasons
 from warmroute_proxy.core.facts import Facts
-from warmroute_proxy.core.fleet import Peer, Worker
+from warmroute_proxy.core.fleet import Peer
 from warmroute_proxy.core.index import Match
-from warmroute_proxy.core.load import waits_s
-from warmroute_proxy.core.prices import Prices
+from warmroute_proxy.core.load import Ahead, waits_s
+from warmroute_proxy.core.prices import CHURN, Prices, churns_s_per_token
 from warmroute_proxy.core.tiers import MIN_FETCH_TOKENS, NOTHING_HELD, Held
 from warmroute_proxy.core.traffic import Traffic, inserted_tokens
 
@@ -73,117 +77,121 @@ class Prompt(msgspec.Struct, frozen=True, gc=False):
         return all_bytes, Held(device, host - device, storage - host)
 
 
-class _Known(msgspec.Struct, frozen=True, gc=False):
-    """What is cached of a prompt at a place, and costs what."""
-
-    uncached: int
-    compute_s: float
-    load_s: float
-    transfer_s: float
-    reuse_s: float
-    others_s_per_s: float
-    """For each second that others queue there."""
-    matched: int
-    held: Held
-
-
-_Fixed = tuple[float, float, _Known]
-"""The seconds of a place that do not depend on what it is busy with, the cost of a second that its queue is long, and
-what both were made of. Few differ, so that places share them."""
-_NOTHING: Final = (0.0, 0.0, _Known(0, 0.0, 0.0, 0.0, 0.0, 0.0, 0, NOTHING_HELD))
-
-_Away = tuple[Place, int, Held, Candidate]
+_Terms = tuple[float, float, float, float, float]
+"""Seconds of compute, load, transfer and reuse, and what each second of queue costs others."""
+_Known = tuple[float, float, int, int, tuple[int, int, int], _Terms]
+"""What a kind of workers costs while nothing is ahead, and what a second of queue costs there; tokens to compute, bytes
+that are cached, cached tokens by tier; and what the seconds are made of.
+"""
+_Kind = tuple[_Known, tuple[int, ...]]
+"""And the numbers of these workers among the holders."""
+_Away = tuple[Place, int, tuple[int, int, int], Candidate]
 """A peer region, bytes that matched there, tokens held, and its cost."""
-
-
-class _Weighed(msgspec.Struct, frozen=True, gc=False):
-    """The holders in columns, then the peers. A number is a place among both."""
-
-    holders: Sequence[Place]
-    costs_s: list[float]
-    queues_s: list[float]
-    slowdowns_s: list[float]
-    churns_s_per_token: list[float]
-    fixed: list[_Fixed]
-    output_tokens: int
-    decode_id: str
-    away: list[_Away]
-
-    def candidates(self, winner: int, limit: int) -> tuple[Candidate, ...]:
-        costs_s = self.costs_s
-        order = sorted(range(len(costs_s)), key=lambda number: (number != winner, costs_s[number], number))
-        return tuple([self._candidate(number) for number in order[:limit]])
-
-    def _candidate(self, number: int) -> Candidate:
-        if number >= len(self.holders):
-            return self.away[number - len(self.holders)][-1]
-        place, queue_s, (_, _, known) = self.holders[number], self.queues_s[number], self.fixed[number]
-        churn_s_per_token = self.churns_s_per_token[number] if self.churns_s_per_token else 0.0
-        return Candidate(
-            id=place.id,
-            cost_s=self.costs_s[number],
-            network_s=0.0,
-            queue_s=queue_s,
-            compute_s=known.compute_s,
-            load_s=known.load_s,
-            decode_s=self.slowdowns_s[number] * self.output_tokens,
-            transfer_s=known.transfer_s,
-            others_s=queue_s * known.others_s_per_s,
-            reuse_s=known.reuse_s,
-            churn_s=churn_s_per_token * known.uncached,
-            uncached_tokens=known.uncached,
-            host_tokens=known.held.host,
-            storage_tokens=known.held.storage,
-            note=self.decode_id if place.role == "prefill" else "",
-        )
 
 
 def place_by_cost(
     facts: Facts, choices: Choices, prompt: Prompt, home: str | None, traffic: Traffic, now_s: float
 ) -> Decision:
     """The cheapest place. `choices` are usable ones, not empty; `home` is a region or None."""
-    holders, output_tokens = choices.holders, facts.expected_output_tokens
-    rates_s = [load.prefill_s_per_token for load in choices.loads or [place.load for place in choices.peers]]
-    prices = _prices(choices, rates_s, prompt, traffic, now_s)
-    queues_s, slowdowns_s = waits_s(choices.loads, now_s)
+    match, ahead, output_tokens = prompt.match, choices.ahead(), facts.expected_output_tokens
     decode = None
     if choices.decodes:
-        decode, least = _best_decode(facts, choices.decodes, now_s)
-        pairs = zip(holders, slowdowns_s, strict=True)
-        slowdowns_s = [least if place.role == "prefill" else own for place, own in pairs]
-    if choices.plain and rates_s.count(rates_s[0]) == len(rates_s):
-        fixed = _plainly_fixed(choices, prompt, prices, rates_s[0])
-    else:
-        fixed = _fixed(holders, prompt, prices)
-    columns = zip(fixed, queues_s, slowdowns_s, strict=True)
-    costs_s = [
-        fixed_s + queue_s * each_queued_s + slowdown_s * output_tokens
-        for (fixed_s, each_queued_s, _), queue_s, slowdown_s in columns
-    ]
-    churns_s_per_token = prices.churn_s_per_token
-    if churns_s_per_token:
-        with_churn = zip(costs_s, churns_s_per_token, fixed, strict=True)
-        costs_s = [cost_s + churn_s * known.uncached for cost_s, churn_s, (_, _, known) in with_churn]
+        decode, slowdown_s = _best_decode(facts, choices.decodes, now_s)
+        ahead = _decoding_there(choices.holders, ahead, slowdown_s)
+    s_per_token, count = choices.mean_s_per_token, choices.count
+    best = match.drops[-1][1] if match.drops else 0
+    churns_s: list[float] = []
+    if best <= (match.shared[-1][0] if match.shared else 0):
+        churns_s = churns_s_per_token(inserted_tokens([load.inserted for load in choices.loads], now_s), s_per_token)
+    busy, returning_per_s = traffic.of_each(count, now_s)
+    prices = Prices(prompt.bytes_per_token, s_per_token, match.shared, best, count, busy, returning_per_s)
+    kinds = _alike(choices, prompt, prices) if choices.plain else _each(choices.holders, prompt, prices)
     away: list[_Away] = []
     if choices.peers:
-        if facts.derived and prompt.match.drops:
+        if facts.derived and match.drops:
             home = None  # equal prompts share a derived key: it counts only where no prefix is known at all
-        away = _away(facts, choices.peers, prompt, prices, home, now_s)
-        costs_s += [candidate.cost_s for *_, candidate in away]
-    least_s = min(costs_s)
-    winner = costs_s.index(least_s)
-    if costs_s.count(least_s) > 1:
-        winner = _settle_tie([at for at, cost_s in enumerate(costs_s) if cost_s == least_s], facts, choices, home)
+        away = _away(facts, choices.peers, prompt, prices, CHURN * s_per_token if churns_s else 0.0, home, now_s)
+    cheapest = _cheapest(kinds, ahead, churns_s, away, output_tokens, now_s)
+    winner = cheapest[0] if len(cheapest) == 1 else _settle_tie(cheapest, facts, choices, home)
     decode_id = "" if decode is None else decode.id
-    weighed = _Weighed(
-        holders, costs_s, queues_s, slowdowns_s, churns_s_per_token, fixed, output_tokens, decode_id, away
+    reasons = Reasons(
+        None,
+        partial(_candidates, winner, choices.holders, kinds, ahead, churns_s, away, output_tokens, decode_id, now_s),
     )
-    reasons = Reasons(None, weighed, winner)
-    if winner < len(holders):
-        _, _, known = fixed[winner]
-        return _decision(holders[winner], decode, known.matched, known.held, choices.region, prompt, "cost", reasons)
-    place, matched, held, _ = away[winner - len(holders)]
-    return _decision(place, None, matched, held, choices.region, prompt, "cost", reasons)
+    if winner >= len(ahead):
+        place, matched, held, _ = away[winner - len(ahead)]
+        return _decision(place, None, matched, held, choices.region, prompt, "cost", reasons)
+    known = kinds[0][0]
+    for kind, numbers in kinds:
+        if winner in numbers:
+            known = kind
+    return _decision(choices.holders[winner], decode, known[3], known[4], choices.region, prompt, "cost", reasons)
+
+
+def _cheapest(
+    kinds: list[_Kind],
+    ahead: list[Ahead],
+    churns_s: list[float],
+    away: list[_Away],
+    output_tokens: int,
+    now_s: float,
+) -> tuple[int, ...]:
+    """The numbers of the cheapest places: of holders, then of peers. More than one where they cost the same."""
+    least_s = math.inf
+    cheapest: tuple[int, ...] = ()
+    for known, numbers in kinds:
+        if known[0] > least_s:
+            continue
+        for number in numbers:
+            cost_s = _cost_s(known, ahead[number], churns_s[number] if churns_s else 0.0, output_tokens, now_s)
+            if cost_s < least_s:
+                least_s, cheapest = cost_s, (number,)
+            elif cost_s == least_s:
+                cheapest = (*cheapest, number)
+    for number, (_, _, _, candidate) in enumerate(away, len(ahead)):
+        if candidate.cost_s < least_s:
+            least_s, cheapest = candidate.cost_s, (number,)
+        elif candidate.cost_s == least_s:
+            cheapest = (*cheapest, number)
+    return cheapest
+
+
+def _cost_s(known: _Known, ahead: Ahead, churn_s_per_token: float, output_tokens: int, now_s: float) -> float:
+    """What a holder costs."""
+    if ahead[0]:
+        queue_s, slowdown_s = waits_s(ahead, now_s)
+        return known[0] + queue_s * known[1] + slowdown_s * output_tokens + churn_s_per_token * known[2]
+    return known[0] + ahead[1] * output_tokens + churn_s_per_token * known[2]
+
+
+def _candidates(
+    winner: int,
+    holders: tuple[Place, ...],
+    kinds: list[_Kind],
+    ahead: list[Ahead],
+    churns_s: list[float],
+    away: list[_Away],
+    output_tokens: int,
+    decode_id: str,
+    now_s: float,
+) -> tuple[Candidate, ...]:
+    """The winner, then the cheapest of the others, with the terms of their costs."""
+    found: list[tuple[bool, float, int, Candidate]] = []
+    for known, numbers in kinds:
+        _, _, uncached, _, (_, host, storage), (compute_s, load_s, transfer_s, reuse_s, others_s_per_s) = known
+        for number in numbers:
+            place, churn_s = holders[number], churns_s[number] if churns_s else 0.0
+            queue_s, slowdown_s = waits_s(ahead[number], now_s)
+            cost_s = _cost_s(known, ahead[number], churn_s, output_tokens, now_s)
+            candidate = Candidate(
+                place.id, cost_s, 0.0, queue_s, compute_s, load_s, slowdown_s * output_tokens, transfer_s,
+                queue_s * others_s_per_s, reuse_s, churn_s * uncached, uncached, host, storage,
+                decode_id if place.role == "prefill" else "",
+            )  # fmt: skip
+            found.append((number != winner, cost_s, number, candidate))
+    for number, (_, _, _, candidate) in enumerate(away, len(holders)):
+        found.append((number != winner, candidate.cost_s, number, candidate))
+    return tuple([candidate for _, _, _, candidate in sorted(found)[:MAX_REASONS]])
 
 
 def place_in_turn(choices: Choices, prompt: Prompt, turn: int) -> Decision:
@@ -209,120 +217,127 @@ def estimate_tokens(prompt_bytes: int, bytes_per_token: float) -> int:
 
 def _best_decode(facts: Facts, decodes: Sequence[Place], now_s: float) -> tuple[Place, float]:
     """The decode worker that is slowed least, and by how much a token."""
-    _, slowed = waits_s([place.load for place in decodes], now_s)
+    slowed = [place.load.decode_slowdown_s(now_s) for place in decodes]
     least = min(slowed)
     if slowed.count(least) == 1:
         return decodes[slowed.index(least)], least
-    key = _rendezvous_key(facts)
-    best = [place for place, slowdown in zip(decodes, slowed, strict=True) if slowdown == least]
-    return max(best, key=lambda place: rendezvous(key, place.id)), least
+    tied = [number for number, slowdown_s in enumerate(slowed) if slowdown_s == least]
+    return decodes[_heaviest(_rendezvous_key(facts), tied, decodes)], least
 
 
-def _prices(choices: Choices, rates_s: Sequence[float], prompt: Prompt, traffic: Traffic, now_s: float) -> Prices:
-    """What this prompt's uncached tokens cost others, by where the fleet stands now."""
-    count = len(rates_s)
-    busy, returning_per_s = traffic.of_each(count, now_s)
-    match = prompt.match
-    best = match.drops[-1][1] if match.drops else 0
-    inserted: Sequence[float] = ()
-    if best <= (match.shared[-1][0] if match.shared else 0):
-        inserted = inserted_tokens(choices.inserted, now_s)
-    return Prices(
-        prompt.bytes_per_token, sum(rates_s) / count, match.shared, best, count, busy, returning_per_s, inserted
-    )
+def _decoding_there(holders: Sequence[Place], ahead: list[Ahead], slowdown_s: float) -> list[Ahead]:
+    """What is ahead where prompts of prefill workers are decoded by a worker that is slowed so much."""
+    found: list[Ahead] = []
+    for place, each in zip(holders, ahead, strict=True):
+        waits, _, work_s, since_s, at_work_s, others = each
+        if place.role != "prefill":
+            found.append(each)
+        elif others is None:
+            found.append((waits, slowdown_s, work_s, since_s, at_work_s, None))
+        else:
+            found.append((waits, slowdown_s, work_s, since_s, at_work_s, (others[0], others[1], slowdown_s)))
+    return found
 
 
-def _plainly_fixed(choices: Choices, prompt: Prompt, prices: Prices, s_per_token: float) -> list[_Fixed]:
-    """Of equally fast holders with one tier each that need no transfer: one for each set that leaves the chain."""
-    drops = prompt.match.drops
-    begun = 0
-    for mask, _ in drops:
-        begun |= mask
-    if begun & choices.mask == choices.mask:  # a prompt that all have the beginning of
-        fixed = [_NOTHING] * len(choices.holders)
-    else:
-        fixed = [_fixed_of(prompt, prices, s_per_token, 0, NOTHING_HELD)] * len(choices.holders)
-    for mask, matched in drops:
-        one = _fixed_of(prompt, prices, s_per_token, matched, Held(prompt.tokens_of(matched), 0, 0))
-        for at in choices.at(mask):
-            fixed[at] = one
-    return fixed
+def _alike(choices: Choices, prompt: Prompt, prices: Prices) -> list[_Kind]:
+    """Kinds of equally fast holders with one tier each that need no transfer: those that leave the chain together."""
+    kinds: list[_Kind] = []
+    s_per_token, others = choices.s_per_token, choices.mask
+    for mask, matched in reversed(prompt.match.drops):
+        others &= ~mask
+        numbers = choices.at(mask)
+        if numbers:
+            device = prompt.tokens_of(matched)
+            kinds.append((_known(prompt, prices, s_per_token, matched, (device, 0, 0), 0.0, 0.0), numbers))
+    numbers = choices.at(others)
+    if numbers:
+        kinds.append((_known(prompt, prices, s_per_token, 0, (0, 0, 0), 0.0, 0.0), numbers))
+    return kinds
 
 
-def _fixed(holders: Sequence[Place], prompt: Prompt, prices: Prices) -> list[_Fixed]:
-    """Of holders of any kind."""
+def _each(holders: Sequence[Place], prompt: Prompt, prices: Prices) -> list[_Kind]:
+    """Each holder by itself, of any kind."""
     by_slot = prompt.match.bytes_by_slot
-    fixed: list[_Fixed] = []
-    for place in holders:
+    kinds: list[_Kind] = []
+    for number, place in enumerate(holders):
         load = place.load
         matched, held = prompt.held(place, by_slot)
         transfer_s = prompt.tokens * TRANSFER_S_PER_TOKEN if place.role == "prefill" else 0.0
         load_s = load.moves.seconds(held)
-        fixed.append(_fixed_of(prompt, prices, load.prefill_s_per_token, matched, held, load_s, transfer_s))
-    return fixed
+        kinds.append((_known(prompt, prices, load.prefill_s_per_token, matched, held, load_s, transfer_s), (number,)))
+    return kinds
 
 
-def _fixed_of(
+def _known(
     prompt: Prompt,
     prices: Prices,
     s_per_token: float,
     matched: int,
-    held: Held,
-    load_s: float = 0.0,
-    transfer_s: float = 0.0,
-) -> _Fixed:
-    device, host, storage = held
-    uncached = prompt.tokens - device - host - storage
+    held: tuple[int, int, int],
+    load_s: float,
+    transfer_s: float,
+) -> _Known:
+    uncached = prompt.tokens - held[0] - held[1] - held[2]
     compute_s, reuse_s = uncached * s_per_token, prices.reuse_s(matched)
-    others = prices.delayed_per_s * compute_s
-    known = _Known(uncached, compute_s, load_s, transfer_s, reuse_s, others, matched, held)
-    return compute_s + load_s + transfer_s + reuse_s, 1.0 + others, known
+    others_s_per_s = prices.delayed_per_s * compute_s
+    terms = (compute_s, load_s, transfer_s, reuse_s, others_s_per_s)
+    return compute_s + load_s + transfer_s + reuse_s, 1.0 + others_s_per_s, uncached, matched, held, terms
 
 
 def _away(
-    facts: Facts, peers: Sequence[Place], prompt: Prompt, prices: Prices, home: str | None, now_s: float
+    facts: Facts,
+    peers: Sequence[Place],
+    prompt: Prompt,
+    prices: Prices,
+    churn_s_per_token: float,
+    home: str | None,
+    now_s: float,
 ) -> list[_Away]:
     """The peer regions."""
     found: list[_Away] = []
     by_slot = prompt.match.bytes_by_slot
-    queues_s, _ = waits_s([place.load for place in peers], now_s)
-    for place, queue_s in zip(peers, queues_s, strict=True):
-        peer = place.on
+    for place in peers:
+        peer, queue_s = place.on, place.load.queue_s(now_s)
         assert isinstance(peer, Peer)
         matched = by_slot.get(place.slot, 0)
         network_s, note = peer.rtt_s, ""
         if peer.region == home:
             network_s, note = 0.0, "home"
             matched = max(matched, facts.structural_bytes)
-        held = Held(prompt.tokens_of(matched), 0, 0)
-        uncached = prompt.tokens - held.device
+        held = prompt.tokens_of(matched)
+        uncached = prompt.tokens - held
         compute_s = uncached * prices.s_per_token
         others_s = prices.delayed_per_s * queue_s * compute_s
         reuse_s = prices.reuse_s(matched)
-        churn_s = prices.mean_churn_s_per_token * uncached
+        churn_s = churn_s_per_token * uncached
         cost_s = network_s + queue_s + compute_s + others_s + reuse_s + churn_s
         candidate = Candidate(
             place.id, cost_s, network_s, queue_s, compute_s, 0.0, 0.0, 0.0, others_s, reuse_s, churn_s, uncached, 0, 0,
             note,
         )  # fmt: skip
-        found.append((place, matched, held, candidate))
+        found.append((place, matched, (held, 0, 0), candidate))
     return found
 
 
-def _settle_tie(tied: list[int], facts: Facts, choices: Choices, home: str | None) -> int:
+def _settle_tie(tied: Sequence[int], facts: Facts, choices: Choices, home: str | None) -> int:
     """The winner among the cheapest: a home next door, then this region, then by rendezvous."""
     places = (*choices.holders, *choices.peers)
-    homes = [at for at in tied if places[at].region and places[at].region == home]
-    here = [at for at in tied if at < len(choices.holders)]
-    key = _rendezvous_key(facts)
-    return max(homes or here or tied, key=lambda at: rendezvous(key, places[at].id))
+    homes = [number for number in tied if places[number].region and places[number].region == home]
+    here = [number for number in tied if number < len(choices.holders)]
+    return _heaviest(_rendezvous_key(facts), homes or here or tied, places)
+
+
+def _heaviest(session: int, tied: Sequence[int], places: Sequence[Place]) -> int:
+    """By rendezvous."""
+    weights = [rendezvous(session, places[number].id) for number in tied]
+    return tied[weights.index(max(weights))]
 
 
 def _decision(
     place: Place,
     decode: Place | None,
     matched: int,
-    held: Held,
+    held: tuple[int, int, int],
     region: str,
     prompt: Prompt,
     policy: Policy,
@@ -333,25 +348,25 @@ def _decision(
     for mask, length in prompt.match.drops:  # from short to long
         if mask & others:
             elsewhere = length
-    on = place.on
-    worker = on if isinstance(on, Worker) else None
-    partner = decode.on if decode is not None and place.role == "prefill" else None
-    device, host, storage = held
+    worker = place.worker
+    prefill = partner = None
+    if decode is not None and place.role == "prefill":
+        prefill, partner, worker = worker, decode.worker, None
     return Decision(
-        kind="local" if worker is not None else "forward",
-        region=region if worker is not None else place.region,
-        prefill=worker if partner is not None else None,
-        decode=partner if isinstance(partner, Worker) else None,
-        worker=worker if partner is None else None,
-        predicted_cached_tokens=device + host + storage,
-        predicted=held,
-        known_tokens=prompt.tokens_of(prompt.match.known_bytes),
-        best_elsewhere_tokens=prompt.tokens_of(elsewhere),
-        prompt_tokens_est=prompt.tokens,
-        reasons=reasons,
-        policy=policy,
-        holder=place.id,
-        matched_bytes=matched,
+        "forward" if place.worker is None else "local",
+        place.region if place.worker is None else region,
+        prefill,
+        partner,
+        worker,
+        held[0] + held[1] + held[2],
+        Held._make(held) if matched else NOTHING_HELD,
+        prompt.tokens_of(prompt.match.known_bytes),
+        prompt.tokens_of(elsewhere),
+        prompt.tokens,
+        reasons,
+        policy,
+        place.id,
+        matched,
     )
 
 

@@ -31,7 +31,6 @@ Utilisation, rates and what was inserted are measured (`traffic`); nothing is se
 may be halved or doubled without moving a hit ratio by more than 0.005 or a TTFT p90 by more than a tenth.
 """
 
-from collections.abc import Sequence
 from typing import Final
 
 PRIVATE: Final = 12.0
@@ -46,51 +45,44 @@ MAX_BUSY: Final = 0.9
 class Prices:
     """The prices of one prompt at all places of a fleet."""
 
-    __slots__ = (
-        "_best",
-        "_bytes_per_token",
-        "_private",
-        "_shared",
-        "churn_s_per_token",
-        "delayed_per_s",
-        "mean_churn_s_per_token",
-        "s_per_token",
-    )
+    __slots__ = ("_best", "_bytes_per_token", "_places", "_private", "_shared", "delayed_per_s", "s_per_token")
 
     def __init__(
         self,
         bytes_per_token: float,
         s_per_token: float,
-        shared: Sequence[tuple[int, int]],
+        shared: list[tuple[int, int]],
         best: int,
         places: int,
         busy: float,
         returning_per_s: float,
-        inserted: Sequence[float],
     ) -> None:
-        """`shared` is the index's (`Match`), `best` the longest prefix in bytes that any place has.
-
-        `inserted` is of each place, or empty where churn is not a matter.
-        """
+        """`shared` is the index's (`Match`), `best` the longest prefix in bytes that any place has."""
         self.s_per_token = s_per_token
-        self._private = PRIVATE / (1 - min(busy, MAX_BUSY))
-        self._shared = [(end, SHARED / (1 + SHARERS * sharers / places) - self._private) for end, sharers in shared]
-        self._best = best
-        self._bytes_per_token = bytes_per_token
         self.delayed_per_s = DELAYED * returning_per_s
         """Times queue and compute, both in seconds, it is `others`."""
-        self.mean_churn_s_per_token = 0.0
-        self.churn_s_per_token: list[float] = []
-        if inserted and (mean := sum(inserted) / len(inserted)):
-            self.mean_churn_s_per_token = usual_s = CHURN * s_per_token
-            self.churn_s_per_token = [usual_s * (each / mean) for each in inserted]
+        self._private = PRIVATE / (1 - min(busy, MAX_BUSY))
+        self._shared = shared
+        self._best = best
+        self._places = places
+        self._bytes_per_token = bytes_per_token
 
     def reuse_s(self, matched: int) -> float:
         """Where so many bytes are cached: for the tokens between there and what is cached at best."""
-        best = self._best
-        weighted = (best - matched) * (self._private - 1)
-        for end, difference in self._shared:
+        best, private = self._best, self._private
+        weighted = (best - matched) * (private - 1)
+        for end, sharers in self._shared:
             if matched < end and matched < best:
+                difference = SHARED / (1 + SHARERS * sharers / self._places) - private
                 weighted += (min(end, best) - matched) * difference
                 matched = end
         return weighted / self._bytes_per_token * self.s_per_token
+
+
+def churns_s_per_token(inserted: list[float], s_per_token: float) -> list[float]:
+    """What a token of a new conversation costs at each place, by what was inserted there lately. Empty: nothing."""
+    total = sum(inserted)
+    if not total:
+        return []
+    mean, usual_s = total / len(inserted), CHURN * s_per_token
+    return [usual_s * (each / mean) for each in inserted]

@@ -18,20 +18,14 @@ from typing import Any, Final
 import msgspec
 
 from warmroute_proxy.core.affinity import Affinity, Last
+from warmroute_proxy.core.bytes_per_token import BytesPerToken, bounded_bytes_per_token
 from warmroute_proxy.core.capacity import has_idle_prefill, has_slots, is_full
 from warmroute_proxy.core.choices import NO_SLOT, Choices, NoWorker, Place
 from warmroute_proxy.core.decision import Decision, Policy
 from warmroute_proxy.core.facts import Facts
 from warmroute_proxy.core.fleet import Peer, Worker, peer_id
 from warmroute_proxy.core.index import PrefixIndex
-from warmroute_proxy.core.load import (
-    BytesPerToken,
-    EngineLoads,
-    WorkerLoad,
-    bounded_bytes_per_token,
-    level_rates,
-    starts_among,
-)
+from warmroute_proxy.core.load import Changes, EngineLoads, WorkerLoad, level_rates, starts_among
 from warmroute_proxy.core.pace import COMPARE_EVERY_S, forget_paces, level_paces
 from warmroute_proxy.core.placement import Prompt, estimate_tokens, place_by_cost, place_in_turn
 from warmroute_proxy.core.ticket import Ticket
@@ -69,6 +63,7 @@ class Router:
         self._affinity = Affinity() if affinity is None else affinity
         self._bytes_per_token = BytesPerToken()
         self._places: dict[str, Place] = {}
+        self._changes = Changes()
         self._choices_by_model: dict[str, Choices] = {}
         self._traffic = Traffic()
         self._rates_differ = False  # one was learned, and is not levelled with the others yet
@@ -145,10 +140,10 @@ class Router:
             load = generator.load
             ticket.first_s = now_s
             ticket.prefilling_s = load.prefilling_s(now_s)
-            ticket.slowdown_s = load.slowdown_s - load.slower_s
+            ticket.slowdown_s = load.slowdown_s() - load.slower_s
         # Also what was indexed at dispatch, if it may have been evicted before it was computed.
         if self._has_kept(ticket) and (ticket.losses != self._index.losses or ticket.holder.tiered):
-            self._index.insert(ticket.chain.hashes, ticket.slots)
+            self._index.insert(ticket.chain.hashes, ticket.holder.slots)
 
     def progress(self, ticket: Ticket, completion_tokens: int) -> None:
         """The stream has shown this many tokens so far (not since the last call)."""
@@ -185,7 +180,7 @@ class Router:
         """The attempt ended badly. `at_fault`: worker ids (or `region:<name>`); empty when the client left."""
         ticket.close(now_s)
         if not ticket.computed and self._has_kept(ticket):
-            self._index.forget(ticket.chain.hashes[ticket.from_cut :], 1 << ticket.slot)
+            self._index.forget(ticket.chain.hashes[ticket.from_cut :], 1 << ticket.holder.slot)
         for id_ in at_fault:
             place = self._places.get(id_)
             if place is not None:
@@ -325,7 +320,7 @@ class Router:
     def _add(self, id_: str, on: Worker | Peer) -> None:
         self._level_rates()
         known = self._places.get(id_)
-        load = WorkerLoad(on.max_running if isinstance(on, Worker) else None) if known is None else known.load
+        load = known.load if known is not None else self._load_of(on)
         is_new = known is None and isinstance(on, Worker) and self._affinity.lineages > 0
         slot_for = self._index.slot_for
         place = Place(id_, on, load, slot_for(id_))
@@ -337,6 +332,9 @@ class Router:
         self._choices_by_model.clear()
         if is_new:
             self._starts(place)
+
+    def _load_of(self, on: Worker | Peer) -> WorkerLoad:
+        return WorkerLoad(on.max_running if isinstance(on, Worker) else None, self._changes)
 
     def _starts(self, place: Place) -> None:
         """A worker starts under traffic, with nothing to show for it: it is taken to be like the others of its role."""
@@ -361,7 +359,7 @@ class Router:
             peers = tuple(place for place in serving if isinstance(place.on, Peer))
             if len(self._choices_by_model) >= MAX_MODELS:
                 self._choices_by_model.clear()
-            choices = self._choices_by_model[model] = Choices(self._region, holders, decodes, peers)
+            choices = self._choices_by_model[model] = Choices(self._region, holders, decodes, peers, self._changes)
         return choices
 
     def _prompt(self, facts: Facts, mask: int) -> Prompt:
@@ -388,7 +386,7 @@ class Router:
         self._level_rates()
         holder = ticket.holder
         ticket.losses = self._index.losses
-        self._index.insert(ticket.chain.hashes, 1 << ticket.slot, begins=begins)
+        self._index.insert(ticket.chain.hashes, 1 << ticket.holder.slot, begins=begins)
         self._traffic.sent(cached_share, ticket.uncached * holder.load.prefill_s_per_token, now_s)
         generator = ticket.generator
         if generator is not holder:
@@ -411,7 +409,7 @@ class Router:
 
     def _streamed(self, ticket: Ticket, load: WorkerLoad, tokens: int, now_s: float) -> None:
         prefilling_s = load.prefilling_s(now_s) - ticket.prefilling_s
-        slowdown_s = max(load.slowdown_s - load.slower_s, ticket.slowdown_s)
+        slowdown_s = max(load.slowdown_s() - load.slower_s, ticket.slowdown_s)
         stream_s = now_s - ticket.first_s
         if load.pace.observe(tokens - 1, stream_s, prefilling_s, slowdown_s, now_s) and now_s >= self._compare_at_s:
             self._compare_paces(now_s)
@@ -455,7 +453,7 @@ class Router:
     def _has_kept(self, ticket: Ticket) -> bool:
         """Whether the ticket's holder is still there, with the cache that it had at dispatch."""
         place = self._places.get(ticket.holder.id)
-        return place is not None and place.slot == ticket.slot
+        return place is ticket.holder or (place is not None and place.slot == ticket.holder.slot)
 
     def _score(self, predicted: int, cached: int | None) -> Settled:
         self._settled_turns += 1

@@ -86,8 +86,6 @@ class HeardTicket(Ticket):
         self.chain = sent.chain
         self.holder = holder
         self.generator = generator
-        self.slot = holder.slot
-        self.slots = holder.slots
         self.from_cut = sent.from_cut
         self.uncached = sent.prompt_tokens - sent.cached_tokens
         self.resident = sent.prompt_tokens

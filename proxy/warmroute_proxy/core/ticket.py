@@ -10,8 +10,9 @@ from warmroute_proxy.core.fingerprint import Chain
 class Ticket:
     """One dispatched attempt, and what it has raised. Opaque to its holder; ends by one `settled` or `failed`.
 
-    `losses` are those of the index at dispatch: while it has had no more, all that was added then is still there.
-    `first_s`, `prefilling_s` and `slowdown_s` are of the first token: when it came, and what its generator's load said.
+    `from_cut` is the first cut that was not cached. `losses` are those of the index at dispatch: while it has had no
+    more, all that was added then is still there. `first_s`, `prefilling_s` and `slowdown_s` are of the first token:
+    when it came, and what its generator's load said.
     """
 
     __slots__ = (
@@ -26,8 +27,6 @@ class Ticket:
         "open",
         "prefilling_s",
         "resident",
-        "slot",
-        "slots",
         "slowdown_s",
         "uncached",
     )
@@ -42,8 +41,6 @@ class Ticket:
         self.chain = chain
         self.holder = holder
         self.generator = generator
-        self.slot = holder.slot
-        self.slots = holder.slots
         self.from_cut = bisect_right(chain.ends, decision.matched_bytes)
         self.uncached = decision.prompt_tokens_est - decision.predicted_cached_tokens
         self.resident = decision.prompt_tokens_est
