@@ -83,6 +83,7 @@ class Fold:
     _sequence: int
     _offset: int
     _skipped: int
+    interrupted = 0  # turns that `recover` found open
     _open: set[str]  # ids in `open_turn`: turns under way, so the limit on connections bounds them
 
     def __init__(self, folder: Path, database: Path, process: int = 0) -> None:
@@ -130,7 +131,7 @@ class Fold:
         """Folds all that is left, interrupts what is open; returns the number for the next journal file."""
         while self.step() is not None:
             pass
-        self._interrupt_open(now_s)
+        self.interrupted = self._interrupt_open(now_s)
         self._move_to(self._sequence + 1)
         self._delete_folded()
         return self._sequence
@@ -177,7 +178,7 @@ class Fold:
             self._db.execute(f"INSERT INTO turn_record VALUES {places} ON CONFLICT DO NOTHING", values)  # noqa: S608 - constants
         self._db.executemany(_ADD_UP, [(tenant, *numbers) for tenant, numbers in sums.items()])
 
-    def _interrupt_open(self, now_s: float) -> None:
+    def _interrupt_open(self, now_s: float) -> int:
         rows: dict[str, str] = {}
         ended: list[Entry] = []
         own = (self._process,)
@@ -194,6 +195,7 @@ class Fold:
             self._insert(rows, sums_of(ended))
             self._db.execute("DELETE FROM open_turn WHERE process = ?", own)
         self._open.clear()
+        return len(rows)
 
     def _move_to(self, sequence: int) -> None:
         self._db.execute("UPDATE fold SET sequence = ?, offset = 0 WHERE process = ?", (sequence, self._process))
@@ -264,14 +266,17 @@ def _still_open(under_way: list[str], rows: dict[str, str]) -> tuple[dict[str, t
     return opened, skipped
 
 
-def recover_all(state_dir: Path, database: Path, now_s: float) -> None:
-    """Fold what all processes that ran here have left, and interrupt what they left open. None may run."""
+def recover_all(state_dir: Path, database: Path, now_s: float) -> int:
+    """Fold what all processes that ran here have left, and interrupt what they left open: so many. None may run."""
+    interrupted = 0
     for process in processes_in(state_dir):
         folder = folder_of(state_dir, process)
         fold = Fold(folder, database, process)
         try:
             fold.recover(now_s)
+            interrupted += fold.interrupted
         finally:
             fold.close()
         if process and not any(folder.iterdir()):
             folder.rmdir()
+    return interrupted

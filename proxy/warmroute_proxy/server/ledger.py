@@ -71,13 +71,17 @@ class Ledger:
         folder.mkdir(parents=True, exist_ok=True)
         self._closed = contextlib.ExitStack()  # what is to be closed, the last one first
         self._state_dir = state_dir
+        self.interrupted = 0
+        """Turns that were open when the process before this one died."""
+
         with explained(state_dir), contextlib.ExitStack() as opened:
             if process is None:
                 opened.callback(os.close, lock(state_dir))
-                recover_all(state_dir, state_dir / LEDGER_FILE, time.time())
+                self.interrupted = recover_all(state_dir, state_dir / LEDGER_FILE, time.time())
             self._fold = Fold(folder, state_dir / LEDGER_FILE, process or 0)
             opened.callback(self._fold.close)
             sequence = self._fold.recover(time.time())
+            self.interrupted += self._fold.interrupted
             self._reader = connect(state_dir / LEDGER_FILE)
             opened.callback(self._reader.close)
             self._of_all = None

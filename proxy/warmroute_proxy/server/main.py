@@ -198,7 +198,7 @@ async def _build(config: Config, seat: Seat | None) -> Services:
         siblings = Siblings(seat.board, seat.number, clock, loop)
         router = sibling = SiblingRouter(*fleet, tell=siblings.tell, listen=siblings.listen)
         siblings.start(sibling, engines, metrics)
-    return Services(
+    services = Services(
         config=config,
         secrets=secrets,
         api_keys=ApiKeys(config.tenant_by_sha256()),
@@ -213,6 +213,8 @@ async def _build(config: Config, seat: Seat | None) -> Services:
         clock=clock,
         unix_clock=time.time,
     )
+    services.turn_metrics.interrupted(ledger.interrupted + (seat.interrupted if seat is not None else 0))
+    return services
 
 
 async def _import_control_plane(services: Services) -> tuple[Bridge, Bridge]:

@@ -53,6 +53,8 @@ class Seat:
     """Readable once the parent is gone."""
 
     ready_fd: int
+    interrupted: int = 0
+    """Turns that were open when the proxy before this one died: for its first process to count."""
 
     def ready(self, said: dict[str, Any]) -> None:
         """Tell the parent that this process listens."""
@@ -91,7 +93,7 @@ class Supervisor:
         self._work = work
         self._state_dir = config.proxy.state_dir
         self._lock_fd = lock(self._state_dir)
-        self._recover()
+        self._interrupted = self._recover()
         held, port = reserve(config.proxy.host, config.proxy.port)
         admin_held, admin_port = reserve(config.proxy.admin_host, config.proxy.admin_port)
         self._held = [held, admin_held]
@@ -122,9 +124,9 @@ class Supervisor:
             self._recover()
             os.close(self._lock_fd)
 
-    def _recover(self) -> None:
+    def _recover(self) -> int:
         with explained(self._state_dir):
-            recover_all(self._state_dir, self._state_dir / LEDGER_FILE, time.time())
+            return recover_all(self._state_dir, self._state_dir / LEDGER_FILE, time.time())
 
     def _start(self, process: _Process) -> None:
         self._lives += 1
@@ -136,7 +138,8 @@ class Supervisor:
         if not pid:
             os.close(read_fd)
             os.close(self._alive[1])
-            seat = Seat(process.number, self._board, self._nonces, self._alive[0], write_fd)
+            interrupted = self._interrupted if self._lives == 1 else 0
+            seat = Seat(process.number, self._board, self._nonces, self._alive[0], write_fd, interrupted)
             self._be(seat)
         os.close(write_fd)
         process.pid, process.ready_fd, process.started_s = pid, read_fd, time.monotonic()

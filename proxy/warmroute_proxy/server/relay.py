@@ -417,6 +417,7 @@ class Turn:
         if self._entry is not None and not self._entry.ended:
             self._entry.interrupt(services.unix_clock())
             services.ledger.settle(self._entry, _nobody)
+            services.turn_metrics.interrupted()
         if self.waiter is not None:
             services.admission.leave(self)
         services.admission.ended(self, 0)

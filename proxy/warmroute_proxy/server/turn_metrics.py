@@ -48,6 +48,11 @@ class TurnMetrics:
                 lost = self._loss[name] = self._metrics.counter("warmroute_loss_tokens_total", (("class", name),))
             lost[0] += tokens
 
+    def interrupted(self, turns: int = 1) -> None:
+        """Count turns that an error of ours, or the death of a process, has ended."""
+        if turns:
+            self._metrics.counter("warmroute_turns_total", (("outcome", "interrupted"),))[0] += turns
+
     def predicted(self, decision: Decision, settled: Settled, usage: Usage) -> None:
         """Count what was predicted to be cached, and by how much that was wrong."""
         if settled.error_tokens is None or usage.prompt_tokens <= 0:

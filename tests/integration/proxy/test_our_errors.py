@@ -149,6 +149,14 @@ async def test_an_error_at_any_step_leaves_nothing(
         await it.nothing_is_left()
 
 
+async def test_a_turn_that_an_error_of_ours_ended_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with scene(tmp_path) as it:
+        break_once(monkeypatch, it.services, "router.first_token")
+        await it.ask("answer")
+        await it.nothing_is_left()
+        assert 'warmroute_turns_total{outcome="interrupted"} 1\n' in it.services.metrics.render([])
+
+
 async def test_who_cannot_be_placed_does_not_hold_up_who_waits_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -193,6 +193,8 @@ class TestAProcessThatDies:
         until(lambda: all(states().values()), "each stream has its row")
         expected = {stream.receipt: "interrupted" if stream.broke else "settled" for stream in streams}
         assert states() == expected
+        interrupted = 'warmroute_turns_total{outcome="interrupted"}'
+        until(lambda: scene.metric(interrupted) == len(broken), "they are counted")
         until(lambda: sum(scene.running().values()) == 0, "what the dead one had under way is load no more")
         until(lambda: scene.metric("warmroute_processes") == COUNT, "it was started again")
         assert scene.metric(REQUESTS) >= counted
@@ -233,6 +235,30 @@ def test_processes_whose_parent_is_killed_end_too_and_the_next_proxy_goes_on(tmp
         again = ProxyProcess(tmp_path / "p", [table], keys=proxy.keys, extra="processes = 3").start()
         with again.client() as client:
             assert client.get("/v1/usage").json()["turns"] == 1
+        again.stop()
+    finally:
+        stop_all([engine.child], 5.0)
+
+
+def test_what_all_of_them_left_open_is_counted_by_the_next_proxy(tmp_path: Path) -> None:
+    engine = EngineProcess(tmp_path, "east-a0", "aggregated", speed=2.0)
+    try:
+        table = engine.listening().toml("east")
+        proxy = ProxyProcess(tmp_path / "p", [table], extra="processes = 2").start()
+        scene = Scene(proxy, [engine])
+        streams = [Stream(scene, number) for number in range(2)]
+        for stream in streams:
+            stream.start()
+        until(lambda: all(stream.text for stream in streams), "both have begun")
+        for pid in scene.pids:
+            os.kill(pid, signal.SIGSTOP)  # so that none sees the parent die: they go with their turns open
+        proxy.kill()
+        for pid in scene.pids:
+            os.kill(pid, signal.SIGKILL)
+        for stream in streams:
+            stream.join(60)
+        again = ProxyProcess(tmp_path / "p", [table], keys=proxy.keys, extra="processes = 2").start()
+        assert Scene(again, [engine]).metric('warmroute_turns_total{outcome="interrupted"}') == 2
         again.stop()
     finally:
         stop_all([engine.child], 5.0)
