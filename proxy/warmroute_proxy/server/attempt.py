@@ -4,6 +4,7 @@ The answering leg (aggregated or decode) is the client's answer; the prefill leg
 without the other. An attempt tells its owner exactly one end:
 
     content(data)     bytes for the client, any number of times; the first means nothing can be taken back
+    way()             where more of the same may go without being told (`passage`)
     finished()        the answer is complete: `usage`, `details` and, unless streamed, `answer` are there
     failed(failure)   it is not; the failure says whose fault, which refusal, and whether another attempt may help
 
@@ -22,6 +23,7 @@ from warmroute_proxy.server.body import Body
 from warmroute_proxy.server.dispatch import EngineBodies
 from warmroute_proxy.server.engines import Engines
 from warmroute_proxy.server.errors import Refusal, refusal_from_engine, status_of_engine_error
+from warmroute_proxy.server.passage import Stream, Write
 from warmroute_proxy.server.sse import Scanner, was_aborted
 from warmroute_proxy.server.upstream import Leg
 
@@ -54,6 +56,7 @@ class Owner(Protocol):
     """Who is told about an attempt."""
 
     def content(self, data: bytes) -> None: ...
+    def way(self) -> Write | None: ...
     def prefilled(self) -> None: ...
     def finished(self) -> None: ...
     def failed(self, failure: Failure) -> None: ...
@@ -163,6 +166,14 @@ class Attempt(Leg):
                 Leg.close(leg)
         for worker in self.decision.workers:
             self._engines.of(worker).abort(self.rid)
+
+    def streams(self) -> Stream | None:
+        """Itself, where the answer is a stream."""
+        return self if self._streaming else None
+
+    def way(self) -> Write | None:
+        """Where chunks may go unseen, now that content has passed."""
+        return None if self.ended else self._owner.way()
 
     def close(self) -> None:
         """Nothing more is told; the connections are closed."""

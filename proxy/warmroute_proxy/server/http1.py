@@ -413,6 +413,10 @@ class Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.write(data)
 
+    def way(self) -> Callable[[bytes], None] | None:
+        """`write` without a look at the connection; None when it is gone."""
+        return None if self._transport is None else self._transport.write
+
     def close_after_flush(self) -> None:
         """Nothing follows: close once all is sent. A client that may still be sending is read and dropped for a moment,
         because a reset would take the answer from it.

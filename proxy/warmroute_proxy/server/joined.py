@@ -158,6 +158,9 @@ class SharedExchange(Exchange):
         else:
             self._outgrown()
 
+    def way(self) -> None:
+        """None: what passes is recorded."""
+
     def end(self, data: bytes = b"") -> None:
         """The last bytes of a streamed answer that is complete."""
         if self.ended:

@@ -209,6 +209,9 @@ class _RePrefill:
     def content(self, data: bytes) -> None:
         """Nobody reads it."""
 
+    def way(self) -> None:
+        """None: it has no client."""
+
     def prefilled(self) -> None:
         """A prefill engine has computed it."""
         self._services.router.first_token(self._ticket, self._services.clock())

@@ -47,6 +47,7 @@ from warmroute_proxy.server.exchange import Exchange
 from warmroute_proxy.server.forwarding import ForwardedTurn
 from warmroute_proxy.server.intake import Intake
 from warmroute_proxy.server.journal import JournalError
+from warmroute_proxy.server.passage import Write
 from warmroute_proxy.server.services import Services
 from warmroute_proxy.server.settlement import losses_of, usage_event
 
@@ -84,6 +85,7 @@ class Turn:
     _dispatched_s = 0.0
     _heard_s = 0.0
     _reported_events = 0
+    _swept_events = 0
     _continuation: Continuation | None = None
 
     def __init__(self, services: Services, exchange: Exchange, intake: Intake, receipt_id: str) -> None:
@@ -234,10 +236,10 @@ class Turn:
                 return
             data = passed
         self._exchange.write(data)
-        events = self._attempt.scanner.content_events  # type: ignore[union-attr]  # it is the attempt that calls
-        if events - self._reported_events >= PROGRESS_EVERY_EVENTS and self._ticket is not None:
-            self._reported_events = events
-            self._services.router.progress(self._ticket, events)
+
+    def way(self) -> Write | None:
+        """Where more of the stream may go unseen: the sweep sees how far it has come."""
+        return None if self._gone or self._continuation is not None else self._exchange.way()
 
     def _first_content(self, now: float) -> None:
         self._ttft_ms = (now - self._received_s) * 1000
@@ -311,7 +313,7 @@ class Turn:
         if rest is None or not self._try_again():
             return False
         continuation.goes_on(rest)
-        self._reported_events = 0
+        self._reported_events = self._swept_events = 0
         self._pause(self._paused)
         self._services.metrics.add("warmroute_continued_total")
         return True
@@ -345,6 +347,8 @@ class Turn:
         """Nobody listens any more: stop the engines now, and wait a little for what they will say of it."""
         self._gone = True
         try:
+            if self._attempt is not None:
+                self._attempt.see()
             self._leave()
         except Exception as error:
             self._broke("leaving", error)
@@ -382,6 +386,8 @@ class Turn:
         attempt, limits = self._attempt, self._services.config.limits
         if attempt is None or attempt.ended or self._gone:
             return
+        if attempt.scanner.content_events != self._swept_events:
+            self._moved_on(attempt.scanner.content_events, now)
         if now - self._received_s > limits.total_timeout_s:
             refusal = Refusal(504, f"no complete answer within {limits.total_timeout_s:g} s", code="deadline_exceeded")
             self.failed(Failure(refusal, (), False))
@@ -403,6 +409,14 @@ class Turn:
             if not self._exchange.started:
                 self._exchange.start(200, self._response_headers("text/event-stream; charset=utf-8"))
             self._exchange.write(b": the prompt is being computed\n\n")
+
+    def _moved_on(self, events: int, now: float) -> None:
+        """Content has come since the last sweep."""
+        self._swept_events = events
+        self._heard_s = now
+        if events - self._reported_events >= PROGRESS_EVERY_EVENTS and self._ticket is not None:
+            self._reported_events = events
+            self._services.router.progress(self._ticket, events)
 
     def _broke(self, what: str, error: Exception) -> None:
         """An error of ours. Its type is logged, never its text."""

@@ -16,7 +16,7 @@ MAX_EVENT_BYTES: Final = 16_777_216
 
 _ABORT: Final = b'"abort"'
 _MARKERS: Final = (b"[DONE]", b'"usage":{', b'"usage": {', b'"sglext"', b'"error"', _ABORT)
-_UNFINISHED: Final = b'"finish_reason":null'
+UNFINISHED: Final = b'"finish_reason":null'  # once in each event with content
 _ROLE: Final = b'"role":"assistant"'
 _decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
 
@@ -52,6 +52,11 @@ class Scanner:
         self.aborted = False
         self.done = False
 
+    @property
+    def passes(self) -> bool:
+        """Whether whole events without a marker, which come next, reach the client whatever they say."""
+        return self.started and not self._carry and not self.done and self.error is None
+
     def feed(self, data: bytes) -> bytes:
         """Take what was read from the engine, return what goes to the client; `ValueError`: an event never ends."""
         if self.done or self.error is not None:
@@ -60,8 +65,8 @@ class Scanner:
             return b""
         if self._carry:
             data = self._carry + data
-        elif self.started and data.endswith(b"\n\n") and not _has_marker(data):
-            self.content_events += data.count(_UNFINISHED)  # whole events and nothing of interest: almost every read
+        elif self.started and data.endswith(b"\n\n") and not has_marker(data):
+            self.content_events += data.count(UNFINISHED)  # whole events and nothing of interest: almost every read
             return data
         return self._flow(data) if self.started else self._begin(data)
 
@@ -75,7 +80,7 @@ class Scanner:
     def _flow(self, data: bytes) -> bytes:
         """Whole events without a marker pass as they are; only what follows is looked at one by one."""
         clean = _clean_bytes(data)
-        self.content_events += data.count(_UNFINISHED, 0, clean)
+        self.content_events += data.count(UNFINISHED, 0, clean)
         self._carry = b""
         return data if clean == len(data) else data[:clean] + self._events(data[clean:])
 
@@ -102,7 +107,7 @@ class Scanner:
         """Look at one event; whether the client gets it."""
         if self.done:
             return False
-        if _has_marker(event):
+        if has_marker(event):
             payload = _payload(event)
             if payload == b"[DONE]":
                 self.done = True
@@ -110,7 +115,7 @@ class Scanner:
             return self._take_marked(payload) and self.error is None
         if self.error is not None:
             return False
-        if _UNFINISHED in event:
+        if UNFINISHED in event:
             if _ROLE in event and not self.started and _is_role_only(event):
                 return True
             self.content_events += 1
@@ -150,7 +155,7 @@ class Scanner:
         return extension is None or self._keep_sglext
 
 
-def _has_marker(data: bytes) -> bool:
+def has_marker(data: bytes) -> bool:
     """Whether anything of interest stands in `data`. From the right: where nothing is found, that is CPython's faster
     search, by twice for one chunk and by four times for a burst.
     """
@@ -186,7 +191,7 @@ def _clean_bytes(data: bytes) -> int:
     """How much of `data` is whole events in front of the first one with a marker."""
     first = len(data)
     for marker in _MARKERS:
-        if data.rfind(marker, 0, first) >= 0:  # see `_has_marker`
+        if data.rfind(marker, 0, first) >= 0:  # see `has_marker`
             first = data.find(marker, 0, first)
     last = data.rfind(b"\n\n", 0, first)
     return last + 2 if last >= 0 else 0

@@ -19,6 +19,7 @@ import httptools
 
 from warmroute_proxy.server.header_names import KEPT, lower_name
 from warmroute_proxy.server.heads import whole_answer
+from warmroute_proxy.server.passage import Passage, Stream
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +43,10 @@ class Leg:
 
     def on_body(self, data: bytes) -> None:
         """Some of its body."""
+
+    def streams(self) -> Stream | None:
+        """Whose stream it is that follows the head, if that may take a `Passage`."""
+        return None
 
     def on_end(self) -> None:
         """The answer has ended in good order."""
@@ -80,6 +85,11 @@ class Leg:
         self._paused = paused
         if self._connection is not None:
             self._connection.pause(paused)
+
+    def see(self) -> None:
+        """All that comes is told from now on."""
+        if self._connection is not None:
+            self._connection.see()
 
     def close(self) -> None:
         """Give up: nothing more is told, and the connection is closed."""
@@ -226,6 +236,7 @@ class _Connection(asyncio.Protocol):
         self.complete = False  # the answer was read to its end
         self._keep_alive = False
         self._paused = False
+        self._passage: Passage | None = None
         self.idle_since_s = 0.0
 
     @property
@@ -248,8 +259,14 @@ class _Connection(asyncio.Protocol):
             else:
                 self._transport.resume_reading()
 
+    def see(self) -> None:
+        """All that comes is told from now on."""
+        if self._passage is not None:
+            self._passage.see()
+
     def drop(self) -> None:
         self._leg = None
+        self._passed()
         if self._transport is not None:
             self._transport.abort()
 
@@ -258,7 +275,7 @@ class _Connection(asyncio.Protocol):
         self._upstream.open += 1
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._transport = None
+        self._transport = self._passage = None
         self._upstream.forget(self)
         leg, self._leg = self._leg, None
         if leg is None:
@@ -278,21 +295,10 @@ class _Connection(asyncio.Protocol):
             found = whole_answer(data)
             if found is not None:
                 self._take_whole(leg, *found)
-                return
-        if not self._parsed(data):
-            self.drop()
-            leg.guard(lambda: leg.fail("the engine's answer is not valid HTTP/1.1"))
-            return
-        try:
-            if self._head is None and not self.complete and len(self._bodies) == 1:  # a chunk of a stream
-                if not leg.done:
-                    leg.on_body(self._bodies.pop())
-                else:
-                    self._bodies.clear()
             else:
-                self._deliver(leg)
-        except Exception as error:
-            leg.crash(error)
+                self._begin(leg, data)
+        else:
+            self.feed(data)
 
     def _take_whole(self, leg: Leg, headers: dict[str, str], body: bytes) -> None:
         """A 200 that came in one read: most answers that are not streamed do, and spare the parser."""
@@ -307,17 +313,69 @@ class _Connection(asyncio.Protocol):
         except Exception as error:
             leg.crash(error)
 
-    def _parsed(self, data: bytes) -> bool:
-        """Feed the parser; whether it understands."""
-        if self._parser is None:
-            self._parser = httptools.HttpResponseParser(self)
-            self._headers = {}
-            self._head = None
+    def _begin(self, leg: Leg, data: bytes) -> None:
+        """The first bytes of an answer that did not come whole."""
+        self._parser = httptools.HttpResponseParser(self)
+        self._headers = {}
+        self._head = None
+        end = data.find(b"\r\n\r\n") + 4
+        if data.find(b"chunked", 0, end) < 0:
+            self.feed(data)
+            return
+        self.feed(data[:end])
+        if self._leg is not leg:
+            return
+        stream = leg.streams()
+        if stream is not None and self._headers.get("transfer-encoding") == "chunked":
+            assert self._transport is not None
+            self._passage = Passage(self, stream)
+            self._transport.set_protocol(self._passage)
+            self._passage.data_received(data[end:])
+        elif end < len(data):
+            self.feed(data[end:])
+
+    def feed(self, data: bytes) -> None:
+        """Parse, and tell the leg what was found."""
+        leg = self._leg
+        if leg is None:
+            self.drop()
+            return
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
-            return False
-        return True
+            self.drop()
+            leg.guard(lambda: leg.fail("the engine's answer is not valid HTTP/1.1"))
+            return
+        self._told(leg)
+
+    def _told(self, leg: Leg) -> None:
+        try:
+            if self._head is None and not self.complete and len(self._bodies) == 1:  # a chunk of a stream
+                if not leg.done:
+                    leg.on_body(self._bodies.pop())
+                else:
+                    self._bodies.clear()
+            else:
+                self._deliver(leg)
+        except Exception as error:
+            leg.crash(error)
+
+    def reads(self, passage: Passage) -> bool:
+        """Whether the answer that takes this way still goes on."""
+        return self._passage is passage
+
+    def go_on(self, data: bytes) -> None:
+        """The stream is not one that can pass unseen: the parser sees all of it, `data` first."""
+        self._passed()
+        if data:
+            self.data_received(data)
+
+    def _passed(self) -> None:
+        """Be the transport's protocol again."""
+        if self._passage is not None:
+            self._passage = None
+            if self._transport is not None:
+                self._transport.set_protocol(self)
 
     def _deliver(self, leg: Leg) -> None:
         """What the parser found in one read: a head, some body, the end."""
@@ -337,6 +395,7 @@ class _Connection(asyncio.Protocol):
         if self._leg is not leg:
             return  # the leg was closed by its own callback
         self._leg = None
+        self._passed()
         if self._keep_alive and self.usable:
             if self._paused:
                 self.pause(False)
