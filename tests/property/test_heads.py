@@ -5,10 +5,23 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from warmroute_proxy.server.heads import MAX_LINES, whole_answer, whole_request
+from warmroute_proxy.server.heads import MAX_HEADS, MAX_LINES, Heads, whole_answer
 
 PATH = "/v1/chat/completions"
 FIRST = f"POST {PATH} HTTP/1.1".encode()
+
+
+def whole_request(
+    data: bytes, max_head_bytes: int, max_headers: int, heads: Heads | None = None
+) -> tuple[str, dict[str, str], bytes] | None:
+    """Path, headers without the length and body, where all of it is there; it is kept where there are `heads`."""
+    heads = heads or Heads(max_head_bytes, max_headers)
+    found = heads.find(data)
+    if found is None:
+        return None
+    head, begin, length = found
+    heads.keep(head)
+    return (head.path, head.headers, data[begin:]) if begin + length == len(data) else None
 
 
 class Parsed:
@@ -68,18 +81,36 @@ def test_whatever_is_taken_whole_is_what_the_parser_finds(
     if sound:
         head += [b"host: x", b"content-length: %d" % len(body)]
     data = b"\r\n".join([FIRST, *head, b"", body])
-    found = whole_request(data, 10_000, 100)
+    heads = Heads(10_000, 100)
+    found = whole_request(data, 0, 0, heads)
+    assert whole_request(data, 0, 0, heads) == found  # as a whole head that is known
     if found is None:
         return
     path, headers, rest = found
     expected = parsed(data)
     assert expected.messages == 1
-    assert (path, list(headers.items()), rest) == (PATH, expected.headers, expected.body)
+    said = [(name, value) for name, value in expected.headers if name != "content-length"]
+    assert len(said) == len(expected.headers) - 1
+    assert (path, list(headers.items()), rest) == (PATH, said, expected.body)
+
+
+@given(lines, lines, st.integers(0, 6), st.sampled_from(["5", "05", "+5", "5 ", "", "1_0", "\u0665", "6", "4"]))
+def test_a_known_head_takes_nothing_that_its_lines_would_not(
+    given_lines: list[tuple[str, str, str]], other_lines: list[tuple[str, str, str]], at: int, length: str
+) -> None:
+    """The same lines with another length, or with its line elsewhere, beside another one, or missing."""
+    heads = Heads(10_000, 100)
+    head = [f"{name}{colon}{value}".encode() for name, colon, value in given_lines] + [b"host: x"]
+    whole_request(b"\r\n".join([FIRST, *head, b"Content-Length: 5", b"", b"hello"]), 0, 0, heads)
+    other = [f"{name}{colon}{value}".encode() for name, colon, value in other_lines[:1]]
+    again = [*head[:at], f"Content-Length: {length}".encode(), *head[at:], *other]
+    data = b"\r\n".join([FIRST, *again, b"", b"hello"])
+    assert whole_request(data, 0, 0, heads) == whole_request(data, 10_000, 100)
 
 
 def test_a_plain_request_is_taken_whole() -> None:
     data = FIRST + b"\r\nHost: x\r\nAuthorization:Bearer k \r\ncontent-length: 2\r\n\r\nhi"
-    expected = {"host": "x", "authorization": "Bearer k", "content-length": "2"}
+    expected = {"host": "x", "authorization": "Bearer k"}
     for _ in range(2):
         assert whole_request(data, 1_000, 10) == (PATH, expected, b"hi")
     assert whole_request(data, 1_000, 2) is None
@@ -118,6 +149,21 @@ def test_lines_of_many_clients_do_not_pile_up() -> None:
         assert found is not None
         assert found[1]["x-session-id"] == f"s{number}"
     assert len(heads._LINES) <= MAX_LINES
+
+
+def test_heads_of_many_clients_do_not_pile_up() -> None:
+    heads = Heads(1_000, 10)
+    for number in range(MAX_HEADS + 10):
+        data = b"%b\r\nhost: x\r\nx-session-id: s%d\r\nContent-Length: 0\r\n\r\n" % (FIRST, number)
+        found = whole_request(data, 0, 0, heads)
+        assert found is not None
+        assert found[1]["x-session-id"] == f"s{number}"
+    assert len(heads._kept) <= MAX_HEADS
+
+
+def test_a_client_that_says_that_it_keeps_the_connection_is_plain() -> None:
+    data = FIRST + b"\r\nHost: x\r\nConnection: keep-alive\r\ncontent-length: 2\r\n\r\nhi"
+    assert whole_request(data, 1_000, 10) == (PATH, {"host": "x", "connection": "keep-alive"}, b"hi")
 
 
 def test_an_answer() -> None:

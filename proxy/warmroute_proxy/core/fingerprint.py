@@ -10,11 +10,6 @@ where a block ends with its part, or after `STRIDE_BYTES` inside a longer one. E
 prompts up to cut i (but for 64-bit collisions, which can only misplace a request of the same tenant: the seed is made
 from the tenant's salt and the model, so chains of two tenants have nothing in common).
 
-The canonical form keeps what templates print and drops the rest: of a message role, content, reasoning, tool calls,
-tool call id and name, as the raw JSON of each value; of a tool its function. Member order, unknown members, space
-between members, `null` or empty content and `cache_control` make no difference. Anything but text (images, audio,
-files) counts by its content, but a long one only as a digest: its bytes say nothing of its tokens.
-
 The stride: a long part is cut so that a changed or appended tail does not lose its head. On recorded agent bodies
 2,048 costs 5 us per 100 KB more than 4,096 (50 against 45) and loses 1 KB at a break instead of 2 on average, which
 is some pages of an engine's cache.
@@ -23,46 +18,34 @@ Limits: `MAX_PARTS` tools and messages in a prompt, else `MalformedPrompt`. Chai
 lists are kept (by digest; hashes only, all dropped when full), because reading tools is a third of the work.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple, TypeVar
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, NamedTuple
 
 import msgspec
 from msgspec import Raw
 from xxhash import xxh3_64_intdigest, xxh3_128_digest
 
+from warmroute_proxy.core.canonical import (
+    BRACKET,
+    EMPTY,
+    MAX_PARTS,
+    NO_PARTS,
+    QUOTE,
+    MalformedPrompt,
+    Message,
+    decode_part,
+    is_plain,
+    is_present,
+    message_part,
+    tool_parts,
+)
+
 STRIDE_BYTES: Final = 2048
-MAX_PARTS: Final = 32_768
-LONG_MEDIA_BYTES: Final = 512
+SHORT_BYTES: Final = 16_384  # of messages that are tried as plain texts first
 MAX_KEPT_TOOLS: Final = 512
 MAX_KEPT_TOOL_CUTS: Final = 1024
 
-_ABSENT: Final = Raw(b"")
-_NULL: Final = Raw(b"null")
-_EMPTY: Final = Raw(b'""')
-_NO_PARTS: Final = (b"", b'""')
 _LEADING: Final = frozenset({"system", "developer"})
-_QUOTE, _BRACKET, _BRACE = b'"[{'
-
-# Control characters cannot stand unescaped in JSON, so no raw value can imitate one of these.
-_TOOL: Final = b"\x01"
-_MESSAGE: Final = b"\x02"
-_CONTENT: Final = b"\x03"
-_REASONING: Final = b"\x04"
-_TOOL_CALL: Final = b"\x05"
-_TOOL_CALL_ID: Final = b"\x06"
-_NAME: Final = b"\x07"
-_MEMBER: Final = b"\x1d"
-_PART: Final = b"\x1e"
-_FIELD: Final = b"\x1f"
-
-
-class MalformedPrompt(ValueError):
-    """A prompt that no engine would take. The client's fault; `path` says where, like `messages[3].content`."""
-
-    def __init__(self, path: str, problem: str) -> None:
-        super().__init__(f"{path} {problem}")
-        self.path = path
-        self.problem = problem
 
 
 class Chain(msgspec.Struct, frozen=True, gc=False):
@@ -100,72 +83,49 @@ class Fingerprint(msgspec.Struct, frozen=True, gc=False):
         return _last_user_text(self.user_contents)
 
 
-class _Function(msgspec.Struct, gc=False):
-    name: Raw = _ABSENT
-    arguments: Raw = _ABSENT
+class _Text(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    """A message that is a role and a content and nothing else."""
 
-
-class _ToolCall(msgspec.Struct, gc=False):
-    id: Raw = _ABSENT
-    function: _Function | None = None
-    custom: Raw = _ABSENT
-
-
-class _Message(msgspec.Struct, gc=False):
     role: str
-    content: Raw = _ABSENT
-    reasoning_content: Raw = _ABSENT
-    tool_calls: list[_ToolCall] | None = None
-    tool_call_id: Raw = _ABSENT
-    name: Raw = _ABSENT
+    content: Raw
 
 
-class _ToolsPrefix(NamedTuple):
+class _NotText(ValueError):
+    """Not a text of a role that is known: to be read as what it is."""
+
+
+class ToolsPrefix(NamedTuple):
+    """The chain over a prompt's tools, and their digest."""
+
     hashes: tuple[int, ...]
     ends: tuple[int, ...]
     digest: int
 
 
-_T = TypeVar("_T")
-_MESSAGES: Final = msgspec.json.Decoder(list[_Message])
-_ONE_MESSAGE: Final = msgspec.json.Decoder(_Message)
-_KEPT_TOOLS: Final[dict[tuple[int, bytes], _ToolsPrefix]] = {}
-_OBJECT: Final = msgspec.json.Decoder(dict[str, Raw])
-_OBJECTS: Final = msgspec.json.Decoder(list[dict[str, Raw]])
+NO_TOOLS: Final = ToolsPrefix((), (), 0)
+
+_MESSAGES: Final = msgspec.json.Decoder(list[Message])
+_TEXTS: Final = msgspec.json.Decoder(list[_Text])
+_NOT_TEXTS: Final = (msgspec.DecodeError, ValueError, RecursionError)
+_BEGINS: Final = {role: b"\x02%b\x03%%b" % role.encode() for role in ("system", "developer", "user", "assistant")}
+"""How the part of a text begins, by role."""
+_ONE_MESSAGE: Final = msgspec.json.Decoder(Message)
+_KEPT_TOOLS: Final[dict[tuple[int, bytes], ToolsPrefix]] = {}
 _VALUE: Final = msgspec.json.Decoder()
 _VALUES: Final = msgspec.json.Decoder(list[Raw])
 
 
-class _Chainer:
-    """Appends parts to a chain, cutting at their ends and at the stride inside them."""
+class Begun(NamedTuple):
+    """What is known of a prompt that begins with messages which were read before, an assistant's among them.
 
-    __slots__ = ("ends", "hashes", "last", "total")
+    `hashes` and `ends` are those of its first messages and of the tools before them; the rest is as in `Fingerprint`.
+    """
 
-    def __init__(self, seed: int, prefix: "_ToolsPrefix | None" = None) -> None:
-        self.hashes: list[int] = list(prefix.hashes) if prefix else []
-        self.ends: list[int] = list(prefix.ends) if prefix else []
-        self.last = self.hashes[-1] if self.hashes else seed
-        self.total = self.ends[-1] if self.ends else 0
-
-    def add(self, part: bytes) -> None:
-        size = len(part)
-        if size <= STRIDE_BYTES:
-            self.last = last = xxh3_64_intdigest(part, self.last)
-            self.total = total = self.total + size
-            self.hashes.append(last)
-            self.ends.append(total)
-            return
-        last, total = self.last, self.total
-        view = memoryview(part)
-        for start in range(0, size, STRIDE_BYTES):
-            last = xxh3_64_intdigest(view[start : start + STRIDE_BYTES], last)
-            self.hashes.append(last)
-            self.ends.append(total + min(start + STRIDE_BYTES, size))
-        self.last = last
-        self.total = total + size
-
-    def chain(self) -> Chain:
-        return Chain(self.hashes, self.ends)
+    hashes: list[int]
+    ends: list[int]
+    structural_bytes: int
+    turn: int
+    tools_system_digest: int
 
 
 def fingerprint_chat(tools: Raw | None, messages: Raw | Sequence[Raw], seed: int) -> Fingerprint:
@@ -173,28 +133,122 @@ def fingerprint_chat(tools: Raw | None, messages: Raw | Sequence[Raw], seed: int
 
     `messages` as one raw JSON array is twice as fast as a list of raw items: it is read once.
     """
-    prefix = _tools_prefix(tools, seed)
-    chainer = _Chainer(seed, prefix)
-    add, digest = chainer.add, prefix.digest
-    structural_bytes, turn, leading = 0, 1, True
+    prefix = tools_prefix(tools, seed)
+    return _fingerprint(_decode_messages(messages), prefix, list(prefix.hashes), list(prefix.ends), seed)
+
+
+def fingerprint_messages(messages: memoryview, prefix: ToolsPrefix, seed: int) -> Fingerprint:
+    """`fingerprint_chat` for the raw JSON of messages behind tools that are known."""
+    if len(messages) <= SHORT_BYTES:
+        try:
+            return _fingerprint_texts(_TEXTS.decode(messages), prefix, seed)
+        except _NOT_TEXTS:
+            pass
+    return _fingerprint(
+        _checked(decode_part(_MESSAGES, messages, "messages")), prefix, list(prefix.hashes), list(prefix.ends), seed
+    )
+
+
+def fingerprint_rest(rest: bytes, begun: Begun, prefix: ToolsPrefix) -> Fingerprint:
+    """The fingerprint of a prompt whose first messages are known: `rest` is the raw JSON array of the others."""
+    if not begun.hashes:
+        raise MalformedPrompt("messages", "is empty")
+    return _fingerprint(
+        _checked(decode_part(_MESSAGES, rest, "messages")),
+        prefix,
+        begun.hashes,
+        begun.ends,
+        0,
+        begun.structural_bytes,
+        begun.turn,
+        begun.tools_system_digest,
+    )
+
+
+def _fingerprint(
+    decoded: list[Message],
+    prefix: ToolsPrefix,
+    hashes: list[int],
+    ends: list[int],
+    seed: int,
+    structural_bytes: int = 0,
+    turn: int = 1,
+    digest: int | None = None,
+) -> Fingerprint:
+    """The messages behind what `hashes` and `ends` stand for, which grow. With a `digest`, none of them leads."""
+    leading = digest is None
+    if digest is None:
+        digest = prefix.digest
     user_contents: list[Raw] = []
-    for index, message in enumerate(_decode_messages(messages)):
+    for index, message in enumerate(decoded):
         role = message.role
-        if _is_plain(message):
-            part = b"\x02%b\x03%b" % (role.encode(), message.content)  # what `_message_part` gives
-        else:
-            part = _message_part(message, index)
+        plain = is_plain(message)
+        part = b"\x02%b\x03%b" % (role.encode(), message.content) if plain else message_part(message, index)
         if role == "assistant":
-            structural_bytes = chainer.total
+            structural_bytes = ends[-1] if ends else 0
             turn += 1
         elif role == "user" and turn == 1:
             user_contents.append(message.content)
         leading = leading and role in _LEADING
         if leading:
             digest = xxh3_64_intdigest(part, digest)
-        add(part)
+        _add(part, hashes, ends, seed)
     _check_unicode(user_contents)
-    return Fingerprint(chainer.chain(), structural_bytes, turn, prefix.digest, digest, user_contents)
+    return Fingerprint(Chain(hashes, ends), structural_bytes, turn, prefix.digest, digest, user_contents)
+
+
+def _fingerprint_texts(decoded: list[_Text], prefix: ToolsPrefix, seed: int) -> Fingerprint:
+    """What `_fingerprint` gives for a prompt of few and short texts; `_NotText` where one is something else."""
+    if not decoded:
+        raise _NotText
+    hashes, ends = list(prefix.hashes), list(prefix.ends)
+    last, total = (hashes[-1], ends[-1]) if hashes else (seed, 0)
+    structural_bytes, turn, leading, digest = 0, 1, True, prefix.digest
+    user_contents: list[Raw] = []
+    for message in decoded:
+        role, content = message.role, message.content
+        begin = _BEGINS.get(role)
+        if begin is None or content == EMPTY:
+            raise _NotText
+        part = begin % content
+        if part[len(begin) - 2] != QUOTE:
+            raise _NotText
+        if role == "assistant":
+            structural_bytes = total
+            turn += 1
+            leading = False
+        elif role == "user":
+            if turn == 1:
+                str(content, "utf-8")  # a ValueError where `_check_unicode` would complain
+                user_contents.append(content)
+            leading = False
+        elif leading:
+            digest = xxh3_64_intdigest(part, digest)
+        size = len(part)
+        if size <= STRIDE_BYTES:
+            last = xxh3_64_intdigest(part, last)
+            total += size
+            hashes.append(last)
+            ends.append(total)
+        else:
+            _add(part, hashes, ends, seed)
+            last, total = hashes[-1], ends[-1]
+    return Fingerprint(Chain(hashes, ends), structural_bytes, turn, prefix.digest, digest, user_contents)
+
+
+def _add(part: bytes, hashes: list[int], ends: list[int], seed: int) -> None:
+    """Append a part to a chain, cutting at its end and at the stride inside it."""
+    last, total = (hashes[-1], ends[-1]) if hashes else (seed, 0)
+    size = len(part)
+    if size <= STRIDE_BYTES:
+        hashes.append(xxh3_64_intdigest(part, last))
+        ends.append(total + size)
+        return
+    view = memoryview(part)
+    for start in range(0, size, STRIDE_BYTES):
+        last = xxh3_64_intdigest(view[start : start + STRIDE_BYTES], last)
+        hashes.append(last)
+        ends.append(total + min(start + STRIDE_BYTES, size))
 
 
 def fingerprint_text(prompt: Raw, seed: int) -> Fingerprint:
@@ -209,33 +263,38 @@ def fingerprint_text(prompt: Raw, seed: int) -> Fingerprint:
         parts: Iterable[bytes] = (raw,)
         prompts = 1
     else:
-        values = _decode(_VALUES, prompt, "prompt")
+        values = decode_part(_VALUES, prompt, "prompt")
         if not values:
             raise MalformedPrompt("prompt", "is empty")
         kind = memoryview(values[0])[0]
-        prompts = len(values) if kind in {_QUOTE, _BRACKET} else 1
+        prompts = len(values) if kind in {QUOTE, BRACKET} else 1
         if prompts > MAX_PARTS:
             raise MalformedPrompt("prompt", f"holds more than {MAX_PARTS} prompts")
-        if kind in {_QUOTE, _BRACKET}:
+        if kind in {QUOTE, BRACKET}:
             _check_none_empty(values)
-        parts = map(bytes, values) if kind == _QUOTE else (raw,)
-    chainer = _Chainer(seed)
+        parts = map(bytes, values) if kind == QUOTE else (raw,)
+    hashes: list[int] = []
+    ends: list[int] = []
     for part in parts:
-        chainer.add(part)
-    return Fingerprint(chainer.chain(), 0, 1, 0, 0, [], prompts)
+        _add(part, hashes, ends, seed)
+    return Fingerprint(Chain(hashes, ends), 0, 1, 0, 0, [], prompts)
 
 
 def _check_none_empty(prompts: Sequence[Raw]) -> None:
     for index, prompt in enumerate(prompts):
-        if bytes(prompt).strip(b"[] \t\r\n") in _NO_PARTS:
+        if bytes(prompt).strip(b"[] \t\r\n") in NO_PARTS:
             raise MalformedPrompt(f"prompt[{index}]", "is empty")
 
 
-def _decode_messages(messages: Raw | Sequence[Raw]) -> list[_Message]:
+def _decode_messages(messages: Raw | Sequence[Raw]) -> list[Message]:
     if isinstance(messages, Raw):
-        decoded = _decode(_MESSAGES, messages, "messages")
+        decoded = decode_part(_MESSAGES, messages, "messages")
     else:
-        decoded = [_decode(_ONE_MESSAGE, raw, f"messages[{index}]") for index, raw in enumerate(messages)]
+        decoded = [decode_part(_ONE_MESSAGE, raw, f"messages[{index}]") for index, raw in enumerate(messages)]
+    return _checked(decoded)
+
+
+def _checked(decoded: list[Message]) -> list[Message]:
     if not decoded:
         raise MalformedPrompt("messages", "is empty")
     if len(decoded) > MAX_PARTS:
@@ -243,100 +302,20 @@ def _decode_messages(messages: Raw | Sequence[Raw]) -> list[_Message]:
     return decoded
 
 
-def _message_part(message: _Message, index: int) -> bytes:
-    """The canonical bytes of a message."""
-    pieces: list[bytes | Raw] = [_MESSAGE, message.role.encode()]
-    content = message.content
-    if content is not _ABSENT:
-        first = memoryview(content)[0]
-        if first == _QUOTE:
-            if content != _EMPTY:
-                pieces += (_CONTENT, content)
-        elif first == _BRACKET:
-            parts = _content_parts(content, f"messages[{index}].content")
-            if parts not in _NO_PARTS:
-                pieces += (_CONTENT, parts)
-        elif content != _NULL:
-            raise MalformedPrompt(f"messages[{index}].content", "is neither a string nor a list of parts")
-    if message.reasoning_content is not _ABSENT and _is_present(message.reasoning_content):
-        pieces += (_REASONING, message.reasoning_content)
-    if message.tool_calls:
-        for call in message.tool_calls:
-            function = call.function
-            pieces += (_TOOL_CALL, call.id, _FIELD)
-            pieces += (call.custom,) if function is None else (function.name, _FIELD, function.arguments)
-    if message.tool_call_id is not _ABSENT:
-        pieces += (_TOOL_CALL_ID, message.tool_call_id)
-    if message.name is not _ABSENT and _is_present(message.name):
-        pieces += (_NAME, message.name)
-    return b"".join(pieces)
-
-
-def _is_plain(message: _Message) -> bool:
-    """Whether a message is a role and a text and nothing else, as most are."""
-    content = message.content
-    return (
-        message.tool_calls is None
-        and message.tool_call_id is _ABSENT
-        and message.reasoning_content is _ABSENT
-        and message.name is _ABSENT
-        and content is not _ABSENT
-        and memoryview(content)[0] == _QUOTE
-        and content != _EMPTY
-    )
-
-
-def _content_parts(content: Raw, path: str) -> bytes:
-    """A list of content parts; one text part gives the bytes that a plain string has."""
-    parts = _decode(_OBJECTS, content, path)
-    return _PART.join([_content_part(part, f"{path}[{index}]") for index, part in enumerate(parts)])
-
-
-def _content_part(part: dict[str, Raw], path: str) -> bytes:
-    kind = part.get("type", _ABSENT)
-    text = part.get("text")
-    if text is not None and (kind is _ABSENT or kind == Raw(b'"text"')):
-        if memoryview(text)[0] != _QUOTE:
-            raise MalformedPrompt(f"{path}.text", "is not a string")
-        return bytes(text)
-    image = part.get("image_url")
-    if image is not None:
-        if memoryview(image)[0] == _BRACE:
-            image = _decode(_OBJECT, image, f"{path}.image_url").get("url", _ABSENT)
-        return _media(bytes(image))
-    return _media(_members(part))
-
-
-def _media(content: bytes) -> bytes:
-    return content if len(content) <= LONG_MEDIA_BYTES else _FIELD + xxh3_128_digest(content)
-
-
-def _tool_parts(tools: Raw) -> list[bytes]:
-    """The canonical bytes of each tool: its function, or all of it where it has none."""
-    decoded = _decode(_OBJECTS, tools, "tools")
-    if len(decoded) > MAX_PARTS:
-        raise MalformedPrompt("tools", f"holds more than {MAX_PARTS} items")
-    parts = []
-    for index, tool in enumerate(decoded):
-        function = tool.get("function")
-        members = tool if function is None else _decode(_OBJECT, function, f"tools[{index}].function")
-        parts.append(_TOOL + _members(members))
-    return parts
-
-
-def _tools_prefix(tools: Raw | None, seed: int) -> _ToolsPrefix:
-    """The chain over the tools: the same in every turn of an agent, so it is kept."""
-    if tools is None or not _is_present(tools):
-        return _ToolsPrefix((), (), 0)
+def tools_prefix(tools: Raw | None, seed: int) -> ToolsPrefix:
+    """The chain over the tools: the same in every turn of an agent, so it is kept. Else `MalformedPrompt`."""
+    if tools is None or not is_present(tools):
+        return NO_TOOLS
     key = (seed, xxh3_128_digest(tools))
     prefix = _KEPT_TOOLS.get(key)
     if prefix is None:
-        chainer = _Chainer(seed)
+        hashes: list[int] = []
+        ends: list[int] = []
         digest = 0
-        for part in _tool_parts(tools):
-            chainer.add(part)
+        for part in tool_parts(tools):
+            _add(part, hashes, ends, seed)
             digest = xxh3_64_intdigest(part, digest)
-        prefix = _ToolsPrefix(tuple(chainer.hashes), tuple(chainer.ends), digest)
+        prefix = ToolsPrefix(tuple(hashes), tuple(ends), digest)
         if len(_KEPT_TOOLS) >= MAX_KEPT_TOOLS:
             _KEPT_TOOLS.clear()
         if len(prefix.hashes) <= MAX_KEPT_TOOL_CUTS:
@@ -344,35 +323,22 @@ def _tools_prefix(tools: Raw | None, seed: int) -> _ToolsPrefix:
     return prefix
 
 
-def _members(members: Mapping[str, Raw]) -> bytes:
-    """The members of an object in order of name, without `cache_control`."""
-    pieces: list[bytes | Raw] = []
-    for name in sorted(members):
-        if name != "cache_control":
-            pieces += (_MEMBER, name.encode(), _FIELD, members[name])
-    return b"".join(pieces)
-
-
-def _is_present(value: Raw) -> bool:
-    return value not in (_ABSENT, _NULL, _EMPTY)
-
-
 def _check_unicode(contents: list[Raw]) -> None:
     """Refuse what `_last_user_text` could not read: raw slices are checked for JSON's syntax, not for UTF-8."""
     for content in reversed(contents):
-        if _is_present(content):
+        if is_present(content):
             try:
                 str(content, "utf-8")
             except UnicodeDecodeError:
                 raise MalformedPrompt("messages", "holds a text that is not valid JSON") from None
-            if memoryview(content)[0] == _QUOTE:
+            if memoryview(content)[0] == QUOTE:
                 return
 
 
 def _last_user_text(contents: list[Raw]) -> str | None:
     """What `contract.identity.derived_key` finds in these contents of user messages; the last one counts."""
     for content in reversed(contents):
-        if not _is_present(content):
+        if not is_present(content):
             continue
         try:
             value = _VALUE.decode(content)
@@ -388,19 +354,3 @@ def _last_text(content: Any) -> str | None:
     if isinstance(content, str):
         return content
     return next((part["text"] for part in reversed(content) if isinstance(part.get("text"), str)), None)
-
-
-def _decode(decoder: "msgspec.json.Decoder[_T]", raw: Raw, path: str) -> _T:
-    """Decode, or say where the prompt is malformed; never with any of its text."""
-    try:
-        return decoder.decode(raw)
-    except msgspec.ValidationError as error:
-        problem, _, place = str(error).partition(" - at `$")
-        raise MalformedPrompt(_join(path, problem, place.rstrip("`")), f"is malformed: {problem}") from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise MalformedPrompt(path, "is not valid JSON") from None
-
-
-def _join(path: str, problem: str, place: str) -> str:
-    _, _, missing = problem.partition("missing required field `")
-    return path + place + (f".{missing.rstrip('`')}" if missing else "")

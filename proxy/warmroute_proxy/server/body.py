@@ -20,6 +20,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from warmroute_proxy.server.errors import Refusal
+from warmroute_proxy.server.frame import Frame
 
 MAX_SHAPES: Final = 512  # kept; all are dropped when it is full
 MAX_SHAPE_NAMES: Final = 64
@@ -143,6 +144,31 @@ class Body:
         if add:
             kept.append(add)
         return [b"{" + b",".join(kept) + b"}"]
+
+
+class FramedBody:
+    """A request's body that has a known frame around its messages: its members are not looked at unless asked for."""
+
+    __slots__ = ("_body", "_frame", "raw")
+
+    def __init__(self, raw: bytes, frame: Frame) -> None:
+        self.raw = raw
+        self._frame = frame
+        self._body: Body | None = None
+
+    @property
+    def members(self) -> dict[str, msgspec.Raw]:
+        """Raw values by name."""
+        if self._body is None:
+            self._body = Body(self.raw)
+        return self._body.members
+
+    def rewritten(self, drop: frozenset[str], add: bytes) -> list[bytes | memoryview]:
+        """The body without the members in `drop` and with `add` (`"name":value,...`) before the last brace."""
+        return self._frame.rewritten(self.raw, drop, add)
+
+
+AnyBody = Body | FramedBody
 
 
 def _walk(raw: bytes, members: dict[str, msgspec.Raw]) -> tuple[dict[str, Span], int]:

@@ -16,7 +16,7 @@ from typing import Any, Final
 import msgspec
 
 from warmroute.contract.steering import FORWARDED_HEADERS, REMOVED_FIELDS, well_formed_request_id
-from warmroute_proxy.server.body import Body
+from warmroute_proxy.server.body import AnyBody
 
 _ROOM_COUNTER_BITS: Final = 39
 _ROOM_STEP: Final = 1024  # rooms of one request: room .. room + prompts, and the choice of a rank
@@ -88,7 +88,7 @@ class EngineBodies:
 
     def __init__(
         self,
-        body: Body,
+        body: AnyBody,
         *,
         stream: bool,
         model: str | None,

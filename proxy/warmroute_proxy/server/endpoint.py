@@ -10,6 +10,7 @@ from typing import Final
 
 from warmroute.contract import headers as names
 from warmroute_proxy.server.asgi import Bridge
+from warmroute_proxy.server.caller import Caller, Callers
 from warmroute_proxy.server.config import TenantConfig
 from warmroute_proxy.server.errors import Refusal
 from warmroute_proxy.server.exchange import Exchange, Request
@@ -42,13 +43,12 @@ class PublicEndpoint:
         self._services = services
         self._control_plane = control_plane
         self._known: dict[str, TenantConfig] = {}  # by `Authorization` header, only valid ones; cleared when full
+        self._callers = Callers(services.secrets)
         self._answers: dict[tuple[str, int], Counter] = {}  # by path and status, of named paths
 
     def on_head(self, request: Request) -> None:
         """Refuse by method, route and key."""
         path = request.path
-        if path in ROUTES and request.method == "POST" and request.headers.get("authorization") in self._known:
-            return  # what almost every request is
         if path in OPEN_PATHS:
             return
         if not request.path.startswith("/v1/"):
@@ -57,8 +57,10 @@ class PublicEndpoint:
             raise Refusal(405, f"{request.path} takes POST, not {request.method}", code="method_not_allowed")
         if self._is_forwarded(request):
             self._services.forwards.check_head(request.headers[names.FORWARD])
-        else:
-            self._tenant_of(request)
+            return
+        tenant = self._known.get(request.headers.get("authorization", "")) or self._tenant_of(request)
+        if path in ROUTES:
+            request.caller = self._callers.of(path, tenant, request.headers)
 
     def handle(self, request: Request, exchange: Exchange) -> None:
         """Answer a request that came whole."""
@@ -78,12 +80,17 @@ class PublicEndpoint:
 
     def on_status(self, request: Request, status: int) -> None:
         """Count an answer."""
-        route = request.path if request.path in _NAMED_PATHS else "other"
+        counter = self._answers.get((request.path, status))
+        if counter is None:
+            counter = self._counter(request.path if request.path in _NAMED_PATHS else "other", status)
+        counter[0] += 1
+
+    def _counter(self, route: str, status: int) -> Counter:
         counter = self._answers.get((route, status))
         if counter is None:
             labels = ("route", route), ("status", str(status))
             counter = self._answers[route, status] = self._services.metrics.counter("warmroute_requests_total", labels)
-        counter[0] += 1
+        return counter
 
     def _begin_turn(self, request: Request, exchange: Exchange) -> None:
         services = self._services
@@ -91,20 +98,30 @@ class PublicEndpoint:
             raise Refusal(503, "the proxy is shutting down", code="draining", retry_after_s=1)
         if not services.ledger.healthy:
             raise Refusal(503, "the ledger cannot be written", code="ledger_unavailable", retry_after_s=1)
-        tenant, claim = self._asker(request)
-        if claim is None and names.IDEMPOTENCY in request.headers:
-            self._begin_keyed_turn(request, exchange, tenant)
-            return
-        intake = read(request, tenant, services.config, services.secrets, claim.region if claim else None)
-        Turn(services, exchange, intake, claim.request_id if claim else services.engines.ids.receipt()).begin()
+        caller = request.caller
+        if caller is None:
+            self._begin_forwarded_turn(request, exchange)
+        elif caller.keyed:
+            self._begin_keyed_turn(request, exchange, caller)
+        else:
+            intake = read(request, caller, self._callers.kept, services.config, services.secrets)
+            Turn(services, exchange, intake, services.engines.ids.receipt()).begin()
 
-    def _begin_keyed_turn(self, request: Request, exchange: Exchange, tenant: TenantConfig) -> None:
+    def _begin_forwarded_turn(self, request: Request, exchange: Exchange) -> None:
+        """One that another proxy asks for."""
+        services = self._services
+        claim = services.forwards.check(request.headers[names.FORWARD], request.body)
+        caller = self._callers.of(request.path, self._vouched_for(claim), request.headers, claim.region)
+        intake = read(request, caller, self._callers.kept, services.config, services.secrets)
+        Turn(services, exchange, intake, claim.request_id).begin()
+
+    def _begin_keyed_turn(self, request: Request, exchange: Exchange, caller: Caller) -> None:
         """Join the turn that the key stands for, or begin it."""
         services = self._services
-        call = services.joins.join(tenant.name, request.headers[names.IDEMPOTENCY], exchange)
+        call = services.joins.join(caller.tenant.name, request.headers[names.IDEMPOTENCY], exchange)
         if call is None:
             return
-        intake = read(request, tenant, services.config, services.secrets, None)
+        intake = read(request, caller, self._callers.kept, services.config, services.secrets)
         shared = services.joins.share(call, exchange)
         try:
             shared.turn = turn = Turn(services, shared, intake, services.engines.ids.receipt())

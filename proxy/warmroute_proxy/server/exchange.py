@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from warmroute_proxy.server.errors import Refusal
 
 if TYPE_CHECKING:
+    from warmroute_proxy.server.caller import Caller
     from warmroute_proxy.server.http1 import Connection
 
 _REASONS: Final = {
@@ -21,10 +22,14 @@ _REASONS: Final = {
 
 
 class Request:
-    """One request; header names are lower case, `headers` keeps the first value of each name."""
+    """One request; header names are lower case, `headers` keeps the first value of each name.
+
+    Requests may share their headers, which are only read. `caller` is what an endpoint knows of who asks.
+    """
 
     __slots__ = (
         "body",
+        "caller",
         "headers",
         "keep_alive",
         "length",
@@ -36,9 +41,10 @@ class Request:
         "version",
     )
 
-    def __init__(self, received_s: float) -> None:
-        self.method = ""
-        self.path = ""
+    def __init__(self, received_s: float, method: str = "", path: str = "") -> None:
+        self.received_s = received_s
+        self.method = method
+        self.path = path
         self.query = b""
         self.version = "1.1"
         self.headers: dict[str, str] = {}
@@ -46,7 +52,7 @@ class Request:
         self.length: int | None = None
         self.keep_alive = True
         self.refusal: Refusal | None = None
-        self.received_s = received_s
+        self.caller: Caller | None = None
 
 
 class Exchange:

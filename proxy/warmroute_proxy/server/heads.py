@@ -1,23 +1,36 @@
-"""Messages that come whole in one read, as almost all do: their heads are looked up line by line, not parsed.
+"""Heads that come whole in one read, as almost all do: they are looked up, whole or line by line, not parsed.
 
 Peers send the same few header lines again and again, so each line is parsed once and kept as (name, value). A head all
-of whose lines are known is then one dict made of them, a tenth of what a parser's callbacks cost. What is taken here is
-what the parser would take without a second thought; everything else is left to it, by returning None:
+of whose lines are known is then one dict made of them, a tenth of what a parser's callbacks cost. A client's whole head
+is the same again and again but for the length: without that line it is the key of all that follows from it. What is
+taken here is what the parser would take without a second thought; everything else is left to it, by returning None:
 
 - another request line than a plain POST of HTTP/1.1, another status line than `200 OK`;
 - a line that is not `token: printable text`, or a header that says something about the connection or the framing other
   than its length (`connection`, `transfer-encoding`, `expect`, `upgrade`, ...);
 - a name that stands twice, no `host` in a request, no `content-length`;
-- a message that goes on after this read, or is followed by another.
+- an answer that goes on after this read, or is followed by another.
 
-Limits: `MAX_LINES` lines are kept, of at most `MAX_LINE_BYTES` each; all are dropped when it is full.
+A whole head is kept only after its lines were found to be plain and an endpoint knew who asks; what is looked up is the
+same lines in the same order, and the length is read again each time. So nothing is taken that its lines would not be.
+
+Limits: `MAX_LINES` lines are kept, of at most `MAX_LINE_BYTES` each, and `MAX_HEADS` heads of at most `MAX_HEAD_BYTES`;
+all are dropped when it is full. Heads with a line of one request alone (`_OF_ONE_REQUEST`) are not kept.
 """
 
 import re
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from warmroute_proxy.server.caller import Caller
 
 MAX_LINES: Final = 4096
 MAX_LINE_BYTES: Final = 512
+MAX_HEADS: Final = 2048
+MAX_HEAD_BYTES: Final = 4096
+MAX_LENGTH_DIGITS: Final = 10
+
+_ZERO: Final = 0x30
 
 _LINE: Final = re.compile(
     rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]+):[ \t]*"
@@ -28,25 +41,69 @@ _NOT_PLAIN: Final = frozenset(
     {"connection", "expect", "http2-settings", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding",
      "upgrade"}
 )  # fmt: skip
+_OF_ONE_REQUEST: Final = frozenset(
+    {"idempotency-key", "traceparent", "tracestate", "x-request-id", "x-warmroute-forward"}
+)
 _LINES: Final[dict[bytes, tuple[str, str]]] = {}
 _TARGETS: Final = {
     b"POST %b HTTP/1.1" % target.encode(): target for target in ("/v1/chat/completions", "/v1/completions")
 }
 
 
-def whole_request(data: bytes, max_head_bytes: int, max_headers: int) -> tuple[str, dict[str, str], bytes] | None:
-    """Path, headers and body."""
-    end = data.find(b"\r\n\r\n", 0, max_head_bytes)
-    if end < 0:
+class Head:
+    """A request's head without its length: one for all requests that say the same."""
+
+    __slots__ = ("caller", "headers", "key", "path")
+
+    def __init__(self, path: str, headers: dict[str, str], key: bytes) -> None:
+        self.path = path
+        self.headers = headers
+        self.key = key
+        self.caller: Caller | None = None
+
+
+class Heads:
+    """The heads of one listener's requests that an endpoint knows the callers of."""
+
+    def __init__(self, max_head_bytes: int, max_headers: int) -> None:
+        self._kept: dict[bytes, Head] = {}
+        self._max_head_bytes = max_head_bytes
+        self._max_headers = max_headers
+
+    def find(self, data: bytes) -> tuple[Head, int, int] | None:
+        """The head that `data` begins with, where its body begins, and how many bytes that has."""
+        end = data.find(b"\r\n\r\n", 0, self._max_head_bytes)
+        if end < 0:
+            return None
+        before, name, after = data[:end].partition(b"\r\nContent-Length: ")
+        if not name:
+            before, name, after = before.partition(b"\r\ncontent-length: ")
+        digits, _, behind = after.partition(b"\r\n")
+        key = b"%b\r\n%b" % (before, behind) if name else b""
+        head = self._kept.get(key)
+        if head is None:
+            head = self._read(data[:end], key)
+            if head is None:
+                return None
+            digits = head.headers.pop("content-length").encode()
+        if digits.isdigit() and len(digits) <= MAX_LENGTH_DIGITS and (digits[0] != _ZERO or len(digits) == 1):
+            return head, end + 4, int(digits)
         return None
-    lines = data[:end].split(b"\r\n")
-    path = _TARGETS.get(lines.pop(0))
-    if path is None or len(lines) > max_headers:
-        return None
-    headers = _headers(lines)
-    if headers is None or "host" not in headers or len(data) - end - 4 != int(headers["content-length"]):
-        return None
-    return path, headers, data[end + 4 :]
+
+    def keep(self, head: Head) -> None:
+        """An endpoint knows the caller: look it up the next time."""
+        if 0 < len(head.key) <= MAX_HEAD_BYTES and _OF_ONE_REQUEST.isdisjoint(head.headers):
+            if len(self._kept) >= MAX_HEADS:
+                self._kept.clear()
+            self._kept[head.key] = head
+
+    def _read(self, data: bytes, key: bytes) -> Head | None:
+        lines = data.split(b"\r\n")
+        path = _TARGETS.get(lines.pop(0))
+        if path is None or len(lines) > self._max_headers:
+            return None
+        headers = _headers(lines)
+        return None if headers is None or "host" not in headers else Head(path, headers, key)
 
 
 def whole_answer(data: bytes) -> tuple[dict[str, str], bytes] | None:
@@ -78,7 +135,9 @@ def _learn(line: bytes) -> tuple[str, str] | None:
     if found is None:
         return None
     name, value = found[1].decode("ascii").lower(), found[2].decode("latin-1")
-    if name in _NOT_PLAIN or (name == "content-length" and _LENGTH.fullmatch(value) is None):
+    if name == "connection" and value.lower() == "keep-alive":
+        pass  # what HTTP/1.1 does without a word
+    elif name in _NOT_PLAIN or (name == "content-length" and _LENGTH.fullmatch(value) is None):
         return None
     if len(_LINES) >= MAX_LINES:
         _LINES.clear()

@@ -25,7 +25,7 @@ from warmroute_proxy.server.config import Limits
 from warmroute_proxy.server.errors import Refusal
 from warmroute_proxy.server.exchange import Exchange, Request
 from warmroute_proxy.server.header_names import KEPT, lower_name
-from warmroute_proxy.server.heads import whole_request
+from warmroute_proxy.server.heads import Heads
 
 MAX_PIPELINED: Final = 16
 MAX_TARGET_BYTES: Final = 8192
@@ -57,6 +57,7 @@ class Listener:
         self.endpoint = endpoint
         self.limits = limits
         self.clock = clock
+        self.heads = Heads(limits.header_bytes, limits.header_count)
         self.connections: set[Connection] = set()
         self.closing = False
         self._server: asyncio.Server | None = None
@@ -118,6 +119,7 @@ class Connection(asyncio.Protocol):
         self._refusal: Refusal | None = None
         self._chunks: list[bytes] = []
         self._body_bytes = 0
+        self._missing = 0  # bytes of a body whose head was looked up, not parsed
         self._active: Exchange | None = None
         self._waiting: deque[Request] = deque()  # at most MAX_PIPELINED
         self._reading = True  # False once no further request will be taken from this connection
@@ -174,7 +176,12 @@ class Connection(asyncio.Protocol):
                 self._active.on_pause(False)
 
     def data_received(self, data: bytes) -> None:
-        if not self._reading or (self._request is None and self._active is None and self._take_whole(data)):
+        if not self._reading:
+            return
+        if self._missing:
+            self._collect(data)
+            return
+        if self._request is None and self._active is None and self._take(data):
             return
         began = self._began + (self._in_head and self._request is None)
         in_head = self._in_head
@@ -190,29 +197,79 @@ class Connection(asyncio.Protocol):
             if self._unparsed_bytes > self._limits.header_bytes:
                 self._stop_reading(_too_large(self._limits))
 
-    def _take_whole(self, data: bytes) -> bool:
-        """A request that came in one read, while nothing else is under way: most are, and spare the parser."""
+    def _take(self, data: bytes) -> bool:
+        """A request whose head came in one read, while nothing else is under way: most do, and spare the parser."""
         if self._offered is not None or self._waiting:
             return False
-        found = whole_request(data, self._limits.header_bytes, self._limits.header_count)
+        listener = self.listener
+        found = listener.heads.find(data)
         if found is None:
             return False
-        request = Request(self.listener.clock())
-        request.method = "POST"
-        request.path, request.headers, request.body = found
-        length = request.length = len(request.body)
-        if length > self._limits.body_bytes:
+        head, begin, length = found
+        missing = begin + length - len(data)
+        if missing < 0 or length > self._limits.body_bytes:
             return False
-        request.keep_alive = not self.listener.closing
-        try:
-            self.listener.endpoint.on_head(request)
-        except Refusal as refusal:
-            if length > LINGER_BODY_BYTES:
-                return False
-            request.refusal = refusal.with_traceback(None)  # which knows the request
-        self._waiting.append(request)
-        self._start_next()
+        request = Request(listener.clock(), "POST", head.path)
+        request.headers = head.headers
+        request.length = length
+        request.keep_alive = not listener.closing
+        request.caller = head.caller
+        if head.caller is None:
+            try:
+                listener.endpoint.on_head(request)
+            except Refusal as refusal:
+                if length > LINGER_BODY_BYTES:
+                    return False
+                request.refusal = refusal.with_traceback(None)  # which knows the request
+            if request.caller is not None:
+                head.caller = request.caller
+                listener.heads.keep(head)
+        if missing:
+            self._begin_body(request, data[begin:], missing)
+        else:
+            request.body = data[begin:]
+            self._start(request)
         return True
+
+    def _begin_body(self, request: Request, data: bytes, missing: int) -> None:
+        """The head came, the body goes on."""
+        self._request = request
+        self._in_head = False
+        self._chunks = [data]
+        self._missing = missing
+        limits = self._limits
+        self.deadline_s = request.received_s + max(limits.head_timeout_s, limits.body_timeout_s)
+
+    def _collect(self, data: bytes) -> None:
+        """More of a body whose head was looked up."""
+        missing = self._missing - len(data)
+        if missing > 0:
+            self._missing = missing
+            self._chunks.append(data)
+            return
+        request, chunks = self._request, self._chunks
+        assert request is not None
+        chunks.append(data[:missing] if missing else data)
+        self._missing = 0
+        self._request = None
+        self._in_head = True
+        self._chunks = []
+        request.body = b"".join(chunks)
+        self._start(request)
+        if missing and self._reading:
+            self.data_received(data[missing:])
+
+    def _start(self, request: Request) -> None:
+        """Begin to answer a request that nothing is before."""
+        if self._paused or self._transport is None:
+            self._waiting.append(request)
+            return
+        exchange = self._active = Exchange(self, request)
+        self.deadline_s = float("inf")
+        if request.refusal is not None:
+            exchange.refuse(request.refusal)
+        else:
+            self.listener.endpoint.handle(request, exchange)
 
     def _feed(self, data: bytes) -> None:
         while data and self._reading:
@@ -364,13 +421,7 @@ class Connection(asyncio.Protocol):
         try:
             # Not while the client does not read what it already has: the answer would pile up here.
             while self._waiting and self._active is None and self._transport is not None and not self._paused:
-                request = self._waiting.popleft()
-                exchange = self._active = Exchange(self, request)
-                self.deadline_s = float("inf")
-                if request.refusal is not None:
-                    exchange.refuse(request.refusal)
-                else:
-                    self.listener.endpoint.handle(request, exchange)
+                self._start(self._waiting.popleft())
         finally:
             self._starting = False
 
@@ -387,8 +438,10 @@ class Connection(asyncio.Protocol):
             return
         if not self._paused:
             self.deadline_s = self.listener.clock() + self._limits.keepalive_s
-        self._start_next()
-        self._continue()
+        if self._waiting:
+            self._start_next()
+        if self._expects:
+            self._continue()
         if self._active is None and not self._waiting and (not self._reading or self.listener.closing):
             self.close_after_flush()
 
@@ -403,6 +456,7 @@ class Connection(asyncio.Protocol):
         request.keep_alive = False
         self._request = None
         self._chunks = []
+        self._missing = 0
         self._waiting.append(request)
         self._start_next()
 

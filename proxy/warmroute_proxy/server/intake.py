@@ -8,25 +8,33 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple, TypeVar, cast
 
 import msgspec
+from msgspec.structs import replace
 from xxhash import xxh3_64_intdigest
 
-from warmroute.contract import headers as names
 from warmroute.contract.identity import (
-    IDENTITY_HEADERS,
     SESSION_FIELDS,
     InvalidSessionKey,
     Session,
     derived_key_of_text,
-    lineage_parts,
     session_of,
 )
 from warmroute.contract.steering import REFUSED_FIELD_PREFIX, REFUSED_FIELDS
+from warmroute_proxy.core.canonical import MalformedPrompt
 from warmroute_proxy.core.facts import Facts
-from warmroute_proxy.core.fingerprint import Fingerprint, MalformedPrompt, fingerprint_chat, fingerprint_text
-from warmroute_proxy.server.body import MAX_SHAPES, Body, is_small
+from warmroute_proxy.core.fingerprint import (
+    Chain,
+    Fingerprint,
+    fingerprint_chat,
+    fingerprint_messages,
+    fingerprint_text,
+    tools_prefix,
+)
+from warmroute_proxy.server.body import MAX_SHAPES, NO_BODY, AnyBody, Body, FramedBody, is_small
+from warmroute_proxy.server.caller import Caller
 from warmroute_proxy.server.config import ANY, Config, ModelConfig, TenantConfig
 from warmroute_proxy.server.errors import Refusal
 from warmroute_proxy.server.exchange import Request
+from warmroute_proxy.server.frame import MAX_HEAD_BYTES, MAX_MEMBERS, MAX_TAIL_BYTES, Frame, Kept
 from warmroute_proxy.server.secrets import Secrets
 
 CHAT: Final = "/v1/chat/completions"
@@ -73,7 +81,6 @@ _READ_TYPES: Final[dict[str, Any]] = {
 
 _READERS: Final = {name: msgspec.json.Decoder(kind | None).decode for name, kind in _READ_TYPES.items()}
 _COUNTS: Final = (("n", MAX_CHOICES), ("max_tokens", 2**31 - 1), ("max_completion_tokens", 2**31 - 1))
-_NO_PARTS: Final = lineage_parts({})
 
 
 class _Plan(NamedTuple):
@@ -107,7 +114,7 @@ class Intake(msgspec.Struct, gc=False):
 
     tenant: TenantConfig
     route: str
-    body: Body
+    body: AnyBody
     model: ModelConfig
     alias: str | None
     stream: bool
@@ -129,11 +136,68 @@ class Intake(msgspec.Struct, gc=False):
         return self.choices > 1 or self.prompts > 1
 
 
-def read(
-    request: Request, tenant: TenantConfig, config: Config, secrets: Secrets, forwarded_from: str | None
-) -> Intake:
+def read(request: Request, caller: Caller, kept: Kept, config: Config, secrets: Secrets) -> Intake:
     """Check and read a request; `Refusal` says what is wrong with it."""
-    body = Body(request.body)
+    raw = request.body
+    for frame in caller.frames:
+        if raw.startswith(frame.head) and raw.endswith(frame.tail):
+            if frame is not caller.frames[0]:
+                caller.keep(frame)
+            try:
+                return _read_framed(raw, frame, caller, kept, secrets)
+            except (MalformedPrompt, UnicodeDecodeError):
+                break  # which is said below
+    return _read_whole(raw, caller, kept, config, secrets)
+
+
+def _read_framed(raw: bytes, frame: Frame, caller: Caller, kept: Kept, secrets: Secrets) -> Intake:
+    """Read a body whose frame is known: all but its messages was read before. `MalformedPrompt`: it is another one."""
+    end = len(raw) - frame.tail_bytes
+    continued = False
+    if end - frame.start < kept.min_bytes:
+        prompt = fingerprint_messages(memoryview(raw)[frame.start : end], frame.tools, frame.seed)
+    else:
+        prompt, continued = kept.read(frame, raw, end)
+    template = frame.intake
+    facts = template.facts
+    session_hex, session, thread = template.session, facts.session, facts.thread
+    if frame.derives:
+        session_hex, session, thread = _derived_again(frame, prompt, continued, caller, secrets)
+    digest = prompt.tools_system_digest
+    if digest == frame.system_digest and not frame.derives:
+        lineage = frame.lineage
+    else:
+        lineage = frame.lineage = _key(frame.identity, digest, prompt, session)
+        frame.system_digest = digest
+    read_facts = Facts(
+        facts.model, lineage, session, facts.derived, facts.parent, prompt.chain, prompt.structural_bytes, prompt.turn,
+        facts.expected_output_tokens, facts.home_hint, facts.allowed_regions, facts.may_forward, facts.salt_epoch,
+        thread,
+    )  # fmt: skip
+    return replace(template, body=FramedBody(raw, frame), session=session_hex, facts=read_facts)
+
+
+def _derived_again(
+    frame: Frame, prompt: Fingerprint, continued: bool, caller: Caller, secrets: Secrets
+) -> tuple[str | None, int | None, int | None]:
+    """Hash, key and thread of the session that messages stand for where nothing names one."""
+    known = frame.known
+    if continued and known is not None:
+        found = known.derived
+    else:
+        text = prompt.first_user_text
+        found = secrets.session_of(caller.tenant.share_group, derived_key_of_text(text)) if text else None
+        if known is not None and known.chain is prompt.chain:
+            known.derived = found
+    if found is None:
+        return None, None, None
+    return found[0], found[1], _key(frame.identity, prompt.tools_digest, prompt, found[1])
+
+
+def _read_whole(raw: bytes, caller: Caller, kept: Kept, config: Config, secrets: Secrets) -> Intake:
+    """Read a body of which nothing is known."""
+    tenant = caller.tenant
+    body = Body(raw)
     plan = _plan(body.names)
     if plan.forbidden is not None:
         name = plan.forbidden
@@ -146,35 +210,67 @@ def read(
     stream = value("stream") or False
     stream_options = value("stream_options") or {}
     salt, seed = secrets.salt_and_seed(tenant.share_group, tenant.salt_epoch, model.name)
-    prompt = _fingerprint(request.path, body, seed)
-    headers = _identity_headers(request)
-    session = _session(headers, body, plan.session_fields, prompt)
-    session_hex, session_key = secrets.session_of(tenant.share_group, session.key) if session else (None, None)
+    prompt = _fingerprint(caller.path, body, seed)
+    session_hex, session_key = caller.session_hex, caller.session_key
+    session = caller.session
+    if session is None:
+        session = _session(body, plan.session_fields, prompt)
+        if session is not None:
+            session_hex, session_key = secrets.session_of(tenant.share_group, session.key)
     limit = value("max_tokens") or value("max_completion_tokens") or DEFAULT_OUTPUT_TOKENS
-    agent, parent = lineage_parts(headers) if headers else _NO_PARTS
-    identity = f"{model.name}\0{agent}\0".encode()
+    identity = f"{model.name}\0{caller.agent}\0".encode()
     facts = Facts(
         model=model.name,
         lineage=_key(identity, prompt.tools_system_digest, prompt, session_key),
         thread=None if session_key is None else _key(identity, prompt.tools_digest, prompt, session_key),
         session=session_key,
         derived=session is None or session.derived,
-        parent=secrets.session_of(tenant.share_group, parent)[1] if parent else None,
+        parent=caller.parent,
         chain=prompt.chain,
         structural_bytes=prompt.structural_bytes,
         turn=prompt.turn,
         expected_output_tokens=min(limit, MAX_EXPECTED_OUTPUT_TOKENS),
-        home_hint=request.headers.get(names.HOME),
-        allowed_regions=None if ANY in tenant.regions else tenant.regions,
-        may_forward=forwarded_from is None,
+        home_hint=caller.home_hint,
+        allowed_regions=caller.regions,
+        may_forward=caller.region is None,
         salt_epoch=tenant.salt_epoch,
     )
     include_usage = stream and stream_options.get("include_usage") is True
-    return Intake(
-        tenant, request.path, body, model, asked if asked != model.name else None, stream, include_usage,
+    intake = Intake(
+        tenant, caller.path, body, model, asked if asked != model.name else None, stream, include_usage,
         stream_options, value("return_cached_tokens_details") or False, value("n") or 1, prompt.prompts,
-        _without_session(value("metadata")), salt, session_hex, facts, forwarded_from,
+        _without_session(value("metadata")), salt, session_hex, facts, caller.region,
     )  # fmt: skip
+    if caller.path == CHAT and _seen_again(body, caller):
+        derives = session is None or session.source == "derived"
+        _keep_frame(body, intake, identity, seed, caller, kept, derives=derives)
+    return intake
+
+
+def _seen_again(body: Body, caller: Caller) -> bool:
+    """Whether the last body without a frame had the same around its messages: some clients' bodies never do."""
+    around = xxh3_64_intdigest(b"".join([value for name, value in body.members.items() if name != "messages"]))
+    again = around == caller.candidate
+    caller.candidate = around
+    return again
+
+
+def _keep_frame(
+    body: Body, intake: Intake, identity: bytes, seed: int, caller: Caller, kept: Kept, *, derives: bool
+) -> None:
+    """Keep what is around the messages of a body, unless it is too large, for those that follow."""
+    raw, spans = body.raw, body.spans
+    messages = body.members["messages"]
+    end = spans["messages"].end
+    start = end - len(memoryview(messages))
+    if start > MAX_HEAD_BYTES or len(raw) - end > MAX_TAIL_BYTES or len(spans) > MAX_MEMBERS:
+        return
+    tools = tools_prefix(_tools(body), seed)
+    places = [(name, span.start, span.end) for name, span in spans.items()]
+    template = replace(intake, body=NO_BODY, facts=replace(intake.facts, chain=Chain([], [])))
+    frame = Frame(raw, start, end, body.close, places, tools, seed, template, identity, derives=derives)
+    kept.add(frame)
+    caller.keep(frame)
 
 
 def _values(body: Body, plan: _Plan) -> dict[str, Any]:
@@ -227,34 +323,15 @@ def _fingerprint(path: str, body: Body, seed: int) -> Fingerprint:
                 raise MalformedPrompt("prompt", f"holds {found.prompts} prompts, at most {MAX_PROMPTS}")
             return found
         messages = _present(body, "messages")
-        tools = body.members.get("tools")
-        return fingerprint_chat(None if tools is None or _is_null(tools) else tools, messages, seed)
+        return fingerprint_chat(_tools(body), messages, seed)
     except MalformedPrompt as error:
         raise Refusal(400, str(error), code="invalid_value", param=error.path) from None
 
 
-def _identity_headers(request: Request) -> dict[str, str]:
-    """The headers that name sessions, agents and parents, usually none or one.
-
-    Values are read as UTF-8 where they are that, so that a key is the same in header and body.
-    """
-    found: dict[str, str] = {}
-    for name in request.headers.keys() & IDENTITY_HEADERS:
-        value = request.headers[name]
-        if not value.isascii():
-            try:
-                value = value.encode("latin-1").decode()
-            except UnicodeDecodeError:
-                pass
-        found[name] = value
-    return found
-
-
-def _session(
-    headers: dict[str, str], body: Body, names_of_fields: tuple[str, ...], prompt: Fingerprint
-) -> Session | None:
+def _session(body: Body, names_of_fields: tuple[str, ...], prompt: Fingerprint) -> Session | None:
+    """The session that a body names, or the one that its first messages stand for."""
     found = None
-    if headers or names_of_fields:
+    if names_of_fields:
         fields = {}
         for name in names_of_fields:
             try:
@@ -262,7 +339,7 @@ def _session(
             except (msgspec.DecodeError, ValueError, RecursionError):
                 raise Refusal(400, f"field {name!r} is not valid JSON", code="invalid_json", param=name) from None
         try:
-            found = session_of(headers, fields)
+            found = session_of({}, fields)
         except InvalidSessionKey as error:
             raise Refusal(400, str(error), code="invalid_session_key", param=error.source) from None
     if found is None:
@@ -284,6 +361,11 @@ def _present(body: Body, name: str) -> msgspec.Raw:
     if raw is None:
         raise Refusal(400, f"the request body has no {name!r}", code="missing_field", param=name)
     return raw
+
+
+def _tools(body: Body) -> msgspec.Raw | None:
+    tools = body.members.get("tools")
+    return None if tools is None or _is_null(tools) else tools
 
 
 def _is_null(raw: msgspec.Raw) -> bool:

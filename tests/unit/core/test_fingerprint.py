@@ -9,11 +9,10 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 from warmroute.contract.identity import derived_key, derived_key_of_text
+from warmroute_proxy.core.canonical import MAX_PARTS, MalformedPrompt
 from warmroute_proxy.core.fingerprint import (
-    MAX_PARTS,
     STRIDE_BYTES,
     Fingerprint,
-    MalformedPrompt,
     fingerprint_chat,
     fingerprint_text,
 )

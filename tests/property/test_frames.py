@@ -1,0 +1,204 @@
+"""Whatever is known of a caller's bodies, a body is read, refused and sent on as if it were the first one."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from warmroute_proxy.server.caller import Caller, Callers
+from warmroute_proxy.server.config_file import parse_config
+from warmroute_proxy.server.errors import Refusal
+from warmroute_proxy.server.exchange import Request
+from warmroute_proxy.server.frame import Kept
+from warmroute_proxy.server.intake import CHAT, read
+from warmroute_proxy.server.secrets import Secrets
+
+CONFIG = parse_config(
+    {
+        "proxy": {"region": "here", "port": 0, "state_dir": "state"},
+        "secret": {"file": "secret"},
+        "region": [{"name": "here"}],
+        "engine": [{"id": "e", "url": "http://127.0.0.1:1", "region": "here", "role": "aggregated", "kind": "sglang"}],
+        "model": [{"name": "m", "aliases": ["alias"], "input": "1", "cached": "0.1", "output": "2"}],
+        "tenant": [{"name": "t", "key_sha256": ["00" * 32]}],
+    },
+    Path(),
+    "test",
+)
+TENANT = CONFIG.tenants[0]
+SECRETS = Secrets(b"k" * 48)
+LEAST = 100  # bytes of a conversation that is known
+DROPS = [
+    frozenset({"rid"}),
+    frozenset({"stream_options", "rid"}),
+    frozenset({"stream", "stream_options", "user"}),
+    frozenset({"model", "messages"}),
+]
+LONG = "a long beginning " * 70  # and more than a tail that each frame has for itself
+
+
+def caller(headers: dict[str, str]) -> Caller:
+    return Callers(SECRETS).of(CHAT, TENANT, headers)
+
+
+def outcome(raw: bytes, asks: Caller, kept: Kept) -> Any:
+    """All that comes of a body."""
+    request = Request(0.0, "POST", CHAT)
+    request.body = raw
+    try:
+        intake = read(request, asks, kept, CONFIG, SECRETS)
+    except Refusal as refusal:
+        return refusal.status, refusal.code, refusal.message, refusal.param
+    sent = [b"".join(intake.body.rewritten(drop, b'"rid":"x"')) for drop in DROPS]
+    pairs = [json.loads(each, object_pairs_hook=lambda found: found) for each in sent]
+    members = {name: bytes(value) for name, value in intake.body.members.items()}
+    said = {name: getattr(intake, name) for name in intake.__struct_fields__ if name != "body"}
+    return said, members, pairs
+
+
+def check(bodies: list[bytes], headers: dict[str, str]) -> None:
+    """One caller sends them all; and for each there is one that sends nothing else."""
+    kept = Kept(min_bytes=LEAST)
+    warm = caller(headers)
+    for raw in bodies:
+        assert outcome(raw, warm, kept) == outcome(raw, caller(headers), Kept(min_bytes=LEAST)), raw
+
+
+texts = st.sampled_from(["", "hi", 'a "quoted" \\ text', "é ✓", LONG, LONG + "!", "]}", '"messages":[]'])
+roles = st.sampled_from(["system", "user", "assistant", "tool", "developer", "other"])
+messages = st.one_of(
+    st.fixed_dictionaries({"role": roles, "content": texts}),
+    st.fixed_dictionaries({"role": roles, "content": st.none() | st.just([{"type": "text", "text": "part"}])}),
+    st.fixed_dictionaries({"role": st.just("assistant"), "tool_calls": st.just([{"id": "c", "function": {}}])}),
+    st.fixed_dictionaries({"content": texts}),
+)
+TOOL = {"type": "function", "function": {"name": "look", "description": LONG}}
+around = st.fixed_dictionaries(
+    {},
+    optional={
+        "model": st.sampled_from(["m", "alias", "none"]),
+        "stream": st.booleans(),
+        "stream_options": st.just({"include_usage": True}),
+        "max_tokens": st.sampled_from([1, 5000, 0, "x"]),
+        "user": st.just("somebody"),
+        "metadata": st.just({"user_id": "user_1_session_2", "more": 1}),
+        "prompt_cache_key": st.sampled_from(["key", "k\x00"]),
+        "tools": st.just([TOOL]),
+        "bootstrap_room": st.just(1),
+        "x": texts,
+    },
+)
+styles = st.sampled_from([{"separators": (",", ":")}, {}, {"indent": 1}, {"ensure_ascii": False}])
+heads = st.sampled_from([{}, {"x-session-id": "s"}, {"x-session-affinity": "a", "x-warmroute-session-derived": "1"}])
+
+
+@st.composite
+def conversations(draw: st.DrawFn) -> list[bytes]:
+    """Bodies with the same around their messages, which grow, are taken back and begin anew."""
+    style = draw(styles)
+    members = list({"model": "m", **draw(around)}.items())
+    at = draw(st.integers(0, len(members)))
+    said = [{"role": "user", "content": draw(texts)}, {"role": "assistant", "content": LONG}]
+    bodies = []
+    for _ in range(draw(st.integers(3, 7))):
+        how = draw(st.sampled_from(["same", "more", "more", "more", "back", "other"]))
+        if how == "more":
+            said = said + draw(st.lists(messages, max_size=2))
+        elif how == "back":
+            said = said[: draw(st.integers(0, len(said)))]
+        elif how == "other":
+            said = draw(st.lists(messages, max_size=4))
+        document = dict([*members[:at], ("messages", said), *members[at:]])
+        bodies.append(json.dumps(document, **style).encode())
+    return bodies
+
+
+@given(conversations(), heads)
+@settings(max_examples=60)
+def test_what_is_known_of_a_caller_makes_no_difference(bodies: list[bytes], headers: dict[str, str]) -> None:
+    check(bodies, headers)
+
+
+pieces = st.sampled_from(
+    [b"]", b"[", b"}", b"{", b",", b'"', b"\\", b" ", b"", b'],"rid":"x","messages":[', b'],"bootstrap_room":1,"y":[',
+     b'{"role":"user","content":"x"}', b',{"role":"assistant","content":"y"}', b"\xff", b"null", b"],", b",]"]
+)  # fmt: skip
+
+
+@given(conversations(), heads, st.data())
+@settings(max_examples=60)
+def test_no_body_passes_by_resembling_one_that_was_read(
+    bodies: list[bytes], headers: dict[str, str], data: st.DataObject
+) -> None:
+    """Some bytes are put into a body, or taken out of it, wherever it may hurt."""
+    whole = list(bodies)
+    for raw in bodies:
+        begin = data.draw(st.sampled_from([0, raw.find(b'"messages"'), raw.rfind(b"]") - 3, raw.rfind(b'"content"')]))
+        at = max(0, min(begin + data.draw(st.integers(0, 40)), len(raw)))
+        cut = data.draw(st.integers(0, 3))
+        whole.append(raw[:at] + data.draw(pieces) + raw[at + cut :])
+        whole.append(raw)
+    check(whole, headers)
+
+
+BODY = {"model": "m", "messages": [{"role": "user", "content": "x"}], "stream": True, "user": "u"}
+
+
+def test_a_body_of_a_known_frame_is_not_read_member_by_member(monkeypatch: pytest.MonkeyPatch) -> None:
+    from warmroute_proxy.server import intake
+
+    kept, asks = Kept(min_bytes=LEAST), caller({})
+    for _ in range(2):
+        outcome(json.dumps(BODY).encode(), asks, kept)
+    monkeypatch.delattr(intake, "_read_whole")
+    again = {**BODY, "messages": [{"role": "user", "content": "something else"}]}
+    found = outcome(json.dumps(again).encode(), asks, kept)
+    assert found[0]["stream"]
+
+
+def test_bodies_of_many_clients_do_not_pile_up() -> None:
+    """The last conversation is known, the first one is forgotten, and each is read as it should."""
+    kept = Kept(4 * len(LONG), LEAST)
+    said = [{"role": "user", "content": LONG}, {"role": "assistant", "content": "y"}]
+    callers = Callers(SECRETS)
+    asks = [callers.of(CHAT, TENANT, {"x-session-id": str(number)}) for number in range(8)]
+    for each in asks:
+        for _ in range(3):
+            outcome(json.dumps({**BODY, "messages": said}).encode(), each, kept)
+    known = [each.frames[0].known is not None for each in asks]
+    assert (known[0], known[-1], known) == (False, True, sorted(known))
+    assert kept.bytes <= 4 * len(LONG)
+    more = json.dumps({**BODY, "messages": [*said, {"role": "user", "content": "more"}]}).encode()
+    for number in (0, 7):
+        fresh = caller({"x-session-id": str(number)})
+        assert outcome(more, asks[number], kept) == outcome(more, fresh, Kept(min_bytes=LEAST))
+
+
+def test_long_tails_are_kept_once_and_forgotten_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    from warmroute_proxy.server import frame
+
+    monkeypatch.setattr(frame, "MAX_LONG_BYTES", 6_000)
+    kept, callers = Kept(min_bytes=LEAST), Callers(SECRETS)
+    for number in range(12):
+        asks = callers.of(CHAT, TENANT, {"x-session-id": str(number)})
+        tool = {"type": "function", "function": {"name": f"tool{number // 4}", "description": LONG}}
+        for _ in range(3):
+            raw = json.dumps({**BODY, "tools": [tool, tool]}).encode()
+            assert outcome(raw, asks, kept) == outcome(
+                raw, caller({"x-session-id": str(number)}), Kept(min_bytes=LEAST)
+            )
+    tails = {id(each.tail) for known in callers._callers.values() for each in known.frames if each.tail}
+    assert len(tails) == 1  # of three: the first two were forgotten to make room
+    assert sum(len(tail) for tail in kept._tails) <= 6_000
+
+
+def test_values_of_a_frame_are_as_the_first_body_has_them() -> None:
+    kept, asks = Kept(min_bytes=LEAST), caller({})
+    for _ in range(3):
+        said, members, _ = outcome(json.dumps({**BODY, "stream_options": {"include_usage": True}}).encode(), asks, kept)
+        assert (said["stream"], said["include_usage"]) == (True, True)
+        assert msgspec.json.decode(members["stream"]) is True
