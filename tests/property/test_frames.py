@@ -54,7 +54,7 @@ def outcome(raw: bytes, asks: Caller, kept: Kept) -> Any:
     except Refusal as refusal:
         return refusal.status, refusal.code, refusal.message, refusal.param
     sent = [b"".join(intake.body.rewritten(drop, b'"rid":"x"')) for drop in DROPS]
-    pairs = [json.loads(each, object_pairs_hook=lambda found: found) for each in sent]
+    pairs = [json.loads(each.decode("latin-1"), object_pairs_hook=lambda found: found) for each in sent]
     members = {name: bytes(value) for name, value in intake.body.members.items()}
     said = {name: getattr(intake, name) for name in intake.__struct_fields__ if name != "body"}
     return said, members, pairs
@@ -70,7 +70,7 @@ def check(bodies: list[bytes], headers: dict[str, str]) -> None:
 
 texts = st.sampled_from(["", "hi", 'a "quoted" \\ text', "é ✓", LONG, LONG + "!", "]}", '"messages":[]'])
 roles = st.sampled_from(["system", "user", "assistant", "tool", "developer", "other"])
-messages = st.one_of(
+messages: st.SearchStrategy[dict[str, Any]] = st.one_of(
     st.fixed_dictionaries({"role": roles, "content": texts}),
     st.fixed_dictionaries({"role": roles, "content": st.none() | st.just([{"type": "text", "text": "part"}])}),
     st.fixed_dictionaries({"role": st.just("assistant"), "tool_calls": st.just([{"id": "c", "function": {}}])}),
@@ -92,7 +92,9 @@ around = st.fixed_dictionaries(
         "x": texts,
     },
 )
-styles = st.sampled_from([{"separators": (",", ":")}, {}, {"indent": 1}, {"ensure_ascii": False}])
+styles: st.SearchStrategy[dict[str, Any]] = st.sampled_from(
+    [{"separators": (",", ":")}, {}, {"indent": 1}, {"ensure_ascii": False}]
+)
 heads = st.sampled_from([{}, {"x-session-id": "s"}, {"x-session-affinity": "a", "x-warmroute-session-derived": "1"}])
 
 
@@ -102,7 +104,7 @@ def conversations(draw: st.DrawFn) -> list[bytes]:
     style = draw(styles)
     members = list({"model": "m", **draw(around)}.items())
     at = draw(st.integers(0, len(members)))
-    said = [{"role": "user", "content": draw(texts)}, {"role": "assistant", "content": LONG}]
+    said: list[dict[str, Any]] = [{"role": "user", "content": draw(texts)}, {"role": "assistant", "content": LONG}]
     bodies = []
     for _ in range(draw(st.integers(3, 7))):
         how = draw(st.sampled_from(["same", "more", "more", "more", "back", "other"]))

@@ -27,7 +27,6 @@ from xxhash import xxh3_64_intdigest, xxh3_128_digest
 
 from warmroute_proxy.core.canonical import (
     BRACKET,
-    EMPTY,
     MAX_PARTS,
     NO_PARTS,
     QUOTE,
@@ -106,9 +105,16 @@ NO_TOOLS: Final = ToolsPrefix((), (), 0)
 
 _MESSAGES: Final = msgspec.json.Decoder(list[Message])
 _TEXTS: Final = msgspec.json.Decoder(list[_Text])
-_NOT_TEXTS: Final = (msgspec.DecodeError, ValueError, RecursionError)
-_BEGINS: Final = {role: b"\x02%b\x03%%b" % role.encode() for role in ("system", "developer", "user", "assistant")}
-"""How the part of a text begins, by role."""
+_NOT_TEXTS: Final = (msgspec.DecodeError, ValueError, KeyError, RecursionError)
+_LEADS: Final = 0
+_USER: Final = 1
+_ASSISTANT: Final = 2
+_ROLES: Final = {
+    role: (b"\x02%b\x03%%b" % role.encode(), len(role) + 2, kind)
+    for role, kind in (("system", _LEADS), ("developer", _LEADS), ("user", _USER), ("assistant", _ASSISTANT))
+}
+"""How the part of a text begins, where its content does, and what its role is, by role."""
+
 _ONE_MESSAGE: Final = msgspec.json.Decoder(Message)
 _KEPT_TOOLS: Final[dict[tuple[int, bytes], ToolsPrefix]] = {}
 _VALUE: Final = msgspec.json.Decoder()
@@ -206,25 +212,23 @@ def _fingerprint_texts(decoded: list[_Text], prefix: ToolsPrefix, seed: int) -> 
     structural_bytes, turn, leading, digest = 0, 1, True, prefix.digest
     user_contents: list[Raw] = []
     for message in decoded:
-        role, content = message.role, message.content
-        begin = _BEGINS.get(role)
-        if begin is None or content == EMPTY:
-            raise _NotText
+        begin, at, role = _ROLES[message.role]
+        content = message.content
         part = begin % content
-        if part[len(begin) - 2] != QUOTE:
+        size = len(part)
+        if part[at] != QUOTE or size <= at + 2:  # no text, or an empty one
             raise _NotText
-        if role == "assistant":
-            structural_bytes = total
-            turn += 1
-            leading = False
-        elif role == "user":
+        if role == _USER:
             if turn == 1:
                 str(content, "utf-8")  # a ValueError where `_check_unicode` would complain
                 user_contents.append(content)
             leading = False
+        elif role == _ASSISTANT:
+            structural_bytes = total
+            turn += 1
+            leading = False
         elif leading:
             digest = xxh3_64_intdigest(part, digest)
-        size = len(part)
         if size <= STRIDE_BYTES:
             last = xxh3_64_intdigest(part, last)
             total += size

@@ -3,8 +3,8 @@
 A client sends the same head with each turn of a session, so its tenant, its session's keys and its agent are worked out
 once. What a caller's bodies have in common is kept with it (`frame.py`), and so is what is known of its conversation.
 
-Limits: `MAX_CALLERS` are kept, all are dropped when it is full. Of each at most `MAX_FRAMES` frames, the last used
-first. The bytes that they keep are counted in `Kept`.
+Limits: `MAX_CALLERS` are kept, all are dropped when it is full. Of each the newest `MAX_FRAMES` frames; the
+bytes that they keep are counted in `Kept`.
 """
 
 from collections.abc import Mapping
@@ -64,7 +64,7 @@ class Caller:
         self.session_key: int | None = None
         self.agent, parent = lineage_parts(identity) if identity else _NO_PARTS
         self.parent = secrets.session_of(tenant.share_group, parent)[1] if parent else None
-        self.frames: list[Frame] = []  # the last used first
+        self.frames: list[Frame] = []  # the newest first
         self.candidate = 0  # stands for what was around the messages of the last body without a frame
         if identity:
             try:
@@ -75,9 +75,7 @@ class Caller:
                 self.session_hex, self.session_key = secrets.session_of(tenant.share_group, self.session.key)
 
     def keep(self, frame: Frame) -> None:
-        """One more frame, or one that was used again."""
-        if frame in self.frames:
-            self.frames.remove(frame)
+        """One more frame."""
         self.frames.insert(0, frame)
         del self.frames[MAX_FRAMES:]
 

@@ -19,6 +19,7 @@ _REASONS: Final = {
     431: "Request Header Fields Too Large", 500: "Internal Server Error", 502: "Bad Gateway",
     503: "Service Unavailable", 504: "Gateway Timeout",
 }  # fmt: skip
+_STATUS_LINES: Final = {status: f"HTTP/1.1 {status} {reason}" for status, reason in _REASONS.items()}
 
 
 class Request:
@@ -141,9 +142,8 @@ class Exchange:
 
     def _head(self, status: int, headers: Iterable[tuple[str, str]]) -> bytes:
         self._connection.listener.endpoint.on_status(self.request, status)
-        head = f"HTTP/1.1 {status} {_REASONS.get(status, 'Status')}\r\n"
-        for name, value in headers:
-            head += f"{name}: {value}\r\n"
-        if not self.request.keep_alive:
-            head += "connection: close\r\n"
-        return head.encode("latin-1", "replace")
+        head = _STATUS_LINES.get(status) or f"HTTP/1.1 {status} Status"
+        lines = "\r\n".join(
+            [head, *map(": ".join, headers), "" if self.request.keep_alive else "connection: close\r\n"]
+        )
+        return lines.encode("latin-1", "replace")

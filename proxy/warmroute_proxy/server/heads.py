@@ -45,6 +45,7 @@ _OF_ONE_REQUEST: Final = frozenset(
     {"idempotency-key", "traceparent", "tracestate", "x-request-id", "x-warmroute-forward"}
 )
 _LINES: Final[dict[bytes, tuple[str, str]]] = {}
+_ANSWERS: Final[dict[bytes, dict[str, str]]] = {}
 _TARGETS: Final = {
     b"POST %b HTTP/1.1" % target.encode(): target for target in ("/v1/chat/completions", "/v1/completions")
 }
@@ -86,8 +87,12 @@ class Heads:
             if head is None:
                 return None
             digits = head.headers.pop("content-length").encode()
+        begin = end + 4
+        length = len(data) - begin
+        if digits == b"%d" % length:
+            return head, begin, length
         if digits.isdigit() and len(digits) <= MAX_LENGTH_DIGITS and (digits[0] != _ZERO or len(digits) == 1):
-            return head, end + 4, int(digits)
+            return head, begin, int(digits)
         return None
 
     def keep(self, head: Head) -> None:
@@ -107,14 +112,27 @@ class Heads:
 
 
 def whole_answer(data: bytes) -> tuple[dict[str, str], bytes] | None:
-    """Headers and body of a 200."""
+    """Headers, to be read only, and body of a 200."""
     end = data.find(b"\r\n\r\n")
-    if end < 0 or not data.startswith(b"HTTP/1.1 200 OK\r\n"):
+    if end < 0:
         return None
-    headers = _headers(data[17:end].split(b"\r\n"))
-    if headers is None or len(data) - end - 4 != int(headers["content-length"]):
-        return None
-    return headers, data[end + 4 :]
+    before, name, after = data[:end].partition(b"\r\ncontent-length: ")
+    digits, _, behind = after.partition(b"\r\n")
+    key = b"%b\r\n%b" % (before, behind) if name else b""
+    headers = _ANSWERS.get(key)
+    if headers is None:
+        if not data.startswith(b"HTTP/1.1 200 OK\r\n"):
+            return None
+        headers = _headers(data[17:end].split(b"\r\n"))
+        if headers is None:
+            return None
+        digits = headers.pop("content-length").encode()
+        if 0 < len(key) <= MAX_HEAD_BYTES:
+            if len(_ANSWERS) >= MAX_HEADS:
+                _ANSWERS.clear()
+            _ANSWERS[key] = headers
+    body = data[end + 4 :]
+    return (headers, body) if digits == b"%d" % len(body) else None
 
 
 def _headers(lines: list[bytes]) -> dict[str, str] | None:

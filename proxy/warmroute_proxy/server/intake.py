@@ -141,8 +141,6 @@ def read(request: Request, caller: Caller, kept: Kept, config: Config, secrets: 
     raw = request.body
     for frame in caller.frames:
         if raw.startswith(frame.head) and raw.endswith(frame.tail):
-            if frame is not caller.frames[0]:
-                caller.keep(frame)
             try:
                 return _read_framed(raw, frame, caller, kept, secrets)
             except (MalformedPrompt, UnicodeDecodeError):
@@ -160,27 +158,25 @@ def _read_framed(raw: bytes, frame: Frame, caller: Caller, kept: Kept, secrets: 
         prompt, continued = kept.read(frame, raw, end)
     template = frame.intake
     facts = template.facts
-    session_hex, session, thread = template.session, facts.session, facts.thread
-    if frame.derives:
-        session_hex, session, thread = _derived_again(frame, prompt, continued, caller, secrets)
     digest = prompt.tools_system_digest
-    if digest == frame.system_digest and not frame.derives:
+    if frame.derives:
+        template, facts = _derived_again(frame, prompt, continued, caller, secrets)
+        lineage = _key(frame.identity, digest, prompt, facts.session)
+    elif digest == frame.system_digest:
         lineage = frame.lineage
     else:
-        lineage = frame.lineage = _key(frame.identity, digest, prompt, session)
+        lineage = frame.lineage = _key(frame.identity, digest, prompt, facts.session)
         frame.system_digest = digest
-    read_facts = Facts(
-        facts.model, lineage, session, facts.derived, facts.parent, prompt.chain, prompt.structural_bytes, prompt.turn,
-        facts.expected_output_tokens, facts.home_hint, facts.allowed_regions, facts.may_forward, facts.salt_epoch,
-        thread,
-    )  # fmt: skip
-    return replace(template, body=FramedBody(raw, frame), session=session_hex, facts=read_facts)
+    facts = replace(
+        facts, lineage=lineage, chain=prompt.chain, structural_bytes=prompt.structural_bytes, turn=prompt.turn
+    )
+    return replace(template, body=FramedBody(raw, frame), facts=facts)
 
 
 def _derived_again(
     frame: Frame, prompt: Fingerprint, continued: bool, caller: Caller, secrets: Secrets
-) -> tuple[str | None, int | None, int | None]:
-    """Hash, key and thread of the session that messages stand for where nothing names one."""
+) -> tuple[Intake, Facts]:
+    """The frame's templates with the session that the messages stand for, where nothing names one."""
     known = frame.known
     if continued and known is not None:
         found = known.derived
@@ -189,9 +185,12 @@ def _derived_again(
         found = secrets.session_of(caller.tenant.share_group, derived_key_of_text(text)) if text else None
         if known is not None and known.chain is prompt.chain:
             known.derived = found
+    template = frame.intake
     if found is None:
-        return None, None, None
-    return found[0], found[1], _key(frame.identity, prompt.tools_digest, prompt, found[1])
+        return template, replace(template.facts, session=None, thread=None)
+    session_hex, session = found
+    thread = _key(frame.identity, prompt.tools_digest, prompt, session)
+    return replace(template, session=session_hex), replace(template.facts, session=session, thread=thread)
 
 
 def _read_whole(raw: bytes, caller: Caller, kept: Kept, config: Config, secrets: Secrets) -> Intake:
@@ -267,7 +266,12 @@ def _keep_frame(
         return
     tools = tools_prefix(_tools(body), seed)
     places = [(name, span.start, span.end) for name, span in spans.items()]
-    template = replace(intake, body=NO_BODY, facts=replace(intake.facts, chain=Chain([], [])))
+    template = replace(
+        intake,
+        body=NO_BODY,
+        facts=replace(intake.facts, chain=Chain([], [])),
+        session=None if derives else intake.session,
+    )
     frame = Frame(raw, start, end, body.close, places, tools, seed, template, identity, derives=derives)
     kept.add(frame)
     caller.keep(frame)
