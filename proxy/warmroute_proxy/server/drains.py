@@ -1,8 +1,8 @@
 """Which engines get no new work although they answer, and since when: because an operator says so, or they themselves.
 
-All of the drain state of a process is in here, and nothing else is: no sockets, no clock. It lives as long as the
-process; an operator's word holds until it is taken back, also over a restart of the engine, and an engine's own until
-its `/ready` is 200 again. At most one entry for each engine and speaker.
+All of the drain state of a process is in here, and nothing else is: no sockets, no clock. An operator's word holds
+until it is taken back, also over a restart of the engine, and of the proxy (`drain_orders.py`); an engine's own holds
+until its `/ready` is 200 again. At most one entry for each engine and speaker.
 """
 
 from typing import Final, Literal
@@ -35,9 +35,9 @@ class Drains:
         """Who drains it, and since which unix time."""
         return {by: since[engine_id] for by, since in self._since_by_speaker.items() if engine_id in since}
 
-    def by_operator(self) -> list[str]:
-        """Those that an operator drains."""
-        return list(self._since_by_speaker["operator"])
+    def by_operator(self) -> dict[str, float]:
+        """Those that an operator drains, and since which unix time."""
+        return dict(self._since_by_speaker["operator"])
 
     def engines(self) -> frozenset[str]:
         """All that drain."""

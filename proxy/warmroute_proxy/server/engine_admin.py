@@ -15,6 +15,7 @@ import msgspec
 from fastapi import FastAPI, Response
 
 from warmroute_proxy.core.fleet import Worker
+from warmroute_proxy.server import drain_orders
 from warmroute_proxy.server.errors import error_body
 from warmroute_proxy.server.services import Services
 
@@ -35,6 +36,7 @@ def add_engine_routes(app: FastAPI, services: Services) -> None:
     def order(engine_id: str, draining: bool) -> Response:
         if engine_id in engines.by_id:
             engines.drain(engine_id, "operator", draining, services.router)
+            drain_orders.save(services.config.proxy.state_dir, engines.drains.by_operator())
             if services.siblings is not None:
                 services.siblings.drained(engine_id, draining)
         return one(engine_id)

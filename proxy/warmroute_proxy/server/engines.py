@@ -151,10 +151,12 @@ class Engines:
         """The workers known so far."""
         return [worker for engine in self.by_id.values() for worker in engine.workers()]
 
-    def drain(self, engine_id: str, by: By, draining: bool, router: Router) -> None:
-        """An engine is to get no new work, or may again. `KeyError` where there is no such engine."""
+    def drain(self, engine_id: str, by: By, draining: bool, router: Router, since_s: float | None = None) -> None:
+        """An engine is to get no new work, or may again. `since_s`: unix time of the order, if it is an earlier one.
+        `KeyError` where there is no such engine.
+        """
         engine = self.by_id[engine_id]
-        if self.drains.set(engine_id, by, draining, self._unix_clock()):
+        if self.drains.set(engine_id, by, draining, self._unix_clock() if since_s is None else since_s):
             log.warning("engine %s %s (by the %s)", engine_id, "drains" if draining else "takes work again", by)
             for worker in engine.workers():
                 router.set_draining(worker.id, draining)

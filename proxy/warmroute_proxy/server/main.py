@@ -23,6 +23,7 @@ from warmroute_proxy.core.fleet import Peer
 from warmroute_proxy.core.recorded import RecordedRouter
 from warmroute_proxy.core.router import Router
 from warmroute_proxy.core.siblings import SiblingRouter
+from warmroute_proxy.server import drain_orders
 from warmroute_proxy.server.asgi import Bridge
 from warmroute_proxy.server.config import Config
 from warmroute_proxy.server.config_file import ConfigError, load_config
@@ -198,6 +199,9 @@ async def _build(config: Config, seat: Seat | None) -> Services:
         siblings = Siblings(seat.board, seat.number, clock, loop)
         router = sibling = SiblingRouter(*fleet, tell=siblings.tell, listen=siblings.listen)
         siblings.start(sibling, engines, metrics)
+    for engine_id, since_s in drain_orders.load(config.proxy.state_dir).items():
+        if engine_id in engines.by_id:
+            engines.drain(engine_id, "operator", True, router, since_s)
     services = Services(
         config=config,
         secrets=secrets,

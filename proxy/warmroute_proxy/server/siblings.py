@@ -147,7 +147,7 @@ class Siblings:
         """Write this process' row, and hear the others; in each sweep."""
         engines = self._engines
         connections = {engine.config.id: engine.upstream.open for engine in engines.by_id.values()}
-        drained = engines.drains.by_operator()
+        drained = list(engines.drains.by_operator())
         row = Row(self._life, os.getpid(), turns_live, queued, queued_bytes, connections, drained, metrics.state())
         if not self._lane.publish(self._encode(row)):
             log.error("the metrics of this process are too many for the board: others do not see them")

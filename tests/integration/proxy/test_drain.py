@@ -11,6 +11,7 @@ import pytest
 
 from warmroute_cli.main import main
 from warmroute_cli.processes import stop_all
+from warmroute_proxy.server import drain_orders
 
 from .harness import EngineProcess, ProxyProcess, chat, until
 
@@ -24,6 +25,14 @@ class Fleet:
         self.engines = {f"e{n}": EngineProcess(folder, f"e{n}", "aggregated", speed=2.0) for n in range(2)}
         tables = [engine.listening().toml("east") for engine in self.engines.values()]
         self.proxy = ProxyProcess(folder / "p", tables).start()
+        self.admin = self.proxy.admin()
+        self.client = self.proxy.client()
+
+    def restart_proxy(self) -> None:
+        self.admin.close()
+        self.client.close()
+        self.proxy.stop()
+        self.proxy.start()
         self.admin = self.proxy.admin()
         self.client = self.proxy.client()
 
@@ -169,6 +178,11 @@ def test_an_order_outlives_the_engine_and_its_successor_is_cold(tmp_path: Path) 
         workers = fleet.admin.get("/admin/workers").json()["workers"]
         assert (workers["e0"]["proven"], workers["e1"]["proven"]) == (0, 1)
 
+        before = fleet.engine("e0")["draining_since"]
+        fleet.restart_proxy()
+        assert fleet.engine("e0")["draining_since"] == before, "it holds over the proxy's restart too"
+        assert fleet.served_by(kept) == "e1"
+
         fleet.admin.delete("/admin/engines/e0/drain").raise_for_status()
         fleet.admin.post("/admin/engines/e1/drain").raise_for_status()
         usage = fleet.client.post("/v1/chat/completions", json=chat(kept, max_tokens=4)).json()["usage"]
@@ -176,6 +190,21 @@ def test_an_order_outlives_the_engine_and_its_successor_is_cold(tmp_path: Path) 
         assert usage["warmroute"]["predicted_cached"] == 0, "what its predecessor had is not expected of it"
     finally:
         fleet.stop()
+
+
+@pytest.mark.parametrize("text", [b"", b"[1]", b'{"e0":"x"}', b"\xff"])
+def test_a_file_of_orders_that_cannot_be_read_drains_nothing(tmp_path: Path, text: bytes) -> None:
+    (tmp_path / drain_orders.FILE).write_bytes(text)
+    assert drain_orders.load(tmp_path) == {}
+
+
+def test_orders_are_kept_whole_and_a_folder_that_takes_none_stops_nobody(tmp_path: Path) -> None:
+    assert drain_orders.load(tmp_path) == {}
+    for orders in ({"e0": 1.5, "ä/1": 2.0}, {}):
+        drain_orders.save(tmp_path, orders)
+        assert drain_orders.load(tmp_path) == orders
+        assert [path.name for path in tmp_path.iterdir()] == [drain_orders.FILE]
+    drain_orders.save(tmp_path / "nowhere", {"e0": 1.0})
 
 
 def test_under_load_no_turn_is_lost_while_engines_take_turns_to_drain(fleet: Fleet) -> None:
