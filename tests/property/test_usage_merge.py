@@ -11,7 +11,7 @@ from warmroute.contract import receipt as contract
 from warmroute.contract.money import MAX_USD_PER_MTOK, PICO_PER_USD_PER_MTOK, Rates
 from warmroute_proxy.core.losses import LastTurn, classify
 from warmroute_proxy.core.receipt import ServedBy, usage_object, workers_json
-from warmroute_proxy.core.usage import MAX_TOKENS, merge_usage
+from warmroute_proxy.core.usage import MAX_TOKENS, merge_usage, plain_usage
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 scalars = st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False) | texts
@@ -53,6 +53,62 @@ def test_counts_are_in_range_and_tiers_sum(reported: Any, details: Any, prefill:
     assert usage.device + usage.host + usage.storage == usage.cached_tokens
     assert list(usage.estimated) == [name for name in contract.ESTIMATED_FIELDS if name in usage.estimated]
     assert 0 <= usage.misreported_tokens <= MAX_TOKENS
+
+
+small = st.integers(0, 60) | st.integers(-2, 60) | st.none() | st.just(MAX_TOKENS)
+usual = st.builds(
+    lambda prompt, completion, cached, wrong, more, order: dict(
+        sorted(
+            {
+                "prompt_tokens": prompt,
+                "completion_tokens": completion,
+                "total_tokens": (prompt or 0) + (completion or 0) + wrong,
+                "prompt_tokens_details": cached,
+                **more,
+            }.items(),
+            key=lambda member: order.index(member[0][:1]),
+        )
+    ),
+    small,
+    small,
+    st.builds(lambda cached: {"cached_tokens": cached}, small) | st.none(),
+    st.sampled_from([0, 0, 0, 1]),
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "reasoning_tokens": small,
+            "completion_tokens_details": st.none() | st.builds(lambda n: {"reasoning_tokens": n}, small),
+            "cost": small,
+            "other": small,
+        },
+    ),
+    st.permutations("pctro"),
+)
+usual_tiers = st.none() | st.fixed_dictionaries({}, optional={"device": small, "host": small, "storage": small})
+
+
+@given(usual, usual_tiers, st.none() | usual, st.integers(0, 1_000))
+def test_what_is_read_by_types_is_what_the_rules_say(reported: Any, details: Any, prefill: Any, turn: int) -> None:
+    text = msgspec.json.encode(reported)
+    extension = b"" if details is None else msgspec.json.encode({"cached_tokens_details": details})
+    plain = plain_usage(text, extension, paired=prefill is not None)
+    if plain is not None:
+        assert plain == merge_usage(reported, details, prefill, 0)
+        price = Rates(600_000, 60_000, 3_000_000)
+        one, other = (
+            usage_object("wr-1", None, turn, "here", msgspec.Raw(b"[]"), plain, 0, {}, price, said)
+            for said in (text, reported)
+        )
+        assert one == other
+
+
+def test_the_usual_report_is_read_by_types() -> None:
+    text = (
+        b'{"prompt_tokens":512,"total_tokens":612,"completion_tokens":100,"prompt_tokens_details":{"cached_tokens":%d},'
+    )
+    text += b'"reasoning_tokens":0}'
+    for cached, extension in (384, b""), (0, b""), (384, b'{"cached_tokens_details":{"device":300,"host":84}}'):
+        assert plain_usage(text % cached, extension, paired=False) is not None
 
 
 @given(reports, tier_details, reports, rates, st.data())

@@ -98,7 +98,7 @@ class Entry(msgspec.Struct, array_like=True, gc=False):
         self,
         usage: Usage,
         loss: Mapping[str, int],
-        reported: Mapping[str, Any] | None,
+        reported: Mapping[str, Any] | bytes | None,
         *,
         outcome: Outcome,
         status: int,
@@ -108,7 +108,8 @@ class Entry(msgspec.Struct, array_like=True, gc=False):
     ) -> None:
         """dispatched -> settled, priced by the last attempt; then `usage` is the object for the client.
 
-        `reported` is the engine's own usage object, whose unknown fields are kept; `status` is the HTTP status that the
+        `reported` is the engine's own usage object, whose unknown fields are kept: JSON where it says just what `usage`
+        does; `status` is the HTTP status that the
         client saw, 0 if none; `ttft_ms` is None where no byte of an answer came.
         """
         if self.state != "dispatched":
@@ -130,7 +131,12 @@ class Entry(msgspec.Struct, array_like=True, gc=False):
         return _encode(self)
 
     def _close(
-        self, state: State, outcome: Outcome, usage: Usage, loss: Mapping[str, int], reported: Mapping[str, Any] | None
+        self,
+        state: State,
+        outcome: Outcome,
+        usage: Usage,
+        loss: Mapping[str, int],
+        reported: Mapping[str, Any] | bytes | None,
     ) -> None:
         text, self.list_nanousd, self.price_nanousd = usage_object(
             self.id, self.session, self.turn, self.region, self.workers, usage, self.predicted_cached, loss,

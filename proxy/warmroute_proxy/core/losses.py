@@ -66,25 +66,30 @@ def classify(
     so nothing can be said about the rest. `cached_reported`: false where the engine gave no cached count.
     """
     prompt, page = max(prompt_tokens, 0), max(page_size, 1)
-    cached = _within(cached_tokens, prompt)
+    cached = min(max(cached_tokens, 0), prompt)
     if misreported:
         return {"engine_misreport": prompt - cached} if prompt > cached else {}
-    known = max(min(max(known_tokens, 0), prompt), cached)
+    known = max(min(known_tokens, prompt), cached)
     losses: dict[str, int] = {}
-    end = _known_end(prompt, known, page, last)
-    reusable = min(end // page, max(prompt - 1, 0) // page) * page
-
     if last is None:
-        _add(losses, "cold", max(end, cached), prompt)
+        end = known
+        if end < prompt:
+            losses["cold"] = prompt - end
     else:
+        end = _known_end(prompt, known, page, last)
         _beyond_known(losses, prompt, max(end, cached), last, disaggregated)
-    if end > reusable:
-        _add(losses, "page_rounding", max(reusable, cached), end)
-    if reusable > cached:
+    reusable = min(end // page, max(prompt - 1, 0) // page) * page
+    begins = max(reusable, cached)
+    if end > begins:
+        losses["page_rounding"] = end - begins
+    missed = reusable - cached
+    if missed > 0:
         if not cached_reported:
-            _add(losses, "unknown", cached, reusable)
+            losses["unknown"] = missed
         elif last is not None and last.salt_changed:
-            _add(losses, "salt_changed", cached, reusable)
+            losses["salt_changed"] = missed
+        elif missed <= page:
+            losses["page_rounding"] = losses.get("page_rounding", 0) + missed
         else:
             here = _expected(predicted_cached, last, at_last=True)
             elsewhere = _expected(best_elsewhere, last, at_last=False)
@@ -92,37 +97,33 @@ def classify(
     return losses
 
 
-def _known_end(prompt: int, known: int, page: int, last: LastTurn | None) -> int:
-    """K: where the text ends that was computed before."""
-    if last is None:
-        return known
-    previous = _within(last.prompt_tokens, prompt)
+def _known_end(prompt: int, known: int, page: int, last: LastTurn) -> int:
+    """K of a lineage that has a previous turn: where the text ends that was computed before."""
+    previous = min(max(last.prompt_tokens, 0), prompt)
     if last.salt_changed:
         return previous  # the index's chain starts from the salt: it knows nothing about the old text
-    if abs(known - previous) <= _error(previous, page):
+    if abs(known - previous) <= ESTIMATE_ERROR * previous + page:
         return previous
     return known
 
 
 def _beyond_known(losses: dict[str, int], prompt: int, start: int, last: LastTurn, disaggregated: bool) -> None:
-    previous = _within(last.prompt_tokens, prompt)
-    _add(losses, "prefix_changed", start, previous)
-    start = max(start, previous)
-    answer_end = start
+    previous = min(last.prompt_tokens, prompt)
+    if start < previous:
+        losses["prefix_changed"] = previous - start
+        start = previous
     if disaggregated:
-        answer_end = max(start, min(previous + max(last.completion_tokens, 0), prompt))
+        answer_end = max(start, min(max(last.prompt_tokens, 0) + max(last.completion_tokens, 0), prompt))
         _add(losses, "not_kept", start, answer_end)
-    _add(losses, "new", answer_end, prompt)
+        start = answer_end
+    if start < prompt:
+        losses["new"] = prompt - start
 
 
 def _missed(losses: dict[str, int], cached: int, reusable: int, here: int, elsewhere: int, page: int) -> None:
-    """Classes for [cached, reusable): it could have been reused and was not."""
+    """Classes for [cached, reusable), which is more than a page: it could have been reused and was not."""
     here, elsewhere = min(here, reusable), min(elsewhere, reusable)
-    missed = reusable - cached
-    if missed <= page:
-        _add(losses, "page_rounding", cached, reusable)
-        return
-    if missed <= _error(reusable, page):
+    if reusable - cached <= _error(reusable, page):
         _add(losses, "unknown", cached, reusable)
         return
     if here - cached <= _error(here, page):
@@ -143,10 +144,6 @@ def _expected(estimate: int, last: LastTurn | None, at_last: bool) -> int:
 
 def _error(tokens: int, page: int) -> float:
     return ESTIMATE_ERROR * tokens + page
-
-
-def _within(tokens: int, prompt: int) -> int:
-    return min(max(tokens, 0), prompt)
 
 
 def _add(losses: dict[str, int], name: str, start: int, end: int) -> None:

@@ -35,11 +35,12 @@ def usage_object(
     predicted_cached: int,
     loss: Mapping[str, int],
     rates: money.Rates,
-    reported: Mapping[str, Any] | None,
+    reported: Mapping[str, Any] | bytes | None,
 ) -> tuple[bytes, int, int]:
     """The usage object for the client, as JSON: the engine's own fields, the settled counts, `cost` and `warmroute`.
 
-    `workers` is JSON. Returned with what the turn would have cost with nothing cached, and what it costs, nanodollars.
+    `workers` is JSON; so is `reported` where it says just what was settled (`plain_usage`). Returned with what the turn
+    would have cost with nothing cached, and what it costs, nanodollars.
     """
     prompt, completion, cached = usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens
     full = money.list_nanousd(rates, prompt, completion)
@@ -62,19 +63,26 @@ def usage_object(
         full - price,
         _encode(usage.estimated) if usage.estimated else b"[]",
     )
+    cost = money.usd(price).encode()
+    if type(reported) is bytes:
+        return b'%b,"cost":%b,"warmroute":%b}' % (reported[:-1], cost, receipt), full, price
     if usage.continued_after is not None:
         receipt = b'%b,"continued":{"after_tokens":%d,"by":"text"}}' % (receipt[:-1], usage.continued_after)
-    merged: dict[str, Any] = dict(reported) if reported is not None else {}
+    return _merged(usage, reported, cost, receipt), full, price
+
+
+def _merged(usage: Usage, reported: Mapping[str, Any] | bytes | None, cost: bytes, receipt: bytes) -> bytes:
+    """The engine's object with the settled counts in the place of its own."""
+    merged: dict[str, Any] = dict(reported) if isinstance(reported, Mapping) else {}
     details = merged.get("prompt_tokens_details")
-    merged["prompt_tokens"] = prompt
-    merged["completion_tokens"] = completion
-    merged["total_tokens"] = prompt + completion
-    merged["prompt_tokens_details"] = (
-        {**details, "cached_tokens": cached} if isinstance(details, dict) else {"cached_tokens": cached}
-    )
-    merged["cost"] = msgspec.Raw(money.usd(price).encode())
+    cached = {"cached_tokens": usage.cached_tokens}
+    merged["prompt_tokens"] = usage.prompt_tokens
+    merged["completion_tokens"] = usage.completion_tokens
+    merged["total_tokens"] = usage.prompt_tokens + usage.completion_tokens
+    merged["prompt_tokens_details"] = {**details, **cached} if isinstance(details, dict) else cached
+    merged["cost"] = msgspec.Raw(cost)
     merged["warmroute"] = msgspec.Raw(receipt)
-    return _encode(merged), full, price
+    return _encode(merged)
 
 
 _RECEIPT: Final = (

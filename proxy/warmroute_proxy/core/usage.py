@@ -15,6 +15,8 @@ fills the per-request details. The rules here, in order:
 A prompt has at least one token: where an engine reports none, because the request was aborted or refused while it
 waited, it has not counted, and neither its prompt nor its cached tokens are known.
 
+Almost every report needs none of this: `plain_usage` reads those, by types, and leaves all others to `merge_usage`.
+
 A count is an integer from 0 to `MAX_TOKENS`; anything else that JSON can hold is no count. The bound keeps every
 amount of money derived from it inside 64 bits.
 """
@@ -49,6 +51,76 @@ NOTHING: Final = Usage(
     0, 0, 0, 0, 0, 0, None, ("prompt_tokens", "completion_tokens", "cached_tokens", "cached_tiers"), 0
 )
 """The usage of a turn about which no engine said anything."""
+
+
+class _Prompt(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    cached_tokens: int
+    audio_tokens: int | None = None
+    text_tokens: int | None = None
+
+
+class _Completion(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    reasoning_tokens: int | None = None
+    audio_tokens: int | None = None
+    text_tokens: int | None = None
+    accepted_prediction_tokens: int | None = None
+    rejected_prediction_tokens: int | None = None
+
+
+class _Plain(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    """A usage object as servers write it, with cached tokens in it and nothing that the receipt would replace."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: _Prompt
+    completion_tokens_details: _Completion | None = None
+    reasoning_tokens: int | None = None
+
+
+class _Tiers(msgspec.Struct, gc=False):
+    device: int | None = None
+    host: int | None = None
+    storage: int | None = None
+
+
+class _Extension(msgspec.Struct, gc=False):
+    cached_tokens_details: _Tiers | None = None
+
+
+_plain: Final = msgspec.json.Decoder(_Plain).decode
+_extension: Final = msgspec.json.Decoder(_Extension).decode
+
+
+def plain_usage(reported: bytes, extension: bytes, *, paired: bool) -> Usage | None:
+    """What `merge_usage` would make of a report in which every count stands, and agrees with the others; else None.
+
+    `reported` is the usage object of the decode or aggregated leg as JSON, `extension` its `sglext` or empty, `paired`
+    whether there was a prefill leg. The settled counts are those of `reported`.
+    """
+    try:
+        said = _plain(reported)
+        details = _extension(extension).cached_tokens_details if extension else None
+    except msgspec.DecodeError:
+        return None
+    prompt, completion, cached = said.prompt_tokens, said.completion_tokens, said.prompt_tokens_details.cached_tokens
+    if not (0 < prompt <= MAX_TOKENS and 0 <= completion <= MAX_TOKENS and 0 <= cached <= prompt):
+        return None
+    if said.total_tokens != prompt + completion or (paired and not cached) or b" " in reported:
+        return None
+    nested = said.completion_tokens_details
+    reasoning = said.reasoning_tokens
+    if nested is not None and nested.reasoning_tokens is not None:
+        reasoning = nested.reasoning_tokens
+    if reasoning is not None and not 0 <= reasoning <= MAX_TOKENS:
+        return None
+    if details is None:
+        estimated = ("cached_tiers",) if cached else ()
+        return Usage(prompt, completion, cached, cached, 0, 0, reasoning, estimated, 0)
+    device, host, storage = details.device or 0, details.host or 0, details.storage or 0
+    if device < 0 or host < 0 or storage < 0 or device + host + storage != cached:
+        return None
+    return Usage(prompt, completion, cached, device, host, storage, reasoning, (), 0)
 
 
 def merge_usage(

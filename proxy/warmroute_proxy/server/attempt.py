@@ -19,7 +19,8 @@ import msgspec
 
 from warmroute_proxy.core.decision import Decision
 from warmroute_proxy.core.fleet import Worker
-from warmroute_proxy.server.body import Body
+from warmroute_proxy.core.usage import Usage, merge_usage, plain_usage
+from warmroute_proxy.server.answer import Answer
 from warmroute_proxy.server.dispatch import EngineBodies
 from warmroute_proxy.server.engines import Engines
 from warmroute_proxy.server.errors import Refusal, refusal_from_engine, status_of_engine_error
@@ -57,8 +58,8 @@ class Owner(Protocol):
 
     def content(self, data: bytes) -> None: ...
     def way(self) -> Write | None: ...
-    def prefilled(self) -> None: ...
-    def finished(self) -> None: ...
+    def prefilled(self, now_s: float) -> None: ...
+    def finished(self, now_s: float) -> None: ...
     def failed(self, failure: Failure) -> None: ...
     def crashed(self) -> None: ...
 
@@ -68,7 +69,7 @@ class Attempt(Leg):
 
     # What most attempts never change: read from the class, not set in each.
     scanner = _NOT_STREAMED
-    answer: Body | None = None
+    answer: Answer | None = None
     ended = False
     _prefill: "_Prefill | None" = None
     _status = 0
@@ -99,6 +100,7 @@ class Attempt(Leg):
         answering = decision.worker or decision.decode
         assert answering is not None
         self._answering: Worker = answering
+        self.engine = engines.of(answering)
         self._held: list[bytes] = []
         self._parts: list[bytes] = []
         if stream:
@@ -108,12 +110,10 @@ class Attempt(Leg):
 
     def start(self, bodies: EngineBodies, headers: str, path: str, salt: str, prompts: int) -> None:
         """Send both legs at once."""
-        engine = self._engines.of(self._answering)
-        prefill = self.decision.prefill
+        engine, prefill = self.engine, self.decision.prefill
         if prefill is None:
             rank = self._answering.dp_rank if engine.dp_size > 1 else None
-            body = bodies.answering(self.rid, salt, rank, None)
-            engine.upstream.send("POST", path, headers + engine.bearer, body, self)
+            engine.upstream.send_with(engine.head(path, headers), bodies.answering(self.rid, salt, rank, None), self)
             return
         source = self._engines.of(prefill)
         bootstrap = {
@@ -125,9 +125,9 @@ class Attempt(Leg):
         prefill_rank = prefill.dp_rank if source.dp_size > 1 else None
         self._prefill = _Prefill(self, self._owner)
         prompt = bodies.prefill(self.rid, salt, prefill_rank, bootstrap)
-        source.upstream.send("POST", path, headers + source.bearer, prompt, self._prefill)
+        source.upstream.send_with(source.head(path, headers), prompt, self._prefill)
         body = bodies.answering(self.rid, salt, decode_rank, bootstrap)
-        engine.upstream.send("POST", path, headers + engine.bearer, body, self)
+        engine.upstream.send_with(engine.head(path, headers), body, self)
 
     @property
     def started(self) -> bool:
@@ -138,15 +138,24 @@ class Attempt(Leg):
     def usage(self) -> dict[str, Any] | None:
         """The answering engine's usage object."""
         if self.answer is not None:
-            return _object(self.answer.members.get("usage"))
+            return _object(self.answer.usage)
         return self.scanner.usage
 
-    @property
-    def details(self) -> dict[str, Any] | None:
+    def account(self) -> tuple[Usage, dict[str, Any] | bytes | None]:
+        """What was reported of tokens, and the answering engine's usage object: as JSON where it says just that."""
+        answer = self.answer
+        if answer is not None:
+            plain = plain_usage(answer.usage, answer.sglext, paired=self._prefill is not None)
+            if plain is not None:
+                return plain, answer.usage
+        usage = self.usage
+        return merge_usage(usage, self._details(), self.prefill_usage(), self.scanner.content_events), usage
+
+    def _details(self) -> dict[str, Any] | None:
         """The answering engine's cached-token details."""
         if self.answer is None:
             return self.scanner.details
-        extension = _object(self.answer.members.get("sglext"))
+        extension = _object(self.answer.sglext)
         found = extension.get("cached_tokens_details") if extension else None
         return found if isinstance(found, dict) else None
 
@@ -243,7 +252,7 @@ class Attempt(Leg):
                 self._owner.content(b"".join(self._held))  # an answer without content is still an answer
             self.ended = True
             self._close_later()
-            self._owner.finished()
+            self._owner.finished(self._engines.clock())
 
     def on_end(self) -> None:
         self.leg_ended()
@@ -262,13 +271,26 @@ class Attempt(Leg):
         else:
             self._fail(502, "the engine ended its stream early", self._answering, retryable=True)
 
+    def on_whole(self, headers: dict[str, str], body: bytes, now_s: float) -> None:
+        if self._stream or len(body) > self._max_answer_bytes:
+            super().on_whole(headers, body, now_s)
+            return
+        if self._trailer is not None:
+            self.leg_ended()
+        if not self.ended:
+            self._answered(body, now_s)
+
     def _whole_end(self) -> None:
         data = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
         if self._status != 200:
             self._fail_by(self._refused(self._answering, refusal_from_engine(self._status, data, self._retry_after)))
             return
+        self._answered(data, self._engines.clock())
+
+    def _answered(self, data: bytes, now_s: float) -> None:
+        """All of a 200 that is not streamed."""
         try:
-            self.answer = Body(data)
+            self.answer = Answer(data)
         except Refusal:
             self._fail(502, "the engine's answer is not a JSON object", self._answering, retryable=True)
             return
@@ -276,8 +298,9 @@ class Attempt(Leg):
             self._fail(503, ABORTED, self._answering, retryable=True)
             return
         self.ended = True
-        self._close_later()
-        self._owner.finished()
+        if self._prefill is not None or not self.done:
+            self._close_later()
+        self._owner.finished(now_s)
 
     def on_fail(self, reason: str) -> None:
         refusal = Refusal(502, reason, code="engine_error")
@@ -299,7 +322,7 @@ class Attempt(Leg):
         if self.ended:
             return
         if status == 200:
-            self._owner.prefilled()
+            self._owner.prefilled(self._engines.clock())
             return
         worker = self.decision.prefill
         assert worker is not None
@@ -422,9 +445,7 @@ def _refused_by(worker: Worker, refusal: Refusal, kind: str) -> Failure:
     return Failure(refusal, (worker.id,) if ours else (), ours or shed, (worker.id,) if shed else ())
 
 
-def _object(raw: msgspec.Raw | bytes | None) -> dict[str, Any] | None:
-    if raw is None:
-        return None
+def _object(raw: bytes) -> dict[str, Any] | None:
     try:
         found = msgspec.json.decode(raw)
     except (msgspec.DecodeError, ValueError, RecursionError):

@@ -58,15 +58,17 @@ class Ids:
         return room - room % ranks + rank
 
 
-_CONTENT_TYPE: Final = "content-type: application/json\r\n"
+CONTENT_TYPE: Final = "content-type: application/json\r\n"
+"""The header block of almost every request."""
+
 _MAY_PASS: Final = FORWARDED_HEADERS - {"content-type"}
 
 
 def engine_headers(request_headers: Mapping[str, str]) -> str:
     """The header block for an engine, by allow-list."""
     if _MAY_PASS.isdisjoint(request_headers):
-        return _CONTENT_TYPE
-    lines = [_CONTENT_TYPE]
+        return CONTENT_TYPE
+    lines = [CONTENT_TYPE]
     for name in FORWARDED_HEADERS:
         value = request_headers.get(name)
         if value is None or name == "content-type" or (name == "x-request-id" and not well_formed_request_id(value)):
@@ -78,6 +80,7 @@ def engine_headers(request_headers: Mapping[str, str]) -> str:
 _REMOVED: Final = REMOVED_FIELDS
 _REMOVED_STREAMED: Final = REMOVED_FIELDS | {"stream_options"}
 _REMOVED_PREFILL: Final = REMOVED_FIELDS | {"stream", "stream_options"}
+_NOTHING: Final[dict[str, Any]] = {}
 _encode: Final = msgspec.json.Encoder().encode
 
 
@@ -102,19 +105,20 @@ class EngineBodies:
         """
         self._body = body
         self._stream = stream
-        self._instead: dict[str, Any] = {}
-        if model is not None:
-            self._instead["model"] = model
-        if metadata is not None:
-            self._instead["metadata"] = metadata
         self._sglang = sglang
         self._tagged = tagged
         self._stream_options = stream_options
+        self._instead = _NOTHING
+        if model is not None or metadata is not None:
+            given = (("model", model), ("metadata", metadata))
+            self._instead = {name: value for name, value in given if value is not None}
 
     def answering(
         self, rid: str, salt: str, dp_rank: int | None, bootstrap: Mapping[str, Any] | None
     ) -> list[bytes | memoryview]:
         """The body for the engine whose answer the client gets: aggregated or decode."""
+        if bootstrap is None and dp_rank is None and not self._stream and not self._instead and self._sglang:
+            return self._body.rewritten(_REMOVED, self._own(rid, salt).encode())
         add: dict[str, Any] = {}
         if bootstrap is not None:
             add.update(bootstrap)
@@ -139,9 +143,13 @@ class EngineBodies:
             add.update(self._instead)
             drop = drop.union(self._instead)
         text = _encode(add)[1:-1] if add else b""
-        if self._sglang:  # a rid and a salt are hex digits: nothing in them needs an escape
-            own = f'"rid":"{rid}","cache_salt":"{salt}","return_cached_tokens_details":true'
-            if self._tagged:  # the engine names it in the blocks that the prompt stores, and does nothing else with it
-                own += f',"session_id":"{rid}"'
+        if self._sglang:
+            own = self._own(rid, salt)
             text = b"%b,%b" % (own.encode(), text) if text else own.encode()
         return self._body.rewritten(drop, text)
+
+    def _own(self, rid: str, salt: str) -> str:
+        """What SGLang is told besides; a rid and a salt are hex digits: nothing in them needs an escape."""
+        if self._tagged:  # the engine names it in the blocks that the prompt stores, and does nothing else with it
+            return f'"rid":"{rid}","cache_salt":"{salt}","return_cached_tokens_details":true,"session_id":"{rid}"'
+        return f'"rid":"{rid}","cache_salt":"{salt}","return_cached_tokens_details":true'

@@ -24,10 +24,11 @@ from warmroute_proxy.core.fingerprint import Chain
 from warmroute_proxy.core.fleet import Worker
 from warmroute_proxy.core.life import HEALTH_TIMEOUT_S, Life
 from warmroute_proxy.core.load import EngineLoads
+from warmroute_proxy.core.receipt import ServedBy
 from warmroute_proxy.core.router import Router
 from warmroute_proxy.core.tiers import Tier
 from warmroute_proxy.server.config import EngineConfig
-from warmroute_proxy.server.dispatch import Ids
+from warmroute_proxy.server.dispatch import CONTENT_TYPE, Ids
 from warmroute_proxy.server.drains import By, Drains
 from warmroute_proxy.server.kv_events import KvEvents, KvSource, kv_source
 from warmroute_proxy.server.kv_feed import KvFeed
@@ -60,6 +61,8 @@ class Engine:
         self.bearer = bearer(config.key_file)
         """The header line with its key, for everything that it is asked; empty where it wants none."""
 
+        self.is_sglang = config.kind == "sglang"
+        self._heads: dict[str, bytes] = {}  # by path; the code has two
         self._admin_bearer = bearer(config.admin_key_file) or self.bearer
         self._key_refused = False
         self.dp_size = 1
@@ -99,9 +102,18 @@ class Engine:
             for rank in range(self.dp_size)
         ]
 
+    def head(self, path: str, headers: str) -> bytes:
+        """The head of a turn's request up to its length; `headers`: what goes with it, see `engine_headers`."""
+        if headers is not CONTENT_TYPE:
+            return self.upstream.head("POST", path, headers + self.bearer)
+        head = self._heads.get(path)
+        if head is None:
+            head = self._heads[path] = self.upstream.head("POST", path, headers + self.bearer)
+        return head
+
     def abort(self, rid: str) -> None:
         """Ask the engine to stop one request; told, not waited for."""
-        if self.config.kind == "sglang":
+        if self.is_sglang:
             body = msgspec.json.encode({"rid": rid})
             leg = Collector(self._abort_answered)
             headers = f"content-type: application/json\r\n{self._admin_bearer}"
@@ -133,8 +145,9 @@ class Engines:
         self.drains = Drains()
         self.lost: frozenset[str] = frozenset()  # nothing is to be expected from these any more
         self.by_id = {config.id: Engine(config, connect_timeout_s, clock) for config in configs}
-        self._clock = clock
+        self.clock = clock
         self._unix_clock = unix_clock
+        self._served_by: dict[str, tuple[ServedBy, ...]] = {}  # by worker: an id has one rank and one role
         self._kv_events = KvEvents(metrics, unix_clock)
         self.siblings: Siblings | None = None
 
@@ -146,6 +159,16 @@ class Engines:
     def of(self, worker: Worker) -> Engine:
         """The engine of a worker."""
         return self.by_id[worker.engine]
+
+    def served_by(self, decision: Decision) -> tuple[ServedBy, ...]:
+        """The workers of a decision, as receipts name them."""
+        worker = decision.worker
+        if worker is None:
+            return tuple([ServedBy(w.id, w.dp_rank, w.role) for w in decision.workers])
+        served_by = self._served_by.get(worker.id)
+        if served_by is None:
+            served_by = self._served_by[worker.id] = (ServedBy(worker.id, worker.dp_rank, worker.role),)
+        return served_by
 
     def workers(self) -> list[Worker]:
         """The workers known so far."""
@@ -251,7 +274,7 @@ class Engines:
         self.drain(engine.config.id, "engine", engine.was_ready and status == 503, router)
         was_up, engine.up = engine.up, engine.was_ready and not engine.life.unwell
         if was_up != engine.up:
-            engine.down_since_s = self._clock()
+            engine.down_since_s = self.clock()
             log.warning(
                 "engine %s is %s (/ready answered %s%s)",
                 engine.config.id,
@@ -266,18 +289,18 @@ class Engines:
         if not engine.up:
             engine.informed = False
             return
-        if not engine.informed or self._clock() - engine.informed_at_s >= INFORM_EVERY_S:
+        if not engine.informed or self.clock() - engine.informed_at_s >= INFORM_EVERY_S:
             await self._inform(engine, router)
         for worker in engine.workers():
             self._kv_events.follow(worker, engine.kv_source, router)
         await self._observe_loads(engine, router)
-        if engine.host_cache and self._clock() - engine.moves_at_s >= MOVES_EVERY_S:
-            engine.moves_at_s = self._clock()
+        if engine.host_cache and self.clock() - engine.moves_at_s >= MOVES_EVERY_S:
+            engine.moves_at_s = self.clock()
             await self._observe_moves(engine, router)
 
     def _look_for_life(self, engine: Engine, router: Router) -> None:
         """Ask an engine that answers and shows nothing of any work for a token."""
-        now_s, life = self._clock(), engine.life
+        now_s, life = self.clock(), engine.life
         if not engine.was_ready:
             life.begins(now_s)
             return
@@ -291,7 +314,7 @@ class Engines:
     async def _ask_health(self, engine: Engine) -> None:
         try:
             status, _ = await get(engine.upstream, "/health", engine.bearer, HEALTH_TIMEOUT_S)
-            self._health_said(engine, status, self._clock())
+            self._health_said(engine, status, self.clock())
             if self.siblings is not None:
                 self.siblings.asked(engine.config.id, status)
         finally:
@@ -316,7 +339,7 @@ class Engines:
 
     def _lost(self) -> list[str]:
         """The engines from which nothing is to be expected: they hang, or have not answered for a while."""
-        gone_s = self._clock() - GONE_S
+        gone_s = self.clock() - GONE_S
         return [id_ for id_, e in self.by_id.items() if not e.up and (e.life.unwell or e.down_since_s < gone_s)]
 
     async def _inform(self, engine: Engine, router: Router | None) -> None:
@@ -325,7 +348,7 @@ class Engines:
         info = _object(body) if status == 200 else None
         if info is None:
             return
-        engine.informed, engine.informed_at_s = True, self._clock()
+        engine.informed, engine.informed_at_s = True, self.clock()
         before = engine.workers()
         engine.dp_size = min(max(_int(info, "dp_size") or 1, 1), MAX_DP_RANKS)
         engine.page_tokens = max(_int(info, "page_size") or 1, 1)
@@ -351,11 +374,11 @@ class Engines:
         rows = found.get("loads") if found else None
         by_rank = {w.dp_rank: w for w in engine.workers()}
         if isinstance(rows, list):
-            engine.life.shows([_work_of(row) for row in rows if isinstance(row, dict)], self._clock())
+            engine.life.shows([_work_of(row) for row in rows if isinstance(row, dict)], self.clock())
         for row in rows if isinstance(rows, list) else []:
             worker = by_rank.get(_int(row, "dp_rank") or 0) if isinstance(row, dict) else None
             if worker is not None:
-                router.observe_loads(worker.id, _loads(row), self._clock())
+                router.observe_loads(worker.id, _loads(row), self.clock())
 
     async def _observe_moves(self, engine: Engine, router: Router) -> None:
         status, body = await get(engine.upstream, "/metrics", engine.bearer)

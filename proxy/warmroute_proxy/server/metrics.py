@@ -102,6 +102,20 @@ class Metrics:
         counter = self._counters.get((name, labels))
         return counter[0] if counter is not None else 0
 
+    def predicted(self, error: float) -> None:
+        """Count by how much a prediction was wrong, as a share of the prompt: above 0 where too much was predicted."""
+        share = abs(error)
+        at = bisect_left(_ERROR_BOUNDS, share)
+        over, under = (at, 0) if error > 0.0 else (0, at)
+        self.prediction_error.counts[at] += 1
+        self.overprediction.counts[over] += 1
+        self.underprediction.counts[under] += 1
+        self.prediction_error.total += share
+        if error > 0.0:
+            self.overprediction.total += share
+        else:
+            self.underprediction.total += share
+
     def render(self, gauges: Iterable[tuple[str, Labels, float]]) -> str:
         """The text format; `gauges` are read at the time of asking."""
         lines: list[str] = []

@@ -212,13 +212,13 @@ class _RePrefill:
     def way(self) -> None:
         """None: it has no client."""
 
-    def prefilled(self) -> None:
+    def prefilled(self, now_s: float) -> None:
         """A prefill engine has computed it."""
-        self._services.router.first_token(self._ticket, self._services.clock())
+        self._services.router.first_token(self._ticket, now_s)
 
-    def finished(self) -> None:
+    def finished(self, now_s: float) -> None:
         """It is cached there."""
-        self.prefilled()
+        self.prefilled(now_s)
         self._end("done", ())
 
     def failed(self, failure: Failure) -> None:

@@ -22,34 +22,27 @@ Rules that hold in every state:
 
 import asyncio
 import logging
-from collections.abc import Collection
 from typing import Final
 
 import msgspec
 
-from warmroute.contract import headers as names
-from warmroute.contract.money import Rates
 from warmroute_proxy.core.admission import Waiter
 from warmroute_proxy.core.choices import NoWorker
 from warmroute_proxy.core.decision import Decision
 from warmroute_proxy.core.entry import Entry, Outcome
 from warmroute_proxy.core.facts import Facts
-from warmroute_proxy.core.receipt import ServedBy
-from warmroute_proxy.core.router import Ticket
-from warmroute_proxy.core.usage import Usage, merge_usage
-from warmroute_proxy.server.admission import Asker, Hold
+from warmroute_proxy.server.admission import Asker
 from warmroute_proxy.server.attempt import Attempt, Failure
-from warmroute_proxy.server.body import NO_BODY, Body
 from warmroute_proxy.server.continuation import Continuation, broken, unable
 from warmroute_proxy.server.dispatch import EngineBodies, engine_headers
-from warmroute_proxy.server.errors import Refusal, error_event
+from warmroute_proxy.server.errors import Refusal
 from warmroute_proxy.server.exchange import Exchange
 from warmroute_proxy.server.forwarding import ForwardedTurn
 from warmroute_proxy.server.intake import Intake
 from warmroute_proxy.server.journal import JournalError
 from warmroute_proxy.server.passage import Write
 from warmroute_proxy.server.services import Services
-from warmroute_proxy.server.settlement import losses_of, usage_event
+from warmroute_proxy.server.turn_end import TurnEnd
 
 log = logging.getLogger(__name__)
 
@@ -58,48 +51,30 @@ LOST_IDLE_S: Final = 2.0  # where another can go on with the answer of an engine
 MAX_ATTEMPTS: Final = 2
 COMMENT_EVERY_S: Final = 15.0
 PROGRESS_EVERY_EVENTS: Final = 32
-UNCHARGED: Final = Rates(0, 0, 0)
 CUT_OFF: Final = frozenset({"draining", "deadline_exceeded"})  # what we end, whatever the engine would have said
-_OWN_USAGE: Final = frozenset({"usage"})
-_OWN_ACCOUNTS: Final = frozenset({"usage", "sglext"})
 
 
-class Turn:
+class Turn(TurnEnd):
     """One request under way."""
 
-    # What a turn begins with: read from the class, not set in each.
-    _entry: Entry | None = None
-    _attempt: Attempt | None = None
-    _ticket: Ticket | None = None
-    hold: Hold | None = None
     waiter: "Waiter[Asker] | None" = None
-    _refusal: Refusal | None = None
-    _prefilled = False
     _excluded: frozenset[str] = frozenset()
-    _gone = False
-    _ended = False
     _paused = False
-    _read_slowly = False
-    _ttft_ms: float | None = None
-    _proxy_s = 0.0
+    _prefilled = False
     _dispatched_s = 0.0
     _heard_s = 0.0
+    _comment_at_s = 0.0
     _reported_events = 0
     _swept_events = 0
-    _continuation: Continuation | None = None
 
     def __init__(self, services: Services, exchange: Exchange, intake: Intake, receipt_id: str) -> None:
-        self.id = receipt_id
-        self.intake = intake
-        self._services = services
-        self._exchange = exchange
+        super().__init__(services, exchange, intake, receipt_id)
         self._received_s = exchange.request.received_s
         self._since_s = self._received_s  # from when on the time until a dispatch is the proxy's own
-        self._path = exchange.request.path
         self._headers = engine_headers(exchange.request.headers)
-        # SGLang has one bootstrap room for all choices of a prompt, so that all but one would wait for ever.
-        self._excluded = services.engines.split() if intake.choices > 1 else frozenset()
-        self._comment_at_s = self._received_s + services.config.limits.head_hold_s
+        if intake.choices > 1:
+            # SGLang has one bootstrap room for all choices of a prompt, so that all but one would wait for ever.
+            self._excluded = services.engines.split()
         exchange.on_gone = self._client_left
         exchange.on_pause = self._pause
 
@@ -108,9 +83,10 @@ class Turn:
     def begin(self) -> None:
         """Place the turn: here, or in the region that holds its session; or let it wait until there is room."""
         try:
-            decision = self._place()
+            now_s = self._services.clock()
+            decision = self._place(now_s)
             if decision is not None:
-                self._go(decision)
+                self._go(decision, now_s)
         except Exception as error:
             self._broke("the dispatch", error)
 
@@ -119,18 +95,17 @@ class Turn:
         self._since_s = self._services.clock()
         self._comment_at_s = self._since_s + self._services.config.limits.head_hold_s
         try:
-            self._go(decision)
+            self._go(decision, self._since_s)
         except Exception as error:
             self._broke("the dispatch after a wait", error)
 
-    def _go(self, decision: Decision) -> None:
-        services = self._services
-        services.record(self.id, decision)
-        if decision.kind == "forward":
-            on_failure, on_end = self._forward_failed, self._forward_ended
-            ForwardedTurn(services, self._exchange, self.intake, self.id, decision, on_failure, on_end).begin()
-        else:
-            self._dispatch(decision)
+    def _go(self, decision: Decision, now_s: float) -> None:
+        self._services.record(self.id, decision)
+        if decision.kind == "local":
+            self._dispatch(decision, now_s)
+            return
+        on_failure, on_end = self._forward_failed, self._forward_ended
+        ForwardedTurn(self._services, self._exchange, self.intake, self.id, decision, on_failure, on_end).begin()
 
     def _forward_failed(self, peer: str) -> None:
         """The home did not answer: the turn is served here."""
@@ -150,9 +125,8 @@ class Turn:
         """The workers and peers that it is not to go to."""
         return self._excluded
 
-    def _place(self) -> Decision | None:
+    def _place(self, now: float) -> Decision | None:
         services = self._services
-        now = services.clock()
         try:
             decision = services.router.place(self.intake.facts, now, self._excluded)
         except NoWorker as error:
@@ -167,20 +141,20 @@ class Turn:
             return admission.enter(self, decision)
         return decision
 
-    def _dispatch(self, decision: Decision) -> None:
+    def _dispatch(self, decision: Decision, now_s: float) -> None:
         services, intake = self._services, self.intake
-        rid = services.engines.ids.rid()
+        engines = services.engines
+        rid = engines.ids.rid()
         try:
             self._journal(decision, rid)
         except JournalError:
             self._refuse(Refusal(503, "the ledger cannot be written", code="ledger_unavailable", retry_after_s=1))
             return
-        now = services.clock()
-        self._ticket = services.router.dispatched(intake.facts, decision, now)
+        self._ticket = services.router.dispatched(intake.facts, decision, now_s)
         self._prefilled = False
         attempt = self._attempt = Attempt(
             self,
-            services.engines,
+            engines,
             decision,
             rid,
             stream=intake.stream,
@@ -193,28 +167,25 @@ class Turn:
             model=intake.model.name if intake.alias else None,
             metadata=intake.metadata,
             stream_options=intake.stream_options,
-            sglang=services.engines.of(decision.workers[0]).config.kind == "sglang",
-            tagged=intake.prompts == 1 and services.engines.tag(decision, rid, intake.facts.chain),
+            sglang=attempt.engine.is_sglang,
+            tagged=intake.prompts == 1 and engines.tag(decision, rid, intake.facts.chain),
         )
-        self._dispatched_s = self._heard_s = now
         services.live.add(self)
-        self._proxy_s += services.clock() - self._since_s
-        attempt.start(bodies, self._headers, self._path, intake.salt, intake.prompts)
+        self._dispatched_s = self._heard_s = sent_s = services.clock()
+        self._proxy_s += sent_s - self._since_s
+        attempt.start(bodies, self._headers, self._exchange.request.path, intake.salt, intake.prompts)
 
     def _journal(self, decision: Decision, rid: str) -> None:
         """Open the entry, or add an attempt to it. Neither is waited for."""
-        services, intake = self._services, self.intake
-        served_by = tuple([ServedBy(worker.id, worker.dp_rank, worker.role) for worker in decision.workers])
-        if self._entry is not None:
-            self._entry.dispatch(rid, served_by, decision.predicted_cached_tokens)
-            services.ledger.open(self._entry)
-            return
-        facts, model = intake.facts, intake.model
-        entry = Entry(
-            self.id, intake.tenant.name, intake.session, f"{facts.lineage:016x}", facts.turn,
-            services.config.proxy.region, model.name, intake.route, intake.stream, model.rates, services.unix_clock(),
-            intake.forwarded_from,
-        )  # fmt: skip
+        services, intake, entry = self._services, self.intake, self._entry
+        served_by = services.engines.served_by(decision)
+        if entry is None:
+            facts, model = intake.facts, intake.model
+            entry = Entry(
+                self.id, intake.tenant.name, intake.session, f"{facts.lineage:016x}", facts.turn,
+                services.config.proxy.region, model.name, intake.route, intake.stream, model.rates,
+                services.unix_clock(), intake.forwarded_from,
+            )  # fmt: skip
         entry.dispatch(rid, served_by, decision.predicted_cached_tokens)
         services.ledger.open(entry)
         self._entry = entry
@@ -229,7 +200,7 @@ class Turn:
         if self._ttft_ms is None:
             self._first_content(now)
         if self._continuation is not None:
-            self.prefilled()  # by the engine of the rest
+            self.prefilled(now)  # by the engine of the rest
             passed = self._continuation.take(data)
             if passed is None:
                 self.failed(Failure(broken(), (), False))
@@ -244,7 +215,7 @@ class Turn:
     def _first_content(self, now: float) -> None:
         self._ttft_ms = (now - self._received_s) * 1000
         self._services.metrics.ttft.observe(now - self._received_s)
-        self.prefilled()
+        self.prefilled(now)
         if self.intake.model.continue_broken:
             self._continuation = Continuation.of(self.intake)
         self._drop_body()
@@ -252,29 +223,26 @@ class Turn:
             self._exchange.start(200, self._response_headers("text/event-stream; charset=utf-8"))
         self._proxy_s += self._services.clock() - now
 
-    def prefilled(self) -> None:
+    def prefilled(self, now_s: float) -> None:
         """The prompt is computed: its tokens no longer stand in anybody's way."""
         if not self._prefilled and self._ticket is not None:
             self._prefilled = True
-            self._services.router.first_token(self._ticket, self._services.clock())
+            self._services.router.first_token(self._ticket, now_s)
             self._freed()
 
-    def finished(self) -> None:
+    def finished(self, now_s: float) -> None:
         """The answer is complete."""
-        now = self._services.clock()
-        self.prefilled()
-        self._services.admission.retries.succeeded(now)
         attempt = self._attempt
         assert attempt is not None
+        self._services.admission.retries.succeeded(now_s)
         if self._gone:
-            self._settle_left(charged=True)
+            self._settle_left(now_s, charged=True)
             return
-        if attempt.answer is None:
-            if not self._exchange.started:
-                self._first_content(now)
-        else:
-            self._ttft_ms = (now - self._received_s) * 1000
-        self._settle("completed", 200, charged=True)
+        if attempt.answer is not None:
+            self._ttft_ms = (now_s - self._received_s) * 1000
+        elif not self._exchange.started:
+            self._first_content(now_s)
+        self._settle("completed", 200, now_s, charged=True)
 
     def failed(self, failure: Failure) -> None:
         """The attempt did not work out: abort both legs, then try once more or say so."""
@@ -284,11 +252,11 @@ class Turn:
             attempt.abort()
         attempt.close()
         services.live.discard(self)
-        self._since_s = services.clock()
+        self._since_s = now_s = services.clock()
         # What an engine does after we told it to stop is no fault of its own.
-        self._tell_router_failed(() if self._gone else failure.at_fault)
+        self._tell_router_failed(() if self._gone else failure.at_fault, now_s)
         if self._gone:
-            self._settle_left(charged=attempt.usage is not None)
+            self._settle_left(now_s, charged=attempt.usage is not None)
             return
         self._excluded |= set(failure.avoid)
         assert self._entry is not None
@@ -304,12 +272,12 @@ class Turn:
             outcome = "cut_off"
         status = 200 if self._exchange.started else refusal.status
         self._refusal = refusal
-        self._settle(outcome, status, charged=False)
+        self._settle(outcome, status, now_s, charged=False)
 
     def _continue(self, continuation: Continuation, failure: Failure, attempt: Attempt) -> bool:
         """Ask another engine for the rest of an answer."""
         rest = continuation.rest(failure, attempt)
-        self._excluded |= unable(self._services.engines, self._path) if rest is not None else set()
+        self._excluded |= unable(self._services.engines, self._exchange.request.path) if rest is not None else set()
         if rest is None or not self._try_again():
             return False
         continuation.goes_on(rest)
@@ -331,7 +299,7 @@ class Turn:
             return False
         services.metrics.add("warmroute_retries_total")
         services.record(self.id, decision)
-        self._dispatch(decision)
+        self._dispatch(decision, now)
         return True
 
     # -- what the client does
@@ -370,16 +338,12 @@ class Turn:
         if self._ended or self._attempt is None:
             return
         try:
+            now_s = self._services.clock()
             self._attempt.close()
-            self._tell_router_failed(())
-            self._settle_left(charged=True)
+            self._tell_router_failed((), now_s)
+            self._settle_left(now_s, charged=True)
         except Exception as error:
             self._broke("the end", error)
-
-    def _settle_left(self, *, charged: bool) -> None:
-        """A client that left pays for what was computed; a proxy that gave up on us before the first byte does not."""
-        superseded = self.intake.forwarded_from is not None and not self._exchange.started
-        self._settle("client_left", 0, charged=charged and not superseded)
 
     def sweep(self, now: float) -> None:
         """Deadlines, and signs of life while a long prompt is computed. Called every quarter of a second."""
@@ -404,7 +368,7 @@ class Turn:
         elif attempt.waits_for.engine in self._services.engines.lost:
             refusal = Refusal(504, "the engine does not answer any more", code="engine_timeout")
             self.failed(Failure(refusal, (attempt.waits_for.id,), True))
-        elif self.intake.stream and now >= self._comment_at_s:
+        elif self.intake.stream and now >= (self._comment_at_s or self._received_s + limits.head_hold_s):
             self._comment_at_s = now + COMMENT_EVERY_S
             if not self._exchange.started:
                 self._exchange.start(200, self._response_headers("text/event-stream; charset=utf-8"))
@@ -449,156 +413,6 @@ class Turn:
             self.failed(
                 Failure(Refusal(503, "the proxy is shutting down", code="draining", retry_after_s=1), (), False)
             )
-
-    # -- the end
-
-    def _settle(self, outcome: Outcome, status: int, *, charged: bool) -> None:
-        """Turn what was reported into a row and a receipt; `_durable` is told once the row is safe."""
-        services, entry, attempt = self._services, self._entry, self._attempt
-        assert entry is not None
-        assert attempt is not None
-        self._ended = True
-        services.live.discard(self)
-        self._drop_body()
-        reported = attempt.usage
-        usage = merge_usage(reported, attempt.details, attempt.prefill_usage(), attempt.scanner.content_events)
-        if self._continuation is not None:
-            usage = self._continuation.settled(usage, attempt.scanner)
-        loss = losses_of(services, self.intake.facts, usage, attempt.decision)
-        self._tell_router(usage)
-        if not charged:
-            entry.rates = UNCHARGED
-        if self.hold is not None:
-            services.admission.ended(self, usage.prompt_tokens + usage.completion_tokens if charged else 0)
-        entry.settle(
-            usage,
-            loss,
-            reported,
-            outcome=outcome,
-            status=status,
-            settled_at=services.unix_clock(),
-            proxy_ms=self._proxy_s * 1000,
-            ttft_ms=self._ttft_ms,
-        )
-        services.ledger.settle(entry, self._durable)
-        services.turn_metrics.settled(entry, usage, loss)
-
-    def _durable(self, failure: JournalError | None) -> None:
-        """The row is safe, or cannot be written: end the answer."""
-        assert self._entry is not None
-        assert self._attempt is not None
-        try:
-            if failure is not None:
-                self._refuse(Refusal(503, "the ledger cannot be written", code="ledger_unavailable"))
-            elif self._refusal is not None:
-                self._refuse(self._refusal)
-            elif self._gone:
-                pass
-            elif self._attempt.answer is None:
-                self._end_stream(self._attempt, self._entry.usage)
-            else:
-                self._answer_whole(self._attempt.answer, self._entry.usage)
-        except Exception as error:
-            log.error("the end of an answer failed: %s", type(error).__name__)
-            self._exchange.fail()
-        self._attempt = None  # it knows its turn: both would wait for the garbage collector
-
-    def _freed(self) -> None:
-        """An engine has more room than before: for those who wait for it."""
-        admission = self._services.admission
-        if admission.queue.requests:
-            admission.freed()
-
-    def _drop_body(self) -> None:
-        """Nothing is sent again from here on. A body of megabytes must not wait for the garbage collector."""
-        body = self._exchange.request.body
-        if len(body) >= self._services.re_prefills.kept.min_bytes and self._ttft_ms is not None and self._attempt:
-            self._services.re_prefills.keep(self.intake, body, self._path, self._attempt.decision.holder)
-        if self._continuation is None:
-            self.intake.body = NO_BODY
-        self._exchange.request.body = b""
-
-    def _tell_router(self, usage: Usage) -> None:
-        ticket, services = self._ticket, self._services
-        if ticket is None:
-            return
-        # What one of several computes is cached for the next: that says nothing of what was cached before.
-        several = self.intake.several
-        guessed = usage.estimated
-        settled = services.router.settled(
-            ticket,
-            self.intake.facts,
-            services.clock(),
-            None if "prompt_tokens" in guessed else usage.prompt_tokens,
-            None if several or "cached_tokens" in guessed else usage.cached_tokens,
-            None  # else what is sent back
-            if several or "completion_tokens" in guessed
-            else usage.completion_tokens - (usage.reasoning_tokens or 0),
-            usage.completion_tokens if self._shows_pace(guessed) else None,
-        )
-        self._ticket = None
-        self._freed()
-        services.turn_metrics.predicted(ticket.decision, settled, usage)
-        services.engines.settled(ticket.decision, self._attempt.rid if self._attempt else "", usage.prompt_tokens)
-
-    def _shows_pace(self, guessed: Collection[str]) -> bool:
-        """Whether one engine has streamed the whole answer, and nobody else held it up."""
-        attempt, entry = self._attempt, self._entry
-        return (
-            attempt is not None
-            and attempt.answer is None
-            and not (self._gone or self._read_slowly or self.intake.several or "completion_tokens" in guessed)
-            and entry is not None
-            and len(entry.rids) == 1
-        )
-
-    def _tell_router_failed(self, at_fault: Collection[str]) -> None:
-        ticket = self._ticket
-        if ticket is None:
-            return
-        self._services.router.failed(ticket, self._services.clock(), at_fault)
-        self._ticket = None
-        self._freed()
-        # What it has stored of the prompt will be evicted, and that is to be known.
-        self._services.engines.settled(ticket.decision, self._attempt.rid if self._attempt else "", 0)
-
-    def _end_stream(self, attempt: Attempt, usage: msgspec.Raw) -> None:
-        """The last chunk and `[DONE]`, now that the row is durable."""
-        tail = b"data: [DONE]\n\n"
-        if self.intake.include_usage:
-            tail = usage_event(attempt.scanner, usage, self.intake.keep_sglext) + tail
-        self._exchange.end(tail)
-
-    def _answer_whole(self, answer: Body, usage: msgspec.Raw) -> None:
-        drop = _OWN_USAGE if self.intake.keep_sglext else _OWN_ACCOUNTS
-        body = b"".join(answer.rewritten(drop, b'"usage":%b' % usage))
-        self._exchange.respond(200, self._response_headers("application/json"), body)
-
-    def refused(self, refusal: Refusal) -> None:
-        """Turned away before a dispatch."""
-        self._refuse(refusal)
-
-    def _refuse(self, refusal: Refusal) -> None:
-        """An error, in the form that the state of the answer allows."""
-        if self.hold is not None:
-            self._services.admission.cancel(self)
-        if self._exchange.started:
-            self._exchange.abort(error_event(refusal.status, refusal.message, refusal.code))
-            return
-        headers = self._response_headers("application/json") if self._entry is not None else []
-        self._exchange.refuse(refusal, headers)
-
-    def _response_headers(self, content_type: str) -> list[tuple[str, str]]:
-        headers = [
-            ("content-type", content_type),
-            (names.RECEIPT, self.id),
-            (names.HOME, self._services.config.proxy.region),
-        ]
-        if content_type.startswith("text/event-stream"):
-            headers.append(("cache-control", "no-cache"))
-        if self.intake.tenant.limits is not None:
-            headers += self._services.admission.headers(self.intake.tenant.name)
-        return headers
 
 
 def _nobody(_failure: JournalError | None) -> None:

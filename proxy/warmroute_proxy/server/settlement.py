@@ -4,29 +4,29 @@ from typing import Any
 
 import msgspec
 
-from warmroute_proxy.core.decision import Decision
+from warmroute_proxy.core.affinity import Last
 from warmroute_proxy.core.facts import Facts
 from warmroute_proxy.core.losses import LastTurn, classify
 from warmroute_proxy.core.usage import Usage
-from warmroute_proxy.server.services import Services
+from warmroute_proxy.server.attempt import Attempt
 from warmroute_proxy.server.sse import Scanner
 
 
-def losses_of(services: Services, facts: Facts, usage: Usage, decision: Decision) -> dict[str, int]:
-    """The loss classes of a turn. To be asked before the router is told of its end, which replaces the last turn."""
-    last = services.router.last(facts)
+def losses_of(last: Last | None, facts: Facts, usage: Usage, attempt: Attempt) -> dict[str, int]:
+    """The loss classes of a turn. `last` is what the router says before it is told of this turn's end."""
+    decision = attempt.decision
     return classify(
         prompt_tokens=usage.prompt_tokens,
         cached_tokens=usage.cached_tokens,
-        page_size=services.engines.of(decision.workers[-1]).page_tokens,
+        page_size=attempt.engine.page_tokens,
         known_tokens=decision.known_tokens,
         predicted_cached=decision.predicted_cached_tokens,
         best_elsewhere=decision.best_elsewhere_tokens,
         last=LastTurn(
-            prompt_tokens=last.prompt_tokens or 0,
-            completion_tokens=last.completion_tokens or 0,
-            same_worker=decision.holder in last.workers,
-            salt_changed=last.salt_epoch != facts.salt_epoch,
+            last.prompt_tokens or 0,
+            last.completion_tokens or 0,
+            decision.holder in last.workers,
+            last.salt_epoch != facts.salt_epoch,
         )
         if last is not None
         else None,

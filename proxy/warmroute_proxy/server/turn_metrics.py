@@ -1,15 +1,13 @@
 """The counters of settled turns, held rather than looked up: a turn raises a dozen of them."""
 
 from collections.abc import Mapping
-from typing import Final
 
-from warmroute_proxy.core.decision import Decision
+from warmroute.contract.receipt import TIERS
 from warmroute_proxy.core.entry import Entry
 from warmroute_proxy.core.router import Settled
+from warmroute_proxy.core.tiers import Held
 from warmroute_proxy.core.usage import Usage
 from warmroute_proxy.server.metrics import Counter, Metrics
-
-_TIERS: Final = ("device", "host", "storage")
 
 
 class TurnMetrics:
@@ -25,11 +23,13 @@ class TurnMetrics:
         self._list = counter("warmroute_list_nanousd_total")
         self._price = counter("warmroute_price_nanousd_total")
         cached, predicted = "warmroute_cached_tokens_total", "warmroute_predicted_tokens_total"
-        self._device, self._host, self._storage = (counter(cached, (("tier", tier),)) for tier in _TIERS)
-        self._on_device, self._on_host, self._in_storage = (counter(predicted, (("tier", tier),)) for tier in _TIERS)
+        self._cached = tuple([counter(cached, (("tier", tier),)) for tier in TIERS])
+        self._predicted = tuple([counter(predicted, (("tier", tier),)) for tier in TIERS])
 
-    def settled(self, entry: Entry, usage: Usage, loss: Mapping[str, int]) -> None:
-        """Count a turn, its tokens and its price."""
+    def settled(
+        self, entry: Entry, usage: Usage, loss: Mapping[str, int], predicted: Held, settled: Settled | None
+    ) -> None:
+        """Count a turn, its tokens and its price; what was predicted to be cached, and by how much that was wrong."""
         outcome = entry.outcome or ""
         turns = self._turns.get(outcome)
         if turns is None:
@@ -37,32 +37,29 @@ class TurnMetrics:
         turns[0] += 1
         self._prompt[0] += usage.prompt_tokens
         self._completion[0] += usage.completion_tokens
-        self._device[0] += usage.device
-        self._host[0] += usage.host
-        self._storage[0] += usage.storage
         self._list[0] += entry.list_nanousd
         self._price[0] += entry.price_nanousd
+        if usage.cached_tokens:
+            _add(self._cached, usage.device, usage.host, usage.storage)
         for name, tokens in loss.items():
             lost = self._loss.get(name)
             if lost is None:
                 lost = self._loss[name] = self._metrics.counter("warmroute_loss_tokens_total", (("class", name),))
             lost[0] += tokens
+        if settled is not None and settled.error_tokens is not None and usage.prompt_tokens > 0:
+            device, host, storage = predicted
+            _add(self._predicted, device, host, storage)
+            self._metrics.predicted(settled.error_tokens / usage.prompt_tokens)
 
     def interrupted(self, turns: int = 1) -> None:
         """Count turns that an error of ours, or the death of a process, has ended."""
         if turns:
             self._metrics.counter("warmroute_turns_total", (("outcome", "interrupted"),))[0] += turns
 
-    def predicted(self, decision: Decision, settled: Settled, usage: Usage) -> None:
-        """Count what was predicted to be cached, and by how much that was wrong."""
-        if settled.error_tokens is None or usage.prompt_tokens <= 0:
-            return
-        device, host, storage = decision.predicted
-        self._on_device[0] += device
-        self._on_host[0] += host
-        self._in_storage[0] += storage
-        error = settled.error_tokens / usage.prompt_tokens
-        metrics = self._metrics
-        metrics.prediction_error.observe(abs(error))
-        metrics.overprediction.observe(max(0.0, error))
-        metrics.underprediction.observe(-error if error < 0.0 else 0.0)
+
+def _add(counters: tuple[Counter, ...], device: int, host: int, storage: int) -> None:
+    """Raise the counters of the three tiers; of most prompts nothing is anywhere but on the device."""
+    counters[0][0] += device
+    if host or storage:
+        counters[1][0] += host
+        counters[2][0] += storage

@@ -60,8 +60,8 @@ def usd_per_mtok(rate_pico: int) -> str:
 
 def nano_from_pico(amount_pico: int) -> int:
     """Nanodollars, rounded half to even."""
-    quotient, rest = divmod(amount_pico, 1000)
-    return quotient + (rest > 500 or (rest == 500 and quotient & 1))
+    rounded = (amount_pico + 500) // 1000
+    return rounded - 1 if rounded & 1 and amount_pico % 1000 == 500 else rounded
 
 
 def list_nanousd(rates: Rates, prompt_tokens: int, completion_tokens: int) -> int:
@@ -77,6 +77,8 @@ def price_nanousd(rates: Rates, prompt_tokens: int, cached_tokens: int, completi
 
 def usd(amount_nanousd: int) -> str:
     """An amount as an exact decimal number of USD, fit to stand in JSON as a number."""
+    if 0 < amount_nanousd < 1_000_000_000:  # most
+        return f"0.{amount_nanousd:09d}".rstrip("0")
     sign = "-" if amount_nanousd < 0 else ""
     whole, rest = divmod(abs(amount_nanousd), 1_000_000_000)
-    return f"{sign}{whole}.{rest:09d}".rstrip("0").rstrip(".") if rest else f"{sign}{whole}"
+    return f"{sign}{whole}.{rest:09d}".rstrip("0") if rest else f"{sign}{whole}"
