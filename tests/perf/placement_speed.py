@@ -10,8 +10,8 @@ import resource
 import time
 from pathlib import Path
 
+from warmroute_proxy.core.chain import Chain
 from warmroute_proxy.core.facts import Facts
-from warmroute_proxy.core.fingerprint import Chain
 from warmroute_proxy.core.fleet import Worker
 from warmroute_proxy.core.index import PrefixIndex
 from warmroute_proxy.core.router import EngineLoads, Router

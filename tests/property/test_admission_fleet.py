@@ -7,9 +7,9 @@ from typing import Any, cast
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from warmroute_proxy.core.chain import Chain
 from warmroute_proxy.core.decision import Decision
 from warmroute_proxy.core.facts import Facts
-from warmroute_proxy.core.fingerprint import Chain
 from warmroute_proxy.core.fleet import Worker
 from warmroute_proxy.core.quota import TenantLimits
 from warmroute_proxy.core.router import EngineLoads, Router, Ticket

@@ -6,10 +6,10 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from warmroute_proxy.core.chain import Chain
 from warmroute_proxy.core.choices import NoWorker
 from warmroute_proxy.core.decision import Policy
 from warmroute_proxy.core.facts import Facts
-from warmroute_proxy.core.fingerprint import Chain
 from warmroute_proxy.core.fleet import Peer, Worker
 from warmroute_proxy.core.load import EngineLoads
 from warmroute_proxy.core.record import MAGIC, Call, Closed, Frames, RecordError, frame

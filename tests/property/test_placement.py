@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 from warmroute_proxy.core.affinity import Affinity
+from warmroute_proxy.core.chain import Chain
 from warmroute_proxy.core.choices import NoWorker
 from warmroute_proxy.core.decision import Policy
 from warmroute_proxy.core.facts import Facts
-from warmroute_proxy.core.fingerprint import Chain, fingerprint_chat
+from warmroute_proxy.core.fingerprint import fingerprint_chat
 from warmroute_proxy.core.fleet import Peer, Worker
 from warmroute_proxy.core.index import PrefixIndex
 from warmroute_proxy.core.router import Router, Ticket

@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from warmroute_proxy.core.fingerprint import Chain
+from warmroute_proxy.core.chain import Chain
 from warmroute_proxy.core.index import PrefixIndex
 
 WORKERS = ("a", "b", "c")

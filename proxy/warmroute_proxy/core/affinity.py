@@ -20,7 +20,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from warmroute_proxy.core.fingerprint import Chain
+from warmroute_proxy.core.chain import Chain
 
 MAX_ENTRIES: Final = 20_000
 MAX_FORKS: Final = 4

@@ -13,10 +13,11 @@ import msgspec
 from msgspec import Raw
 from xxhash import xxh3_128_digest
 
+from warmroute_proxy.core.messages import ABSENT, Message
+
 MAX_PARTS: Final = 32_768
 LONG_MEDIA_BYTES: Final = 512
 
-ABSENT: Final = Raw(b"")
 NULL: Final = Raw(b"null")
 EMPTY: Final = Raw(b'""')
 NO_PARTS: Final = (b"", b'""')
@@ -48,26 +49,6 @@ class MalformedPrompt(ValueError):
         super().__init__(f"{path} {problem}")
         self.path = path
         self.problem = problem
-
-
-class _Function(msgspec.Struct, gc=False):
-    name: Raw = ABSENT
-    arguments: Raw = ABSENT
-
-
-class _ToolCall(msgspec.Struct, gc=False):
-    id: Raw = ABSENT
-    function: _Function | None = None
-    custom: Raw = ABSENT
-
-
-class Message(msgspec.Struct, gc=False):
-    role: str
-    content: Raw = ABSENT
-    reasoning_content: Raw = ABSENT
-    tool_calls: list[_ToolCall] | None = None
-    tool_call_id: Raw = ABSENT
-    name: Raw = ABSENT
 
 
 def message_part(message: Message, index: int) -> bytes:

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from warmroute_proxy.core.fingerprint import Chain
+from warmroute_proxy.core.chain import Chain
 
 
 class Facts(msgspec.Struct, frozen=True, gc=False):

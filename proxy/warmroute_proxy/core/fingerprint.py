@@ -19,7 +19,7 @@ lists are kept (by digest; hashes only, all dropped when full), because reading 
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 from msgspec import Raw
@@ -31,13 +31,14 @@ from warmroute_proxy.core.canonical import (
     NO_PARTS,
     QUOTE,
     MalformedPrompt,
-    Message,
     decode_part,
     is_plain,
     is_present,
     message_part,
     tool_parts,
 )
+from warmroute_proxy.core.chain import Begun, Chain, Fingerprint, ToolsPrefix
+from warmroute_proxy.core.messages import Message, Text
 
 STRIDE_BYTES: Final = 2048
 SHORT_BYTES: Final = 16_384  # of messages that are tried as plain texts first
@@ -47,64 +48,14 @@ MAX_KEPT_TOOL_CUTS: Final = 1024
 _LEADING: Final = frozenset({"system", "developer"})
 
 
-class Chain(msgspec.Struct, frozen=True, gc=False):
-    """A hash for each cut, and where each cut ends, in canonical bytes."""
-
-    hashes: list[int]
-    ends: list[int]
-
-    @property
-    def total_bytes(self) -> int:
-        """Canonical bytes of the whole prompt."""
-        return self.ends[-1] if self.ends else 0
-
-
-class Fingerprint(msgspec.Struct, frozen=True, gc=False):
-    """What the proxy keeps of a prompt.
-
-    `structural_bytes` are those before the last assistant message, which an append-only conversation has already sent;
-    `tools_digest` and `tools_system_digest` do not depend on the seed; `user_contents` are the raw contents of the user
-    messages in front of the first assistant message. `prompts` is above 1 for a list of texts or of lists of ids: each
-    is a prompt of its own to the engine.
-    """
-
-    chain: Chain
-    structural_bytes: int
-    turn: int
-    tools_digest: int
-    tools_system_digest: int
-    user_contents: list[Raw]
-    prompts: int = 1
-
-    @property
-    def first_user_text(self) -> str | None:
-        """What a derived key is made from. Read only when asked for: most clients name their sessions."""
-        return _last_user_text(self.user_contents)
-
-
-class _Text(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    """A message that is a role and a content and nothing else."""
-
-    role: str
-    content: Raw
-
-
 class _NotText(ValueError):
     """Not a text of a role that is known: to be read as what it is."""
-
-
-class ToolsPrefix(NamedTuple):
-    """The chain over a prompt's tools, and their digest."""
-
-    hashes: tuple[int, ...]
-    ends: tuple[int, ...]
-    digest: int
 
 
 NO_TOOLS: Final = ToolsPrefix((), (), 0)
 
 _MESSAGES: Final = msgspec.json.Decoder(list[Message])
-_TEXTS: Final = msgspec.json.Decoder(list[_Text])
+_TEXTS: Final = msgspec.json.Decoder(list[Text])
 _NOT_TEXTS: Final = (msgspec.DecodeError, ValueError, KeyError, RecursionError)
 _LEADS: Final = 0
 _USER: Final = 1
@@ -119,19 +70,6 @@ _ONE_MESSAGE: Final = msgspec.json.Decoder(Message)
 _KEPT_TOOLS: Final[dict[tuple[int, bytes], ToolsPrefix]] = {}
 _VALUE: Final = msgspec.json.Decoder()
 _VALUES: Final = msgspec.json.Decoder(list[Raw])
-
-
-class Begun(NamedTuple):
-    """What is known of a prompt that begins with messages which were read before, an assistant's among them.
-
-    `hashes` and `ends` are those of its first messages and of the tools before them; the rest is as in `Fingerprint`.
-    """
-
-    hashes: list[int]
-    ends: list[int]
-    structural_bytes: int
-    turn: int
-    tools_system_digest: int
 
 
 def fingerprint_chat(tools: Raw | None, messages: Raw | Sequence[Raw], seed: int) -> Fingerprint:
@@ -203,7 +141,7 @@ def _fingerprint(
     return Fingerprint(Chain(hashes, ends), structural_bytes, turn, prefix.digest, digest, user_contents)
 
 
-def _fingerprint_texts(decoded: list[_Text], prefix: ToolsPrefix, seed: int) -> Fingerprint:
+def _fingerprint_texts(decoded: list[Text], prefix: ToolsPrefix, seed: int) -> Fingerprint:
     """What `_fingerprint` gives for a prompt of few and short texts; `_NotText` where one is something else."""
     if not decoded:
         raise _NotText
@@ -328,7 +266,7 @@ def tools_prefix(tools: Raw | None, seed: int) -> ToolsPrefix:
 
 
 def _check_unicode(contents: list[Raw]) -> None:
-    """Refuse what `_last_user_text` could not read: raw slices are checked for JSON's syntax, not for UTF-8."""
+    """Refuse what `first_user_text` could not read: raw slices are checked for JSON's syntax, not for UTF-8."""
     for content in reversed(contents):
         if is_present(content):
             try:
@@ -339,9 +277,11 @@ def _check_unicode(contents: list[Raw]) -> None:
                 return
 
 
-def _last_user_text(contents: list[Raw]) -> str | None:
-    """What `contract.identity.derived_key` finds in these contents of user messages; the last one counts."""
-    for content in reversed(contents):
+def first_user_text(prompt: Fingerprint) -> str | None:
+    """What a derived key is made from: what `contract.identity.derived_key` finds. Most clients name their sessions, so
+    it is read only when asked for.
+    """
+    for content in reversed(prompt.user_contents):
         if not is_present(content):
             continue
         try:

@@ -28,7 +28,7 @@ from typing import Final
 
 import msgspec
 
-from warmroute_proxy.core.fingerprint import Chain
+from warmroute_proxy.core.chain import Chain
 
 MAX_CUTS: Final = 8192
 MAX_SLOTS: Final = 1024

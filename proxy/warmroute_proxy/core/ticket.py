@@ -2,9 +2,9 @@
 
 from bisect import bisect_right
 
+from warmroute_proxy.core.chain import Chain
 from warmroute_proxy.core.choices import Place
 from warmroute_proxy.core.decision import Decision
-from warmroute_proxy.core.fingerprint import Chain
 
 
 class Ticket:

@@ -23,8 +23,8 @@ from typing import Any, Final
 import msgspec
 
 from warmroute_backend.engine.work import Work
+from warmroute_proxy.core.chain import Chain
 from warmroute_proxy.core.facts import Facts
-from warmroute_proxy.core.fingerprint import Chain
 from warmroute_proxy.core.fleet import Peer
 from warmroute_proxy.core.fleet import Worker as CoreWorker
 from warmroute_proxy.core.router import EngineLoads, Router

@@ -26,7 +26,7 @@ from warmroute_proxy.core.retry_budget import RetryBudget
 from warmroute_proxy.core.router import Router
 from warmroute_proxy.server.config import Config
 from warmroute_proxy.server.errors import Refusal
-from warmroute_proxy.server.intake import Intake
+from warmroute_proxy.server.intake_record import Intake
 from warmroute_proxy.server.metrics import Metrics
 
 log = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ brace; all other bytes are the client's.
 
 from collections.abc import Callable
 from operator import itemgetter
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 
@@ -33,18 +33,24 @@ _NAME: Final = msgspec.json.Decoder(str)
 _SPACE: Final = b" \t\r\n"
 
 
-class Span(NamedTuple):
+class Span:
     """Where a member stands in the body: its name's first quote to its value's end."""
 
-    start: int
-    end: int
+    __slots__ = ("end", "start")
+
+    def __init__(self, start: int, end: int) -> None:
+        self.start = start
+        self.end = end
 
 
-class _Kept(NamedTuple):
+class _Left:
     """What is left of a body of known shape and style without some members, as a template and its values."""
 
-    template: bytes
-    values: Callable[[dict[str, msgspec.Raw]], Any]
+    __slots__ = ("template", "values")
+
+    def __init__(self, template: bytes, values: Callable[[dict[str, msgspec.Raw]], Any]) -> None:
+        self.template = template
+        self.values = values
 
 
 class _Shape:
@@ -63,9 +69,9 @@ class _Shape:
         if not all(name.isprintable() and '"' not in name and "\\" not in name for name in names):
             never = b"%b" * len(names)  # a name that may need an escape: no body is its values alone, so it is walked
             self.templates = never, never
-        self._kept: dict[tuple[frozenset[str], int], _Kept | None] = {}
+        self._kept: dict[tuple[frozenset[str], int], _Left | None] = {}
 
-    def without(self, drop: frozenset[str], style: int) -> _Kept | None:
+    def without(self, drop: frozenset[str], style: int) -> _Left | None:
         """What is left without `drop`; None where too little is to be worth it."""
         try:
             return self._kept[drop, style]
@@ -75,7 +81,7 @@ class _Shape:
             if len(kept) > 1:  # an itemgetter of one name gives no tuple
                 separator = b'": %b' if style else b'":%b'
                 parts = [b'"' + name.replace("%", "%%").encode() + separator for name in kept]
-                found = _Kept(b"{" + b",".join(parts), itemgetter(*kept))
+                found = _Left(b"{" + b",".join(parts), itemgetter(*kept))
             if len(self._kept) < MAX_DROP_SETS:
                 self._kept[drop, style] = found
             return found

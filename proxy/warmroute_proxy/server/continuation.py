@@ -26,7 +26,8 @@ from warmroute_proxy.server.attempt import Attempt, Failure
 from warmroute_proxy.server.body import NO_BODY, Body
 from warmroute_proxy.server.engines import Engines
 from warmroute_proxy.server.errors import Refusal
-from warmroute_proxy.server.intake import CHAT, Intake
+from warmroute_proxy.server.intake import CHAT
+from warmroute_proxy.server.intake_record import Intake
 from warmroute_proxy.server.sse import Scanner
 
 MAX_TEXT_CHARS: Final = 1_048_576  # of an answer; a longer one can no longer be continued

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from warmroute_proxy.core.chain import Chain
 from warmroute_proxy.core.decision import Decision
-from warmroute_proxy.core.fingerprint import Chain
 from warmroute_proxy.core.fleet import Worker
 from warmroute_proxy.core.life import HEALTH_TIMEOUT_S, Life
 from warmroute_proxy.core.load import EngineLoads

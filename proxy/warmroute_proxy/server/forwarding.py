@@ -17,7 +17,7 @@ from warmroute_proxy.server.config import TenantConfig
 from warmroute_proxy.server.dispatch import engine_headers
 from warmroute_proxy.server.errors import Refusal, error_event
 from warmroute_proxy.server.exchange import Exchange
-from warmroute_proxy.server.intake import Intake
+from warmroute_proxy.server.intake_record import Intake
 from warmroute_proxy.server.services import Services
 from warmroute_proxy.server.upstream import Leg, get
 

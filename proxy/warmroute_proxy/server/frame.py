@@ -14,20 +14,14 @@ total and in `MAX_LONG` frames; conversations of `MAX_KEPT_BYTES` in total, the 
 their bodies are also kept to be computed elsewhere (`core/kept.py`), which holds the same bytes.
 """
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from warmroute_proxy.core.canonical import MalformedPrompt
-from warmroute_proxy.core.fingerprint import (
-    Begun,
-    Chain,
-    Fingerprint,
-    ToolsPrefix,
-    fingerprint_messages,
-    fingerprint_rest,
-)
+from warmroute_proxy.core.chain import Begun, Chain, Fingerprint, ToolsPrefix
+from warmroute_proxy.core.fingerprint import fingerprint_messages, fingerprint_rest
 
 if TYPE_CHECKING:
-    from warmroute_proxy.server.intake import Intake
+    from warmroute_proxy.server.intake_record import Intake
 
 MAX_FRAMES: Final = 4  # of one caller
 MAX_HEAD_BYTES: Final = 1024
@@ -47,21 +41,17 @@ _SPACE: Final = b" \t\r\n"
 _NOTHING: Final = b"\0"  # no body begins like this
 
 
-class Run(NamedTuple):
-    """Members that stand together, as a slice of any body of the frame: behind the messages it counts from the end."""
-
-    start: int
-    end: int
-
-
-class Mark(NamedTuple):
+class Mark:
     """The end of some turn's messages: bytes and cuts up to there, and what a fingerprint says of them."""
 
-    length: int
-    cuts: int
-    structural_bytes: int
-    turn: int
-    digest: int
+    __slots__ = ("cuts", "digest", "length", "structural_bytes", "turn")
+
+    def __init__(self, length: int, cuts: int, structural_bytes: int, turn: int, digest: int) -> None:
+        self.length = length
+        self.cuts = cuts
+        self.structural_bytes = structural_bytes
+        self.turn = turn
+        self.digest = digest
 
 
 class Conversation:
@@ -126,7 +116,7 @@ class Frame:
         self.names = frozenset([name for name, _, _ in spans])
         size = len(raw)
         self.spans = [(name, a if a < end else a - size, b if b < end else b - size) for name, a, b in spans]
-        self.runs: dict[frozenset[str], list[Run]] = {}
+        self.runs: dict[frozenset[str], list[tuple[int, int]]] = {}
         self.tools = tools
         self.seed = seed
         self.intake = intake
@@ -136,8 +126,10 @@ class Frame:
         self.lineage = 0
         self.known: Conversation | None = None
 
-    def without(self, drop: frozenset[str]) -> list[Run]:
-        """What is left of a body of this frame without the members in `drop`."""
+    def without(self, drop: frozenset[str]) -> list[tuple[int, int]]:
+        """What is left of a body of this frame without the members in `drop`: members that stand together, as slices of
+        any such body, which count from its end where they are behind the messages.
+        """
         runs = self.runs.get(drop)
         if runs is None:
             runs = []
@@ -146,9 +138,9 @@ class Frame:
                 if name in drop:
                     joins = False
                 elif joins:
-                    runs[-1] = Run(runs[-1].start, end)
+                    runs[-1] = (runs[-1][0], end)
                 else:
-                    runs.append(Run(start, end))
+                    runs.append((start, end))
                     joins = True
             if len(self.runs) < MAX_DROP_SETS:
                 self.runs[drop] = runs

@@ -66,7 +66,7 @@ class Listener:
         """Listen and return the port. `shared`: other processes of this proxy listen there too."""
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(
-            lambda: Connection(self),
+            self._connect,
             host,
             port,
             backlog=1024,
@@ -76,6 +76,9 @@ class Listener:
             ssl_shutdown_timeout=None if tls is None else LINGER_S,
         )
         return int(self._server.sockets[0].getsockname()[1])
+
+    def _connect(self) -> Any:
+        return Connection(self)
 
     def sweep(self) -> None:
         """Close what is past its deadline; called once a second."""
@@ -101,8 +104,8 @@ class Listener:
             connection.cut()
 
 
-class Connection(asyncio.Protocol):
-    """One client connection."""
+class Connection:
+    """One client connection, an `asyncio.Protocol` that is none by type: compiled classes have no base of a library."""
 
     def __init__(self, listener: Listener) -> None:
         self.listener = listener

@@ -4,8 +4,8 @@ All checks that need no engine are here: who asks, for which model, in which sha
 slices, to be fingerprinted; its text is not kept beyond the body itself.
 """
 
-from collections.abc import Callable, Mapping
-from typing import Any, Final, NamedTuple, TypeVar, cast
+from collections.abc import Callable
+from typing import Any, Final, TypeVar, cast
 
 import msgspec
 from msgspec.structs import replace
@@ -20,21 +20,22 @@ from warmroute.contract.identity import (
 )
 from warmroute.contract.steering import REFUSED_FIELD_PREFIX, REFUSED_FIELDS
 from warmroute_proxy.core.canonical import MalformedPrompt
+from warmroute_proxy.core.chain import Chain, Fingerprint
 from warmroute_proxy.core.facts import Facts
 from warmroute_proxy.core.fingerprint import (
-    Chain,
-    Fingerprint,
     fingerprint_chat,
     fingerprint_messages,
     fingerprint_text,
+    first_user_text,
     tools_prefix,
 )
-from warmroute_proxy.server.body import MAX_SHAPES, NO_BODY, AnyBody, Body, FramedBody, is_small
+from warmroute_proxy.server.body import MAX_SHAPES, NO_BODY, Body, FramedBody, is_small
 from warmroute_proxy.server.caller import Caller
 from warmroute_proxy.server.config import ANY, Config, ModelConfig, TenantConfig
 from warmroute_proxy.server.errors import Refusal
 from warmroute_proxy.server.exchange import Request
 from warmroute_proxy.server.frame import MAX_HEAD_BYTES, MAX_MEMBERS, MAX_TAIL_BYTES, Frame, Kept
+from warmroute_proxy.server.intake_record import Intake
 from warmroute_proxy.server.secrets import Secrets
 
 CHAT: Final = "/v1/chat/completions"
@@ -83,12 +84,20 @@ _READERS: Final = {name: msgspec.json.Decoder(kind | None).decode for name, kind
 _COUNTS: Final = (("n", MAX_CHOICES), ("max_tokens", 2**31 - 1), ("max_completion_tokens", 2**31 - 1))
 
 
-class _Plan(NamedTuple):
+class _Plan:
     """What there is to read of a body with these names."""
 
-    forbidden: str | None
-    readers: tuple[tuple[str, Callable[[msgspec.Raw], Any]], ...]
-    session_fields: tuple[str, ...]
+    __slots__ = ("forbidden", "readers", "session_fields")
+
+    def __init__(
+        self,
+        forbidden: str | None,
+        readers: tuple[tuple[str, Callable[[msgspec.Raw], Any]], ...],
+        session_fields: tuple[str, ...],
+    ) -> None:
+        self.forbidden = forbidden
+        self.readers = readers
+        self.session_fields = session_fields
 
 
 _PLANS: Final[dict[tuple[str, ...], _Plan]] = {}  # kept: clients send few kinds of body
@@ -107,33 +116,6 @@ def _plan(names: tuple[str, ...]) -> _Plan:
                 _PLANS.clear()
             _PLANS[names] = plan
     return plan
-
-
-class Intake(msgspec.Struct, gc=False):
-    """A request that may be dispatched. `session` is the 16 hex digits that stand for its key, or None."""
-
-    tenant: TenantConfig
-    route: str
-    body: AnyBody
-    model: ModelConfig
-    alias: str | None
-    stream: bool
-    include_usage: bool
-    stream_options: Mapping[str, Any]
-    keep_sglext: bool
-    choices: int
-    prompts: int
-    metadata: dict[str, Any] | None
-    """What goes to the engine instead of the client's `metadata`, where that names a session."""
-    salt: str
-    session: str | None
-    facts: Facts
-    forwarded_from: str | None
-
-    @property
-    def several(self) -> bool:
-        """Whether the engine makes several requests of it, with ids of their own, which share what they compute."""
-        return self.choices > 1 or self.prompts > 1
 
 
 def read(request: Request, caller: Caller, kept: Kept, config: Config, secrets: Secrets) -> Intake:
@@ -181,7 +163,7 @@ def _derived_again(
     if continued and known is not None:
         found = known.derived
     else:
-        text = prompt.first_user_text
+        text = first_user_text(prompt)
         found = secrets.session_of(caller.tenant.share_group, derived_key_of_text(text)) if text else None
         if known is not None and known.chain is prompt.chain:
             known.derived = found
@@ -347,7 +329,7 @@ def _session(body: Body, names_of_fields: tuple[str, ...], prompt: Fingerprint) 
         except InvalidSessionKey as error:
             raise Refusal(400, str(error), code="invalid_session_key", param=error.source) from None
     if found is None:
-        text = prompt.first_user_text
+        text = first_user_text(prompt)
         if text:
             return Session(derived_key_of_text(text), "derived", True)
     return found

@@ -24,7 +24,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-from warmroute_proxy.core.fingerprint import Chain
+from warmroute_proxy.core.chain import Chain
 from warmroute_proxy.core.tiers import Tier
 
 MAX_TAGS: Final = 1024

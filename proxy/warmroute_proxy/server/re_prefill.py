@@ -28,7 +28,7 @@ from warmroute_proxy.server.body import Body
 from warmroute_proxy.server.dispatch import EngineBodies, engine_headers
 
 if TYPE_CHECKING:
-    from warmroute_proxy.server.intake import Intake
+    from warmroute_proxy.server.intake_record import Intake
     from warmroute_proxy.server.services import Services
 
 log = logging.getLogger(__name__)

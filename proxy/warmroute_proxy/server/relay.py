@@ -38,7 +38,7 @@ from warmroute_proxy.server.dispatch import EngineBodies, engine_headers
 from warmroute_proxy.server.errors import Refusal
 from warmroute_proxy.server.exchange import Exchange
 from warmroute_proxy.server.forwarding import ForwardedTurn
-from warmroute_proxy.server.intake import Intake
+from warmroute_proxy.server.intake_record import Intake
 from warmroute_proxy.server.journal import JournalError
 from warmroute_proxy.server.passage import Write
 from warmroute_proxy.server.services import Services

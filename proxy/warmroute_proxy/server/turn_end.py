@@ -22,7 +22,7 @@ from warmroute_proxy.server.body import NO_BODY
 from warmroute_proxy.server.continuation import Continuation
 from warmroute_proxy.server.errors import Refusal, error_event
 from warmroute_proxy.server.exchange import Exchange
-from warmroute_proxy.server.intake import Intake
+from warmroute_proxy.server.intake_record import Intake
 from warmroute_proxy.server.journal import JournalError
 from warmroute_proxy.server.services import Services
 from warmroute_proxy.server.settlement import losses_of, usage_event

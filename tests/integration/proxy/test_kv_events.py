@@ -16,8 +16,8 @@ import pytest
 import zmq
 
 from tests.integration.proxy.harness import DEADLINE_S
+from warmroute_proxy.core.chain import Chain
 from warmroute_proxy.core.facts import Facts
-from warmroute_proxy.core.fingerprint import Chain
 from warmroute_proxy.core.fleet import Worker
 from warmroute_proxy.core.router import Router
 from warmroute_proxy.server import kv_events

@@ -10,11 +10,12 @@ from msgspec import Raw
 
 from warmroute.contract.identity import derived_key, derived_key_of_text
 from warmroute_proxy.core.canonical import MAX_PARTS, MalformedPrompt
+from warmroute_proxy.core.chain import Fingerprint
 from warmroute_proxy.core.fingerprint import (
     STRIDE_BYTES,
-    Fingerprint,
     fingerprint_chat,
     fingerprint_text,
+    first_user_text,
 )
 
 SYSTEM = {"role": "system", "content": "You are terse."}
@@ -217,7 +218,7 @@ def test_completion_prompts() -> None:
     assert text(["a", "b"]).chain.hashes[0] == text("a").chain.hashes[0]
     assert text([1, 2, 3]).chain.hashes != text([1, 2, 4]).chain.hashes
     assert text("a").turn == 1
-    assert text("a").first_user_text is None
+    assert first_user_text(text("a")) is None
     nothing: list[Any] = [[], 5, {}]
     for empty in nothing:
         with pytest.raises(MalformedPrompt):
@@ -240,7 +241,7 @@ _MESSAGES = st.lists(
 
 @given(_MESSAGES)
 def test_the_derived_key_is_the_contracts(messages: list[dict[str, Any]]) -> None:
-    text = chat(*messages).first_user_text
+    text = first_user_text(chat(*messages))
     assert (derived_key_of_text(text) if text else None) == derived_key(messages)
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from warmroute_proxy.core.fingerprint import Chain
+from warmroute_proxy.core.chain import Chain
 from warmroute_proxy.core.index import MAX_CUTS, MAX_SHARERS, MAX_SLOTS, PrefixIndex
 
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from warmroute_proxy.core.chain import Chain
 from warmroute_proxy.core.facts import Facts
-from warmroute_proxy.core.fingerprint import Chain
 from warmroute_proxy.core.fleet import Worker
 from warmroute_proxy.core.router import Router
 from warmroute_proxy.core.tiers import FETCH_S_PER_TOKEN_PRIOR, LOAD_S_PER_TOKEN_PRIOR, MOVE_S_PER_TOKEN_MAX

@@ -16,7 +16,8 @@ from warmroute_proxy.server.attempt import Attempt, Failure
 from warmroute_proxy.server.body import Body
 from warmroute_proxy.server.continuation import Continuation, Rest
 from warmroute_proxy.server.errors import Refusal
-from warmroute_proxy.server.intake import CHAT, COMPLETIONS, Intake
+from warmroute_proxy.server.intake import CHAT, COMPLETIONS
+from warmroute_proxy.server.intake_record import Intake
 from warmroute_proxy.server.sse import Scanner
 
 DIED = Failure(Refusal(502, "the connection to the engine broke", code="engine_error"), ("e0",), True)

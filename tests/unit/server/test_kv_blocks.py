@@ -1,6 +1,6 @@
 """Which cuts of our prompts end in which blocks of an engine."""
 
-from warmroute_proxy.core.fingerprint import Chain
+from warmroute_proxy.core.chain import Chain
 from warmroute_proxy.server.kv_blocks import KvBlocks
 
 BLOCK = 16  # tokens; the prompts here have 4 bytes a token, so 64 bytes

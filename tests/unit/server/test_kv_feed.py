@@ -5,8 +5,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from warmroute_proxy.core.chain import Chain
 from warmroute_proxy.core.facts import Facts
-from warmroute_proxy.core.fingerprint import Chain
 from warmroute_proxy.core.fleet import Worker
 from warmroute_proxy.core.router import Router
 from warmroute_proxy.server.kv_feed import MAX_WAITING, KvFeed

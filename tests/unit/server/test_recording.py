@@ -11,9 +11,9 @@ import msgspec
 import pytest
 
 from warmroute_proxy.core import recorded
+from warmroute_proxy.core.chain import Chain
 from warmroute_proxy.core.choices import NoWorker
 from warmroute_proxy.core.facts import Facts
-from warmroute_proxy.core.fingerprint import Chain
 from warmroute_proxy.core.fleet import Peer, Worker
 from warmroute_proxy.core.load import EngineLoads
 from warmroute_proxy.core.record import Call, Closed, Dispatched, Ended, Frames, Placed, Progress

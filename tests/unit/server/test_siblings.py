@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import msgspec
 
+from warmroute_proxy.core.chain import Chain
 from warmroute_proxy.core.facts import Facts
-from warmroute_proxy.core.fingerprint import Chain
 from warmroute_proxy.core.siblings import SiblingRouter
 from warmroute_proxy.server.board import Board
 from warmroute_proxy.server.config import EngineConfig

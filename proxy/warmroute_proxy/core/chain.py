@@ -1,0 +1,57 @@
+"""What is kept of a prompt: a chain of hashes, and what stands beside it. `fingerprint.py` makes them."""
+
+from typing import NamedTuple
+
+import msgspec
+from msgspec import Raw
+
+
+class Chain(msgspec.Struct, frozen=True, gc=False):
+    """A hash for each cut, and where each cut ends, in canonical bytes."""
+
+    hashes: list[int]
+    ends: list[int]
+
+    @property
+    def total_bytes(self) -> int:
+        """Canonical bytes of the whole prompt."""
+        return self.ends[-1] if self.ends else 0
+
+
+class Fingerprint(msgspec.Struct, frozen=True, gc=False):
+    """What the proxy keeps of a prompt.
+
+    `structural_bytes` are those before the last assistant message, which an append-only conversation has already sent;
+    `tools_digest` and `tools_system_digest` do not depend on the seed; `user_contents` are the raw contents of the user
+    messages in front of the first assistant message. `prompts` is above 1 for a list of texts or of lists of ids: each
+    is a prompt of its own to the engine.
+    """
+
+    chain: Chain
+    structural_bytes: int
+    turn: int
+    tools_digest: int
+    tools_system_digest: int
+    user_contents: list[Raw]
+    prompts: int = 1
+
+
+class ToolsPrefix(NamedTuple):
+    """The chain over a prompt's tools, and their digest."""
+
+    hashes: tuple[int, ...]
+    ends: tuple[int, ...]
+    digest: int
+
+
+class Begun(NamedTuple):
+    """What is known of a prompt that begins with messages which were read before, an assistant's among them.
+
+    `hashes` and `ends` are those of its first messages and of the tools before them; the rest is as in `Fingerprint`.
+    """
+
+    hashes: list[int]
+    ends: list[int]
+    structural_bytes: int
+    turn: int
+    tools_system_digest: int

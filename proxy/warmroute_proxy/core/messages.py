@@ -1,0 +1,35 @@
+"""What is read of a message: the raw JSON of each value that a template prints."""
+
+from typing import Final
+
+import msgspec
+from msgspec import Raw
+
+ABSENT: Final = Raw(b"")
+
+
+class _Function(msgspec.Struct, gc=False):
+    name: Raw = ABSENT
+    arguments: Raw = ABSENT
+
+
+class _ToolCall(msgspec.Struct, gc=False):
+    id: Raw = ABSENT
+    function: _Function | None = None
+    custom: Raw = ABSENT
+
+
+class Message(msgspec.Struct, gc=False):
+    role: str
+    content: Raw = ABSENT
+    reasoning_content: Raw = ABSENT
+    tool_calls: list[_ToolCall] | None = None
+    tool_call_id: Raw = ABSENT
+    name: Raw = ABSENT
+
+
+class Text(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    """A message that is a role and a content and nothing else."""
+
+    role: str
+    content: Raw

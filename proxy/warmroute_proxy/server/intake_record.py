@@ -1,0 +1,37 @@
+"""What a request is read as: the facts that placement decides on, and everything a dispatch needs."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from warmroute_proxy.core.facts import Facts
+from warmroute_proxy.server.body import AnyBody
+from warmroute_proxy.server.config import ModelConfig, TenantConfig
+
+
+class Intake(msgspec.Struct, gc=False):
+    """A request that may be dispatched. `session` is the 16 hex digits that stand for its key, or None."""
+
+    tenant: TenantConfig
+    route: str
+    body: AnyBody
+    model: ModelConfig
+    alias: str | None
+    stream: bool
+    include_usage: bool
+    stream_options: Mapping[str, Any]
+    keep_sglext: bool
+    choices: int
+    prompts: int
+    metadata: dict[str, Any] | None
+    """What goes to the engine instead of the client's `metadata`, where that names a session."""
+    salt: str
+    session: str | None
+    facts: Facts
+    forwarded_from: str | None
+
+    @property
+    def several(self) -> bool:
+        """Whether the engine makes several requests of it, with ids of their own, which share what they compute."""
+        return self.choices > 1 or self.prompts > 1
