@@ -18,6 +18,7 @@
 A refusal is raised before anything was dispatched, or turned from an engine's failure before the first byte.
 """
 
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -79,12 +80,18 @@ _SOURCE_LINES: Final = "\n\n  File "
 """After it, SGLang's errors name files of the engine's machine, and quote the body once more."""
 
 
+_ADDRESS: Final = re.compile(
+    r"(?<![\w.-])(?:https?://)?(?:[\w.-]{1,253}|\[[0-9a-fA-F:.]{2,45}\]):\d{2,5}\b(?:/[\w./?=&%-]*)?"
+)
+"""A host and its port: a decode engine that loses its prefill engine says which it was."""
+
+
 def refusal_from_engine(status: int, body: bytes, retry_after: str | None = None) -> Refusal:
     """An engine's error, flat (SGLang) or nested, as a refusal of ours.
 
     400s keep their message, and become `context_length_exceeded` where they are that: harnesses compact on it. An
     engine's own 401 or 403 is a fault of the operator's, not of the client's, and becomes a 502. A 429 or 503 of one
-    that sheds load passes with its `Retry-After` (whole seconds), or with 1 s where it has none.
+    that sheds load passes with its `Retry-After` (whole seconds), or with 1 s where it has none. A 5xx loses addresses.
     """
     found = _engine_error(body)
     message = str(found.get("message") or f"the engine answered {status}").partition(_SOURCE_LINES)[0]
@@ -102,6 +109,7 @@ def refusal_from_engine(status: int, body: bytes, retry_after: str | None = None
             return Refusal(429, message, code=code or "rate_limit_exceeded", param=param, retry_after_s=after_s)
         return Refusal(status, message, code=code, param=param)
     shed = after_s if status == 503 else None  # its queue is full: soon it is not
+    message = _ADDRESS.sub("(address)", message)
     return Refusal(status if status in {502, 503, 504} else 502, message, code="engine_error", retry_after_s=shed)
 
 

@@ -87,6 +87,31 @@ def test_an_answer_that_an_engine_has_no_more_room_for_goes_on_elsewhere(tmp_pat
             engine.stop()
 
 
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+@pytest.mark.parametrize("address", ["10.0.0.7:8998", "http://prefill-0.internal:30000/route?x=1", "[fd00::7]:8998"])
+def test_a_client_does_not_learn_of_a_partner_from_an_engine(tmp_path: Path, address: str, stream: bool) -> None:
+    """What SGLang's decode says when it cannot reach its prefill."""
+    said = f"Decode transfer failed: Could not fetch prefill parallel info from bootstrap_addr: {address}, code 500"
+    error = {"object": "error", "message": said, "type": "InternalServerError", "code": 500}
+
+    def fails(handler: Handler) -> None:
+        if stream:
+            handler.stream({"error": error}, "[DONE]")
+        else:
+            handler.reply(500, json.dumps(error).encode())
+
+    engine = ScriptedEngine("e0", fails)
+    proxy = ProxyProcess(tmp_path / "p", [engine.toml()])
+    try:
+        proxy.start()
+        answer = ask(proxy, chat("ask", stream=stream))
+        told = answer.json()["error"]["message"]
+        assert (answer.status_code, told) == (502, said.replace(address, "(address)"))
+    finally:
+        proxy.stop()
+        engine.stop()
+
+
 def test_a_client_does_not_learn_where_an_engine_is(tmp_path: Path) -> None:
     with socket.socket() as nobody:  # bound and not listening: a connection is refused
         nobody.bind(("127.0.0.1", 0))

@@ -138,13 +138,13 @@ def complete(asker: Asker) -> bool:
 
 
 def test_a_retry_while_the_answer_comes_reads_it_from_its_first_byte(fleet: Fleet) -> None:
-    before = len(fleet.proxy.rows())
-    first = Asker(fleet.proxy, "mid-stream", long("mid-stream")).begun()
-    second = Asker(fleet.proxy, "mid-stream", long("mid-stream")).begun()
-    assert fleet.engines["d0"].running() == 1
+    before, worked = len(fleet.proxy.rows()), fleet.finished()
+    first = Asker(fleet.proxy, "mid-stream", long("mid-stream", 300)).begun()
+    second = Asker(fleet.proxy, "mid-stream", long("mid-stream", 300)).begun()
     first.done()
     second.done()
     assert complete(first)
+    assert fleet.finished() == worked + 2, "prefill and decode, once each"
     assert second.text == first.text
     assert second.receipt == first.receipt
     row = rows_of(fleet.proxy, first.receipt)[0]
@@ -174,7 +174,7 @@ def test_a_retry_after_the_client_died_gets_the_whole_answer(fleet: Fleet) -> No
 
 
 def test_nobody_comes_back_and_the_engines_stop(fleet: Fleet) -> None:
-    body = long("nobody", 400)
+    body = long("nobody", 4000)  # it would go on for far longer than it is waited for
     first = Asker(fleet.proxy, "nobody", body).begun()
     first.leave()
     assert fleet.engines["d0"].running() == 1
@@ -234,7 +234,7 @@ def test_a_key_of_a_request_that_was_never_dispatched_is_free(fleet: Fleet, wron
 
 
 def test_one_of_two_leaves_and_the_other_hears_the_end(fleet: Fleet) -> None:
-    askers = [Asker(fleet.proxy, "one leaves", long("one leaves")).begun() for _ in range(3)]
+    askers = [Asker(fleet.proxy, "one leaves", long("one leaves", 400)).begun() for _ in range(3)]
     askers[0].leave()
     askers[2].leave()
     assert complete(askers[1].done())

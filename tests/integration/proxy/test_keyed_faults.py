@@ -192,8 +192,8 @@ def test_a_proxy_that_ends_waits_for_nobody_to_come_back(tmp_path: Path) -> None
     try:
         left = Asker(fleet.proxy, "left", long("left", 2000)).begun()
         left.leave()
-        heard = Asker(fleet.proxy, "heard", long("heard", 100)).begun()
-        joined = Asker(fleet.proxy, "heard", long("heard", 100)).begun()
+        heard = Asker(fleet.proxy, "heard", long("heard", 400)).begun()
+        joined = Asker(fleet.proxy, "heard", long("heard", 400)).begun()
         assert fleet.running() == 2
         assert fleet.proxy.child is not None
         os.kill(fleet.proxy.child.pid, signal.SIGTERM)
