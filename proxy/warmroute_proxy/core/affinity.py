@@ -78,8 +78,7 @@ class Affinity:
         lasts: tuple[tuple[int, Last], ...] = ((len(hashes), last),)
         if known is not None:
             for cuts, old in known:
-                continued = cuts <= len(hashes) and hashes[cuts - 1] == old.tip
-                if not continued and len(lasts) < MAX_FORKS:
+                if (cuts > len(hashes) or hashes[cuts - 1] != old.tip) and len(lasts) < MAX_FORKS:
                     lasts = (*lasts, (cuts, old))
         _put(self._lasts_by_lineage, lineage, lasts, self._max_entries)
         if thread is not None:

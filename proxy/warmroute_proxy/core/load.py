@@ -31,7 +31,6 @@ from warmroute_proxy.core.breaker import BREAKER_FAILURES, Breaker
 from warmroute_proxy.core.capacity import Capacity
 from warmroute_proxy.core.pace import Pace
 from warmroute_proxy.core.tiers import MoveRates
-from warmroute_proxy.core.traffic import Inserted
 
 PREFILL_S_PER_TOKEN_PRIOR: Final = 1 / 20_000
 PREFILL_S_PER_TOKEN_MIN: Final = 1e-6
@@ -70,10 +69,10 @@ class EngineLoads(msgspec.Struct, frozen=True, gc=False):
     """What its KV pool holds."""
 
 
-Ahead = tuple[bool, float, float, float, float, tuple[float, float, float] | None]
-"""What is ahead of a new request: whether it may have to wait, by what a decode step is slowed, seconds of prefill that
-were sent, since when the oldest of it is at work, and its share. Last what others count for (`None`: nothing): until
-when, and the seconds of prefill and the slowdown with theirs.
+Ahead = tuple[bool, float, float, float, float, float, tuple[float, float, float] | None]
+"""What is ahead of a new request: whether it may have to wait, by what a decode step is slowed, and `inserted`. Then
+seconds of prefill that were sent, since when the oldest of it is at work, and its share. Last what others count for
+(`None`: nothing): until when, and the seconds of prefill and the slowdown with theirs.
 """
 
 
@@ -100,7 +99,6 @@ class WorkerLoad:
         "_prefills",
         "_reported_prefill_tokens",
         "_reported_until_s",
-        "_shown_tokens",
         "_since_s",
         "_uncached_total",
         "ahead",
@@ -116,6 +114,7 @@ class WorkerLoad:
         "resident_tokens",
         "room",
         "running",
+        "shown_tokens",
         "slower_s",
         "up",
     )
@@ -129,7 +128,7 @@ class WorkerLoad:
         self.breaker = Breaker()
         self.ready = True  # up, not draining, breaker closed: what almost every look at a worker finds
         self.moves = MoveRates()
-        self.inserted = Inserted()
+        self.inserted = 0.0  # tokens computed and so written to the cache lately, weighted as `traffic` says
         self._prefills: OrderedDict[object, int] = OrderedDict()  # tokens by what they are for, oldest first
         self._at_work_tokens = 0  # of the oldest one
         self._since_s = 0.0  # when its turn came
@@ -144,7 +143,7 @@ class WorkerLoad:
         self._reported_prefill_tokens = 0  # of others, by the engine
         self._reported_until_s = -math.inf
         self._others_resident_tokens = 0
-        self._shown_tokens: int | None = None  # computed since it began, None once that is proof enough
+        self.shown_tokens: int | None = None  # computed since it began, None once that is proof enough
         self._uncached_total: int | None = None
         self._busy_us_total: int | None = None
 
@@ -184,7 +183,6 @@ class WorkerLoad:
             self._at_work_tokens = tokens
         self._prefills[owner] = tokens
         self.prefill_tokens += tokens
-        self.inserted.add(tokens, now_s)
         self.ahead = None
 
     def prefill_ended(self, owner: object, now_s: float) -> None:
@@ -198,10 +196,10 @@ class WorkerLoad:
 
     def computed(self, tokens: int) -> None:
         """So many tokens were computed: what proves a new worker."""
-        if self._shown_tokens is not None:
-            self._shown_tokens += tokens
-            if self._shown_tokens * self.prefill_s_per_token >= PROVEN_S:
-                self._shown_tokens = None
+        if self.shown_tokens is not None:
+            self.shown_tokens += tokens
+            if self.shown_tokens * self.prefill_s_per_token >= PROVEN_S:
+                self.shown_tokens = None
             self.ahead = None
 
     def runs(self, requests: int, tokens: int) -> None:
@@ -230,13 +228,14 @@ class WorkerLoad:
         until_s = self._others_until_s()
         if until_s != -math.inf:
             more, resident = self._reported_prefill_tokens, self._others_resident_tokens
-            if self._shown_tokens is not None:
-                more += max(0, tokens - self._shown_tokens)
+            if self.shown_tokens is not None:
+                more += max(0, tokens - self.shown_tokens)
             if more or resident:
                 slower_s = slowdown_s + resident * DECODE_S_PER_RESIDENT_TOKEN
                 others = (until_s, (tokens + more) * rate_s, slower_s)
         waits = tokens > 0 or others is not None
-        self.ahead = (waits, slowdown_s, tokens * rate_s, self._since_s, self._at_work_tokens * rate_s, others)
+        at_work_s = self._at_work_tokens * rate_s
+        self.ahead = (waits, slowdown_s, self.inserted, tokens * rate_s, self._since_s, at_work_s, others)
         return self.ahead
 
     def queue_s(self, now_s: float) -> float:
@@ -304,18 +303,18 @@ class WorkerLoad:
         self.set_rate(s_per_token)
         self.room.observe_rate(s_per_token)
         self.moves = MoveRates()
-        self.inserted = Inserted()
+        self.inserted = 0.0
         self._reported_prefill_tokens = self._others_resident_tokens = 0
         self._reported_until_s = -math.inf
         self._uncached_total = self._busy_us_total = None
-        self._shown_tokens = 0
+        self.shown_tokens = 0
         self.pace.forget()
         self.set_slower(0.0)
 
     @property
     def proven(self) -> bool:
         """Whether it has shown what it can do."""
-        return self._shown_tokens is None
+        return self.shown_tokens is None
 
     def _refresh(self) -> None:
         ready = self.up and not self.draining and self.breaker.failures < BREAKER_FAILURES
@@ -325,7 +324,7 @@ class WorkerLoad:
 
     def _others_until_s(self) -> float:
         """Until when more counts than this proxy has sent."""
-        return self._reported_until_s if self._shown_tokens is None else math.inf
+        return self._reported_until_s if self.shown_tokens is None else math.inf
 
     def as_dict(self, now_s: float) -> dict[str, int | float | str]:
         """What pages and metrics show."""
@@ -348,7 +347,7 @@ class WorkerLoad:
 
 def waits_s(ahead: Ahead, now_s: float) -> tuple[float, float]:
     """Seconds of prefill ahead of a new request, and seconds by which each of its output tokens is delayed."""
-    _, slowdown_s, queue_s, since_s, at_work_s, others = ahead
+    _, slowdown_s, _, queue_s, since_s, at_work_s, others = ahead
     if others is not None and now_s < others[0]:
         _, queue_s, slowdown_s = others
     if queue_s:

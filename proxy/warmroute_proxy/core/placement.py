@@ -40,9 +40,9 @@ from warmroute_proxy.core.facts import Facts
 from warmroute_proxy.core.fleet import Peer
 from warmroute_proxy.core.index import Match
 from warmroute_proxy.core.load import Ahead, waits_s
-from warmroute_proxy.core.prices import CHURN, Prices, churns_s_per_token
+from warmroute_proxy.core.prices import CHURN, Prices, churn_s
 from warmroute_proxy.core.tiers import MIN_FETCH_TOKENS, NOTHING_HELD, Held
-from warmroute_proxy.core.traffic import Traffic, inserted_tokens
+from warmroute_proxy.core.traffic import Traffic
 
 TRANSFER_S_PER_TOKEN: Final = 2e-7
 """KV from prefill to decode: 70 KB a token (MLA) over eight 400 Gb/s links."""
@@ -100,9 +100,9 @@ def place_by_cost(
         ahead = _decoding_there(choices.holders, ahead, slowdown_s)
     s_per_token, count = choices.mean_s_per_token, choices.count
     best = match.drops[-1][1] if match.drops else 0
-    churns_s: list[float] = []
+    churn = 0.0
     if best <= (match.shared[-1][0] if match.shared else 0):
-        churns_s = churns_s_per_token(inserted_tokens([load.inserted for load in choices.loads], now_s), s_per_token)
+        churn = churn_s([each[2] for each in ahead], s_per_token)
     busy, returning_per_s = traffic.of_each(count, now_s)
     prices = Prices(prompt.bytes_per_token, s_per_token, match.shared, best, count, busy, returning_per_s)
     kinds = _alike(choices, prompt, prices) if choices.plain else _each(choices.holders, prompt, prices)
@@ -110,13 +110,13 @@ def place_by_cost(
     if choices.peers:
         if facts.derived and match.drops:
             home = None  # equal prompts share a derived key: it counts only where no prefix is known at all
-        away = _away(facts, choices.peers, prompt, prices, CHURN * s_per_token if churns_s else 0.0, home, now_s)
-    cheapest = _cheapest(kinds, ahead, churns_s, away, output_tokens, now_s)
+        away = _away(facts, choices.peers, prompt, prices, CHURN * s_per_token if churn else 0.0, home, now_s)
+    cheapest = _cheapest(kinds, ahead, churn, away, output_tokens, now_s)
     winner = cheapest[0] if len(cheapest) == 1 else _settle_tie(cheapest, facts, choices, home)
     decode_id = "" if decode is None else decode.id
     reasons = Reasons(
         None,
-        partial(_candidates, winner, choices.holders, kinds, ahead, churns_s, away, output_tokens, decode_id, now_s),
+        partial(_candidates, winner, choices.holders, kinds, ahead, churn, away, output_tokens, decode_id, now_s),
     )
     if winner >= len(ahead):
         place, matched, held, _ = away[winner - len(ahead)]
@@ -131,7 +131,7 @@ def place_by_cost(
 def _cheapest(
     kinds: list[_Kind],
     ahead: list[Ahead],
-    churns_s: list[float],
+    churn_s_per_inserted: float,
     away: list[_Away],
     output_tokens: int,
     now_s: float,
@@ -139,11 +139,18 @@ def _cheapest(
     """The numbers of the cheapest places: of holders, then of peers. More than one where they cost the same."""
     least_s = math.inf
     cheapest: tuple[int, ...] = ()
-    for known, numbers in kinds:
-        if known[0] > least_s:
+    for (fixed_s, queued_s_per_s, uncached, _, _, _), numbers in kinds:
+        if fixed_s > least_s:
             continue
         for number in numbers:
-            cost_s = _cost_s(known, ahead[number], churns_s[number] if churns_s else 0.0, output_tokens, now_s)
+            each = ahead[number]
+            if each[0]:
+                queue_s, slowdown_s = waits_s(each, now_s)
+                cost_s = fixed_s + queue_s * queued_s_per_s + slowdown_s * output_tokens
+            else:
+                cost_s = fixed_s + each[1] * output_tokens
+            if churn_s_per_inserted:
+                cost_s += churn_s_per_inserted * each[2] * uncached
             if cost_s < least_s:
                 least_s, cheapest = cost_s, (number,)
             elif cost_s == least_s:
@@ -156,20 +163,12 @@ def _cheapest(
     return cheapest
 
 
-def _cost_s(known: _Known, ahead: Ahead, churn_s_per_token: float, output_tokens: int, now_s: float) -> float:
-    """What a holder costs."""
-    if ahead[0]:
-        queue_s, slowdown_s = waits_s(ahead, now_s)
-        return known[0] + queue_s * known[1] + slowdown_s * output_tokens + churn_s_per_token * known[2]
-    return known[0] + ahead[1] * output_tokens + churn_s_per_token * known[2]
-
-
 def _candidates(
     winner: int,
     holders: tuple[Place, ...],
     kinds: list[_Kind],
     ahead: list[Ahead],
-    churns_s: list[float],
+    churn_s_per_inserted: float,
     away: list[_Away],
     output_tokens: int,
     decode_id: str,
@@ -177,12 +176,12 @@ def _candidates(
 ) -> tuple[Candidate, ...]:
     """The winner, then the cheapest of the others, with the terms of their costs."""
     found: list[tuple[bool, float, int, Candidate]] = []
-    for known, numbers in kinds:
-        _, _, uncached, _, (_, host, storage), (compute_s, load_s, transfer_s, reuse_s, others_s_per_s) = known
+    for (fixed_s, queued_s_per_s, uncached, _, (_, host, storage), terms), numbers in kinds:
+        compute_s, load_s, transfer_s, reuse_s, others_s_per_s = terms
         for number in numbers:
-            place, churn_s = holders[number], churns_s[number] if churns_s else 0.0
+            place, churn_s = holders[number], churn_s_per_inserted * ahead[number][2]
             queue_s, slowdown_s = waits_s(ahead[number], now_s)
-            cost_s = _cost_s(known, ahead[number], churn_s, output_tokens, now_s)
+            cost_s = fixed_s + queue_s * queued_s_per_s + slowdown_s * output_tokens + churn_s * uncached
             candidate = Candidate(
                 place.id, cost_s, 0.0, queue_s, compute_s, load_s, slowdown_s * output_tokens, transfer_s,
                 queue_s * others_s_per_s, reuse_s, churn_s * uncached, uncached, host, storage,
@@ -229,13 +228,13 @@ def _decoding_there(holders: Sequence[Place], ahead: list[Ahead], slowdown_s: fl
     """What is ahead where prompts of prefill workers are decoded by a worker that is slowed so much."""
     found: list[Ahead] = []
     for place, each in zip(holders, ahead, strict=True):
-        waits, _, work_s, since_s, at_work_s, others = each
+        waits, _, inserted, work_s, since_s, at_work_s, others = each
         if place.role != "prefill":
             found.append(each)
         elif others is None:
-            found.append((waits, slowdown_s, work_s, since_s, at_work_s, None))
+            found.append((waits, slowdown_s, inserted, work_s, since_s, at_work_s, None))
         else:
-            found.append((waits, slowdown_s, work_s, since_s, at_work_s, (others[0], others[1], slowdown_s)))
+            found.append((waits, slowdown_s, inserted, work_s, since_s, at_work_s, (others[0], others[1], slowdown_s)))
     return found
 
 
@@ -278,7 +277,8 @@ def _known(
     transfer_s: float,
 ) -> _Known:
     uncached = prompt.tokens - held[0] - held[1] - held[2]
-    compute_s, reuse_s = uncached * s_per_token, prices.reuse_s(matched)
+    compute_s = uncached * s_per_token
+    reuse_s = prices.reuse_s(matched) if matched < prices.best else 0.0
     others_s_per_s = prices.delayed_per_s * compute_s
     terms = (compute_s, load_s, transfer_s, reuse_s, others_s_per_s)
     return compute_s + load_s + transfer_s + reuse_s, 1.0 + others_s_per_s, uncached, matched, held, terms
@@ -343,9 +343,9 @@ def _decision(
     policy: Policy,
     reasons: Reasons,
 ) -> Decision:
-    others = ~place.slots
-    elsewhere = 0
-    for mask, length in prompt.match.drops:  # from short to long
+    match, others, elsewhere = prompt.match, ~place.slots, 0
+    known_tokens = prompt.tokens_of(match.known_bytes)
+    for mask, length in match.drops:  # from short to long
         if mask & others:
             elsewhere = length
     worker = place.worker
@@ -360,8 +360,8 @@ def _decision(
         worker,
         held[0] + held[1] + held[2],
         Held._make(held) if matched else NOTHING_HELD,
-        prompt.tokens_of(prompt.match.known_bytes),
-        prompt.tokens_of(elsewhere),
+        known_tokens,
+        known_tokens if elsewhere == match.known_bytes else prompt.tokens_of(elsewhere),
         prompt.tokens,
         reasons,
         policy,

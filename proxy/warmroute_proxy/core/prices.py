@@ -45,7 +45,7 @@ MAX_BUSY: Final = 0.9
 class Prices:
     """The prices of one prompt at all places of a fleet."""
 
-    __slots__ = ("_best", "_bytes_per_token", "_places", "_private", "_shared", "delayed_per_s", "s_per_token")
+    __slots__ = ("_bytes_per_token", "_places", "_private", "_shared", "best", "delayed_per_s", "s_per_token")
 
     def __init__(
         self,
@@ -63,13 +63,13 @@ class Prices:
         """Times queue and compute, both in seconds, it is `others`."""
         self._private = PRIVATE / (1 - min(busy, MAX_BUSY))
         self._shared = shared
-        self._best = best
+        self.best = best
         self._places = places
         self._bytes_per_token = bytes_per_token
 
     def reuse_s(self, matched: int) -> float:
         """Where so many bytes are cached: for the tokens between there and what is cached at best."""
-        best, private = self._best, self._private
+        best, private = self.best, self._private
         weighted = (best - matched) * (private - 1)
         for end, sharers in self._shared:
             if matched < end and matched < best:
@@ -79,10 +79,9 @@ class Prices:
         return weighted / self._bytes_per_token * self.s_per_token
 
 
-def churns_s_per_token(inserted: list[float], s_per_token: float) -> list[float]:
-    """What a token of a new conversation costs at each place, by what was inserted there lately. Empty: nothing."""
+def churn_s(inserted: list[float], s_per_token: float) -> float:
+    """What a token of a new conversation costs at a place, for each that was inserted there lately; `inserted` is of
+    all places, in any unit.
+    """
     total = sum(inserted)
-    if not total:
-        return []
-    mean, usual_s = total / len(inserted), CHURN * s_per_token
-    return [usual_s * (each / mean) for each in inserted]
+    return CHURN * s_per_token * len(inserted) / total if total else 0.0

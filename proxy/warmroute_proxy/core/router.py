@@ -20,6 +20,7 @@ import msgspec
 from warmroute_proxy.core.affinity import Affinity, Last
 from warmroute_proxy.core.bytes_per_token import BytesPerToken, bounded_bytes_per_token
 from warmroute_proxy.core.capacity import has_idle_prefill, has_slots, is_full
+from warmroute_proxy.core.chain import Chain
 from warmroute_proxy.core.choices import NO_SLOT, Choices, NoWorker, Place
 from warmroute_proxy.core.decision import Decision, Policy
 from warmroute_proxy.core.facts import Facts
@@ -69,6 +70,8 @@ class Router:
         self._rates_differ = False  # one was learned, and is not levelled with the others yet
         self._compare_at_s = -math.inf  # from when on paces are compared again
         self._forget_at_s = math.inf  # when a slow worker is due to be tried again
+        self._asked: Facts | None = None  # of whom `_continued` was asked last
+        self._asked_last: Last | None = None
         self._turns = 0
         self._settled_turns = 0
         self._predicted_tokens = 0
@@ -88,7 +91,9 @@ class Router:
             self._level_rates()
         if now_s >= self._forget_at_s:
             self._forget_paces(now_s)
-        choices = self._choices(facts.model)
+        choices = self._choices_by_model.get(facts.model)
+        if choices is None:
+            choices = self._choices(facts.model)
         if self._policy == "round_robin":
             usable = choices.alone().usable(facts, now_s, exclude)
             self._turns += 1
@@ -121,29 +126,32 @@ class Router:
         holder = self._places[decision.holder]
         generator = self._places[decision.decode.id] if decision.decode is not None else holder
         ticket = Ticket(decision, facts.chain, holder, generator if decision.kind == "local" else None)
-        cached_share = decision.predicted_cached_tokens / decision.prompt_tokens_est
-        self._begin(ticket, self._begins(facts), cached_share, now_s)
+        begins = facts.turn == 1 and self._continued(facts) is None
+        self._begin(ticket, begins, decision.predicted_cached_tokens / decision.prompt_tokens_est, now_s)
         return ticket
 
     def first_token(self, ticket: Ticket, now_s: float) -> None:
         """The prompt has been computed. Harmless when called again, or after the end."""
-        if not ticket.open or ticket.computed:
+        if ticket.computed or not ticket.open:
             return
-        self._level_rates()
+        if self._rates_differ:
+            self._level_rates()
         ticket.computed = True
-        ticket.holder.load.prefill_ended(ticket, now_s)
-        ticket.holder.load.computed(ticket.uncached)
-        generator = ticket.generator
+        holder, generator = ticket.holder, ticket.generator
+        load = holder.load
+        load.prefill_ended(ticket, now_s)
+        if load.shown_tokens is not None:
+            load.computed(ticket.uncached)
         if generator is not None:
-            if generator is not ticket.holder:
-                ticket.holder.load.runs(-1, 0)
-            load = generator.load
+            if generator is not holder:
+                load.runs(-1, 0)
+                load = generator.load
             ticket.first_s = now_s
             ticket.prefilling_s = load.prefilling_s(now_s)
             ticket.slowdown_s = load.slowdown_s() - load.slower_s
         # Also what was indexed at dispatch, if it may have been evicted before it was computed.
-        if self._has_kept(ticket) and (ticket.losses != self._index.losses or ticket.holder.tiered):
-            self._index.insert(ticket.chain.hashes, ticket.holder.slots)
+        if (ticket.losses != self._index.losses or holder.tiered) and self._has_kept(ticket):
+            self._index.insert(ticket.chain.hashes, holder.slots)
 
     def progress(self, ticket: Ticket, completion_tokens: int) -> None:
         """The stream has shown this many tokens so far (not since the last call)."""
@@ -171,9 +179,7 @@ class Router:
             self._bytes_per_token.observe(facts.model, facts.chain.total_bytes, prompt_tokens)
         last = self._last_of(ticket, facts, prompt_tokens, cached_tokens, completion_tokens)
         # Equal prompts share a derived key, so a home of such a session would herd.
-        self._affinity.remember(
-            facts.lineage, facts.chain, last, None if facts.derived else facts.session, facts.thread
-        )
+        self._remember(facts.lineage, facts.chain, last, None if facts.derived else facts.session, facts.thread)
         return self._score(ticket.decision.predicted_cached_tokens, cached_tokens)
 
     def failed(self, ticket: Ticket, now_s: float, at_fault: Collection[str]) -> None:
@@ -201,7 +207,7 @@ class Router:
 
         Only a conversation under way (turn 2 or later) can have been cut off: titles and compactions begin at turn 1.
         """
-        last = self._affinity.last(facts.lineage, facts.chain, facts.turn)
+        last = self._continued(facts)
         if last is None and facts.thread is not None and facts.turn > 1:
             return self._affinity.last_of_thread(facts.thread)
         return last
@@ -365,10 +371,21 @@ class Router:
     def _prompt(self, facts: Facts, mask: int) -> Prompt:
         """The prompt in tokens: by the ratio of its own lineage's last turn, else by what the model has shown."""
         ratio = self._bytes_per_token.of(facts.model)
-        last = self._affinity.last(facts.lineage, facts.chain, facts.turn)
+        last = self._continued(facts)
         if last is not None and last.prompt_tokens:
             ratio = bounded_bytes_per_token(last.prompt_bytes / last.prompt_tokens)
         return Prompt(estimate_tokens(facts.chain.total_bytes, ratio), ratio, self._index.walk(facts.chain, mask))
+
+    def _continued(self, facts: Facts) -> Last | None:
+        """The turn that a request continues. Asked when it is placed and again when it is sent, mostly in a row."""
+        if facts is not self._asked:
+            self._asked_last = self._affinity.last(facts.lineage, facts.chain, facts.turn)
+            self._asked = facts
+        return self._asked_last
+
+    def _remember(self, lineage: int, chain: Chain, last: Last, session: int | None, thread: int | None) -> None:
+        self._affinity.remember(lineage, chain, last, session, thread)
+        self._asked = None
 
     def _home(self, facts: Facts, usable: Choices) -> str | None:
         """The session's home region if it can be used: the client's hint, else where the session was served."""
@@ -383,29 +400,44 @@ class Router:
 
     def _begin(self, ticket: Ticket, begins: bool, cached_share: float, now_s: float) -> None:
         """A request was sent: its prefix counts as cached, and it is load until it ends."""
-        self._level_rates()
-        holder = ticket.holder
+        if self._rates_differ:
+            self._level_rates()
+        holder, generator = ticket.holder, ticket.generator
+        load = holder.load
         ticket.losses = self._index.losses
-        self._index.insert(ticket.chain.hashes, 1 << ticket.holder.slot, begins=begins)
-        self._traffic.sent(cached_share, ticket.uncached * holder.load.prefill_s_per_token, now_s)
-        generator = ticket.generator
-        if generator is not holder:
-            holder.load.runs(1, 0)
-            holder.load.breaker.sent(ticket, now_s)
-        if generator is not None:
+        self._index.insert(ticket.chain.hashes, 1 << holder.slot, begins=begins)
+        traffic = self._traffic
+        if now_s >= traffic.renew_at_s:
+            self._renew_weights(now_s)
+        weight = traffic.sent(cached_share, ticket.uncached * load.prefill_s_per_token, now_s)
+        load.inserted += ticket.uncached * weight
+        load.runs(1, ticket.resident if generator is holder else 0)
+        load.prefill_begins(ticket, ticket.uncached, now_s)
+        if not load.ready:
+            load.breaker.sent(ticket, now_s)
+        if generator is not None and generator is not holder:
             generator.load.runs(1, ticket.resident)
             generator.load.breaker.sent(ticket, now_s)
-        holder.load.prefill_begins(ticket, ticket.uncached, now_s)
+
+    def _renew_weights(self, now_s: float) -> None:
+        left = self._traffic.renew(now_s)
+        for place in self._places.values():
+            place.load.inserted *= left
+            place.load.ahead = None
 
     def _end(self, ticket: Ticket, now_s: float, streamed_tokens: int | None) -> None:
         """A request was served."""
         if not ticket.computed:
             self.first_token(ticket, now_s)
-        if streamed_tokens is not None and ticket.generator is not None:
-            self._streamed(ticket, ticket.generator.load, streamed_tokens, now_s)
+        generator = ticket.generator
+        if streamed_tokens is not None and generator is not None:
+            self._streamed(ticket, generator.load, streamed_tokens, now_s)
         ticket.close(now_s)
-        for place in ticket.parties():
-            place.load.succeeded()
+        load = ticket.holder.load
+        if load.breaker.failures:
+            load.succeeded()
+        if generator is not None and generator.load.breaker.failures:
+            generator.load.succeeded()
 
     def _streamed(self, ticket: Ticket, load: WorkerLoad, tokens: int, now_s: float) -> None:
         prefilling_s = load.prefilling_s(now_s) - ticket.prefilling_s
@@ -427,7 +459,7 @@ class Router:
 
     def _begins(self, facts: Facts) -> bool:
         """Whether a conversation begins with this request."""
-        return facts.turn == 1 and self._affinity.last(facts.lineage, facts.chain, 1) is None
+        return facts.turn == 1 and self._continued(facts) is None
 
     def _last_of(
         self,
@@ -437,17 +469,18 @@ class Router:
         cached_tokens: int | None,
         completion_tokens: int | None,
     ) -> Last:
-        decision = ticket.decision
+        decision, chain = ticket.decision, facts.chain
+        worker, partner = decision.holder, decision.decode
         return Last(
-            workers=tuple([worker.id for worker in decision.workers]) or (decision.holder,),
-            region=decision.region,
-            prompt_bytes=facts.chain.total_bytes,
-            prompt_tokens=prompt_tokens,
-            completion_tokens=completion_tokens,
-            cached_tokens=cached_tokens,
-            turn=facts.turn,
-            salt_epoch=facts.salt_epoch,
-            tip=facts.chain.hashes[-1],
+            (worker,) if partner is None else (worker, partner.id),
+            decision.region,
+            chain.total_bytes,
+            prompt_tokens,
+            completion_tokens,
+            cached_tokens,
+            facts.turn,
+            facts.salt_epoch,
+            chain.hashes[-1],
         )
 
     def _has_kept(self, ticket: Ticket) -> bool:

@@ -57,9 +57,10 @@ class Ticket:
         """Lower what was raised, once."""
         assert self.open, "a ticket is settled or failed once"
         self.open = False
+        holder, generator = self.holder, self.generator
         if not self.computed:
-            self.holder.load.prefill_ended(self, now_s)
-        if self.generator is not None:
-            self.generator.load.runs(-1, -self.resident)
-        if self.generator is None or (self.generator is not self.holder and not self.computed):
-            self.holder.load.runs(-1, 0)
+            holder.load.prefill_ended(self, now_s)
+        if generator is not None:
+            generator.load.runs(-1, -self.resident)
+        if generator is None or (generator is not holder and not self.computed):
+            holder.load.runs(-1, 0)

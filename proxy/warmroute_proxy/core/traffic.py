@@ -1,62 +1,56 @@
-"""How busy the fleet has been lately, as this proxy has sent it work: three decaying averages.
+"""How busy the fleet has been lately, as this proxy has sent it work: decaying sums.
 
 Each forgets with time constant `MEMORY_S`. They start from nothing, so that a young proxy takes the fleet to be idle.
+
+A sum that forgets, of values x sent at times t, is now
+
+    sum of x * exp((t - now) / MEMORY_S)  =  exp((since - now) / MEMORY_S) * sum of x * exp((t - since) / MEMORY_S)
+
+for any `since`. What is kept is the right sum: nothing but a new value changes it, and the factor before it, the same
+for all, is left out where sums are only compared (`WorkerLoad.inserted`). After `RENEW_S` all are scaled to a later
+`since`, before weights grow too large.
 """
 
 import math
-from collections.abc import Iterable
 from typing import Final
 
 MEMORY_S: Final = 300.0
 """A few times what a turn of an agent or a chat takes to come back (median about 120 s in public traces)."""
+RENEW_S: Final = 100 * MEMORY_S
 
 
 class Traffic:
     """What was sent to all places that keep prefixes."""
 
-    __slots__ = ("_at_s", "_busy", "_returning_per_s")
+    __slots__ = ("_busy", "_returning_per_s", "_since_s", "renew_at_s")
 
     def __init__(self) -> None:
-        self._at_s = 0.0
+        self._since_s = -math.inf
         self._busy = 0.0
         self._returning_per_s = 0.0
+        self.renew_at_s = -math.inf
+        """From when on `renew` is due before anything is sent."""
 
-    def sent(self, cached_share: float, prefill_s: float, now_s: float) -> None:
-        """A request was sent: the share of its prompt that is cached there, and the seconds of prefill it needs."""
-        left = self._left(now_s)
-        self._at_s = max(self._at_s, now_s)
-        self._busy = self._busy * left + prefill_s / MEMORY_S
-        self._returning_per_s = self._returning_per_s * left + cached_share / MEMORY_S
+    def renew(self, now_s: float) -> float:
+        """Weights begin anew with 1. Returns what sums that were made with the old ones are to be multiplied with."""
+        left = math.exp((self._since_s - now_s) / MEMORY_S)
+        self._busy *= left
+        self._returning_per_s *= left
+        self._since_s = now_s
+        self.renew_at_s = now_s + RENEW_S
+        return left
+
+    def sent(self, cached_share: float, prefill_s: float, now_s: float) -> float:
+        """A request was sent: the share of its prompt that is cached there, and the seconds of prefill it needs.
+
+        Returns the weight of what is sent now.
+        """
+        weight = math.exp((now_s - self._since_s) / MEMORY_S)
+        self._busy += prefill_s / MEMORY_S * weight
+        self._returning_per_s += cached_share / MEMORY_S * weight
+        return weight
 
     def of_each(self, places: int, now_s: float) -> tuple[float, float]:
         """For one of so many places: its utilisation by prefill, and requests a second that come for its cache."""
-        left = self._left(now_s) / places
+        left = math.exp((self._since_s - now_s) / MEMORY_S) / places
         return self._busy * left, self._returning_per_s * left
-
-    def _left(self, now_s: float) -> float:
-        return math.exp((self._at_s - now_s) / MEMORY_S) if now_s > self._at_s else 1.0
-
-
-class Inserted:
-    """Tokens computed by one place and so written to its cache, lately."""
-
-    __slots__ = ("_at_s", "_tokens")
-
-    def __init__(self) -> None:
-        self._at_s = 0.0
-        self._tokens = 0.0
-
-    def add(self, tokens: int, now_s: float) -> None:
-        """So many tokens are about to be written."""
-        if now_s > self._at_s:
-            self._tokens *= math.exp((self._at_s - now_s) / MEMORY_S)
-            self._at_s = now_s
-        self._tokens += tokens
-
-
-def inserted_tokens(places: Iterable[Inserted], now_s: float) -> list[float]:
-    """What counts of each now."""
-    return [
-        each._tokens * math.exp((each._at_s - now_s) / MEMORY_S) if each._at_s < now_s else each._tokens
-        for each in places
-    ]

@@ -11,6 +11,7 @@ from warmroute_proxy.core.facts import Facts
 from warmroute_proxy.core.fleet import Peer, Worker
 from warmroute_proxy.core.load import EngineLoads
 from warmroute_proxy.core.router import Decision, Router, Ticket
+from warmroute_proxy.core.traffic import RENEW_S
 
 TOKENS = 10_000
 BLOCK = 4000  # bytes, 1,000 tokens by the prior of 4 bytes a token
@@ -131,6 +132,17 @@ def test_new_conversations_settle_where_less_was_written_lately() -> None:
     back = router.place(facts(prompt(0, 11), session=0, lineage=0, turn=2), 0.0)
     assert back.holder == "a"
     assert {reason.churn_s for reason in back.reasons} == {0.0}
+
+
+def test_what_was_written_long_ago_counts_no_more() -> None:
+    router = Router("east", aggregated("a", "b"))
+    for n in range(4):
+        serve(router, facts(prompt(n), session=n, lineage=n), frozenset({"b"}))
+    last = facts(prompt(10), session=10, lineage=10)
+    now_s = 2 * RENEW_S
+    ticket = router.dispatched(last, router.place(last, now_s, frozenset({"a"})), now_s)
+    router.settled(ticket, last, now_s, None, None, None)
+    assert {router.place(facts(prompt(20 + n), session=20 + n), now_s).holder for n in range(10)} == {"a"}
 
 
 def test_a_long_queue_keeps_sessions_apart() -> None:
