@@ -66,12 +66,18 @@ def _against_row(seen: Seen, row: Row) -> str:
             return f"has the usage {row['usage']}, the client saw {json.dumps(seen.usage)}"
         return "; ".join(contract.check(seen.usage or {}))
     if seen.end == "error":
-        if row["outcome"] not in {"engine_error", "refused"}:
+        if row["outcome"] not in {"engine_error", "refused", "cut_off"}:
             return f"is {row['outcome']}"
         if row["status"] != seen.status:
             return f"has status {row['status']}, the client saw {seen.status}"
         return f"is charged {row['price_nanousd']}" if row["price_nanousd"] else ""
-    if seen.end == "left" and row["outcome"] not in {"client_left", "completed", "engine_error", "interrupted"}:
+    if seen.end == "left" and row["outcome"] not in {
+        "client_left",
+        "completed",
+        "engine_error",
+        "cut_off",
+        "interrupted",
+    }:
         return f"is {row['outcome']}"
     return ""
 
@@ -95,7 +101,7 @@ def _rows_against_clients(found: Findings, rows: dict[str, Row]) -> list[str]:
         problems.append(f"{len(unnamed)} rows that no client saw, but only {headless} clients saw no receipt")
     wrong = [row["id"] for row in unnamed if row["outcome"] == "completed" and row["price_nanousd"] and not headless]
     problems += [f"row {id_} is charged, and nobody got it" for id_ in wrong]
-    free = {"engine_error", "refused", "interrupted"}
+    free = {"engine_error", "refused", "cut_off", "interrupted"}
     problems += [
         f"{r['outcome']} row {r['id']} is charged" for r in found.rows if r["outcome"] in free and r["price_nanousd"]
     ]

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import signal
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from warmroute.contract import receipt as contract_receipt
 from .harness import ProxyProcess, chat, events, until
 from .scripted import ROLE, Handler, Script, ScriptedEngine, delta
 from .test_faults import PAIRS, Fleet, Stream
+from .test_keyed import Asker, complete, rows_of
 
 ON = "continue_broken = true"
 USAGE: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": True}}
@@ -292,6 +294,42 @@ def test_the_other_engine_is_sent_the_same_request_with_the_beginning_of_its_ans
     assert second["rid"] != first["rid"]
     ours = {"messages", "continue_final_message", "max_tokens", "rid", "session_id"}
     assert {k: v for k, v in second.items() if k not in ours} == {k: v for k, v in first.items() if k not in ours}
+
+
+def test_all_who_sent_the_key_read_one_answer_whoever_gave_it(tmp_path: Path) -> None:
+    """One reads from its beginning, one leaves in its midst, one joins while the other engine is asked, one is late."""
+    dead, asked, may_answer = threading.Event(), threading.Event(), threading.Event()
+
+    def dies_when_told(handler: Handler) -> None:
+        dies(handler)
+        dead.wait(30)
+
+    def waits(handler: Handler) -> None:
+        asked.set()
+        may_answer.wait(30)
+        goes_on(handler)
+
+    with scripted(tmp_path, dies_when_told, waits) as (engines, proxy):
+        body = chat("best", **USAGE)
+        try:
+            first = Asker(proxy, "continued", body).begun()
+            leaves = Asker(proxy, "continued", body).begun()
+            leaves.leave()
+            dead.set()
+            assert asked.wait(20)
+            joins = Asker(proxy, "continued", body).begun()
+            may_answer.set()
+            readers = [first.done(), joins.done(), Asker(proxy, "continued", body).done()]
+        finally:
+            dead.set()
+            may_answer.set()
+        assert all(complete(reader) for reader in readers)
+        assert len({reader.text for reader in readers}) == 1
+        found = [choice["delta"].get("content") for event in events(first.text) for choice in event["choices"]]
+        assert "".join(filter(None, found)) == "It was the best of times"
+        assert sum(len(engine.bodies) for engine in engines) == 2
+        row = rows_of(proxy, first.receipt)[0]
+        assert (row["outcome"], len(json.loads(row["rids"]))) == ("completed", 2)
 
 
 @pytest.mark.parametrize("rest", [refuses, thinks, calls])
