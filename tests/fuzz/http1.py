@@ -23,6 +23,9 @@ from warmroute_proxy.server.http1 import Connection, Listener
 LIMITS = Limits(body_bytes=5_000, header_bytes=1_000_000, header_count=50)
 """Heads without a limit that a piece of them could be at: where it strikes depends on the pieces, as it should."""
 REFUSED = b"by its head"
+CALLER: Any = object()
+"""Whoever it is: heads are kept, and found again."""
+
 STATUS = re.compile(rb"HTTP/1\.1 (\d+) [A-Z][A-Za-z -]*\r\n")
 
 
@@ -41,6 +44,7 @@ class Echo:
         self.read: list[Read] = []
 
     def on_head(self, request: Request) -> None:
+        request.caller = CALLER
         if request.path == "/secret":
             self.read.append(Read(request.method, _target(request), REFUSED))
             raise Refusal(401, "no", code="invalid_api_key")
@@ -80,10 +84,12 @@ class Transport:
         pass
 
 
-def run(pieces: list[bytes]) -> tuple[list[Read], list[bytes]]:
+def run(pieces: list[bytes], listener: Listener | None = None) -> tuple[list[Read], list[bytes]]:
     """The requests that were read, and the statuses of the answers."""
     echo, transport = Echo(), Transport()
-    connection = Connection(Listener(echo, LIMITS, lambda: 0.0))
+    listener = listener or Listener(echo, LIMITS, lambda: 0.0)
+    listener.endpoint = echo
+    connection = Connection(listener)
     connection.connection_made(transport)  # type: ignore[arg-type]
     for piece in pieces:
         if transport.open:
@@ -93,12 +99,15 @@ def run(pieces: list[bytes]) -> tuple[list[Read], list[bytes]]:
 
 def check(data: bytes) -> None:
     """Raise `AssertionError` where the connection breaks a rule over `data`."""
-    whole = run([data])
+    listener = Listener(Echo(), LIMITS, lambda: 0.0)
+    whole = run([data], listener)
+    assert run([data], listener) == whole, data  # its heads are known now
     chance = random.Random(data[:64])
     cuts = sorted(chance.randrange(len(data) + 1) for _ in range(chance.randrange(1, 8)))
     edges = [0, *cuts, len(data)]
     pieces = [data[start:end] for start, end in itertools.pairwise(edges) if start < end]
     assert run(pieces) == whole, (data, pieces)
+    assert run(pieces, listener) == whole, (data, pieces)
     read, statuses = whole
     assert statuses.count(b"200") == sum(one.body is not REFUSED for one in read)
     for ours, theirs in zip(read, read_by_h11(data), strict=False):

@@ -6,10 +6,15 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.fuzz import body, http1, sse
+from tests.fuzz import body, frames, http1, sse
 
 CORPUS = Path(__file__).parent / "corpus"
-CHECKS: dict[str, Callable[[bytes], None]] = {"http1": http1.check, "body": body.check, "sse": sse.check}
+CHECKS: dict[str, Callable[[bytes], None]] = {
+    "http1": http1.check,
+    "body": body.check,
+    "frames": frames.check,
+    "sse": sse.check,
+}
 
 
 def words(target: str) -> list[bytes]:

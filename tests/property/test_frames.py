@@ -1,72 +1,17 @@
 """Whatever is known of a caller's bodies, a body is read, refused and sent on as if it were the first one."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.fuzz.frames import LEAST, LONG, SECRETS, TENANT, caller, check_all, outcome
 
-from warmroute_proxy.server.caller import Caller, Callers
-from warmroute_proxy.server.config_file import parse_config
-from warmroute_proxy.server.errors import Refusal
-from warmroute_proxy.server.exchange import Request
+from warmroute_proxy.server.caller import Callers
 from warmroute_proxy.server.frame import Kept
-from warmroute_proxy.server.intake import CHAT, read
-from warmroute_proxy.server.secrets import Secrets
-
-CONFIG = parse_config(
-    {
-        "proxy": {"region": "here", "port": 0, "state_dir": "state"},
-        "secret": {"file": "secret"},
-        "region": [{"name": "here"}],
-        "engine": [{"id": "e", "url": "http://127.0.0.1:1", "region": "here", "role": "aggregated", "kind": "sglang"}],
-        "model": [{"name": "m", "aliases": ["alias"], "input": "1", "cached": "0.1", "output": "2"}],
-        "tenant": [{"name": "t", "key_sha256": ["00" * 32]}],
-    },
-    Path(),
-    "test",
-)
-TENANT = CONFIG.tenants[0]
-SECRETS = Secrets(b"k" * 48)
-LEAST = 100  # bytes of a conversation that is known
-DROPS = [
-    frozenset({"rid"}),
-    frozenset({"stream_options", "rid"}),
-    frozenset({"stream", "stream_options", "user"}),
-    frozenset({"model", "messages"}),
-]
-LONG = "a long beginning " * 70  # and more than a tail that each frame has for itself
-
-
-def caller(headers: dict[str, str]) -> Caller:
-    return Callers(SECRETS).of(CHAT, TENANT, headers)
-
-
-def outcome(raw: bytes, asks: Caller, kept: Kept) -> Any:
-    """All that comes of a body."""
-    request = Request(0.0, "POST", CHAT)
-    request.body = raw
-    try:
-        intake = read(request, asks, kept, CONFIG, SECRETS)
-    except Refusal as refusal:
-        return refusal.status, refusal.code, refusal.message, refusal.param
-    sent = [b"".join(intake.body.rewritten(drop, b'"rid":"x"')) for drop in DROPS]
-    pairs = [json.loads(each.decode("latin-1"), object_pairs_hook=lambda found: found) for each in sent]
-    members = {name: bytes(value) for name, value in intake.body.members.items()}
-    said = {name: getattr(intake, name) for name in intake.__struct_fields__ if name != "body"}
-    return said, members, pairs
-
-
-def check(bodies: list[bytes], headers: dict[str, str]) -> None:
-    """One caller sends them all; and for each there is one that sends nothing else."""
-    kept = Kept(min_bytes=LEAST)
-    warm = caller(headers)
-    for raw in bodies:
-        assert outcome(raw, warm, kept) == outcome(raw, caller(headers), Kept(min_bytes=LEAST)), raw
-
+from warmroute_proxy.server.intake import CHAT
 
 texts = st.sampled_from(["", "hi", 'a "quoted" \\ text', "é ✓", LONG, LONG + "!", "]}", '"messages":[]'])
 roles = st.sampled_from(["system", "user", "assistant", "tool", "developer", "other"])
@@ -122,7 +67,7 @@ def conversations(draw: st.DrawFn) -> list[bytes]:
 @given(conversations(), heads)
 @settings(max_examples=60)
 def test_what_is_known_of_a_caller_makes_no_difference(bodies: list[bytes], headers: dict[str, str]) -> None:
-    check(bodies, headers)
+    check_all(bodies, headers)
 
 
 pieces = st.sampled_from(
@@ -144,7 +89,7 @@ def test_no_body_passes_by_resembling_one_that_was_read(
         cut = data.draw(st.integers(0, 3))
         whole.append(raw[:at] + data.draw(pieces) + raw[at + cut :])
         whole.append(raw)
-    check(whole, headers)
+    check_all(whole, headers)
 
 
 BODY = {"model": "m", "messages": [{"role": "user", "content": "x"}], "stream": True, "user": "u"}

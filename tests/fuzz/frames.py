@@ -1,0 +1,78 @@
+"""Fuzz target: a body whose beginning and end are known, and what stands between them.
+
+What must hold: whatever is known of a caller's bodies (the frame around their messages, a conversation that goes on), a
+body is read, refused and sent on as if it were the first one. A difference is a body that passes by resembling another.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from warmroute_proxy.server.caller import Caller, Callers
+from warmroute_proxy.server.config_file import parse_config
+from warmroute_proxy.server.errors import Refusal
+from warmroute_proxy.server.exchange import Request
+from warmroute_proxy.server.frame import Kept
+from warmroute_proxy.server.intake import CHAT, read
+from warmroute_proxy.server.secrets import Secrets
+
+CONFIG = parse_config(
+    {
+        "proxy": {"region": "here", "port": 0, "state_dir": "state"},
+        "secret": {"file": "secret"},
+        "region": [{"name": "here"}],
+        "engine": [{"id": "e", "url": "http://127.0.0.1:1", "region": "here", "role": "aggregated", "kind": "sglang"}],
+        "model": [{"name": "m", "aliases": ["alias"], "input": "1", "cached": "0.1", "output": "2"}],
+        "tenant": [{"name": "t", "key_sha256": ["00" * 32]}],
+    },
+    Path(),
+    "test",
+)
+TENANT = CONFIG.tenants[0]
+SECRETS = Secrets(b"k" * 48)
+LEAST = 100  # bytes of a conversation that is known
+DROPS = [
+    frozenset({"rid"}),
+    frozenset({"stream_options", "rid"}),
+    frozenset({"stream", "stream_options", "user"}),
+    frozenset({"model", "messages"}),
+]
+LONG = "a long beginning " * 70  # and more than a tail that each frame has for itself
+
+
+def caller(headers: dict[str, str]) -> Caller:
+    return Callers(SECRETS).of(CHAT, TENANT, headers)
+
+
+def outcome(raw: bytes, asks: Caller, kept: Kept) -> Any:
+    """All that comes of a body."""
+    request = Request(0.0, "POST", CHAT)
+    request.body = raw
+    try:
+        intake = read(request, asks, kept, CONFIG, SECRETS)
+    except Refusal as refusal:
+        return refusal.status, refusal.code, refusal.message, refusal.param
+    sent = [b"".join(intake.body.rewritten(drop, b'"rid":"x"')) for drop in DROPS]
+    pairs = [json.loads(each.decode("latin-1"), object_pairs_hook=lambda found: found) for each in sent]
+    members = {name: bytes(value) for name, value in intake.body.members.items()}
+    said = {name: getattr(intake, name) for name in intake.__struct_fields__ if name != "body"}
+    return said, members, pairs
+
+
+def check_all(bodies: list[bytes], headers: dict[str, str]) -> None:
+    """One caller sends them all; and for each there is one that sends nothing else."""
+    kept = Kept(min_bytes=LEAST)
+    warm = caller(headers)
+    for raw in bodies:
+        assert outcome(raw, warm, kept) == outcome(raw, caller(headers), Kept(min_bytes=LEAST)), raw
+
+
+HEAD = b'{"model":"m","messages":'
+SAID = b'[{"role":"user","content":"%b"},{"role":"assistant","content":"y"}' % LONG.encode()
+TAIL = b',"stream":true,"stream_options":{"include_usage":true},"user":"u"}'
+
+
+def check(data: bytes) -> None:
+    """Raise `AssertionError` where what is known of a body changes what comes of `data` in it."""
+    known = HEAD + SAID + b"]" + TAIL
+    check_all([known, known, known, data, HEAD + data + TAIL, HEAD + SAID + data + TAIL, known], {})
