@@ -19,8 +19,9 @@ from typing import Any, Final, Literal
 import msgspec
 
 from warmroute.contract.money import Rates
+from warmroute_proxy.core.account import Usage
 from warmroute_proxy.core.receipt import ServedBy, usage_object, workers_json
-from warmroute_proxy.core.usage import NOTHING, Usage
+from warmroute_proxy.core.usage import NOTHING
 
 State = Literal["open", "dispatched", "settled", "interrupted"]
 Outcome = Literal["completed", "client_left", "refused", "engine_error", "cut_off", "interrupted"]

@@ -65,21 +65,24 @@ def classify(
     in the tenant, on the chosen worker, and on the best other worker. `misreported`: the cached count was out of range,
     so nothing can be said about the rest. `cached_reported`: false where the engine gave no cached count.
     """
-    prompt, page = max(prompt_tokens, 0), max(page_size, 1)
-    cached = min(max(cached_tokens, 0), prompt)
+    prompt = max(0, prompt_tokens)
+    page = max(1, page_size)
+    cached = max(0, cached_tokens)
+    cached = min(cached, prompt)
     if misreported:
         return {"engine_misreport": prompt - cached} if prompt > cached else {}
-    known = max(min(known_tokens, prompt), cached)
+    end = min(prompt, known_tokens)
+    end = max(end, cached)
     losses: dict[str, int] = {}
     if last is None:
-        end = known
         if end < prompt:
             losses["cold"] = prompt - end
     else:
-        end = _known_end(prompt, known, page, last)
-        _beyond_known(losses, prompt, max(end, cached), last, disaggregated)
-    reusable = min(end // page, max(prompt - 1, 0) // page) * page
-    begins = max(reusable, cached)
+        end = _known_end(prompt, end, page, last)
+        _beyond_known(losses, prompt, max(cached, end), last, disaggregated)
+    reusable = end if end < prompt else prompt - 1
+    reusable -= reusable % page
+    begins = max(cached, reusable)
     if end > begins:
         losses["page_rounding"] = end - begins
     missed = reusable - cached
@@ -99,16 +102,15 @@ def classify(
 
 def _known_end(prompt: int, known: int, page: int, last: LastTurn) -> int:
     """K of a lineage that has a previous turn: where the text ends that was computed before."""
-    previous = min(max(last.prompt_tokens, 0), prompt)
-    if last.salt_changed:
-        return previous  # the index's chain starts from the salt: it knows nothing about the old text
-    if abs(known - previous) <= ESTIMATE_ERROR * previous + page:
+    previous = min(prompt, last.prompt_tokens)
+    # Where the salt changed: the index's chain starts from it, and knows nothing about the old text.
+    if last.salt_changed or abs(known - previous) <= ESTIMATE_ERROR * previous + page:
         return previous
     return known
 
 
 def _beyond_known(losses: dict[str, int], prompt: int, start: int, last: LastTurn, disaggregated: bool) -> None:
-    previous = min(last.prompt_tokens, prompt)
+    previous = min(prompt, last.prompt_tokens)
     if start < previous:
         losses["prefix_changed"] = previous - start
         start = previous

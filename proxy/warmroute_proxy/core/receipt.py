@@ -12,7 +12,7 @@ import msgspec
 
 from warmroute.contract import money
 from warmroute.contract.receipt import VERSION
-from warmroute_proxy.core.usage import Usage
+from warmroute_proxy.core.account import Usage
 
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -42,9 +42,7 @@ def usage_object(
     `workers` is JSON; so is `reported` where it says just what was settled (`plain_usage`). Returned with what the turn
     would have cost with nothing cached, and what it costs, nanodollars.
     """
-    prompt, completion, cached = usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens
-    full = money.list_nanousd(rates, prompt, completion)
-    price = money.price_nanousd(rates, prompt, cached, completion)
+    full, price = money.list_and_price(rates, usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens)
     receipt = _RECEIPT % (
         VERSION,
         _encode(receipt_id),

@@ -26,25 +26,11 @@ from typing import Any, Final
 
 import msgspec
 
+from warmroute_proxy.core.account import Extension, PlainUsage, Usage
+
 MAX_TOKENS: Final = 2**31 - 1
 _TIERS: Final = ("device", "host", "storage")
 _NO_TIERS: Final = [None, None, None]
-
-
-class Usage(msgspec.Struct, frozen=True, gc=False):
-    """Settled token counts of one turn; `estimated` holds names of `contract.receipt.ESTIMATED_FIELDS`."""
-
-    prompt_tokens: int
-    completion_tokens: int
-    cached_tokens: int
-    device: int
-    host: int
-    storage: int
-    reasoning_tokens: int | None
-    estimated: tuple[str, ...]
-    misreported_tokens: int
-    continued_after: int | None = None
-    """Tokens of the answer that a broken engine had said before another went on."""
 
 
 NOTHING: Final = Usage(
@@ -53,43 +39,8 @@ NOTHING: Final = Usage(
 """The usage of a turn about which no engine said anything."""
 
 
-class _Prompt(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    cached_tokens: int
-    audio_tokens: int | None = None
-    text_tokens: int | None = None
-
-
-class _Completion(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    reasoning_tokens: int | None = None
-    audio_tokens: int | None = None
-    text_tokens: int | None = None
-    accepted_prediction_tokens: int | None = None
-    rejected_prediction_tokens: int | None = None
-
-
-class _Plain(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    """A usage object as servers write it, with cached tokens in it and nothing that the receipt would replace."""
-
-    prompt_tokens: int
-    completion_tokens: int
-    total_tokens: int
-    prompt_tokens_details: _Prompt
-    completion_tokens_details: _Completion | None = None
-    reasoning_tokens: int | None = None
-
-
-class _Tiers(msgspec.Struct, gc=False):
-    device: int | None = None
-    host: int | None = None
-    storage: int | None = None
-
-
-class _Extension(msgspec.Struct, gc=False):
-    cached_tokens_details: _Tiers | None = None
-
-
-_plain: Final = msgspec.json.Decoder(_Plain).decode
-_extension: Final = msgspec.json.Decoder(_Extension).decode
+_plain: Final = msgspec.json.Decoder(PlainUsage).decode
+_extension: Final = msgspec.json.Decoder(Extension).decode
 
 
 def plain_usage(reported: bytes, extension: bytes, *, paired: bool) -> Usage | None:

@@ -58,11 +58,16 @@ class Hold:
         self.quota.give_back(1 - requests_used, self.tokens - tokens_used, now_s)
 
 
-class Asker(Protocol):
+class Holder(Protocol):
+    """A turn that may hold something of its tenant's quota."""
+
+    hold: Hold | None
+
+
+class Asker(Holder, Protocol):
     """A turn, as admission sees it."""
 
     intake: Intake
-    hold: Hold | None
     waiter: "Waiter[Asker] | None"
 
     @property
@@ -115,14 +120,14 @@ class Admission:
             self._metrics.add("warmroute_queue_left_total")
             self.cancel(turn)
 
-    def cancel(self, turn: Asker) -> None:
+    def cancel(self, turn: Holder) -> None:
         """A turn has ended without having used anything: what it reserved is given back."""
         hold, turn.hold = turn.hold, None
         if hold is not None:
             hold.end(0, 0, self._clock())
         self.freed()
 
-    def ended(self, turn: Asker, tokens: int) -> None:
+    def ended(self, turn: Holder, tokens: int) -> None:
         """A turn that was dispatched has ended, and used so many tokens."""
         hold, turn.hold = turn.hold, None
         if hold is not None:

@@ -13,6 +13,7 @@ from typing import Final
 
 import msgspec
 
+from warmroute_proxy.core.account import Accounts
 from warmroute_proxy.server.body import Body
 from warmroute_proxy.server.errors import Refusal
 
@@ -23,17 +24,9 @@ _USAGE: Final = b',"usage":'
 _ESCAPED_LETTER: Final = b"\\u00"  # as in a name that is `usage` to whoever parses it, and not to whoever looks for it
 _OWN: Final = frozenset({"usage"})
 _OWN_ACCOUNTS: Final = frozenset({"usage", "sglext"})
-_ABSENT: Final = msgspec.Raw(b"")
 _ENDS: Final[dict[bytes, bytes]] = {}
-
-
-class _Accounts(msgspec.Struct, gc=False):
-    usage: msgspec.Raw = _ABSENT
-    sglext: msgspec.Raw = _ABSENT
-
-
-_NEITHER: Final = _Accounts()
-_accounts: Final = msgspec.json.Decoder(_Accounts).decode
+_NEITHER: Final = Accounts()
+_accounts: Final = msgspec.json.Decoder(Accounts).decode
 
 
 class Answer:
@@ -60,8 +53,8 @@ class Answer:
 
     def _read(self) -> None:
         body = self._body = Body(self._raw)
-        self.usage = bytes(body.members.get("usage", _ABSENT))
-        self.sglext = bytes(body.members.get("sglext", _ABSENT))
+        self.usage = bytes(body.members.get("usage", b""))
+        self.sglext = bytes(body.members.get("sglext", b""))
 
     def settled(self, usage: bytes | msgspec.Raw, *, keep_sglext: bool) -> bytes:
         """The answer with `usage` as its last member, and without the engine's `usage` and, unless kept, `sglext`."""

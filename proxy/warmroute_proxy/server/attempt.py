@@ -13,44 +13,29 @@ a moment before or after the prefill connection breaks, so a decode failure wait
 """
 
 import asyncio
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
 
+from warmroute_proxy.core.account import Usage
 from warmroute_proxy.core.decision import Decision
 from warmroute_proxy.core.fleet import Worker
-from warmroute_proxy.core.usage import Usage, merge_usage, plain_usage
+from warmroute_proxy.core.usage import merge_usage, plain_usage
 from warmroute_proxy.server.answer import Answer
-from warmroute_proxy.server.dispatch import EngineBodies
+from warmroute_proxy.server.dispatch import Asked, answering_body, own_fields, prefill_body
 from warmroute_proxy.server.engines import Engines
 from warmroute_proxy.server.errors import Refusal, refusal_from_engine, status_of_engine_error
+from warmroute_proxy.server.failure import Failure, refused_by
+from warmroute_proxy.server.leg import Leg
 from warmroute_proxy.server.passage import Stream, Write
+from warmroute_proxy.server.prefill_leg import PrefillLeg
 from warmroute_proxy.server.sse import Scanner, was_aborted
-from warmroute_proxy.server.upstream import Leg
 
 PARTNER_NEWS_S: Final = 0.1
 TRAILER_S: Final = 2.0  # after an error or `[DONE]`, how long an engine may take to end its answer
 ABORTED: Final = "the engine aborted the request"  # its queue was full, a transfer failed, or an operator said so
 MAX_HELD_BYTES: Final = 1_048_576  # before the first content: roles and comments
-MAX_PREFILL_ANSWER_BYTES: Final = 4_194_304
 _NOT_STREAMED: Final = Scanner(keep_sglext=False)  # of all attempts that are answered whole: it is told nothing
-
-
-class Failure(NamedTuple):
-    """How an attempt failed. `at_fault` are worker ids, empty where no engine is to blame.
-
-    `shed` are workers that took no more work, which is no fault; another may.
-    """
-
-    refusal: Refusal
-    at_fault: tuple[str, ...]
-    retryable: bool
-    shed: tuple[str, ...] = ()
-
-    @property
-    def avoid(self) -> tuple[str, ...]:
-        """The workers that another attempt is not to go to."""
-        return self.at_fault + self.shed
 
 
 class Owner(Protocol):
@@ -68,10 +53,10 @@ class Attempt(Leg):
     """The legs of one dispatch, itself the answering one. Create, then `start`."""
 
     # What most attempts never change: read from the class, not set in each.
-    scanner = _NOT_STREAMED
     answer: Answer | None = None
     ended = False
-    _prefill: "_Prefill | None" = None
+    _held: list[bytes]  # of a stream
+    _prefill: "PrefillLeg | None" = None
     _status = 0
     _retry_after: str | None = None
     _streaming = False
@@ -86,47 +71,45 @@ class Attempt(Leg):
         engines: Engines,
         decision: Decision,
         rid: str,
-        *,
-        stream: bool,
-        keep_sglext: bool,
+        asked: Asked,
         max_answer_bytes: int,
     ) -> None:
         self.rid = rid
         self.decision = decision
         self._owner = owner
         self._engines = engines
-        self._stream = stream
+        self._stream = asked.stream
         self._max_answer_bytes = max_answer_bytes
         answering = decision.worker or decision.decode
         assert answering is not None
         self._answering: Worker = answering
         self.engine = engines.of(answering)
-        self._held: list[bytes] = []
         self._parts: list[bytes] = []
-        if stream:
-            self.scanner = Scanner(keep_sglext=keep_sglext)
+        self.scanner = Scanner(keep_sglext=asked.keep_sglext) if asked.stream else _NOT_STREAMED
+        if asked.stream:
+            self._held = []
 
     # -- what the owner asks
 
-    def start(self, bodies: EngineBodies, headers: str, path: str, salt: str, prompts: int) -> None:
-        """Send both legs at once."""
+    def start(self, asked: Asked, headers: str, path: str, *, tagged: bool) -> None:
+        """Send both legs at once. `tagged`: the engine's KV events are to name the rid."""
         engine, prefill = self.engine, self.decision.prefill
+        own = own_fields(self.rid, asked.salt, tagged=tagged) if engine.is_sglang else ""
+        rank = self._answering.dp_rank if engine.dp_size > 1 else None
         if prefill is None:
-            rank = self._answering.dp_rank if engine.dp_size > 1 else None
-            engine.upstream.send_with(engine.head(path, headers), bodies.answering(self.rid, salt, rank, None), self)
+            engine.upstream.send_with(engine.head(path, headers), answering_body(asked, own, rank, None), self)
             return
         source = self._engines.of(prefill)
         bootstrap = {
             "bootstrap_host": source.config.bootstrap_host or source.upstream.host,
             "bootstrap_port": source.bootstrap_port,
-            "bootstrap_room": self._engines.ids.room(prefill.dp_rank, source.dp_size, prompts),
+            "bootstrap_room": self._engines.ids.room(prefill.dp_rank, source.dp_size, asked.prompts),
         }
-        decode_rank = self._answering.dp_rank if engine.dp_size > 1 else None
         prefill_rank = prefill.dp_rank if source.dp_size > 1 else None
-        self._prefill = _Prefill(self, self._owner)
-        prompt = bodies.prefill(self.rid, salt, prefill_rank, bootstrap)
+        self._prefill = PrefillLeg(self, self._owner)
+        prompt = prefill_body(asked, own, prefill_rank, bootstrap)
         source.upstream.send_with(source.head(path, headers), prompt, self._prefill)
-        body = bodies.answering(self.rid, salt, decode_rank, bootstrap)
+        body = answering_body(asked, own, rank, bootstrap)
         engine.upstream.send_with(engine.head(path, headers), body, self)
 
     @property
@@ -352,7 +335,7 @@ class Attempt(Leg):
         asyncio.get_running_loop().call_later(PARTNER_NEWS_S, self.guard, self._no_news)
 
     def _refused(self, worker: Worker, refusal: Refusal) -> Failure:
-        return _refused_by(worker, refusal, self._engines.of(worker).config.kind)
+        return refused_by(worker, refusal, self._engines.of(worker).config.kind)
 
     def _ranks_of(self, worker: Worker) -> tuple[str, ...]:
         """All workers of an engine: a connection that breaks says nothing about one rank alone."""
@@ -392,57 +375,6 @@ class Attempt(Leg):
         Leg.close(self)
         if self._prefill is not None:
             self._prefill.close()
-
-
-class _Prefill(Leg):
-    """The leg to the prefill engine of a pair: its answer is one token that nobody reads."""
-
-    status = 0
-    _size = 0
-    _retry_after: str | None = None
-
-    def __init__(self, attempt: Attempt, owner: Owner) -> None:
-        self.parts: list[bytes] = []
-        self._attempt: Attempt | None = attempt  # until it is told the end: they know each other
-        self._owner = owner
-
-    def on_head(self, status: int, headers: dict[str, str]) -> None:
-        self.status = status
-        if status != 200:
-            self._retry_after = headers.get("retry-after")
-
-    def on_body(self, data: bytes) -> None:
-        self._size += len(data)
-        if self._size <= MAX_PREFILL_ANSWER_BYTES:
-            self.parts.append(data)
-
-    def on_end(self) -> None:
-        attempt, self._attempt = self._attempt, None
-        if attempt is not None:
-            attempt.prefill_answered(self.status, b"".join(self.parts), self._retry_after)
-
-    def on_fail(self, reason: str) -> None:
-        attempt, self._attempt = self._attempt, None
-        if attempt is not None:
-            attempt.prefill_failed(reason)
-
-    def on_crash(self) -> None:
-        self._owner.crashed()
-
-    def close(self) -> None:
-        """Nothing more is told; the connection is closed."""
-        self._attempt = None
-        super().close()
-
-
-def _refused_by(worker: Worker, refusal: Refusal, kind: str) -> Failure:
-    """An engine's own error as a failure. A 5xx is its fault, also a 401 that became one: our key is wrong there, and
-    may be right elsewhere. With a 429 it sheds load, SGLang with a 503: it has no other use for that on these routes (a
-    full queue, a wait that was too long, a retraction). Of other servers nothing but their errors tells who is down.
-    """
-    shed = refusal.status == 429 or (refusal.status == 503 and kind == "sglang")
-    ours = refusal.status >= 500 and not shed
-    return Failure(refusal, (worker.id,) if ours else (), ours or shed, (worker.id,) if shed else ())
 
 
 def _object(raw: bytes) -> dict[str, Any] | None:

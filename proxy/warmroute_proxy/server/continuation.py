@@ -21,11 +21,13 @@ from typing import Any, Final
 import msgspec
 
 from warmroute.contract.receipt import ESTIMATED_FIELDS
-from warmroute_proxy.core.usage import MAX_TOKENS, Usage
-from warmroute_proxy.server.attempt import Attempt, Failure
+from warmroute_proxy.core.account import Usage
+from warmroute_proxy.core.usage import MAX_TOKENS
+from warmroute_proxy.server.attempt import Attempt
 from warmroute_proxy.server.body import NO_BODY, Body
 from warmroute_proxy.server.engines import Engines
 from warmroute_proxy.server.errors import Refusal
+from warmroute_proxy.server.failure import Failure
 from warmroute_proxy.server.intake import CHAT
 from warmroute_proxy.server.intake_record import Intake
 from warmroute_proxy.server.sse import Scanner

@@ -11,7 +11,7 @@ ranks chooses the rank (SGLang's `follow_bootstrap_room`).
 import os
 import time
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import msgspec
 
@@ -80,76 +80,78 @@ def engine_headers(request_headers: Mapping[str, str]) -> str:
 _REMOVED: Final = REMOVED_FIELDS
 _REMOVED_STREAMED: Final = REMOVED_FIELDS | {"stream_options"}
 _REMOVED_PREFILL: Final = REMOVED_FIELDS | {"stream", "stream_options"}
-_NOTHING: Final[dict[str, Any]] = {}
 _encode: Final = msgspec.json.Encoder().encode
 
 
-class EngineBodies:
-    """Builds the bodies of one turn's attempts."""
+class Asked(Protocol):
+    """What goes to engines of a request: its members that are read, and the rest as it came.
 
-    __slots__ = ("_body", "_instead", "_sglang", "_stream", "_stream_options", "_tagged")
+    `wire_model`: the name to send where the client used an alias; `metadata`: what to send instead of the client's.
+    """
 
-    def __init__(
-        self,
-        body: AnyBody,
-        *,
-        stream: bool,
-        model: str | None,
-        metadata: Mapping[str, Any] | None,
-        stream_options: Mapping[str, Any],
-        sglang: bool,
-        tagged: bool = False,
-    ) -> None:
-        """`model`: the name to send where the client used an alias; `metadata`: what to send instead of the client's;
-        `sglang`: the engine takes SGLang's own fields; `tagged`: its KV events are to name the rid.
-        """
-        self._body = body
-        self._stream = stream
-        self._sglang = sglang
-        self._tagged = tagged
-        self._stream_options = stream_options
-        self._instead = _NOTHING
-        if model is not None or metadata is not None:
-            given = (("model", model), ("metadata", metadata))
-            self._instead = {name: value for name, value in given if value is not None}
+    @property
+    def body(self) -> AnyBody: ...
+    @property
+    def stream(self) -> bool: ...
+    @property
+    def keep_sglext(self) -> bool: ...
+    @property
+    def stream_options(self) -> Mapping[str, Any]: ...
+    @property
+    def wire_model(self) -> str | None: ...
+    @property
+    def metadata(self) -> dict[str, Any] | None: ...
+    @property
+    def salt(self) -> str: ...
+    @property
+    def prompts(self) -> int: ...
 
-    def answering(
-        self, rid: str, salt: str, dp_rank: int | None, bootstrap: Mapping[str, Any] | None
-    ) -> list[bytes | memoryview]:
-        """The body for the engine whose answer the client gets: aggregated or decode."""
-        if bootstrap is None and dp_rank is None and not self._stream and not self._instead and self._sglang:
-            return self._body.rewritten(_REMOVED, self._own(rid, salt).encode())
-        add: dict[str, Any] = {}
-        if bootstrap is not None:
-            add.update(bootstrap)
-        if dp_rank is not None:
-            add["routed_dp_rank"] = dp_rank
-        if not self._stream:
-            return self._rewritten(_REMOVED, rid, salt, add)
-        add["stream_options"] = {**self._stream_options, "include_usage": True}
-        return self._rewritten(_REMOVED_STREAMED, rid, salt, add)
 
-    def prefill(
-        self, rid: str, salt: str, dp_rank: int | None, bootstrap: Mapping[str, Any]
-    ) -> list[bytes | memoryview]:
-        """The body for the prefill leg: the same prompt, not streamed, since nobody reads its one token."""
-        add = {**bootstrap, "stream": False}
-        if dp_rank is not None:
-            add["routed_dp_rank"] = dp_rank
-        return self._rewritten(_REMOVED_PREFILL, rid, salt, add)
+Parts = list[bytes | memoryview]
 
-    def _rewritten(self, drop: frozenset[str], rid: str, salt: str, add: dict[str, Any]) -> list[bytes | memoryview]:
-        if self._instead:
-            add.update(self._instead)
-            drop = drop.union(self._instead)
-        text = _encode(add)[1:-1] if add else b""
-        if self._sglang:
-            own = self._own(rid, salt)
-            text = b"%b,%b" % (own.encode(), text) if text else own.encode()
-        return self._body.rewritten(drop, text)
 
-    def _own(self, rid: str, salt: str) -> str:
-        """What SGLang is told besides; a rid and a salt are hex digits: nothing in them needs an escape."""
-        if self._tagged:  # the engine names it in the blocks that the prompt stores, and does nothing else with it
-            return f'"rid":"{rid}","cache_salt":"{salt}","return_cached_tokens_details":true,"session_id":"{rid}"'
-        return f'"rid":"{rid}","cache_salt":"{salt}","return_cached_tokens_details":true'
+def answering_body(asked: Asked, own: str, dp_rank: int | None, bootstrap: Mapping[str, Any] | None) -> Parts:
+    """The body for the engine whose answer the client gets, aggregated or decode. `own`: see `own_fields`."""
+    add: dict[str, Any] | None = None
+    if bootstrap is not None or dp_rank is not None:
+        add = _placed(bootstrap, dp_rank)
+    if not asked.stream:
+        return _rewritten(asked, _REMOVED, own, add)
+    add = add or {}
+    add["stream_options"] = {**asked.stream_options, "include_usage": True}
+    return _rewritten(asked, _REMOVED_STREAMED, own, add)
+
+
+def prefill_body(asked: Asked, own: str, dp_rank: int | None, bootstrap: Mapping[str, Any]) -> Parts:
+    """The body for the prefill leg: the same prompt, not streamed, since nobody reads its one token."""
+    return _rewritten(asked, _REMOVED_PREFILL, own, {**_placed(bootstrap, dp_rank), "stream": False})
+
+
+def own_fields(rid: str, salt: str, *, tagged: bool) -> str:
+    """What SGLang is told besides; `tagged`: its KV events are to name the rid. Other engines are told nothing.
+
+    A rid and a salt are hex digits: nothing in them needs an escape.
+    """
+    if tagged:  # the engine names it in the blocks that the prompt stores, and does nothing else with it
+        return f'"rid":"{rid}","cache_salt":"{salt}","return_cached_tokens_details":true,"session_id":"{rid}"'
+    return f'"rid":"{rid}","cache_salt":"{salt}","return_cached_tokens_details":true'
+
+
+def _placed(bootstrap: Mapping[str, Any] | None, dp_rank: int | None) -> dict[str, Any]:
+    add = dict(bootstrap) if bootstrap is not None else {}
+    if dp_rank is not None:
+        add["routed_dp_rank"] = dp_rank
+    return add
+
+
+def _rewritten(asked: Asked, drop: frozenset[str], own: str, add: dict[str, Any] | None) -> Parts:
+    model, metadata = asked.wire_model, asked.metadata
+    if model is not None or metadata is not None:
+        given = (("model", model), ("metadata", metadata))
+        instead = {name: value for name, value in given if value is not None}
+        add = {**add, **instead} if add is not None else instead
+        drop = drop.union(instead)
+    text = own.encode()
+    if add:
+        text = b"%b,%b" % (text, _encode(add)[1:-1]) if text else _encode(add)[1:-1]
+    return asked.body.rewritten(drop, text)

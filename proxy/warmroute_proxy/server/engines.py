@@ -35,7 +35,8 @@ from warmroute_proxy.server.kv_feed import KvFeed
 from warmroute_proxy.server.kv_moves import Totals, totals_by_rank
 from warmroute_proxy.server.metrics import Metrics
 from warmroute_proxy.server.secrets import bearer
-from warmroute_proxy.server.upstream import Collector, Upstream, get
+from warmroute_proxy.server.small_get import Collector, get
+from warmroute_proxy.server.upstream import Upstream
 
 if TYPE_CHECKING:
     from warmroute_proxy.server.siblings import Siblings
@@ -104,7 +105,7 @@ class Engine:
 
     def head(self, path: str, headers: str) -> bytes:
         """The head of a turn's request up to its length; `headers`: what goes with it, see `engine_headers`."""
-        if headers is not CONTENT_TYPE:
+        if headers != CONTENT_TYPE:
             return self.upstream.head("POST", path, headers + self.bearer)
         head = self._heads.get(path)
         if head is None:

@@ -18,8 +18,9 @@ from warmroute_proxy.server.dispatch import engine_headers
 from warmroute_proxy.server.errors import Refusal, error_event
 from warmroute_proxy.server.exchange import Exchange
 from warmroute_proxy.server.intake_record import Intake
+from warmroute_proxy.server.leg import Leg
 from warmroute_proxy.server.services import Services
-from warmroute_proxy.server.upstream import Leg, get
+from warmroute_proxy.server.small_get import get
 
 _PASSED_BACK: Final = ("content-type", "cache-control", "retry-after", names.RECEIPT, names.HOME)
 

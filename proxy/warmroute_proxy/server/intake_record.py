@@ -32,6 +32,11 @@ class Intake(msgspec.Struct, gc=False):
     forwarded_from: str | None
 
     @property
+    def wire_model(self) -> str | None:
+        """The name that goes to engines where the client used an alias."""
+        return self.model.name if self.alias else None
+
+    @property
     def several(self) -> bool:
         """Whether the engine makes several requests of it, with ids of their own, which share what they compute."""
         return self.choices > 1 or self.prompts > 1

@@ -38,8 +38,9 @@ from warmroute_proxy.server.recording import Recording
 from warmroute_proxy.server.secrets import ApiKeys, SecretError, Secrets, bearer, key_sha256, load_secret
 from warmroute_proxy.server.services import Services
 from warmroute_proxy.server.siblings import Siblings
+from warmroute_proxy.server.small_get import get
 from warmroute_proxy.server.tls import Tls, TlsError
-from warmroute_proxy.server.upstream import Upstream, get
+from warmroute_proxy.server.upstream import Upstream
 
 log = logging.getLogger("warmroute.proxy")
 

@@ -16,16 +16,19 @@ Limits: those of `core.kept`; `MAX_TRIED` prompts are looked at in a sweep; `TIM
 """
 
 import logging
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
 from warmroute_proxy.core.choices import NoWorker
 from warmroute_proxy.core.decision import Decision
 from warmroute_proxy.core.kept import KeptPrompt, KeptPrompts
-from warmroute_proxy.server.attempt import Attempt, Failure
+from warmroute_proxy.server.attempt import Attempt
 from warmroute_proxy.server.body import Body
-from warmroute_proxy.server.dispatch import EngineBodies, engine_headers
+from warmroute_proxy.server.dispatch import engine_headers
+from warmroute_proxy.server.failure import Failure
 
 if TYPE_CHECKING:
     from warmroute_proxy.server.intake_record import Intake
@@ -154,6 +157,19 @@ class RePrefills:
         one.start()
 
 
+class _Asked(NamedTuple):
+    """What engines are asked for."""
+
+    body: Body
+    wire_model: str | None
+    salt: str
+    stream: bool = False
+    keep_sglext: bool = False
+    stream_options: Mapping[str, Any] = MappingProxyType({})
+    metadata: dict[str, Any] | None = None
+    prompts: int = 1
+
+
 class _RePrefill:
     """One prompt on its way to its new home: what a turn is to an attempt, without a client."""
 
@@ -168,31 +184,16 @@ class _RePrefill:
         self._decision = decision
         self._rid = services.engines.ids.rid()
         self._began_s = services.clock()
-        self._attempt = Attempt(
-            self,
-            services.engines,
-            decision,
-            self._rid,
-            stream=False,
-            keep_sglext=False,
-            max_answer_bytes=MAX_ANSWER_BYTES,
-        )
+        body = Body(b"".join(Body(prompt.body).rewritten(_NOT_OF_THE_PROMPT, b'"max_tokens":1')))
+        self._asked = _Asked(body, prompt.wire_model, prompt.salt)
+        self._attempt = Attempt(self, services.engines, decision, self._rid, self._asked, MAX_ANSWER_BYTES)
         self._ticket = services.router.dispatched(prompt.facts, decision, self._began_s)
 
     def start(self) -> None:
         """Send it, to both legs of a pair."""
         services, prompt, decision = self._services, self.prompt, self._decision
-        body = Body(b"".join(Body(prompt.body).rewritten(_NOT_OF_THE_PROMPT, b'"max_tokens":1')))
-        bodies = EngineBodies(
-            body,
-            stream=False,
-            model=prompt.wire_model,
-            metadata=None,
-            stream_options={},
-            sglang=services.engines.of(decision.workers[0]).config.kind == "sglang",
-            tagged=prompt.tagged and services.engines.tag(decision, self._rid, prompt.facts.chain),
-        )
-        self._attempt.start(bodies, engine_headers({}), prompt.path, prompt.salt, 1)
+        tagged = prompt.tagged and services.engines.tag(decision, self._rid, prompt.facts.chain)
+        self._attempt.start(self._asked, engine_headers({}), prompt.path, tagged=tagged)
 
     def sweep(self, now_s: float) -> None:
         """Not for ever."""

@@ -32,17 +32,15 @@ from warmroute_proxy.core.decision import Decision
 from warmroute_proxy.core.entry import Entry, Outcome
 from warmroute_proxy.core.facts import Facts
 from warmroute_proxy.server.admission import Asker
-from warmroute_proxy.server.attempt import Attempt, Failure
+from warmroute_proxy.server.attempt import Attempt
 from warmroute_proxy.server.continuation import Continuation, broken, unable
-from warmroute_proxy.server.dispatch import EngineBodies, engine_headers
+from warmroute_proxy.server.dispatch import engine_headers
 from warmroute_proxy.server.errors import Refusal
-from warmroute_proxy.server.exchange import Exchange
+from warmroute_proxy.server.failure import Failure, no_worker, timed_out
 from warmroute_proxy.server.forwarding import ForwardedTurn
-from warmroute_proxy.server.intake_record import Intake
 from warmroute_proxy.server.journal import JournalError
 from warmroute_proxy.server.passage import Write
-from warmroute_proxy.server.services import Services
-from warmroute_proxy.server.turn_end import TurnEnd
+from warmroute_proxy.server.turn_end import EVENTS, TurnEnd
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +56,7 @@ class Turn(TurnEnd):
     """One request under way."""
 
     waiter: "Waiter[Asker] | None" = None
-    _excluded: frozenset[str] = frozenset()
+    excluded: frozenset[str] = frozenset()  # the workers and peers that it is not to go to
     _paused = False
     _prefilled = False
     _dispatched_s = 0.0
@@ -67,21 +65,13 @@ class Turn(TurnEnd):
     _reported_events = 0
     _swept_events = 0
 
-    def __init__(self, services: Services, exchange: Exchange, intake: Intake, receipt_id: str) -> None:
-        super().__init__(services, exchange, intake, receipt_id)
-        self._received_s = exchange.request.received_s
-        self._since_s = self._received_s  # from when on the time until a dispatch is the proxy's own
-        self._headers = engine_headers(exchange.request.headers)
-        if intake.choices > 1:
-            # SGLang has one bootstrap room for all choices of a prompt, so that all but one would wait for ever.
-            self._excluded = services.engines.split()
-        exchange.on_gone = self._client_left
-        exchange.on_pause = self._pause
-
     # -- place and dispatch
 
     def begin(self) -> None:
         """Place the turn: here, or in the region that holds its session; or let it wait until there is room."""
+        exchange = self._exchange
+        exchange.on_gone = self._client_left
+        exchange.on_pause = self._pause
         try:
             now_s = self._services.clock()
             decision = self._place(now_s)
@@ -100,7 +90,7 @@ class Turn(TurnEnd):
             self._broke("the dispatch after a wait", error)
 
     def _go(self, decision: Decision, now_s: float) -> None:
-        self._services.record(self.id, decision)
+        self._services.decisions.append((self.id, decision))
         if decision.kind == "local":
             self._dispatch(decision, now_s)
             return
@@ -109,10 +99,8 @@ class Turn(TurnEnd):
 
     def _forward_failed(self, peer: str) -> None:
         """The home did not answer: the turn is served here."""
-        self._excluded |= {peer}
+        self.excluded |= {peer}
         self.id = self._services.engines.ids.receipt()  # the home may have a row under the old one
-        self._exchange.on_gone = self._client_left
-        self._exchange.on_pause = self._pause
         self.intake.facts = _stay(self.intake.facts)
         self.begin()
 
@@ -120,30 +108,28 @@ class Turn(TurnEnd):
         if self.hold is not None:
             self._services.admission.ended(self, self.hold.tokens)
 
-    @property
-    def excluded(self) -> frozenset[str]:
-        """The workers and peers that it is not to go to."""
-        return self._excluded
-
-    def _place(self, now: float) -> Decision | None:
-        services = self._services
+    def _place(self, now_s: float) -> Decision | None:
+        services, intake = self._services, self.intake
+        router, admission = services.router, services.admission
+        if intake.choices > 1:
+            # SGLang has one bootstrap room for all choices of a prompt, so that all but one would wait for ever.
+            self.excluded |= services.engines.split()
         try:
-            decision = services.router.place(self.intake.facts, now, self._excluded)
+            decision = router.place(intake.facts, now_s, self.excluded)
         except NoWorker as error:
-            self._refuse(_no_worker(error, split=self.intake.choices > 1 and services.engines.all_split()))
+            self._refuse(no_worker(error, split=intake.choices > 1 and services.engines.all_split()))
             return None
-        admission = services.admission
         if (
             admission.queue.requests
-            or self.intake.tenant.limits is not None
-            or not services.router.has_room(self.intake.facts.model, decision, now)
+            or intake.tenant.limits is not None
+            or not router.has_room(intake.facts.model, decision, now_s)
         ):
             return admission.enter(self, decision)
         return decision
 
     def _dispatch(self, decision: Decision, now_s: float) -> None:
         services, intake = self._services, self.intake
-        engines = services.engines
+        engines, request = services.engines, self._exchange.request
         rid = engines.ids.rid()
         try:
             self._journal(decision, rid)
@@ -152,28 +138,13 @@ class Turn(TurnEnd):
             return
         self._ticket = services.router.dispatched(intake.facts, decision, now_s)
         self._prefilled = False
-        attempt = self._attempt = Attempt(
-            self,
-            engines,
-            decision,
-            rid,
-            stream=intake.stream,
-            keep_sglext=intake.keep_sglext,
-            max_answer_bytes=services.config.limits.response_bytes,
-        )
-        bodies = EngineBodies(
-            intake.body,
-            stream=intake.stream,
-            model=intake.model.name if intake.alias else None,
-            metadata=intake.metadata,
-            stream_options=intake.stream_options,
-            sglang=attempt.engine.is_sglang,
-            tagged=intake.prompts == 1 and engines.tag(decision, rid, intake.facts.chain),
-        )
+        limit_bytes = services.config.limits.response_bytes
+        attempt = self._attempt = Attempt(self, engines, decision, rid, intake, limit_bytes)
+        tagged = intake.prompts == 1 and engines.tag(decision, rid, intake.facts.chain)
         services.live.add(self)
         self._dispatched_s = self._heard_s = sent_s = services.clock()
-        self._proxy_s += sent_s - self._since_s
-        attempt.start(bodies, self._headers, self._exchange.request.path, intake.salt, intake.prompts)
+        self._proxy_s += sent_s - (self._since_s or request.received_s)
+        attempt.start(intake, engine_headers(request.headers), request.path, tagged=tagged)
 
     def _journal(self, decision: Decision, rid: str) -> None:
         """Open the entry, or add an attempt to it. Neither is waited for."""
@@ -213,14 +184,14 @@ class Turn(TurnEnd):
         return None if self._gone or self._continuation is not None else self._exchange.way()
 
     def _first_content(self, now: float) -> None:
-        self._ttft_ms = (now - self._received_s) * 1000
-        self._services.metrics.ttft.observe(now - self._received_s)
+        self._ttft_ms = (now - self._exchange.request.received_s) * 1000
+        self._services.metrics.ttft.observe(now - self._exchange.request.received_s)
         self.prefilled(now)
         if self.intake.model.continue_broken:
             self._continuation = Continuation.of(self.intake)
         self._drop_body()
         if not self._exchange.started:
-            self._exchange.start(200, self._response_headers("text/event-stream; charset=utf-8"))
+            self._exchange.start(200, self._response_headers(EVENTS))
         self._proxy_s += self._services.clock() - now
 
     def prefilled(self, now_s: float) -> None:
@@ -239,7 +210,7 @@ class Turn(TurnEnd):
             self._settle_left(now_s, charged=True)
             return
         if attempt.answer is not None:
-            self._ttft_ms = (now_s - self._received_s) * 1000
+            self._ttft_ms = (now_s - self._exchange.request.received_s) * 1000
         elif not self._exchange.started:
             self._first_content(now_s)
         self._settle("completed", 200, now_s, charged=True)
@@ -258,7 +229,7 @@ class Turn(TurnEnd):
         if self._gone:
             self._settle_left(now_s, charged=attempt.usage is not None)
             return
-        self._excluded |= set(failure.avoid)
+        self.excluded |= set(failure.avoid)
         assert self._entry is not None
         if failure.retryable and not attempt.started and len(self._entry.rids) < MAX_ATTEMPTS and self._try_again():
             return
@@ -277,7 +248,7 @@ class Turn(TurnEnd):
     def _continue(self, continuation: Continuation, failure: Failure, attempt: Attempt) -> bool:
         """Ask another engine for the rest of an answer."""
         rest = continuation.rest(failure, attempt)
-        self._excluded |= unable(self._services.engines, self._exchange.request.path) if rest is not None else set()
+        self.excluded |= unable(self._services.engines, self._exchange.request.path) if rest is not None else set()
         if rest is None or not self._try_again():
             return False
         continuation.goes_on(rest)
@@ -291,14 +262,14 @@ class Turn(TurnEnd):
         now = services.clock()
         self.intake.facts = facts
         try:
-            decision = services.router.place(facts, now, self._excluded | services.router.full(facts.model))
+            decision = services.router.place(facts, now, self.excluded | services.router.full(facts.model))
         except NoWorker:
             return False
         if not services.admission.retries.spend(now):
             services.metrics.add("warmroute_retries_refused_total")
             return False
         services.metrics.add("warmroute_retries_total")
-        services.record(self.id, decision)
+        services.decisions.append((self.id, decision))
         self._dispatch(decision, now)
         return True
 
@@ -352,7 +323,7 @@ class Turn(TurnEnd):
             return
         if attempt.scanner.content_events != self._swept_events:
             self._moved_on(attempt.scanner.content_events, now)
-        if now - self._received_s > limits.total_timeout_s:
+        if now - self._exchange.request.received_s > limits.total_timeout_s:
             refusal = Refusal(504, f"no complete answer within {limits.total_timeout_s:g} s", code="deadline_exceeded")
             self.failed(Failure(refusal, (), False))
             return
@@ -361,17 +332,19 @@ class Turn(TurnEnd):
             if self._continuation is not None and attempt.waits_for.engine in self._services.engines.lost:
                 idle_s = min(idle_s, LOST_IDLE_S)
             if not self._paused and now - self._heard_s > idle_s:
-                self.failed(_timeout(attempt, f"no token for {idle_s:g} s"))
+                self.failed(timed_out(attempt.waits_for, f"no token for {idle_s:g} s"))
         elif now - self._dispatched_s > limits.first_token_timeout_s:
             what = "first token" if self.intake.stream else "answer"
-            self.failed(_timeout(attempt, f"no {what} within {limits.first_token_timeout_s:g} s"))
+            self.failed(timed_out(attempt.waits_for, f"no {what} within {limits.first_token_timeout_s:g} s"))
         elif attempt.waits_for.engine in self._services.engines.lost:
             refusal = Refusal(504, "the engine does not answer any more", code="engine_timeout")
             self.failed(Failure(refusal, (attempt.waits_for.id,), True))
-        elif self.intake.stream and now >= (self._comment_at_s or self._received_s + limits.head_hold_s):
+        elif self.intake.stream and now >= (
+            self._comment_at_s or self._exchange.request.received_s + limits.head_hold_s
+        ):
             self._comment_at_s = now + COMMENT_EVERY_S
             if not self._exchange.started:
-                self._exchange.start(200, self._response_headers("text/event-stream; charset=utf-8"))
+                self._exchange.start(200, self._response_headers(EVENTS))
             self._exchange.write(b": the prompt is being computed\n\n")
 
     def _moved_on(self, events: int, now: float) -> None:
@@ -422,16 +395,3 @@ def _nobody(_failure: JournalError | None) -> None:
 def _stay(facts: Facts) -> Facts:
     """The same facts, for a request that is served here whatever happens."""
     return msgspec.structs.replace(facts, may_forward=False)
-
-
-def _no_worker(error: NoWorker, *, split: bool) -> Refusal:
-    if split:
-        message = "n > 1 is not possible here: prefill and decode engines give one answer; send n requests"
-        return Refusal(400, message, code="unsupported_value", param="n")
-    if error.served:
-        return Refusal(503, f"no engine is available for {error.model}", code="no_worker", retry_after_s=1)
-    return Refusal(503, f"no engine here serves {error.model}", code="no_worker")
-
-
-def _timeout(attempt: Attempt, message: str) -> Failure:
-    return Failure(Refusal(504, message, code="engine_timeout"), (attempt.waits_for.id,), False)

@@ -74,7 +74,3 @@ class Services:
         if self.siblings is not None:
             queue = self.admission.queue
             self.siblings.publish(self.metrics, len(self.live), queue.requests, queue.bytes)
-
-    def record(self, receipt_id: str, decision: Decision) -> None:
-        """Keep a decision and its reasons for whoever asks."""
-        self.decisions.append((receipt_id, decision))

@@ -4,10 +4,10 @@ from typing import Any
 
 import msgspec
 
+from warmroute_proxy.core.account import Usage
 from warmroute_proxy.core.affinity import Last
 from warmroute_proxy.core.facts import Facts
 from warmroute_proxy.core.losses import LastTurn, classify
-from warmroute_proxy.core.usage import Usage
 from warmroute_proxy.server.attempt import Attempt
 from warmroute_proxy.server.sse import Scanner
 

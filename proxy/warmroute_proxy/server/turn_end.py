@@ -13,9 +13,9 @@ import msgspec
 
 from warmroute.contract import headers as names
 from warmroute.contract.money import Rates
+from warmroute_proxy.core.account import Usage
 from warmroute_proxy.core.entry import Entry, Outcome
 from warmroute_proxy.core.router import Settled, Ticket
-from warmroute_proxy.core.usage import Usage
 from warmroute_proxy.server.admission import Hold
 from warmroute_proxy.server.attempt import Attempt
 from warmroute_proxy.server.body import NO_BODY
@@ -30,6 +30,8 @@ from warmroute_proxy.server.settlement import losses_of, usage_event
 log = logging.getLogger(__name__)
 
 UNCHARGED: Final = Rates(0, 0, 0)
+EVENTS: Final = "text/event-stream; charset=utf-8"
+_TIERS_GUESSED: Final = ("cached_tiers",)
 
 
 class TurnEnd:
@@ -47,6 +49,7 @@ class TurnEnd:
     _read_slowly = False
     _ttft_ms: float | None = None
     _proxy_s = 0.0
+    _since_s = 0.0  # from when on the time until a dispatch is the proxy's own, if not since the request came
 
     def __init__(self, services: Services, exchange: Exchange, intake: Intake, receipt_id: str) -> None:
         self.id = receipt_id
@@ -80,7 +83,7 @@ class TurnEnd:
         if not charged:
             entry.rates = UNCHARGED
         if self.hold is not None:
-            services.admission.ended(self, usage.prompt_tokens + usage.completion_tokens if charged else 0)  # type: ignore[arg-type]
+            services.admission.ended(self, usage.prompt_tokens + usage.completion_tokens if charged else 0)
         entry.settle(
             usage,
             loss,
@@ -106,10 +109,10 @@ class TurnEnd:
                 self._refuse(self._refusal)
             elif self._gone:
                 pass
-            elif attempt.answer is None:
+            elif (answer := attempt.answer) is None:
                 self._end_stream(attempt, entry.usage)
             else:
-                body = attempt.answer.settled(entry.usage, keep_sglext=self.intake.keep_sglext)
+                body = answer.settled(entry.usage, keep_sglext=self.intake.keep_sglext)
                 self._exchange.respond(200, self._response_headers("application/json"), body)
         except Exception as error:
             log.error("the end of an answer failed: %s", type(error).__name__)
@@ -140,12 +143,14 @@ class TurnEnd:
         guessed = usage.estimated
         prompt: int | None = usage.prompt_tokens
         cached: int | None = usage.cached_tokens
-        completion: int | None = usage.completion_tokens - (usage.reasoning_tokens or 0)  # what is sent back
-        if guessed:
+        completion: int | None = usage.completion_tokens  # what is sent back
+        if usage.reasoning_tokens:
+            completion = usage.completion_tokens - usage.reasoning_tokens
+        if guessed and guessed != _TIERS_GUESSED:
             prompt = None if "prompt_tokens" in guessed else prompt
             cached = None if "cached_tokens" in guessed else cached
             completion = None if "completion_tokens" in guessed else completion
-        if intake.several:
+        if intake.choices > 1 or intake.prompts > 1:
             # What one of several computes is cached for the next: that says nothing of what was cached before.
             cached = completion = None
         streamed = usage.completion_tokens if attempt.answer is None and self._shows_pace(guessed) else None
@@ -183,7 +188,7 @@ class TurnEnd:
     def _refuse(self, refusal: Refusal) -> None:
         """An error, in the form that the state of the answer allows."""
         if self.hold is not None:
-            self._services.admission.cancel(self)  # type: ignore[arg-type]
+            self._services.admission.cancel(self)
         if self._exchange.started:
             self._exchange.abort(error_event(refusal.status, refusal.message, refusal.code))
             return
@@ -196,7 +201,7 @@ class TurnEnd:
             (names.RECEIPT, self.id),
             (names.HOME, self._services.config.proxy.region),
         ]
-        if content_type.startswith("text/event-stream"):
+        if content_type == EVENTS:
             headers.append(("cache-control", "no-cache"))
         if self.intake.tenant.limits is not None:
             headers += self._services.admission.headers(self.intake.tenant.name)

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 
 from warmroute.contract.receipt import TIERS
+from warmroute_proxy.core.account import Usage
 from warmroute_proxy.core.entry import Entry
 from warmroute_proxy.core.router import Settled
 from warmroute_proxy.core.tiers import Held
-from warmroute_proxy.core.usage import Usage
 from warmroute_proxy.server.metrics import Counter, Metrics
 
 

@@ -1,10 +1,8 @@
 """HTTP/1.1 on the engines' side: one leg of a turn, over pooled connections.
 
-A `Leg` is one request to one engine and what comes back, told by callbacks from the event loop: no task, no queue.
+A `Leg` (`leg`) is one request to one engine, and is told what comes back.
 A connection carries one leg at a time and goes back to its engine's pool when the answer ended in good order. Idle
 connections are dropped before the engine's own keep-alive (5 s in SGLang) can close them under a request.
-
-A leg ends exactly once: by `on_end`, by `on_fail`, or silently by `close`.
 """
 
 import asyncio
@@ -19,7 +17,8 @@ import httptools
 
 from warmroute_proxy.server.header_names import KEPT, lower_name
 from warmroute_proxy.server.heads import whole_answer
-from warmroute_proxy.server.passage import Passage, Stream
+from warmroute_proxy.server.leg import Leg
+from warmroute_proxy.server.passage import Passage
 
 log = logging.getLogger(__name__)
 
@@ -27,101 +26,6 @@ IDLE_S: Final = 3.0
 MAX_IDLE: Final = 256  # connections kept open to one engine
 
 Parts = Sequence[bytes | memoryview]
-
-
-class Leg:
-    """One request to one engine. Whoever asks for something derives from it, and says what to do with what comes."""
-
-    sent = False
-    done = False
-    head_seen = False
-    _paused = False
-    _connection: "_Connection | None" = None
-
-    def on_head(self, status: int, headers: dict[str, str]) -> None:
-        """The head of the answer."""
-
-    def on_body(self, data: bytes) -> None:
-        """Some of its body."""
-
-    def streams(self) -> Stream | None:
-        """Whose stream it is that follows the head, if that may take a `Passage`."""
-        return None
-
-    def on_end(self) -> None:
-        """The answer has ended in good order."""
-
-    def on_whole(self, headers: dict[str, str], body: bytes, now_s: float) -> None:  # noqa: ARG002
-        """All of a 200 at once."""
-        self.on_head(200, headers)
-        if body:
-            self.on_body(body)
-        self.on_end()
-
-    def on_fail(self, reason: str) -> None:
-        """There will be no answer, or no more of it."""
-
-    def on_crash(self) -> None:
-        """An error of ours in one of these."""
-
-    @property
-    def ends(self) -> bool:
-        """Whether nothing more comes: it is done, or its end was read with what is being told."""
-        return self.done or (self._connection is not None and self._connection.complete)
-
-    def attach(self, connection: "_Connection") -> None:
-        self._connection = connection
-        self.sent = True
-        if self._paused:
-            connection.pause(True)
-
-    def detach(self) -> None:
-        """Its connection has told all there is, and is its own no more."""
-        self._connection = None
-        self.done = True
-
-    def pause(self, paused: bool) -> None:
-        """Back-pressure: stop or go on reading from the engine."""
-        self._paused = paused
-        if self._connection is not None:
-            self._connection.pause(paused)
-
-    def see(self) -> None:
-        """All that comes is told from now on."""
-        if self._connection is not None:
-            self._connection.see()
-
-    def close(self) -> None:
-        """Give up: nothing more is told, and the connection is closed."""
-        self.done = True
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.drop()
-
-    def end(self) -> None:
-        self._connection = None
-        if not self.done:
-            self.done = True
-            self.on_end()
-
-    def fail(self, reason: str) -> None:
-        self._connection = None
-        if not self.done:
-            self.done = True
-            self.on_fail(reason)
-
-    def guard(self, step: Callable[[], None]) -> None:
-        """Run a step of a leg. An error of ours in it must not end in the loop's log and a silent client."""
-        try:
-            step()
-        except Exception as error:
-            self.crash(error)
-
-    def crash(self, error: Exception) -> None:
-        """An error of ours in a step: the type is logged, never its text, and who asked is told to end."""
-        log.error("a callback of an upstream answer failed: %s", type(error).__name__)
-        self.close()
-        self.on_crash()
 
 
 class Upstream:
@@ -248,7 +152,10 @@ class _Connection(asyncio.Protocol):
         self._leg = leg
         self._parser = None
         self.complete = False
-        leg.attach(self)
+        leg.connection = self
+        leg.sent = True
+        if leg.paused:
+            self.pause(True)
         self._transport.writelines([head, *body])
 
     def pause(self, paused: bool) -> None:
@@ -302,8 +209,8 @@ class _Connection(asyncio.Protocol):
 
     def _take_whole(self, leg: Leg, headers: dict[str, str], body: bytes) -> None:
         """A 200 that came in one read: most answers that are not streamed do, and spare the parser."""
-        self._leg = None
-        leg.detach()
+        self._leg = leg.connection = None
+        leg.done = True
         now_s = self._upstream.clock()
         if self._paused:
             self.pause(False)
@@ -423,55 +330,3 @@ class _Connection(asyncio.Protocol):
     def on_message_complete(self) -> None:
         self._keep_alive = bool(self._parser.should_keep_alive())  # false again once the parser has moved on
         self.complete = self._head is not None or self._leg is None or self._leg.head_seen
-
-
-class Collector(Leg):
-    """Gathers a small answer whole: `done(status, body)`, status 0 where there was none."""
-
-    _status = 0
-    _size = 0
-
-    def __init__(self, done: Callable[[int, bytes], None], limit_bytes: int = 4_194_304) -> None:
-        self._done = done
-        self._limit_bytes = limit_bytes
-        self._parts: list[bytes] = []
-
-    def on_head(self, status: int, headers: dict[str, str]) -> None:  # noqa: ARG002
-        self._status = status
-
-    def on_body(self, data: bytes) -> None:
-        self._size += len(data)
-        self._parts.append(data)
-        if self._size > self._limit_bytes:
-            self.close()
-            self._done(0, b"")
-
-    def on_end(self) -> None:
-        self._done(self._status, b"".join(self._parts))
-
-    def on_whole(self, headers: dict[str, str], body: bytes, now_s: float) -> None:  # noqa: ARG002
-        if len(body) > self._limit_bytes:
-            self._done(0, b"")
-        else:
-            self._done(200, body)
-
-    def on_fail(self, reason: str) -> None:  # noqa: ARG002
-        self._done(0, b"")
-
-
-async def get(upstream: Upstream, path: str, headers: str = "", timeout_s: float = 2.0) -> tuple[int, bytes]:
-    """A small GET: (status, body), or (0, b"") where no answer came in time."""
-    answered: asyncio.Future[tuple[int, bytes]] = asyncio.get_running_loop().create_future()
-
-    def done(status: int, body: bytes) -> None:
-        if not answered.done():
-            answered.set_result((status, body))
-
-    leg = Collector(done)
-    upstream.send("GET", path, headers, [], leg)
-    try:
-        async with asyncio.timeout(timeout_s):  # not wait_for: in 3.11 it can lose a cancellation, and so the shutdown
-            return await answered
-    except TimeoutError:
-        leg.close()
-        return 0, b""

@@ -75,6 +75,13 @@ def price_nanousd(rates: Rates, prompt_tokens: int, cached_tokens: int, completi
     return nano_from_pico(uncached * rates.input + cached_tokens * rates.cached + completion_tokens * rates.output)
 
 
+def list_and_price(rates: Rates, prompt_tokens: int, cached_tokens: int, completion_tokens: int) -> tuple[int, int]:
+    """Both of the two amounts above."""
+    full_pico = prompt_tokens * rates.input + completion_tokens * rates.output
+    price_pico = full_pico - cached_tokens * (rates.input - rates.cached)
+    return nano_from_pico(full_pico), nano_from_pico(price_pico)
+
+
 def usd(amount_nanousd: int) -> str:
     """An amount as an exact decimal number of USD, fit to stand in JSON as a number."""
     if 0 < amount_nanousd < 1_000_000_000:  # most

@@ -9,13 +9,15 @@ import pytest
 
 from warmroute.contract import receipt as contract
 from warmroute.contract.money import Rates
+from warmroute_proxy.core.account import Usage
 from warmroute_proxy.core.receipt import usage_object
-from warmroute_proxy.core.usage import Usage, merge_usage
+from warmroute_proxy.core.usage import merge_usage
 from warmroute_proxy.server import continuation
-from warmroute_proxy.server.attempt import Attempt, Failure
+from warmroute_proxy.server.attempt import Attempt
 from warmroute_proxy.server.body import Body
 from warmroute_proxy.server.continuation import Continuation, Rest
 from warmroute_proxy.server.errors import Refusal
+from warmroute_proxy.server.failure import Failure
 from warmroute_proxy.server.intake import CHAT, COMPLETIONS
 from warmroute_proxy.server.intake_record import Intake
 from warmroute_proxy.server.sse import Scanner

@@ -21,9 +21,9 @@ from warmroute_proxy.server.config_file import load_config
 from warmroute_proxy.server.endpoint import PublicEndpoint
 from warmroute_proxy.server.exchange import Exchange, Request
 from warmroute_proxy.server.http1 import Connection, Listener
+from warmroute_proxy.server.leg import Leg
 from warmroute_proxy.server.main import _build
 from warmroute_proxy.server.relay import Turn
-from warmroute_proxy.server.upstream import Leg
 
 TURNS = 5
 OURS = (Turn, Attempt, Leg, Exchange, Request, Connection)

@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from warmroute_proxy.server.leg import Leg
 from warmroute_proxy.server.passage import MAX_REST_BYTES
 from warmroute_proxy.server.sse import Scanner
-from warmroute_proxy.server.upstream import Leg, Upstream, _Connection
+from warmroute_proxy.server.upstream import Upstream, _Connection
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 USAGE = {"prompt_tokens": 9, "completion_tokens": 2, "total_tokens": 11}
@@ -108,10 +109,10 @@ class Reader(Leg):
         self.held = b""
         self.told: list[str] = []
         self.upstream = Upstream("http://127.0.0.1:1", 1.0, lambda: 0.0)
-        self.connection = _Connection(self.upstream)
-        self.transport = FakeTransport(self.connection)
-        self.connection.connection_made(self.transport)  # type: ignore[arg-type]
-        self.connection.start(self, b"", [])
+        self.wire = _Connection(self.upstream)
+        self.transport = FakeTransport(self.wire)
+        self.wire.connection_made(self.transport)  # type: ignore[arg-type]
+        self.wire.start(self, b"", [])
 
     def streams(self) -> "Reader":
         return self
@@ -182,7 +183,7 @@ def test_the_client_reads_the_same_whatever_the_framing_and_the_cuts(
     for name in ("started", "content_events", "usage", "error", "aborted", "done"):
         assert getattr(reader.scanner, name) == getattr(expected, name), name
     assert reader.told == ["end"]
-    assert reader.transport.protocol is reader.connection
+    assert reader.transport.protocol is reader.wire
     assert len(reader.upstream._idle) == 1
 
 
@@ -225,7 +226,7 @@ def test_a_chunk_that_grows_without_an_end_is_not_kept() -> None:
     reader = Reader()
     reader.read(HEAD + (b"%x\r\n%b\r\n" % (len(chunk), chunk)) * 3 + b"%x\r\n" % 1_000_000, [])
     reader.read(b"data: " + b"x" * MAX_REST_BYTES, [])
-    assert reader.transport.protocol is reader.connection
+    assert reader.transport.protocol is reader.wire
 
 
 def test_events_of_a_chunk_that_goes_on_do_not_wait_for_its_end() -> None:

@@ -1,0 +1,63 @@
+"""What is said of a turn's tokens: as engines write it in JSON, in its usual forms, and as it was settled."""
+
+import msgspec
+
+_ABSENT = msgspec.Raw(b"")
+
+
+class Usage(msgspec.Struct, frozen=True, gc=False):
+    """Settled token counts of one turn; `estimated` holds names of `contract.receipt.ESTIMATED_FIELDS`."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+    device: int
+    host: int
+    storage: int
+    reasoning_tokens: int | None
+    estimated: tuple[str, ...]
+    misreported_tokens: int
+    continued_after: int | None = None
+    """Tokens of the answer that a broken engine had said before another went on."""
+
+
+class Accounts(msgspec.Struct, gc=False):
+    """The members of a whole answer that say something of tokens; empty where it has none of that name."""
+
+    usage: msgspec.Raw = _ABSENT
+    sglext: msgspec.Raw = _ABSENT
+
+
+class PromptDetails(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    cached_tokens: int
+    audio_tokens: int | None = None
+    text_tokens: int | None = None
+
+
+class CompletionDetails(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    reasoning_tokens: int | None = None
+    audio_tokens: int | None = None
+    text_tokens: int | None = None
+    accepted_prediction_tokens: int | None = None
+    rejected_prediction_tokens: int | None = None
+
+
+class PlainUsage(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    """A usage object as servers write it, with cached tokens in it and nothing that the receipt would replace."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptDetails
+    completion_tokens_details: CompletionDetails | None = None
+    reasoning_tokens: int | None = None
+
+
+class TierDetails(msgspec.Struct, gc=False):
+    device: int | None = None
+    host: int | None = None
+    storage: int | None = None
+
+
+class Extension(msgspec.Struct, gc=False):
+    cached_tokens_details: TierDetails | None = None
