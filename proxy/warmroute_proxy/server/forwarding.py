@@ -63,7 +63,7 @@ class ForwardedTurn(Leg):
     def _send(self) -> None:
         services, intake, request = self._services, self._intake, self._exchange.request
         self._exchange.on_gone = self._client_left
-        self._exchange.on_pause = self.pause
+        self._exchange.on_pause = self._pause
         token = services.forwards.sign(
             intake.tenant.name,
             intake.tenant.share_group,
@@ -87,10 +87,15 @@ class ForwardedTurn(Leg):
         limits = self._services.config.limits
         if not self.head_seen and self._decision.region in self._services.peers_down:
             self._give_up("it stopped answering")
-        elif now_s - self._heard_s > (
+        elif not self._paused and now_s - self._heard_s > (
             limits.idle_timeout_s if self._exchange.started else limits.first_token_timeout_s
         ):
             self._give_up("it said nothing for too long")
+
+    def _pause(self, paused: bool) -> None:
+        """A home that is not listened to cannot be late."""
+        self._heard_s = self._services.clock()
+        self.pause(paused)
 
     def shut_down(self) -> None:
         """The proxy is going: what has not begun cannot be served here any more either."""

@@ -3,7 +3,11 @@
 import json
 import os
 import signal
+import socket
+import threading
 from collections.abc import Iterator
+from http.client import HTTPResponse, IncompleteRead
+from pathlib import Path
 
 import httpx
 import pytest
@@ -13,6 +17,7 @@ from warmroute_cli.processes import stop_all
 from warmroute_proxy.server.secrets import new_api_key
 
 from .harness import EngineProcess, ProxyProcess, chat, events, until
+from .scripted import Handler, ScriptedEngine, delta
 
 
 class Regions:
@@ -150,3 +155,58 @@ def test_a_client_that_leaves_is_noticed_in_the_other_region(regions: Regions) -
     until(lambda: regions.engines[1].running() == 0, "the engine in the home region stops", 2.0)
     row = regions.west.rows(expected=2)[-1]
     assert (row["outcome"], row["forwarded_from"]) == ("client_left", "east")
+
+
+def test_a_client_that_reads_slowly_is_no_home_that_says_nothing(tmp_path: Path) -> None:
+    """The stream stands still while its client does not read; another one that does shows that the time is up."""
+    parts, over = 1500, threading.Event()
+
+    def script(handler: Handler) -> None:
+        if json.loads(handler.engine.bodies[-1])["messages"][-1]["content"].startswith("silent"):
+            handler.stream(delta("x"), end=False)
+            over.wait(60)
+        else:
+            texts = [delta(f"{number:05d}" + "x" * 5000) for number in range(parts)]
+            handler.stream(*texts, delta(finish="stop"), "[DONE]")
+
+    engines = [ScriptedEngine(name, script) for name in ("w0", "e0")]
+    west = ProxyProcess(tmp_path, [engines[0].toml().replace('"east"', '"west"')], region="west")
+    try:
+        west.start()
+        peer = ("west", west.url)
+        limits = "idle_timeout_s = 0.5"
+        east = ProxyProcess(tmp_path, [engines[1].toml()], keys=west.keys, peer=peer, limits=limits).start()
+        try:
+            body = chat("roam", turns=2, stream=True, prompt_cache_key="roamer")
+            slow = east.send(body, headers={"x-warmroute-home": "west"})
+            until(lambda: engines[0].bodies, "it is forwarded")
+            for number in range(3):
+                status, _, text = answered(east.send(chat(f"silent {number}", stream=True)))
+                why = events(text)[-1]["error"]["message"]
+                assert (status, "no token" in why or "nothing for too long" in why) == (200, True), "its time is up"
+            status, _, text = answered(slow)
+            assert status == 200
+            assert text.endswith("data: [DONE]\n\n")
+            assert len(events(text)) == parts + 1
+        finally:
+            east.stop()
+    finally:
+        over.set()
+        west.stop()
+        for engine in engines:
+            engine.stop()
+
+
+def answered(sock: socket.socket) -> tuple[int, dict[str, str], str]:
+    """What was sent with `ProxyProcess.send`, to its end, which may be an early one."""
+    response = HTTPResponse(sock)
+    try:
+        response.begin()
+        try:
+            body = response.read()
+        except IncompleteRead as error:
+            body = error.partial
+        return response.status, dict(response.getheaders()), body.decode()
+    finally:
+        response.close()
+        sock.close()
