@@ -87,7 +87,7 @@ class ForwardedTurn(Leg):
         limits = self._services.config.limits
         if not self.head_seen and self._decision.region in self._services.peers_down:
             self._give_up("it stopped answering")
-        elif not self._paused and now_s - self._heard_s > (
+        elif not self.paused and now_s - self._heard_s > (
             limits.idle_timeout_s if self._exchange.started else limits.first_token_timeout_s
         ):
             self._give_up("it said nothing for too long")
