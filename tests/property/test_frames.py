@@ -107,6 +107,22 @@ def test_a_body_of_a_known_frame_is_not_read_member_by_member(monkeypatch: pytes
     assert found[0]["stream"]
 
 
+def test_frames_of_requests_in_turns_are_learned_though_one_ends_like_the_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from warmroute_proxy.server import intake
+
+    kept, asks = Kept(min_bytes=LEAST), caller({})
+    plain = json.dumps({"model": "m", "messages": BODY["messages"]}).encode()
+    listing = json.dumps({"model": "m", "messages": BODY["messages"], "tools": []}).encode()
+    for _ in range(3):
+        outcome(plain, asks, kept)
+        outcome(listing, asks, kept)
+    monkeypatch.delattr(intake, "_read_whole")
+    for raw, names in ((plain, {"model", "messages"}), (listing, {"model", "messages", "tools"})):
+        assert outcome(raw, asks, kept)[1].keys() == names
+
+
 def test_bodies_of_many_clients_do_not_pile_up() -> None:
     """The last conversation is known, the first one is forgotten, and each is read as it should."""
     kept = Kept(4 * len(LONG), LEAST)

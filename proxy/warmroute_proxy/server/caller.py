@@ -3,7 +3,7 @@
 A client sends the same head with each turn of a session, so its tenant, its session's keys and its agent are worked out
 once. What a caller's bodies have in common is kept with it (`frame.py`), and so is what is known of its conversation.
 
-Limits: `MAX_CALLERS` are kept, all are dropped when it is full. Of each the newest `MAX_FRAMES` frames; the
+Limits: `MAX_CALLERS` are kept, all are dropped when it is full; of each at most `MAX_FRAMES` frames, likewise. The
 bytes that they keep are counted in `Kept`.
 """
 
@@ -34,7 +34,7 @@ class Caller:
 
     __slots__ = (
         "agent",
-        "candidate",
+        "candidates",
         "frames",
         "home_hint",
         "keyed",
@@ -64,8 +64,8 @@ class Caller:
         self.session_key: int | None = None
         self.agent, parent = lineage_parts(identity) if identity else _NO_PARTS
         self.parent = secrets.session_of(tenant.share_group, parent)[1] if parent else None
-        self.frames: list[Frame] = []  # the newest first
-        self.candidate = 0  # stands for what was around the messages of the last body without a frame
+        self.frames: list[Frame] = []  # the longest tails first: a short one may be the end of another
+        self.candidates: list[int] = []  # stand for what was around the messages of the last bodies without a frame
         if identity:
             try:
                 self.session = session_of(identity, {})
@@ -76,8 +76,21 @@ class Caller:
 
     def keep(self, frame: Frame) -> None:
         """One more frame."""
-        self.frames.insert(0, frame)
-        del self.frames[MAX_FRAMES:]
+        if len(self.frames) >= MAX_FRAMES:
+            self.frames.clear()
+        at = 0
+        while at < len(self.frames) and self.frames[at].tail_bytes > frame.tail_bytes:
+            at += 1
+        self.frames.insert(at, frame)
+
+    def seen_again(self, around: int) -> bool:
+        """Whether one of the last bodies without a frame had the same around its messages: some clients' never do."""
+        if around in self.candidates:
+            self.candidates.remove(around)
+            return True
+        self.candidates.append(around)
+        del self.candidates[:-MAX_FRAMES]
+        return False
 
 
 def identity_headers(headers: Mapping[str, str]) -> dict[str, str]:

@@ -109,7 +109,7 @@ class Frame:
         derived from the messages.
         """
         self.head = raw[:start]
-        self.tail = raw[end:]
+        self.tail = raw[end - 1 :]  # with the bracket that ends the messages
         self.start = start
         self.tail_bytes = len(raw) - end
         self.close = len(raw) - close

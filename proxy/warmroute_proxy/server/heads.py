@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 MAX_LINES: Final = 4096
 MAX_LINE_BYTES: Final = 512
-MAX_HEADS: Final = 2048
+MAX_HEADS: Final = 4096
 MAX_HEAD_BYTES: Final = 4096
 MAX_LENGTH_DIGITS: Final = 10
 
@@ -157,7 +157,9 @@ def _learn(line: bytes) -> tuple[str, str] | None:
         pass  # what HTTP/1.1 does without a word
     elif name in _NOT_PLAIN or (name == "content-length" and _LENGTH.fullmatch(value) is None):
         return None
-    if len(_LINES) >= MAX_LINES:
-        _LINES.clear()
-    pair = _LINES[line] = name, value
+    pair = name, value
+    if name not in _OF_ONE_REQUEST:
+        if len(_LINES) >= MAX_LINES:
+            _LINES.clear()
+        _LINES[line] = pair
     return pair

@@ -125,8 +125,8 @@ def read(request: Request, caller: Caller, kept: Kept, config: Config, secrets: 
         if raw.startswith(frame.head) and raw.endswith(frame.tail):
             try:
                 return _read_framed(raw, frame, caller, kept, secrets)
-            except (MalformedPrompt, UnicodeDecodeError):
-                break  # which is said below
+            except MalformedPrompt:
+                continue  # another frame, or something that is said below
     return _read_whole(raw, caller, kept, config, secrets)
 
 
@@ -222,18 +222,15 @@ def _read_whole(raw: bytes, caller: Caller, kept: Kept, config: Config, secrets:
         stream_options, value("return_cached_tokens_details") or False, value("n") or 1, prompt.prompts,
         _without_session(value("metadata")), salt, session_hex, facts, caller.region,
     )  # fmt: skip
-    if caller.path == CHAT and _seen_again(body, caller):
+    if caller.path == CHAT and caller.seen_again(_around(body)):
         derives = session is None or session.source == "derived"
         _keep_frame(body, intake, identity, seed, caller, kept, derives=derives)
     return intake
 
 
-def _seen_again(body: Body, caller: Caller) -> bool:
-    """Whether the last body without a frame had the same around its messages: some clients' bodies never do."""
-    around = xxh3_64_intdigest(b"".join([value for name, value in body.members.items() if name != "messages"]))
-    again = around == caller.candidate
-    caller.candidate = around
-    return again
+def _around(body: Body) -> int:
+    """What stands for all of a body but its messages."""
+    return xxh3_64_intdigest(b"".join([value for name, value in body.members.items() if name != "messages"]))
 
 
 def _keep_frame(
