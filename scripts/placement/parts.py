@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 PRODUCTION: Final = "warmroute"
+OURS: Final = (PRODUCTION, "warmroute+events")
 STRONG: Final = (
     "session_hash", "session_sticky", "prefix_hash", "chwbl_session", "smg_approx", "smg_event", "smg_event+in_flight",
     "dynamo_kv", "dynamo_kv+scale16", "llmd_affinity", "llmd_affinity+in_flight", "preble_e2", "lmetric",
@@ -40,7 +41,9 @@ class Part(NamedTuple):
     def words(self, traces: str, *, only_production: bool = False) -> list[str]:
         """The arguments of `warmroute replay`."""
         what = [str(Path(traces) / self.trace)] if self.trace else list(self.what)
-        policies = [PRODUCTION] if only_production else list(self.policies)
+        policies = list(self.policies)
+        if only_production:
+            policies = list(OURS if policies == ["all"] else OURS[:1])
         words = [*what, *self.fleet]
         if self.policies:
             words += ["--policy", *policies, "--speed-up", *(f"{load:g}" for load in self.loads)]

@@ -33,7 +33,7 @@ def write(figures: Figures) -> None:
     lines = [prose.HEAD, "## In short\n", *_in_short(figures, ruled, goals)]
     lines += ["## The model reproduces published rows\n", *_reproduction(figures)]
     lines += ["## Goals\n", *_goals(figures, goals)]
-    lines += ["## The rule\n", prose.RULE, *_ruled(ruled)]
+    lines += ["## The rule\n", prose.RULE, *_ruled(ruled), prose.MISSED]
     lines += ["## Every policy, row by row\n"]
     for name in (*_PUBLIC, *_MADE_UP):
         if name in figures["rows"]:

@@ -30,6 +30,7 @@ import msgspec
 from warmroute_proxy.core.breaker import BREAKER_FAILURES, Breaker
 from warmroute_proxy.core.capacity import Capacity
 from warmroute_proxy.core.pace import Pace
+from warmroute_proxy.core.retention import Retention
 from warmroute_proxy.core.tiers import MoveRates
 
 PREFILL_S_PER_TOKEN_PRIOR: Final = 1 / 20_000
@@ -112,6 +113,7 @@ class WorkerLoad:
         "prefill_tokens",
         "ready",
         "resident_tokens",
+        "retention",
         "room",
         "running",
         "shown_tokens",
@@ -129,6 +131,7 @@ class WorkerLoad:
         self.ready = True  # up, not draining, breaker closed: what almost every look at a worker finds
         self.moves = MoveRates()
         self.inserted = 0.0  # tokens computed and so written to the cache lately, weighted as `traffic` says
+        self.retention = Retention()
         self._prefills: OrderedDict[object, int] = OrderedDict()  # tokens by what they are for, oldest first
         self._at_work_tokens = 0  # of the oldest one
         self._since_s = 0.0  # when its turn came
@@ -304,6 +307,7 @@ class WorkerLoad:
         self.room.observe_rate(s_per_token)
         self.moves = MoveRates()
         self.inserted = 0.0
+        self.retention = Retention()
         self._reported_prefill_tokens = self._others_resident_tokens = 0
         self._reported_until_s = -math.inf
         self._uncached_total = self._busy_us_total = None

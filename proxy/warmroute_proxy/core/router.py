@@ -6,12 +6,14 @@ inputs, so recorded traffic replayed through a router gives the same decisions.
 
 Prefixes of requests that are routed but not computed yet count as cached: without that, overload scatters sessions.
 An engine computes in order of arrival, so they are cached by the time that a later request is at work; until then that
-one waits, which its queue term says already.
+one waits, which its queue term says already. Histories that a worker's reports say it has evicted by now (`retention`)
+count no more.
 
 A router is for one region, and for one thread.
 """
 
 import math
+from bisect import bisect_right
 from collections.abc import Collection, Iterable
 from typing import Any, Final
 
@@ -25,6 +27,7 @@ from warmroute_proxy.core.choices import NO_SLOT, Choices, NoWorker, Place
 from warmroute_proxy.core.decision import Decision, Policy
 from warmroute_proxy.core.facts import Facts
 from warmroute_proxy.core.fleet import Peer, Worker, peer_id
+from warmroute_proxy.core.histories import Histories, has_missed
 from warmroute_proxy.core.index import PrefixIndex
 from warmroute_proxy.core.load import Changes, EngineLoads, WorkerLoad, level_rates, starts_among
 from warmroute_proxy.core.pace import COMPARE_EVERY_S, forget_paces, level_paces
@@ -72,6 +75,7 @@ class Router:
         self._forget_at_s = math.inf  # when a slow worker is due to be tried again
         self._asked: Facts | None = None  # of whom `_continued` was asked last
         self._asked_last: Last | None = None
+        self._histories = Histories()
         self._turns = 0
         self._settled_turns = 0
         self._predicted_tokens = 0
@@ -128,6 +132,8 @@ class Router:
         ticket = Ticket(decision, facts.chain, holder, generator if decision.kind == "local" else None)
         begins = facts.turn == 1 and self._continued(facts) is None
         self._begin(ticket, begins, decision.predicted_cached_tokens / decision.prompt_tokens_est, now_s)
+        if self._histories.active:
+            self._histories.begin(facts.lineage, ticket)
         return ticket
 
     def first_token(self, ticket: Ticket, now_s: float) -> None:
@@ -142,6 +148,8 @@ class Router:
         load.prefill_ended(ticket, now_s)
         if load.shown_tokens is not None:
             load.computed(ticket.uncached)
+        if self._histories.active:
+            load.retention.used_tokens += ticket.uncached
         if generator is not None:
             if generator is not holder:
                 load.runs(-1, 0)
@@ -175,6 +183,8 @@ class Router:
         `completion_tokens` come back with the next prompt; `streamed_tokens` are all that have come one by one.
         """
         self._end(ticket, now_s, streamed_tokens)
+        if self._histories.active or (cached_tokens is not None and has_missed(ticket, cached_tokens)):
+            self._history_ends(ticket, facts, prompt_tokens, cached_tokens, completion_tokens)
         if prompt_tokens is not None:
             self._bytes_per_token.observe(facts.model, facts.chain.total_bytes, prompt_tokens)
         last = self._last_of(ticket, facts, prompt_tokens, cached_tokens, completion_tokens)
@@ -297,6 +307,7 @@ class Router:
         """A worker has evicted these cuts from a tier."""
         slots = self._slots_of(worker_id, tier)
         if slots:
+            self._places[worker_id].load.retention.told = True
             self._index.remove(keys, slots)
 
     def cache_cleared(self, worker_id: str) -> None:
@@ -370,6 +381,10 @@ class Router:
 
     def _prompt(self, facts: Facts, mask: int) -> Prompt:
         """The prompt in tokens: by the ratio of its own lineage's last turn, else by what the model has shown."""
+        if self._histories.active:
+            gone_from = self._histories.gone_from(facts.lineage)
+            if gone_from is not None:
+                self._forget_history(facts.chain, gone_from)
         ratio = self._bytes_per_token.of(facts.model)
         last = self._continued(facts)
         if last is not None and last.prompt_tokens:
@@ -386,6 +401,34 @@ class Router:
     def _remember(self, lineage: int, chain: Chain, last: Last, session: int | None, thread: int | None) -> None:
         self._affinity.remember(lineage, chain, last, session, thread)
         self._asked = None
+
+    def _forget_history(self, chain: Chain, place: Place) -> None:
+        """A cache has evicted what only this conversation uses: it is predicted there no more."""
+        if self._places.get(place.id) is place:
+            self._index.remove(chain.hashes[bisect_right(chain.ends, self._shared_bytes(chain)) :], 1 << place.slot)
+
+    def _shared_bytes(self, chain: Chain) -> int:
+        """The prefix that other conversations have begun with too."""
+        shared = self._index.walk(chain, 0).shared
+        return shared[-1][0] if shared else 0
+
+    def _history_ends(
+        self,
+        ticket: Ticket,
+        facts: Facts,
+        prompt_tokens: int | None,
+        cached_tokens: int | None,
+        completion_tokens: int | None,
+    ) -> None:
+        """A turn has ended: what its report says of how long the cache keeps histories, and what it leaves there."""
+        if cached_tokens is not None and self._histories.tells(ticket, cached_tokens):
+            tokens = ticket.decision.prompt_tokens_est if prompt_tokens is None else prompt_tokens
+            shared_tokens = self._shared_bytes(facts.chain) * tokens // (facts.chain.total_bytes or 1)
+            expected = max(ticket.decision.predicted_cached_tokens, cached_tokens)
+            retention = ticket.holder.load.retention
+            retention.found(ticket.distance, tokens, expected - shared_tokens, cached_tokens - shared_tokens)
+        if self._histories.active:
+            self._histories.end(facts.lineage, ticket, completion_tokens)
 
     def _home(self, facts: Facts, usable: Choices) -> str | None:
         """The session's home region if it can be used: the client's hint, else where the session was served."""

@@ -90,6 +90,8 @@ class HeardTicket(Ticket):
         self.uncached = sent.prompt_tokens - sent.cached_tokens
         self.resident = sent.prompt_tokens
         self.computed = False
+        self.distance = 0.0
+        self.turn = 0
         self.open = True
 
 
@@ -229,6 +231,8 @@ class SiblingRouter(Router):
     def _hear_served(self, served: Served, ticket: HeardTicket, now_s: float) -> None:
         last = served.last
         self._end(ticket, now_s, served.streamed_tokens)
+        if self._histories.active:
+            self._histories.end(served.lineage, ticket, last.completion_tokens)
         if last.prompt_tokens is not None:
             self._bytes_per_token.observe(served.model, last.prompt_bytes, last.prompt_tokens)
         self._remember(served.lineage, ticket.chain, last, served.session, served.thread)

@@ -19,6 +19,7 @@ class Ticket:
         "chain",
         "computed",
         "decision",
+        "distance",
         "first_s",
         "from_cut",
         "generator",
@@ -28,6 +29,7 @@ class Ticket:
         "prefilling_s",
         "resident",
         "slowdown_s",
+        "turn",
         "uncached",
     )
 
@@ -45,6 +47,8 @@ class Ticket:
         self.uncached = decision.prompt_tokens_est - decision.predicted_cached_tokens
         self.resident = decision.prompt_tokens_est
         self.computed = False
+        self.distance = 0.0
+        self.turn = 0
         self.open = True
 
     def parties(self) -> tuple[Place, ...]:
