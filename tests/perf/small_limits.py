@@ -10,7 +10,7 @@ from typing import Any
 
 from warmroute_cli.main import main
 from warmroute_proxy.core import affinity, fingerprint, index
-from warmroute_proxy.server import body, endpoint, intake, ledger, secrets, services
+from warmroute_proxy.server import body, endpoint, intake, secrets, services
 
 
 def _lower(module: ModuleType, name: str, value: float) -> None:
@@ -25,7 +25,6 @@ def _lower_defaults(function: Any, *values: int) -> None:
 
 
 if __name__ == "__main__":
-    _lower(ledger, "MAX_RECENT", 500)
     _lower(secrets, "MAX_CACHED", 500)
     _lower(endpoint, "MAX_CACHED", 500)
     _lower(services, "MAX_DECISIONS", 100)

@@ -18,11 +18,11 @@ writer at a time, and a commit takes a few ms twice a second. What it interrupts
 
 import sqlite3
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import chain, islice
 from operator import attrgetter
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
@@ -34,7 +34,9 @@ STEP_BYTES: Final = (
     4_194_304  # about 3,400 turns: a commit has a price of its own, and writes each page that they touch
 )
 LINES_AT_ONCE: Final = 256  # read, then the loop may have the interpreter lock: it never waits long for it
-ROWS_AT_ONCE: Final = 400  # of 2 values: SQLite takes 999 values in a statement wherever it was built, 32,766 today
+ROWS_AT_ONCE: Final = (
+    320  # of at most 3 values: SQLite takes 999 values in a statement wherever it was built, 32,766 today
+)
 
 
 class _Line(msgspec.Struct, array_like=True, gc=False):
@@ -58,13 +60,6 @@ class _Line(msgspec.Struct, array_like=True, gc=False):
     completion_tokens: int
     list_nanousd: int
     price_nanousd: int
-
-
-class Folded(NamedTuple):
-    """What a step has committed: ids of entries that are rows now, and what they add to the totals of tenants."""
-
-    settled: list[str]
-    sums: dict[str, list[int]]
 
 
 _LINE: Final = msgspec.json.Decoder(_Line).decode
@@ -110,73 +105,68 @@ class Fold:
         self._sequence, self._offset, self._skipped = row
         self._open = {id_ for (id_,) in self._db.execute("SELECT id FROM open_turn WHERE process = ?", own)}
 
-    def step(self) -> Folded | None:
-        """Folds some records, or begins the next file; None when there is nothing to do now."""
+    def step(self) -> bool:
+        """Folds some records, or begins the next file; False when there is nothing to do now."""
         path = journal_path(self._folder, self._sequence)
         found = read_whole(path, self._offset, STEP_BYTES)
         if not found:
             later = [number for number in journal_sequences(self._folder) if number > self._sequence]
             if not later:
-                return None
+                return False
             found = read_whole(
                 path, self._offset, STEP_BYTES
             )  # once a later file is there, nothing is added to this one
         if found:
-            return self._commit(found)
-        self._move_to(later[0])
-        self._delete_folded()
-        return Folded([], {})
+            self._commit(found)
+        else:
+            self._move_to(later[0])
+            self._delete_folded()
+        return True
 
     def recover(self, now_s: float) -> int:
         """Folds all that is left, interrupts what is open; returns the number for the next journal file."""
-        while self.step() is not None:
+        while self.step():
             pass
         self.interrupted = self._interrupt_open(now_s)
         self._move_to(self._sequence + 1)
         self._delete_folded()
         return self._sequence
 
-    def totals(self) -> dict[str, list[int]]:
-        """Tenant -> turns, prompt, cached, completion tokens, list and charged nanodollars."""
-        return {tenant: list(sums) for tenant, *sums in self._db.execute("SELECT * FROM total")}
-
     def close(self) -> None:
         """Leaves one file behind, without a WAL."""
         self._db.close()
 
-    def _commit(self, found: bytes) -> Folded:
+    def _commit(self, found: bytes) -> None:
         rows: dict[str, str] = {}
         ended: list[_Ended] = []
         texts = found.decode(errors="surrogateescape").split("\n")
         under_way, skipped = _ended_of(texts, rows, ended)
         opened, more = _still_open(under_way, rows)
         offset, skipped = self._offset + len(found), self._skipped + skipped + more
-        sums = sums_of(ended)
         closed = self._open.intersection(rows)  # few: most turns end in the step that opens them
         with self._db:
             self._db.execute("BEGIN IMMEDIATE")
-            self._insert(rows, sums)
-            self._db.executemany("DELETE FROM open_turn WHERE id = ?", [(id_,) for id_ in closed])
-            self._db.executemany(
-                "INSERT OR REPLACE INTO open_turn VALUES (?, ?, ?, ?)",
-                [(*row, self._process) for row in opened.values()],
-            )
+            self._insert(rows, ended)
+            self._many("DELETE FROM open_turn WHERE id IN (%s)", "?", zip(closed))
+            self._many("INSERT OR REPLACE INTO open_turn VALUES %s", f"(?, ?, ?, {self._process:d})", opened.values())
             position = offset, skipped, self._process
             self._db.execute("UPDATE fold SET offset = ?, skipped = ? WHERE process = ?", position)
         self._offset, self._skipped = offset, skipped
         self._open -= closed
         self._open.update(opened)
-        return Folded(list(rows), sums)
 
-    def _insert(self, rows: dict[str, str], sums: dict[str, list[int]]) -> None:
-        """Insert rows and add them up. Each statement gives up the interpreter lock and has to wait for it again, while
-        the loop wants it too: so one statement takes `ROWS_AT_ONCE`.
+    def _insert(self, rows: dict[str, str], ended: Iterable[_Ended]) -> None:
+        """Insert rows and add them up."""
+        self._many("INSERT INTO turn_record VALUES %s ON CONFLICT DO NOTHING", "(?, ?)", rows.items())
+        self._db.executemany(_ADD_UP, [(tenant, *numbers) for tenant, numbers in sums_of(ended).items()])
+
+    def _many(self, statement: str, place: str, rows: Iterable[tuple[str, ...]]) -> None:
+        """A statement for many rows. Each gives up the interpreter lock and has to wait for it again, while the loop
+        wants it too: so one takes `ROWS_AT_ONCE`.
         """
-        items = iter(rows.items())
-        while values := list(chain.from_iterable(islice(items, ROWS_AT_ONCE))):
-            places = ", ".join(["(?, ?)"] * (len(values) // 2))
-            self._db.execute(f"INSERT INTO turn_record VALUES {places} ON CONFLICT DO NOTHING", values)  # noqa: S608 - constants
-        self._db.executemany(_ADD_UP, [(tenant, *numbers) for tenant, numbers in sums.items()])
+        left = iter(rows)
+        while some := list(islice(left, ROWS_AT_ONCE)):
+            self._db.execute(statement % ", ".join([place] * len(some)), list(chain.from_iterable(some)))
 
     def _interrupt_open(self, now_s: float) -> int:
         rows: dict[str, str] = {}
@@ -192,7 +182,7 @@ class Fold:
             ended.append(entry)
         with self._db:
             self._db.execute("BEGIN IMMEDIATE")
-            self._insert(rows, sums_of(ended))
+            self._insert(rows, ended)
             self._db.execute("DELETE FROM open_turn WHERE process = ?", own)
         self._open.clear()
         return len(rows)
@@ -220,32 +210,37 @@ def sums_of(ended: Iterable[_Ended]) -> dict[str, list[int]]:
     }
 
 
+def _in_turns(texts: list[str]) -> Iterator[str]:
+    """All of them; now and then the loop gets the interpreter lock."""
+    for at in range(0, len(texts), LINES_AT_ONCE):
+        time.sleep(0)
+        yield from texts[at : at + LINES_AT_ONCE]
+
+
 def _ended_of(texts: list[str], rows: dict[str, str], ended: list[_Ended]) -> tuple[list[str], int]:
     """Find the rows; returns the lines that are under way, unread, and how many are no records."""
     under_way: list[str] = []
     skipped = 0
-    for at in range(0, len(texts), LINES_AT_ONCE):
-        time.sleep(0)
-        for text in texts[at : at + LINES_AT_ONCE]:
-            if text.endswith(UNDER_WAY_END):
-                under_way.append(text)
-                continue
-            line: _Ended
-            record = text
+    for text in _in_turns(texts):
+        if text.endswith(UNDER_WAY_END):
+            under_way.append(text)
+            continue
+        line: _Ended
+        record = text
+        try:
+            line = _LINE(text)
+        except _NO_RECORD:
             try:
-                line = _LINE(text)
+                line = Entry.read(text)  # as it was written before version 4
             except _NO_RECORD:
-                try:
-                    line = Entry.read(text)  # as it was written before version 4
-                except _NO_RECORD:
-                    skipped += text != ""
-                    continue
-                record = line.record().decode()
-            if line.state in UNDER_WAY:
-                under_way.append(record)
-            elif line.id not in rows:
-                rows[line.id] = record
-                ended.append(line)
+                skipped += text != ""
+                continue
+            record = line.record().decode()
+        if line.state in UNDER_WAY:
+            under_way.append(record)
+        elif line.id not in rows:
+            rows[line.id] = record
+            ended.append(line)
     return under_way, skipped
 
 
@@ -253,16 +248,16 @@ def _still_open(under_way: list[str], rows: dict[str, str]) -> tuple[dict[str, t
     """Of what began: id -> id, tenant and record of what has not ended; and how many are no records."""
     opened: dict[str, tuple[str, str, str]] = {}
     skipped = 0
-    for text in under_way:
+    for text in _in_turns(under_way):
         if text[2 : text.find('"', 2)] in rows:  # an id is plain
             continue
         try:
-            entry = Entry.read(text)
+            line = _LINE(text)
         except _NO_RECORD:
             skipped += 1
             continue
-        if entry.id not in rows:
-            opened[entry.id] = entry.id, entry.tenant, text
+        if line.id not in rows:
+            opened[line.id] = line.id, line.tenant, text
     return opened, skipped
 
 

@@ -10,11 +10,11 @@ whenever the process dies. What was open when a process died, or when it closed,
 tables are in `ledger_schema`.
 
 A state folder has one writer, held by a lock on the file `lock`; readers use SQLite's WAL. Where that is several
-processes, their parent holds the lock, and each has a journal of its own that it folds itself (`process`); what the
-others have settled is read where it stands (`ledger_of_all`).
+processes, their parent holds the lock, and each has a journal of its own that it folds itself (`process`).
 
-Kept in memory: entries that are open or not folded yet, at most `MAX_RECENT` (the oldest goes: it is found in SQLite,
-and counted in totals, one fold later); totals of what is folded, as many as there are tenants.
+Kept in memory: entries under way, as many as the limit on connections allows. One that has ended is let go at once,
+since a thousand of them grow cold until they are folded; what is not folded yet is read from the journal when somebody
+asks for it (`ledger_of_all`).
 """
 
 import contextlib
@@ -27,21 +27,19 @@ import time
 from asyncio import AbstractEventLoop
 from collections.abc import Callable, Iterator
 from functools import partial
-from operator import add
 from pathlib import Path
 from typing import Any, Final, Literal
 
 import msgspec
 
 from warmroute_proxy.core.entry import COLUMNS, Entry
-from warmroute_proxy.server.fold import TOTALS, Fold, Folded, recover_all
+from warmroute_proxy.server.fold import TOTALS, Fold, recover_all
 from warmroute_proxy.server.journal import Journal, JournalError, folder_of
-from warmroute_proxy.server.ledger_of_all import LedgerOfAll, with_ended
+from warmroute_proxy.server.ledger_of_all import LedgerOfAll
 from warmroute_proxy.server.ledger_schema import LedgerError, connect
 
 FOLD_EVERY_S: Final = 0.5
 MAX_FOLD_FAILURES: Final = 3  # in a row, before the ledger calls itself unhealthy
-MAX_RECENT: Final = 100_000
 LEDGER_FILE: Final = "ledger.sqlite"
 
 _LOG: Final = logging.getLogger(__name__)
@@ -52,8 +50,8 @@ _VIEW: Final = ("state", "outcome", "model", "session", "opened_at", "settled_at
 __all__ = ["LEDGER_FILE", "Ledger", "LedgerError", "lock", "read_rows"]
 
 
-_Ended = tuple[int, Entry, Told]
-"""Where its record ends in what was noted, an ended entry, and who waits for it."""
+_Ended = tuple[int, Told]
+"""Where the record of an ended entry ends in what was noted, and who waits for it."""
 
 
 class Ledger:
@@ -84,16 +82,12 @@ class Ledger:
             self.interrupted += self._fold.interrupted
             self._reader = connect(state_dir / LEDGER_FILE)
             opened.callback(self._reader.close)
-            self._of_all = None
-            if process is not None:
-                self._of_all = LedgerOfAll(state_dir, state_dir / LEDGER_FILE)
-                opened.callback(self._of_all.close)
+            self._of_all = LedgerOfAll(state_dir, state_dir / LEDGER_FILE)
+            opened.callback(self._of_all.close)
             self._journal = Journal(folder, sequence, sync, loop)
             self._closed = opened.pop_all()
         self._reader_lock = threading.Lock()
-        self._folded_lock = threading.Lock()  # what is folded is in `_totals`, what is not yet in `_recent`
-        self._totals = self._fold.totals()
-        self._recent: dict[str, Entry] = {}
+        self._under_way: dict[str, Entry] = {}
         self._call_soon = loop.call_soon
         self._note = msgspec.json.Encoder().encode_into
         self._noted = bytearray()  # not written yet: at most one record of each request under way
@@ -115,20 +109,17 @@ class Ledger:
         self._note(entry, noted, -1)  # behind what was noted before: the records of an entry stay in order
         noted += b"\n"
         self._write()
-        recent = self._recent
-        if len(recent) >= MAX_RECENT and entry.id not in recent:
-            recent.pop(next(iter(recent)), None)
-        recent[entry.id] = entry
+        self._under_way[entry.id] = entry
 
     def settle(self, entry: Entry, told: Told) -> None:
         """Journals an ended entry. `told` runs in the loop once it is durable, or with why it cannot be."""
-        self._recent[entry.id] = entry  # before it is written: the folding thread forgets what it has folded
+        self._under_way.pop(entry.id, None)
         if not self._ended and not self._to_tell:
             self._call_soon(self.flush)
         noted = self._noted
         self._note(entry, noted, -1)
         noted += b"\n"
-        self._ended.append((len(noted), entry, told))
+        self._ended.append((len(noted), told))
 
     def flush(self) -> None:
         """Write what was noted, and tell those who wait for it. Runs by itself at the end of the loop's turn."""
@@ -149,19 +140,14 @@ class Ledger:
             self._not_written(error, len(noted))
         else:
             if self._ended:
-                self._to_tell += [(told, None) for _, _, told in self._ended]
+                self._to_tell += [(told, None) for _, told in self._ended]
         finally:
             self._ended.clear()
             noted.clear()
 
     def _not_written(self, error: JournalError, noted: int) -> None:
         """Of what was noted, only the first `error.kept` bytes are in the journal."""
-        for end, entry, told in self._ended:
-            if end <= error.kept:
-                self._to_tell.append((told, None))
-            else:
-                self._recent.pop(entry.id, None)
-                self._to_tell.append((told, error))
+        self._to_tell += [(told, None if end <= error.kept else error) for end, told in self._ended]
         if error.kept < noted:
             raise error
 
@@ -170,21 +156,20 @@ class Ledger:
 
         `usage` is a `msgspec.Raw`: the bytes that the client got; encode the answer with msgspec.
         """
-        entry = self._recent.get(receipt_id)
-        if entry is None:
-            stored = self._stored(tenant, receipt_id)
-            if self._of_all is None or (stored is not None and stored != _OPEN):
-                return stored
-            return self._of_another(tenant, receipt_id, self._of_all) or stored
-        if entry.tenant != tenant:
-            return None
-        if not entry.ended:
-            return _OPEN
-        return _view(receipt_id, [getattr(entry, name) for name in _VIEW])
+        entry = self._under_way.get(receipt_id)
+        if entry is not None:
+            return _OPEN if entry.tenant == tenant else None
+        stored = self._stored(tenant, receipt_id)
+        if stored is not None and stored != _OPEN:
+            return stored
+        found = self._of_all.find(tenant, receipt_id)
+        if found is not None and found.ended:
+            return _view(receipt_id, [getattr(found, name) for name in _VIEW])
+        return self._stored(tenant, receipt_id) or (_OPEN if found is not None else None)  # folded meanwhile, perhaps
 
     def totals(self, tenant: str) -> dict[str, Any]:
         """The body of a usage answer, up to date with the last settled entry."""
-        sums = dict(zip(TOTALS, self._totals_of(tenant), strict=True))
+        sums = dict(zip(TOTALS, self._of_all.totals(tenant), strict=True))
         prompt = sums["prompt_tokens"]
         return {
             "object": "warmroute.usage",
@@ -192,13 +177,6 @@ class Ledger:
             "hit_ratio": round(sums["cached_tokens"] / prompt, 6) if prompt else None,
             "saved_nanousd": sums["list_nanousd"] - sums["price_nanousd"],
         }
-
-    def _totals_of(self, tenant: str) -> list[int]:
-        if self._of_all is not None:
-            return self._of_all.totals(tenant)
-        with self._folded_lock:
-            folded = self._totals.get(tenant) or [0] * len(TOTALS)
-            return with_ended(folded, tenant, list(self._recent.values()))
 
     def close(self) -> None:
         """Folds everything, settles what is open as interrupted, and lets the folder go."""
@@ -220,30 +198,15 @@ class Ledger:
                 return _OPEN if is_open else None
         return _view(receipt_id, [*row[:-1], msgspec.Raw(row[-1].encode())])
 
-    def _of_another(self, tenant: str, receipt_id: str, of_all: LedgerOfAll) -> dict[str, Any] | None:
-        """A turn that another process has opened or settled, and not folded yet."""
-        found = of_all.find(tenant, receipt_id)
-        if found is not None and found.ended:
-            return _view(receipt_id, [getattr(found, name) for name in _VIEW])
-        return self._stored(tenant, receipt_id) or (_OPEN if found is not None else None)  # folded meanwhile, perhaps
-
     def _fold_on(self) -> None:
         while not self._closing.wait(FOLD_EVERY_S):
             try:
-                while folded := self._fold.step():
-                    self._forget(folded)
+                while self._fold.step():
+                    pass
                 self._fold_failures = 0
             except Exception as error:  # the thread must go on: the journal keeps what could not be folded
                 self._fold_failures += 1
                 _LOG.error("folding the journal failed: %s: %s", type(error).__name__, error)
-
-    def _forget(self, folded: Folded) -> None:
-        """What was folded is in SQLite from here on, and in the totals."""
-        with self._folded_lock:
-            for settled in folded.settled:
-                self._recent.pop(settled, None)
-            for tenant, sums in folded.sums.items():
-                self._totals[tenant] = list(map(add, self._totals.get(tenant) or [0] * len(TOTALS), sums))
 
 
 @contextlib.contextmanager

@@ -9,7 +9,6 @@ Limits: `TAIL_BYTES` of a journal are read, which is more than the fold is ever 
 """
 
 import threading
-from collections.abc import Iterable
 from operator import add
 from pathlib import Path
 from typing import Final
@@ -43,7 +42,9 @@ class LedgerOfAll:
             for _ in range(TRIES):
                 positions, sums = self._positions(tenant)
                 beyond = self._beyond(positions, tenant.encode())
-                sums = with_ended(sums, tenant, beyond)
+                ended = sums_of([entry for entry in beyond if entry.tenant == tenant and entry.ended])
+                if ended:
+                    sums = list(map(add, sums, ended[tenant]))
                 if self._positions()[0] == positions:
                     break
         return sums
@@ -76,16 +77,11 @@ class LedgerOfAll:
             folder = folder_of(self._state_dir, process)
             for sequence in [number for number in journal_sequences(folder) if number >= first]:
                 begin = offset if sequence == first else 0
-                for line in read_whole(journal_path(folder, sequence), begin, TAIL_BYTES).split(b"\n"):
+                tail = read_whole(journal_path(folder, sequence), begin, TAIL_BYTES)
+                for line in tail.split(b"\n") if having in tail else ():
                     if having in line:
                         try:
                             entries.append(Entry.read(line))
                         except msgspec.DecodeError:
                             continue
         return entries
-
-
-def with_ended(sums: list[int], tenant: str, entries: Iterable[Entry]) -> list[int]:
-    """A tenant's sums and those of its entries that have ended, as `TOTALS` has them."""
-    more = sums_of([entry for entry in entries if entry.tenant == tenant and entry.ended])
-    return list(map(add, sums, more[tenant])) if more else sums

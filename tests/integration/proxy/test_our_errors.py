@@ -65,7 +65,7 @@ class Scene:
             "keyed": len(services.joins.live),
             "of the tenant": sum(q.running + q.tokens_running for q in services.admission.quotas.values()),
             "of engines": sum(worker["running"] + worker["prefill_tokens"] for worker in workers),
-            "open": sum(not entry.ended for entry in services.ledger._recent.values()),
+            "open": len(services.ledger._under_way),
         }
 
     async def nothing_is_left(self) -> None:

@@ -258,7 +258,8 @@ def test_what_all_of_them_left_open_is_counted_by_the_next_proxy(tmp_path: Path)
         for stream in streams:
             stream.join(60)
         again = ProxyProcess(tmp_path / "p", [table], keys=proxy.keys, extra="processes = 2").start()
-        assert Scene(again, [engine]).metric('warmroute_turns_total{outcome="interrupted"}') == 2
+        after = Scene(again, [engine])
+        until(lambda: after.metric('warmroute_turns_total{outcome="interrupted"}') == 2, "both are counted")
         again.stop()
     finally:
         stop_all([engine.child], 5.0)

@@ -177,23 +177,7 @@ def test_folding_goes_on_by_itself_and_forgets_what_it_folded(
     settled(ledger, waiting)
     folded(tmp_path / LEDGER_FILE, 501)
     ledger.close()
-    assert ledger._recent == {}
-
-
-def test_an_open_receipt_is_found_after_memory_forgot_it(
-    tmp_path: Path, loop: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "FOLD_EVERY_S", 0.01)
-    monkeypatch.setattr(module, "MAX_RECENT", 2)
-    ledger = Ledger(tmp_path, "process", loop)
-    first = opened(ledger, 0)
-    for number in range(1, 10):
-        settled(ledger, opened(ledger, number))
-    folded(tmp_path / LEDGER_FILE, 9)
-    assert first.id not in ledger._recent
-    assert answer(ledger, "acme", first.id) == {"state": "open"}
-    assert answer(ledger, "other", first.id) is None
-    ledger.close()
+    assert ledger._under_way == {}
 
 
 def test_totals_are_current_and_survive_a_restart(tmp_path: Path, loop: asyncio.AbstractEventLoop) -> None:
