@@ -4,13 +4,14 @@ No library on the request path: ten updates through a client library cost 60 us 
 sets are bounded by construction (routes, statuses, tiers, loss classes, workers); tenants are never a label.
 """
 
+import operator
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 
 _TTFT_BOUNDS_S: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 _WAIT_BOUNDS_S: Final = (0.01, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
-_ERROR_BOUNDS: Final = (0.001, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+ERROR_BOUNDS: Final = (0.001, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 
 _HELP: Final = {
     "warmroute_requests_total": "Requests by route and HTTP status.",
@@ -77,17 +78,25 @@ class Histogram:
         self.counts[bisect_left(self.bounds, value)] += 1
         self.total += value
 
+    def add(self, counts: list[int], total: float) -> None:
+        """Count what was counted elsewhere by the same bounds."""
+        self.counts = list(map(operator.add, self.counts, counts))
+        self.total += total
+
 
 class Metrics:
     """All counters of one proxy process."""
 
     def __init__(self) -> None:
         self._counters: dict[tuple[str, Labels], Counter] = {}
+        self.late: list[Callable[[], None]] = []
+        """Called before anybody reads: who adds up by himself counts then."""
+
         self.ttft = Histogram(_TTFT_BOUNDS_S)
         self.queue_wait = Histogram(_WAIT_BOUNDS_S)
-        self.prediction_error = Histogram(_ERROR_BOUNDS)
-        self.overprediction = Histogram(_ERROR_BOUNDS)
-        self.underprediction = Histogram(_ERROR_BOUNDS)
+        self.prediction_error = Histogram(ERROR_BOUNDS)
+        self.overprediction = Histogram(ERROR_BOUNDS)
+        self.underprediction = Histogram(ERROR_BOUNDS)
 
     def add(self, name: str, amount: int = 1, labels: Labels = ()) -> None:
         """Raise a counter."""
@@ -99,25 +108,13 @@ class Metrics:
 
     def value(self, name: str, labels: Labels = ()) -> int:
         """A counter's value."""
+        self._come()
         counter = self._counters.get((name, labels))
         return counter[0] if counter is not None else 0
 
-    def predicted(self, error: float) -> None:
-        """Count by how much a prediction was wrong, as a share of the prompt: above 0 where too much was predicted."""
-        share = abs(error)
-        at = bisect_left(_ERROR_BOUNDS, share)
-        over, under = (at, 0) if error > 0.0 else (0, at)
-        self.prediction_error.counts[at] += 1
-        self.overprediction.counts[over] += 1
-        self.underprediction.counts[under] += 1
-        self.prediction_error.total += share
-        if error > 0.0:
-            self.overprediction.total += share
-        else:
-            self.underprediction.total += share
-
     def render(self, gauges: Iterable[tuple[str, Labels, float]]) -> str:
         """The text format; `gauges` are read at the time of asking."""
+        self._come()
         lines: list[str] = []
         seen = ""
         for (name, labels), (value,) in sorted(self._counters.items()):
@@ -137,6 +134,7 @@ class Metrics:
 
     def state(self) -> State:
         """All numbers as they are now."""
+        self._come()
         counters = [(name, labels, value) for (name, labels), (value,) in self._counters.items()]
         return State(counters, [(list(histogram.counts), histogram.total) for histogram in self._histograms()])
 
@@ -145,8 +143,11 @@ class Metrics:
         for name, labels, value in state.counters:
             self.counter(name, labels)[0] += value
         for histogram, (counts, total) in zip(self._histograms(), state.histograms, strict=True):
-            histogram.counts = [mine + other for mine, other in zip(histogram.counts, counts, strict=True)]
-            histogram.total += total
+            histogram.add(counts, total)
+
+    def _come(self) -> None:
+        for count in self.late:
+            count()
 
     def _histograms(self) -> tuple[Histogram, ...]:
         return self.ttft, self.queue_wait, self.prediction_error, self.overprediction, self.underprediction

@@ -1,65 +1,89 @@
-"""The counters of settled turns, held rather than looked up: a turn raises a dozen of them."""
+"""What settled turns add to the counters: a dozen numbers each, added up here and counted when somebody asks."""
 
+from bisect import bisect_left
 from collections.abc import Mapping
+from operator import add
+from typing import Final
 
 from warmroute.contract.receipt import TIERS
 from warmroute_proxy.core.account import Usage
 from warmroute_proxy.core.entry import Entry
 from warmroute_proxy.core.router import Settled
-from warmroute_proxy.core.tiers import Held
-from warmroute_proxy.server.metrics import Counter, Metrics
+from warmroute_proxy.core.tiers import NOTHING_HELD, Held
+from warmroute_proxy.server.metrics import ERROR_BOUNDS, Counter, Labels, Metrics
+
+_BY_TIER: Final[tuple[Labels, ...]] = tuple((("tier", tier),) for tier in TIERS)
+_SIDE: Final = len(ERROR_BOUNDS) + 1
 
 
 class TurnMetrics:
-    """Raises what a settled turn raises."""
+    """Adds up what turns come to."""
 
     def __init__(self, metrics: Metrics) -> None:
         counter = metrics.counter
         self._metrics = metrics
-        self._turns: dict[str, Counter] = {}  # by outcome
-        self._loss: dict[str, Counter] = {}  # by class
-        self._prompt = counter("warmroute_prompt_tokens_total")
-        self._completion = counter("warmroute_completion_tokens_total")
-        self._list = counter("warmroute_list_nanousd_total")
-        self._price = counter("warmroute_price_nanousd_total")
-        cached, predicted = "warmroute_cached_tokens_total", "warmroute_predicted_tokens_total"
-        self._cached = tuple([counter(cached, (("tier", tier),)) for tier in TIERS])
-        self._predicted = tuple([counter(predicted, (("tier", tier),)) for tier in TIERS])
+        self._counters: list[Counter] = [
+            counter("warmroute_prompt_tokens_total"),
+            counter("warmroute_completion_tokens_total"),
+            counter("warmroute_list_nanousd_total"),
+            counter("warmroute_price_nanousd_total"),
+            *[counter("warmroute_cached_tokens_total", tier) for tier in _BY_TIER],
+            *[counter("warmroute_predicted_tokens_total", tier) for tier in _BY_TIER],
+        ]
+        self._sums = [0] * len(self._counters)
+        self._turns: dict[str, int] = {}  # by outcome
+        self._lost: dict[str, int] = {}  # tokens by class
+        self._wrong = [0] * (2 * _SIDE)  # predictions by how much they were wrong: too high, then too low or right
+        self._over = 0.0
+        self._under = 0.0
+        metrics.late.append(self.count)
 
     def settled(
         self, entry: Entry, usage: Usage, loss: Mapping[str, int], predicted: Held, settled: Settled | None
     ) -> None:
-        """Count a turn, its tokens and its price; what was predicted to be cached, and by how much that was wrong."""
-        outcome = entry.outcome or ""
-        turns = self._turns.get(outcome)
-        if turns is None:
-            turns = self._turns[outcome] = self._metrics.counter("warmroute_turns_total", (("outcome", outcome),))
-        turns[0] += 1
-        self._prompt[0] += usage.prompt_tokens
-        self._completion[0] += usage.completion_tokens
-        self._list[0] += entry.list_nanousd
-        self._price[0] += entry.price_nanousd
-        if usage.cached_tokens:
-            _add(self._cached, usage.device, usage.host, usage.storage)
+        """Add a turn, its tokens and its price; what was predicted to be cached, and by how much that was wrong."""
+        outcome, prompt, turns, lost = entry.outcome or "", usage.prompt_tokens, self._turns, self._lost
+        turns[outcome] = turns.get(outcome, 0) + 1
         for name, tokens in loss.items():
-            lost = self._loss.get(name)
-            if lost is None:
-                lost = self._loss[name] = self._metrics.counter("warmroute_loss_tokens_total", (("class", name),))
-            lost[0] += tokens
-        if settled is not None and settled.error_tokens is not None and usage.prompt_tokens > 0:
-            device, host, storage = predicted
-            _add(self._predicted, device, host, storage)
-            self._metrics.predicted(settled.error_tokens / usage.prompt_tokens)
+            lost[name] = lost.get(name, 0) + tokens
+        if settled is None or settled.error_tokens is None or prompt <= 0:
+            predicted = NOTHING_HELD
+        else:
+            error = settled.error_tokens / prompt
+            if error > 0.0:
+                self._over += error
+                self._wrong[bisect_left(ERROR_BOUNDS, error)] += 1
+            else:
+                self._under -= error
+                self._wrong[bisect_left(ERROR_BOUNDS, -error) + _SIDE] += 1
+        device, host, storage = predicted
+        more = (
+            prompt, usage.completion_tokens, entry.list_nanousd, entry.price_nanousd,
+            usage.device, usage.host, usage.storage, device, host, storage,
+        )  # fmt: skip
+        self._sums = list(map(add, self._sums, more))
 
     def interrupted(self, turns: int = 1) -> None:
-        """Count turns that an error of ours, or the death of a process, has ended."""
+        """Add turns that an error of ours, or the death of a process, has ended."""
         if turns:
-            self._metrics.counter("warmroute_turns_total", (("outcome", "interrupted"),))[0] += turns
+            self._turns["interrupted"] = self._turns.get("interrupted", 0) + turns
 
-
-def _add(counters: tuple[Counter, ...], device: int, host: int, storage: int) -> None:
-    """Raise the counters of the three tiers; of most prompts nothing is anywhere but on the device."""
-    counters[0][0] += device
-    if host or storage:
-        counters[1][0] += host
-        counters[2][0] += storage
+    def count(self) -> None:
+        """Put what was added up into the counters."""
+        metrics = self._metrics
+        for counter, more in zip(self._counters, self._sums, strict=True):
+            counter[0] += more
+        self._sums = [0] * len(self._sums)
+        for name, label, numbers in (
+            ("warmroute_turns_total", "outcome", self._turns),
+            ("warmroute_loss_tokens_total", "class", self._lost),
+        ):
+            for value, more in numbers.items():
+                metrics.counter(name, ((label, value),))[0] += more
+            numbers.clear()
+        over, under = self._wrong[:_SIDE], self._wrong[_SIDE:]
+        metrics.prediction_error.add(list(map(add, over, under)), self._over + self._under)
+        metrics.overprediction.add([over[0] + sum(under), *over[1:]], self._over)
+        metrics.underprediction.add([under[0] + sum(over), *under[1:]], self._under)
+        self._wrong = [0] * len(self._wrong)
+        self._over = self._under = 0.0

@@ -200,25 +200,22 @@ class _Connection(asyncio.Protocol):
             return
         if self._parser is None:
             found = whole_answer(data)
-            if found is not None:
-                self._take_whole(leg, *found)
-            else:
+            if found is None:
                 self._begin(leg, data)
+                return
+            # Most answers that are not streamed come whole, and spare the parser.
+            self._leg = leg.connection = None
+            leg.done = True
+            now_s = self._upstream.clock()
+            if self._paused:
+                self.pause(False)
+            self._upstream.give_back(self, now_s)
+            try:
+                leg.on_whole(found[0], found[1], now_s)
+            except Exception as error:
+                leg.crash(error)
         else:
             self.feed(data)
-
-    def _take_whole(self, leg: Leg, headers: dict[str, str], body: bytes) -> None:
-        """A 200 that came in one read: most answers that are not streamed do, and spare the parser."""
-        self._leg = leg.connection = None
-        leg.done = True
-        now_s = self._upstream.clock()
-        if self._paused:
-            self.pause(False)
-        self._upstream.give_back(self, now_s)
-        try:
-            leg.on_whole(headers, body, now_s)
-        except Exception as error:
-            leg.crash(error)
 
     def _begin(self, leg: Leg, data: bytes) -> None:
         """The first bytes of an answer that did not come whole."""
