@@ -66,7 +66,7 @@ class Histories:
     def tells(self, ticket: Ticket, cached_tokens: int) -> bool:
         """Whether what was reported as cached says something of what its cache keeps."""
         retention = ticket.holder.load.retention
-        missed = has_missed(ticket, cached_tokens)
+        missed = ticket.decision.predicted_cached_tokens - cached_tokens >= MIN_TOKENS
         if missed and ticket.generator is not None and not ticket.holder.tiered:
             self.active = self.active or not retention.told
         if cached_tokens:
@@ -83,8 +83,3 @@ class Histories:
     def entries(self) -> int:
         """Lineages held."""
         return len(self._left)
-
-
-def has_missed(ticket: Ticket, cached_tokens: int) -> bool:
-    """Whether clearly less was cached than predicted."""
-    return ticket.decision.predicted_cached_tokens - cached_tokens >= MIN_TOKENS

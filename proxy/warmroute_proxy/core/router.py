@@ -27,11 +27,12 @@ from warmroute_proxy.core.choices import NO_SLOT, Choices, NoWorker, Place
 from warmroute_proxy.core.decision import Decision, Policy
 from warmroute_proxy.core.facts import Facts
 from warmroute_proxy.core.fleet import Peer, Worker, peer_id
-from warmroute_proxy.core.histories import Histories, has_missed
+from warmroute_proxy.core.histories import Histories
 from warmroute_proxy.core.index import PrefixIndex
 from warmroute_proxy.core.load import Changes, EngineLoads, WorkerLoad, level_rates, starts_among
 from warmroute_proxy.core.pace import COMPARE_EVERY_S, forget_paces, level_paces
 from warmroute_proxy.core.placement import Prompt, estimate_tokens, place_by_cost, place_in_turn
+from warmroute_proxy.core.retention import MIN_TOKENS
 from warmroute_proxy.core.ticket import Ticket
 from warmroute_proxy.core.tiers import Tier
 from warmroute_proxy.core.traffic import Traffic
@@ -183,14 +184,15 @@ class Router:
         `completion_tokens` come back with the next prompt; `streamed_tokens` are all that have come one by one.
         """
         self._end(ticket, now_s, streamed_tokens)
-        if self._histories.active or (cached_tokens is not None and has_missed(ticket, cached_tokens)):
+        predicted = ticket.decision.predicted_cached_tokens
+        if self._histories.active or (cached_tokens is not None and predicted - cached_tokens >= MIN_TOKENS):
             self._history_ends(ticket, facts, prompt_tokens, cached_tokens, completion_tokens)
         if prompt_tokens is not None:
             self._bytes_per_token.observe(facts.model, facts.chain.total_bytes, prompt_tokens)
         last = self._last_of(ticket, facts, prompt_tokens, cached_tokens, completion_tokens)
         # Equal prompts share a derived key, so a home of such a session would herd.
         self._remember(facts.lineage, facts.chain, last, None if facts.derived else facts.session, facts.thread)
-        return self._score(ticket.decision.predicted_cached_tokens, cached_tokens)
+        return self._score(predicted, cached_tokens)
 
     def failed(self, ticket: Ticket, now_s: float, at_fault: Collection[str]) -> None:
         """The attempt ended badly. `at_fault`: worker ids (or `region:<name>`); empty when the client left."""

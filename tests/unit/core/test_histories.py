@@ -8,6 +8,7 @@ from tests.unit.core.test_router import aggregated, facts, send
 
 from warmroute_proxy.core.facts import Facts
 from warmroute_proxy.core.fleet import Worker
+from warmroute_proxy.core.histories import Histories
 from warmroute_proxy.core.retention import Retention
 from warmroute_proxy.core.router import Router
 
@@ -120,6 +121,16 @@ def test_a_history_that_is_in_use_is_not_gone_however_long_its_turn_lasts() -> N
     for number in range(400):
         turn(router, engine, facts(1 + number // 2 % 19, turn=2), 801.0 + number)
     assert router.place(facts(0, turn=3), 1300.0).predicted_cached_tokens > 0
+
+
+def test_the_conversations_that_were_used_least_lately_go_first() -> None:
+    router, histories = Router("east", aggregated("a")), Histories(max_entries=3)
+    tickets = [send(router, facts(name)) for name in range(5)]
+    for name, ticket in enumerate(tickets):
+        histories.end(name, ticket, 0)
+    tickets[0].holder.load.retention.kept_tokens = -1e9  # all are gone
+    assert histories.entries == 3
+    assert [name for name in range(5) if histories.gone_from(name)] == [2, 3, 4]
 
 
 def test_a_kept_distance_rises_at_once_and_falls_slowly() -> None:
