@@ -97,3 +97,23 @@ def test_what_was_just_inserted_is_found_whole(paths: list[list[int]]) -> None:
         index.insert(chain(path).hashes, 1 << index.slot_for("a"))
         assert matched(index, path)["a"] == 100 * len(path)
         assert index.known_bytes(chain(path)) == 100 * len(path)
+
+
+@given(st.lists(st.tuples(OPERATIONS, st.sampled_from(WORKERS), PATHS), max_size=12), st.integers(2, 4), PATHS)
+def test_what_a_walk_has_found_need_not_be_inserted_again(
+    turns: list[tuple[list[tuple[str, str, list[int]]], str, list[int]]], generations: int, probe: list[int]
+) -> None:
+    """Whatever happens between a prompt's walk and its insertion."""
+    told, untold = PrefixIndex(generations, 12), PrefixIndex(generations, 12)
+    for between, worker, path in turns:
+        cuts = chain(path)
+        walked = told.walk(cuts, 1 << told.slot_for(worker)).bytes_by_slot
+        cached = walked.get(told.slot_for(worker), 0) // 100
+        for operation in between[:2]:
+            apply(told, *operation)
+            apply(untold, *operation)
+        told.insert(cuts.hashes, 1 << told.slot_for(worker), cached=cached)
+        untold.insert(cuts.hashes, 1 << untold.slot_for(worker))
+        assert matched(told, path) == matched(untold, path)
+    assert matched(told, probe) == matched(untold, probe)
+    assert (told.entries, told.rotations) == (untold.entries, untold.rotations)

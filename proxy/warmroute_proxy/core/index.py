@@ -63,6 +63,7 @@ class PrefixIndex:
         self._generations: list[dict[int, int]] = [{} for _ in range(generations)]
         self._lookups: list[_Lookup] = []  # of the older generations that hold anything
         self._not_older: int | None = None  # a key that none of those has, as the last walk found
+        self._walked: Sequence[int] | None = None  # keys of the last walk, if the newest generation had all it found
         self._entries_per_generation = entries_per_generation
         self._rotations = 0
         self.losses = 0
@@ -89,20 +90,22 @@ class PrefixIndex:
 
     def walk(self, chain: Chain, mask: int) -> Match:
         """Matched bytes of each slot in `mask`, and the longest prefix known anywhere."""
-        newest, ends = self._generations[0], chain.ends
+        newest, keys, ends = self._generations[0], chain.hashes, chain.ends
         drops: list[tuple[int, int]] = []
         alive, end, index = mask, 0, -1
         shared: list[tuple[int, int]] = []
         sharers = before = -1
-        for index, slots in enumerate(map(newest.get, chain.hashes)):
+        self._walked = keys
+        for index, slots in enumerate(map(newest.get, keys)):
             if slots == before:
                 continue  # as most cuts are: the history of one conversation
             if slots is None:
-                slots = _older(self._lookups, chain.hashes[index])  # noqa: PLW2901 - where it is found otherwise
+                slots = _older(self._lookups, keys[index])  # noqa: PLW2901 - where it is found otherwise
                 if slots is None:
-                    self._not_older = chain.hashes[index]
+                    self._not_older = keys[index]
                     index -= 1  # noqa: PLW2901 - the last one that is known
                     break
+                self._walked = None
             before = slots
             end = ends[index - 1] if index else 0
             if alive and alive & slots != alive:
@@ -126,16 +129,21 @@ class PrefixIndex:
         """The longest prefix known anywhere, also on workers that have restarted since."""
         return self.walk(chain, 0).known_bytes
 
-    def insert(self, keys: Sequence[int], slots: int, *, begins: bool = False) -> None:
+    def insert(self, keys: Sequence[int], slots: int, *, begins: bool = False, cached: int = 0) -> None:
         """The cuts are (or are about to be) in all caches of a mask of slots. Keys beyond `MAX_CUTS` are left out.
 
-        `begins`: a new conversation begins with them; where they are known already it is one more sharer.
+        `begins`: a new conversation begins with them; where they are known already it is one more sharer. `cached`: so
+        many of the first cuts were in these caches at the last walk; if that was a walk of these very keys, and nothing
+        was lost or moved since, there is nothing to be done for them.
         """
         room = self._entries_per_generation
         newest = self._generations[0]
         kept = self._live_mask | MAX_SHARERS
         unknown = False  # once a cut of a chain is unknown, so are all behind it
-        keys = keys if len(keys) <= MAX_CUTS else keys[:MAX_CUTS]
+        if len(keys) > MAX_CUTS:
+            keys = keys[:MAX_CUTS]
+        elif cached and keys is self._walked and not begins and newest.get(keys[cached - 1], 0) & slots == slots:
+            keys = keys[cached:]
         for at, key in enumerate(keys):
             known = newest.get(key)
             if known is None:
@@ -158,6 +166,7 @@ class PrefixIndex:
     def remove(self, keys: Iterable[int], slots: int) -> None:
         """The caches of a mask of slots have lost these cuts. Their text is still known."""
         self.losses += 1
+        self._walked = None
         kept = ~slots
         for key in keys:
             for generation in self._generations:  # the newest copy is the one that counts
@@ -172,6 +181,7 @@ class PrefixIndex:
         Entries that are left without any slot go, so that a prompt which nobody has computed is not known either.
         """
         self.losses += 1
+        self._walked = None
         kept = ~slots
         for key in keys:
             for generation in self._generations:
@@ -200,6 +210,7 @@ class PrefixIndex:
         self._not_older = None
         self._rotations += 1
         self.losses += 1
+        self._walked = None
         while self._retired and self._rotations - self._retired[0][1] >= len(self._generations):
             self._unused.append(self._retired.pop(0)[0])
         return self._generations[0]
@@ -211,6 +222,7 @@ class PrefixIndex:
             self._generations = [{} for _ in self._generations]
             self._lookups = []
             self.losses += 1
+            self._walked = None
             self._unused = [slot for slot, _ in self._retired]
             self._retired.clear()
         return self._unused.pop()

@@ -450,7 +450,8 @@ class Router:
         holder, generator = ticket.holder, ticket.generator
         load = holder.load
         ticket.losses = self._index.losses
-        self._index.insert(ticket.chain.hashes, 1 << holder.slot, begins=begins)
+        cached = 0 if holder.tiered else ticket.from_cut
+        self._index.insert(ticket.chain.hashes, 1 << holder.slot, begins=begins, cached=cached)
         traffic = self._traffic
         if now_s >= traffic.renew_at_s:
             self._renew_weights(now_s)
