@@ -33,7 +33,7 @@ _NO_USAGE: Final = msgspec.Raw(b"null")
 _encode: Final = msgspec.json.Encoder().encode
 
 
-class TransitionError(RuntimeError):
+class TransitionError(Exception):
     """A transition that the state of an entry does not allow: a fault of the proxy, never of a client."""
 
 
