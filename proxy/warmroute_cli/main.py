@@ -14,6 +14,7 @@ from pathlib import Path
 
 from warmroute import __version__
 from warmroute_cli import replay_arguments
+from warmroute_proxy import COMPILED
 
 NEEDED = ("fastapi", "httptools", "msgspec", "rich", "uvloop", "xxhash")
 """What the extra `proxy` brings; the SDK alone does without."""
@@ -39,8 +40,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
+    kind = " (compiled)" if COMPILED else ""
     found = argparse.ArgumentParser(prog="warmroute", description="Turns of agents land where their cache is warm.")
-    found.add_argument("--version", action="version", version=f"warmroute {__version__}")
+    found.add_argument("--version", action="version", version=f"warmroute {__version__}{kind}")
     names = ", ".join(HARNESSES)
     commands = found.add_subparsers(required=True, metavar="COMMAND")
 

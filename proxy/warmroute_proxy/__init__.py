@@ -1,1 +1,7 @@
 """The warmroute proxy: decisions in `core`, all I/O in `server`."""
+
+from importlib.util import find_spec
+from typing import Final
+
+COMPILED: Final = find_spec("warmroute_proxy.native__mypyc") is not None
+"""Whether the request path runs as C extensions (scripts/compile.py), or as it is written here."""

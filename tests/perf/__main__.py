@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from tests.perf import peers, soak, table
 from tests.perf.bench import Bench, NotReady, Sample
-from tests.perf.proxies import ALL, Proxy, Running
+from tests.perf.proxies import ALL, COMPILED, OURS, OURS_COMPILED, OURS_PD, Proxy, Running
 from tests.perf.workloads import ALL as ALL_WORKLOADS
 from tests.perf.workloads import Workload, named
 from warmroute_cli.processes import stopping_on_signals
@@ -49,18 +49,32 @@ def machine() -> dict[str, Any]:
     }
 
 
+OTHERS: Final = frozenset({"compiled", "floor", "nginx"})
+"""What is no package: our own path as extensions, a loop that only relays, and nginx."""
+
+
+def _asked_as(proxy: Proxy) -> str:
+    """What stands for a proxy in `--peers`."""
+    return "compiled" if proxy is OURS_COMPILED else proxy.package or proxy.name
+
+
 def chosen(asked: str, install: bool) -> tuple[list[Proxy], dict[str, peers.Peer], dict[str, str], dict[str, str]]:
     """The proxies to measure, the environments and versions of packages, and what is left out and why."""
     packages = {proxy.package for proxy in ALL if proxy.package}
-    wanted = packages | {"floor", "nginx"} if asked == "auto" else set() if asked == "none" else set(asked.split(","))
-    unknown = wanted - packages - {"floor", "nginx"}
+    wanted = packages | OTHERS if asked == "auto" else set() if asked == "none" else set(asked.split(","))
+    unknown = wanted - packages - OTHERS
     if unknown:
-        raise ValueError(f"no peer {', '.join(sorted(unknown))}; there are {', '.join(sorted(packages))}, floor, nginx")
+        known = ", ".join(sorted(packages | OTHERS))
+        raise ValueError(f"no peer {', '.join(sorted(unknown))}; there are {known}")
     found: dict[str, peers.Peer] = {}
     left_out: dict[str, str] = {}
     versions = {"warmroute": version("warmroute")}
     for package in sorted(wanted - {"floor"}):
         try:
+            if package == "compiled":
+                if not COMPILED.is_dir():
+                    left_out[package] = "is not built (scripts/compile.py does it)"
+                continue
             if package == "nginx":
                 versions[package] = peers.nginx_version()
                 continue
@@ -71,11 +85,7 @@ def chosen(asked: str, install: bool) -> tuple[list[Proxy], dict[str, peers.Peer
             versions[package] = found[package].version
         except peers.PeerError as error:
             left_out[package] = str(error)
-    use = [
-        p
-        for p in ALL
-        if p.kind == "ours" or ((p.package or p.name) in wanted and (p.package or p.name) not in left_out)
-    ]
+    use = [p for p in ALL if p in (OURS, OURS_PD) or (_asked_as(p) in wanted and _asked_as(p) not in left_out)]
     return use, found, versions, left_out
 
 

@@ -22,6 +22,8 @@ from tests.perf.peers import nginx_program
 from tests.perf.process import Process
 
 ROOT: Final = Path(__file__).resolve().parents[2]
+SOURCES: Final = ":".join(str(ROOT / part) for part in ("sdk", "proxy", "backend"))
+COMPILED: Final = ROOT / "build" / "compiled"  # where scripts/compile.py puts it
 START_TIMEOUT_S: Final = 120.0
 
 Kind = Literal["ours", "floor", "nginx", "rust", "rust cache-aware", "rust pd", "python"]
@@ -116,10 +118,9 @@ def write_config(place: Place, fleet: Fleet, pd: bool, more: str = "") -> Path:
     return path
 
 
-def _warmroute(pd: bool) -> Callable[[Place, Fleet], Start]:
+def _warmroute(pd: bool, path: str = SOURCES) -> Callable[[Place, Fleet], Start]:
     def start(place: Place, fleet: Fleet) -> Start:
         config = write_config(place, fleet, pd)
-        path = ":".join(str(ROOT / part) for part in ("sdk", "proxy", "backend"))
         command = [sys.executable, "-m", "warmroute_cli.main", "proxy", "--config", str(config)]
         return Start(command, {"PYTHONPATH": path})
 
@@ -218,9 +219,11 @@ def _litellm(place: Place, fleet: Fleet) -> Start:
 
 OURS: Final = Proxy("warmroute", "", "ours", _warmroute(pd=False))
 OURS_PD: Final = Proxy("warmroute pd", "", "ours", _warmroute(pd=True))
+OURS_COMPILED: Final = Proxy("warmroute compiled", "", "ours", _warmroute(pd=False, path=str(COMPILED)))
 ALL: Final = [
     OURS,
     OURS_PD,
+    OURS_COMPILED,
     Proxy("floor", "", "floor", _floor),
     Proxy("nginx", "", "nginx", _nginx),
     Proxy("sglang-router round_robin", "sglang-router", "rust", _sglang_router("round_robin")),

@@ -133,6 +133,10 @@ def test_peers_that_are_not_installed_are_left_out(monkeypatch: pytest.MonkeyPat
     assert [proxy.name for proxy in use] == ["warmroute", "warmroute pd", "floor"]
     assert (environments, set(versions)) == ({}, {"warmroute"})
     assert left_out == {"sglang-router": "is not installed (--install does it)"}
+    monkeypatch.setattr("tests.perf.__main__.COMPILED", tmp_path / "nothing")
+    assert chosen("compiled", install=False)[3] == {"compiled": "is not built (scripts/compile.py does it)"}
+    monkeypatch.setattr("tests.perf.__main__.COMPILED", tmp_path)
+    assert [proxy.name for proxy in chosen("compiled", install=False)[0]][2:] == ["warmroute compiled"]
     with pytest.raises(ValueError, match="no peer sglang;"):
         chosen("sglang", install=False)
     assert {proxy.package for proxy in ALL if proxy.package} == set(peers.PINNED)

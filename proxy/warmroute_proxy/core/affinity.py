@@ -18,28 +18,13 @@ Limits: `MAX_ENTRIES` each, the least recently served goes first; `MAX_FORKS` la
 from collections import OrderedDict
 from typing import Final, TypeVar
 
-import msgspec
-
 from warmroute_proxy.core.chain import Chain
+from warmroute_proxy.core.last import Last
 
 MAX_ENTRIES: Final = 20_000
 MAX_FORKS: Final = 4
 
 _T = TypeVar("_T")
-
-
-class Last(msgspec.Struct, frozen=True, gc=False):
-    """A last settled turn of a lineage. `None` counts were never reported; `tip` is the chain's last hash."""
-
-    workers: tuple[str, ...]
-    region: str
-    prompt_bytes: int
-    prompt_tokens: int | None
-    completion_tokens: int | None
-    cached_tokens: int | None
-    turn: int
-    salt_epoch: int
-    tip: int = 0
 
 
 class Affinity:

@@ -26,9 +26,8 @@ gone; if none is free before that, the index restarts empty.
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
-import msgspec
-
 from warmroute_proxy.core.chain import Chain
+from warmroute_proxy.core.frozen import Frozen
 
 MAX_CUTS: Final = 8192
 MAX_SLOTS: Final = 1024
@@ -38,7 +37,7 @@ MAX_SHARERS: Final = (1 << SHARER_BITS) - 1
 _Lookup = Callable[[int], int | None]
 
 
-class Match(msgspec.Struct, frozen=True, gc=False):
+class Match(Frozen, frozen=True):
     """How much of a chain is known: by which slots, and by any slot, dead or alive.
 
     `drops` are masks of slots with the bytes that those have, from few to many; slots with none are left out. `shared`

@@ -25,10 +25,9 @@ from collections import OrderedDict
 from collections.abc import Collection
 from typing import Final, Literal
 
-import msgspec
-
 from warmroute_proxy.core.breaker import BREAKER_FAILURES, Breaker
 from warmroute_proxy.core.capacity import Capacity
+from warmroute_proxy.core.frozen import Frozen
 from warmroute_proxy.core.pace import Pace
 from warmroute_proxy.core.retention import Retention
 from warmroute_proxy.core.tiers import MoveRates
@@ -54,7 +53,7 @@ PROVEN_S: Final = 10.0
 Health = Literal["up", "draining", "down", "open"]
 
 
-class EngineLoads(msgspec.Struct, frozen=True, gc=False):
+class EngineLoads(Frozen, frozen=True):
     """What an engine says of one rank at `/v1/loads`; `None` where it does not say. Totals only ever grow."""
 
     running: int | None = None

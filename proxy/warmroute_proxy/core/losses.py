@@ -27,13 +27,13 @@ a worker or a client (`evicted`, `moved`, `prefix_changed`) is given for less.
 
 from typing import Final
 
-import msgspec
+from warmroute_proxy.core.frozen import Frozen
 
 ESTIMATE_ERROR: Final = 0.03
 """Relative error of token counts that are estimated from bytes."""
 
 
-class LastTurn(msgspec.Struct, frozen=True, gc=False):
+class LastTurn(Frozen, frozen=True):
     """The previous turn of a lineage, as far as losses need it.
 
     `completion_tokens` are those that a client sends back: the answer without its reasoning. `same_worker`: the worker

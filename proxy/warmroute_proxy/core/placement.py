@@ -31,13 +31,13 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
-import msgspec
 from xxhash import xxh3_64_intdigest
 
 from warmroute_proxy.core.choices import Choices, Place
 from warmroute_proxy.core.decision import MAX_REASONS, Candidate, Decision, Policy, Reasons
 from warmroute_proxy.core.facts import Facts
 from warmroute_proxy.core.fleet import Peer
+from warmroute_proxy.core.frozen import Frozen
 from warmroute_proxy.core.index import Match
 from warmroute_proxy.core.load import Ahead, waits_s
 from warmroute_proxy.core.prices import CHURN, Prices, churn_s
@@ -50,7 +50,7 @@ TRANSFER_S_PER_TOKEN: Final = 2e-7
 _MASK_64: Final = (1 << 64) - 1
 
 
-class Prompt(msgspec.Struct, frozen=True, gc=False):
+class Prompt(Frozen, frozen=True):
     """A prompt as the index and the learned ratio see it."""
 
     tokens: int

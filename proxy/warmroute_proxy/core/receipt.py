@@ -13,11 +13,12 @@ import msgspec
 from warmroute.contract import money
 from warmroute.contract.receipt import VERSION
 from warmroute_proxy.core.account import Usage
+from warmroute_proxy.core.frozen import Frozen
 
 _encode: Final = msgspec.json.Encoder().encode
 
 
-class ServedBy(msgspec.Struct, frozen=True, gc=False):
+class ServedBy(Frozen, frozen=True):
     """A worker that took part in a turn: (engine, dp_rank) and the role it had. JSON as receipts and rows show it."""
 
     id: str

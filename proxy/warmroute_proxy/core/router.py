@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import msgspec
 
-from warmroute_proxy.core.affinity import Affinity, Last
+from warmroute_proxy.core.affinity import Affinity
 from warmroute_proxy.core.bytes_per_token import BytesPerToken, bounded_bytes_per_token
 from warmroute_proxy.core.capacity import has_idle_prefill, has_slots, is_full
 from warmroute_proxy.core.chain import Chain
@@ -29,6 +29,7 @@ from warmroute_proxy.core.facts import Facts
 from warmroute_proxy.core.fleet import Peer, Worker, peer_id
 from warmroute_proxy.core.histories import Histories
 from warmroute_proxy.core.index import PrefixIndex
+from warmroute_proxy.core.last import Last
 from warmroute_proxy.core.load import Changes, EngineLoads, WorkerLoad, level_rates, starts_among
 from warmroute_proxy.core.pace import COMPARE_EVERY_S, forget_paces, level_paces
 from warmroute_proxy.core.placement import Prompt, estimate_tokens, place_by_cost, place_in_turn

@@ -24,12 +24,12 @@ from typing import Any, Final
 
 import msgspec
 
-from warmroute_proxy.core.affinity import Last
 from warmroute_proxy.core.chain import Chain
 from warmroute_proxy.core.choices import Place
 from warmroute_proxy.core.decision import Decision, Policy
 from warmroute_proxy.core.facts import Facts
 from warmroute_proxy.core.fleet import Peer, Worker
+from warmroute_proxy.core.last import Last
 from warmroute_proxy.core.router import Router, Settled
 from warmroute_proxy.core.ticket import Ticket
 

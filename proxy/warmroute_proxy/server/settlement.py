@@ -5,8 +5,8 @@ from typing import Any
 import msgspec
 
 from warmroute_proxy.core.account import Usage
-from warmroute_proxy.core.affinity import Last
 from warmroute_proxy.core.facts import Facts
+from warmroute_proxy.core.last import Last
 from warmroute_proxy.core.losses import LastTurn, classify
 from warmroute_proxy.server.attempt import Attempt
 from warmroute_proxy.server.sse import Scanner

@@ -9,13 +9,14 @@ import pytest
 
 from warmroute import __version__
 from warmroute_cli.main import main, parser
+from warmroute_proxy import COMPILED
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["--version"])
     assert ended.value.code == 0
-    assert capsys.readouterr().out == f"warmroute {__version__}\n"
+    assert capsys.readouterr().out == f"warmroute {__version__}{' (compiled)' if COMPILED else ''}\n"
 
 
 @pytest.mark.parametrize(

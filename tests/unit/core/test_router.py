@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from warmroute_proxy.core.affinity import Last
 from warmroute_proxy.core.chain import Chain
 from warmroute_proxy.core.choices import NoWorker
 from warmroute_proxy.core.facts import Facts
 from warmroute_proxy.core.fleet import Peer, Worker
 from warmroute_proxy.core.index import PrefixIndex
+from warmroute_proxy.core.last import Last
 from warmroute_proxy.core.router import EngineLoads, Router, Ticket
 
 TOKENS = 10_000

@@ -1,0 +1,17 @@
+"""What is kept of a settled turn, for the turn that follows it."""
+
+import msgspec
+
+
+class Last(msgspec.Struct, frozen=True, gc=False):
+    """A last settled turn of a lineage. `None` counts were never reported; `tip` is the chain's last hash."""
+
+    workers: tuple[str, ...]
+    region: str
+    prompt_bytes: int
+    prompt_tokens: int | None
+    completion_tokens: int | None
+    cached_tokens: int | None
+    turn: int
+    salt_epoch: int
+    tip: int = 0

@@ -1,0 +1,122 @@
+#!/usr/bin/env python3
+"""Compile the request path to C extensions, with mypyc. Optional: the sources are what runs without it.
+
+    scripts/compile.py [FOLDER]                  a copy of the packages with the extensions, in build/compiled or FOLDER
+    PYTHONPATH=build/compiled warmroute proxy    runs it; `warmroute --version` says `compiled`
+
+The sources are not touched, and no extension stands beside them, where it would hide what is edited.
+`WARMROUTE_COMPILE=1 pip install .` makes the same extensions part of a wheel (`hatch_build.py`).
+
+What is compiled are the modules of `MODULES`, where a request spends its time. What a module has to be for that, and
+what was left out and why: docs/decisions/013-compiled.md. mypyc drops the options of a msgspec structure without a
+word, so after a build all structures of the compiled modules are compared with those of the sources.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+PACKAGES: Final = ("sdk/warmroute", "proxy/warmroute_proxy", "proxy/warmroute_cli", "backend/warmroute_backend")
+NAME: Final = "warmroute_proxy.native"  # of the library that holds the code; `proxy/warmroute_proxy/__init__.py` looks
+MODULES: Final = (
+    *(
+        f"proxy/warmroute_proxy/core/{name}.py"
+        for name in ("affinity", "breaker", "bytes_per_token", "capacity", "choices", "index", "load", "losses", "pace",
+                     "placement", "prices", "receipt", "tiers", "traffic")
+    ),
+    *(
+        f"proxy/warmroute_proxy/server/{name}.py"
+        for name in ("attempt", "dispatch", "endpoint", "exchange", "forwarding", "header_names", "heads", "http1",
+                     "joined", "metrics", "passage", "relay", "settlement", "sse", "turn_end", "turn_metrics",
+                     "upstream")
+    ),
+)  # fmt: skip
+
+
+def extensions(folder: Path) -> dict[str, Path]:
+    """Compile; the extensions by where they belong in a wheel. `folder` takes what is in between, too."""
+    from mypyc.build import mypycify
+    from setuptools import Distribution
+
+    os.chdir(ROOT)  # paths in mypy's configuration are relative to it
+    made = mypycify(
+        ["--config-file", "pyproject.toml", *MODULES],
+        opt_level="2",
+        debug_level="0",
+        multi_file=True,  # one file of all takes GCC five times as long
+        target_dir=str(folder / "c"),
+        group_name=NAME,
+    )
+    for extension in made:  # mypyc 2.4 forgets it where the name has a dot
+        extension.include_dirs.append(str(folder / "c" / NAME.partition(".")[0]))
+    command = Distribution({"name": "warmroute", "ext_modules": made}).get_command_obj("build_ext")
+    command.build_lib, command.build_temp = str(folder / "lib"), str(folder / "tmp")
+    command.ensure_finalized()
+    command.run()
+    return {path.relative_to(folder / "lib").as_posix(): path for path in (folder / "lib").rglob("*.so")}
+
+
+def compiled_copy(target: Path) -> None:
+    """The packages with the extensions, in a folder that is emptied before."""
+    with tempfile.TemporaryDirectory(prefix="warmroute-compile-") as folder:
+        made = extensions(Path(folder))
+        shutil.rmtree(target, ignore_errors=True)
+        for package in PACKAGES:
+            shutil.copytree(
+                ROOT / package, target / Path(package).name, ignore=shutil.ignore_patterns("__pycache__", "*.so")
+            )
+        plain = structures(target)
+        for place, path in made.items():
+            shutil.copy(path, target / place)
+    compiled = structures(target)
+    if compiled != plain:
+        different = [name for name in plain if compiled.get(name) != plain[name]]
+        shutil.rmtree(target)
+        sys.exit(f"compiled structures differ from those of the sources: {', '.join(different)}")
+
+
+def structures(folder: Path) -> dict[str, str]:
+    """Fields, defaults and options of all structures of the modules, as a process sees them that imports from there."""
+    command = [sys.executable, __file__, "--structures", str(folder)]
+    return dict(json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
+
+
+def _print_structures(folder: str) -> None:
+    sys.path.insert(0, folder)
+    import importlib
+
+    import msgspec
+
+    found = {}
+    for path in MODULES:
+        name = ".".join(Path(path).with_suffix("").parts[1:])
+        for kind in vars(importlib.import_module(name)).values():
+            if isinstance(kind, type) and issubclass(kind, msgspec.Struct) and kind.__module__ == name:
+                config = kind.__struct_config__
+                options = {each: getattr(config, each) for each in dir(config) if each[0] != "_"}
+                found[f"{name}.{kind.__name__}"] = repr((kind.__struct_fields__, kind.__struct_defaults__, options))
+    print(json.dumps(found))
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("folder", nargs="?", type=Path, default=ROOT / "build" / "compiled")
+    parser.add_argument("--structures", action="store_true", help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    if asked.structures:
+        _print_structures(str(asked.folder))
+    else:
+        compiled_copy(asked.folder.resolve())
+        print(f"PYTHONPATH={asked.folder} runs it")
+
+
+if __name__ == "__main__":
+    main()
