@@ -28,14 +28,14 @@ NAME: Final = "warmroute_proxy.native"  # of the library that holds the code; `p
 MODULES: Final = (
     *(
         f"proxy/warmroute_proxy/core/{name}.py"
-        for name in ("affinity", "breaker", "bytes_per_token", "capacity", "choices", "index", "load", "losses", "pace",
-                     "placement", "prices", "receipt", "tiers", "traffic")
+        for name in ("affinity", "breaker", "bytes_per_token", "capacity", "choices", "fingerprint", "index", "load",
+                     "losses", "pace", "placement", "prices", "receipt", "retry_budget", "tiers", "traffic", "usage")
     ),
     *(
         f"proxy/warmroute_proxy/server/{name}.py"
-        for name in ("attempt", "dispatch", "endpoint", "exchange", "forwarding", "header_names", "heads", "http1",
-                     "joined", "metrics", "passage", "relay", "settlement", "sse", "turn_end", "turn_metrics",
-                     "upstream")
+        for name in ("answer", "attempt", "dispatch", "endpoint", "exchange", "forwarding", "header_names", "heads",
+                     "http1", "intake", "joined", "leg", "metrics", "passage", "prefill_leg", "relay", "settlement",
+                     "small_get", "sse", "turn_end", "turn_metrics", "upstream")
     ),
 )  # fmt: skip
 

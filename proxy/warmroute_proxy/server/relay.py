@@ -51,12 +51,14 @@ COMMENT_EVERY_S: Final = 15.0
 PROGRESS_EVERY_EVENTS: Final = 32
 CUT_OFF: Final = frozenset({"draining", "deadline_exceeded"})  # what we end, whatever the engine would have said
 
+_NOBODY: Final[frozenset[str]] = frozenset()
+
 
 class Turn(TurnEnd):
     """One request under way."""
 
     waiter: "Waiter[Asker] | None" = None
-    excluded: frozenset[str] = frozenset()  # the workers and peers that it is not to go to
+    excluded: frozenset[str] = _NOBODY  # the workers and peers that it is not to go to
     _paused = False
     _prefilled = False
     _dispatched_s = 0.0
