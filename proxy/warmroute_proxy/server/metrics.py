@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 _TTFT_BOUNDS_S: Final[tuple[float, ...]] = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 _WAIT_BOUNDS_S: Final[tuple[float, ...]] = (0.01, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
-ERROR_BOUNDS: Final = (0.001, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+ERROR_BOUNDS: Final[tuple[float, ...]] = (0.001, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 
 _HELP: Final = {
     "warmroute_requests_total": "Requests by route and HTTP status.",
