@@ -2,8 +2,9 @@
 
 Peers send the same few header lines again and again, so each line is parsed once and kept as (name, value). A head all
 of whose lines are known is then one dict made of them, a tenth of what a parser's callbacks cost. A client's whole head
-is the same again and again but for the length: without that line it is the key of all that follows from it. What is
-taken here is what the parser would take without a second thought; everything else is left to it, by returning None:
+is the same again and again but for the length, and the key that the SDK sends with each call: without them it is the
+key of all that follows from it. What is taken here is what the parser would take without a second thought; everything
+else is left to it, by returning None:
 
 - another request line than a plain POST of HTTP/1.1, another status line than `200 OK`;
 - a line that is not `token: printable text`, or a header that says something about the connection or the framing other
@@ -21,6 +22,8 @@ all are dropped when it is full. Heads with a line of one request alone (`_OF_ON
 import re
 from typing import TYPE_CHECKING, Final
 
+from warmroute.contract.headers import FORWARD, IDEMPOTENCY
+
 if TYPE_CHECKING:
     from warmroute_proxy.server.caller import Caller
 
@@ -30,7 +33,10 @@ MAX_HEADS: Final = 4096
 MAX_HEAD_BYTES: Final = 4096
 MAX_LENGTH_DIGITS: Final = 10
 
+MAX_CALL_BYTES: Final = 256
+
 _ZERO: Final = 0x30
+_CALL_LINE: Final = b"\r\n%b: " % IDEMPOTENCY.encode()
 
 _LINE: Final = re.compile(
     rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]+):[ \t]*"
@@ -41,9 +47,7 @@ _NOT_PLAIN: Final = frozenset(
     {"connection", "expect", "http2-settings", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding",
      "upgrade"}
 )  # fmt: skip
-_OF_ONE_REQUEST: Final = frozenset(
-    {"idempotency-key", "traceparent", "tracestate", "x-request-id", "x-warmroute-forward"}
-)
+_OF_ONE_REQUEST: Final = frozenset({FORWARD, "traceparent", "tracestate", "x-request-id"})
 _LINES: Final[dict[bytes, tuple[str, str]]] = {}
 _ANSWERS: Final[dict[bytes, dict[str, str]]] = {}
 _TARGETS: Final = {
@@ -81,12 +85,21 @@ class Heads:
             before, name, after = before.partition(b"\r\ncontent-length: ")
         digits, _, behind = after.partition(b"\r\n")
         key = b"%b\r\n%b" % (before, behind) if name else b""
+        call = b""
+        if _CALL_LINE in key:
+            before, _, after = key.partition(_CALL_LINE)
+            call, _, behind = after.partition(b"\r\n")
+            key = b"%b%b%b" % (before, _CALL_LINE, behind) if call.isalnum() and len(call) <= MAX_CALL_BYTES else b""
         head = self._kept.get(key)
         if head is None:
             head = self._read(data[:end], key)
             if head is None:
                 return None
             digits = head.headers.pop("content-length").encode()
+        elif call:
+            of_call = Head(head.path, {**head.headers, IDEMPOTENCY: call.decode("ascii")}, b"")
+            of_call.caller = head.caller
+            head = of_call
         begin = end + 4
         length = len(data) - begin
         if digits == b"%d" % length:
@@ -100,6 +113,13 @@ class Heads:
         if 0 < len(head.key) <= MAX_HEAD_BYTES and _OF_ONE_REQUEST.isdisjoint(head.headers):
             if len(self._kept) >= MAX_HEADS:
                 self._kept.clear()
+            if IDEMPOTENCY in head.headers:
+                if _CALL_LINE not in head.key:
+                    return
+                others = {name: value for name, value in head.headers.items() if name != IDEMPOTENCY}
+                of_all = Head(head.path, others, head.key)
+                of_all.caller = head.caller
+                head = of_all
             self._kept[head.key] = head
 
     def _read(self, data: bytes, key: bytes) -> Head | None:
@@ -158,7 +178,7 @@ def _learn(line: bytes) -> tuple[str, str] | None:
     elif name in _NOT_PLAIN or (name == "content-length" and _LENGTH.fullmatch(value) is None):
         return None
     pair = name, value
-    if name not in _OF_ONE_REQUEST:
+    if name != IDEMPOTENCY and name not in _OF_ONE_REQUEST:
         if len(_LINES) >= MAX_LINES:
             _LINES.clear()
         _LINES[line] = pair
