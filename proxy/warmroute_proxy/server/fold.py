@@ -20,7 +20,6 @@ import sqlite3
 import time
 from collections.abc import Iterable, Iterator
 from itertools import chain, islice
-from operator import attrgetter
 from pathlib import Path
 from typing import Final
 
@@ -67,7 +66,6 @@ _NO_RECORD: Final = (msgspec.DecodeError, UnicodeEncodeError)
 TOTALS: Final = ("turns", "prompt_tokens", "cached_tokens", "completion_tokens", "list_nanousd", "price_nanousd")
 _ADD_UP: Final = f"""INSERT INTO total VALUES (?{", ?" * len(TOTALS)})
     ON CONFLICT DO UPDATE SET {", ".join(f"{name} = {name} + excluded.{name}" for name in TOTALS)}"""  # noqa: S608 - constants
-_SUMMED: Final = [attrgetter(name) for name in TOTALS[1:]]
 
 _Ended = _Line | Entry
 
@@ -138,15 +136,15 @@ class Fold:
 
     def _commit(self, found: bytes) -> None:
         rows: dict[str, str] = {}
-        ended: list[_Ended] = []
+        sums: dict[str, list[int]] = {}
         texts = found.decode(errors="surrogateescape").split("\n")
-        under_way, skipped = _ended_of(texts, rows, ended)
+        under_way, skipped = _ended_of(texts, rows, sums)
         opened, more = _still_open(under_way, rows)
         offset, skipped = self._offset + len(found), self._skipped + skipped + more
         closed = self._open.intersection(rows)  # few: most turns end in the step that opens them
         with self._db:
             self._db.execute("BEGIN IMMEDIATE")
-            self._insert(rows, ended)
+            self._insert(rows, sums)
             self._many("DELETE FROM open_turn WHERE id IN (%s)", "?", zip(closed))
             self._many("INSERT OR REPLACE INTO open_turn VALUES %s", f"(?, ?, ?, {self._process:d})", opened.values())
             position = offset, skipped, self._process
@@ -155,10 +153,10 @@ class Fold:
         self._open -= closed
         self._open.update(opened)
 
-    def _insert(self, rows: dict[str, str], ended: Iterable[_Ended]) -> None:
+    def _insert(self, rows: dict[str, str], sums: dict[str, list[int]]) -> None:
         """Insert rows and add them up."""
         self._many("INSERT INTO turn_record VALUES %s ON CONFLICT DO NOTHING", "(?, ?)", rows.items())
-        self._db.executemany(_ADD_UP, [(tenant, *numbers) for tenant, numbers in sums_of(ended).items()])
+        self._db.executemany(_ADD_UP, [(tenant, *numbers) for tenant, numbers in sums.items()])
 
     def _many(self, statement: str, place: str, rows: Iterable[tuple[str, ...]]) -> None:
         """A statement for many rows. Each gives up the interpreter lock and has to wait for it again, while the loop
@@ -170,7 +168,7 @@ class Fold:
 
     def _interrupt_open(self, now_s: float) -> int:
         rows: dict[str, str] = {}
-        ended: list[Entry] = []
+        sums: dict[str, list[int]] = {}
         own = (self._process,)
         for (text,) in self._db.execute("SELECT record FROM open_turn WHERE process = ? ORDER BY rowid", own):
             try:
@@ -179,10 +177,10 @@ class Fold:
                 continue
             entry.interrupt(now_s)
             rows[entry.id] = entry.record().decode()
-            ended.append(entry)
+            add_up(entry, sums)
         with self._db:
             self._db.execute("BEGIN IMMEDIATE")
-            self._insert(rows, ended)
+            self._insert(rows, sums)
             self._db.execute("DELETE FROM open_turn WHERE process = ?", own)
         self._open.clear()
         return len(rows)
@@ -200,14 +198,17 @@ class Fold:
                 journal_path(self._folder, sequence).unlink(missing_ok=True)
 
 
-def sums_of(ended: Iterable[_Ended]) -> dict[str, list[int]]:
-    """What ended turns add to the totals of their tenants, as `TOTALS` has them."""
-    of_tenant: dict[str, list[_Ended]] = {}
-    for turn in ended:
-        of_tenant.setdefault(turn.tenant, []).append(turn)
-    return {
-        tenant: [len(turns), *(sum(map(number, turns)) for number in _SUMMED)] for tenant, turns in of_tenant.items()
-    }
+def add_up(turn: _Ended, sums: dict[str, list[int]]) -> None:
+    """Add an ended turn to the sums of its tenant, as `TOTALS` has them."""
+    of_tenant = sums.get(turn.tenant)
+    if of_tenant is None:
+        of_tenant = sums[turn.tenant] = [0] * len(TOTALS)
+    of_tenant[0] += 1
+    of_tenant[1] += turn.prompt_tokens
+    of_tenant[2] += turn.cached_tokens
+    of_tenant[3] += turn.completion_tokens
+    of_tenant[4] += turn.list_nanousd
+    of_tenant[5] += turn.price_nanousd
 
 
 def _in_turns(texts: list[str]) -> Iterator[str]:
@@ -217,8 +218,10 @@ def _in_turns(texts: list[str]) -> Iterator[str]:
         yield from texts[at : at + LINES_AT_ONCE]
 
 
-def _ended_of(texts: list[str], rows: dict[str, str], ended: list[_Ended]) -> tuple[list[str], int]:
-    """Find the rows; returns the lines that are under way, unread, and how many are no records."""
+def _ended_of(texts: list[str], rows: dict[str, str], sums: dict[str, list[int]]) -> tuple[list[str], int]:
+    """Find the rows, and add them up: what is decoded is let go at once, while it is warm. Returns the lines that are
+    under way, unread, and how many are no records.
+    """
     under_way: list[str] = []
     skipped = 0
     for text in _in_turns(texts):
@@ -240,7 +243,7 @@ def _ended_of(texts: list[str], rows: dict[str, str], ended: list[_Ended]) -> tu
             under_way.append(record)
         elif line.id not in rows:
             rows[line.id] = record
-            ended.append(line)
+            add_up(line, sums)
     return under_way, skipped
 
 

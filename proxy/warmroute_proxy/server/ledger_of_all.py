@@ -9,14 +9,13 @@ Limits: `TAIL_BYTES` of a journal are read, which is more than the fold is ever 
 """
 
 import threading
-from operator import add
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
 from warmroute_proxy.core.entry import Entry
-from warmroute_proxy.server.fold import TOTALS, sums_of
+from warmroute_proxy.server.fold import TOTALS, add_up
 from warmroute_proxy.server.journal import folder_of, journal_path, journal_sequences, read_whole
 from warmroute_proxy.server.ledger_schema import connect
 
@@ -41,10 +40,9 @@ class LedgerOfAll:
         with self._lock:
             for _ in range(TRIES):
                 positions, sums = self._positions(tenant)
-                beyond = self._beyond(positions, tenant.encode())
-                ended = sums_of([entry for entry in beyond if entry.tenant == tenant and entry.ended])
-                if ended:
-                    sums = list(map(add, sums, ended[tenant]))
+                for entry in self._beyond(positions, tenant.encode()):
+                    if entry.ended and entry.tenant == tenant:
+                        add_up(entry, {tenant: sums})
                 if self._positions()[0] == positions:
                     break
         return sums
