@@ -5,9 +5,10 @@ fleet, facts  what is placed, and on what
 index         which cache holds which prefix: a bounded prediction
 tiers         where a cached prefix lies (device, host, storage), and what using it from there costs
 load          what each worker is busy with, and whether it can be used
+choices       what could serve a model, and what of that one request may use
 bytes_per_token   how long a model's tokens are
 affinity      where lineages and sessions were last served
-traffic       how busy the fleet has been lately: decaying averages
+traffic       how busy the fleet has been lately: decaying sums
 prices        what placing a request costs everybody else
 placement     one cost in seconds, and the decision with its reasons
 ticket        what a dispatched attempt has raised, until it ends
