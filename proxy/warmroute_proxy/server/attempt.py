@@ -78,7 +78,7 @@ class Attempt(Leg):
         self.decision = decision
         self._owner = owner
         self._engines = engines
-        self._stream = asked.stream
+        self.streamed = asked.stream
         self._max_answer_bytes = max_answer_bytes
         answering = decision.worker or decision.decode
         assert answering is not None
@@ -181,8 +181,8 @@ class Attempt(Leg):
         if status != 200:
             self._retry_after = headers.get("retry-after")
         is_events = headers.get("content-type", "").startswith("text/event-stream")
-        self._streaming = self._stream and status == 200 and is_events
-        if status == 200 and self._stream and not is_events:
+        self._streaming = self.streamed and status == 200 and is_events
+        if status == 200 and self.streamed and not is_events:
             self._fail(502, "the engine did not answer with an event stream", self._answering, retryable=True)
 
     def on_body(self, data: bytes) -> None:

@@ -26,6 +26,8 @@ class Channel(Protocol):
 class Leg:
     """One request to one engine. Whoever asks for something derives from it, and says what to do with what comes."""
 
+    streamed = False
+    """Whether the answer is to be a stream."""
     sent = False
     done = False
     head_seen = False

@@ -156,25 +156,28 @@ class Passage(asyncio.Protocol):
 
     def _passing(self, data: bytes) -> int:
         """How much of it passes as it is: whole chunks, of whole events, without a marker. They are counted."""
-        at = 0 if self._begins is None else self._alike(data)
-        while end := data.find(_END, at) + 1:
-            end += 3
-            if not self._clear(data[at:end]):
-                break
+        at, compared = 0, None
+        while True:
+            if self._begins is not compared:  # there is a new shape
+                compared = self._begins
+                at += self._alike(data[at:])
+            end = data.find(_END, at) + 4
+            if end < 4 or not self._clear(data[at:end]):
+                return at
             at = end
-        return at
 
     def _alike(self, data: bytes) -> int:
         """The same for chunks that are of the shape, all at once."""
         assert self._begins is not None
-        pieces = data.split(self._tail)
+        pieces = data.rsplit(self._tail)  # from the right, CPython searches twice as fast
         pieces.pop()  # what is behind the last of them
         alike = list(map(bytes.startswith, pieces, map(self._begins.__getitem__, map(len, pieces))))
         if False in alike:
             del pieces[alike.index(False) :]
         texts = b"".join([piece[self._from :] for piece in pieces])
         if b'"' in texts or b"\n" in texts:
-            return 0
+            odd = (number for number, piece in enumerate(pieces) if not _is_plain(piece[self._from :]))
+            del pieces[next(odd, len(pieces)) :]
         self._stream.scanner.content_events += len(pieces)
         return sum(map(len, pieces)) + self._cut * len(pieces)
 
@@ -202,6 +205,13 @@ class Passage(asyncio.Protocol):
         self._cut = len(self._tail)
         self._from = start
         self._begins = _Beginnings(digits, chunk[digits + 2 : start], self._cut)
+
+
+def _is_plain(text: bytes) -> bool:
+    """Whether nothing of interest can be in it or at its edges. Quotes that are escaped are text."""
+    return b"\n" not in text and (
+        b'"' not in text or not (UNFINISHED in text or has_marker(b'"%b"' % text))  # its edges are quotes
+    )
 
 
 def _whole_bytes(data: bytes, *, only_first: bool) -> int:

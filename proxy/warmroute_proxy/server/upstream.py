@@ -199,7 +199,7 @@ class _Connection(asyncio.Protocol):
             self.drop()
             return
         if self._parser is None:
-            found = whole_answer(data)
+            found = None if leg.streamed else whole_answer(data)
             if found is None:
                 self._begin(leg, data)
                 return
