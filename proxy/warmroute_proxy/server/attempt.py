@@ -255,7 +255,7 @@ class Attempt(Leg):
             self._fail(502, "the engine ended its stream early", self._answering, retryable=True)
 
     def on_whole(self, headers: dict[str, str], body: bytes, now_s: float) -> None:
-        if self._stream or len(body) > self._max_answer_bytes:
+        if self.streamed or len(body) > self._max_answer_bytes:
             super().on_whole(headers, body, now_s)
             return
         if self._trailer is not None:

@@ -15,22 +15,19 @@ rewrite (`Leg.stream` says so). A chunk that is cut by the end of a read waits f
 unless it holds an event that could go. A stream with another framing is left to the parser for good.
 """
 
-import asyncio
 import re
 from collections.abc import Callable
 from typing import Final, Protocol
 
+from warmroute_proxy.server.shape import Shape, shape_of
 from warmroute_proxy.server.sse import UNFINISHED, Scanner, has_marker
 
 MAX_REST_BYTES: Final = 65_536
 MAX_SHAPES: Final = 16  # that one stream may take: then its events are searched
-MAX_SIZES: Final = 16  # of chunks, whose beginnings are kept for a shape
 MAX_SIZE_DIGITS: Final = 8
 
 _END: Final = b"\n\n\r\n"  # of an event and of its chunk
-_LINE_FEEDS: Final = 4  # of a chunk of one event with one line
 _SIZE: Final = re.compile(rb"([0-9A-Fa-f]{1,%d})\r\n" % MAX_SIZE_DIGITS)
-_TEXT: Final = re.compile(rb'"(?:content|text|reasoning_content|reasoning|arguments)":"((?:[^"\\\n]|\\.)+)"[,}]')
 
 Write = Callable[[bytes], None]
 
@@ -59,29 +56,21 @@ class Source(Protocol):
     def connection_lost(self, exc: Exception | None) -> None: ...
 
 
-class _Beginnings(dict[int, bytes | tuple[()]]):
-    """How a chunk of a shape begins, by its size without the end that the shape has."""
+class Passage:
+    """The protocol of an engine's connection while a stream takes its way through the proxy."""
 
-    def __init__(self, digits: int, head: bytes, tail_bytes: int) -> None:
-        super().__init__()
-        self._digits = digits
-        self._head = head
-        self._more = tail_bytes - digits - 4  # from a key to the size in the chunk
-
-    def __missing__(self, key: int) -> bytes | tuple[()]:
-        size = b"%x" % (key + self._more) if key + self._more > 0 else b""
-        if len(size) != self._digits or key < len(self._head) + self._digits + 2:
-            return ()  # nothing begins like this
-        begins = b"%b\r\n%b" % (size, self._head)
-        if len(self) < MAX_SIZES:
-            self[key] = begins
-        return begins
-
-
-class Passage(asyncio.Protocol):
-    """The way of one streamed answer through the proxy."""
-
-    __slots__ = ("_begins", "_cut", "_from", "_rest", "_shapes", "_source", "_stream", "_tail", "_way", "_write")
+    __slots__ = (
+        "_rest",
+        "_shape",
+        "_shapes",
+        "_source",
+        "_stream",
+        "_tail",
+        "_tail_bytes",
+        "_text_at",
+        "_way",
+        "_write",
+    )
 
     def __init__(self, source: Source, stream: Stream) -> None:
         self._source = source
@@ -90,46 +79,54 @@ class Passage(asyncio.Protocol):
         self._write: Write | None = None  # the way, unless a chunk waits for its rest or no shape is known
         self._rest = b""
         self._shapes = 0
+        self._shape: Shape | None = None
         self._tail = b""
-        self._cut = 0  # its length
-        self._from = 0  # where the text begins
-        self._begins: _Beginnings | None = None
+        self._tail_bytes = 0
+        self._text_at = 0
 
     def data_received(self, data: bytes) -> None:
+        """A read, which is one chunk of the shape mostly."""
         write = self._write
         if write is not None and data.endswith(self._tail):
-            end = len(data) - self._cut
-            if data.startswith(self._begins[end]):  # type: ignore[index]  # there is a shape where there is a way
-                text = data[self._from : end]
+            end = len(data) - self._tail_bytes
+            if data.startswith(self._shape[end]):  # type: ignore[index]  # there is a shape where there is a way
+                text = data[self._text_at : end]
                 if b'"' not in text and b"\n" not in text:
                     self._stream.scanner.content_events += 1
                     write(data)
                     return
         self._take(data)
 
+    def eof_received(self) -> None:
+        """The transport closes, and says so."""
+
+    def pause_writing(self) -> None:
+        """A request is sent whole before its answer comes."""
+
+    def resume_writing(self) -> None:
+        """Likewise."""
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """What came of a chunk is still a part of the answer."""
+        rest, self._rest = self._rest, b""
+        if rest:
+            self._source.feed(rest)
+        self._source.connection_lost(exc)
+
     def see(self) -> None:
         """Nothing passes any more."""
         self._way = self._write = None
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        rest, self._rest = self._rest, b""
-        if rest:
-            self._source.feed(rest)  # what came of it is still a part of the answer
-        self._source.connection_lost(exc)
 
     def _take(self, data: bytes) -> None:
         """Any bytes: those that may pass do, and the others are parsed, or kept until there are more."""
         if self._rest:
             data = self._rest + data
             self._rest = b""
+        if self._way is not None:
+            data = self._pass(data, self._way)
         while data:
-            passing = self._passing(data) if self._way is not None else 0
-            if passing:
-                assert self._way is not None
-                self._way(data[:passing])
-                data = data[passing:]
-                continue
-            whole = _whole_bytes(data, only_first=not self._stream.scanner.started)
+            begun = self._stream.scanner.started
+            whole = _whole_bytes(data, only_first=not begun)
             if whole < 0 or (not whole and not _may_wait(data)):
                 self._source.go_on(data)
                 return
@@ -139,8 +136,10 @@ class Passage(asyncio.Protocol):
             self._source.feed(parsed)
             if not self._goes_on(data):
                 return
+            if self._way is not None and not begun:
+                data = self._pass(data, self._way)
         self._rest = data
-        self._write = self._way if not data and self._begins is not None else None
+        self._write = self._way if not data and self._shape is not None else None
 
     def _goes_on(self, data: bytes) -> bool:
         """After something was parsed: whether there is more to come, of which `data` has arrived."""
@@ -154,57 +153,56 @@ class Passage(asyncio.Protocol):
                 return False
         return True
 
-    def _passing(self, data: bytes) -> int:
-        """How much of it passes as it is: whole chunks, of whole events, without a marker. They are counted."""
+    def _pass(self, data: bytes, way: Write) -> bytes:
+        """Let pass what may, which is whole chunks of whole events without a marker, and return what follows."""
         at, compared = 0, None
         while True:
-            if self._begins is not compared:  # there is a new shape
-                compared = self._begins
+            if self._shape is not compared:  # a new one
+                compared = self._shape
                 at += self._alike(data[at:])
             end = data.find(_END, at) + 4
             if end < 4 or not self._clear(data[at:end]):
-                return at
+                break
             at = end
+        if at:
+            way(data[:at])
+        return data[at:]
 
     def _alike(self, data: bytes) -> int:
-        """The same for chunks that are of the shape, all at once."""
-        assert self._begins is not None
-        pieces = data.rsplit(self._tail)  # from the right, CPython searches twice as fast
+        """How much of it is chunks of the shape that may pass, all at once."""
+        shape = self._shape
+        assert shape is not None
+        pieces = data.rsplit(shape.tail)  # from the right: CPython searches twice as fast
         pieces.pop()  # what is behind the last of them
-        alike = list(map(bytes.startswith, pieces, map(self._begins.__getitem__, map(len, pieces))))
+        alike = list(map(bytes.startswith, pieces, map(shape.__getitem__, map(len, pieces))))
         if False in alike:
             del pieces[alike.index(False) :]
-        texts = b"".join([piece[self._from :] for piece in pieces])
+        at = shape.text_at
+        texts = b"".join([piece[at:] for piece in pieces])
         if b'"' in texts or b"\n" in texts:
-            odd = (number for number, piece in enumerate(pieces) if not _is_plain(piece[self._from :]))
-            del pieces[next(odd, len(pieces)) :]
+            for number, piece in enumerate(pieces):
+                if not _is_plain(piece[at:]):
+                    del pieces[number:]
+                    break
         self._stream.scanner.content_events += len(pieces)
-        return sum(map(len, pieces)) + self._cut * len(pieces)
+        return sum(map(len, pieces)) + shape.tail_bytes * len(pieces)
 
     def _clear(self, chunk: bytes) -> bool:
-        """Whether these bytes, up to the end of an event, are one chunk that passes as it is."""
-        size = chunk.find(b"\r\n")
-        if chunk[:size] != b"%x" % (len(chunk) - size - 4) or has_marker(chunk):
-            return False
+        """Whether these bytes, up to the end of an event, are one chunk that passes as it is; its shape is learned."""
+        digits = chunk.find(b"\r\n")
         events = chunk.count(UNFINISHED)
-        if not events:
+        if not events or chunk[:digits] != b"%x" % (len(chunk) - digits - 4) or has_marker(chunk):
             return False
         self._stream.scanner.content_events += events
-        if self._shapes < MAX_SHAPES:
-            self._learn(chunk, size)
+        if events == 1 and self._shapes < MAX_SHAPES:
+            shape = shape_of(chunk, digits)
+            if shape is not None:
+                self._shapes += 1
+                self._shape = shape
+                self._tail = shape.tail
+                self._tail_bytes = shape.tail_bytes
+                self._text_at = shape.text_at
         return True
-
-    def _learn(self, chunk: bytes, digits: int) -> None:
-        """The shape of a chunk that was searched: what stands before its text, and behind it."""
-        found = _TEXT.search(chunk)
-        if found is None or chunk.count(b"\n") != _LINE_FEEDS or chunk.count(UNFINISHED) != 1:
-            return
-        start, end = found.span(1)
-        self._shapes += 1
-        self._tail = chunk[end:]
-        self._cut = len(self._tail)
-        self._from = start
-        self._begins = _Beginnings(digits, chunk[digits + 2 : start], self._cut)
 
 
 def _is_plain(text: bytes) -> bool:

@@ -233,7 +233,7 @@ class _Connection(asyncio.Protocol):
         if stream is not None and self._headers.get("transfer-encoding") == "chunked":
             assert self._transport is not None
             self._passage = Passage(self, stream)
-            self._transport.set_protocol(self._passage)
+            self._transport.set_protocol(cast("asyncio.Protocol", self._passage))
             self._passage.data_received(data[end:])
         elif end < len(data):
             self.feed(data[end:])
