@@ -31,10 +31,11 @@ class SmallClient(Exchange):
         self.started = self.ended = True
         self.got, self.how = body, f"respond {status}"
 
-    def start(self, status: int, headers: Iterable[tuple[str, str]]) -> None:
+    def start(self, status: int, headers: Iterable[tuple[str, str]], data: bytes = b"") -> None:
         assert not self.started
         assert (status, list(headers)) == (200, HEAD)
         self.started = True
+        self.write(data)
 
     def write(self, data: bytes) -> None:
         assert self.started

@@ -98,14 +98,15 @@ class Exchange:
         else:
             self.refuse(Refusal(500, "internal error", code="internal_error"))
 
-    def start(self, status: int, headers: Iterable[tuple[str, str]]) -> None:
-        """The head of a streamed answer."""
+    def start(self, status: int, headers: Iterable[tuple[str, str]], data: bytes = b"") -> None:
+        """The head of a streamed answer, and its first bytes where they are known, in one write."""
         self.started = True
         self._chunked = self.request.version == "1.1"
         if not self._chunked:
             self.request.keep_alive = False
         framing = b"transfer-encoding: chunked\r\n\r\n" if self._chunked else b"\r\n"
-        self._connection.write(self._head(status, headers) + framing)
+        first = b"%x\r\n%b\r\n" % (len(data), data) if data and self._chunked else data
+        self._connection.write(b"%b%b%b" % (self._head(status, headers), framing, first))
 
     def write(self, data: bytes) -> None:
         """Some bytes of a streamed answer."""

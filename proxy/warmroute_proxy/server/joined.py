@@ -132,7 +132,7 @@ class SharedExchange(Exchange):
         for reader in self._finish(kept=status == 200):
             reader.let_go().respond(status, headers, body)
 
-    def start(self, status: int, headers: Iterable[tuple[str, str]]) -> None:
+    def start(self, status: int, headers: Iterable[tuple[str, str]], data: bytes = b"") -> None:
         """The head of a streamed answer."""
         headers = list(headers)
         self.started = True
@@ -142,6 +142,7 @@ class SharedExchange(Exchange):
             recording.status, recording.headers, recording.streamed = status, headers, True
         for reader in self._readers:
             reader.exchange.start(status, headers)
+        self.write(data)
 
     def write(self, data: bytes) -> None:
         """Some bytes of a streamed answer."""

@@ -23,10 +23,12 @@ from warmroute_proxy.server.shape import Shape, shape_of
 from warmroute_proxy.server.sse import UNFINISHED, Scanner, has_marker
 
 MAX_REST_BYTES: Final = 65_536
+SMALL_BYTES: Final = 4096  # of an answer that came whole: it is parsed
 MAX_SHAPES: Final = 16  # that one stream may take: then its events are searched
 MAX_SIZE_DIGITS: Final = 8
 
 _END: Final = b"\n\n\r\n"  # of an event and of its chunk
+_LAST: Final = b"\r\n0\r\n\r\n"
 _SIZE: Final = re.compile(rb"([0-9A-Fa-f]{1,%d})\r\n" % MAX_SIZE_DIGITS)
 
 Write = Callable[[bytes], None]
@@ -124,6 +126,11 @@ class Passage:
             self._rest = b""
         if self._way is not None:
             data = self._pass(data, self._way)
+        if data.endswith(_LAST) and (len(data) < SMALL_BYTES or self._stream.scanner.started):
+            self._source.feed(data)
+            if self._source.reads(self):  # that was text of a chunk, and its border is unknown
+                self._source.go_on(b"")
+            return
         while data:
             begun = self._stream.scanner.started
             whole = _whole_bytes(data, only_first=not begun)

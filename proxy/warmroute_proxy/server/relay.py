@@ -179,7 +179,10 @@ class Turn(TurnEnd):
                 self.failed(Failure(broken(), (), False))
                 return
             data = passed
-        self._exchange.write(data)
+        if self._exchange.started:
+            self._exchange.write(data)
+        else:
+            self._exchange.start(200, self._response_headers(EVENTS), data)
 
     def way(self) -> Write | None:
         """Where more of the stream may go unseen: the sweep sees how far it has come."""
@@ -192,8 +195,6 @@ class Turn(TurnEnd):
         if self.intake.model.continue_broken:
             self._continuation = Continuation.of(self.intake)
         self._drop_body()
-        if not self._exchange.started:
-            self._exchange.start(200, self._response_headers(EVENTS))
         self._proxy_s += self._services.clock() - now
 
     def prefilled(self, now_s: float) -> None:
@@ -215,6 +216,7 @@ class Turn(TurnEnd):
             self._ttft_ms = (now_s - self._exchange.request.received_s) * 1000
         elif not self._exchange.started:
             self._first_content(now_s)
+            self._exchange.start(200, self._response_headers(EVENTS))
         self._settle("completed", 200, now_s, charged=True)
 
     def failed(self, failure: Failure) -> None:
