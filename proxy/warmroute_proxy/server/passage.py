@@ -168,7 +168,7 @@ class Passage:
                 compared = self._shape
                 at += self._alike(data[at:])
             end = data.find(_END, at) + 4
-            if end < 4 or not self._clear(data[at:end]):
+            if end < 4 or not self._clear(data[at:end], heard=at > 0):
                 break
             at = end
         if at:
@@ -194,11 +194,14 @@ class Passage:
         self._stream.scanner.content_events += len(pieces)
         return sum(map(len, pieces)) + shape.tail_bytes * len(pieces)
 
-    def _clear(self, chunk: bytes) -> bool:
-        """Whether these bytes, up to the end of an event, are one chunk that passes as it is; its shape is learned."""
+    def _clear(self, chunk: bytes, *, heard: bool) -> bool:
+        """Whether these bytes, up to the end of an event, are one chunk that passes as it is; its shape is learned.
+
+        What tells of life but is not counted, such as a comment, only passes together with what is.
+        """
         digits = chunk.find(b"\r\n")
         events = chunk.count(UNFINISHED)
-        if not events or chunk[:digits] != b"%x" % (len(chunk) - digits - 4) or has_marker(chunk):
+        if not (events or heard) or chunk[:digits] != b"%x" % (len(chunk) - digits - 4) or has_marker(chunk):
             return False
         self._stream.scanner.content_events += events
         if events == 1 and self._shapes < MAX_SHAPES:
