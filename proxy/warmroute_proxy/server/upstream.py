@@ -233,7 +233,8 @@ class _Connection(asyncio.Protocol):
         if stream is not None and self._headers.get("transfer-encoding") == "chunked":
             assert self._transport is not None
             self._passage = Passage(self, stream)
-            self._transport.set_protocol(cast("asyncio.Protocol", self._passage))
+            protocol: Any = self._passage  # not by type, so that it can be compiled
+            self._transport.set_protocol(protocol)
             self._passage.data_received(data[end:])
         elif end < len(data):
             self.feed(data[end:])
