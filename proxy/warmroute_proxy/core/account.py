@@ -1,7 +1,13 @@
 """What is said of a turn's tokens: as engines write it in JSON, in its usual forms, and as it was settled."""
 
+from typing import Annotated, Final
+
 import msgspec
 
+MAX_TOKENS: Final = 2**31 - 1
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_TOKENS)]
+Prompt = Annotated[int, msgspec.Meta(ge=1, le=MAX_TOKENS)]
 _ABSENT = msgspec.Raw(b"")
 
 
@@ -29,13 +35,13 @@ class Accounts(msgspec.Struct, gc=False):
 
 
 class PromptDetails(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    cached_tokens: int
+    cached_tokens: Count
     audio_tokens: int | None = None
     text_tokens: int | None = None
 
 
 class CompletionDetails(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    reasoning_tokens: int | None = None
+    reasoning_tokens: Count | None = None
     audio_tokens: int | None = None
     text_tokens: int | None = None
     accepted_prediction_tokens: int | None = None
@@ -45,18 +51,18 @@ class CompletionDetails(msgspec.Struct, forbid_unknown_fields=True, gc=False):
 class PlainUsage(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     """A usage object as servers write it, with cached tokens in it and nothing that the receipt would replace."""
 
-    prompt_tokens: int
-    completion_tokens: int
+    prompt_tokens: Prompt
+    completion_tokens: Count
     total_tokens: int
     prompt_tokens_details: PromptDetails
     completion_tokens_details: CompletionDetails | None = None
-    reasoning_tokens: int | None = None
+    reasoning_tokens: Count | None = None
 
 
 class TierDetails(msgspec.Struct, gc=False):
-    device: int | None = None
-    host: int | None = None
-    storage: int | None = None
+    device: Count | None = None
+    host: Count | None = None
+    storage: Count | None = None
 
 
 class Extension(msgspec.Struct, gc=False):

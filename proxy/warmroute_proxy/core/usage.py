@@ -26,9 +26,8 @@ from typing import Any, Final
 
 import msgspec
 
-from warmroute_proxy.core.account import Extension, PlainUsage, Usage
+from warmroute_proxy.core.account import MAX_TOKENS, Extension, PlainUsage, Usage
 
-MAX_TOKENS: Final = 2**31 - 1
 _TIERS: Final = ("device", "host", "storage")
 _NO_TIERS: Final = [None, None, None]
 
@@ -55,21 +54,17 @@ def plain_usage(reported: bytes, extension: bytes, *, paired: bool) -> Usage | N
     except msgspec.DecodeError:
         return None
     prompt, completion, cached = said.prompt_tokens, said.completion_tokens, said.prompt_tokens_details.cached_tokens
-    if not (0 < prompt <= MAX_TOKENS and 0 <= completion <= MAX_TOKENS and 0 <= cached <= prompt):
-        return None
-    if said.total_tokens != prompt + completion or (paired and not cached) or b" " in reported:
+    if cached > prompt or said.total_tokens != prompt + completion or (paired and not cached) or b" " in reported:
         return None
     nested = said.completion_tokens_details
     reasoning = said.reasoning_tokens
     if nested is not None and nested.reasoning_tokens is not None:
         reasoning = nested.reasoning_tokens
-    if reasoning is not None and not 0 <= reasoning <= MAX_TOKENS:
-        return None
     if details is None:
         estimated = ("cached_tiers",) if cached else ()
         return Usage(prompt, completion, cached, cached, 0, 0, reasoning, estimated, 0)
     device, host, storage = details.device or 0, details.host or 0, details.storage or 0
-    if device < 0 or host < 0 or storage < 0 or device + host + storage != cached:
+    if device + host + storage != cached:
         return None
     return Usage(prompt, completion, cached, device, host, storage, reasoning, (), 0)
 

@@ -21,8 +21,7 @@ from typing import Any, Final
 import msgspec
 
 from warmroute.contract.receipt import ESTIMATED_FIELDS
-from warmroute_proxy.core.account import Usage
-from warmroute_proxy.core.usage import MAX_TOKENS
+from warmroute_proxy.core.account import MAX_TOKENS, Usage
 from warmroute_proxy.server.attempt import Attempt
 from warmroute_proxy.server.body import NO_BODY, Body
 from warmroute_proxy.server.engines import Engines
