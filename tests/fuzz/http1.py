@@ -14,6 +14,7 @@ import re
 from typing import Any, NamedTuple
 
 import h11
+from tests.fuzz.frames import caller
 
 from warmroute_proxy.server.config import Limits
 from warmroute_proxy.server.errors import Refusal
@@ -23,7 +24,7 @@ from warmroute_proxy.server.http1 import Connection, Listener
 LIMITS = Limits(body_bytes=5_000, header_bytes=1_000_000, header_count=50)
 """Heads without a limit that a piece of them could be at: where it strikes depends on the pieces, as it should."""
 REFUSED = b"by its head"
-CALLER: Any = object()
+CALLER = caller({})
 """Whoever it is: heads are kept, and found again."""
 
 STATUS = re.compile(rb"HTTP/1\.1 (\d+) [A-Z][A-Za-z -]*\r\n")

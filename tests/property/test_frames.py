@@ -141,11 +141,8 @@ def test_bodies_of_many_clients_do_not_pile_up() -> None:
         assert outcome(more, asks[number], kept) == outcome(more, fresh, Kept(min_bytes=LEAST))
 
 
-def test_long_tails_are_kept_once_and_forgotten_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    from warmroute_proxy.server import frame
-
-    monkeypatch.setattr(frame, "MAX_LONG_BYTES", 6_000)
-    kept, callers = Kept(min_bytes=LEAST), Callers(SECRETS)
+def test_long_tails_are_kept_once_and_forgotten_together() -> None:
+    kept, callers = Kept(min_bytes=LEAST, max_long_bytes=6_000), Callers(SECRETS)
     for number in range(12):
         asks = callers.of(CHAT, TENANT, {"x-session-id": str(number)})
         tool = {"type": "function", "function": {"name": f"tool{number // 4}", "description": LONG}}

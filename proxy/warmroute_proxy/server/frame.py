@@ -171,8 +171,14 @@ class Frame:
 class Kept:
     """The long tails and the conversations of all frames."""
 
-    def __init__(self, max_bytes: int = MAX_KEPT_BYTES, min_bytes: int = MIN_KNOWN_BYTES) -> None:
+    def __init__(
+        self,
+        max_bytes: int = MAX_KEPT_BYTES,
+        min_bytes: int = MIN_KNOWN_BYTES,
+        max_long_bytes: int = MAX_LONG_BYTES,
+    ) -> None:
         """`min_bytes`: of messages that are worth it."""
+        self._max_long_bytes = max_long_bytes
         self.min_bytes = min_bytes
         self.bytes = 0
         self._max_bytes = max_bytes
@@ -189,7 +195,7 @@ class Kept:
         if tail is None:
             tail = frame.tail
             self._tail_bytes += len(tail)
-        if self._tail_bytes > MAX_LONG_BYTES or len(self._long) >= MAX_LONG:
+        if self._tail_bytes > self._max_long_bytes or len(self._long) >= MAX_LONG:
             for long in self._long:
                 long.forget()
             self._long = []
