@@ -265,8 +265,10 @@ class WorkerLoad:
         resident = (loads.used_tokens or 0) - self.resident_tokens
         self._reported_prefill_tokens = prefill if prefill > 0 else 0  # noqa: FURB136 - max() takes three times as long
         self._others_resident_tokens = resident if resident > 0 else 0  # noqa: FURB136
-        self._reported_until_s = now_s + LOADS_FRESH_S if prefill > 0 or resident > 0 else -math.inf
-        self.ahead = None
+        until_s = now_s + LOADS_FRESH_S if prefill > 0 or resident > 0 else -math.inf
+        if until_s > -math.inf or self._reported_until_s > -math.inf:  # else others counted for nothing, and still do
+            self._reported_until_s = until_s
+            self.ahead = None
         tokens, busy_us = loads.prefill_uncached_tokens_total, loads.prefill_busy_us_total
         known = self.learned_s_per_token
         if tokens is None or busy_us is None:
