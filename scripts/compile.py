@@ -33,9 +33,9 @@ MODULES: Final = (
     ),
     *(
         f"proxy/warmroute_proxy/server/{name}.py"
-        for name in ("answer", "attempt", "dispatch", "endpoint", "exchange", "forwarding", "header_names", "heads",
-                     "http1", "intake", "joined", "leg", "metrics", "passage", "prefill_leg", "relay", "settlement",
-                     "small_get", "sse", "turn_end", "turn_metrics", "upstream")
+        for name in ("answer", "attempt", "dispatch", "endpoint", "forwarding", "header_names", "heads", "http1",
+                     "intake", "leg", "passage", "prefill_leg", "relay", "settlement", "small_get", "sse", "turn_end",
+                     "turn_metrics", "upstream")
     ),
 )  # fmt: skip
 

@@ -65,7 +65,7 @@ class Listener:
     async def listen(self, host: str, port: int, *, tls: ssl.SSLContext | None = None, shared: bool = False) -> int:
         """Listen and return the port. `shared`: other processes of this proxy listen there too."""
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(
+        server: Any = await loop.create_server(  # uvloop has a list of sockets, where types say a tuple
             self._connect,
             host,
             port,
@@ -75,7 +75,8 @@ class Listener:
             ssl_handshake_timeout=None if tls is None else self.limits.head_timeout_s,
             ssl_shutdown_timeout=None if tls is None else LINGER_S,
         )
-        return int(self._server.sockets[0].getsockname()[1])
+        self._server = server
+        return int(server.sockets[0].getsockname()[1])
 
     def _connect(self) -> Any:
         return Connection(self)
