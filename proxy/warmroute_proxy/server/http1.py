@@ -392,7 +392,7 @@ class Connection:
             request.path = PLAIN_TARGETS[self._url]
             return
         try:
-            parsed = httptools.parse_url(self._url)
+            parsed: Any = httptools.parse_url(self._url)  # whose types know no None
             request.path = (parsed.path or b"").decode("ascii")
             request.query = parsed.query or b""
         except (httptools.HttpParserInvalidURLError, UnicodeDecodeError):
