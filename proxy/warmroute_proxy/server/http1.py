@@ -446,7 +446,7 @@ class Connection:
             self._start_next()
         if self._expects:
             self._continue()
-        if self._active is None and not self._waiting and (not self._reading or self.listener.closing):
+        if (not self._reading or self.listener.closing) and self._active is None and not self._waiting:
             self.close_after_flush()
 
     def _stop_reading(self, refusal: Refusal) -> None:

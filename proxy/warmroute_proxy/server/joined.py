@@ -132,6 +132,11 @@ class SharedExchange(Exchange):
         for reader in self._finish(kept=status == 200):
             reader.let_go().respond(status, headers, body)
 
+    def answer(self, lines: bytes, body: bytes) -> None:
+        """A whole 200 at once."""
+        pairs = [line.partition(": ") for line in lines.decode("latin-1").split("\r\n")[:-1]]
+        self.respond(200, [(name, value) for name, _, value in pairs], body)
+
     def start(self, status: int, headers: Iterable[tuple[str, str]], data: bytes = b"") -> None:
         """The head of a streamed answer."""
         headers = list(headers)

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from warmroute.contract import headers as names
 from warmroute_proxy.core.decision import Decision
 from warmroute_proxy.core.keyed import KeyBounds
 from warmroute_proxy.core.router import Router
@@ -58,9 +59,15 @@ class Services:
     turn_metrics: TurnMetrics = field(init=False)
     joins: Joins = field(init=False)
     re_prefills: RePrefills = field(init=False)
+    answer_lines: bytes = field(init=False)
+    """The headers of a whole answer, with a place for the id of its receipt."""
 
     def __post_init__(self) -> None:
         self.turn_metrics = TurnMetrics(self.metrics)
+        home = self.config.proxy.region.encode("latin-1", "replace").replace(b"%", b"%%")
+        self.answer_lines = (
+            f"content-type: application/json\r\n{names.RECEIPT}: %b\r\n{names.HOME}: ".encode() + home + b"\r\n"
+        )
         limits = self.config.limits
         bounds = KeyBounds(
             limits.keyed_answer_bytes, limits.keyed_total_bytes, MAX_KEYS, limits.keyed_replay_s, REMEMBER_KEY_S

@@ -113,7 +113,7 @@ class TurnEnd:
                 self._end_stream(attempt, entry.usage)
             else:
                 body = answer.settled(entry.usage, keep_sglext=self.intake.keep_sglext)
-                self._exchange.respond(200, self._response_headers("application/json"), body)
+                self._exchange.answer(self._answer_lines(), body)
         except Exception as error:
             log.error("the end of an answer failed: %s", type(error).__name__)
             self._exchange.fail()
@@ -194,6 +194,14 @@ class TurnEnd:
             return
         headers = self._response_headers("application/json") if self._entry is not None else []
         self._exchange.refuse(refusal, headers)
+
+    def _answer_lines(self) -> bytes:
+        """The headers of a whole answer."""
+        lines = self._services.answer_lines % self.id.encode()
+        if self.intake.tenant.limits is None:
+            return lines
+        limits = self._services.admission.headers(self.intake.tenant.name)
+        return lines + "".join([f"{name}: {value}\r\n" for name, value in limits]).encode()
 
     def _response_headers(self, content_type: str) -> list[tuple[str, str]]:
         headers = [
