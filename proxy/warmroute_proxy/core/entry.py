@@ -88,9 +88,10 @@ class Entry(msgspec.Struct, array_like=True, gc=False):
         """A first attempt or a retry: open | dispatched -> dispatched."""
         if self.state not in UNDER_WAY:
             raise self._not_allowed("dispatch")
-        if rid in self.rids:
+        rids = self.rids
+        if rid in rids:
             raise TransitionError(f"entry {self.id}: a retry needs a new rid, {rid} was used")
-        self.rids.append(rid)
+        rids.append(rid)
         self.workers = workers_json(workers)
         self.predicted_cached = predicted_cached
         self.state = "dispatched"

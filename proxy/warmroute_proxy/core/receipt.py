@@ -26,6 +26,31 @@ class ServedBy(Frozen, frozen=True):
     role: str
 
 
+class _Tiers(Frozen, frozen=True):
+    device: int
+    host: int
+    storage: int
+
+
+class _Receipt(Frozen, frozen=True):
+    """A receipt, in the order of its JSON."""
+
+    v: int
+    id: str
+    session: str | None
+    turn: int
+    region: str
+    workers: msgspec.Raw
+    cached: _Tiers
+    predicted_cached: int
+    loss: Mapping[str, int]
+    rates_usd_per_mtok: msgspec.Raw
+    list_nanousd: int
+    price_nanousd: int
+    saved_nanousd: int
+    estimated: tuple[str, ...]
+
+
 def usage_object(
     receipt_id: str,
     session: str | None,
@@ -44,24 +69,13 @@ def usage_object(
     would have cost with nothing cached, and what it costs, nanodollars.
     """
     full, price = money.list_and_price(rates, usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens)
-    receipt = _RECEIPT % (
-        VERSION,
-        _encode(receipt_id),
-        _encode(session),
-        turn,
-        _encode(region),
-        workers,
-        usage.device,
-        usage.host,
-        usage.storage,
-        predicted_cached,
-        _encode(loss),
-        _rates_json(rates),
-        full,
-        price,
-        full - price,
-        _encode(usage.estimated) if usage.estimated else b"[]",
-    )
+    tiers = _Tiers(usage.device, usage.host, usage.storage)
+    receipt = _encode(
+        _Receipt(
+            VERSION, receipt_id, session, turn, region, workers, tiers, predicted_cached, loss, _rates_json(rates),
+            full, price, full - price, usage.estimated,
+        )
+    )  # fmt: skip
     cost = money.usd(price).encode()
     if type(reported) is bytes:
         return b'%b,"cost":%b,"warmroute":%b}' % (reported[:-1], cost, receipt), full, price
@@ -84,13 +98,6 @@ def _merged(usage: Usage, reported: Mapping[str, Any] | bytes | None, cost: byte
     return _encode(merged)
 
 
-_RECEIPT: Final = (
-    b'{"v":%d,"id":%b,"session":%b,"turn":%d,"region":%b,"workers":%b,"cached":{"device":%d,"host":%d,"storage":%d},'
-    b'"predicted_cached":%d,"loss":%b,"rates_usd_per_mtok":%b,"list_nanousd":%d,"price_nanousd":%d,'
-    b'"saved_nanousd":%d,"estimated":%b}'
-)
-
-
 @lru_cache(maxsize=1_024)
 def workers_json(workers: tuple[ServedBy, ...]) -> msgspec.Raw:
     """The workers of an attempt as receipts and rows show them: a fleet has few, so they are written once."""
@@ -98,6 +105,6 @@ def workers_json(workers: tuple[ServedBy, ...]) -> msgspec.Raw:
 
 
 @lru_cache(maxsize=1_024)
-def _rates_json(rates: money.Rates) -> bytes:
+def _rates_json(rates: money.Rates) -> msgspec.Raw:
     """Rates as the receipt shows them; few as well."""
-    return msgspec.json.encode(rates.as_usd_per_mtok())
+    return msgspec.Raw(_encode(rates.as_usd_per_mtok()))

@@ -55,7 +55,9 @@ class Attempt(Leg):
     # What most attempts never change: read from the class, not set in each.
     answer: Answer | None = None
     ended = False
+    scanner: Scanner = _NOT_STREAMED
     _held: list[bytes]  # of a stream
+    _parts: list[bytes]  # from the head on
     _prefill: "PrefillLeg | None" = None
     _status = 0
     _retry_after: str | None = None
@@ -78,15 +80,14 @@ class Attempt(Leg):
         self.decision = decision
         self._owner = owner
         self._engines = engines
-        self.streamed = asked.stream
         self._max_answer_bytes = max_answer_bytes
         answering = decision.worker or decision.decode
         assert answering is not None
         self._answering: Worker = answering
         self.engine = engines.of(answering)
-        self._parts: list[bytes] = []
-        self.scanner = Scanner(keep_sglext=asked.keep_sglext) if asked.stream else _NOT_STREAMED
         if asked.stream:
+            self.streamed = True
+            self.scanner = Scanner(keep_sglext=asked.keep_sglext)
             self._held = []
 
     # -- what the owner asks
@@ -178,6 +179,7 @@ class Attempt(Leg):
 
     def on_head(self, status: int, headers: dict[str, str]) -> None:
         self._status = status
+        self._parts = []
         if status != 200:
             self._retry_after = headers.get("retry-after")
         is_events = headers.get("content-type", "").startswith("text/event-stream")

@@ -28,47 +28,37 @@ class Request:
     Requests may share their headers, which are only read. `caller` is what an endpoint knows of who asks.
     """
 
-    __slots__ = (
-        "body",
-        "caller",
-        "headers",
-        "keep_alive",
-        "length",
-        "method",
-        "path",
-        "query",
-        "received_s",
-        "refusal",
-        "version",
-    )
+    # What most requests are: read from the class, not set in each.
+    query = b""
+    version = "1.1"
+    body = b""
+    length: int | None = None
+    keep_alive = True
+    refusal: Refusal | None = None
+    caller: "Caller | None" = None
 
-    def __init__(self, received_s: float, method: str = "", path: str = "") -> None:
+    def __init__(
+        self, received_s: float, method: str = "", path: str = "", headers: dict[str, str] | None = None
+    ) -> None:
         self.received_s = received_s
         self.method = method
         self.path = path
-        self.query = b""
-        self.version = "1.1"
-        self.headers: dict[str, str] = {}
-        self.body = b""
-        self.length: int | None = None
-        self.keep_alive = True
-        self.refusal: Refusal | None = None
-        self.caller: Caller | None = None
+        self.headers = {} if headers is None else headers
 
 
 class Exchange:
     """One request's answer. `on_gone` is called once if the client leaves before the answer ended."""
 
-    __slots__ = ("_chunked", "_connection", "ended", "on_gone", "on_pause", "request", "started")
+    # What an answer begins with: read from the class, not set in each.
+    started = False
+    ended = False
+    on_gone: Callable[[], None] | None = None
+    on_pause: Callable[[bool], None] | None = None
+    _chunked = False
 
     def __init__(self, connection: "Connection", request: Request) -> None:
         self._connection = connection
-        self._chunked = False
         self.request = request
-        self.started = False
-        self.ended = False
-        self.on_gone: Callable[[], None] | None = None
-        self.on_pause: Callable[[bool], None] | None = None
 
     def respond(self, status: int, headers: Iterable[tuple[str, str]], body: bytes) -> None:
         """The whole answer at once."""

@@ -213,10 +213,10 @@ class Connection:
         missing = begin + length - len(data)
         if missing < 0 or length > self._limits.body_bytes:
             return False
-        request = Request(listener.clock(), "POST", head.path)
-        request.headers = head.headers
+        request = Request(listener.clock(), "POST", head.path, head.headers)
         request.length = length
-        request.keep_alive = not listener.closing
+        if listener.closing:
+            request.keep_alive = False
         request.caller = head.caller
         if head.caller is None:
             try:

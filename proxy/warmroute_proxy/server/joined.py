@@ -112,10 +112,6 @@ class SharedExchange(Exchange):
         self._kept = False  # whether the answer is to be kept, if it comes to its end
         self.turn: Asker | None = None
         self.request = first.request
-        self.started = False
-        self.ended = False
-        self.on_gone: Callable[[], None] | None = None
-        self.on_pause: Callable[[bool], None] | None = None
 
     # -- the turn's side
 

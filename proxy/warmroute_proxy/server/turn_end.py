@@ -68,7 +68,7 @@ class TurnEnd:
 
     def _settle(self, outcome: Outcome, status: int, now_s: float, *, charged: bool) -> None:
         """Turn what was reported into a row and a receipt; `_durable` is told once the row is safe."""
-        services, entry, attempt = self._services, self._entry, self._attempt
+        services, entry, attempt, facts = self._services, self._entry, self._attempt, self.intake.facts
         assert entry is not None
         assert attempt is not None
         self._ended = True
@@ -77,8 +77,7 @@ class TurnEnd:
         usage, reported = attempt.account()
         if self._continuation is not None:
             usage = self._continuation.settled(usage, attempt.scanner)
-        decision = attempt.decision
-        loss = losses_of(services.router.last(self.intake.facts), self.intake.facts, usage, attempt)
+        loss = losses_of(services.router.last(facts), facts, usage, attempt)
         settled = self._tell_router(attempt, usage, now_s)
         if not charged:
             entry.rates = UNCHARGED
@@ -95,7 +94,7 @@ class TurnEnd:
             ttft_ms=self._ttft_ms,
         )
         services.ledger.settle(entry, self._durable)
-        services.turn_metrics.settled(entry, usage, loss, decision.predicted, settled)
+        services.turn_metrics.settled(entry, usage, loss, attempt.decision.predicted, settled)
 
     def _durable(self, failure: JournalError | None) -> None:
         """The row is safe, or cannot be written: end the answer."""
@@ -140,12 +139,12 @@ class TurnEnd:
         ticket, services, intake = self._ticket, self._services, self.intake
         if ticket is None:
             return None
-        guessed = usage.estimated
+        guessed, reasoning = usage.estimated, usage.reasoning_tokens
         prompt: int | None = usage.prompt_tokens
         cached: int | None = usage.cached_tokens
         completion: int | None = usage.completion_tokens  # what is sent back
-        if usage.reasoning_tokens:
-            completion = usage.completion_tokens - usage.reasoning_tokens
+        if reasoning:
+            completion = usage.completion_tokens - reasoning
         if guessed and guessed != _TIERS_GUESSED:
             prompt = None if "prompt_tokens" in guessed else prompt
             cached = None if "cached_tokens" in guessed else cached
@@ -156,7 +155,8 @@ class TurnEnd:
         streamed = usage.completion_tokens if attempt.answer is None and self._shows_pace(guessed) else None
         settled = services.router.settled(ticket, intake.facts, now_s, prompt, cached, completion, streamed)
         self._ticket = None
-        self._freed()
+        if services.admission.queue.requests:
+            services.admission.freed()
         services.engines.settled(ticket.decision, attempt.rid, usage.prompt_tokens)
         return settled
 

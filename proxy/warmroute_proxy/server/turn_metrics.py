@@ -1,6 +1,7 @@
 """What settled turns add to the counters: a dozen numbers each, added up here and counted when somebody asks."""
 
 from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Mapping
 from operator import add
 from typing import Final
@@ -31,8 +32,8 @@ class TurnMetrics:
             *[counter("warmroute_predicted_tokens_total", tier) for tier in _BY_TIER],
         ]
         self._sums = [0] * len(self._counters)
-        self._turns: dict[str, int] = {}  # by outcome
-        self._lost: dict[str, int] = {}  # tokens by class
+        self._turns: defaultdict[str, int] = defaultdict(int)  # by outcome
+        self._lost: defaultdict[str, int] = defaultdict(int)  # tokens by class
         self._wrong = [0] * (2 * _SIDE)  # predictions by how much they were wrong: too high, then too low or right
         self._over = 0.0
         self._under = 0.0
@@ -42,10 +43,10 @@ class TurnMetrics:
         self, entry: Entry, usage: Usage, loss: Mapping[str, int], predicted: Held, settled: Settled | None
     ) -> None:
         """Add a turn, its tokens and its price; what was predicted to be cached, and by how much that was wrong."""
-        outcome, prompt, turns, lost = entry.outcome or "", usage.prompt_tokens, self._turns, self._lost
-        turns[outcome] = turns.get(outcome, 0) + 1
-        for name, tokens in loss.items():
-            lost[name] = lost.get(name, 0) + tokens
+        prompt, lost = usage.prompt_tokens, self._lost
+        self._turns[entry.outcome or ""] += 1
+        for name in loss:
+            lost[name] += loss[name]
         if settled is None or settled.error_tokens is None or prompt <= 0:
             predicted = NOTHING_HELD
         else:
@@ -56,17 +57,16 @@ class TurnMetrics:
             else:
                 self._under -= error
                 self._wrong[bisect_left(ERROR_BOUNDS, -error) + _SIDE] += 1
-        device, host, storage = predicted
         more = (
             prompt, usage.completion_tokens, entry.list_nanousd, entry.price_nanousd,
-            usage.device, usage.host, usage.storage, device, host, storage,
+            usage.device, usage.host, usage.storage, *predicted,
         )  # fmt: skip
         self._sums = list(map(add, self._sums, more))
 
     def interrupted(self, turns: int = 1) -> None:
         """Add turns that an error of ours, or the death of a process, has ended."""
         if turns:
-            self._turns["interrupted"] = self._turns.get("interrupted", 0) + turns
+            self._turns["interrupted"] += turns
 
     def count(self) -> None:
         """Put what was added up into the counters."""

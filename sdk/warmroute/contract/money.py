@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 PICO_PER_USD_PER_MTOK: Final = 1_000_000
 MAX_USD_PER_MTOK: Final = Decimal(1_000_000)
+_HALF: Final = 500  # of a nanodollar
 MAX_PRICE_CHARS: Final = 28  # the precision of decimal arithmetic: longer strings would be rounded unseen
 
 
@@ -60,8 +61,8 @@ def usd_per_mtok(rate_pico: int) -> str:
 
 def nano_from_pico(amount_pico: int) -> int:
     """Nanodollars, rounded half to even."""
-    rounded = (amount_pico + 500) // 1000
-    return rounded - 1 if rounded & 1 and amount_pico % 1000 == 500 else rounded
+    rounded = (amount_pico + _HALF) // 1000
+    return rounded - 1 if rounded & 1 and amount_pico % 1000 == _HALF else rounded
 
 
 def list_nanousd(rates: Rates, prompt_tokens: int, completion_tokens: int) -> int:
@@ -77,9 +78,12 @@ def price_nanousd(rates: Rates, prompt_tokens: int, cached_tokens: int, completi
 
 def list_and_price(rates: Rates, prompt_tokens: int, cached_tokens: int, completion_tokens: int) -> tuple[int, int]:
     """Both of the two amounts above."""
-    full_pico = prompt_tokens * rates.input + completion_tokens * rates.output
-    price_pico = full_pico - cached_tokens * (rates.input - rates.cached)
-    return nano_from_pico(full_pico), nano_from_pico(price_pico)
+    input_, cached, output = rates
+    full_pico = prompt_tokens * input_ + completion_tokens * output
+    price_pico = full_pico - cached_tokens * (input_ - cached)
+    if full_pico % 1000 == _HALF or price_pico % 1000 == _HALF:
+        return nano_from_pico(full_pico), nano_from_pico(price_pico)
+    return (full_pico + _HALF) // 1000, (price_pico + _HALF) // 1000
 
 
 def usd(amount_nanousd: int) -> str:
