@@ -9,8 +9,8 @@ from types import ModuleType
 from typing import Any
 
 from warmroute_cli.main import main
-from warmroute_proxy.core import affinity, fingerprint, index
-from warmroute_proxy.server import body, endpoint, intake, secrets, services
+from warmroute_proxy.core import affinity, fingerprint, histories, index
+from warmroute_proxy.server import body, caller, endpoint, frame, heads, intake, secrets, services
 
 
 def _lower(module: ModuleType, name: str, value: float) -> None:
@@ -32,7 +32,12 @@ if __name__ == "__main__":
     _lower(services, "REMEMBER_KEY_S", 10.0)
     _lower(body, "MAX_SHAPES", 50)
     _lower(intake, "MAX_SHAPES", 50)
+    _lower(caller, "MAX_CALLERS", 100)
+    _lower(heads, "MAX_HEADS", 100)
+    _lower(heads, "MAX_LINES", 200)
     _lower(fingerprint, "MAX_KEPT_TOOLS", 50)
     _lower_defaults(index.PrefixIndex.__init__, 8, 128)
     _lower_defaults(affinity.Affinity.__init__, 500)
+    _lower_defaults(frame.Kept.__init__, 1_048_576, 16_384, 1_048_576)
+    _lower_defaults(histories.Histories.__init__, 500)
     sys.exit(main())

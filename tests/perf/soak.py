@@ -27,7 +27,7 @@ from warmroute_cli.processes import stopping_on_signals
 
 MAX_BYTES_A_REQUEST: Final = 50.0
 MAX_MORE_FILES: Final = 10  # open at the end than at the start of what counts, and than before the first request
-WARM_UP_S: Final = 60.0  # of a run of three minutes; of a shorter one, a third
+MAX_WARM_UP_S: Final = 120.0  # a third of the run, at most: caches fill, and the heap finds its size
 SETTLE_S: Final = 20.0  # after the last request, for files to be closed: idle connections to engines are after 3 s
 
 _PLAN: Final = Plan(chunks=20, interval_ms=10)
@@ -237,7 +237,7 @@ def _watch(bench: Bench, running: Running, seconds: float, seed: int) -> Result:
         wrong[f"files are open, with no traffic, of {open_files(pid)}"] = open_files(pid) - files_at_rest
     if not running.process.running():
         wrong[f"the proxy ended: {running.process.last_words()}"] = 1
-    warm_s = min(WARM_UP_S, seconds / 3)
+    warm_s = min(MAX_WARM_UP_S, seconds / 3)
     counted = [each for each in taken if each.at_s >= warm_s]
     tenth = max(1, len(counted) // 10)
     slope, _ = linear_regression([s.requests for s in counted], [s.resident_kb * 1024 for s in counted])
