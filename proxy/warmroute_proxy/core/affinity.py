@@ -16,15 +16,13 @@ Limits: `MAX_ENTRIES` each, the least recently served goes first; `MAX_FORKS` la
 """
 
 from collections import OrderedDict
-from typing import Final, TypeVar
+from typing import Final
 
 from warmroute_proxy.core.chain import Chain
 from warmroute_proxy.core.last import Last
 
 MAX_ENTRIES: Final = 20_000
 MAX_FORKS: Final = 4
-
-_T = TypeVar("_T")
 
 
 class Affinity:
@@ -41,7 +39,11 @@ class Affinity:
         lasts = self._lasts_by_lineage.get(lineage)
         if lasts is None:
             return None
-        hashes, longest, most = chain.hashes, None, 0
+        hashes = chain.hashes
+        if len(lasts) == 1:  # as of nearly all
+            cuts, last = lasts[0]
+            return last if turn > 1 or (cuts <= len(hashes) and hashes[cuts - 1] == last.tip) else None
+        longest, most = None, 0
         for cuts, last in lasts:
             if most < cuts <= len(hashes) and hashes[cuts - 1] == last.tip:
                 longest, most = last, cuts
@@ -65,11 +67,18 @@ class Affinity:
             for cuts, old in known:
                 if (cuts > len(hashes) or hashes[cuts - 1] != old.tip) and len(lasts) < MAX_FORKS:
                     lasts = (*lasts, (cuts, old))
-        _put(self._lasts_by_lineage, lineage, lasts, self._max_entries)
+        by_lineage, by_thread, by_session = self._lasts_by_lineage, self._last_by_thread, self._region_by_session
+        by_lineage[lineage] = lasts
+        by_lineage.move_to_end(lineage)
         if thread is not None:
-            _put(self._last_by_thread, thread, last, self._max_entries)
+            by_thread[thread] = last
+            by_thread.move_to_end(thread)
         if session is not None:
-            _put(self._region_by_session, session, last.region, self._max_entries)
+            by_session[session] = last.region
+            by_session.move_to_end(session)
+        most = self._max_entries
+        if len(by_lineage) > most or len(by_thread) > most or len(by_session) > most:
+            self._drop_oldest()
 
     @property
     def lineages(self) -> int:
@@ -81,9 +90,8 @@ class Affinity:
         """Sessions held."""
         return len(self._region_by_session)
 
-
-def _put(entries: OrderedDict[int, _T], key: int, value: _T, max_entries: int) -> None:
-    entries[key] = value
-    entries.move_to_end(key)
-    if len(entries) > max_entries:
-        entries.popitem(last=False)
+    def _drop_oldest(self) -> None:
+        """One was added to each map at most."""
+        for entries in (self._lasts_by_lineage, self._last_by_thread, self._region_by_session):
+            if len(entries) > self._max_entries:
+                entries.popitem(last=False)

@@ -32,9 +32,12 @@ class BytesPerToken:
             return
         seen = bounded_bytes_per_token(prompt_bytes / prompt_tokens)
         known = self._by_model.get(model)
-        if known is None and len(self._by_model) >= MAX_MODELS:
+        if known is not None:
+            self._by_model[model] = known + BYTES_PER_TOKEN_WEIGHT * (seen - known)
+            return
+        if len(self._by_model) >= MAX_MODELS:
             del self._by_model[next(iter(self._by_model))]
-        self._by_model[model] = seen if known is None else known + BYTES_PER_TOKEN_WEIGHT * (seen - known)
+        self._by_model[model] = seen
 
     def as_dict(self) -> dict[str, float]:
         """What was learned, for pages and metrics."""

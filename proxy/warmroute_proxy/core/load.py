@@ -178,20 +178,25 @@ class WorkerLoad:
         self.breaker.failed(request, now_s)
         self._refresh()
 
-    def prefill_begins(self, owner: object, tokens: int, now_s: float) -> None:
-        """So many tokens were sent, to be computed and cached."""
+    def prefill_begins(self, owner: object, tokens: int, now_s: float, resident: int = 0) -> None:
+        """A request was sent: so many tokens to be computed and cached, and so many resident for its decoding here."""
         if not self._prefills:
             self._since_s = now_s
             self._at_work_tokens = tokens
         self._prefills[owner] = tokens
         self.prefill_tokens += tokens
+        self.running += 1
+        self.resident_tokens += resident
         self.ahead = None
 
     def prefill_ended(self, owner: object, now_s: float) -> None:
         """They have been computed, or never will be."""
         prefills = self._prefills
         self.prefill_tokens -= prefills.pop(owner)
-        self._at_work_tokens = next(iter(prefills.values())) if prefills else 0
+        self._at_work_tokens = 0
+        for tokens in prefills.values():  # of the oldest one
+            self._at_work_tokens = tokens
+            break
         self._prefilling_s += now_s - self._since_s
         self._since_s = now_s
         self.ahead = None

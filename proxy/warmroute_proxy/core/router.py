@@ -75,8 +75,6 @@ class Router:
         self._rates_differ = False  # one was learned, and is not levelled with the others yet
         self._compare_at_s = -math.inf  # from when on paces are compared again
         self._forget_at_s = math.inf  # when a slow worker is due to be tried again
-        self._asked: Facts | None = None  # of whom `_continued` was asked last
-        self._asked_last: Last | None = None
         self._histories = Histories()
         self._turns = 0
         self._settled_turns = 0
@@ -132,7 +130,7 @@ class Router:
         holder = self._places[decision.holder]
         generator = self._places[decision.decode.id] if decision.decode is not None else holder
         ticket = Ticket(decision, facts.chain, holder, generator if decision.kind == "local" else None)
-        begins = facts.turn == 1 and self._continued(facts) is None
+        begins = facts.turn == 1 and self._affinity.last(facts.lineage, facts.chain, 1) is None
         self._begin(ticket, begins, decision.predicted_cached_tokens / decision.prompt_tokens_est, now_s)
         if self._histories.active:
             self._histories.begin(facts.lineage, ticket)
@@ -186,14 +184,22 @@ class Router:
         """
         self._end(ticket, now_s, streamed_tokens)
         predicted = ticket.decision.predicted_cached_tokens
+        self._settled_turns += 1
+        if cached_tokens is not None:
+            self._predicted_tokens += predicted
+            if predicted > cached_tokens:
+                self._overpredicted_tokens += predicted - cached_tokens
+            else:
+                self._underpredicted_tokens += cached_tokens - predicted
         if self._histories.active or (cached_tokens is not None and predicted - cached_tokens >= MIN_TOKENS):
             self._history_ends(ticket, facts, prompt_tokens, cached_tokens, completion_tokens)
-        if prompt_tokens is not None:
-            self._bytes_per_token.observe(facts.model, facts.chain.total_bytes, prompt_tokens)
         last = self._last_of(ticket, facts, prompt_tokens, cached_tokens, completion_tokens)
+        if prompt_tokens is not None:
+            self._bytes_per_token.observe(facts.model, last.prompt_bytes, prompt_tokens)
         # Equal prompts share a derived key, so a home of such a session would herd.
-        self._remember(facts.lineage, facts.chain, last, None if facts.derived else facts.session, facts.thread)
-        return self._score(predicted, cached_tokens)
+        session = None if facts.derived else facts.session
+        self._affinity.remember(facts.lineage, facts.chain, last, session, facts.thread)
+        return Settled(None if cached_tokens is None else predicted - cached_tokens, predicted)
 
     def failed(self, ticket: Ticket, now_s: float, at_fault: Collection[str]) -> None:
         """The attempt ended badly. `at_fault`: worker ids (or `region:<name>`); empty when the client left."""
@@ -220,7 +226,7 @@ class Router:
 
         Only a conversation under way (turn 2 or later) can have been cut off: titles and compactions begin at turn 1.
         """
-        last = self._continued(facts)
+        last = self._affinity.last(facts.lineage, facts.chain, facts.turn)
         if last is None and facts.thread is not None and facts.turn > 1:
             return self._affinity.last_of_thread(facts.thread)
         return last
@@ -388,22 +394,13 @@ class Router:
             gone_from = self._histories.gone_from(facts.lineage)
             if gone_from is not None:
                 self._forget_history(facts.chain, gone_from)
-        ratio = self._bytes_per_token.of(facts.model)
-        last = self._continued(facts)
+        chain = facts.chain
+        last = self._affinity.last(facts.lineage, chain, facts.turn)
         if last is not None and last.prompt_tokens:
             ratio = bounded_bytes_per_token(last.prompt_bytes / last.prompt_tokens)
-        return Prompt(estimate_tokens(facts.chain.total_bytes, ratio), ratio, self._index.walk(facts.chain, mask))
-
-    def _continued(self, facts: Facts) -> Last | None:
-        """The turn that a request continues. Asked when it is placed and again when it is sent, mostly in a row."""
-        if facts is not self._asked:
-            self._asked_last = self._affinity.last(facts.lineage, facts.chain, facts.turn)
-            self._asked = facts
-        return self._asked_last
-
-    def _remember(self, lineage: int, chain: Chain, last: Last, session: int | None, thread: int | None) -> None:
-        self._affinity.remember(lineage, chain, last, session, thread)
-        self._asked = None
+        else:
+            ratio = self._bytes_per_token.of(facts.model)
+        return Prompt(estimate_tokens(chain.total_bytes, ratio), ratio, self._index.walk(chain, mask))
 
     def _forget_history(self, chain: Chain, place: Place) -> None:
         """A cache has evicted what only this conversation uses: it is predicted there no more."""
@@ -456,13 +453,15 @@ class Router:
         traffic = self._traffic
         if now_s >= traffic.renew_at_s:
             self._renew_weights(now_s)
-        weight = traffic.sent(cached_share, ticket.uncached * load.prefill_s_per_token, now_s)
-        load.inserted += ticket.uncached * weight
-        load.runs(1, ticket.resident if generator is holder else 0)
-        load.prefill_begins(ticket, ticket.uncached, now_s)
+        uncached = ticket.uncached
+        load.inserted += uncached * traffic.sent(cached_share, uncached * load.prefill_s_per_token, now_s)
         if not load.ready:
             load.breaker.sent(ticket, now_s)
-        if generator is not None and generator is not holder:
+        if generator is holder:
+            load.prefill_begins(ticket, uncached, now_s, ticket.resident)
+            return
+        load.prefill_begins(ticket, uncached, now_s)
+        if generator is not None:
             generator.load.runs(1, ticket.resident)
             generator.load.breaker.sent(ticket, now_s)
 
@@ -476,14 +475,13 @@ class Router:
         """A request was served."""
         if not ticket.computed:
             self.first_token(ticket, now_s)
-        generator = ticket.generator
+        holder, generator = ticket.holder, ticket.generator
         if streamed_tokens is not None and generator is not None:
             self._streamed(ticket, generator.load, streamed_tokens, now_s)
         ticket.close(now_s)
-        load = ticket.holder.load
-        if load.breaker.failures:
-            load.succeeded()
-        if generator is not None and generator.load.breaker.failures:
+        if holder.load.breaker.failures:
+            holder.load.succeeded()
+        if generator is not holder and generator is not None and generator.load.breaker.failures:
             generator.load.succeeded()
 
     def _streamed(self, ticket: Ticket, load: WorkerLoad, tokens: int, now_s: float) -> None:
@@ -506,7 +504,7 @@ class Router:
 
     def _begins(self, facts: Facts) -> bool:
         """Whether a conversation begins with this request."""
-        return facts.turn == 1 and self._continued(facts) is None
+        return facts.turn == 1 and self._affinity.last(facts.lineage, facts.chain, 1) is None
 
     def _last_of(
         self,
@@ -534,17 +532,6 @@ class Router:
         """Whether the ticket's holder is still there, with the cache that it had at dispatch."""
         place = self._places.get(ticket.holder.id)
         return place is ticket.holder or (place is not None and place.slot == ticket.holder.slot)
-
-    def _score(self, predicted: int, cached: int | None) -> Settled:
-        self._settled_turns += 1
-        if cached is None:
-            return Settled(None, predicted)
-        self._predicted_tokens += predicted
-        if predicted > cached:
-            self._overpredicted_tokens += predicted - cached
-        else:
-            self._underpredicted_tokens += cached - predicted
-        return Settled(predicted - cached, predicted)
 
 
 def _host_of(worker_id: str) -> str:

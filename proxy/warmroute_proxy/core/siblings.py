@@ -235,4 +235,4 @@ class SiblingRouter(Router):
             self._histories.end(served.lineage, ticket, last.completion_tokens)
         if last.prompt_tokens is not None:
             self._bytes_per_token.observe(served.model, last.prompt_bytes, last.prompt_tokens)
-        self._remember(served.lineage, ticket.chain, last, served.session, served.thread)
+        self._affinity.remember(served.lineage, ticket.chain, last, served.session, served.thread)

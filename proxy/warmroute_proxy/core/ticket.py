@@ -62,9 +62,13 @@ class Ticket:
         assert self.open, "a ticket is settled or failed once"
         self.open = False
         holder, generator = self.holder, self.generator
+        load = holder.load
         if not self.computed:
-            holder.load.prefill_ended(self, now_s)
+            load.prefill_ended(self, now_s)
+        if generator is holder:
+            load.runs(-1, -self.resident)
+            return
         if generator is not None:
             generator.load.runs(-1, -self.resident)
-        if generator is None or (generator is not holder and not self.computed):
-            holder.load.runs(-1, 0)
+        if generator is None or not self.computed:
+            load.runs(-1, 0)
