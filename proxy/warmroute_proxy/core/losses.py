@@ -65,24 +65,28 @@ def classify(
     in the tenant, on the chosen worker, and on the best other worker. `misreported`: the cached count was out of range,
     so nothing can be said about the rest. `cached_reported`: false where the engine gave no cached count.
     """
-    prompt = max(0, prompt_tokens)
-    page = max(1, page_size)
-    cached = max(0, cached_tokens)
-    cached = min(cached, prompt)
+    prompt, cached, page = prompt_tokens, cached_tokens, page_size
+    if page < 1 or not 0 <= cached <= prompt:
+        prompt, page = max(0, prompt), max(1, page)
+        cached = min(max(0, cached), prompt)
     if misreported:
         return {"engine_misreport": prompt - cached} if prompt > cached else {}
-    end = min(prompt, known_tokens)
-    end = max(end, cached)
+    end = known_tokens if cached < known_tokens else cached  # noqa: FURB136 - max() takes three times as long
+    if end > prompt:  # noqa: PLR1730
+        end = prompt
     losses: dict[str, int] = {}
     if last is None:
         if end < prompt:
             losses["cold"] = prompt - end
     else:
-        end = _known_end(prompt, end, page, last)
-        _beyond_known(losses, prompt, max(cached, end), last, disaggregated)
+        previous = last.prompt_tokens if last.prompt_tokens < prompt else prompt  # noqa: FURB136
+        # Where the salt changed: the index's chain starts from it, and knows nothing about the old text.
+        if last.salt_changed or abs(end - previous) <= ESTIMATE_ERROR * previous + page:
+            end = previous
+        _beyond_known(losses, prompt, cached if cached > end else end, previous, last, disaggregated)  # noqa: FURB136
     reusable = end if end < prompt else prompt - 1
     reusable -= reusable % page
-    begins = max(cached, reusable)
+    begins = cached if cached > reusable else reusable  # noqa: FURB136
     if end > begins:
         losses["page_rounding"] = end - begins
     missed = reusable - cached
@@ -100,17 +104,9 @@ def classify(
     return losses
 
 
-def _known_end(prompt: int, known: int, page: int, last: LastTurn) -> int:
-    """K of a lineage that has a previous turn: where the text ends that was computed before."""
-    previous = min(prompt, last.prompt_tokens)
-    # Where the salt changed: the index's chain starts from it, and knows nothing about the old text.
-    if last.salt_changed or abs(known - previous) <= ESTIMATE_ERROR * previous + page:
-        return previous
-    return known
-
-
-def _beyond_known(losses: dict[str, int], prompt: int, start: int, last: LastTurn, disaggregated: bool) -> None:
-    previous = min(prompt, last.prompt_tokens)
+def _beyond_known(
+    losses: dict[str, int], prompt: int, start: int, previous: int, last: LastTurn, disaggregated: bool
+) -> None:
     if start < previous:
         losses["prefix_changed"] = previous - start
         start = previous

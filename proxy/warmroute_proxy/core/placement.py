@@ -29,6 +29,7 @@ computed when somebody asks for reasons, from what lay there when it was decided
 import math
 from collections.abc import Sequence
 from functools import partial
+from operator import itemgetter
 from typing import Final
 
 from xxhash import xxh3_64_intdigest
@@ -48,6 +49,7 @@ TRANSFER_S_PER_TOKEN: Final = 2e-7
 """KV from prefill to decode: 70 KB a token (MLA) over eight 400 Gb/s links."""
 
 _MASK_64: Final = (1 << 64) - 1
+_inserted: Final = itemgetter(2)  # of what is ahead
 
 
 class Prompt(Frozen, frozen=True):
@@ -102,7 +104,7 @@ def place_by_cost(
     best = match.drops[-1][1] if match.drops else 0
     churn = 0.0
     if best <= (match.shared[-1][0] if match.shared else 0):
-        churn = churn_s([each[2] for each in ahead], s_per_token)
+        churn = churn_s(sum(map(_inserted, ahead)), len(ahead), s_per_token)
     busy, returning_per_s = traffic.of_each(count, now_s)
     prices = Prices(prompt.bytes_per_token, s_per_token, match.shared, best, count, busy, returning_per_s)
     kinds = _alike(choices, prompt, prices) if choices.plain else _each(choices.holders, prompt, prices)
@@ -155,11 +157,12 @@ def _cheapest(
                 least_s, cheapest = cost_s, (number,)
             elif cost_s == least_s:
                 cheapest = (*cheapest, number)
-    for number, (_, _, _, candidate) in enumerate(away, len(ahead)):
-        if candidate.cost_s < least_s:
-            least_s, cheapest = candidate.cost_s, (number,)
-        elif candidate.cost_s == least_s:
-            cheapest = (*cheapest, number)
+    if away:
+        for number, (_, _, _, candidate) in enumerate(away, len(ahead)):
+            if candidate.cost_s < least_s:
+                least_s, cheapest = candidate.cost_s, (number,)
+            elif candidate.cost_s == least_s:
+                cheapest = (*cheapest, number)
     return cheapest
 
 
@@ -248,7 +251,7 @@ def _alike(choices: Choices, prompt: Prompt, prices: Prices) -> list[_Kind]:
         if numbers:
             device = prompt.tokens_of(matched)
             kinds.append((_known(prompt, prices, s_per_token, matched, (device, 0, 0), 0.0, 0.0), numbers))
-    numbers = choices.at(others)
+    numbers = choices.at(others) if others else ()
     if numbers:
         kinds.append((_known(prompt, prices, s_per_token, 0, (0, 0, 0), 0.0, 0.0), numbers))
     return kinds
@@ -344,7 +347,8 @@ def _decision(
     reasons: Reasons,
 ) -> Decision:
     match, others, elsewhere = prompt.match, ~place.slots, 0
-    known_tokens = prompt.tokens_of(match.known_bytes)
+    cached_tokens = held[0] + held[1] + held[2]
+    known_tokens = cached_tokens if matched == match.known_bytes else prompt.tokens_of(match.known_bytes)
     for mask, length in match.drops:  # from short to long
         if mask & others:
             elsewhere = length
@@ -358,8 +362,8 @@ def _decision(
         prefill,
         partner,
         worker,
-        held[0] + held[1] + held[2],
-        Held._make(held) if matched else NOTHING_HELD,
+        cached_tokens,
+        Held(*held) if matched else NOTHING_HELD,
         known_tokens,
         known_tokens if elsewhere == match.known_bytes else prompt.tokens_of(elsewhere),
         prompt.tokens,

@@ -45,7 +45,7 @@ MAX_BUSY: Final = 0.9
 class Prices:
     """The prices of one prompt at all places of a fleet."""
 
-    __slots__ = ("_bytes_per_token", "_places", "_private", "_shared", "best", "delayed_per_s", "s_per_token")
+    __slots__ = ("_busy", "_bytes_per_token", "_places", "_shared", "best", "delayed_per_s", "s_per_token")
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class Prices:
         self.s_per_token = s_per_token
         self.delayed_per_s = DELAYED * returning_per_s
         """Times queue and compute, both in seconds, it is `others`."""
-        self._private = PRIVATE / (1 - min(busy, MAX_BUSY))
+        self._busy = busy
         self._shared = shared
         self.best = best
         self._places = places
@@ -69,7 +69,7 @@ class Prices:
 
     def reuse_s(self, matched: int) -> float:
         """Where so many bytes are cached: for the tokens between there and what is cached at best."""
-        best, private = self.best, self._private
+        best, private = self.best, PRIVATE / (1 - min(self._busy, MAX_BUSY))
         weighted = (best - matched) * (private - 1)
         for end, sharers in self._shared:
             if matched < end and matched < best:
@@ -79,9 +79,8 @@ class Prices:
         return weighted / self._bytes_per_token * self.s_per_token
 
 
-def churn_s(inserted: list[float], s_per_token: float) -> float:
-    """What a token of a new conversation costs at a place, for each that was inserted there lately; `inserted` is of
-    all places, in any unit.
+def churn_s(inserted: float, places: int, s_per_token: float) -> float:
+    """What a token of a new conversation costs at a place, for each that was inserted there lately; `inserted` is the
+    sum of all places, in any unit.
     """
-    total = sum(inserted)
-    return CHURN * s_per_token * len(inserted) / total if total else 0.0
+    return CHURN * s_per_token * places / inserted if inserted else 0.0
