@@ -19,9 +19,9 @@ def whole_request(
     found = heads.find(data)
     if found is None:
         return None
-    head, begin, length = found
+    head, length, body = found
     heads.keep(head)
-    return (head.path, head.headers, data[begin:]) if begin + length == len(data) else None
+    return (head.path, head.headers, body) if length == len(body) else None
 
 
 class Parsed:

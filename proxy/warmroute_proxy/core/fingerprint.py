@@ -61,10 +61,10 @@ _LEADS: Final = 0
 _USER: Final = 1
 _ASSISTANT: Final = 2
 _ROLES: Final = {
-    role: (b"\x02%b\x03%%b" % role.encode(), len(role) + 2, kind)
+    role: (b"\x02%b\x03%%b" % role.encode(), len(role) + 4, kind)
     for role, kind in (("system", _LEADS), ("developer", _LEADS), ("user", _USER), ("assistant", _ASSISTANT))
 }
-"""How the part of a text begins, where its content does, and what its role is, by role."""
+"""How the part of a text begins, the bytes of an empty one's, and what its role is, by role."""
 
 _ONE_MESSAGE: Final = msgspec.json.Decoder(Message)
 _KEPT_TOOLS: Final[dict[tuple[int, bytes], ToolsPrefix]] = {}
@@ -150,23 +150,24 @@ def _fingerprint_texts(decoded: list[Text], prefix: ToolsPrefix, seed: int) -> F
     structural_bytes, turn, leading, digest = 0, 1, True, prefix.digest
     user_contents: list[Raw] = []
     for message in decoded:
-        begin, at, role = _ROLES[message.role]
-        content = message.content
-        part = begin % content
+        begin, empty, role = _ROLES[message.role]
+        part = begin % message.content
         size = len(part)
-        if part[at] != QUOTE or size <= at + 2:  # no text, or an empty one
+        if part[-1] != QUOTE or size <= empty:  # nothing else in JSON ends with a quote
             raise _NotText
-        if role == _USER:
+        if role == _LEADS:
+            if leading:
+                digest = xxh3_64_intdigest(part, digest)
+        elif role == _USER:
+            leading = False
             if turn == 1:
+                content = message.content
                 str(content, "utf-8")  # a ValueError where `_check_unicode` would complain
                 user_contents.append(content)
+        else:
             leading = False
-        elif role == _ASSISTANT:
             structural_bytes = total
             turn += 1
-            leading = False
-        elif leading:
-            digest = xxh3_64_intdigest(part, digest)
         if size <= STRIDE_BYTES:
             last = xxh3_64_intdigest(part, last)
             total += size

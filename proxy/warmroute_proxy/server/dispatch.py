@@ -28,7 +28,7 @@ class Ids:
     def __init__(self) -> None:
         self._prefix = os.urandom(10).hex()
         self._count = 0
-        self._random = ""
+        self._random: list[str] = []  # drawn for the next receipts, the next one last
         self._second = ""
         self._room_base = int.from_bytes(os.urandom(3), "big") << _ROOM_COUNTER_BITS  # 24 + 39 = 63 bits
         self._rooms = int.from_bytes(os.urandom(4), "big")  # where counting begins: one base may be drawn twice
@@ -39,10 +39,10 @@ class Ids:
         So ids ascend roughly, and the ledger, whose rows are found by them, writes at the end of its index.
         """
         if not self._random:
-            self._random = os.urandom(8 * 256).hex()
+            drawn = os.urandom(8 * 256).hex()
+            self._random = [drawn[at : at + 16] for at in range(len(drawn) - 16, -1, -16)]
             self._second = f"wr-{int(time.time()):08x}"
-        taken, self._random = self._random[:16], self._random[16:]
-        return self._second + taken
+        return self._second + self._random.pop()
 
     def rid(self) -> str:
         """32 hex digits."""

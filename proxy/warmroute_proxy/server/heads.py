@@ -72,17 +72,17 @@ class Heads:
 
     def __init__(self, max_head_bytes: int, max_headers: int) -> None:
         self._kept: dict[bytes, Head] = {}
-        self._max_head_bytes = max_head_bytes
+        self._max_text_bytes = max_head_bytes - 4  # without the empty line
         self._max_headers = max_headers
 
-    def find(self, data: bytes) -> tuple[Head, int, int] | None:
-        """The head that `data` begins with, where its body begins, and how many bytes that has."""
-        end = data.find(b"\r\n\r\n", 0, self._max_head_bytes)
-        if end < 0:
+    def find(self, data: bytes) -> tuple[Head, int, bytes] | None:
+        """The head that `data` begins with, how many bytes its body has, and what came of them and after them."""
+        text, ends, body = data.partition(b"\r\n\r\n")
+        if not ends or len(text) > self._max_text_bytes:
             return None
-        before, name, after = data[:end].partition(b"\r\nContent-Length: ")
+        before, name, after = text.partition(b"\r\nContent-Length: ")
         if not name:
-            before, name, after = before.partition(b"\r\ncontent-length: ")
+            before, name, after = text.partition(b"\r\ncontent-length: ")
         digits, _, behind = after.partition(b"\r\n")
         key = b"%b\r\n%b" % (before, behind) if name else b""
         call = b""
@@ -92,7 +92,7 @@ class Heads:
             key = b"%b%b%b" % (before, _CALL_LINE, behind) if call.isalnum() and len(call) <= MAX_CALL_BYTES else b""
         head = self._kept.get(key)
         if head is None:
-            head = self._read(data[:end], key)
+            head = self._read(text, key)
             if head is None:
                 return None
             digits = head.headers.pop("content-length").encode()
@@ -100,12 +100,11 @@ class Heads:
             of_call = Head(head.path, {**head.headers, IDEMPOTENCY: call.decode("ascii")}, b"")
             of_call.caller = head.caller
             head = of_call
-        begin = end + 4
-        length = len(data) - begin
+        length = len(body)
         if digits == b"%d" % length:
-            return head, begin, length
+            return head, length, body
         if digits.isdigit() and len(digits) <= MAX_LENGTH_DIGITS and (digits[0] != _ZERO or len(digits) == 1):
-            return head, begin, int(digits)
+            return head, int(digits), body
         return None
 
     def keep(self, head: Head) -> None:
@@ -133,17 +132,17 @@ class Heads:
 
 def whole_answer(data: bytes) -> tuple[dict[str, str], bytes] | None:
     """Headers, to be read only, and body of a 200."""
-    end = data.find(b"\r\n\r\n")
-    if end < 0:
+    text, ends, body = data.partition(b"\r\n\r\n")
+    if not ends:
         return None
-    before, name, after = data[:end].partition(b"\r\ncontent-length: ")
+    before, name, after = text.partition(b"\r\ncontent-length: ")
     digits, _, behind = after.partition(b"\r\n")
     key = b"%b\r\n%b" % (before, behind) if name else b""
     headers = _ANSWERS.get(key)
     if headers is None:
         if not data.startswith(b"HTTP/1.1 200 OK\r\n"):
             return None
-        headers = _headers(data[17:end].split(b"\r\n"))
+        headers = _headers(text[17:].split(b"\r\n"))
         if headers is None:
             return None
         digits = headers.pop("content-length").encode()
@@ -151,7 +150,6 @@ def whole_answer(data: bytes) -> tuple[dict[str, str], bytes] | None:
             if len(_ANSWERS) >= MAX_HEADS:
                 _ANSWERS.clear()
             _ANSWERS[key] = headers
-    body = data[end + 4 :]
     return (headers, body) if digits == b"%d" % len(body) else None
 
 

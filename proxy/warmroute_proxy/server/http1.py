@@ -209,8 +209,8 @@ class Connection:
         found = listener.heads.find(data)
         if found is None:
             return False
-        head, begin, length = found
-        missing = begin + length - len(data)
+        head, length, body = found
+        missing = length - len(body)
         if missing < 0 or length > self._limits.body_bytes:
             return False
         request = Request(listener.clock(), "POST", head.path, head.headers)
@@ -229,9 +229,9 @@ class Connection:
                 head.caller = request.caller
                 listener.heads.keep(head)
         if missing:
-            self._begin_body(request, data[begin:], missing)
+            self._begin_body(request, body, missing)
         else:
-            request.body = data[begin:]
+            request.body = body
             self._start(request)
         return True
 

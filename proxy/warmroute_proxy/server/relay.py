@@ -130,19 +130,18 @@ class Turn(TurnEnd):
         return decision
 
     def _dispatch(self, decision: Decision, now_s: float) -> None:
-        services, intake = self._services, self.intake
-        engines, request = services.engines, self._exchange.request
+        services, intake, request = self._services, self.intake, self._exchange.request
+        engines, facts = services.engines, intake.facts
         rid = engines.ids.rid()
         try:
             self._journal(decision, rid)
         except JournalError:
             self._refuse(Refusal(503, "the ledger cannot be written", code="ledger_unavailable", retry_after_s=1))
             return
-        self._ticket = services.router.dispatched(intake.facts, decision, now_s)
+        self._ticket = services.router.dispatched(facts, decision, now_s)
         self._prefilled = False
-        limit_bytes = services.config.limits.response_bytes
-        attempt = self._attempt = Attempt(self, engines, decision, rid, intake, limit_bytes)
-        tagged = intake.prompts == 1 and engines.tag(decision, rid, intake.facts.chain)
+        attempt = self._attempt = Attempt(self, engines, decision, rid, intake, services.answer_bytes)
+        tagged = intake.prompts == 1 and engines.tag(decision, rid, facts.chain)
         services.live.add(self)
         self._dispatched_s = self._heard_s = sent_s = services.clock()
         self._proxy_s += sent_s - (self._since_s or request.received_s)
@@ -156,7 +155,7 @@ class Turn(TurnEnd):
             facts, model = intake.facts, intake.model
             entry = Entry(
                 self.id, intake.tenant.name, intake.session, f"{facts.lineage:016x}", facts.turn,
-                services.config.proxy.region, model.name, intake.route, intake.stream, model.rates,
+                services.region, model.name, intake.route, intake.stream, model.rates,
                 services.unix_clock(), intake.forwarded_from,
             )  # fmt: skip
         entry.dispatch(rid, served_by, decision.predicted_cached_tokens)

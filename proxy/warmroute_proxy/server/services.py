@@ -59,12 +59,17 @@ class Services:
     turn_metrics: TurnMetrics = field(init=False)
     joins: Joins = field(init=False)
     re_prefills: RePrefills = field(init=False)
+    region: str = field(init=False)
+    answer_bytes: int = field(init=False)
+    """Of an engine, at most."""
     answer_lines: bytes = field(init=False)
     """The headers of a whole answer, with a place for the id of its receipt."""
 
     def __post_init__(self) -> None:
         self.turn_metrics = TurnMetrics(self.metrics)
-        home = self.config.proxy.region.encode("latin-1", "replace").replace(b"%", b"%%")
+        self.region = self.config.proxy.region
+        self.answer_bytes = self.config.limits.response_bytes
+        home = self.region.encode("latin-1", "replace").replace(b"%", b"%%")
         self.answer_lines = (
             f"content-type: application/json\r\n{names.RECEIPT}: %b\r\n{names.HOME}: ".encode() + home + b"\r\n"
         )

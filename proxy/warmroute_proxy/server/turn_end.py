@@ -126,10 +126,10 @@ class TurnEnd:
 
     def _drop_body(self) -> None:
         """Nothing is sent again from here on. A body of megabytes must not wait for the garbage collector."""
-        request, attempt, re_prefills = self._exchange.request, self._attempt, self._services.re_prefills
+        request, re_prefills = self._exchange.request, self._services.re_prefills
         body = request.body
-        if len(body) >= re_prefills.kept.min_bytes and self._ttft_ms is not None and attempt is not None:
-            re_prefills.keep(self.intake, body, request.path, attempt.decision.holder)
+        if len(body) >= re_prefills.kept.min_bytes and self._ttft_ms is not None and self._attempt is not None:
+            re_prefills.keep(self.intake, body, request.path, self._attempt.decision.holder)
         if self._continuation is None:
             self.intake.body = NO_BODY
         request.body = b""
