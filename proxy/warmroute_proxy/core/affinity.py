@@ -61,13 +61,13 @@ class Affinity:
 
     def remember(self, lineage: int, chain: Chain, last: Last, session: int | None, thread: int | None = None) -> None:
         """A turn of a lineage was served; `session` is None where it has no home of its own."""
-        known, hashes = self._lasts_by_lineage.get(lineage), chain.hashes
+        by_lineage, by_thread, by_session = self._lasts_by_lineage, self._last_by_thread, self._region_by_session
+        known, hashes = by_lineage.get(lineage), chain.hashes
         lasts: tuple[tuple[int, Last], ...] = ((len(hashes), last),)
         if known is not None:
             for cuts, old in known:
                 if (cuts > len(hashes) or hashes[cuts - 1] != old.tip) and len(lasts) < MAX_FORKS:
                     lasts = (*lasts, (cuts, old))
-        by_lineage, by_thread, by_session = self._lasts_by_lineage, self._last_by_thread, self._region_by_session
         by_lineage[lineage] = lasts
         by_lineage.move_to_end(lineage)
         if thread is not None:

@@ -8,7 +8,7 @@ from typing import Final
 
 from warmroute_proxy.core.facts import Facts
 from warmroute_proxy.core.fleet import Peer, Role, Worker
-from warmroute_proxy.core.load import Ahead, Changes, WorkerLoad
+from warmroute_proxy.core.load import Changes, WorkerLoad
 
 NO_SLOT: Final = -1
 """Where a place lacks a tier."""
@@ -126,10 +126,6 @@ class Choices:
         self.s_per_token = rates_s[0] if rates_s else 0.0
         self.mean_s_per_token = sum(rates_s) / len(rates_s) if rates_s else 0.0
         self.plain = self._alike and rates_s.count(self.s_per_token) == len(rates_s)
-
-    def ahead(self) -> list[Ahead]:
-        """What is ahead of a new request at each holder."""
-        return [load.ahead or load.look() for load in self.loads]
 
     def at(self, mask: int) -> tuple[int, ...]:
         """Which holders have their device's slot in a mask.

@@ -39,21 +39,25 @@ class Reasons(Sequence[Candidate]):
     Candidates are made when somebody looks: few decisions are ever looked at, and each has been taken by then.
     """
 
-    __slots__ = ("_made", "_make")
+    __slots__ = ("_made", "_make", "_weighed")
 
     def __init__(
-        self, made: tuple[Candidate, ...] | None, make: Callable[[], tuple[Candidate, ...]] | None = None
+        self,
+        made: tuple[Candidate, ...] | None,
+        make: Callable[..., tuple[Candidate, ...]] | None = None,
+        weighed: tuple[object, ...] = (),
     ) -> None:
-        """Either made already, as in a record, or to be made of what was weighed."""
+        """Either made already, as in a record, or to be made of what was weighed: by `make(*weighed)`."""
         self._made = made
         self._make = make
+        self._weighed = weighed
 
     def made(self) -> tuple[Candidate, ...]:
         """All of them."""
         if self._made is None:
             assert self._make is not None
-            self._made = self._make()
-            self._make = None
+            self._made = self._make(*self._weighed)
+            self._make, self._weighed = None, ()
         return self._made
 
     @overload

@@ -232,8 +232,8 @@ class WorkerLoad:
         """What is ahead of a new request, made anew: kept in `ahead`, because few workers change between decisions."""
         rate_s, slowdown_s = self.prefill_s_per_token, self.slowdown_s()
         tokens, others = self.prefill_tokens, None
-        until_s = self._others_until_s()
-        if until_s != -math.inf:
+        until_s = self._reported_until_s if self.shown_tokens is None else math.inf
+        if until_s > -math.inf:
             more, resident = self._reported_prefill_tokens, self._others_resident_tokens
             if self.shown_tokens is not None:
                 more += max(0, tokens - self.shown_tokens)
@@ -255,7 +255,8 @@ class WorkerLoad:
 
     def decode_tokens(self, now_s: float) -> int:
         """Tokens resident for decoding."""
-        return self.resident_tokens + (self._others_resident_tokens if now_s < self._others_until_s() else 0)
+        counts = self.shown_tokens is not None or now_s < self._reported_until_s
+        return self.resident_tokens + (self._others_resident_tokens if counts else 0)
 
     def has_begun_anew(self, loads: EngineLoads) -> bool:
         """Whether a report says that the engine began anew since the last one: totals only grow otherwise."""
@@ -332,10 +333,6 @@ class WorkerLoad:
             self.ready = ready
             self._changes.count += 1
 
-    def _others_until_s(self) -> float:
-        """Until when more counts than this proxy has sent."""
-        return self._reported_until_s if self.shown_tokens is None else math.inf
-
     def as_dict(self, now_s: float) -> dict[str, int | float | str]:
         """What pages and metrics show."""
         return {
@@ -360,12 +357,11 @@ def waits_s(ahead: Ahead, now_s: float) -> tuple[float, float]:
     _, slowdown_s, _, queue_s, since_s, at_work_s, others = ahead
     if others is not None and now_s < others[0]:
         _, queue_s, slowdown_s = others
-    if queue_s:
-        done_s = now_s - since_s
-        if done_s > at_work_s:  # noqa: PLR1730 - min() takes three times as long
-            done_s = at_work_s
-        if done_s > 0:
-            queue_s -= done_s
+    done_s = now_s - since_s
+    if done_s > at_work_s:  # noqa: PLR1730 - min() takes three times as long
+        done_s = at_work_s
+    if done_s > 0:  # never where nothing is ahead: then nothing is at work
+        queue_s -= done_s
     return queue_s, slowdown_s
 
 

@@ -28,7 +28,6 @@ computed when somebody asks for reasons, from what lay there when it was decided
 
 import math
 from collections.abc import Sequence
-from functools import partial
 from operator import itemgetter
 from typing import Final
 
@@ -95,10 +94,12 @@ def place_by_cost(
     facts: Facts, choices: Choices, prompt: Prompt, home: str | None, traffic: Traffic, now_s: float
 ) -> Decision:
     """The cheapest place. `choices` are usable ones, not empty; `home` is a region or None."""
-    match, ahead, output_tokens = prompt.match, choices.ahead(), facts.expected_output_tokens
-    decode = None
+    match, output_tokens = prompt.match, facts.expected_output_tokens
+    ahead = [load.ahead or load.look() for load in choices.loads]
+    decode, decode_id = None, ""
     if choices.decodes:
         decode, slowdown_s = _best_decode(facts, choices.decodes, now_s)
+        decode_id = decode.id
         ahead = _decoding_there(choices.holders, ahead, slowdown_s)
     s_per_token, count = choices.mean_s_per_token, choices.count
     best = match.drops[-1][1] if match.drops else 0
@@ -115,11 +116,8 @@ def place_by_cost(
         away = _away(facts, choices.peers, prompt, prices, CHURN * s_per_token if churn else 0.0, home, now_s)
     cheapest = _cheapest(kinds, ahead, churn, away, output_tokens, now_s)
     winner = cheapest[0] if len(cheapest) == 1 else _settle_tie(cheapest, facts, choices, home)
-    decode_id = "" if decode is None else decode.id
-    reasons = Reasons(
-        None,
-        partial(_candidates, winner, choices.holders, kinds, ahead, churn, away, output_tokens, decode_id, now_s),
-    )
+    weighed = (winner, choices.holders, kinds, ahead, churn, away, output_tokens, decode_id, now_s)
+    reasons = Reasons(None, _candidates, weighed)
     if winner >= len(ahead):
         place, matched, held, _ = away[winner - len(ahead)]
         return _decision(place, None, matched, held, choices.region, prompt, "cost", reasons)
@@ -212,11 +210,6 @@ def rendezvous(session: int, id_: str) -> int:
     return xxh3_64_intdigest(id_.encode(), session & _MASK_64)
 
 
-def estimate_tokens(prompt_bytes: int, bytes_per_token: float) -> int:
-    """Tokens of a prompt, at least one."""
-    return math.ceil(prompt_bytes / bytes_per_token) or 1
-
-
 def _best_decode(facts: Facts, decodes: Sequence[Place], now_s: float) -> tuple[Place, float]:
     """The decode worker that is slowed least, and by how much a token."""
     slowed = [place.load.decode_slowdown_s(now_s) for place in decodes]
@@ -250,10 +243,11 @@ def _alike(choices: Choices, prompt: Prompt, prices: Prices) -> list[_Kind]:
         numbers = choices.at(mask)
         if numbers:
             device = prompt.tokens_of(matched)
-            kinds.append((_known(prompt, prices, s_per_token, matched, (device, 0, 0), 0.0, 0.0), numbers))
+            known = _known(prices, s_per_token, prompt.tokens - device, matched, (device, 0, 0), 0.0, 0.0)
+            kinds.append((known, numbers))
     numbers = choices.at(others) if others else ()
     if numbers:
-        kinds.append((_known(prompt, prices, s_per_token, 0, (0, 0, 0), 0.0, 0.0), numbers))
+        kinds.append((_known(prices, s_per_token, prompt.tokens, 0, (0, 0, 0), 0.0, 0.0), numbers))
     return kinds
 
 
@@ -265,21 +259,21 @@ def _each(holders: Sequence[Place], prompt: Prompt, prices: Prices) -> list[_Kin
         load = place.load
         matched, held = prompt.held(place, by_slot)
         transfer_s = prompt.tokens * TRANSFER_S_PER_TOKEN if place.role == "prefill" else 0.0
-        load_s = load.moves.seconds(held)
-        kinds.append((_known(prompt, prices, load.prefill_s_per_token, matched, held, load_s, transfer_s), (number,)))
+        load_s, uncached = load.moves.seconds(held), prompt.tokens - sum(held)
+        known = _known(prices, load.prefill_s_per_token, uncached, matched, held, load_s, transfer_s)
+        kinds.append((known, (number,)))
     return kinds
 
 
 def _known(
-    prompt: Prompt,
     prices: Prices,
     s_per_token: float,
+    uncached: int,
     matched: int,
     held: tuple[int, int, int],
     load_s: float,
     transfer_s: float,
 ) -> _Known:
-    uncached = prompt.tokens - held[0] - held[1] - held[2]
     compute_s = uncached * s_per_token
     reuse_s = prices.reuse_s(matched) if matched < prices.best else 0.0
     others_s_per_s = prices.delayed_per_s * compute_s

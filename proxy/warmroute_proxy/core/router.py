@@ -32,7 +32,7 @@ from warmroute_proxy.core.index import PrefixIndex
 from warmroute_proxy.core.last import Last
 from warmroute_proxy.core.load import Changes, EngineLoads, WorkerLoad, level_rates, starts_among
 from warmroute_proxy.core.pace import COMPARE_EVERY_S, forget_paces, level_paces
-from warmroute_proxy.core.placement import Prompt, estimate_tokens, place_by_cost, place_in_turn
+from warmroute_proxy.core.placement import Prompt, place_by_cost, place_in_turn
 from warmroute_proxy.core.retention import MIN_TOKENS
 from warmroute_proxy.core.ticket import Ticket
 from warmroute_proxy.core.tiers import Tier
@@ -184,14 +184,16 @@ class Router:
         """
         self._end(ticket, now_s, streamed_tokens)
         predicted = ticket.decision.predicted_cached_tokens
+        error, missed = None, 0
         self._settled_turns += 1
         if cached_tokens is not None:
+            error = missed = predicted - cached_tokens
             self._predicted_tokens += predicted
-            if predicted > cached_tokens:
-                self._overpredicted_tokens += predicted - cached_tokens
-            else:
-                self._underpredicted_tokens += cached_tokens - predicted
-        if self._histories.active or (cached_tokens is not None and predicted - cached_tokens >= MIN_TOKENS):
+            if missed > 0:
+                self._overpredicted_tokens += missed
+            elif missed:
+                self._underpredicted_tokens -= missed
+        if self._histories.active or missed >= MIN_TOKENS:
             self._history_ends(ticket, facts, prompt_tokens, cached_tokens, completion_tokens)
         last = self._last_of(ticket, facts, prompt_tokens, cached_tokens, completion_tokens)
         if prompt_tokens is not None:
@@ -199,7 +201,7 @@ class Router:
         # Equal prompts share a derived key, so a home of such a session would herd.
         session = None if facts.derived else facts.session
         self._affinity.remember(facts.lineage, facts.chain, last, session, facts.thread)
-        return Settled(None if cached_tokens is None else predicted - cached_tokens, predicted)
+        return Settled(error, predicted)
 
     def failed(self, ticket: Ticket, now_s: float, at_fault: Collection[str]) -> None:
         """The attempt ended badly. `at_fault`: worker ids (or `region:<name>`); empty when the client left."""
@@ -400,7 +402,8 @@ class Router:
             ratio = bounded_bytes_per_token(last.prompt_bytes / last.prompt_tokens)
         else:
             ratio = self._bytes_per_token.of(facts.model)
-        return Prompt(estimate_tokens(chain.total_bytes, ratio), ratio, self._index.walk(chain, mask))
+        tokens = math.ceil(chain.total_bytes / ratio) or 1
+        return Prompt(tokens, ratio, self._index.walk(chain, mask))
 
     def _forget_history(self, chain: Chain, place: Place) -> None:
         """A cache has evicted what only this conversation uses: it is predicted there no more."""
