@@ -21,6 +21,7 @@ MAX_ENDS: Final = 64
 MAX_END_BYTES: Final = 512
 
 _USAGE: Final = b',"usage":'
+_ESCAPE: Final = b"\\"
 _ESCAPED_LETTER: Final = b"\\u00"  # as in a name that is `usage` to whoever parses it, and not to whoever looks for it
 _OWN: Final = frozenset({"usage"})
 _OWN_ACCOUNTS: Final = frozenset({"usage", "sglext"})
@@ -72,7 +73,9 @@ def _between(raw: bytes, at: int, usage: bytes, extension: bytes) -> bytes | Non
     behind = at + len(_USAGE)
     if at < 0 or not usage.startswith(b"{") or not raw.startswith(usage, behind):
         return None
-    if raw.rfind(b'"usage"', 0, at) >= 0 or raw.rfind(_ESCAPED_LETTER, 0, at) >= 0:
+    if raw.rfind(b'"usage"', 0, at) >= 0:
+        return None
+    if raw.find(_ESCAPE, 0, at) >= 0 and raw.rfind(_ESCAPED_LETTER, 0, at) >= 0:  # one byte is found much faster
         return None
     end = raw[behind + len(usage) :]
     if extension:

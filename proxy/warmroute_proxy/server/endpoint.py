@@ -80,9 +80,10 @@ class PublicEndpoint:
 
     def on_status(self, request: Request, status: int) -> None:
         """Count an answer."""
-        counter = self._answers.get((request.path, status))
+        path = request.path
+        counter = self._answers.get((path, status))
         if counter is None:
-            counter = self._counter(request.path if request.path in _NAMED_PATHS else "other", status)
+            counter = self._counter(path if path in _NAMED_PATHS else "other", status)
         counter[0] += 1
 
     def _counter(self, route: str, status: int) -> Counter:

@@ -172,7 +172,7 @@ def has_marker(data: bytes) -> bool:
 
 def was_aborted(answer: bytes) -> bool:
     """Whether a chat or text completion says of a choice that it was aborted."""
-    if _ABORT not in answer:
+    if answer.rfind(_ABORT) < 0:  # see `has_marker`
         return False
     try:
         choices = _decode(answer).get("choices")
