@@ -120,7 +120,7 @@ ASKED: Final = frozenset({"busy", "full", "has_room", "is_full", "last", "runnin
 """Methods of a router that change nothing: they are not written down."""
 
 TOLD: Final = tuple(
-    name for name in vars(Router) if name[0] != "_" and name not in ASKED and name not in vars(RecordedRouter)
+    name for name in dir(Router) if name[0] != "_" and name not in ASKED and name not in vars(RecordedRouter)
 )
 """Methods by which a router learns of its fleet: whatever is neither asked nor written out above."""
 
