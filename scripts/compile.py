@@ -28,14 +28,15 @@ NAME: Final = "warmroute_proxy.native"  # of the library that holds the code; `p
 MODULES: Final = (
     *(
         f"proxy/warmroute_proxy/core/{name}.py"
-        for name in ("affinity", "breaker", "bytes_per_token", "capacity", "choices", "fingerprint", "index", "load",
-                     "losses", "pace", "placement", "prices", "receipt", "retry_budget", "tiers", "traffic", "usage")
+        for name in ("affinity", "breaker", "bytes_per_token", "capacity", "choices", "fingerprint", "fleet_state",
+                     "index", "load", "losses", "pace", "placement", "prices", "receipt", "retry_budget", "router",
+                     "siblings", "ticket", "tiers", "traffic", "usage")
     ),
     *(
         f"proxy/warmroute_proxy/server/{name}.py"
-        for name in ("answer", "attempt", "dispatch", "endpoint", "forwarding", "header_names", "heads", "http1",
-                     "intake", "leg", "passage", "prefill_leg", "relay", "settlement", "small_get", "sse", "turn_end",
-                     "turn_metrics", "upstream")
+        for name in ("answer", "attempt", "dispatch", "endpoint", "exchange", "forwarding", "frame", "header_names",
+                     "heads", "http1", "intake", "leg", "passage", "prefill_leg", "relay", "settlement", "small_get",
+                     "sse", "turn_end", "turn_metrics", "upstream")
     ),
 )  # fmt: skip
 

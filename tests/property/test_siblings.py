@@ -13,7 +13,8 @@ from warmroute_proxy.core.decision import Decision
 from warmroute_proxy.core.facts import Facts
 from warmroute_proxy.core.fleet import Peer, Worker
 from warmroute_proxy.core.router import Router, Ticket
-from warmroute_proxy.core.siblings import Event, SiblingRouter
+from warmroute_proxy.core.sibling_events import Event
+from warmroute_proxy.core.siblings import SiblingRouter
 
 WORKERS: Final = [
     Worker("a0", "a", 0, "aggregated"),

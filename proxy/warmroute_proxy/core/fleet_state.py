@@ -11,6 +11,7 @@ from warmroute_proxy.core.choices import NO_SLOT, Choices, Place
 from warmroute_proxy.core.fleet import Peer, Worker, peer_id
 from warmroute_proxy.core.index import PrefixIndex
 from warmroute_proxy.core.load import Changes, EngineLoads, WorkerLoad, level_rates, starts_among
+from warmroute_proxy.core.mypyc import mypyc_attr
 from warmroute_proxy.core.pace import COMPARE_EVERY_S, forget_paces, level_paces
 from warmroute_proxy.core.tiers import Tier
 from warmroute_proxy.core.traffic import Traffic
@@ -18,6 +19,7 @@ from warmroute_proxy.core.traffic import Traffic
 MAX_MODELS: Final = 1024
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Fleet:
     """The places of a router, and what they hold."""
 

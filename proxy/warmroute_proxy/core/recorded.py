@@ -7,8 +7,7 @@ decision must come out the same, with every term of its cost.
 
 from collections.abc import Callable, Collection, Iterable
 from functools import wraps
-from inspect import signature
-from typing import Any, Final, get_type_hints
+from typing import Any, Final
 
 import msgspec
 
@@ -29,7 +28,8 @@ from warmroute_proxy.core.record import (
     RecordError,
     Told,
 )
-from warmroute_proxy.core.router import Router, Settled, Ticket
+from warmroute_proxy.core.router import EngineLoads, Router, Settled, Ticket
+from warmroute_proxy.core.tiers import Tier
 
 
 class RecordedRouter(Router):
@@ -119,10 +119,20 @@ class RecordedRouter(Router):
 ASKED: Final = frozenset({"busy", "full", "has_room", "is_full", "last", "running", "snapshot"})
 """Methods of a router that change nothing: they are not written down."""
 
-TOLD: Final = tuple(
-    name for name in dir(Router) if name[0] != "_" and name not in ASKED and name not in vars(RecordedRouter)
-)
-"""Methods by which a router learns of its fleet: whatever is neither asked nor written out above."""
+TOLD: Final[dict[str, dict[str, Any]]] = {
+    "add_worker": {"worker": Worker},
+    "remove_worker": {"worker_id": str},
+    "worker_restarted": {"worker_id": str},
+    "set_draining": {"worker_id": str, "draining": bool},
+    "set_up": {"worker_id": str, "up": bool},
+    "set_peer_up": {"region": str, "up": bool},
+    "observe_loads": {"worker_id": str, "loads": EngineLoads, "now_s": float},
+    "cache_stored": {"worker_id": str, "keys": list[int], "tier": Tier},
+    "cache_removed": {"worker_id": str, "keys": list[int], "tier": Tier},
+    "cache_cleared": {"worker_id": str},
+    "observe_moves": {"worker_id": str, "tier": Tier, "tokens": int, "seconds": float},
+}
+"""Methods by which a router learns of its fleet, and their arguments in order: a compiled one does not show them."""
 
 
 def _asked(name: str) -> Callable[..., Any]:
@@ -137,7 +147,7 @@ def _asked(name: str) -> Callable[..., Any]:
 
 def _told(name: str) -> Callable[..., Any]:
     method = getattr(Router, name)
-    parameters = list(signature(method).parameters)[1:]
+    parameters = TOLD[name]
 
     @wraps(method)
     def tell(self: RecordedRouter, *arguments: Any, **named: Any) -> Any:
@@ -201,6 +211,5 @@ class Playback:
     def _tell(self, call: Told) -> None:
         if call.name not in TOLD:
             raise RecordError(f"{call.name!r} is nothing that this warmroute's router is told")
-        method = getattr(self._router, call.name)
-        types = get_type_hints(method)
+        method, types = getattr(self._router, call.name), TOLD[call.name]
         method(**{name: msgspec.convert(value, types.get(name, Any)) for name, value in call.arguments.items()})

@@ -17,8 +17,6 @@ from bisect import bisect_right
 from collections.abc import Collection, Iterable
 from typing import Any
 
-import msgspec
-
 from warmroute_proxy.core.affinity import Affinity
 from warmroute_proxy.core.bytes_per_token import BytesPerToken, bounded_bytes_per_token
 from warmroute_proxy.core.capacity import has_idle_prefill, has_slots, is_full
@@ -28,10 +26,12 @@ from warmroute_proxy.core.decision import Decision, Policy
 from warmroute_proxy.core.facts import Facts
 from warmroute_proxy.core.fleet import Peer, Worker, peer_id
 from warmroute_proxy.core.fleet_state import Fleet
+from warmroute_proxy.core.frozen import Frozen
 from warmroute_proxy.core.histories import Histories
 from warmroute_proxy.core.index import PrefixIndex
 from warmroute_proxy.core.last import Last
 from warmroute_proxy.core.load import EngineLoads, WorkerLoad
+from warmroute_proxy.core.mypyc import mypyc_attr
 from warmroute_proxy.core.placement import Prompt, place_by_cost, place_in_turn
 from warmroute_proxy.core.retention import MIN_TOKENS
 from warmroute_proxy.core.ticket import Ticket
@@ -39,13 +39,14 @@ from warmroute_proxy.core.ticket import Ticket
 __all__ = ["Decision", "EngineLoads", "Last", "NoWorker", "Router", "Settled", "Ticket"]
 
 
-class Settled(msgspec.Struct, frozen=True, gc=False):
+class Settled(Frozen, frozen=True):
     """What a finished attempt taught. `error_tokens` is predicted minus reported cached tokens, None if unreported."""
 
     error_tokens: int | None
     predicted_cached_tokens: int
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Router(Fleet):
     """Places requests and keeps what it needs for that: index, load, affinity. Time is an argument."""
 

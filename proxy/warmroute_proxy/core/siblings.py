@@ -22,59 +22,15 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable
 from typing import Any, Final
 
-import msgspec
-
-from warmroute_proxy.core.chain import Chain
 from warmroute_proxy.core.choices import Place
 from warmroute_proxy.core.decision import Decision, Policy
 from warmroute_proxy.core.facts import Facts
 from warmroute_proxy.core.fleet import Peer, Worker
-from warmroute_proxy.core.last import Last
 from warmroute_proxy.core.router import Router, Settled
+from warmroute_proxy.core.sibling_events import Computed, Event, Lost, Sent, Served
 from warmroute_proxy.core.ticket import Ticket
 
 MAX_OPEN: Final = 16_384
-
-
-class Sent(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="s"):
-    """A request was sent. `number` names it in what follows; `holder` and `generator` are worker ids as in `Ticket`."""
-
-    number: int
-    holder: str
-    generator: str | None
-    chain: Chain
-    begins: bool
-    from_cut: int
-    prompt_tokens: int
-    cached_tokens: int
-
-
-class Computed(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="c"):
-    """Its prompt has been computed."""
-
-    number: int
-
-
-class Served(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="e"):
-    """It ended well. `session` is None where it has no home of its own."""
-
-    number: int
-    lineage: int
-    session: int | None
-    thread: int | None
-    model: str
-    last: Last
-    streamed_tokens: int | None = None
-
-
-class Lost(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="f"):
-    """It ended badly."""
-
-    number: int
-    at_fault: list[str]
-
-
-Event = Sent | Computed | Served | Lost
 
 
 class HeardTicket(Ticket):

@@ -28,7 +28,8 @@ from warmroute_proxy.core.facts import Facts
 from warmroute_proxy.core.fleet import Peer
 from warmroute_proxy.core.fleet import Worker as CoreWorker
 from warmroute_proxy.core.router import EngineLoads, Router
-from warmroute_proxy.core.siblings import Event, SiblingRouter
+from warmroute_proxy.core.sibling_events import Event
+from warmroute_proxy.core.siblings import SiblingRouter
 from warmroute_proxy.core.tiers import Tier
 from warmroute_proxy.replay.fleet import Fleet, Turn, Worker
 from warmroute_proxy.replay.policy import Policy

@@ -6,6 +6,7 @@ What a handler of requests sees: `Request` came whole, `Exchange` writes the ans
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final
 
+from warmroute_proxy.core.mypyc import mypyc_attr
 from warmroute_proxy.server.errors import Refusal
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ class Request:
         self.headers = {} if headers is None else headers
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Exchange:
     """One request's answer. `on_gone` is called once if the client leaves before the answer ended."""
 

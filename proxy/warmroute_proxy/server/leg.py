@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable
 from typing import Protocol
 
+from warmroute_proxy.core.mypyc import mypyc_attr
 from warmroute_proxy.server.passage import Stream
 
 log = logging.getLogger(__name__)
@@ -23,6 +24,7 @@ class Channel(Protocol):
     def drop(self) -> None: ...
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Leg:
     """One request to one engine. Whoever asks for something derives from it, and says what to do with what comes."""
 

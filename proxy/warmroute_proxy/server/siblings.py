@@ -21,7 +21,8 @@ from typing import Final
 
 import msgspec
 
-from warmroute_proxy.core.siblings import Event, SiblingRouter
+from warmroute_proxy.core.sibling_events import Event
+from warmroute_proxy.core.siblings import SiblingRouter
 from warmroute_proxy.server.board import Board, LaneReader
 from warmroute_proxy.server.engines import Engines
 from warmroute_proxy.server.metrics import Metrics, State

@@ -13,7 +13,8 @@ from warmroute_proxy.core.pace import CLEARLY, FORGET_S, MIN_STREAMS, MIN_TOKENS
 from warmroute_proxy.core.record import MAGIC, Call, Frames, Opened, Placed, frame
 from warmroute_proxy.core.recorded import Playback, RecordedRouter
 from warmroute_proxy.core.router import Router, Ticket
-from warmroute_proxy.core.siblings import Event, SiblingRouter
+from warmroute_proxy.core.sibling_events import Event
+from warmroute_proxy.core.siblings import SiblingRouter
 
 from .test_router import aggregated, facts, send
 

@@ -5,11 +5,12 @@ import inspect
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import msgspec
 import pytest
 
+from warmroute_proxy import COMPILED
 from warmroute_proxy.core import recorded
 from warmroute_proxy.core.chain import Chain
 from warmroute_proxy.core.choices import NoWorker
@@ -128,12 +129,20 @@ def test_calls_that_a_router_makes_to_itself_are_not_written(tmp_path: Path, loo
 
 def test_every_method_of_a_router_is_asked_or_written() -> None:
     """One that is found nowhere would be called on an empty router."""
-    public = {name for name, _ in inspect.getmembers(Router, inspect.isfunction) if name[0] != "_"}
+    public = {name for name in dir(Router) if name[0] != "_" and callable(getattr(Router, name))}
     assert public == recorded.ASKED | set(recorded.TOLD) | (public & set(vars(RecordedRouter)))
     for name in public:
         assert name in vars(RecordedRouter), f"{name} would act on the outer router"
-    properties = [name for name, value in vars(Router).items() if isinstance(value, property)]
+    properties = [name for name in dir(Router) if isinstance(getattr(Router, name), property)]
     assert properties == []
+
+
+def test_what_a_router_is_told_is_read_back_by_the_types_of_its_arguments() -> None:
+    for name, types in recorded.TOLD.items():
+        method = getattr(Router, name)
+        assert list(inspect.signature(method).parameters)[1:] == list(types)
+        hints = get_type_hints(method)
+        assert COMPILED or hints == types | {"return": type(None)}  # what is compiled shows no types
 
 
 def test_a_home_that_is_no_region_is_not_written(tmp_path: Path, loop: asyncio.AbstractEventLoop) -> None:

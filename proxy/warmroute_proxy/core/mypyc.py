@@ -1,0 +1,15 @@
+"""What a class says to mypyc, where the request path is compiled; at run time it says nothing, and needs no package."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
+
+__all__ = ["mypyc_attr"]
+
+if TYPE_CHECKING:
+    from mypy_extensions import mypyc_attr
+else:
+    _T = TypeVar("_T")
+
+    def mypyc_attr(**_options: bool) -> Callable[[_T], _T]:
+        """A decorator that leaves the class as it is."""
+        return lambda kind: kind
