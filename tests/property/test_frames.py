@@ -162,3 +162,60 @@ def test_values_of_a_frame_are_as_the_first_body_has_them() -> None:
         said, members, _ = outcome(json.dumps({**BODY, "stream_options": {"include_usage": True}}).encode(), asks, kept)
         assert (said["stream"], said["include_usage"]) == (True, True)
         assert msgspec.json.decode(members["stream"]) is True
+
+
+def test_no_body_is_of_a_frame_that_was_forgotten() -> None:
+    """Whatever it begins with: what stands around its messages was not checked."""
+    kept, asks = Kept(min_bytes=LEAST, max_long_bytes=3_000), caller({})
+    around = {"model": "alias", "user": "u" * 140, "messages": BODY["messages"]}
+    for letter in "aabb":
+        outcome(json.dumps({**around, "x": letter * 2_000}).encode(), asks, kept)
+    first = json.dumps({**around, "x": "a" * 2_000}).encode()
+    forgotten = next(each for each in asks.frames if not each.tail)
+    start = forgotten.start
+    other = b'"model":"alias","cache_salt":"another","a":"%b","messages": '
+    for begin in (b"\0", b"{", b"", b"["):
+        head = begin + other % (b"p" * (start - len(begin) - len(other) + 2))
+        assert len(head) == start
+        raw = head + first[start:]
+        assert outcome(raw, asks, kept) == outcome(raw, caller({}), Kept())
+        assert outcome(raw, asks, kept)[0] == 400
+
+
+def test_a_conversation_does_not_outgrow_the_limit_of_its_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    from warmroute_proxy.core import fingerprint
+    from warmroute_proxy.server import frame
+
+    monkeypatch.setattr(fingerprint, "MAX_PARTS", 20)
+    monkeypatch.setattr(frame, "MAX_PARTS", 20)
+    kept, asks = Kept(min_bytes=LEAST), caller({})
+    said = [{"role": "user", "content": "a" * 60}, {"role": "assistant", "content": "y"}] * 15
+    for count, status in ((12, None), (12, None), (12, None), (20, None), (21, 400), (30, 400), (18, None)):
+        raw = json.dumps({"model": "m", "messages": said[:count]}).encode()
+        found = outcome(raw, asks, kept)
+        assert found == outcome(raw, caller({}), Kept(min_bytes=LEAST))
+        assert status is None or found[0] == status
+
+
+def test_a_conversation_that_outgrows_what_is_kept_is_still_of_its_session() -> None:
+    kept, asks = Kept(12_000, LEAST), caller({})
+    said = [{"role": "user", "content": LONG}, {"role": "assistant", "content": "y"}] * 15
+    for count in (4, 4, 4, 8, 30):
+        raw = json.dumps({"model": "m", "messages": said[:count]}).encode()
+        found = outcome(raw, asks, kept)
+        assert found == outcome(raw, caller({}), Kept(min_bytes=LEAST))
+        assert found[0]["session"]
+
+
+@pytest.mark.parametrize("odd", [b"1e999", b'"\xff"', b"[" * 3_000 + b"]" * 3_000], ids=["number", "text", "depth"])
+def test_nothing_goes_on_with_a_conversation_that_was_refused(odd: bytes) -> None:
+    """What stands beside a text is seen only by who reads it all, for a session that nothing else names."""
+    kept, asks = Kept(min_bytes=LEAST), caller({})
+    sound = b'"x"'
+    for content in (sound, sound, odd, odd, odd, sound):
+        part = b'[{"type":"text","text":"hi","x":%b}]' % content
+        said = b'[{"role":"user","content":%b},{"role":"assistant","content":"%b"}]' % (part, LONG.encode())
+        raw = b'{"model":"m","messages":%b}' % said
+        found = outcome(raw, asks, kept)
+        assert found == outcome(raw, caller({}), Kept(min_bytes=LEAST))
+        assert (found[0] == 400) == (content is odd)

@@ -16,7 +16,7 @@ their bodies are also kept to be computed elsewhere (`core/kept.py`), which hold
 
 from typing import TYPE_CHECKING, Final
 
-from warmroute_proxy.core.canonical import MalformedPrompt
+from warmroute_proxy.core.canonical import MAX_PARTS, MalformedPrompt
 from warmroute_proxy.core.chain import Begun, Chain, Fingerprint, ToolsPrefix
 from warmroute_proxy.core.fingerprint import fingerprint_messages, fingerprint_rest
 
@@ -38,7 +38,6 @@ JOINED_BYTES: Final = 65_536  # up to this size what is left of a body is copied
 
 _BYTES_PER_CUT: Final = 96  # a hash and an end, each an integer of its own in a list
 _SPACE: Final = b" \t\r\n"
-_NOTHING: Final = b"\0"  # no body begins like this
 
 
 class Mark:
@@ -108,7 +107,7 @@ class Frame:
         `intake` is what was made of it; `identity` is what lineages of it are told apart by; `derives`: its session is
         derived from the messages.
         """
-        self.head = raw[:start]
+        self.head: bytes | tuple[()] = raw[:start]
         self.tail = raw[end - 1 :]  # with the bracket that ends the messages
         self.start = start
         self.tail_bytes = len(raw) - end
@@ -164,8 +163,8 @@ class Frame:
         return parts if len(raw) > JOINED_BYTES else [b"".join(parts)]
 
     def forget(self) -> None:
-        """No body is of this frame any more."""
-        self.head, self.tail, self.known = _NOTHING, b"", None
+        """No body is of this frame any more: none begins with one of no beginnings, whatever its bytes."""
+        self.head, self.tail, self.known = (), b"", None
 
 
 class Kept:
@@ -204,8 +203,8 @@ class Kept:
         frame.tail = self._tails[tail] = tail
         self._long.append(frame)
 
-    def read(self, frame: Frame, raw: bytes, end: int) -> tuple[Fingerprint, bool]:
-        """The fingerprint of messages that end at `end`, and whether they go on with the frame's conversation.
+    def read(self, frame: Frame, raw: bytes, end: int) -> tuple[Fingerprint, Conversation | None]:
+        """The fingerprint of messages that end at `end`, and the conversation that they go on with.
 
         `MalformedPrompt` where they are not one array of messages.
         """
@@ -215,12 +214,12 @@ class Kept:
             for mark in reversed(known.marks):
                 stop = start + mark.length
                 if stop < end and raw.startswith(memoryview(known.raw)[start:stop], start):
-                    return self._continued(frame, known, mark, raw, end), True
+                    return self._continued(frame, known, mark, raw, end), known
         prompt = fingerprint_messages(memoryview(raw)[start:end], frame.tools, frame.seed)
         if prompt.turn > 1:  # what is derived from the first messages cannot change any more
             frame.known = Conversation(raw, prompt.chain, [_mark(prompt, raw, start, end)])
             self._keep(frame, frame.known)
-        return prompt, False
+        return prompt, None
 
     def _continued(self, frame: Frame, known: Conversation, mark: Mark, raw: bytes, end: int) -> Fingerprint:
         start, chain, cuts = frame.start, known.chain, mark.cuts
@@ -234,6 +233,8 @@ class Kept:
         if rest[:1] != b",":
             raise MalformedPrompt("messages", "is not valid JSON")
         prompt = fingerprint_rest(b"[" + rest[1:], begun, frame.tools)
+        if len(prompt.chain.hashes) > MAX_PARTS:  # a cut a message at least: there may be too many, so they are counted
+            raise MalformedPrompt("messages", "may hold too many items")
         marks = known.marks[: known.marks.index(mark) + 1]
         known.marks = [*marks[-MAX_MARKS + 1 :], _mark(prompt, raw, start, end)]
         known.raw = raw

@@ -34,7 +34,7 @@ from warmroute_proxy.server.caller import Caller
 from warmroute_proxy.server.config import ANY, Config, ModelConfig, TenantConfig
 from warmroute_proxy.server.errors import Refusal
 from warmroute_proxy.server.exchange import Request
-from warmroute_proxy.server.frame import MAX_HEAD_BYTES, MAX_MEMBERS, MAX_TAIL_BYTES, Frame, Kept
+from warmroute_proxy.server.frame import MAX_HEAD_BYTES, MAX_MEMBERS, MAX_TAIL_BYTES, Conversation, Frame, Kept
 from warmroute_proxy.server.intake_record import Intake
 from warmroute_proxy.server.secrets import Secrets
 
@@ -133,7 +133,7 @@ def read(request: Request, caller: Caller, kept: Kept, config: Config, secrets: 
 def _read_framed(raw: bytes, frame: Frame, caller: Caller, kept: Kept, secrets: Secrets) -> Intake:
     """Read a body whose frame is known: all but its messages was read before. `MalformedPrompt`: it is another one."""
     end = len(raw) - frame.tail_bytes
-    continued = False
+    continued: Conversation | None = None
     if end - frame.start < kept.min_bytes:
         prompt = fingerprint_messages(memoryview(raw)[frame.start : end], frame.tools, frame.seed)
     else:
@@ -156,16 +156,23 @@ def _read_framed(raw: bytes, frame: Frame, caller: Caller, kept: Kept, secrets: 
 
 
 def _derived_again(
-    frame: Frame, prompt: Fingerprint, continued: bool, caller: Caller, secrets: Secrets
+    frame: Frame, prompt: Fingerprint, continued: Conversation | None, caller: Caller, secrets: Secrets
 ) -> tuple[Intake, Facts]:
     """The frame's templates with the session that the messages stand for, where nothing names one."""
-    known = frame.known
-    if continued and known is not None:
-        found = known.derived
+    if continued is not None:
+        found = continued.derived
     else:
-        text = first_user_text(prompt)
+        known = frame.known
+        if known is not None and known.chain is not prompt.chain:
+            known = None
+        try:
+            text = first_user_text(prompt)
+        except MalformedPrompt:
+            if known is not None:  # nothing goes on with what is refused
+                frame.known = None
+            raise
         found = secrets.session_of(caller.tenant.share_group, derived_key_of_text(text)) if text else None
-        if known is not None and known.chain is prompt.chain:
+        if known is not None:
             known.derived = found
     template = frame.intake
     if found is None:
@@ -308,7 +315,11 @@ def _fingerprint(path: str, body: Body, seed: int) -> Fingerprint:
         messages = _present(body, "messages")
         return fingerprint_chat(_tools(body), messages, seed)
     except MalformedPrompt as error:
-        raise Refusal(400, str(error), code="invalid_value", param=error.path) from None
+        raise _malformed(error) from None
+
+
+def _malformed(error: MalformedPrompt) -> Refusal:
+    return Refusal(400, str(error), code="invalid_value", param=error.path)
 
 
 def _session(body: Body, names_of_fields: tuple[str, ...], prompt: Fingerprint) -> Session | None:
@@ -326,7 +337,10 @@ def _session(body: Body, names_of_fields: tuple[str, ...], prompt: Fingerprint) 
         except InvalidSessionKey as error:
             raise Refusal(400, str(error), code="invalid_session_key", param=error.source) from None
     if found is None:
-        text = first_user_text(prompt)
+        try:
+            text = first_user_text(prompt)
+        except MalformedPrompt as error:
+            raise _malformed(error) from None
         if text:
             return Session(derived_key_of_text(text), "derived", True)
     return found
