@@ -219,3 +219,14 @@ def test_nothing_goes_on_with_a_conversation_that_was_refused(odd: bytes) -> Non
         found = outcome(raw, asks, kept)
         assert found == outcome(raw, caller({}), Kept(min_bytes=LEAST))
         assert (found[0] == 400) == (content is odd)
+
+
+@pytest.mark.parametrize("name", ["metadata", "stream_options"])
+def test_callers_do_not_keep_what_is_large_once_it_is_decoded(name: str) -> None:
+    """The bytes of a tail are shared by all who send it, what was made of them is not."""
+    for size, frames in ((3, 1), (1_000, 0)):
+        asks, value = caller({}), {"user_id": "user_1_session_2", **{f"k{number}": number for number in range(size)}}
+        raw = json.dumps({**BODY, name: value}).encode()
+        for _ in range(2):
+            assert outcome(raw, asks, Kept()) == outcome(raw, caller({}), Kept())
+        assert len(asks.frames) == frames

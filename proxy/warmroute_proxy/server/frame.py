@@ -30,6 +30,7 @@ SHORT_TAIL_BYTES: Final = 1024
 MAX_LONG: Final = 8192
 MAX_LONG_BYTES: Final = 33_554_432
 MAX_MEMBERS: Final = 64
+MAX_DECODED_BYTES: Final = 1024  # of a member that a frame keeps decoded, ten times as large; each frame has its own
 MAX_DROP_SETS: Final = 16
 MIN_KNOWN_BYTES: Final = 16_384  # of messages: shorter ones are read again
 MAX_KEPT_BYTES: Final = 67_108_864

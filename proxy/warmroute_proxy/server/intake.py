@@ -34,7 +34,15 @@ from warmroute_proxy.server.caller import Caller
 from warmroute_proxy.server.config import ANY, Config, ModelConfig, TenantConfig
 from warmroute_proxy.server.errors import Refusal
 from warmroute_proxy.server.exchange import Request
-from warmroute_proxy.server.frame import MAX_HEAD_BYTES, MAX_MEMBERS, MAX_TAIL_BYTES, Conversation, Frame, Kept
+from warmroute_proxy.server.frame import (
+    MAX_DECODED_BYTES,
+    MAX_HEAD_BYTES,
+    MAX_MEMBERS,
+    MAX_TAIL_BYTES,
+    Conversation,
+    Frame,
+    Kept,
+)
 from warmroute_proxy.server.intake_record import Intake
 from warmroute_proxy.server.secrets import Secrets
 
@@ -81,6 +89,7 @@ _READ_TYPES: Final[dict[str, Any]] = {
 """Types of all that is decoded besides the model; null is absent."""
 
 _READERS: Final = {name: msgspec.json.Decoder(kind | None).decode for name, kind in _READ_TYPES.items()}
+_KEPT_DECODED: Final = frozenset({"metadata", "stream_options"})  # by the intake
 _COUNTS: Final = (("n", MAX_CHOICES), ("max_tokens", 2**31 - 1), ("max_completion_tokens", 2**31 - 1))
 
 
@@ -249,6 +258,8 @@ def _keep_frame(
     end = spans["messages"].end
     start = end - len(memoryview(messages))
     if start > MAX_HEAD_BYTES or len(raw) - end > MAX_TAIL_BYTES or len(spans) > MAX_MEMBERS:
+        return
+    if any(span.end - span.start > MAX_DECODED_BYTES for name, span in spans.items() if name in _KEPT_DECODED):
         return
     tools = tools_prefix(_tools(body), seed)
     places = [(name, span.start, span.end) for name, span in spans.items()]
