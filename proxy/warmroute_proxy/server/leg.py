@@ -5,7 +5,7 @@ A leg ends exactly once: by `on_end`, `on_whole` or `on_fail`, or silently by `c
 
 import logging
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
 
 from warmroute_proxy.core.mypyc import mypyc_attr
 from warmroute_proxy.server.passage import Stream
@@ -24,6 +24,9 @@ class Channel(Protocol):
     def drop(self) -> None: ...
 
 
+_NO_CHANNEL: Final[Channel | None] = None  # mypyc leaves a protocol's attribute undefined where the class says None
+
+
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Leg:
     """One request to one engine. Whoever asks for something derives from it, and says what to do with what comes."""
@@ -34,7 +37,7 @@ class Leg:
     done = False
     head_seen = False
     paused = False
-    connection: Channel | None = None
+    connection: Channel | None = _NO_CHANNEL
     """Until all there is to tell was told."""
 
     def on_head(self, status: int, headers: dict[str, str]) -> None:
