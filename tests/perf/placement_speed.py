@@ -11,10 +11,11 @@ import time
 from pathlib import Path
 
 from warmroute_proxy.core.chain import Chain
+from warmroute_proxy.core.engine_loads import EngineLoads
 from warmroute_proxy.core.facts import Facts
 from warmroute_proxy.core.fleet import Worker
 from warmroute_proxy.core.index import PrefixIndex
-from warmroute_proxy.core.router import EngineLoads, Router
+from warmroute_proxy.core.router import Router
 
 CUTS = 52
 CUT_BYTES = 2000

@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 
 from warmroute_proxy.core.chain import Chain
 from warmroute_proxy.core.decision import Decision
+from warmroute_proxy.core.engine_loads import EngineLoads
 from warmroute_proxy.core.facts import Facts
 from warmroute_proxy.core.fleet import Worker
 from warmroute_proxy.core.quota import TenantLimits
-from warmroute_proxy.core.router import EngineLoads, Router, Ticket
+from warmroute_proxy.core.router import Router, Ticket
 from warmroute_proxy.server.admission import Admission, Hold
 from warmroute_proxy.server.config import Config, Limits
 from warmroute_proxy.server.errors import Refusal

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from warmroute_proxy.core.chain import Chain
 from warmroute_proxy.core.choices import NoWorker
 from warmroute_proxy.core.decision import Policy
+from warmroute_proxy.core.engine_loads import EngineLoads
 from warmroute_proxy.core.facts import Facts
 from warmroute_proxy.core.fleet import Peer, Worker
-from warmroute_proxy.core.load import EngineLoads
 from warmroute_proxy.core.record import MAGIC, Call, Closed, Frames, RecordError, frame
 from warmroute_proxy.core.recorded import RecordedRouter
 from warmroute_proxy.core.router import Ticket

@@ -24,7 +24,8 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from warmroute_proxy.core.choices import Choices
-    from warmroute_proxy.core.load import EngineLoads, WorkerLoad
+    from warmroute_proxy.core.engine_loads import EngineLoads
+    from warmroute_proxy.core.load import WorkerLoad
 
 NO_LIMIT: Final = 1 << 62
 PREFILL_AHEAD_S: Final = 2.0

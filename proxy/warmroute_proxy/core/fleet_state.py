@@ -8,9 +8,10 @@ from typing import Final
 
 from warmroute_proxy.core.affinity import Affinity
 from warmroute_proxy.core.choices import NO_SLOT, Choices, Place
+from warmroute_proxy.core.engine_loads import EngineLoads
 from warmroute_proxy.core.fleet import Peer, Worker, peer_id
 from warmroute_proxy.core.index import PrefixIndex
-from warmroute_proxy.core.load import Changes, EngineLoads, WorkerLoad, level_rates, starts_among
+from warmroute_proxy.core.load import Changes, WorkerLoad, level_rates, starts_among
 from warmroute_proxy.core.mypyc import mypyc_attr
 from warmroute_proxy.core.pace import COMPARE_EVERY_S, forget_paces, level_paces
 from warmroute_proxy.core.tiers import Tier

@@ -27,7 +27,7 @@ from typing import Final, Literal
 
 from warmroute_proxy.core.breaker import BREAKER_FAILURES, Breaker
 from warmroute_proxy.core.capacity import Capacity
-from warmroute_proxy.core.frozen import Frozen
+from warmroute_proxy.core.engine_loads import EngineLoads
 from warmroute_proxy.core.pace import Pace
 from warmroute_proxy.core.retention import Retention
 from warmroute_proxy.core.tiers import MoveRates
@@ -51,22 +51,6 @@ PROVEN_S: Final = 10.0
 """Seconds of prefill after which a worker is believed to be what it looks like."""
 
 Health = Literal["up", "draining", "down", "open"]
-
-
-class EngineLoads(Frozen, frozen=True):
-    """What an engine says of one rank at `/v1/loads`; `None` where it does not say. Totals only ever grow."""
-
-    running: int | None = None
-    waiting_uncached_tokens: int | None = None
-    used_tokens: int | None = None
-    prefill_uncached_tokens_total: int | None = None
-    prefill_busy_us_total: int | None = None
-    waiting: int | None = None
-    total_tokens: int | None = None
-    """In use, and of what waits."""
-    max_running: int | None = None
-    max_tokens: int | None = None
-    """What its KV pool holds."""
 
 
 Ahead = tuple[bool, float, float, float, float, float, tuple[float, float, float] | None]

@@ -13,6 +13,7 @@ import msgspec
 
 from warmroute_proxy.core.choices import NoWorker
 from warmroute_proxy.core.decision import Decision, Policy
+from warmroute_proxy.core.engine_loads import EngineLoads
 from warmroute_proxy.core.facts import Facts
 from warmroute_proxy.core.fleet import Peer, Worker
 from warmroute_proxy.core.record import (
@@ -28,7 +29,7 @@ from warmroute_proxy.core.record import (
     RecordError,
     Told,
 )
-from warmroute_proxy.core.router import EngineLoads, Router, Settled, Ticket
+from warmroute_proxy.core.router import Router, Settled, Ticket
 from warmroute_proxy.core.tiers import Tier
 
 

@@ -30,13 +30,13 @@ from warmroute_proxy.core.frozen import Frozen
 from warmroute_proxy.core.histories import Histories
 from warmroute_proxy.core.index import PrefixIndex
 from warmroute_proxy.core.last import Last
-from warmroute_proxy.core.load import EngineLoads, WorkerLoad
+from warmroute_proxy.core.load import WorkerLoad
 from warmroute_proxy.core.mypyc import mypyc_attr
 from warmroute_proxy.core.placement import Prompt, place_by_cost, place_in_turn
 from warmroute_proxy.core.retention import MIN_TOKENS
 from warmroute_proxy.core.ticket import Ticket
 
-__all__ = ["Decision", "EngineLoads", "Last", "NoWorker", "Router", "Settled", "Ticket"]
+__all__ = ["Decision", "Last", "NoWorker", "Router", "Settled", "Ticket"]
 
 
 class Settled(Frozen, frozen=True):

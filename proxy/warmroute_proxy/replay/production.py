@@ -24,10 +24,11 @@ import msgspec
 
 from warmroute_backend.engine.work import Work
 from warmroute_proxy.core.chain import Chain
+from warmroute_proxy.core.engine_loads import EngineLoads
 from warmroute_proxy.core.facts import Facts
 from warmroute_proxy.core.fleet import Peer
 from warmroute_proxy.core.fleet import Worker as CoreWorker
-from warmroute_proxy.core.router import EngineLoads, Router
+from warmroute_proxy.core.router import Router
 from warmroute_proxy.core.sibling_events import Event
 from warmroute_proxy.core.siblings import SiblingRouter
 from warmroute_proxy.core.tiers import Tier

@@ -21,9 +21,9 @@ import msgspec
 
 from warmroute_proxy.core.chain import Chain
 from warmroute_proxy.core.decision import Decision
+from warmroute_proxy.core.engine_loads import EngineLoads
 from warmroute_proxy.core.fleet import Worker
 from warmroute_proxy.core.life import HEALTH_TIMEOUT_S
-from warmroute_proxy.core.load import EngineLoads
 from warmroute_proxy.core.receipt import ServedBy
 from warmroute_proxy.core.router import Router
 from warmroute_proxy.core.tiers import Tier

@@ -7,9 +7,9 @@ import pytest
 from warmroute_proxy.core.chain import Chain
 from warmroute_proxy.core.choices import NoWorker
 from warmroute_proxy.core.decision import MAX_REASONS
+from warmroute_proxy.core.engine_loads import EngineLoads
 from warmroute_proxy.core.facts import Facts
 from warmroute_proxy.core.fleet import Peer, Worker
-from warmroute_proxy.core.load import EngineLoads
 from warmroute_proxy.core.router import Decision, Router, Ticket
 from warmroute_proxy.core.traffic import RENEW_S
 

@@ -6,11 +6,12 @@ import pytest
 
 from warmroute_proxy.core.chain import Chain
 from warmroute_proxy.core.choices import NoWorker
+from warmroute_proxy.core.engine_loads import EngineLoads
 from warmroute_proxy.core.facts import Facts
 from warmroute_proxy.core.fleet import Peer, Worker
 from warmroute_proxy.core.index import PrefixIndex
 from warmroute_proxy.core.last import Last
-from warmroute_proxy.core.router import EngineLoads, Router, Ticket
+from warmroute_proxy.core.router import Router, Ticket
 
 TOKENS = 10_000
 PD = [Worker("p", "p", 0, "prefill"), Worker("d", "d", 0, "decode")]

@@ -14,9 +14,9 @@ from warmroute_proxy import COMPILED
 from warmroute_proxy.core import recorded
 from warmroute_proxy.core.chain import Chain
 from warmroute_proxy.core.choices import NoWorker
+from warmroute_proxy.core.engine_loads import EngineLoads
 from warmroute_proxy.core.facts import Facts
 from warmroute_proxy.core.fleet import Peer, Worker
-from warmroute_proxy.core.load import EngineLoads
 from warmroute_proxy.core.record import Call, Closed, Dispatched, Ended, Frames, Placed, Progress
 from warmroute_proxy.core.recorded import RecordedRouter
 from warmroute_proxy.core.router import Router
