@@ -5,7 +5,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from warmroute_proxy.server.config import Limits
+from warmroute_proxy.server.exchange import Exchange, Request
 from warmroute_proxy.server.heads import MAX_HEADS, MAX_LINES, Heads, whole_answer
+from warmroute_proxy.server.http1 import Connection, Listener
 
 PATH = "/v1/chat/completions"
 FIRST = f"POST {PATH} HTTP/1.1".encode()
@@ -33,7 +36,7 @@ class Parsed:
         self.messages = 0
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self.headers.append((name.decode("latin-1").lower(), value.decode("latin-1")))
+        self.headers.append((name.decode("latin-1").lower(), value.decode("latin-1").rstrip(" \t")))
 
     def on_body(self, body: bytes) -> None:
         self.body += body
@@ -75,6 +78,7 @@ lines = st.lists(st.tuples(names, st.sampled_from([":", ": ", " :", ":\t", ""]),
 
 @given(lines, st.binary(max_size=8), st.booleans())
 @example([("host", ": ", "x"), ("content-length", ":", "5")], b"hello", True)
+@example([("Idempotency-Key", ": ", "5 ")], b"hello", True)
 def test_whatever_is_taken_whole_is_what_the_parser_finds(
     given_lines: list[tuple[str, str, str]], body: bytes, sound: bool
 ) -> None:
@@ -203,3 +207,23 @@ def test_an_answer() -> None:
     assert whole_answer(data) == ({"server": "uvicorn"}, b"hi")
     for other in (data + b"x", data[:-1], data.replace(b"200", b"500"), data.replace(b"server", b"connection")):
         assert whole_answer(other) is None
+
+
+def test_a_value_is_the_same_whether_its_head_came_whole_or_in_pieces() -> None:
+    """An idempotency key that ends with a space stands for one call, however it was cut on its way."""
+    asked: list[Request] = []
+
+    class Asked:
+        def on_head(self, request: Request) -> None:
+            asked.append(request)
+
+        def handle(self, request: Request, exchange: Exchange) -> None: ...
+
+        def on_status(self, request: Request, status: int) -> None: ...
+
+    data = FIRST + b"\r\nhost: x\r\nidempotency-key: a1 \t\r\ncontent-length: 2\r\n\r\nhi"
+    for cut in (len(data), 50):
+        connection = Connection(Listener(Asked(), Limits(), lambda: 0.0))
+        connection.data_received(data[:cut])
+        connection.data_received(data[cut:])
+    assert [each.headers["idempotency-key"] for each in asked] == ["a1", "a1"]

@@ -327,7 +327,7 @@ class Connection:
         text = KEPT.get(name) or lower_name(name)
         headers = request.headers
         if text not in headers:
-            headers[text] = value.decode("latin-1")
+            headers[text] = value.decode("latin-1").rstrip(" \t")  # no part of it, and the parser leaves it there
         elif text == "host":
             self._fail(Refusal(400, "exactly one Host header is required", code="bad_request"))
         elif text == "content-length":
