@@ -1,6 +1,7 @@
 """What all tests share: how hypothesis searches, and the real SGLang for those that ask for it."""
 
 import os
+import signal
 
 from hypothesis import HealthCheck, settings
 
@@ -14,5 +15,9 @@ settings.register_profile(
     print_blob=True,
 )
 settings.load_profile("warmroute")
+
+# A shell's job in the background ignores SIGINT, and so would all that tests start and then interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 pytest_plugins = ["tests.subjects.sglang"]
