@@ -138,7 +138,7 @@ class Fold:
         rows: dict[str, str] = {}
         sums: dict[str, list[int]] = {}
         texts = found.decode(errors="surrogateescape").split("\n")
-        under_way, skipped = _ended_of(texts, rows, sums)
+        under_way, skipped = ended_of(texts, rows, sums)
         opened, more = _still_open(under_way, rows)
         offset, skipped = self._offset + len(found), self._skipped + skipped + more
         closed = self._open.intersection(rows)  # few: most turns end in the step that opens them
@@ -177,7 +177,7 @@ class Fold:
                 continue
             entry.interrupt(now_s)
             rows[entry.id] = entry.record().decode()
-            add_up(entry, sums)
+            _add_up(entry, sums)
         with self._db:
             self._db.execute("BEGIN IMMEDIATE")
             self._insert(rows, sums)
@@ -198,7 +198,7 @@ class Fold:
                 journal_path(self._folder, sequence).unlink(missing_ok=True)
 
 
-def add_up(turn: _Ended, sums: dict[str, list[int]]) -> None:
+def _add_up(turn: _Ended, sums: dict[str, list[int]]) -> None:
     """Add an ended turn to the sums of its tenant, as `TOTALS` has them."""
     of_tenant = sums.get(turn.tenant)
     if of_tenant is None:
@@ -218,7 +218,7 @@ def _in_turns(texts: list[str]) -> Iterator[str]:
         yield from texts[at : at + LINES_AT_ONCE]
 
 
-def _ended_of(texts: list[str], rows: dict[str, str], sums: dict[str, list[int]]) -> tuple[list[str], int]:
+def ended_of(texts: list[str], rows: dict[str, str], sums: dict[str, list[int]]) -> tuple[list[str], int]:
     """Find the rows, and add them up: what is decoded is let go at once, while it is warm. Returns the lines that are
     under way, unread, and how many are no records.
     """
@@ -243,7 +243,7 @@ def _ended_of(texts: list[str], rows: dict[str, str], sums: dict[str, list[int]]
             under_way.append(record)
         elif line.id not in rows:
             rows[line.id] = record
-            add_up(line, sums)
+            _add_up(line, sums)
     return under_way, skipped
 
 

@@ -9,13 +9,15 @@ Limits: `TAIL_BYTES` of a journal are read, which is more than the fold is ever 
 """
 
 import threading
+from collections.abc import Iterator
+from operator import add
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
 from warmroute_proxy.core.entry import Entry
-from warmroute_proxy.server.fold import TOTALS, add_up
+from warmroute_proxy.server.fold import TOTALS, ended_of
 from warmroute_proxy.server.journal import folder_of, journal_path, journal_sequences, read_whole
 from warmroute_proxy.server.ledger_schema import connect
 
@@ -39,13 +41,13 @@ class LedgerOfAll:
         """Turns, prompt, cached and completion tokens, list and charged nanodollars of a tenant."""
         with self._lock:
             for _ in range(TRIES):
-                positions, sums = self._positions(tenant)
-                for entry in self._beyond(positions, tenant.encode()):
-                    if entry.ended and entry.tenant == tenant:
-                        add_up(entry, {tenant: sums})
+                positions, folded = self._positions(tenant)
+                not_folded: dict[str, list[int]] = {}
+                for tail in self._tails(positions):
+                    ended_of(tail.decode(errors="surrogateescape").split("\n"), {}, not_folded)
                 if self._positions()[0] == positions:
                     break
-        return sums
+        return list(map(add, folded, not_folded.get(tenant, [0] * len(TOTALS))))
 
     def find(self, tenant: str, id_: str) -> Entry | None:
         """A tenant's turn that is not folded: settled, or open; None if there is none."""
@@ -53,7 +55,7 @@ class LedgerOfAll:
         with self._lock:
             for _ in range(TRIES):
                 positions, _ = self._positions()
-                for entry in self._beyond(positions, id_.encode()):
+                for entry in self._having(positions, id_.encode()):
                     if entry.id == id_ and entry.tenant == tenant and not (found is not None and found.ended):
                         found = entry
                 if found is not None or self._positions()[0] == positions:
@@ -68,18 +70,19 @@ class LedgerOfAll:
             total = self._db.execute("SELECT * FROM total WHERE tenant = ?", (tenant,)).fetchone()
         return rows, [0] * len(TOTALS) if total is None else list(total[1:])
 
-    def _beyond(self, positions: list[tuple[int, int, int]], having: bytes) -> list[Entry]:
-        """The entries behind the positions whose line has some bytes."""
-        entries: list[Entry] = []
+    def _tails(self, positions: list[tuple[int, int, int]]) -> Iterator[bytes]:
+        """What stands behind the positions, a journal file at a time."""
         for process, first, offset in positions:
             folder = folder_of(self._state_dir, process)
             for sequence in [number for number in journal_sequences(folder) if number >= first]:
-                begin = offset if sequence == first else 0
-                tail = read_whole(journal_path(folder, sequence), begin, TAIL_BYTES)
-                for line in tail.split(b"\n") if having in tail else ():
-                    if having in line:
-                        try:
-                            entries.append(Entry.read(line))
-                        except msgspec.DecodeError:
-                            continue
-        return entries
+                yield read_whole(journal_path(folder, sequence), offset if sequence == first else 0, TAIL_BYTES)
+
+    def _having(self, positions: list[tuple[int, int, int]], some: bytes) -> Iterator[Entry]:
+        """The entries behind the positions whose line has some bytes."""
+        for tail in self._tails(positions):
+            for line in tail.split(b"\n") if some in tail else ():
+                if some in line:
+                    try:
+                        yield Entry.read(line)
+                    except msgspec.DecodeError:
+                        continue
