@@ -35,8 +35,8 @@ MODULES: Final = (
     *(
         f"proxy/warmroute_proxy/server/{name}.py"
         for name in ("answer", "attempt", "dispatch", "endpoint", "exchange", "forwarding", "frame", "header_names",
-                     "heads", "http1", "intake", "leg", "passage", "prefill_leg", "relay", "settlement", "small_get",
-                     "sse", "turn_end", "turn_metrics", "upstream")
+                     "heads", "http1", "intake", "leg", "listener", "passage", "prefill_leg", "relay", "settlement",
+                     "small_get", "sse", "turn_end", "turn_metrics", "upstream")
     ),
 )  # fmt: skip
 

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from warmroute_proxy.server.config import Limits
 from warmroute_proxy.server.exchange import Exchange, Request
 from warmroute_proxy.server.heads import MAX_HEADS, MAX_LINES, Heads, whole_answer
-from warmroute_proxy.server.http1 import Connection, Listener
+from warmroute_proxy.server.http1 import Connection
+from warmroute_proxy.server.listener import Listener
 
 PATH = "/v1/chat/completions"
 FIRST = f"POST {PATH} HTTP/1.1".encode()

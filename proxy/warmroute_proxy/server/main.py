@@ -30,8 +30,8 @@ from warmroute_proxy.server.config_file import ConfigError, load_config
 from warmroute_proxy.server.endpoint import AdminEndpoint, PublicEndpoint
 from warmroute_proxy.server.engines import Engines
 from warmroute_proxy.server.forward import Forwards
-from warmroute_proxy.server.http1 import Listener
 from warmroute_proxy.server.ledger import Ledger, LedgerError
+from warmroute_proxy.server.listener import Listener
 from warmroute_proxy.server.metrics import Metrics
 from warmroute_proxy.server.processes import Seat, Supervisor
 from warmroute_proxy.server.recording import Recording

@@ -12,7 +12,7 @@ import pytest
 
 from warmroute_proxy.server.config_file import load_config
 from warmroute_proxy.server.endpoint import PublicEndpoint
-from warmroute_proxy.server.http1 import Listener
+from warmroute_proxy.server.listener import Listener
 from warmroute_proxy.server.main import _build, _sweep
 from warmroute_proxy.server.services import Services
 

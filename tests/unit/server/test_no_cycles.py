@@ -20,8 +20,9 @@ from warmroute_proxy.server.attempt import Attempt
 from warmroute_proxy.server.config_file import load_config
 from warmroute_proxy.server.endpoint import PublicEndpoint
 from warmroute_proxy.server.exchange import Exchange, Request
-from warmroute_proxy.server.http1 import Connection, Listener
+from warmroute_proxy.server.http1 import Connection
 from warmroute_proxy.server.leg import Leg
+from warmroute_proxy.server.listener import Listener
 from warmroute_proxy.server.main import _build
 from warmroute_proxy.server.relay import Turn
 
