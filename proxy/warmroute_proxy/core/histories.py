@@ -78,8 +78,3 @@ class Histories:
         if len(self._left) >= self._max_entries:
             del self._left[next(iter(self._left))]
         self._left[lineage] = left
-
-    @property
-    def entries(self) -> int:
-        """Lineages held."""
-        return len(self._left)

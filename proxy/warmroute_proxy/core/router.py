@@ -118,8 +118,7 @@ class Router(Fleet):
         holder = self._places[decision.holder]
         generator = self._places[decision.decode.id] if decision.decode is not None else holder
         ticket = Ticket(decision, facts.chain, holder, generator if decision.kind == "local" else None)
-        begins = facts.turn == 1 and self._affinity.last(facts.lineage, facts.chain, 1) is None
-        self._begin(ticket, begins, decision.predicted_cached_tokens / decision.prompt_tokens_est, now_s)
+        self._begin(ticket, self._begins(facts), decision.predicted_cached_tokens / decision.prompt_tokens_est, now_s)
         if self._histories.active:
             self._histories.begin(facts.lineage, ticket)
         return ticket

@@ -3,8 +3,9 @@
 A client sends the same head with each turn of a session, so its tenant, its session's keys and its agent are worked out
 once. What a caller's bodies have in common is kept with it (`frame.py`), and so is what is known of its conversation.
 
-Limits: `MAX_CALLERS` are kept, all are dropped when it is full; of each at most `MAX_FRAMES` frames, likewise. The
-bytes that they keep are counted in `Kept`.
+Limits: `MAX_CALLERS` are kept, all are dropped when it is full; of each at most `MAX_FRAMES` frames, likewise.
+Long tails and conversations are counted in `Kept`; what else a frame keeps grows with its members, of which it has at
+most `MAX_MEMBERS`.
 """
 
 from collections.abc import Mapping

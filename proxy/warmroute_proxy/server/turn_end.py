@@ -155,8 +155,7 @@ class TurnEnd:
         streamed = usage.completion_tokens if attempt.answer is None and self._shows_pace(guessed) else None
         settled = services.router.settled(ticket, intake.facts, now_s, prompt, cached, completion, streamed)
         self._ticket = None
-        if services.admission.queue.requests:
-            services.admission.freed()
+        self._freed()
         services.engines.settled(ticket.decision, attempt.rid, usage.prompt_tokens)
         return settled
 

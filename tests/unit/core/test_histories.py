@@ -129,7 +129,6 @@ def test_the_conversations_that_were_used_least_lately_go_first() -> None:
     for name, ticket in enumerate(tickets):
         histories.end(name, ticket, 0)
     tickets[0].holder.load.retention.kept_tokens = -1e9  # all are gone
-    assert histories.entries == 3
     assert [name for name in range(5) if histories.gone_from(name)] == [2, 3, 4]
 
 
