@@ -11,7 +11,7 @@ nor line feed, holds none either. Other events are searched themselves, and the 
 
 All else goes through the parser and the scanner, whole chunks at a time, so that both stand at the border of a chunk
 when the next one passes: what begins an answer, and its end from the accounts on; an answer that somebody has to see or
-rewrite (`Leg.stream` says so). A chunk that is cut by the end of a read waits for its rest, up to `MAX_REST_BYTES` and
+rewrite (`Stream.way` says so). A chunk that is cut by the end of a read waits for its rest, up to `MAX_REST_BYTES` and
 unless it holds an event that could go. A stream with another framing is left to the parser for good.
 """
 
