@@ -11,7 +11,6 @@ import threading
 from collections import OrderedDict, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
 from warmroute._prompt import Prompt, PromptReader, closest, first_change
@@ -85,7 +84,7 @@ class Counts:
     def values(self) -> dict[str, Any]:
         """The sums as they stand, by the names of `Totals`."""
         sums = {name: getattr(self, name) for name in self.__slots__}
-        return {**sums, "losses": MappingProxyType(dict(self.losses))}
+        return {**sums, "losses": dict(self.losses)}
 
 
 class _Session:
@@ -225,13 +224,11 @@ class Books:
                 violations=tuple(self._faults),
                 violations_found=self._faults_found,
                 internal_errors=self._internal_errors,
-                by_session=MappingProxyType(
-                    {
-                        key: Totals(**session.counts.values())
-                        for key, session in self._sessions.items()
-                        if session.counts.turns
-                    }
-                ),
+                by_session={
+                    key: Totals(**session.counts.values())
+                    for key, session in self._sessions.items()
+                    if session.counts.turns
+                },
             )
 
     def _session(self, key: str) -> _Session:

@@ -6,8 +6,8 @@ from warmroute._books import Turn
 
 MEANINGS: Final = {
     "new": "came with this turn and could not be cached before. Nothing to do.",
-    "cold": "were seen for the first time. Expected on a session's first turn; a prefix shared by sessions (tools, "
-    "system prompt) stays warm when it stands first and is equal in all of them.",
+    "cold": "were seen for the first time behind this beginning. Expected on a session's first turn; a prefix shared "
+    "by sessions (tools, system prompt) stays warm when it stands first and is equal in all of them.",
     "prefix_changed": "follow a place where your side rewrote what it had sent. Append instead: keep tools, system "
     "prompt and history as they were.",
     "moved": "are cached on another worker than the one that served the turn: that one was too busy, or the call came "
@@ -29,7 +29,7 @@ def explain(turn: Turn | None, name: str | None) -> str:
         return "No turn was seen yet." if name is None else f"No turn of session {name} was seen."
     lines = [_headline(turn), *_losses(turn)]
     if turn.change is not None:
-        lines.append(f"On your side: {turn.change}. Everything from there on had to be computed again.")
+        lines.append(f"On your side: {turn.change}. Whatever stands behind that had to be computed again.")
     elif not turn.first:
         lines.append("On your side nothing broke the prefix: the prompt only grew since the turn before.")
     return "\n".join(lines)

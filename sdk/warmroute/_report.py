@@ -1,5 +1,6 @@
 """What `client.cache.report()` returns, and how it reads. Frozen values; the counting is in `_books`.
 
+Mappings are plain dicts, copied for each report, so that a report can be pickled, and `dataclasses.asdict` takes it.
 `None` means that no server said it, never 0: a server that reports no cached tokens has no hit ratio, and one without
 prices has no cost.
 """

@@ -4,6 +4,7 @@ Two FastAPI applications, run behind our own connections. Neither is on the path
 """
 
 import re
+from collections.abc import Callable
 from importlib.metadata import version
 from typing import Any, Final
 
@@ -15,7 +16,7 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 from warmroute_proxy.core.decision import Decision
 from warmroute_proxy.server.config import ANY, ModelConfig, TenantConfig
 from warmroute_proxy.server.engine_admin import add_engine_routes
-from warmroute_proxy.server.errors import error_body
+from warmroute_proxy.server.errors import error_body, no_route
 from warmroute_proxy.server.forwarding import ask_peers
 from warmroute_proxy.server.metrics import Labels
 from warmroute_proxy.server.openapi import description
@@ -28,7 +29,7 @@ RECEIPT_ID: Final = re.compile(r"wr-[0-9a-f]{24}")
 
 def public_app(services: Services) -> FastAPI:
     """`/health`, `/ready`, `/openapi.json`, `/v1/models`, `/v1/usage`, `/v1/usage/receipts/<id>`."""
-    app = _app("warmroute")
+    app = _app("warmroute", no_route)
 
     @app.get("/health")
     async def health() -> Response:
@@ -90,7 +91,7 @@ def public_app(services: Services) -> FastAPI:
 
 def admin_app(services: Services) -> FastAPI:
     """`/metrics`, `/admin/workers`, `/admin/admission`, `/admin/decisions`, `/admin/engines`."""
-    app = _app("warmroute admin")
+    app = _app("warmroute admin", lambda path: f"there is no route {path[:200]!r}")
     add_engine_routes(app, services)
 
     @app.get("/metrics")
@@ -172,13 +173,13 @@ def _gauges(services: Services, others: list[Row]) -> list[tuple[str, Labels, fl
     return rows
 
 
-def _app(title: str) -> FastAPI:
+def _app(title: str, no_route_text: Callable[[str], str]) -> FastAPI:
     app = FastAPI(title=title, openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
 
     @app.exception_handler(StarletteHTTPException)
     async def in_dialect(request: Request, error: HTTPException) -> Response:
         if error.status_code == 404:
-            return _error(404, f"there is no route {request.url.path[:200]!r}", "not_found")
+            return _error(404, no_route_text(request.url.path), "not_found")
         return _error(error.status_code, str(error.detail), None)
 
     @app.exception_handler(RequestValidationError)

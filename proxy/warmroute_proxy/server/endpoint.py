@@ -12,7 +12,7 @@ from warmroute.contract import headers as names
 from warmroute_proxy.server.asgi import Bridge
 from warmroute_proxy.server.caller import Caller, Callers
 from warmroute_proxy.server.config import TenantConfig
-from warmroute_proxy.server.errors import Refusal
+from warmroute_proxy.server.errors import Refusal, no_route
 from warmroute_proxy.server.exchange import Exchange, Request
 from warmroute_proxy.server.forward import Forward
 from warmroute_proxy.server.intake import ROUTES, read
@@ -52,7 +52,7 @@ class PublicEndpoint:
         if path in OPEN_PATHS:
             return
         if not request.path.startswith("/v1/"):
-            raise Refusal(404, f"there is no route {request.path[:200]!r}", code="not_found")
+            raise Refusal(404, no_route(path), code="not_found")
         if request.path in ROUTES and request.method != "POST":
             raise Refusal(405, f"{request.path} takes POST, not {request.method}", code="method_not_allowed")
         if self._is_forwarded(request):

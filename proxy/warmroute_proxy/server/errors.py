@@ -53,6 +53,14 @@ class Refusal(Exception):
         return error_body(self.status, self.message, self.code, self.param)
 
 
+def no_route(path: str) -> str:
+    """What a client is told that asks for what is not served: a base URL without `/v1`, or another of OpenAI's APIs."""
+    return (
+        f"there is no route {path[:200]!r}: answers come from /v1/chat/completions and /v1/completions, so a base_url "
+        "ends with /v1; GET /openapi.json lists all routes"
+    )
+
+
 def error_object(status: int, message: str, code: str | None, param: str | None = None) -> dict[str, Any]:
     """`{"message", "type", "param", "code"}` as OpenAI has it."""
     kind = _TYPES.get(status, "invalid_request_error" if status < 500 else "server_error")

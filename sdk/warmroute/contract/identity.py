@@ -56,8 +56,11 @@ class InvalidSessionKey(ValueError):
     """A session key that is too long or not printable. The client's fault; `source` names the header or field."""
 
     def __init__(self, source: str, problem: str) -> None:
-        super().__init__(f"session key in {source} {problem}")
+        super().__init__(source, problem)  # what it is made of, so that it can be pickled
         self.source = source
+
+    def __str__(self) -> str:
+        return f"session key in {self.source} {self.args[1]}"
 
 
 class Session(NamedTuple):

@@ -166,13 +166,14 @@ def test_a_tenant_gets_no_model_that_is_not_its_own(proxy: ProxyProcess) -> None
 
 
 @pytest.mark.parametrize(
-    "path", ["/generate", "/abort_request", "/flush_cache", "/server_info", "/v1/loads", "/v1/tokenize", "/x", "/v1"]
+    "path", ["/generate", "/abort_request", "/flush_cache", "/server_info", "/v1/loads", "/v1/responses", "/x", "/v1"]
 )
 def test_routes_that_only_engines_have_do_not_exist(client: httpx.Client, path: str) -> None:
     for method in ("GET", "POST"):
         answer = client.request(method, path, json={"rid": "x"} if method == "POST" else None)
         assert answer.status_code == 404
         assert answer.json()["error"]["code"] == "not_found"
+        assert "answers come from /v1/chat/completions" in answer.json()["error"]["message"]
 
 
 def test_a_wrong_method(client: httpx.Client) -> None:

@@ -1,5 +1,6 @@
 """Who sent a turn, by every signal that harnesses give."""
 
+import pickle
 from typing import Any
 
 import pytest
@@ -68,6 +69,8 @@ def test_bad_keys_are_the_clients_fault_and_are_not_repeated(key: str) -> None:
         session_of({}, {"prompt_cache_key": key})
     assert caught.value.source == "prompt_cache_key"
     assert key not in str(caught.value)
+    copied = pickle.loads(pickle.dumps(caught.value))  # as a pool of processes does
+    assert (str(copied), copied.source) == (str(caught.value), "prompt_cache_key")
 
 
 def test_256_bytes_are_a_key() -> None:

@@ -1,5 +1,8 @@
 """The bounds of what a client remembers, and the sums that survive them."""
 
+import dataclasses
+import json
+import pickle
 from typing import Any
 
 import pytest
@@ -56,6 +59,16 @@ def test_pending_receipts_and_faults_are_bounded(monkeypatch: pytest.MonkeyPatch
     assert len(report.violations) == 100
     assert report.violations_found == 150
     assert report.violations[-1].startswith("wr-x149: the receipt is malformed")
+
+
+def test_a_report_can_be_pickled_and_written_as_json() -> None:
+    books = Books()
+    receipt = {"id": "wr-1", "loss": {"cold": 7}}
+    books.settle(answered(books, "s"), {"prompt_tokens": 10, "warmroute": receipt})
+    report = books.report()
+    assert pickle.loads(pickle.dumps(report)) == report
+    written = json.loads(json.dumps(dataclasses.asdict(report)))
+    assert (written["prompt_tokens"], written["by_session"]["s"]["losses"]) == (10, {"cold": 7})
 
 
 def test_long_faults_are_cut() -> None:
