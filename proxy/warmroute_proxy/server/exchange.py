@@ -56,6 +56,8 @@ class Exchange:
     ended = False
     on_gone: Callable[[], None] | None = None
     on_pause: Callable[[bool], None] | None = None
+    client_left = False
+    """Of one that is gone: whether the client is known to have left. Of a forwarded request its proxy says so."""
     _chunked = False
 
     def __init__(self, connection: "Connection", request: Request) -> None:

@@ -2,8 +2,9 @@
 
 The home opens and settles the ledger entry; this side writes none and changes nothing. The turn is served here, under a
 new receipt id, if the home cannot be reached, stops answering its probes before its first byte, does not trust our
-word, or says that it cannot serve. Should it have begun after all, it sees us leave before its first byte was delivered
-and charges nothing. A client that leaves is passed on by closing the connection, which the home notices at once.
+word, or says that it cannot serve. A client that leaves is passed on by a last word on the connection, a request to
+`LEFT_TARGET`. Where the connection ends without it, as it does when we go or give up, the home knows that it was not
+the client who left, and charges nothing.
 """
 
 from collections.abc import Callable
@@ -17,11 +18,13 @@ from warmroute_proxy.server.config import TenantConfig
 from warmroute_proxy.server.dispatch import engine_headers
 from warmroute_proxy.server.errors import Refusal, error_event
 from warmroute_proxy.server.exchange import Exchange
+from warmroute_proxy.server.http1 import LEFT_TARGET
 from warmroute_proxy.server.intake_record import Intake
 from warmroute_proxy.server.leg import Leg
 from warmroute_proxy.server.services import Services
 from warmroute_proxy.server.small_get import get
 
+_LEFT: Final = f"POST {LEFT_TARGET} HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n".encode()
 _PASSED_BACK: Final = ("content-type", "cache-control", "retry-after", names.RECEIPT, names.HOME)
 
 
@@ -166,7 +169,7 @@ class ForwardedTurn(Leg):
             self._exchange.abort(b"" if self._said_why else error_event(502, message, "engine_error"))
 
     def _client_left(self) -> None:
-        self.close()
+        self.part(_LEFT)
         if self._finish():
             self._services.router.failed(self._ticket, self._services.clock(), ())
 

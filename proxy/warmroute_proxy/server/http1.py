@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import httptools
 
+from warmroute.contract import headers as names
 from warmroute_proxy.server.config import Limits
 from warmroute_proxy.server.errors import Refusal
 from warmroute_proxy.server.exchange import Exchange, Request
@@ -35,6 +36,7 @@ IDLE_GRACE_S: Final = 1.0  # at the shutdown, how long an idle connection may st
 LINGER_BODY_BYTES: Final = 65536  # up to this much of a refused body is read, so that the connection can be kept
 STALLED_WRITE_S: Final = 60.0  # a client that reads nothing for this long is gone
 WRITE_HIGH_BYTES: Final = 65536
+LEFT_TARGET: Final = "/v1/forward/left"  # what a proxy sends behind a request that it forwarded, once its client left
 PLAIN_TARGETS: Final = {target.encode(): target for target in ("/v1/chat/completions", "/v1/completions")}  # not parsed
 
 
@@ -313,6 +315,11 @@ class Connection:
         self._in_head = True
         if not self._reading:
             return
+        active = self._active
+        if request.path == LEFT_TARGET and active is not None and names.FORWARD in active.request.headers:
+            active.client_left = True
+            self.cut()
+            return
         if len(self._waiting) >= MAX_PIPELINED:
             self._fail(
                 Refusal(429, f"more than {MAX_PIPELINED} requests wait on one connection", code="too_many_requests")
@@ -452,6 +459,8 @@ class Connection:
         elif self._reading and self._request is not None and self._active is None:
             self._stop_reading(Refusal(408, "the request did not arrive in time", code="request_timeout"))
         else:
+            if self._active is not None:
+                self._active.client_left = True
             self.cut()
 
 

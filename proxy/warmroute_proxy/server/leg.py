@@ -20,6 +20,7 @@ class Channel(Protocol):
     """Whether the answer was read to its end."""
 
     def pause(self, paused: bool) -> None: ...
+    def part(self, word: bytes) -> None: ...
     def see(self) -> None: ...
     def drop(self) -> None: ...
 
@@ -88,6 +89,13 @@ class Leg:
         connection, self.connection = self.connection, None
         if connection is not None:
             connection.drop()
+
+    def part(self, word: bytes) -> None:
+        """Give up with a last word, if there was a first one."""
+        self.done = True
+        connection, self.connection = self.connection, None
+        if connection is not None:
+            connection.part(word)
 
     def end(self) -> None:
         self.connection = None

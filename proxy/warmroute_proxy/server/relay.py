@@ -17,6 +17,8 @@ Rules that hold in every state:
 - a client that leaves: both legs are aborted at once, the engine's final usage is awaited for `LEFT_WAIT_S`, and the
   row is settled by it, or by a lower bound that is named as one; several answers at once (n > 1, a list of prompts)
   have ids that only the engine knows, so they are ended by closing the connection, at once, since no usage will come;
+- a forwarded turn whose proxy goes, or whose connection breaks, without word of its client is aborted likewise, and is
+  `cut_off`;
 - what failed by a fault of ours or an engine's is charged nothing: its receipt has rates of zero.
 """
 
@@ -300,7 +302,8 @@ class Turn(TurnEnd):
             self._services.admission.leave(self)
         if self._ended or self._attempt is None:
             return
-        self._services.metrics.add("warmroute_client_left_total")
+        if not self._lost_between:
+            self._services.metrics.add("warmroute_client_left_total")
         if self.intake.several:
             self._left_for_good()
             return

@@ -62,9 +62,16 @@ class TurnEnd:
         self._refuse(refusal)
 
     def _settle_left(self, now_s: float, *, charged: bool) -> None:
-        """A client that left pays for what was computed; a proxy that gave up on us before the first byte does not."""
-        superseded = self.intake.forwarded_from is not None and not self._exchange.started
-        self._settle("client_left", 0, now_s, charged=charged and not superseded)
+        """A client that left pays for what was computed; not where the proxy is gone that asked for it."""
+        if self._lost_between:
+            self._settle("cut_off", 0, now_s, charged=False)
+        else:
+            self._settle("client_left", 0, now_s, charged=charged)
+
+    @property
+    def _lost_between(self) -> bool:
+        """Of one that is gone: whether a proxy or its network is, and nobody said that the client left."""
+        return self.intake.forwarded_from is not None and not self._exchange.client_left
 
     def _settle(self, outcome: Outcome, status: int, now_s: float, *, charged: bool) -> None:
         """Turn what was reported into a row and a receipt; `_durable` is told once the row is safe."""

@@ -23,6 +23,7 @@ from warmroute_proxy.server.passage import Passage
 log = logging.getLogger(__name__)
 
 IDLE_S: Final = 3.0
+PART_S: Final = 2.0  # how long a connection stays open for its last word to be read
 MAX_IDLE: Final = 256  # connections kept open to one engine
 
 Parts = Sequence[bytes | memoryview]
@@ -141,6 +142,7 @@ class _Connection(asyncio.Protocol):
         self._keep_alive = False
         self._paused = False
         self._passage: Passage | None = None
+        self._parting = False
         self.idle_since_s = 0.0
 
     @property
@@ -171,6 +173,18 @@ class _Connection(asyncio.Protocol):
         if self._passage is not None:
             self._passage.see()
 
+    def part(self, word: bytes) -> None:
+        """Say a last word; the other side hangs up. A reset by us could take the word from it, so what it sends until
+        then is read and dropped.
+        """
+        self._leg = None
+        self._passed()
+        if self._transport is not None and not self._transport.is_closing():
+            self._parting = True
+            self.pause(False)
+            self._transport.write(word)
+            asyncio.get_running_loop().call_later(PART_S, self.drop)
+
     def drop(self) -> None:
         self._leg = None
         self._passed()
@@ -196,7 +210,8 @@ class _Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         leg = self._leg
         if leg is None:  # bytes that nobody asked for
-            self.drop()
+            if not self._parting:
+                self.drop()
             return
         if self._parser is None:
             found = None if leg.streamed else whole_answer(data)

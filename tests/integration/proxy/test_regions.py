@@ -19,6 +19,8 @@ from warmroute_proxy.server.secrets import new_api_key
 from .harness import EngineProcess, ProxyProcess, chat, events, until
 from .scripted import Handler, ScriptedEngine, delta
 
+GRACE = "shutdown_grace_s = 0.2"
+
 
 class Regions:
     """An engine and a proxy in each of two regions, that know each other's address."""
@@ -41,7 +43,8 @@ def regions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Regions]:
         west = ProxyProcess(folder / "p", [engines[1].toml("west")], region="west", keys=keys).start()
         proxies.append(west)
         peer = ("west", west.url)
-        east = ProxyProcess(folder / "p", [engines[0].toml("east")], region="east", keys=keys, peer=peer).start()
+        east = ProxyProcess(folder / "p", [engines[0].toml("east")], region="east", keys=keys, peer=peer, limits=GRACE)
+        east.start()
         proxies.append(east)
         yield Regions(east, west, engines)
     finally:
@@ -116,7 +119,8 @@ def test_a_home_that_hangs_is_replaced_by_serving_here(regions: Regions) -> None
         os.kill(regions.west.child.pid, signal.SIGCONT)
     rows = [*regions.east.rows(expected=1), *regions.west.rows(expected=1)]
     assert len({row["id"] for row in rows}) == len(rows)
-    assert [row["price_nanousd"] for row in rows if row["outcome"] == "client_left"] in ([], [0])
+    in_vain = [(row["outcome"], row["price_nanousd"]) for row in rows if row["forwarded_from"]]
+    assert in_vain in ([], [("cut_off", 0)])
 
 
 def test_a_home_that_does_not_trust_us_is_replaced_by_serving_here(regions: Regions) -> None:
@@ -155,6 +159,53 @@ def test_a_client_that_leaves_is_noticed_in_the_other_region(regions: Regions) -
     until(lambda: regions.engines[1].running() == 0, "the engine in the home region stops", 2.0)
     row = regions.west.rows(expected=2)[-1]
     assert (row["outcome"], row["forwarded_from"]) == ("client_left", "east")
+    assert row["price_nanousd"] > 0
+    with regions.west.admin() as admin:
+        assert "warmroute_client_left_total 1" in admin.get("/metrics").text
+
+
+def test_a_client_that_leaves_before_its_answer_has_left_in_the_other_region_too(regions: Regions) -> None:
+    ask(regions.west, 1)
+    headers = {"x-session-affinity": "roamer", "x-warmroute-home": "west"}
+    sock = regions.east.send(chat("roam", turns=2, max_tokens=4000, ignore_eos=True), headers=headers)
+    until(lambda: regions.engines[1].running() == 1, "it is served at home")
+    sock.close()
+    until(lambda: regions.engines[1].running() == 0, "the engine in the home region stops")
+    row = regions.west.rows(expected=2)[-1]
+    assert (row["outcome"], row["status"], row["forwarded_from"]) == ("client_left", 0, "east")
+    assert row["price_nanousd"] > 0
+
+
+@pytest.mark.parametrize("how", ["SIGTERM", "SIGKILL"])
+def test_a_proxy_that_goes_under_its_client_is_no_client_that_left(regions: Regions, how: str) -> None:
+    """Its forwarded turn is booked and charged at home like one of its own that it breaks off."""
+    ask(regions.west, 1)
+    headers = {"x-session-affinity": "roamer", "x-warmroute-home": "west"}
+    body = chat("roam", turns=2, stream=True, max_tokens=4000, ignore_eos=True)
+    sock = regions.east.send(body, headers=headers)
+    assert sock.recv(1) == b"H"
+    until(lambda: regions.engines[1].running() == 1, "it is served at home")
+    assert regions.east.child is not None
+    os.kill(regions.east.child.pid, getattr(signal, how))
+    seen = bytearray()
+    while some := _read(sock):
+        seen += some
+    sock.close()
+    assert b"[DONE]" not in seen
+    assert (b'"code":"draining"' in seen) == (how == "SIGTERM")
+    until(lambda: regions.engines[1].running() == 0, "the engine in the home region stops")
+    row = regions.west.rows(expected=2)[-1]
+    assert (row["outcome"], row["price_nanousd"], row["forwarded_from"]) == ("cut_off", 0, "east")
+    with regions.west.admin() as admin:
+        assert "warmroute_client_left_total 1" not in admin.get("/metrics").text
+    assert regions.east.rows() == []
+
+
+def _read(sock: socket.socket) -> bytes:
+    try:
+        return sock.recv(65536)
+    except ConnectionResetError:
+        return b""
 
 
 def test_a_client_that_reads_slowly_is_no_home_that_says_nothing(tmp_path: Path) -> None:
