@@ -21,7 +21,7 @@ from warmroute_proxy.server.forwarding import ask_peers
 from warmroute_proxy.server.metrics import Labels
 from warmroute_proxy.server.openapi import description
 from warmroute_proxy.server.services import Services
-from warmroute_proxy.server.siblings import Row, share_metrics
+from warmroute_proxy.server.siblings import Holding, Row, share_metrics
 
 MAX_LISTED_DECISIONS: Final = 1000
 RECEIPT_ID: Final = re.compile(r"wr-[0-9a-f]{24}")
@@ -149,11 +149,9 @@ def _not_ready(services: Services) -> list[str]:
 
 
 def _gauges(services: Services, others: list[Row]) -> list[tuple[str, Labels, float]]:
-    queue = services.admission.queue
+    held = zip(services.holds(), *(other.holds for other in others), strict=True)
     rows: list[tuple[str, Labels, float]] = [
-        ("warmroute_turns_live", (), float(len(services.live) + sum(other.turns_live for other in others))),
-        ("warmroute_queue_requests", (), float(queue.requests + sum(other.queued for other in others))),
-        ("warmroute_queue_bytes", (), float(queue.bytes + sum(other.queued_bytes for other in others))),
+        (f"warmroute_{name}", (), float(sum(values))) for name, values in zip(Holding._fields, held, strict=True)
     ]
     if services.siblings is not None:
         rows.append(("warmroute_processes", (), float(1 + len(others))))

@@ -1,8 +1,9 @@
-"""Errors of the request path, each in the shape and with the status that a client of the OpenAI API expects.
+"""Errors of the request path, each in the shape and with the status that a client of the OpenAI API expects. All codes
+are in docs/reference/errors.md; by whose fault:
 
     Refusal
         whose fault          status  code
-        client               400     invalid_request_error, context_length_exceeded, ...
+        client               400     invalid_value, context_length_exceeded, ...
                              401     invalid_api_key
                              404     model_not_found, not_found
                              409     idempotency_key_spent      not to be retried under this key

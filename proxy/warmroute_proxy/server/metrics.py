@@ -9,40 +9,23 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 
+from warmroute_proxy.server.metric_help import HELP
+
 _TTFT_BOUNDS_S: Final[tuple[float, ...]] = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 _WAIT_BOUNDS_S: Final[tuple[float, ...]] = (0.01, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 ERROR_BOUNDS: Final[tuple[float, ...]] = (0.001, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 
-_HELP: Final = {
-    "warmroute_requests_total": "Requests by route and HTTP status.",
-    "warmroute_prompt_tokens_total": "Prompt tokens of settled turns.",
-    "warmroute_completion_tokens_total": "Completion tokens of settled turns.",
-    "warmroute_cached_tokens_total": "Cached prompt tokens by tier.",
-    "warmroute_loss_tokens_total": "Prompt tokens that were not cached, by class.",
-    "warmroute_list_nanousd_total": "What settled turns would have cost with nothing cached.",
-    "warmroute_price_nanousd_total": "What settled turns cost.",
-    "warmroute_turns_total": "Settled turns by outcome.",
-    "warmroute_retries_total": "Turns dispatched again after an engine failed.",
-    "warmroute_continued_total": "Of these, answers that had begun and went on elsewhere.",
-    "warmroute_joins_total": "Requests that got the answer of an earlier one with the same Idempotency-Key.",
-    "warmroute_retries_refused_total": "Turns not dispatched again because the budget of retries was spent.",
-    "warmroute_refused_total": "Requests turned away before a dispatch, by reason.",
-    "warmroute_queue_left_total": "Turns whose client left while they waited for room.",
-    "warmroute_queue_wait_seconds": "How long turns that had to wait for room have waited, seconds.",
-    "warmroute_forwards_total": "Requests forwarded to another region.",
-    "warmroute_forward_failures_total": "Forwards that failed before the first byte and were served here.",
-    "warmroute_ttft_seconds": "Time to the first content byte, seconds.",
-    "warmroute_predicted_tokens_total": "Prompt tokens that were predicted to be cached, by tier.",
-    "warmroute_prediction_error_ratio": "|predicted - reported| cached tokens, as a share of the prompt.",
-    "warmroute_overprediction_ratio": "Predicted but not reported cached tokens, as a share of the prompt.",
-    "warmroute_underprediction_ratio": "Reported but not predicted cached tokens, as a share of the prompt.",
-    "warmroute_kv_event_batches_total": "Batches of KV events that were applied.",
-    "warmroute_kv_event_gaps_total": "Times that batches of KV events were missing.",
-    "warmroute_kv_event_batches_replayed_total": "Missing batches of KV events that a replay gave.",
-    "warmroute_kv_event_restarts_total": "Times that an engine's KV events began anew.",
-    "warmroute_kv_index_drops_total": "Times that a worker's index was dropped: KV events were lost or unreadable.",
-    "warmroute_kv_blocks_total": "Blocks in KV events; joined: this proxy knows which prompt they are of.",
-}
+_FROM_THE_START: Final = (
+    "warmroute_retries_total",
+    "warmroute_retries_refused_total",
+    "warmroute_continued_total",
+    "warmroute_joins_total",
+    "warmroute_queue_left_total",
+    "warmroute_client_left_total",
+    "warmroute_forwards_total",
+    "warmroute_forward_failures_total",
+)
+"""Counters without labels: shown as 0, so that the first of what they count is an increase and no new series."""
 
 _HISTOGRAMS: Final = (
     "warmroute_ttft_seconds",
@@ -88,7 +71,7 @@ class Metrics:
     """All counters of one proxy process."""
 
     def __init__(self) -> None:
-        self._counters: dict[tuple[str, Labels], Counter] = {}
+        self._counters: dict[tuple[str, Labels], Counter] = {(name, ()): [0] for name in _FROM_THE_START}
         self.late: list[Callable[[], None]] = []
         """Called before anybody reads: who adds up by himself counts then."""
 
@@ -119,7 +102,7 @@ class Metrics:
         seen = ""
         for (name, labels), (value,) in sorted(self._counters.items()):
             if name != seen:
-                lines += [f"# HELP {name} {_HELP.get(name, name)}", f"# TYPE {name} counter"]
+                lines += [f"# HELP {name} {HELP[name]}", f"# TYPE {name} counter"]
                 seen = name
             lines.append(f"{name}{_render(labels)} {value}")
         for name, histogram in zip(_HISTOGRAMS, self._histograms(), strict=True):
@@ -127,9 +110,9 @@ class Metrics:
         seen = ""
         for name, labels, number in sorted(gauges):
             if name != seen:
-                lines.append(f"# TYPE {name} gauge")
+                lines += [f"# HELP {name} {HELP[name]}", f"# TYPE {name} gauge"]
                 seen = name
-            lines.append(f"{name}{_render(labels)} {number:g}")
+            lines.append(f"{name}{_render(labels)} {number:.15g}")
         return "\n".join(lines) + "\n"
 
     def state(self) -> State:
@@ -159,13 +142,13 @@ def labels(values: Mapping[str, str]) -> Labels:
 
 
 def _histogram(name: str, histogram: Histogram) -> list[str]:
-    lines = [f"# HELP {name} {_HELP[name]}", f"# TYPE {name} histogram"]
+    lines = [f"# HELP {name} {HELP[name]}", f"# TYPE {name} histogram"]
     running = 0
     for bound, count in zip((*histogram.bounds, float("inf")), histogram.counts, strict=True):
         running += count
         edge = "+Inf" if bound == float("inf") else f"{bound:g}"
         lines.append(f'{name}_bucket{{le="{edge}"}} {running}')
-    return [*lines, f"{name}_sum {histogram.total:g}", f"{name}_count {running}"]
+    return [*lines, f"{name}_sum {histogram.total:.15g}", f"{name}_count {running}"]
 
 
 def _render(label_set: Labels) -> str:

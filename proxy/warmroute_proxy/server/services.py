@@ -19,7 +19,7 @@ from warmroute_proxy.server.metrics import Metrics
 from warmroute_proxy.server.re_prefill import RePrefills
 from warmroute_proxy.server.recording import Recording
 from warmroute_proxy.server.secrets import ApiKeys, Secrets
-from warmroute_proxy.server.siblings import Siblings
+from warmroute_proxy.server.siblings import Holding, Siblings
 from warmroute_proxy.server.turn_metrics import TurnMetrics
 from warmroute_proxy.server.upstream import Upstream
 
@@ -84,5 +84,9 @@ class Services:
     def publish(self) -> None:
         """Tell the other processes how this one does."""
         if self.siblings is not None:
-            queue = self.admission.queue
-            self.siblings.publish(self.metrics, len(self.live), queue.requests, queue.bytes)
+            self.siblings.publish(self.metrics, self.holds())
+
+    def holds(self) -> Holding:
+        """What this process has in its hands."""
+        queue, kept = self.admission.queue, self.re_prefills.kept
+        return Holding(len(self.live), queue.requests, queue.bytes, len(kept), kept.bytes)

@@ -17,7 +17,7 @@ import logging
 import os
 from asyncio import AbstractEventLoop
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -73,14 +73,22 @@ class Message(msgspec.Struct, gc=False, array_like=True):
     told: list[Told]
 
 
+class Holding(NamedTuple):
+    """What a process has in its hands; each a gauge of its name."""
+
+    turns_live: int
+    queue_requests: int
+    queue_bytes: int
+    kept_prompts: int
+    kept_prompt_bytes: int
+
+
 class Row(msgspec.Struct, gc=False, array_like=True):
     """What one life of a process says of itself."""
 
     life: int
     pid: int
-    turns_live: int
-    queued: int
-    queued_bytes: int
+    holds: Holding
     connections: dict[str, int]
     drained: list[str]
     metrics: State
@@ -144,12 +152,12 @@ class Siblings:
         """This process asks an engine by `/health`, which the others then need not; or it has answered."""
         self.tell(Asked(engine, status))
 
-    def publish(self, metrics: Metrics, turns_live: int, queued: int, queued_bytes: int) -> None:
+    def publish(self, metrics: Metrics, holds: Holding) -> None:
         """Write this process' row, and hear the others; in each sweep."""
         engines = self._engines
         connections = {engine.config.id: engine.upstream.open for engine in engines.by_id.values()}
         drained = list(engines.drains.by_operator())
-        row = Row(self._life, os.getpid(), turns_live, queued, queued_bytes, connections, drained, metrics.state())
+        row = Row(self._life, os.getpid(), holds, connections, drained, metrics.state())
         if not self._lane.publish(self._encode(row)):
             log.error("the metrics of this process are too many for the board: others do not see them")
         self.listen()

@@ -61,6 +61,8 @@ def test_sessions_find_their_prompts_on_their_new_home(tmp_path: Path) -> None:
     fleet = Fleet(tmp_path, [EngineProcess(tmp_path, f"e{n}", "aggregated") for n in range(3)])
     try:
         first = {session: fleet.receipt(turn(session)) for session in range(6)}
+        assert fleet.metric("warmroute_kept_prompts") == 6
+        assert fleet.metric("warmroute_kept_prompt_bytes") > 6 * len(FILLER * 800)
         home = homes(first[0])
         moved = [session for session, usage in first.items() if homes(usage) == home]
         fleet.admin.post(f"/admin/engines/{home}/drain").raise_for_status()
@@ -118,7 +120,7 @@ def test_nothing_is_kept_where_the_operator_wants_none(tmp_path: Path) -> None:
     fleet = Fleet(tmp_path, engines, limits="kept_prompt_bytes = 0")
     try:
         home = homes(fleet.receipt(turn(0)))
-        assert fleet.metric("warmroute_kept_prompt_bytes") == 0
+        assert "\nwarmroute_kept_prompt_bytes 0\n" in fleet.admin.get("/metrics").text
         fleet.admin.post(f"/admin/engines/{home}/drain").raise_for_status()
         assert fleet.drained(home)
         assert fleet.metric("warmroute_re_prefills_total") == 0

@@ -12,13 +12,14 @@ from warmroute_proxy.server.board import Board
 from warmroute_proxy.server.config import EngineConfig
 from warmroute_proxy.server.engines import Engines
 from warmroute_proxy.server.metrics import Metrics
-from warmroute_proxy.server.siblings import Message, Siblings, share_metrics
+from warmroute_proxy.server.siblings import Holding, Message, Siblings, share_metrics
 
 ENGINES = [
     EngineConfig(f"e{number}", f"http://127.0.0.1:{9 + number}", "", "aggregated", "sglang", frozenset("*"), None, None)
     for number in range(2)
 ]
 FACTS = Facts("m", 1, 2, False, None, Chain([11, 12, 13], [3000, 6000, 9000]), 0, 1, 100, None, None, False)
+NOTHING = Holding(0, 0, 0, 0, 0)
 
 
 class Process:
@@ -70,14 +71,14 @@ async def test_a_process_that_starts_again_knows_what_was_sent_and_counts_on() -
     first, second = Process(board, 0, 1), Process(board, 1, 2)
     first.send()
     second.metrics.add("warmroute_retries_total", 3)
-    second.siblings.publish(second.metrics, 5, 0, 0)
+    second.siblings.publish(second.metrics, NOTHING)
     await until(lambda: second.running() == 1)
     board.lanes[1].life = 0
     again = Process(board, 1, 3)
     assert again.predicted() > 0
     assert again.running() == 1, "of the first one, which lives"
     again.metrics.add("warmroute_retries_total")
-    again.siblings.publish(again.metrics, 0, 0, 0)
+    again.siblings.publish(again.metrics, NOTHING)
     assert share_metrics(first.metrics, first.siblings.rows()).value("warmroute_retries_total") == 4
 
 
@@ -102,7 +103,7 @@ async def test_what_an_operator_says_to_one_all_do_also_who_comes_later() -> Non
     await until(lambda: second.running() == 0 and second.engines.drains.draining("e0"))
     for _ in range(3):
         assert second.send() == "e1"
-    first.siblings.publish(first.metrics, 0, 0, 0)
+    first.siblings.publish(first.metrics, NOTHING)
     third = Process(board, 2, 3)
     assert third.engines.drains.draining("e0")
     first.engines.drain("e0", "operator", False, first.router)

@@ -1,0 +1,103 @@
+"""The reference is complete: every config key in its table, every default, metric and error code."""
+
+import ast
+import re
+import tomllib
+from collections import defaultdict
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from warmroute_proxy.core.load import WorkerLoad
+from warmroute_proxy.server import config_file
+from warmroute_proxy.server.config import Limits
+from warmroute_proxy.server.config_table import Table
+from warmroute_proxy.server.metric_help import HELP
+from warmroute_proxy.server.siblings import Holding
+
+REFERENCE = Path(__file__).parents[2] / "docs"
+SERVER = sorted(Path(config_file.__file__).parent.glob("*.py"))
+NOT_NUMBERS = {"health"}
+
+
+def rows(text: str) -> list[list[str]]:
+    """The cells of the rows of all tables."""
+    return [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| `")]
+
+
+def names(cell: str) -> list[str]:
+    return re.findall(r"`([a-z0-9_]+)`", cell)
+
+
+@pytest.fixture
+def keys_read(monkeypatch: pytest.MonkeyPatch) -> dict[str, set[str]]:
+    """The keys that are asked for, by table, when a config is read."""
+    found: defaultdict[str, set[str]] = defaultdict(set)
+    take = Table._take
+
+    def note(table: Table, key: str, *, required: bool = False) -> Any:
+        found[table._path.partition("[")[0]].add(key)
+        return take(table, key, required=required)
+
+    monkeypatch.setattr(Table, "_take", note)
+    page = (REFERENCE / "quickstart.md").read_text()  # its config has one of each table
+    config_file.parse_config(tomllib.loads(page.partition("```toml")[2].partition("```")[0]), Path(), "")
+    return found
+
+
+def test_every_key_that_is_read_is_in_the_table_of_its_section(keys_read: dict[str, set[str]]) -> None:
+    page = (REFERENCE / "configuration.md").read_text()
+    sections = re.split(r"^## `\[+(\w+)\]+`$", page, flags=re.MULTILINE)[1:]
+    documented = {
+        name: {key for row in rows(text) for key in names(row[0])}
+        for name, text in zip(sections[::2], sections[1::2], strict=True)
+    }
+    assert documented == keys_read
+
+
+def test_the_defaults_of_limits_are_those_of_the_page() -> None:
+    page = (REFERENCE / "configuration.md").read_text().partition("## `[limits]`")[2].partition("\n## ")[0]
+    documented: dict[str, float] = {}
+    for row in rows(page):
+        documented |= zip(names(row[0]), map(float, row[1].split(", ")), strict=True)
+    assert documented == {field.name: field.default for field in fields(Limits)}
+
+
+def test_every_metric_is_in_the_table_with_what_it_says_of_itself() -> None:
+    assert {row[0].strip("`"): row[-1] for row in metric_rows()} == HELP
+
+
+def metric_rows() -> list[list[str]]:
+    return [row for row in rows((REFERENCE / "reference/metrics.md").read_text()) if row[0].startswith("`warmroute_")]
+
+
+def test_every_metric_that_is_counted_has_its_help() -> None:
+    written = {name for path in SERVER for name in re.findall(r'"(warmroute_[a-z_]+)"', path.read_text())}
+    of_workers = {"dp_rank", "running_limit", "token_limit", "prefill_limit", *WorkerLoad().as_dict(0.0)} - NOT_NUMBERS
+    made = {f"warmroute_worker_{name}" for name in of_workers} | {f"warmroute_{name}" for name in Holding._fields}
+    assert written | made == set(HELP)
+
+
+def test_every_error_code_is_in_the_table() -> None:
+    documented = {code for row in rows(errors_by_code()) for code in names(row[0])}
+    assert documented == {code for path in SERVER for code in codes(ast.parse(path.read_text()))}
+
+
+def errors_by_code() -> str:
+    """The table with the code in front."""
+    text = (REFERENCE / "reference/errors.md").read_text()
+    return re.sub(r"^\| \d{3} \| ", "| ", text, flags=re.MULTILINE)
+
+
+def codes(tree: ast.AST) -> set[str]:
+    """Words given as `code=`, or third to a function that makes an error's body."""
+    found = set()
+    for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
+        given = [keyword.value for keyword in call.keywords if keyword.arg == "code"]
+        if isinstance(call.func, ast.Name) and "error" in call.func.id:
+            given += call.args[2:3]
+        texts = (node.value for value in given for node in ast.walk(value) if isinstance(node, ast.Constant))
+        found |= {text for text in texts if isinstance(text, str)}
+    return found
