@@ -14,6 +14,7 @@ from pathlib import Path
 
 from warmroute import __version__
 from warmroute_cli import replay_arguments
+from warmroute_cli.arguments import above_zero, count
 from warmroute_proxy import COMPILED
 
 NEEDED = ("fastapi", "httptools", "msgspec", "rich", "uvloop", "xxhash")
@@ -54,9 +55,9 @@ def parser() -> argparse.ArgumentParser:
         help="sglang: the real one on this CPU; see scripts/sglang (%(default)s)",
     )
     demo.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
-    demo.add_argument("--speed", type=_positive, default=DEMO_SPEED, help="virtual seconds a second (%(default)g)")
+    demo.add_argument("--speed", type=above_zero, default=DEMO_SPEED, help="virtual seconds a second (%(default)g)")
     demo.add_argument("--seed", type=int, default=1, help="of ingress and engines (%(default)d)")
-    demo.add_argument("--sessions", type=_count, default=3, metavar="N", help="sessions at once (%(default)d)")
+    demo.add_argument("--sessions", type=count, default=3, metavar="N", help="sessions at once (%(default)d)")
     demo.add_argument(
         "--harness", nargs="+", choices=HARNESSES, default=(), metavar="NAME", help=f"replay only {names}"
     )
@@ -64,7 +65,7 @@ def parser() -> argparse.ArgumentParser:
     demo.set_defaults(run=_demo)
 
     up = commands.add_parser("up", help="start the embedded fleet and stay")
-    up.add_argument("--speed", type=_positive, default=1.0, help="virtual seconds a second (%(default)g)")
+    up.add_argument("--speed", type=above_zero, default=1.0, help="virtual seconds a second (%(default)g)")
     _add_state_dir(up)
     up.set_defaults(run=_up)
 
@@ -83,7 +84,7 @@ def parser() -> argparse.ArgumentParser:
     engines.add_argument("engine", nargs="?", metavar="ID", help="which one, for drain and undrain")
     engines.add_argument("--config", required=True, type=Path, metavar="FILE", help="the proxy's TOML file")
     engines.add_argument("--admin-url", metavar="URL", help="its admin listener, where the file names no port")
-    engines.add_argument("--wait", type=_positive, metavar="SECONDS", help="drain: wait until nothing runs there")
+    engines.add_argument("--wait", type=above_zero, metavar="SECONDS", help="drain: wait until nothing runs there")
     engines.set_defaults(run=_engines)
 
     key = commands.add_parser("key", help="make an API key, and the line for the configuration")
@@ -98,22 +99,8 @@ def _add_state_dir(command: argparse.ArgumentParser) -> None:
     )
 
 
-def _positive(text: str) -> float:
-    value = float(text)
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} is not a number above 0")
-    return value
-
-
-def _count(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not a number above 0")
-    return value
-
-
 def _processes(text: str) -> int | str:
-    return text if text == "auto" else _count(text)
+    return text if text == "auto" else count(text)
 
 
 def _demo(arguments: argparse.Namespace) -> int:

@@ -4,6 +4,8 @@ import argparse
 from pathlib import Path
 from typing import Final
 
+from warmroute_cli.arguments import above_zero, wants
+
 MAX_WORKERS: Final = 1024
 SCENARIOS: Final = ("regions", "pd")
 MADE_UP: Final = ("toolagent", "bursty", "inference-day", "short", "waves")
@@ -21,7 +23,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--verify", action="store_true", help="make every decision of a proxy's record again")
     parser.add_argument("--policy", nargs="+", metavar="NAME", help="placements, or all (default: warmroute)")
     parser.add_argument("--policies", action="store_true", help="name all policies, and end")
-    parser.add_argument("--speed-up", nargs="+", type=_above_zero, metavar="X", help="divides arrival times (1)")
+    parser.add_argument("--speed-up", nargs="+", type=above_zero, metavar="X", help="divides arrival times (1)")
     parser.add_argument("--sweep", action="store_true", help="all policies at 1x, 2x, 4x unless named, on all cores")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with plots to FILE")
@@ -64,40 +66,38 @@ def add(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _above_zero(text: str) -> float:
-    value = float(text)
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} is not a number above 0")
-    return value
-
-
+@wants("a number from 0 on")
 def _not_negative(text: str) -> float:
-    return 0.0 if float(text) == 0 else _above_zero(text)
+    return 0.0 if float(text) == 0 else above_zero(text)
 
 
+@wants("a number from 0 to 1")
 def _share(text: str) -> float:
     value = float(text)
     if not 0 <= value <= 1:
-        raise argparse.ArgumentTypeError(f"{text} is not between 0 and 1")
+        raise ValueError(text)
     return value
 
 
+@wants(f"a whole number from 1 to {MAX_WORKERS}")
 def _count(text: str) -> int:
     value = int(text)
     if not 0 < value <= MAX_WORKERS:
-        raise argparse.ArgumentTypeError(f"{text} is not a number from 1 to {MAX_WORKERS}")
+        raise ValueError(text)
     return value
 
 
+@wants("a number of workers, or two like 4:4")
 def _workers(text: str) -> tuple[int, int]:
     prefills, colon, decodes = text.partition(":")
     return _count(prefills), _count(decodes) if colon else 0
 
 
+@wants("DEVICE[:HOST[:STORE]] in tokens, like 3M:10M")
 def _kv_tokens(text: str) -> tuple[int, int, int]:
     tiers = [_tokens(part) for part in text.split(":")]
     if len(tiers) > 3:
-        raise argparse.ArgumentTypeError(f"{text} is not DEVICE[:HOST[:STORE]]")
+        raise ValueError(text)
     device, host, store = (*tiers, 0, 0)[:3]
     return device, host, store
 
@@ -106,12 +106,13 @@ def _tokens(text: str) -> int:
     factor = _SUFFIXES.get(text[-1:], 1)
     value = float(text[:-1] if factor > 1 else text) * factor
     if not 1 <= value < 1e15:
-        raise argparse.ArgumentTypeError(f"{text} is not a number of tokens")
+        raise ValueError(text)
     return int(value)
 
 
+@wants(f"SECOND:KIND:WORKER, like 600:restart:3, with a kind of {', '.join(_CHANGES)}")
 def _change(text: str) -> tuple[float, str, int]:
     at_s, kind, worker = text.split(":")
     if kind not in _CHANGES:
-        raise argparse.ArgumentTypeError(f"{kind} is none of {', '.join(_CHANGES)}")
+        raise ValueError(text)
     return _not_negative(at_s), kind, int(worker)

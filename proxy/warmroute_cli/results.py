@@ -82,14 +82,7 @@ def ttfts_ms(one: Pass, rtt_ms: float) -> list[float]:
 
 def failures(summary: Mapping[str, Any]) -> list[str]:
     """What a demo must show and this one does not, a sentence each."""
-    found = []
-    if len({summary[name] for name in ("requests", "completed", "receipts", "ledger_rows")}) != 1:
-        found.append(
-            f"{summary['requests']} requests, {summary['completed']} completed, {summary['receipts']} receipts and "
-            f"{summary['ledger_rows']} ledger rows should be the same number."
-        )
-    if summary["invariant_violations"]:
-        found.append(f"{summary['invariant_violations']} invariants were violated.")
+    found = broken_sums(summary)
     cost = summary["cost_nanousd"]
     if cost["charged"] >= cost["list"]:
         found.append(f"The charged {cost['charged']} nanodollars are not below the list price of {cost['list']}.")
@@ -100,6 +93,19 @@ def failures(summary: Mapping[str, Any]) -> list[str]:
                 f"The hit ratio of {name} is {ratio['on']:.1%}, more than a point below the ideal of "
                 f"{ratio['ideal_session']:.1%}."
             )
+    return found
+
+
+def broken_sums(summary: Mapping[str, Any]) -> list[str]:
+    """Whether a demo lost a turn, a receipt or a row, or found an invariant violated: a sentence each."""
+    found = []
+    if len({summary[name] for name in ("requests", "completed", "receipts", "ledger_rows")}) != 1:
+        found.append(
+            f"{summary['requests']} requests, {summary['completed']} completed, {summary['receipts']} receipts and "
+            f"{summary['ledger_rows']} ledger rows should be the same number."
+        )
+    if summary["invariant_violations"]:
+        found.append(f"{summary['invariant_violations']} invariants were violated.")
     return found
 
 

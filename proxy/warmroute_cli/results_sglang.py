@@ -10,7 +10,7 @@ from typing import Any
 
 from warmroute.contract import receipt as receipts
 from warmroute_cli.audit import ClientTurn
-from warmroute_cli.results import Pass
+from warmroute_cli.results import Pass, broken_sums
 
 
 def summarize(one: Pass, engine_prompt_tokens: int, engine_cached_tokens: int) -> dict[str, Any]:
@@ -60,14 +60,7 @@ def _turn(turn: ClientTurn) -> dict[str, Any]:
 
 def failures(summary: Mapping[str, Any]) -> list[str]:
     """What the demo must show and this one does not, a sentence each."""
-    found = []
-    if len({summary[name] for name in ("requests", "completed", "receipts", "ledger_rows")}) != 1:
-        found.append(
-            f"{summary['requests']} requests, {summary['completed']} completed, {summary['receipts']} receipts and "
-            f"{summary['ledger_rows']} ledger rows should be the same number."
-        )
-    if summary["invariant_violations"]:
-        found.append(f"{summary['invariant_violations']} invariants were violated.")
+    found = broken_sums(summary)
     if summary["estimated"]:
         found.append(f"SGLang did not report {', '.join(summary['estimated'])}.")
     engine = summary["engine_counters"]

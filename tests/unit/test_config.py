@@ -128,6 +128,7 @@ def test_every_limit_has_bounds(name: str, tmp_path: Path) -> None:
         ('cached = "0.10"', "", "model[0].cached: is missing"),
         ('cached = "0.10"', "cached = 0.10", "model[0].cached: must be a string that is not empty, not 0.1"),
         ('cached = "0.10"', 'cached = "cheap"', "model[0].cached: 'cheap' is not a decimal number (USD per million tokens)"),
+        ('input = "0.60"', "input = 0.60", "model[0].input: must be a string that is not empty, not 0.6"),
         ('cached = "0.10"', 'cached = "0.70"', "model[0].cached: is above the input price: a cached token would cost more than an uncached one"),
         ('aliases = ["qwen3-coder"]', 'aliases = ["qwen3"]', 'model[0].aliases: "qwen3" already names model "qwen3"'),
         ('role = "decode"', 'role = "aggregated"', 'engine: region "east" has prefill engines but none with role "decode"'),

@@ -76,9 +76,8 @@ def load_config(path: Path, instead: dict[str, Any] | None = None) -> Config:
         raise ConfigError(str(path), [f"cannot be read: {error.strerror}"]) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(str(path), [f"is not TOML: {error}"]) from None
-    if instead:
-        proxy = document.get("proxy")
-        document["proxy"] = proxy | instead if isinstance(proxy, dict) else proxy
+    if instead and isinstance(document.get("proxy"), dict):
+        document["proxy"] |= instead
     return parse_config(document, path.resolve().parent, str(path))
 
 
@@ -231,16 +230,9 @@ def _file(table: Table, key: str, folder: Path) -> Path | None:
 
 
 def _model(table: Table) -> ModelConfig:
-    prices = []
-    for key in ("input", "cached", "output"):
-        text = table.text(key)
-        try:
-            prices.append(rate_from_usd_per_mtok(text) if text else 0)
-        except ValueError as error:
-            table.problem(key, str(error))
-            prices.append(0)
-    rates = Rates(*prices)
-    if rates.cached > rates.input:
+    prices = [_price(table, key) for key in ("input", "cached", "output")]
+    rates = Rates(*(price or 0 for price in prices))
+    if None not in prices and rates.cached > rates.input:
         table.problem("cached", "is above the input price: a cached token would cost more than an uncached one")
     model = ModelConfig(
         table.name("name"),
@@ -251,6 +243,16 @@ def _model(table: Table) -> ModelConfig:
     )
     table.close()
     return model
+
+
+def _price(table: Table, key: str) -> int | None:
+    """None where it cannot be read, which is a problem already."""
+    text = table.text(key)
+    try:
+        return rate_from_usd_per_mtok(text) if text else None
+    except ValueError as error:
+        table.problem(key, str(error))
+        return None
 
 
 def _tenant(table: Table) -> TenantConfig:
@@ -289,7 +291,7 @@ def _check_regions(proxy: ProxyConfig, regions: tuple[RegionConfig, ...], proble
     if proxy.region and regions and proxy.region not in names:
         problems.append(f"proxy.region: {shown(proxy.region)} is no [[region]]{nearest(proxy.region, names)}")
     for at, region in enumerate(regions):
-        if not region.url and region.name != proxy.region:
+        if proxy.region and not region.url and region.name != proxy.region:
             problems.append(f"region[{at}].url: is missing; only the own region ({proxy.region}) has none")
 
 

@@ -69,7 +69,7 @@ def serve(config_path: str, check: bool, processes: int | str | None = None) -> 
             print(f"{config_path}: ok")
             return 0
         logging.basicConfig(
-            stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s"
+            stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(process)d %(levelname)s %(name)s %(message)s"
         )
         if config.proxy.processes > 1:
             import warmroute_proxy.server.control_plane  # noqa: F401 - once, for all that are forked

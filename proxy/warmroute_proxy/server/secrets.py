@@ -96,12 +96,8 @@ class Secrets:
         self._salts: dict[tuple[str, int], str] = {}
         self._seeds: dict[tuple[str, int, str], tuple[str, int]] = {}
 
-    def session_hash(self, share_group: str, key: str) -> str:
-        """16 hex digits that stand for a session key in receipts, rows and logs."""
-        return self.session_of(share_group, key)[0]
-
     def session_of(self, share_group: str, key: str) -> tuple[str, int]:
-        """A session's hash, and the same as a number."""
+        """16 hex digits that stand for a session key in receipts, rows and logs, and the same as a number."""
         found = self._sessions.get((share_group, key))
         if found is None:
             text = mac(self._tenant_key(share_group), "session", key).hex()[:SESSION_HEX]

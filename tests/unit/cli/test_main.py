@@ -30,6 +30,25 @@ def test_wrong_usage_is_a_sentence_and_code_2(words: list[str], capsys: pytest.C
     assert "error:" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["up", "--speed", "fast"], "argument --speed: 'fast' is not a number above 0"),
+        (["demo", "--sessions", "1.5"], "argument --sessions: '1.5' is not a whole number above 0"),
+        (["proxy", "--config", "x", "--processes", "0"], "argument --processes: '0' is not a whole number above 0"),
+        (["replay", "x", "--workers", "4:"], "argument --workers: '' is not a whole number from 1 to 1024"),
+        (["replay", "x", "--kv-tokens", "1M:1:1:1"], "'1M:1:1:1' is not DEVICE[:HOST[:STORE]] in tokens, like 3M:10M"),
+        (["replay", "x", "--change", "9:restart"], "'9:restart' is not SECOND:KIND:WORKER, like 600:restart:3"),
+        (["replay", "x", "--naming-share", "2"], "argument --naming-share: '2' is not a number from 0 to 1"),
+        (["replay", "x", "--rtt-ms", "nan"], "argument --rtt-ms: 'nan' is not a number above 0"),
+    ],
+)
+def test_a_wrong_value_is_told_what_is_wanted(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(words)
+    assert said in capsys.readouterr().err
+
+
 def test_a_key_fits_its_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["key"]) == 0
     words = capsys.readouterr().out.split()

@@ -1,0 +1,43 @@
+"""Values of command lines: each reader says in words what it wants where it cannot read what was given."""
+
+import argparse
+from collections.abc import Callable
+from functools import wraps
+from typing import TypeVar
+
+T = TypeVar("T")
+Reader = Callable[[str], T]
+
+
+def wants(words: str) -> Callable[[Reader[T]], Reader[T]]:
+    """A reader whose `ValueError`s become argparse's `TEXT is not WORDS`."""
+
+    def made(read: Reader[T]) -> Reader[T]:
+        @wraps(read)
+        def checked(text: str) -> T:
+            try:
+                return read(text)
+            except ValueError:
+                raise argparse.ArgumentTypeError(f"{text!r} is not {words}") from None
+
+        return checked
+
+    return made
+
+
+@wants("a number above 0")
+def above_zero(text: str) -> float:
+    """A finite number above 0."""
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise ValueError(text)
+    return value
+
+
+@wants("a whole number above 0")
+def count(text: str) -> int:
+    """A whole number above 0."""
+    value = int(text)
+    if value < 1:
+        raise ValueError(text)
+    return value
