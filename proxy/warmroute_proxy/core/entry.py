@@ -6,7 +6,8 @@
       └──────interrupt───────┴──────────────▶ interrupted
 
 A retry takes a new rid; only the last attempt is billed and named in the receipt. An entry ends exactly once: after
-`settle` or `interrupt` every transition raises `TransitionError`. Interrupted entries are charged nothing.
+`settle` or `interrupt` every transition raises `TransitionError`. Interrupted entries are charged nothing. What ended,
+but could not be written, has not ended for anybody else: it is `withdrawn`.
 
 An entry is its own record: an array of its fields in their order, because names would be a third of it. `record` writes
 it to the journal when it is dispatched and when it has ended; `Entry.read` reads it, also as it was written before, by
@@ -127,6 +128,12 @@ class Entry(msgspec.Struct, array_like=True, gc=False):
             raise self._not_allowed("interrupt")
         self._close("interrupted", "interrupted", NOTHING, {}, None)
         self.settled_at = now_s
+
+    def withdrawn(self) -> "Entry":
+        """This entry, which has ended, as interrupted: its row could not be written, and nobody was told of it."""
+        entry = msgspec.structs.replace(self, status=0, proxy_ms=None, ttft_ms=None)
+        entry._close("interrupted", "interrupted", NOTHING, {}, None)
+        return entry
 
     def record(self) -> bytes:
         """The entry as it stands, one line of JSON; a later record replaces an earlier one."""

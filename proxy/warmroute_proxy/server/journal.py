@@ -10,6 +10,9 @@ survive kill -9 of the process, because they are with the OS then. A file is nam
 A line can be torn, by a full disk or by the end of the machine. The writer starts the next record on a new line, the
 reader skips what is not a record, and an unfinished last line is not read until it ends.
 
+What a full disk kept from being written may be *owed* (`owe`): it is written first once anything can be, and until then
+the journal is not healthy.
+
 Callbacks that wait for the disk: at most one for each request under way, so the limit on connections bounds them.
 """
 
@@ -25,6 +28,7 @@ from typing import Final, Literal
 
 ROTATE_BYTES: Final = 64 * 2**20
 STALLED_S: Final = 5.0  # a disk that takes longer for one fdatasync is to get no further work
+MAX_OWED_BYTES: Final = 16 * 2**20  # of records; what ends after that is not owed: the next start interrupts it
 RETRY_EVERY_S: Final = 1.0  # after a failed fdatasync
 _LOG: Final = logging.getLogger(__name__)
 
@@ -94,6 +98,7 @@ class Journal:
         self._loop = loop
         self._fd, self._size = _open_file(folder, sequence)
         self._broken = False  # the last write failed
+        self._owed = b""  # whole lines, and nothing while the last write did not fail
         self._torn = False  # the file may end in part of a line
         self._disk = _DiskSync(loop) if sync == "disk" else None
         self._retry_at_s = 0.0
@@ -125,6 +130,24 @@ class Journal:
                     disk.wait(self._fd, _nobody)
         return False
 
+    @property
+    def owed(self) -> int:
+        """How many records wait to be written."""
+        return self._owed.count(b"\n")
+
+    def owe(self, lines: bytes) -> None:
+        """Keep records until they can be written, after `write` has failed."""
+        if len(self._owed) + len(lines) > MAX_OWED_BYTES:
+            _LOG.error("too many rows wait: those of %d turns are left to the next start", lines.count(b"\n"))
+            return
+        self._owed += lines
+
+    def pay(self) -> None:
+        """Write what is owed, if that can be done."""
+        if self._owed:
+            with contextlib.suppress(JournalError):
+                self._append(b"", 0)
+
     def write(self, lines: bytes | bytearray) -> None:
         """Appends records, each a line of JSON, or raises `JournalError`, which says how much it kept."""
         done = 0
@@ -154,22 +177,32 @@ class Journal:
         os.close(self._fd)
 
     def _append(self, lines: bytes | bytearray, done: int) -> None:
-        """Writes what is missing behind the first `done` bytes."""
+        """Writes what is owed, and what is missing behind the first `done` bytes."""
+        was_broken, owed = self._broken, self._owed
         start = 0
-        if self._torn:
-            lines = _TORN_END + lines
-            start = len(_TORN_END)
+        if was_broken:
+            before = _TORN_END + owed if self._torn else owed
+            lines = before + lines
+            start = len(before)
         try:
             while done < len(lines):
                 done += os.write(self._fd, lines[done:])
         except OSError as error:
             raise self._failed(error, lines, done, start) from None
         self._broken = self._torn = False
+        self._owed = b""
         self._size += done
+        if was_broken:
+            _LOG.warning("the ledger is written again, with the rows of %d turns that waited", owed.count(b"\n"))
 
     def _failed(self, error: OSError, lines: bytes | bytearray, done: int, start: int) -> JournalError:
-        """Of lines that begin at `start` (before it is `_TORN_END`), the first `done` bytes are in the file."""
+        """Of lines that begin at `start` (before it is `_TORN_END`, and what is owed), `done` bytes are in the file."""
+        if not self._broken:
+            _LOG.error("the ledger cannot be written: %s; new turns are refused until it can", error.strerror)
         self._broken = True
+        if self._owed:
+            first = start - len(self._owed)
+            self._owed = self._owed[max(0, lines.rfind(b"\n", first, max(first, min(done, start))) + 1 - first) :]
         self._torn = (self._torn and not done) or (done > 0 and lines[done - 1] != _NEWLINE)
         self._size += done
         failure = JournalError(error.errno, f"cannot write the journal: {error.strerror}")

@@ -4,6 +4,9 @@
 turn of the event loop has noted is written at its end, by one write, and only then are those told whose entries it has
 settled, so that no client sees the end of an answer before its row is safe.
 
+A turn whose row cannot be written ends with an error, and is charged nothing. As `interrupted` its row waits in memory,
+and is the first that is written once anything can be.
+
 A row reaches `<state_dir>/ledger.sqlite` within `FOLD_EVERY_S`.
 The journal position is committed in the transaction of the rows that it covers, so every record is folded once,
 whenever the process dies. What was open when a process died, or when it closed, becomes an `interrupted` row. The
@@ -12,9 +15,9 @@ tables are in `ledger_schema`.
 A state folder has one writer, held by a lock on the file `lock`; readers use SQLite's WAL. Where that is several
 processes, their parent holds the lock, and each has a journal of its own that it folds itself (`process`).
 
-Kept in memory: entries under way, as many as the limit on connections allows. One that has ended is let go at once,
-since a thousand of them grow cold until they are folded; what is not folded yet is read from the journal when somebody
-asks for it (`ledger_of_all`).
+Kept in memory: entries under way, as many as the limit on connections allows, and the rows that wait. An entry that has
+ended is let go at once, since a thousand of them grow cold until they are folded; what is not folded yet is read from
+the journal when somebody asks for it (`ledger_of_all`).
 """
 
 import contextlib
@@ -103,6 +106,15 @@ class Ledger:
         """False while entries cannot be written, or folded; asked after a failed write, it tries again."""
         return self._fold_failures < MAX_FOLD_FAILURES and self._journal.healthy
 
+    @property
+    def waiting(self) -> int:
+        """Turns that have ended, and whose rows cannot be written yet."""
+        return self._journal.owed
+
+    def sweep(self) -> None:
+        """Try again to write what waits; called several times a second."""
+        self._journal.pay()
+
     def open(self, entry: Entry) -> None:
         """Journals an entry before its request is sent, again before each retry. Raises: JournalError."""
         noted = self._noted
@@ -148,6 +160,10 @@ class Ledger:
     def _not_written(self, error: JournalError, noted: int) -> None:
         """Of what was noted, only the first `error.kept` bytes are in the journal."""
         self._to_tell += [(told, None if end <= error.kept else error) for end, told in self._ended]
+        for end, _ in self._ended:
+            if end > error.kept:
+                record = bytes(self._noted[self._noted.rfind(b"\n", 0, end - 1) + 1 : end])
+                self._journal.owe(Entry.read(record).withdrawn().record() + b"\n")
         if error.kept < noted:
             raise error
 
@@ -181,6 +197,7 @@ class Ledger:
     def close(self) -> None:
         """Folds everything, settles what is open as interrupted, and lets the folder go."""
         self.flush()
+        self.sweep()
         self._closing.set()
         self._thread.join()
         self._journal.close()

@@ -235,6 +235,7 @@ async def _sweep(services: Services, listeners: list[Listener]) -> None:
         *[listener.sweep for listener in listeners],
         services.engines.sweep,
         services.joins.sweep,
+        services.ledger.sweep,
         lambda: services.re_prefills.sweep(services.clock()),
         services.publish,
         *[peer.sweep for peer in services.peers.values()],

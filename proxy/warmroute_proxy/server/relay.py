@@ -138,6 +138,7 @@ class Turn(TurnEnd):
         try:
             self._journal(decision, rid)
         except JournalError:
+            self._not_journalled()
             self._refuse(Refusal(503, "the ledger cannot be written", code="ledger_unavailable", retry_after_s=1))
             return
         self._ticket = services.router.dispatched(facts, decision, now_s)
@@ -148,6 +149,15 @@ class Turn(TurnEnd):
         self._dispatched_s = self._heard_s = sent_s = services.clock()
         self._proxy_s += sent_s - (self._since_s or request.received_s)
         attempt.start(intake, engine_headers(request.headers), request.path, tagged=tagged)
+
+    def _not_journalled(self) -> None:
+        """A second attempt that cannot be written is not made, and the turn is over."""
+        entry, services = self._entry, self._services
+        if entry is not None:
+            self._ended = True
+            entry.interrupt(services.unix_clock())
+            services.ledger.settle(entry, _nobody)
+            services.turn_metrics.interrupted()
 
     def _journal(self, decision: Decision, rid: str) -> None:
         """Open the entry, or add an attempt to it. Neither is waited for."""

@@ -110,6 +110,7 @@ class TurnEnd:
         assert attempt is not None
         try:
             if failure is not None:
+                self._services.turn_metrics.withdrawn(entry)
                 self._refuse(Refusal(503, "the ledger cannot be written", code="ledger_unavailable"))
             elif self._refusal is not None:
                 self._refuse(self._refusal)

@@ -63,6 +63,13 @@ class TurnMetrics:
         )  # fmt: skip
         self._sums = list(map(add, self._sums, more))
 
+    def withdrawn(self, entry: Entry) -> None:
+        """Take back that a turn was settled, and its price: its row was not written. Its tokens were computed."""
+        self._turns[entry.outcome or ""] -= 1
+        self._turns["interrupted"] += 1
+        self._sums[2] -= entry.list_nanousd
+        self._sums[3] -= entry.price_nanousd
+
     def interrupted(self, turns: int = 1) -> None:
         """Add turns that an error of ours, or the death of a process, has ended."""
         if turns:

@@ -43,6 +43,24 @@ async def test_a_full_disk_is_an_error_and_the_journal_says_so(tmp_path: Path, m
     assert [line for line in lines(tmp_path) if line] == [b'{"n":2}']
 
 
+async def test_what_a_full_disk_is_owed_has_a_bound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(journal_module, "MAX_OWED_BYTES", 16)
+    journal = Journal(tmp_path, 1, "process", asyncio.get_running_loop())
+    short_writes(monkeypatch, [0])
+    with pytest.raises(JournalError):
+        journal.write(b"{}\n")
+    for number in range(3):
+        journal.owe(b'{"n":%d}\n' % number)
+    assert journal.owed == 2
+    assert "1 turns are left to the next start" in caplog.text
+    journal.write(b'{"n":9}\n')
+    assert journal.owed == 0
+    journal.close()
+    assert lines(tmp_path) == [b'{"n":0}', b'{"n":1}', b'{"n":9}']
+
+
 @pytest.mark.parametrize("kept", [1, 4, 7])
 async def test_a_record_that_failed_is_none_however_much_of_it_was_written(
     kept: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
