@@ -152,14 +152,7 @@ def _not_ready(services: Services) -> list[str]:
 def _gauges(services: Services, others: list[Row]) -> list[tuple[str, Labels, float]]:
     held = zip(services.holds(), *(other.holds for other in others), strict=True)
     rows: list[tuple[str, Labels, float]] = [
-<<<<<<< HEAD
         (f"warmroute_{name}", (), float(sum(values))) for name, values in zip(Holding._fields, held, strict=True)
-=======
-        ("warmroute_turns_live", (), float(len(services.live) + sum(other.turns_live for other in others))),
-        ("warmroute_queue_requests", (), float(queue.requests + sum(other.queued for other in others))),
-        ("warmroute_ledger_rows_waiting", (), float(services.ledger.waiting)),
-        ("warmroute_queue_bytes", (), float(queue.bytes + sum(other.queued_bytes for other in others))),
->>>>>>> 620b1df (A turn that a full disk kept from its row has it, as interrupted, once the disk takes it again, and /ready, a gauge and the log say how many wait)
     ]
     if services.siblings is not None:
         rows.append(("warmroute_processes", (), float(1 + len(others))))

@@ -38,6 +38,7 @@ HELP: Final[dict[str, str]] = {
     "warmroute_queue_requests": "Requests that wait for room.",
     "warmroute_queue_bytes": "Their bodies, bytes.",
     "warmroute_kept_prompts": "Prompts of hot sessions, kept to be computed elsewhere before their engine goes.",
+    "warmroute_ledger_rows_waiting": "Turns that ended while the disk was full, and whose rows wait in memory.",
     "warmroute_kept_prompt_bytes": "What they take, bytes.",
     "warmroute_processes": "Processes of this proxy that run; only where it has several.",
     "warmroute_engine_up": "Whether an engine answers.",

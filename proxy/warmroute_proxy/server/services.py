@@ -89,4 +89,4 @@ class Services:
     def holds(self) -> Holding:
         """What this process has in its hands."""
         queue, kept = self.admission.queue, self.re_prefills.kept
-        return Holding(len(self.live), queue.requests, queue.bytes, len(kept), kept.bytes)
+        return Holding(len(self.live), queue.requests, queue.bytes, len(kept), kept.bytes, self.ledger.waiting)

@@ -81,6 +81,7 @@ class Holding(NamedTuple):
     queue_bytes: int
     kept_prompts: int
     kept_prompt_bytes: int
+    ledger_rows_waiting: int
 
 
 class Row(msgspec.Struct, gc=False, array_like=True):
