@@ -62,7 +62,8 @@ class Admin:
             with urllib.request.urlopen(request, timeout=TIMEOUT_S) as response:  # noqa: S310
                 return json.load(response)
         except urllib.error.HTTPError as error:
-            raise AdminError(_said(error)) from None
+            with error:
+                raise AdminError(_said(error)) from None
         except (OSError, ValueError) as error:
             reason = getattr(error, "reason", error)
             raise AdminError(f"{self._url} does not answer: {reason}") from None

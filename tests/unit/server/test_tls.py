@@ -36,7 +36,7 @@ def test_each_thing_that_can_be_wrong_has_its_own_words(tmp_path: Path) -> None:
     assert refused(cert, other_key) == f"{other_key}: is not the key of the certificate in {cert}"
     assert refused(cert, locked) == f"{locked}: the key is encrypted; store it without a password"
     assert "not a PEM certificate and its key" in refused(text, key)
-    old_cert, old_key = make(tmp_path, "old", days=-1)
+    old_cert, old_key = make(tmp_path, "old", days=0)
     assert refused(old_cert, old_key) == f"{old_cert}: the certificate has expired"
 
 
