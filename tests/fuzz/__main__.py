@@ -1,4 +1,4 @@
-"""Fuzzing by hand: `python -m tests.fuzz [http1|body|frames|sse] [--minutes 10]`.
+"""Fuzzing by hand: `python -m tests.fuzz [http1|body|frames|sse|passage] [--minutes 10]`.
 
 Runs atheris, in a virtual environment of its own that the first run makes, over the targets of this folder: coverage of
 the proxy's code leads it. What it finds new is added to `corpus/`, which the test suite runs through the same targets.
@@ -17,7 +17,7 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 ENVIRONMENT = ROOT / ".venv-fuzz"
 REQUIREMENTS = ("-e", f"{ROOT}[proxy]", "atheris>=3,<4", "h11>=0.16,<1")
-TARGETS = ("http1", "body", "frames", "sse")
+TARGETS = ("http1", "body", "frames", "sse", "passage")
 MAX_BYTES = 4096
 
 
@@ -66,8 +66,10 @@ def _check(target: str) -> Callable[[bytes], None]:
         from tests.fuzz.body import check
     elif target == "frames":
         from tests.fuzz.frames import check
-    else:
+    elif target == "sse":
         from tests.fuzz.sse import check
+    else:
+        from tests.fuzz.passage import check
     return check
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.fuzz import body, frames, http1, sse
+from tests.fuzz import body, frames, http1, passage, sse
 
 CORPUS = Path(__file__).parent / "corpus"
 CHECKS: dict[str, Callable[[bytes], None]] = {
@@ -14,6 +14,7 @@ CHECKS: dict[str, Callable[[bytes], None]] = {
     "body": body.check,
     "frames": frames.check,
     "sse": sse.check,
+    "passage": passage.check,
 }
 
 

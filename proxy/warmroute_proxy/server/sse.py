@@ -16,7 +16,7 @@ MAX_EVENT_BYTES: Final = 16_777_216
 
 _ABORT: Final = b'"abort"'
 _MARKERS: Final = (b"[DONE]", b'"usage":{', b'"usage": {', b'"sglext"', b'"error"', _ABORT)
-UNFINISHED: Final = b'"finish_reason":null'  # once in each event with content
+UNFINISHED: Final = b'"finish_reason":null'  # once for each choice that an event has content of
 _ROLE: Final = b'"role":"assistant"'
 _decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
 
@@ -44,7 +44,7 @@ class Scanner:
         self.started = False
         """Whether an event with content has passed: from then on nothing can be taken back."""
         self.content_events = 0
-        """Events that carried content: a lower bound of the tokens generated."""
+        """Choices in events that had content of them: a lower bound of the tokens generated."""
         self.usage: dict[str, Any] | None = None
         self.usage_event: dict[str, Any] | None = None
         self.details: dict[str, Any] | None = None
@@ -118,7 +118,7 @@ class Scanner:
         if UNFINISHED in event:
             if _ROLE in event and not self.started and _is_role_only(event):
                 return True
-            self.content_events += 1
+            self.content_events += event.count(UNFINISHED)
         if event.startswith(b"data:"):
             self.started = True
         return True

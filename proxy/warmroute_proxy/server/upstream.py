@@ -262,10 +262,12 @@ class _Connection(asyncio.Protocol):
             return
         try:
             self._parser.feed_data(data)
-        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
-            self.drop()
-            leg.guard(lambda: leg.fail("the engine's answer is not valid HTTP/1.1"))
-            return
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            if not self.complete or isinstance(error, httptools.HttpParserUpgrade):
+                self.drop()
+                leg.guard(lambda: leg.fail("the engine's answer is not valid HTTP/1.1"))
+                return
+            self._keep_alive = False  # the answer is whole, and what came behind it is nobody's
         self._told(leg)
 
     def _told(self, leg: Leg) -> None:
@@ -325,6 +327,10 @@ class _Connection(asyncio.Protocol):
         leg.end()
 
     # -- the parser's side
+
+    def on_message_begin(self) -> None:
+        if self.complete:
+            raise ValueError("an answer that nobody asked for")
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._headers[KEPT.get(name) or lower_name(name)] = value.decode("latin-1")

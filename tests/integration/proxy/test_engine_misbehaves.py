@@ -1,6 +1,7 @@
 """What engines are sent, and what becomes of answers that no engine should give (a scripted mock gives them)."""
 
 import contextlib
+import io
 import json
 import threading
 from collections.abc import Iterator
@@ -400,3 +401,29 @@ def _drains(proxy: ProxyProcess, engine: str) -> str:
     return next(
         line.rsplit(" ", 1)[1] for line in lines if line.startswith(f'warmroute_engine_draining{{engine="{engine}"}}')
     )
+
+
+@pytest.mark.parametrize("behind", [b"x", b"garbage\r\n\r\n", b"HTTP/1.1 200 OK\r\ncontent-length: 8\r\n\r\nof other"])
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+def test_what_an_engine_sends_behind_its_answer_is_nobodys(tmp_path: Path, stream: bool, behind: bytes) -> None:
+    """In one write with the answer: the answer is as good as without it, and the connection is not used again."""
+
+    def talkative(handler: Handler) -> None:
+        wfile, written = handler.wfile, io.BytesIO()
+        handler.wfile = written
+        sound(handler)
+        wfile.write(written.getvalue() + behind)
+        handler.wfile = wfile
+
+    with serving(tmp_path, talkative) as (proxy, (engine,)):
+        before = engine.connections
+        for _ in range(3):
+            answer = post(proxy, stream=stream)
+            assert answer.status_code == 200
+            if stream:
+                assert answer.text.endswith("data: [DONE]\n\n")
+                assert [each["choices"][0]["delta"].get("content") for each in events(answer.text)][1:3] == ["a", "b"]
+            else:
+                assert answer.json()["choices"][0]["message"]["content"] == "hi"
+        assert engine.connections >= before + 2, "the first may have come over the connection of a probe"
+        assert [row["outcome"] for row in proxy.rows(expected=3)] == ["completed"] * 3

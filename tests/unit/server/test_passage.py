@@ -2,20 +2,17 @@
 
 import itertools
 import json
-import re
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.fuzz.passage import HEAD, Reader
 
-from warmroute_proxy.server.leg import Leg
 from warmroute_proxy.server.passage import MAX_REST_BYTES
 from warmroute_proxy.server.sse import Scanner
-from warmroute_proxy.server.upstream import Upstream, _Connection
 
-HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 USAGE = {"prompt_tokens": 9, "completion_tokens": 2, "total_tokens": 11}
 TEXTS = [
     "a",
@@ -54,6 +51,7 @@ TOLD = st.one_of(
     st.sampled_from(TEXTS).map(lambda text: event({**said(content=text), "usage": USAGE})),
     st.sampled_from(TEXTS).map(lambda text: event({**said(content=text), "id": "longer " * 9})),
     st.just(event({**said(), "choices": said(content="a")["choices"] + said("length")["choices"]})),
+    st.just(event({**said(), "choices": said(content="a")["choices"] + said(content="b")["choices"]})),
     st.just(b": comment\n\n"),
 )
 ENDS = st.sampled_from(
@@ -77,80 +75,6 @@ def anywhere(events: list[bytes], chance: Callable[[int], int]) -> list[bytes]:
 
 
 FRAMINGS: list[bytes] = [b"%x\r\n%b\r\n", b"%x\r\n%b\r\n", b"%X\r\n%b\r\n", b"%04x\r\n%b\r\n", b"%x;a=b\r\n%b\r\n"]
-
-
-class FakeTransport:
-    """The engine's side of a connection."""
-
-    def __init__(self, protocol: _Connection) -> None:
-        self.protocol: Any = protocol
-        self.aborted = False
-
-    def set_protocol(self, protocol: Any) -> None:
-        self.protocol = protocol
-
-    def writelines(self, _parts: list[bytes]) -> None: ...
-
-    def is_closing(self) -> bool:
-        return self.aborted
-
-    def abort(self) -> None:
-        self.aborted = True
-
-
-class Reader(Leg):
-    """The relay and the client behind it: what came through the scanner gets a frame of its own."""
-
-    def __init__(self, *, sees_all: bool = False) -> None:
-        self.scanner = Scanner(keep_sglext=False)
-        self.sees_all = sees_all
-        self.left = False
-        self.written: list[bytes] = []
-        self.held = b""
-        self.told: list[str] = []
-        self.upstream = Upstream("http://127.0.0.1:1", 1.0, lambda: 0.0)
-        self.wire = _Connection(self.upstream)
-        self.transport = FakeTransport(self.wire)
-        self.wire.connection_made(self.transport)  # type: ignore[arg-type]
-        self.wire.start(self, b"", [])
-
-    def streams(self) -> "Reader":
-        return self
-
-    def way(self) -> Callable[[bytes], None] | None:
-        return None if self.sees_all or self.left else self.written.append
-
-    def on_body(self, data: bytes) -> None:
-        out = self.held + self.scanner.feed(data)
-        self.held = b"" if self.scanner.started else out
-        if self.scanner.started and out and not self.left:
-            self.written.append(b"%x\r\n%b\r\n" % (len(out), out))
-
-    def on_end(self) -> None:
-        self.told.append("end")
-
-    def on_fail(self, reason: str) -> None:
-        self.told.append(reason)
-
-    def read(self, data: bytes, cuts: list[int]) -> None:
-        edges = [0, *sorted(cut % (len(data) + 1) for cut in cuts), len(data)]
-        for start, end in itertools.pairwise(edges):
-            if start < end and not self.transport.aborted:
-                self.transport.protocol.data_received(data[start:end])
-
-    @property
-    def body(self) -> bytes:
-        """What the client reads."""
-        data, at, body = b"".join(self.written), 0, b""
-        while at < len(data):
-            size = re.compile(rb"[0-9a-fA-F]+").match(data, at)
-            assert size is not None
-            start = data.index(b"\r\n", at) + 2
-            end = start + int(size[0], 16)
-            assert data[end : end + 2] == b"\r\n"
-            body += data[start:end]
-            at = end + 2
-        return body
 
 
 @given(
