@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 MAX_PIPELINED: Final = 16
 MAX_TARGET_BYTES: Final = 8192
+MAX_PIECES: Final = 256  # of a body that are kept one by one
 LINGER_S: Final = 2.0
 IDLE_GRACE_S: Final = 1.0  # at the shutdown, how long an idle connection may still bring a request, to be refused
 LINGER_BODY_BYTES: Final = 65536  # up to this much of a refused body is read, so that the connection can be kept
@@ -56,7 +57,7 @@ class Connection:
         self._began = 0  # messages
         self._in_head = True
         self._refusal: Refusal | None = None
-        self._chunks: list[bytes] = []
+        self._chunks: list[bytes | bytearray] = []  # of a body
         self._body_bytes = 0
         self._missing = 0  # bytes of a body whose head was looked up, not parsed
         self._active: Exchange | None = None
@@ -123,18 +124,22 @@ class Connection:
         if self._request is None and self._active is None and self._take(data):
             return
         began = self._began + (self._in_head and self._request is None)
-        in_head = self._in_head
+        in_head, body_bytes = self._in_head, self._body_bytes
         try:
             self._feed(data)
         except httptools.HttpParserError:
             self._stop_reading(self._refusal or Refusal(400, "the request is not valid HTTP/1.1", code="bad_request"))
             return
-        if in_head and self._in_head and self._request is not None and self._began == began:
-            # All of `data` went into one head that has not ended, and the parser does not report a header before its
-            # end: count what was fed into it.
-            self._unparsed_bytes += len(data)
-            if self._unparsed_bytes > self._limits.header_bytes:
-                self._stop_reading(_too_large(self._limits))
+        if self._request is None or self._in_head != in_head or self._began != began:
+            return
+        if not in_head and self._body_bytes != body_bytes:
+            self._unparsed_bytes = 0
+            return
+        # All of `data` went into one head that has not ended, or into what stands between and behind the chunks of a
+        # body, and the parser does not report a header before its end: count what was fed into it.
+        self._unparsed_bytes += len(data)
+        if self._unparsed_bytes > self._limits.header_bytes:
+            self._stop_reading(_too_large(self._limits))
 
     def _take(self, data: bytes) -> bool:
         """A request whose head came in one read, while nothing else is under way: most do, and spare the parser."""
@@ -184,7 +189,7 @@ class Connection:
         missing = self._missing - len(data)
         if missing > 0:
             self._missing = missing
-            self._chunks.append(data)
+            self._add(data)
             return
         request, chunks = self._request, self._chunks
         assert request is not None
@@ -300,7 +305,19 @@ class Connection:
         self._body_bytes += len(body)
         if self._body_bytes > self._limits.body_bytes:
             self._fail(_body_too_large(self._limits))
-        self._chunks.append(body)
+        self._add(body)
+
+    def _add(self, piece: bytes) -> None:
+        """Some of a body. A small object for each of a million pieces would take many times their bytes."""
+        chunks = self._chunks
+        if len(chunks) < MAX_PIECES:
+            chunks.append(piece)
+            return
+        last = chunks[-1]
+        if isinstance(last, bytearray):
+            last += piece
+        else:
+            chunks.append(bytearray(piece))
 
     def on_message_complete(self) -> None:
         request = self._request
@@ -310,7 +327,8 @@ class Connection:
             return
         self._request = None
         self._expects = False
-        request.body = self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
+        chunks = self._chunks
+        request.body = bytes(chunks[0]) if len(chunks) == 1 else b"".join(chunks)
         self._chunks = []
         self._in_head = True
         if not self._reading:

@@ -24,6 +24,7 @@ log = logging.getLogger(__name__)
 
 IDLE_S: Final = 3.0
 PART_S: Final = 2.0  # how long a connection stays open for its last word to be read
+MAX_HEAD_BYTES: Final = 262_144  # of an answer, without an end
 MAX_IDLE: Final = 256  # connections kept open to one engine
 
 Parts = Sequence[bytes | memoryview]
@@ -138,6 +139,7 @@ class _Connection(asyncio.Protocol):
         self._head: int | None = None  # a status that the leg was not told yet
         self._bodies: list[bytes] = []
         self._framed = False
+        self._unparsed_bytes = 0
         self.complete = False  # the answer was read to its end
         self._keep_alive = False
         self._paused = False
@@ -268,6 +270,14 @@ class _Connection(asyncio.Protocol):
                 leg.guard(lambda: leg.fail("the engine's answer is not valid HTTP/1.1"))
                 return
             self._keep_alive = False  # the answer is whole, and what came behind it is nobody's
+        if self._bodies or self._head is not None or self.complete:
+            self._unparsed_bytes = 0
+        else:  # part of a head, or of what stands between and behind chunks
+            self._unparsed_bytes += len(data)
+            if self._unparsed_bytes > MAX_HEAD_BYTES:
+                self.drop()
+                leg.guard(lambda: leg.fail(f"the engine's answer has more than {MAX_HEAD_BYTES} bytes of headers"))
+                return
         self._told(leg)
 
     def _told(self, leg: Leg) -> None:

@@ -175,7 +175,37 @@ def no_answer(handler: Handler) -> None:
     handler.cut()
 
 
-FAULTS = [error_first, role_then_error, refuses, not_a_stream, no_answer]
+def a_head_without_end(handler: Handler) -> None:
+    goes_on(handler, b"HTTP/1.1 200 OK\r\n", b"x: %b\r\n" % (b"y" * 1000))
+
+
+def a_header_without_end(handler: Handler) -> None:
+    goes_on(handler, b"HTTP/1.1 200 OK\r\nx: ", b"y" * 1000)
+
+
+def nothing_but_hints(handler: Handler) -> None:
+    goes_on(handler, b"", b"HTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n" * 20)
+
+
+def goes_on(handler: Handler, begun: bytes, more: bytes) -> None:
+    """Until nobody reads it any more."""
+    with contextlib.suppress(OSError):
+        handler.wfile.write(begun)
+        while True:
+            handler.wfile.write(more)
+    handler.cut()
+
+
+FAULTS = [
+    error_first,
+    role_then_error,
+    refuses,
+    not_a_stream,
+    no_answer,
+    a_head_without_end,
+    a_header_without_end,
+    nothing_but_hints,
+]
 
 
 @pytest.mark.parametrize("fault", FAULTS)

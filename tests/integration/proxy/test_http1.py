@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+import tracemalloc
 from collections.abc import AsyncIterator, Callable
 
 import pytest
@@ -183,6 +184,34 @@ async def test_a_head_that_arrives_in_pieces_is_limited_too(server: Server) -> N
         client.send(b"v" * 100)
         await asyncio.sleep(0)
     assert status_of(await client.rest()) == 431
+
+
+@pytest.mark.parametrize("begun", [b"0\r\nx: ", b"0\r\n", b"1;a=", b"1\r\nx\r\n2;"])
+async def test_what_stands_between_and_behind_the_chunks_of_a_body_is_limited_too(server: Server, begun: bytes) -> None:
+    """Such as a trailer that does not end: nothing of it is kept for long."""
+    client = await server.connect()
+    client.send(CHUNKED + begun)
+    for _ in range(40):
+        client.send(b"y" * 100 if begun != b"0\r\n" else b"x: %b\r\n" % (b"y" * 100))
+        await asyncio.sleep(0)
+    assert status_of(await client.rest()) == 431
+
+
+async def test_a_body_in_very_many_chunks_takes_its_bytes_and_not_many_times_them(server: Server) -> None:
+    size = 90_000
+    framed = b"2\r\nab\r\n" * (size // 2) + b"0\r\n\r\n"
+    sent = CHUNKED.replace(b"host: x", b"host: x\r\nconnection: close") + framed
+    client = await server.connect()
+    tracemalloc.start()
+    try:
+        client.send(sent)
+        answer = await client.rest()
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert status_of(answer) == 200
+    assert answer.endswith(b"\r\n\r\n/ " + b"ab" * (size // 2))
+    assert peak < len(sent) + 10 * size
 
 
 async def test_a_refusal_by_the_head_keeps_the_connection_when_the_body_is_small(server: Server) -> None:
