@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, BinaryIO
 
 POLL_S = 0.01
 LOG_LINES_SHOWN = 5
@@ -31,9 +31,12 @@ class Child:
         self._out = log_dir / f"{name}.out"
         self._log = log_dir / f"{name}.log"
         with self._out.open("wb") as out, self._log.open("wb") as log:
-            self._process = subprocess.Popen(  # noqa: S603 (our own command lines)
-                command, stdin=subprocess.PIPE, stdout=out, stderr=log, start_new_session=True
-            )
+            self._process = self._start(command, out, log)
+
+    def _start(self, command: Sequence[str], out: BinaryIO, log: BinaryIO) -> "subprocess.Popen[bytes]":
+        return subprocess.Popen(  # noqa: S603 (our own command lines)
+            command, stdin=subprocess.PIPE, stdout=out, stderr=log, start_new_session=True
+        )
 
     @property
     def pid(self) -> int:

@@ -29,7 +29,7 @@ class Proxy:
     def __init__(self, folder: Path, engines: list[str], sync: str, processes: int) -> None:
         limits = f'{LIMITS}\n[ledger]\nsync = "{sync}"'
         self.process = ProxyProcess(
-            folder, engines, limits=limits, extra=f"processes = {processes}", model="continue_broken = true"
+            folder, engines, limits=limits, extra=f"processes = {processes}", model="continue_broken = true", fresh=True
         )
         self.life: Life | None = None
         self.open_at_kill: list[set[str]] = []

@@ -14,6 +14,7 @@ from typing import Any
 
 import httpx
 
+from tests.subjects.copies import Copy
 from warmroute_cli.processes import Child, stop_all
 from warmroute_proxy.server.ledger import read_rows
 from warmroute_proxy.server.secrets import new_api_key
@@ -39,7 +40,7 @@ class EngineProcess:
         self.role = role
         command = [sys.executable, "-m", "warmroute_backend.engine", "--role", role, "--engine-id", engine_id]
         command += ["--port", "0", "--bootstrap-port", "0", "--speed", str(speed), "--model", "kimi-k2.5", *options]
-        self.child = Child(engine_id, command, folder)
+        self.child: Child = Copy(engine_id, command, folder)
         self.line: dict[str, Any] = {}
 
     def listening(self) -> "EngineProcess":
@@ -88,9 +89,11 @@ class ProxyProcess:
         second: str = "",
         extra: str = "",
         model: str = "",
+        fresh: bool = False,
     ) -> None:
         """`engines`: their TOML tables; `peer`: another region's name and proxy url; `second`: keys of that tenant;
-        `extra`: lines of [proxy]; `model`: of the [[model]] that `chat` asks for."""
+        `extra`: lines of [proxy]; `model`: of the [[model]] that `chat` asks for; `fresh`: by a Python of its own, not
+        as a copy; so is who follows a proxy in its folder, or stands beside one."""
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self.region = region
@@ -101,12 +104,14 @@ class ProxyProcess:
         self.child: Child | None = None
         self.line: dict[str, Any] = {}
         self.starts = 0
+        self.fresh = fresh or keys is not None
 
     def start(self, port: int = 0) -> "ProxyProcess":
         self.write_config(port)
         self.starts += 1
         command = [sys.executable, "-m", "warmroute_cli.main", "proxy", "--config", str(self.config)]
-        self.child = Child(f"{self.region}-proxy-{self.starts}", command, self.folder)
+        make = Child if self.fresh or self.state_dir.exists() else Copy
+        self.child = make(f"{self.region}-proxy-{self.starts}", command, self.folder)
         self.line = self.child.listening(time.monotonic() + DEADLINE_S)
         until(self.is_ready, "the proxy is ready")
         return self

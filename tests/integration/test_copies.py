@@ -1,0 +1,57 @@
+"""What tests start as a copy is a process as good as one that Python starts anew."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from tests.subjects.copies import Copy
+from warmroute_cli.processes import stop_all
+
+ENGINE = [sys.executable, "-m", "warmroute_backend.engine", "--port", "0", "--bootstrap-port", "0"]
+
+
+def ended(copy: Copy) -> int:
+    """How it ended."""
+    deadline = time.monotonic() + 20
+    while copy.running():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    return int(copy._process.returncode)
+
+
+def test_its_status_and_its_last_words_are_its_own(tmp_path: Path) -> None:
+    made = Copy("c", [sys.executable, "-m", "warmroute_cli.main", "proxy", "--config", "no-such-file"], tmp_path)
+    assert ended(made) == 2
+    assert "no-such-file: 1 problem" in made.last_words()
+
+
+def test_it_runs_in_a_session_of_its_own_and_hears_signals(tmp_path: Path) -> None:
+    asked, killed = Copy("a", ENGINE, tmp_path), Copy("k", ENGINE, tmp_path)
+    for made in (asked, killed):
+        assert made.listening(time.monotonic() + 20)["pid"] == made.pid == os.getsid(made.pid)
+    os.kill(killed.pid, signal.SIGKILL)
+    stop_all([asked], 20.0)
+    assert (ended(asked), ended(killed)) == (0, -signal.SIGKILL)
+
+
+def test_it_ends_with_who_started_it(tmp_path: Path) -> None:
+    code = f"""
+import os, signal, time
+from pathlib import Path
+from tests.subjects.copies import Copy
+made = Copy("c", {ENGINE!r}, Path({str(tmp_path)!r}))
+made.listening(time.monotonic() + 20)
+print(made.pid, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    said = subprocess.run(
+        [sys.executable, "-c", code], cwd=Path(__file__).parents[2], stdout=subprocess.PIPE, check=False
+    )
+    assert said.returncode == -signal.SIGKILL
+    pid, deadline = int(said.stdout), time.monotonic() + 20
+    while Path(f"/proc/{pid}").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)

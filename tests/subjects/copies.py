@@ -1,0 +1,217 @@
+"""Starts proxies and engines as copies, by fork, of a process that has imported all of them once.
+
+A run of the tests starts hundreds of them, and nearly all of a start is imports: 0.5 s of CPU for a proxy, 0.2 s for an
+engine. A copy is a process of its own like any other (pid, session, signals, files), with one difference: copies of one
+origin hash strings alike. So a proxy that reads what another one wrote, or has a peer, is started by a new Python.
+
+The origin is `python -m tests.subjects.copies FD`, one for each process that runs tests. It gets a message for each
+start over a socket, with the descriptors that become output and log, and a third into which it writes how the copy
+ended. It ends with whoever started it, and so do its copies.
+"""
+
+import atexit
+import gc
+import json
+import os
+import random
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import traceback
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import BinaryIO, Final, cast
+
+from warmroute_cli.processes import Child
+
+MAX_MESSAGE_BYTES: Final = 100_000  # a command line and an environment
+PROXY: Final = "warmroute_cli.main"
+ENGINE: Final = "warmroute_backend.engine"
+IMPORTED: Final = (PROXY, f"{ENGINE}.__main__", "warmroute_proxy.server.main", "warmroute_proxy.server.control_plane")
+
+
+class Copy(Child):
+    """A child that is a copy; its command line is the one that would start it anew."""
+
+    def _start(self, command: Sequence[str], out: BinaryIO, log: BinaryIO) -> "subprocess.Popen[bytes]":
+        return cast("subprocess.Popen[bytes]", _origin().copied(command, out.fileno(), log.fileno()))
+
+
+class Running:
+    """A running copy, as `subprocess.Popen` shows a process."""
+
+    stdin = None
+
+    def __init__(self, command: Sequence[str], pid: int, ended: int) -> None:
+        self.args = command
+        self.pid = pid
+        self.returncode: int | None = None
+        self._ended = ended
+
+    def poll(self) -> int | None:
+        """How it ended; None while it runs."""
+        try:
+            return self.wait(0)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Waits for its end."""
+        if self.returncode is None:
+            if not select.select([self._ended], [], [], timeout)[0]:
+                raise subprocess.TimeoutExpired(self.args, timeout or 0)
+            self.returncode = os.waitstatus_to_exitcode(int(os.read(self._ended, 20) or b"9"))
+            os.close(self._ended)
+        return self.returncode
+
+    def terminate(self) -> None:
+        """SIGTERM, where it still runs."""
+        if self.poll() is None:
+            os.kill(self.pid, signal.SIGTERM)
+
+    def kill(self) -> None:
+        """SIGKILL, where it still runs."""
+        if self.poll() is None:
+            os.kill(self.pid, signal.SIGKILL)
+
+
+class Origin:
+    """The process that copies are made of."""
+
+    def __init__(self) -> None:
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            command = [sys.executable, "-m", "tests.subjects.copies", str(theirs.fileno())]
+            self._process = subprocess.Popen(
+                command, pass_fds=[theirs.fileno()], start_new_session=True, cwd=Path(__file__).parents[2]
+            )
+        self._lock = threading.Lock()
+        atexit.register(self.stop)
+
+    def copied(self, command: Sequence[str], out: int, log: int) -> Running:
+        """A copy that does what `PYTHON -m MODULE ARGUMENT...` says, with these descriptors as its output and log."""
+        message = json.dumps({"command": command[2:], "environ": dict(os.environ), "folder": str(Path.cwd())})
+        ended, tells = os.pipe()
+        try:
+            with self._lock:
+                socket.send_fds(self._socket, [message.encode()], [out, log, tells])
+                pid = int(self._socket.recv(20))
+        finally:
+            os.close(tells)
+        return Running(command, pid, ended)
+
+    def stop(self) -> None:
+        """Its copies end with it."""
+        self._socket.close()
+        self._process.wait()
+
+
+_origins: list[Origin] = []
+
+
+def _origin() -> Origin:
+    if not _origins:
+        _origins.append(Origin())
+    return _origins[0]
+
+
+# In the origin
+
+
+def serve(asks: socket.socket) -> None:
+    """Make a copy for each message, and tell how each ended, until nobody asks any more."""
+    copies: dict[int, int] = {}  # pid -> where its end is told
+    woken, wakes = os.pipe()
+    os.set_blocking(wakes, False)
+    signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
+    while True:
+        ready, _, _ = select.select([asks.fileno(), woken], [], [])
+        if woken in ready:
+            os.read(woken, 4096)
+            _tell_ends(copies)
+        if asks.fileno() in ready:
+            message, files, _, _ = socket.recv_fds(asks, MAX_MESSAGE_BYTES, 3)
+            if not message:
+                break
+            out, log, tells = files
+            pid = os.fork()
+            if pid == 0:
+                _become(json.loads(message), out, log)
+            os.close(out)
+            os.close(log)
+            copies[pid] = tells
+            asks.send(str(pid).encode())
+    for pid in copies:
+        os.kill(pid, signal.SIGKILL)
+
+
+def _tell_ends(copies: dict[int, int]) -> None:
+    while copies:
+        pid, status = os.waitpid(-1, os.WNOHANG)
+        if pid == 0:
+            return
+        tells = copies.pop(pid)
+        try:
+            os.write(tells, str(status).encode())
+        except BrokenPipeError:  # nobody waits for this one
+            pass
+        os.close(tells)
+
+
+def _become(asked: dict[str, object], out: int, log: int) -> None:
+    """Turn the forked process into what was asked for; does not return."""
+    signal.set_wakeup_fd(-1)
+    for each in (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(each, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.setsid()
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    for file, number in ((nothing, 0), (out, 1), (log, 2)):
+        os.dup2(file, number)
+    os.closerange(3, 4096)
+    os.environ.clear()
+    os.environ.update(cast("dict[str, str]", asked["environ"]))
+    os.chdir(str(asked["folder"]))
+    random.seed()
+    module, *arguments = cast("list[str]", asked["command"])
+    code: object = 1
+    try:
+        code = _run(module, arguments)
+    except SystemExit as ended:
+        code = ended.code
+    except BaseException:
+        traceback.print_exc()
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code if isinstance(code, int) else 0 if code is None else 1)
+
+
+def _run(module: str, arguments: Sequence[str]) -> int | None:
+    from warmroute_backend.engine.__main__ import main as engine
+    from warmroute_cli.main import main as command
+
+    if module == PROXY:
+        return command(arguments)
+    assert module == ENGINE, module
+    engine(arguments)
+    return None
+
+
+def main() -> None:
+    """Import what copies need, then serve. No threads: they would be missing in the copies."""
+    for name in IMPORTED:
+        import_module(name)
+    gc.freeze()
+    with socket.socket(fileno=int(sys.argv[1])) as asks:
+        serve(asks)
+
+
+if __name__ == "__main__":
+    main()
