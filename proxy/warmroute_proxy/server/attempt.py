@@ -247,8 +247,8 @@ class Attempt(Leg):
             self._whole_end()
 
     def _stream_end(self) -> None:
-        if not self.ended:
-            self._take_events(b"\n\n")  # a last event may lack its blank line
+        if not self.ended and self.scanner.lacks_its_end:
+            self._take_events(b"\n\n")
         if self.ended:
             return
         if self.scanner.error is not None:

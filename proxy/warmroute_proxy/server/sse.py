@@ -57,6 +57,17 @@ class Scanner:
         """Whether whole events without a marker, which come next, reach the client whatever they say."""
         return self.started and not self._carry and not self.done and self.error is None
 
+    @property
+    def lacks_its_end(self) -> bool:
+        """Whether what waits for more is an event but for its blank line. A part of one is nothing that a client reads."""
+        if not self._carry:
+            return False
+        payload = _payload(self._carry)
+        try:
+            return payload == b"[DONE]" or bool(_decode(payload))
+        except (msgspec.DecodeError, ValueError, RecursionError):
+            return False
+
     def feed(self, data: bytes) -> bytes:
         """Take what was read from the engine, return what goes to the client; `ValueError`: an event never ends."""
         if self.done or self.error is not None:

@@ -134,7 +134,17 @@ def cuts_off(handler: Handler) -> None:
     handler.stream(ROLE, delta("a"), end=False)
 
 
-@pytest.mark.parametrize("script", [ends_early, cuts_off])
+def ends_within_an_event(handler: Handler) -> None:
+    """Nothing but the end of the connection ends it, as with HTTP/1.0."""
+    events = [f"data: {json.dumps(each)}\n\n" for each in (ROLE, delta("a"), delta("b"))]
+    handler.send_response(200)
+    handler.send_header("content-type", "text/event-stream")
+    handler.end_headers()
+    handler.wfile.write("".join(events)[:-20].encode())
+    handler.cut()
+
+
+@pytest.mark.parametrize("script", [ends_early, cuts_off, ends_within_an_event])
 def test_a_truncated_stream_does_not_look_finished(tmp_path: Path, script: Script) -> None:
     with serving(tmp_path, script) as (proxy, (engine,)), proxy.client() as client:
         text = b""
