@@ -264,6 +264,8 @@ class Connection:
         self._head_bytes += len(name) + len(value) + 4
         if self._head_count > self._limits.header_count or self._head_bytes > self._limits.header_bytes:
             self._fail(_too_large(self._limits))
+        if not self._in_head:
+            return  # a trailer: who asks, and for what, was decided by the head
         text = KEPT.get(name) or lower_name(name)
         headers = request.headers
         if text not in headers:

@@ -59,7 +59,7 @@ class Scanner:
 
     @property
     def lacks_its_end(self) -> bool:
-        """Whether what waits for more is an event but for its blank line. A part of one is nothing that a client reads."""
+        """Whether what waits for more is an event but for its blank line: no client could read a part of one."""
         if not self._carry:
             return False
         payload = _payload(self._carry)

@@ -37,7 +37,8 @@ class Echo:
             self.held.append(exchange)
             self.arrived.set()
             return
-        exchange.respond(200, [("content-type", "text/plain")], request.path.encode() + b" " + request.body)
+        body = request.path.encode() + b" " + request.body
+        exchange.respond(200, [("content-type", "text/plain"), ("x-seen", " ".join(request.headers))], body)
 
     def on_status(self, request: Request, status: int) -> None:
         pass
@@ -195,6 +196,13 @@ async def test_what_stands_between_and_behind_the_chunks_of_a_body_is_limited_to
         client.send(b"y" * 100 if begun != b"0\r\n" else b"x: %b\r\n" % (b"y" * 100))
         await asyncio.sleep(0)
     assert status_of(await client.rest()) == 431
+
+
+async def test_a_trailer_is_no_header(server: Server) -> None:
+    trailers = b"x-session-affinity: a\r\nhost: y\r\nauthorization: Bearer z\r\n"
+    answer = await server.ask(CHUNKED + b"2\r\nhi\r\n0\r\n" + trailers + b"\r\n" + get("/next", "connection: close"))
+    assert answer.count(b"HTTP/1.1 200 ") == 2
+    assert b"x-seen: host transfer-encoding\r\n" in answer
 
 
 async def test_a_body_in_very_many_chunks_takes_its_bytes_and_not_many_times_them(server: Server) -> None:
