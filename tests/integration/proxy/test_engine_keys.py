@@ -10,7 +10,7 @@ import pytest
 from warmroute_cli.processes import stop_all
 from warmroute_proxy.server.main import serve
 
-from .harness import EngineProcess, ProxyProcess, chat, until
+from .harness import PLAIN, EngineProcess, ProxyProcess, chat, until
 from .scripted import ScriptedEngine
 from .test_engine_misbehaves import sound
 from .test_faults import LONG, Stream
@@ -38,7 +38,7 @@ def engines(tmp_path: Path) -> Iterator[list[EngineProcess]]:
 
 def running(engine: EngineProcess) -> int:
     headers = {"authorization": f"Bearer {KEY}"}
-    return int(httpx.get(f"{engine.url}/engine/finished", headers=headers).json()["running"])
+    return int(httpx.get(f"{engine.url}/engine/finished", headers=headers, verify=PLAIN).json()["running"])
 
 
 def test_prefill_and_decode_with_keys_serve_are_probed_and_can_be_aborted(

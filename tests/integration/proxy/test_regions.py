@@ -137,7 +137,7 @@ def test_a_home_that_does_not_trust_us_is_replaced_by_serving_here(regions: Regi
 def test_a_home_without_engines_is_replaced_by_serving_here(regions: Regions) -> None:
     ask(regions.west, 1)
     stop_all([regions.engines[1].child], 5.0)
-    until(lambda: httpx.get(f"{regions.west.url}/ready").status_code == 503, "west knows that its engine is gone")
+    until(lambda: not regions.west.is_ready(), "west knows that its engine is gone")
     answer = ask(regions.east, 2, home="west")
     assert answer.json()["usage"]["warmroute"]["region"] == "east"
     assert regions.west.rows(expected=1)[0]["turn"] == 1

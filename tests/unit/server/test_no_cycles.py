@@ -56,8 +56,9 @@ def engine() -> Iterator[ScriptedEngine]:
     ("wish", "stream"), [("whole", False), ("whole", True), ("fails", False), ("fails", True), ("breaks", True)]
 )
 async def test_a_turn_is_freed_when_it_has_ended(
-    tmp_path: Path, engine: ScriptedEngine, wish: str, stream: bool
+    tmp_path: Path, engine: ScriptedEngine, wish: str, stream: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("warmroute_proxy.server.engine.ABORT_TIMEOUT_S", 0.5)  # its timer holds what is waited for here
     process = ProxyProcess(tmp_path, [engine.toml()])
     services = await _build(load_config(process.write_config()), None)
     listener = Listener(PublicEndpoint(services, None), services.config.limits, services.clock)  # type: ignore[arg-type]
