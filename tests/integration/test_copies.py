@@ -13,18 +13,9 @@ from warmroute_cli.processes import stop_all
 ENGINE = [sys.executable, "-m", "warmroute_backend.engine", "--port", "0", "--bootstrap-port", "0"]
 
 
-def ended(copy: Copy) -> int:
-    """How it ended."""
-    deadline = time.monotonic() + 20
-    while copy.running():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    return int(copy._process.returncode)
-
-
 def test_its_status_and_its_last_words_are_its_own(tmp_path: Path) -> None:
     made = Copy("c", [sys.executable, "-m", "warmroute_cli.main", "proxy", "--config", "no-such-file"], tmp_path)
-    assert ended(made) == 2
+    assert made.status() == 2
     assert "no-such-file: 1 problem" in made.last_words()
 
 
@@ -34,7 +25,7 @@ def test_it_runs_in_a_session_of_its_own_and_hears_signals(tmp_path: Path) -> No
         assert made.listening(time.monotonic() + 20)["pid"] == made.pid == os.getsid(made.pid)
     os.kill(killed.pid, signal.SIGKILL)
     stop_all([asked], 20.0)
-    assert (ended(asked), ended(killed)) == (0, -signal.SIGKILL)
+    assert (asked.status(), killed.status()) == (0, -signal.SIGKILL)
 
 
 def test_it_ends_with_who_started_it(tmp_path: Path) -> None:

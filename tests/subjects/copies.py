@@ -37,6 +37,10 @@ IMPORTED: Final = (PROXY, f"{ENGINE}.__main__", "warmroute_proxy.server.main", "
 class Copy(Child):
     """A child that is a copy; its command line is the one that would start it anew."""
 
+    def status(self, timeout_s: float = 20.0) -> int:
+        """How it ended, once it has: its exit code, or a signal's number below 0."""
+        return self._process.wait(timeout_s)
+
     def _start(self, command: Sequence[str], out: BinaryIO, log: BinaryIO) -> "subprocess.Popen[bytes]":
         return cast("subprocess.Popen[bytes]", _origin().copied(command, out.fileno(), log.fileno()))
 

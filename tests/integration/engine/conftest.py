@@ -1,16 +1,20 @@
 """Engine processes on ports of the system's choice."""
 
-import json
 import os
-import select
-import subprocess
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import httpx
 import pytest
+from tests.integration.proxy.harness import PLAIN
+from tests.subjects.copies import Copy
+
+from warmroute_cli.processes import stop_all
 
 START_TIMEOUT_S = 10.0
 
@@ -19,18 +23,15 @@ class EngineProcess:
     """One embedded engine, running."""
 
     def __init__(self, *args: str) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "warmroute_backend.engine", *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE
-        )
-        assert self.process.stdout is not None
-        ready, _, _ = select.select([self.process.stdout], [], [], START_TIMEOUT_S)
-        assert ready, "the engine did not start in time"
-        line = json.loads(self.process.stdout.readline())
+        self.folder = TemporaryDirectory()
+        command = [sys.executable, "-m", "warmroute_backend.engine", *args]
+        self.child = Copy("engine", command, Path(self.folder.name))
+        line = self.child.listening(time.monotonic() + START_TIMEOUT_S)
         assert line["event"] == "listening"
         self.url: str = line["url"]
         self.bootstrap_port: int | None = line["bootstrap_port"]
         self.pid: int = line["pid"]
-        self.client = httpx.Client(base_url=self.url, timeout=20)
+        self.client = httpx.Client(base_url=self.url, timeout=20, verify=PLAIN)
 
     def finished(self) -> dict[str, Any]:
         return self.client.get("/engine/finished").json()  # type: ignore[no-any-return]
@@ -49,18 +50,12 @@ class EngineProcess:
     def stop(self) -> str:
         """End the process if it still runs; returns what it logged."""
         self.client.close()
-        if self.process.poll() is None:
-            self.process.terminate()
-        try:
-            _, log = self.process.communicate(timeout=5)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            _, log = self.process.communicate()
-        return log.decode()
+        stop_all([self.child], 5.0)
+        return (Path(self.folder.name) / "engine.log").read_text()
 
     def kill(self) -> None:
-        os.kill(self.pid, 9)
-        self.process.wait()
+        os.kill(self.pid, signal.SIGKILL)
+        self.child.status()
 
 
 @pytest.fixture
@@ -75,6 +70,7 @@ def start_engine() -> Iterator[Callable[..., EngineProcess]]:
     yield start
     for engine in started:
         engine.stop()
+        engine.folder.cleanup()
 
 
 @pytest.fixture(scope="module")
@@ -83,3 +79,4 @@ def engine() -> Iterator[EngineProcess]:
     process = EngineProcess("--speed", "50", "--model", "served", "--context-length", "20000")
     yield process
     process.stop()
+    process.folder.cleanup()

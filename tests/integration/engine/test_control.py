@@ -1,5 +1,6 @@
 """Aborts, clients that leave, information, ranks, life cycle."""
 
+import os
 import signal
 import threading
 from collections import Counter
@@ -190,9 +191,9 @@ def test_sigterm_lets_a_short_answer_end_and_cuts_a_long_one(start_engine: Any) 
         quick_lines, slow_lines = quick.iter_lines(), slow.iter_lines()
         next(quick_lines)
         next(slow_lines)
-        engine.process.send_signal(signal.SIGTERM)
+        os.kill(engine.pid, signal.SIGTERM)
         quick_rest = [line for line in quick_lines if line]
         slow_rest = [line for line in slow_lines if line]
     assert '"finish_reason":"length"' in quick_rest[-2]
     assert '"finish_reason":"abort"' in slow_rest[-2]
-    assert engine.process.wait(timeout=5) == 0
+    assert engine.child.status(5.0) == 0
