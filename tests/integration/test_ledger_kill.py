@@ -25,6 +25,7 @@ import asyncio, os, random, sys
 from pathlib import Path
 from warmroute.contract.money import Rates
 from warmroute_proxy.core.entry import Entry
+from warmroute_proxy.core.entry_steps import dispatch, settle
 from warmroute_proxy.core.receipt import ServedBy
 from warmroute_proxy.core.usage import merge_usage
 from warmroute_proxy.server import journal, ledger
@@ -49,7 +50,7 @@ async def main():
                 model="m", route="chat", stream=True, rates=Rates(600_000, 100_000, 3_000_000), opened_at=1.0,
             )
             for attempt in range(draw.choice([1, 1, 1, 2])):
-                entry.dispatch(f"rid-{number}-{attempt}", (ServedBy("east-a0", 0, "aggregated"),), 0)
+                dispatch(entry, f"rid-{number}-{attempt}", (ServedBy("east-a0", 0, "aggregated"),), 0)
                 report(b"o", number)
                 book.open(entry)
             book.flush()
@@ -58,8 +59,8 @@ async def main():
             number += 1
         elif running:
             settling, entry = running.pop(draw.randrange(len(running)))
-            entry.settle(
-                merge_usage(REPORTED, None, None, 0), {"cold": 36}, REPORTED, outcome="completed", status=200,
+            settle(
+                entry, merge_usage(REPORTED, None, None, 0), {"cold": 36}, REPORTED, outcome="completed", status=200,
                 settled_at=2.0, proxy_ms=0.1, ttft_ms=1.0,
             )
             report(b"s", settling)

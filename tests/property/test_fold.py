@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from warmroute.contract.money import Rates
 from warmroute_proxy.core.entry import Entry
+from warmroute_proxy.core.entry_steps import dispatch, settle
 from warmroute_proxy.core.receipt import ServedBy
 from warmroute_proxy.core.usage import merge_usage
 from warmroute_proxy.server import fold as module
@@ -103,14 +104,14 @@ class Book:
     def again(self, slot: int, named: bool) -> None:
         entry = self.under_way(slot)
         if entry is not None:
-            entry.dispatch(f"rid-{len(entry.rids)}", (ServedBy("east-a0", 0, "aggregated"),), 0)
+            dispatch(entry, f"rid-{len(entry.rids)}", (ServedBy("east-a0", 0, "aggregated"),), 0)
             self.record(entry, named)
 
     def end(self, slot: int, named: bool) -> None:
         entry = self.under_way(slot)
         if entry is not None:
-            entry.settle(
-                merge_usage(REPORTED, None, None, 0), {"cold": 36}, REPORTED,
+            settle(
+                entry, merge_usage(REPORTED, None, None, 0), {"cold": 36}, REPORTED,
                 outcome="completed", status=200, settled_at=2.0, proxy_ms=0.1, ttft_ms=None,
             )  # fmt: skip
             self.record(entry, named)

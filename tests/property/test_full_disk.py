@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from warmroute.contract.money import Rates
 from warmroute_proxy.core.entry import Entry
+from warmroute_proxy.core.entry_steps import dispatch, interrupt, settle
 from warmroute_proxy.core.usage import merge_usage
 from warmroute_proxy.server import ledger as module
 from warmroute_proxy.server.journal import JournalError
@@ -43,7 +44,7 @@ def opened(ledger: Ledger, number: int) -> Entry | None:
         f"wr-{number:024x}", "acme", None, "00000000000000aa", 1, "east", "m", "chat", True, Rates(600_000, 1, 1), 1.0
     )  # fmt: skip
     entry.rids = []
-    entry.dispatch(f"rid-{number}", (), 0)
+    dispatch(entry, f"rid-{number}", (), 0)
     try:
         ledger.open(entry)
     except JournalError:
@@ -111,10 +112,10 @@ def test_each_turn_has_one_row_that_says_what_was_told(groups: list[list[Step]])
 
 def end(ledger: Ledger, entry: Entry, told: dict[str, JournalError | None], *, crash: bool) -> None:
     if crash:
-        entry.interrupt(2.0)
+        interrupt(entry, 2.0)
     else:
         usage = merge_usage(REPORTED, None, None, 0)
-        entry.settle(usage, {}, REPORTED, outcome="completed", status=200, settled_at=2.0, proxy_ms=0.1, ttft_ms=None)
+        settle(entry, usage, {}, REPORTED, outcome="completed", status=200, settled_at=2.0, proxy_ms=0.1, ttft_ms=None)
 
     def tell(failure: JournalError | None) -> None:
         assert entry.id not in told

@@ -8,7 +8,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from warmroute.contract import receipt as contract
 from warmroute.contract.money import Rates
-from warmroute_proxy.core.entry import Entry, Outcome, TransitionError
+from warmroute_proxy.core.entry import Entry, Outcome
+from warmroute_proxy.core.entry_steps import TransitionError, dispatch, interrupt, settle
 from warmroute_proxy.core.losses import classify
 from warmroute_proxy.core.receipt import ServedBy
 from warmroute_proxy.core.usage import merge_usage
@@ -41,7 +42,7 @@ class EntryMachine(RuleBasedStateMachine):
     @rule(worker=st.integers(0, 9))
     def dispatch(self, worker: int) -> None:
         rid = f"rid-{len(self.rids)}"
-        self.entry.dispatch(rid, (ServedBy(f"east-a{worker}", 0, "aggregated"),), worker)
+        dispatch(self.entry, rid, (ServedBy(f"east-a{worker}", 0, "aggregated"),), worker)
         self.rids.append(rid)
         self.last_worker = worker
 
@@ -49,7 +50,7 @@ class EntryMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def a_used_rid_is_refused(self, data: st.DataObject) -> None:
         with pytest.raises(TransitionError):
-            self.entry.dispatch(data.draw(st.sampled_from(self.rids)), (), 0)
+            dispatch(self.entry, data.draw(st.sampled_from(self.rids)), (), 0)
 
     @rule(outcome=outcomes, prompt=st.integers(0, 5000), cached=st.integers(-5, 6000))
     def settle(self, outcome: Outcome, prompt: int, cached: int) -> None:
@@ -68,8 +69,16 @@ class EntryMachine(RuleBasedStateMachine):
         )
 
         def attempt() -> bytes:
-            self.entry.settle(
-                usage, loss, reported, outcome=outcome, status=200, settled_at=2.0, proxy_ms=0.1, ttft_ms=None
+            settle(
+                self.entry,
+                usage,
+                loss,
+                reported,
+                outcome=outcome,
+                status=200,
+                settled_at=2.0,
+                proxy_ms=0.1,
+                ttft_ms=None,
             )
             return bytes(self.entry.usage)
 
@@ -83,9 +92,9 @@ class EntryMachine(RuleBasedStateMachine):
     def interrupt(self) -> None:
         if self.ends:
             with pytest.raises(TransitionError):
-                self.entry.interrupt(3.0)
+                interrupt(self.entry, 3.0)
         else:
-            self.entry.interrupt(3.0)
+            interrupt(self.entry, 3.0)
             self.ends.append(bytes(self.entry.usage))
 
     @precondition(lambda self: not self.ends)

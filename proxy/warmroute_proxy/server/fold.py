@@ -26,6 +26,7 @@ from typing import Final
 import msgspec
 
 from warmroute_proxy.core.entry import UNDER_WAY, UNDER_WAY_END, Entry
+from warmroute_proxy.core.entry_steps import interrupt
 from warmroute_proxy.server.journal import folder_of, journal_path, journal_sequences, processes_in, read_whole
 from warmroute_proxy.server.ledger_schema import LedgerError, connect, prepare
 
@@ -175,7 +176,7 @@ class Fold:
                 entry = Entry.read(text)
             except msgspec.DecodeError:  # of version 1 or 2 of the ledger
                 continue
-            entry.interrupt(now_s)
+            interrupt(entry, now_s)
             rows[entry.id] = entry.record().decode()
             _add_up(entry, sums)
         with self._db:

@@ -36,12 +36,13 @@ from typing import Any, Final, Literal
 import msgspec
 
 from warmroute_proxy.core.entry import COLUMNS, Entry
+from warmroute_proxy.core.entry_steps import withdrawn
 from warmroute_proxy.server.fold import TOTALS, Fold, recover_all
 from warmroute_proxy.server.journal import Journal, JournalError, folder_of
 from warmroute_proxy.server.ledger_of_all import LedgerOfAll
 from warmroute_proxy.server.ledger_schema import LedgerError, connect
 
-FOLD_EVERY_S: Final = 0.5
+FOLD_EVERY_S = 0.5
 MAX_FOLD_FAILURES: Final = 3  # in a row, before the ledger calls itself unhealthy
 LEDGER_FILE: Final = "ledger.sqlite"
 
@@ -98,8 +99,8 @@ class Ledger:
         self._to_tell: list[tuple[Told, JournalError | None]] = []
         self._fold_failures = 0
         self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._fold_on, name="ledger-fold", daemon=True)
-        self._thread.start()
+        self._worker = threading.Thread(target=self._fold_on, name="ledger-fold", daemon=True)
+        self._worker.start()
 
     @property
     def healthy(self) -> bool:
@@ -163,7 +164,7 @@ class Ledger:
         for end, _ in self._ended:
             if end > error.kept:
                 record = bytes(self._noted[self._noted.rfind(b"\n", 0, end - 1) + 1 : end])
-                self._journal.owe(Entry.read(record).withdrawn().record() + b"\n")
+                self._journal.owe(withdrawn(Entry.read(record)).record() + b"\n")
         if error.kept < noted:
             raise error
 
@@ -199,7 +200,7 @@ class Ledger:
         self.flush()
         self.sweep()
         self._closing.set()
-        self._thread.join()
+        self._worker.join()
         self._journal.close()
         with explained(self._state_dir), self._closed:
             self._fold.recover(time.time())

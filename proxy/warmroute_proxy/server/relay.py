@@ -32,6 +32,7 @@ from warmroute_proxy.core.admission import Waiter
 from warmroute_proxy.core.choices import NoWorker
 from warmroute_proxy.core.decision import Decision
 from warmroute_proxy.core.entry import Entry, Outcome
+from warmroute_proxy.core.entry_steps import dispatch, interrupt
 from warmroute_proxy.core.facts import Facts
 from warmroute_proxy.server.admission import Asker
 from warmroute_proxy.server.attempt import Attempt
@@ -155,7 +156,7 @@ class Turn(TurnEnd):
         entry, services = self._entry, self._services
         if entry is not None:
             self._ended = True
-            entry.interrupt(services.unix_clock())
+            interrupt(entry, services.unix_clock())
             services.ledger.settle(entry, _nobody)
             services.turn_metrics.interrupted()
 
@@ -170,7 +171,7 @@ class Turn(TurnEnd):
                 services.region, model.name, intake.route, intake.stream, model.rates,
                 services.unix_clock(), intake.forwarded_from,
             )  # fmt: skip
-        entry.dispatch(rid, served_by, decision.predicted_cached_tokens)
+        dispatch(entry, rid, served_by, decision.predicted_cached_tokens)
         services.ledger.open(entry)
         self._entry = entry
 
@@ -382,7 +383,7 @@ class Turn(TurnEnd):
         services.live.discard(self)
         self._ended = True
         if self._entry is not None and not self._entry.ended:
-            self._entry.interrupt(services.unix_clock())
+            interrupt(self._entry, services.unix_clock())
             services.ledger.settle(self._entry, _nobody)
             services.turn_metrics.interrupted()
         if self.waiter is not None:

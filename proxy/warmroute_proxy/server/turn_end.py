@@ -15,6 +15,7 @@ from warmroute.contract import headers as names
 from warmroute.contract.money import Rates
 from warmroute_proxy.core.account import Usage
 from warmroute_proxy.core.entry import Entry, Outcome
+from warmroute_proxy.core.entry_steps import settle
 from warmroute_proxy.core.router import Settled, Ticket
 from warmroute_proxy.server.admission import Hold
 from warmroute_proxy.server.attempt import Attempt
@@ -90,7 +91,8 @@ class TurnEnd:
             entry.rates = UNCHARGED
         if self.hold is not None:
             services.admission.ended(self, usage.prompt_tokens + usage.completion_tokens if charged else 0)
-        entry.settle(
+        settle(
+            entry,
             usage,
             loss,
             reported,

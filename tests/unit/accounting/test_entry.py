@@ -7,7 +7,9 @@ import pytest
 
 from warmroute.contract import receipt as contract
 from warmroute.contract.money import Rates
-from warmroute_proxy.core.entry import Entry, TransitionError
+from warmroute_proxy.core import entry_steps
+from warmroute_proxy.core.entry import Entry
+from warmroute_proxy.core.entry_steps import TransitionError, dispatch, interrupt
 from warmroute_proxy.core.receipt import ServedBy
 from warmroute_proxy.core.usage import merge_usage
 
@@ -33,8 +35,8 @@ def entry() -> Entry:
 
 def settle(made: Entry) -> bytes:
     usage = merge_usage(REPORTED, None, None, 0)
-    made.settle(
-        usage, {"cold": 36}, REPORTED, outcome="completed", status=200, settled_at=9.0, proxy_ms=0.2, ttft_ms=3.0
+    entry_steps.settle(
+        made, usage, {"cold": 36}, REPORTED, outcome="completed", status=200, settled_at=9.0, proxy_ms=0.2, ttft_ms=3.0
     )
     return bytes(made.usage)
 
@@ -46,8 +48,8 @@ def fields(made: Entry) -> dict[str, Any]:
 
 def test_only_the_last_attempt_is_billed() -> None:
     made = entry()
-    made.dispatch("rid-1", (FIRST,), 0)
-    made.dispatch("rid-2", (SECOND,), 64)
+    dispatch(made, "rid-1", (FIRST,), 0)
+    dispatch(made, "rid-2", (SECOND,), 64)
     usage = json.loads(settle(made))
     assert contract.check(usage) == []
     assert [worker["id"] for worker in usage["warmroute"]["workers"]] == ["east-a1"]
@@ -60,9 +62,9 @@ def test_only_the_last_attempt_is_billed() -> None:
 
 def test_a_retry_takes_a_new_rid() -> None:
     made = entry()
-    made.dispatch("rid-1", (FIRST,), 0)
+    dispatch(made, "rid-1", (FIRST,), 0)
     with pytest.raises(TransitionError, match="new rid"):
-        made.dispatch("rid-1", (SECOND,), 0)
+        dispatch(made, "rid-1", (SECOND,), 0)
 
 
 def test_nothing_is_settled_that_was_not_dispatched() -> None:
@@ -72,22 +74,22 @@ def test_nothing_is_settled_that_was_not_dispatched() -> None:
 
 def test_an_ended_entry_stays_ended() -> None:
     made = entry()
-    made.dispatch("rid-1", (FIRST,), 0)
+    dispatch(made, "rid-1", (FIRST,), 0)
     settle(made)
     with pytest.raises(TransitionError):
         settle(made)
     with pytest.raises(TransitionError):
-        made.interrupt(10.0)
+        interrupt(made, 10.0)
     with pytest.raises(TransitionError):
-        made.dispatch("rid-2", (SECOND,), 0)
+        dispatch(made, "rid-2", (SECOND,), 0)
 
 
 def test_an_interrupted_entry_costs_nothing_and_keeps_its_rid() -> None:
     made = entry()
-    made.dispatch("rid-1", (FIRST,), 64)
+    dispatch(made, "rid-1", (FIRST,), 64)
     again = Entry.read(made.record())
     assert again == made
-    again.interrupt(7.0)
+    interrupt(again, 7.0)
     usage = json.loads(bytes(again.usage))
     assert contract.check(usage) == []
     assert usage["cost"] == 0

@@ -14,7 +14,9 @@ import pytest
 
 from warmroute.contract import receipt as contract
 from warmroute.contract.money import Rates
+from warmroute_proxy.core import entry_steps
 from warmroute_proxy.core.entry import COLUMNS, Entry
+from warmroute_proxy.core.entry_steps import dispatch
 from warmroute_proxy.core.receipt import ServedBy
 from warmroute_proxy.core.usage import merge_usage
 from warmroute_proxy.server import ledger as module
@@ -43,7 +45,7 @@ def opened(ledger: Ledger, number: int, tenant: str = "acme") -> Entry:
         rates=Rates(600_000, 100_000, 3_000_000),
         opened_at=1000.0,
     )
-    entry.dispatch(f"rid-{number}", (ServedBy("east-a0", 0, "aggregated"),), 64)
+    dispatch(entry, f"rid-{number}", (ServedBy("east-a0", 0, "aggregated"),), 64)
     ledger.open(entry)
     return entry
 
@@ -56,7 +58,8 @@ def written(folder: Path) -> bytes:
 def settle(ledger: Ledger, entry: Entry) -> tuple[bytes, JournalError | None]:
     """The usage object, and what was told of the row."""
     told: list[JournalError | None] = []
-    entry.settle(
+    entry_steps.settle(
+        entry,
         merge_usage(REPORTED, None, None, 0),
         {"cold": 36},
         REPORTED,
@@ -207,7 +210,7 @@ def test_totals_are_current_and_survive_a_restart(tmp_path: Path, loop: asyncio.
 def test_what_is_open_at_close_is_interrupted_and_free(tmp_path: Path, loop: asyncio.AbstractEventLoop) -> None:
     ledger = Ledger(tmp_path, "process", loop)
     entry = opened(ledger, 1)
-    entry.dispatch("rid-1b", (ServedBy("east-a1", 0, "aggregated"),), 0)
+    dispatch(entry, "rid-1b", (ServedBy("east-a1", 0, "aggregated"),), 0)
     ledger.open(entry)
     ledger.close()
     (row,) = read_rows(tmp_path / LEDGER_FILE)
@@ -250,8 +253,8 @@ def test_what_is_dispatched_is_on_record_before_anything_else_happens(
     first = opened(ledger, 1)
     assert b"wr-%024x" % 1 in written(tmp_path)
     told: list[JournalError | None] = []
-    first.settle(
-        merge_usage(REPORTED, None, None, 0), {"cold": 36}, REPORTED,
+    entry_steps.settle(
+        first, merge_usage(REPORTED, None, None, 0), {"cold": 36}, REPORTED,
         outcome="completed", status=200, settled_at=1001.5, proxy_ms=0.25, ttft_ms=12.0,
     )  # fmt: skip
     ledger.settle(first, told.append)
@@ -362,10 +365,10 @@ def made(number: int, *, ends: bool) -> Entry:
         f"wr-{number:024x}", "acme", None, "00000000000000aa", 1, "east", "m", "chat", False,
         Rates(600_000, 100_000, 3_000_000), 1795283949.0925705,
     )  # fmt: skip
-    entry.dispatch(f"rid-{number}", (ServedBy("east-a0", 0, "aggregated"),), 64)
+    dispatch(entry, f"rid-{number}", (ServedBy("east-a0", 0, "aggregated"),), 64)
     if ends:
-        entry.settle(
-            merge_usage(REPORTED, None, None, 0), {"cold": 36}, REPORTED,
+        entry_steps.settle(
+            entry, merge_usage(REPORTED, None, None, 0), {"cold": 36}, REPORTED,
             outcome="completed", status=200, settled_at=1795283950.1234567, proxy_ms=0.25, ttft_ms=None,
         )  # fmt: skip
     return entry
