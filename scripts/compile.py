@@ -19,24 +19,28 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 PACKAGES: Final = ("sdk/warmroute", "proxy/warmroute_proxy", "proxy/warmroute_cli", "backend/warmroute_backend")
+SLOTS: Final = ROOT / "scripts" / "slots.h"
+JOBS: Final = len(os.sched_getaffinity(0))
 NAME: Final = "warmroute_proxy.native"  # of the library that holds the code; `proxy/warmroute_proxy/__init__.py` looks
 MODULES: Final = (
     *(
         f"proxy/warmroute_proxy/core/{name}.py"
-        for name in ("affinity", "breaker", "bytes_per_token", "capacity", "choices", "fingerprint", "fleet_state",
-                     "index", "load", "losses", "pace", "placement", "prices", "receipt", "retry_budget", "router",
-                     "siblings", "ticket", "tiers", "traffic", "usage")
+        for name in ("affinity", "breaker", "bytes_per_token", "capacity", "choices", "entry_steps", "fingerprint",
+                     "fleet_state", "index", "load", "losses", "pace", "placement", "prices", "receipt", "retry_budget",
+                     "router", "siblings", "ticket", "tiers", "traffic", "usage")
     ),
     *(
         f"proxy/warmroute_proxy/server/{name}.py"
-        for name in ("answer", "attempt", "dispatch", "endpoint", "exchange", "forwarding", "frame", "header_names",
-                     "heads", "http1", "intake", "leg", "listener", "passage", "prefill_leg", "relay", "settlement",
-                     "small_get", "sse", "turn_end", "turn_metrics", "upstream")
+        for name in ("answer", "attempt", "body", "dispatch", "endpoint", "engine", "engines", "exchange", "forwarding",
+                     "frame", "header_names", "heads", "http1", "intake", "journal", "ledger", "leg", "listener",
+                     "passage", "prefill_leg", "relay", "settlement", "small_get", "sse", "turn_end", "turn_metrics",
+                     "upstream")
     ),
 )  # fmt: skip
 
@@ -55,13 +59,37 @@ def extensions(folder: Path) -> dict[str, Path]:
         target_dir=str(folder / "c"),
         group_name=NAME,
     )
-    for extension in made:  # mypyc 2.4 forgets it where the name has a dot
+    for extension in made:
+        # mypyc 2.4 forgets it where the name has a dot
         extension.include_dirs.append(str(folder / "c" / NAME.partition(".")[0]))
-    command = Distribution({"name": "warmroute", "ext_modules": made}).get_command_obj("build_ext")
-    command.build_lib, command.build_temp = str(folder / "lib"), str(folder / "tmp")
-    command.ensure_finalized()
-    command.run()
+        if len(extension.sources) > 1:  # the code; the others are a few lines that look a module up in it
+            extension.extra_compile_args = [
+                *extension.extra_compile_args,
+                "-fvisibility=hidden",
+                "-include",
+                str(SLOTS),
+            ]
+    build = Distribution({"name": "warmroute", "ext_modules": made}).get_command_obj("build_ext")
+    build.build_lib, build.build_temp = str(folder / "lib"), str(folder / "tmp")
+    build.parallel = JOBS
+    build.ensure_finalized()
+    with ThreadPoolExecutor(JOBS) as pool:
+        _compile_in(pool)
+        build.run()
     return {path.relative_to(folder / "lib").as_posix(): path for path in (folder / "lib").rglob("*.so")}
+
+
+def _compile_in(pool: ThreadPoolExecutor) -> None:
+    """Let a C compiler run for each file of an extension, as many at a time as there are processors."""
+    from setuptools._distutils.ccompiler import CCompiler
+
+    one_by_one: Any = CCompiler.compile
+
+    def compile_all(self: Any, sources: list[str], **options: Any) -> list[str]:
+        runs = [pool.submit(one_by_one, self, [source], **options) for source in sources]
+        return [path for run in runs for path in run.result()]
+
+    CCompiler.compile = compile_all
 
 
 def compiled_copy(target: Path) -> None:

@@ -26,10 +26,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, Literal
 
+from warmroute_proxy.core.mypyc import mypyc_attr
+
 ROTATE_BYTES: Final = 64 * 2**20
-STALLED_S: Final = 5.0  # a disk that takes longer for one fdatasync is to get no further work
-MAX_OWED_BYTES: Final = 16 * 2**20  # of records; what ends after that is not owed: the next start interrupts it
-RETRY_EVERY_S: Final = 1.0  # after a failed fdatasync
+STALLED_S = 5.0  # a disk that takes longer for one fdatasync is to get no further work
+MAX_OWED_BYTES = 16 * 2**20  # of records; what ends after that is not owed: the next start interrupts it
+RETRY_EVERY_S = 1.0  # after a failed fdatasync
 _LOG: Final = logging.getLogger(__name__)
 
 _TORN_END: Final = b"#torn\n"  # makes sure that a line whose write failed is no record, even if only its end is missing
@@ -39,6 +41,7 @@ _NEWLINE: Final = 0x0A
 Callback = Callable[[], None]
 
 
+@mypyc_attr(native_class=False)
 class JournalError(OSError):
     """Records could not be written. The proxy's fault, or its disk's; the request may be repeated elsewhere.
 
@@ -252,8 +255,8 @@ class _DiskSync:
         self._retired: list[int] = []
         self._fd = -1  # the file that is written now
         self._jobs: queue.SimpleQueue[tuple[int, list[int], list[Callback]] | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="journal-sync", daemon=True)
-        self._thread.start()
+        self._worker = threading.Thread(target=self._run, name="journal-sync", daemon=True)
+        self._worker.start()
 
     @property
     def healthy(self) -> bool:
@@ -277,7 +280,7 @@ class _DiskSync:
 
     def close(self, fd: int) -> None:
         self._jobs.put(None)
-        self._thread.join()
+        self._worker.join()
         self._sync(fd, self._retired)
         self._retired = []
         waiting, self._waiting = self._waiting, []
