@@ -1,25 +1,36 @@
-"""Errors of the proxy's own, put in at each step of a turn: its client is told, and nothing of it is left."""
+"""Errors of the proxy's own, put in at each step of a turn: its client is told, and nothing of it is left.
+
+They are put in where a compiled proxy looks at run time, too: in a router that is recorded, which is never compiled,
+and in what the steps use.
+"""
 
 import asyncio
 import contextlib
 import json
+import os
 import socket
+from collections import defaultdict
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from warmroute_proxy.core.recorded import RecordedRouter
+from warmroute_proxy.server.admission import Admission
 from warmroute_proxy.server.config_file import load_config
 from warmroute_proxy.server.endpoint import PublicEndpoint
+from warmroute_proxy.server.kv_events import KvEvents
 from warmroute_proxy.server.listener import Listener
 from warmroute_proxy.server.main import _build, _sweep
+from warmroute_proxy.server.metrics import Metrics
 from warmroute_proxy.server.services import Services
 
 from .harness import ProxyProcess, chat
 from .scripted import Handler, ScriptedEngine, delta, whole
 
 USAGE = {"prompt_tokens": 10, "completion_tokens": 1, "total_tokens": 11}
+RECORD = 'record = "turns.record"'
 LIMITS = "requests_at_once = 1\ntokens_at_once = 100000"
 
 
@@ -46,7 +57,7 @@ class Scene:
     async def ask(self, wish: str, headers: str = "", **fields: Any) -> bytes:
         """All that comes back."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self._port, family=socket.AF_INET)
-        body = json.dumps(chat(wish, **fields)).encode()
+        body = json.dumps(chat(wish, **fields, stream=wish == "stream")).encode()
         head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {self._key}\r\n{headers}"
         writer.write(f"{head}connection: close\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body)
         try:
@@ -68,6 +79,13 @@ class Scene:
             "open": len(services.ledger._under_way),
         }
 
+    async def is_whole(self, headers: str) -> None:
+        """Nothing is left of a turn, and others are served."""
+        await self.nothing_is_left()
+        for _ in range(2):  # the tenant may have one at once
+            assert (await self.ask("answer", headers)).startswith(b"HTTP/1.1 200 ")
+        await self.nothing_is_left()
+
     async def nothing_is_left(self) -> None:
         try:
             async with asyncio.timeout(20):
@@ -80,7 +98,7 @@ class Scene:
 @contextlib.asynccontextmanager
 async def scene(folder: Path, limits: str = "") -> AsyncIterator[Scene]:
     engines = [ScriptedEngine(name, answers) for name in ("e0", "e1")]
-    process = ProxyProcess(folder, [engine.toml() for engine in engines], second=LIMITS, limits=limits)
+    process = ProxyProcess(folder, [engine.toml() for engine in engines], second=LIMITS, limits=limits, extra=RECORD)
     services = await _build(load_config(process.write_config()), None)
     listener = Listener(PublicEndpoint(services, None), services.config.limits, services.clock)  # type: ignore[arg-type]
     port = await listener.listen("127.0.0.1", 0)
@@ -95,64 +113,75 @@ async def scene(folder: Path, limits: str = "") -> AsyncIterator[Scene]:
             while any(engine.upstream.open for engine in services.engines.by_id.values()):
                 await asyncio.sleep(0.01)
         services.ledger.close()
+        assert services.recording is not None
+        services.recording.close()
         for engine in engines:
             engine.stop()
 
 
-def break_once(monkeypatch: pytest.MonkeyPatch, services: Services, where: str) -> Callable[[], int]:
-    """The first call of a method fails. Returns how to ask how often it was called."""
-    thing: Any = services
-    *path, name = where.split(".")
-    for part in path:
-        thing = getattr(thing, part)
-    sound, calls = getattr(type(thing), name), 0
+def break_once(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, fails: int | str = 1) -> Callable[[], bool]:
+    """A call of a method or function fails: which one, counted from 1, or by a text that is an argument of it. Returns
+    how to ask whether it came to that."""
+    sound, calls, failed = getattr(owner, name), 0, False
 
     def broken(*args: Any, **kwargs: Any) -> Any:
-        nonlocal calls
+        nonlocal calls, failed
         calls += 1
-        if calls == 1:
+        if not failed and (calls == fails or fails in args):
+            failed = True
             raise RuntimeError("an error of ours")
         return sound(*args, **kwargs)
 
-    monkeypatch.setattr(type(thing), name, broken)
-    return lambda: calls
+    monkeypatch.setattr(owner, name, broken)
+    return lambda: failed
 
 
 @pytest.mark.parametrize("headers", ["", "idempotency-key: k\r\n"])
 @pytest.mark.parametrize(
-    ("where", "wish"),
+    ("owner", "name", "fails", "wish"),
     [
-        ("router.place", "answer"),
-        ("router.has_room", "answer"),
-        ("engines.ids.rid", "answer"),
-        ("ledger.open", "answer"),
-        ("router.dispatched", "answer"),
-        ("engines.tag", "answer"),
-        ("router.first_token", "answer"),
-        ("router.settled", "answer"),
-        ("engines.settled", "answer"),
-        ("turn_metrics.settled", "answer"),
-        ("router.full", "dies"),
-        ("admission.retries.spend", "dies"),
+        (os, "urandom", 1, "answer"),  # a receipt's id
+        (RecordedRouter, "place", 1, "answer"),
+        (RecordedRouter, "has_room", 1, "answer"),
+        (os, "write", 1, "answer"),  # the journal's, as the entry is opened
+        (RecordedRouter, "dispatched", 1, "answer"),
+        (KvEvents, "feed", 1, "answer"),  # as the request is to be tagged
+        (RecordedRouter, "first_token", 1, "stream"),
+        (RecordedRouter, "settled", 1, "answer"),
+        (KvEvents, "feed", 2, "answer"),  # as the turn has ended
+        (RecordedRouter, "full", 1, "dies"),
+        (Metrics, "add", "warmroute_retries_total", "dies"),
     ],
 )
 async def test_an_error_at_any_step_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, wish: str, headers: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, fails: int | str, wish: str, headers: str
 ) -> None:
     async with scene(tmp_path) as it:
-        calls = break_once(monkeypatch, it.services, where)
+        failed = break_once(monkeypatch, owner, name, fails)
         assert (await it.ask(wish, headers)).startswith(b"HTTP/1.1 500 ")
-        assert calls()
-        await it.nothing_is_left()
-        for _ in range(2):  # the tenant may have one at once
-            assert (await it.ask("answer", headers)).startswith(b"HTTP/1.1 200 ")
-        await it.nothing_is_left()
+        assert failed()
+        await it.is_whole(headers)
+
+
+@pytest.mark.parametrize("headers", ["", "idempotency-key: k\r\n"])
+async def test_an_error_as_a_turn_is_counted_leaves_nothing(tmp_path: Path, headers: str) -> None:
+    async with scene(tmp_path) as it:
+        kinds = iter([None])
+
+        def tokens() -> int:
+            for _ in kinds:
+                raise RuntimeError("an error of ours")
+            return 0
+
+        it.services.turn_metrics._lost = defaultdict(tokens)
+        assert (await it.ask("answer", headers)).startswith(b"HTTP/1.1 500 ")
+        await it.is_whole(headers)
 
 
 async def test_a_turn_that_an_error_of_ours_ended_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with scene(tmp_path) as it:
-        break_once(monkeypatch, it.services, "router.first_token")
-        await it.ask("answer")
+        break_once(monkeypatch, RecordedRouter, "first_token")
+        await it.ask("stream")
         await it.nothing_is_left()
         assert 'warmroute_turns_total{outcome="interrupted"} 1\n' in it.services.metrics.render([])
 
@@ -167,7 +196,7 @@ async def test_who_cannot_be_placed_does_not_hold_up_who_waits_behind(
         async with asyncio.timeout(20):
             while it.services.admission.queue.requests < 3:
                 await asyncio.sleep(0.02)
-        break_once(monkeypatch, it.services, "router.place")
+        break_once(monkeypatch, RecordedRouter, "place")
         quota.end(1)
         assert sorted([(await each)[9:12] for each in asked]) == [b"200", b"200", b"500"]
         await it.nothing_is_left()
@@ -175,9 +204,9 @@ async def test_who_cannot_be_placed_does_not_hold_up_who_waits_behind(
 
 async def test_deadlines_hold_after_an_error_in_the_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with scene(tmp_path, "queue_timeout_s = 0.5") as it:
-        calls = break_once(monkeypatch, it.services, "admission.sweep")
+        failed = break_once(monkeypatch, Admission, "sweep")
         async with asyncio.timeout(20):
-            while not calls():
+            while not failed():
                 await asyncio.sleep(0.02)
         it.services.admission.quotas["second"].begin(1)
         assert (await it.ask("answer")).startswith(b"HTTP/1.1 429 ")
