@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 MAX_PIPELINED: Final = 16
 MAX_TARGET_BYTES: Final = 8192
 MAX_PIECES: Final = 256  # of a body that are kept one by one
+MAX_BODIES_BYTES: Final = 2**30  # of bodies that have come in part, of all connections; the oldest is refused then
 LINGER_S: Final = 2.0
 IDLE_GRACE_S: Final = 1.0  # at the shutdown, how long an idle connection may still bring a request, to be refused
 LINGER_BODY_BYTES: Final = 65536  # up to this much of a refused body is read, so that the connection can be kept
@@ -59,6 +60,7 @@ class Connection:
         self._refusal: Refusal | None = None
         self._chunks: list[bytes | bytearray] = []  # of a body
         self._body_bytes = 0
+        self._held_bytes = 0  # of `_chunks`
         self._missing = 0  # bytes of a body whose head was looked up, not parsed
         self._active: Exchange | None = None
         self._waiting: deque[Request] = deque()  # at most MAX_PIPELINED
@@ -86,6 +88,7 @@ class Connection:
         self._reading = False
         self._parser = None  # it knows us: no cycle is left to the garbage collector
         self._waiting.clear()
+        self._let_go()
         exchange, self._active = self._active, None
         if exchange is not None and not exchange.ended:
             exchange.ended = True
@@ -179,8 +182,9 @@ class Connection:
         """The head came, the body goes on."""
         self._request = request
         self._in_head = False
-        self._chunks = [data]
         self._missing = missing
+        if data:
+            self._add(data)
         limits = self._limits
         self.deadline_s = request.received_s + max(limits.head_timeout_s, limits.body_timeout_s)
 
@@ -189,15 +193,17 @@ class Connection:
         missing = self._missing - len(data)
         if missing > 0:
             self._missing = missing
-            self._add(data)
+            try:
+                self._add(data)
+            except Refusal as refusal:
+                self._stop_reading(refusal)
             return
-        request, chunks = self._request, self._chunks
+        request, chunks = self._request, self._let_go()
         assert request is not None
         chunks.append(data[:missing] if missing else data)
         self._missing = 0
         self._request = None
         self._in_head = True
-        self._chunks = []
         request.body = b"".join(chunks)
         self._start(request)
         if missing and self._reading:
@@ -241,7 +247,6 @@ class Connection:
         self._head_bytes = 0
         self._unparsed_bytes = 0
         self._in_head = True
-        self._chunks = []
         self._body_bytes = 0
         if self._active is None:
             self.deadline_s = self._request.received_s + self._limits.head_timeout_s
@@ -310,16 +315,36 @@ class Connection:
         self._add(body)
 
     def _add(self, piece: bytes) -> None:
-        """Some of a body. A small object for each of a million pieces would take many times their bytes."""
-        chunks = self._chunks
+        """Some of a body. Raises: Refusal, where all connections hold too much, and this one began first."""
+        chunks, listener = self._chunks, self.listener
+        if not chunks:
+            listener.bodies[self] = None
         if len(chunks) < MAX_PIECES:
             chunks.append(piece)
-            return
-        last = chunks[-1]
-        if isinstance(last, bytearray):
-            last += piece
-        else:
-            chunks.append(bytearray(piece))
+        else:  # a small object for each of a million pieces would take many times their bytes
+            last = chunks[-1]
+            if isinstance(last, bytearray):
+                last += piece
+            else:
+                chunks.append(bytearray(piece))
+        self._held_bytes += len(piece)
+        listener.body_bytes += len(piece)
+        if listener.body_bytes > MAX_BODIES_BYTES:
+            refusal = Refusal(503, "too many requests come slowly", code="overloaded", retry_after_s=1)
+            oldest = next(iter(listener.bodies))
+            if oldest is self:
+                self._fail(refusal)
+            oldest._stop_reading(refusal)
+
+    def _let_go(self) -> list[bytes | bytearray]:
+        """The body as far as it came; nothing of it is held any more."""
+        chunks, listener = self._chunks, self.listener
+        self._chunks = []
+        if chunks:
+            listener.bodies.pop(self, None)
+            listener.body_bytes -= self._held_bytes
+            self._held_bytes = 0
+        return chunks
 
     def on_message_complete(self) -> None:
         request = self._request
@@ -329,9 +354,8 @@ class Connection:
             return
         self._request = None
         self._expects = False
-        chunks = self._chunks
+        chunks = self._let_go()
         request.body = bytes(chunks[0]) if len(chunks) == 1 else b"".join(chunks)
-        self._chunks = []
         self._in_head = True
         if not self._reading:
             return
@@ -340,12 +364,17 @@ class Connection:
             active.client_left = True
             self.cut()
             return
-        if len(self._waiting) >= MAX_PIPELINED:
-            self._fail(
-                Refusal(429, f"more than {MAX_PIPELINED} requests wait on one connection", code="too_many_requests")
-            )
+        if self._waiting and self._too_many_wait(len(request.body)):
+            problem = f"more than {MAX_PIPELINED} requests, or than the bytes of one, wait on one connection"
+            self._fail(Refusal(429, problem, code="too_many_requests"))
         self._waiting.append(request)
         self._start_next()
+
+    def _too_many_wait(self, more_bytes: int) -> bool:
+        """Whether one more request is too much for what is read ahead."""
+        for request in self._waiting:
+            more_bytes += len(request.body)
+        return len(self._waiting) >= MAX_PIPELINED or more_bytes > self._limits.body_bytes
 
     def _take_target(self, request: Request) -> None:
         if self._url in PLAIN_TARGETS:
@@ -419,7 +448,7 @@ class Connection:
         request.refusal = refusal.with_traceback(None)
         request.keep_alive = False
         self._request = None
-        self._chunks = []
+        self._let_go()
         self._missing = 0
         self._waiting.append(request)
         self._start_next()

@@ -33,6 +33,10 @@ class Listener:
         self.clock = clock
         self.heads = Heads(limits.header_bytes, limits.header_count)
         self.connections: set[Connection] = set()
+        self.bodies: dict[Connection, None] = {}
+        """Whose requests' bodies have come in part, the first one first."""
+        self.body_bytes = 0
+        """What they hold of them."""
         self.closing = False
         self._server: asyncio.Server | None = None
 

@@ -1,12 +1,14 @@
 """The client side of the proxy over real sockets: limits, framing, order, and what happens to those who leave."""
 
 import asyncio
+import re
 import time
 import tracemalloc
 from collections.abc import AsyncIterator, Callable
 
 import pytest
 
+from warmroute_proxy.server import http1
 from warmroute_proxy.server.config import Limits
 from warmroute_proxy.server.errors import Refusal
 from warmroute_proxy.server.exchange import Exchange, Request
@@ -220,6 +222,68 @@ async def test_a_body_in_very_many_chunks_takes_its_bytes_and_not_many_times_the
     assert status_of(answer) == 200
     assert answer.endswith(b"\r\n\r\n/ " + b"ab" * (size // 2))
     assert peak < len(sent) + 10 * size
+
+
+async def test_a_body_that_comes_behind_its_head_is_its_own(server: Server) -> None:
+    client = await server.connect()
+    for number in range(3):
+        body = b"body %d" % number
+        client.send(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 6\r\n\r\n")
+        while not next(iter(server.listener.connections))._missing:
+            await asyncio.sleep(0)
+        client.send(body)
+        assert (await client.until(b"/v1/completions " + body)).endswith(b"\r\n\r\n/v1/completions " + body)
+
+
+LENGTH = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 60000\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("head", "begun", "rest"),
+    [
+        (LENGTH, b"x" * 40_000, b"x" * 20_000),
+        (CHUNKED, b"ea60\r\n" + b"x" * 40_000, b"x" * 20_000 + b"\r\n0\r\n\r\n"),
+    ],
+    ids=["length", "chunked"],
+)
+async def test_of_bodies_that_are_too_much_together_the_one_that_began_first_is_refused(
+    server: Server, monkeypatch: pytest.MonkeyPatch, head: bytes, begun: bytes, rest: bytes
+) -> None:
+    monkeypatch.setattr(http1, "MAX_BODIES_BYTES", 100_000)
+    listener, clients = server.listener, []
+    for number in range(1, 4):
+        client = await server.connect()
+        client.send(head + begun)
+        clients.append(client)
+        while listener.body_bytes != 40_000 * min(number, 2):
+            await asyncio.sleep(0)
+        if number == 1:
+            gone = await server.connect()
+            gone.send(head + begun)
+            while listener.body_bytes != 80_000:
+                await asyncio.sleep(0)
+            gone.writer.close()
+            while listener.body_bytes != 40_000:
+                await asyncio.sleep(0)
+    refused = await clients[0].rest()
+    assert status_of(refused) == 503
+    assert b"retry-after: 1\r\n" in refused
+    for client in clients[1:]:
+        client.send(rest)
+        assert status_of(await client.until(b"x" * 60_000)) == 200
+    assert (listener.body_bytes, listener.bodies) == (0, {})
+
+
+async def test_requests_that_wait_have_the_bytes_of_one_at_most(server: Server) -> None:
+    body = b"POST /next HTTP/1.1\r\nhost: x\r\ncontent-length: 40000\r\n\r\n" + b"x" * 40_000
+    client = await server.connect()
+    client.send(get("/held") + body * 4)
+    await server.endpoint.arrived.wait()
+    while next(iter(server.listener.connections))._reading:
+        await asyncio.sleep(0)
+    server.endpoint.held.pop().respond(200, [], b"")
+    answer = await client.rest()
+    assert [int(status) for status in re.findall(rb"HTTP/1.1 (\d+)", answer)] == [200, 200, 200, 429]
 
 
 async def test_a_refusal_by_the_head_keeps_the_connection_when_the_body_is_small(server: Server) -> None:
