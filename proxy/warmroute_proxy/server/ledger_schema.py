@@ -10,6 +10,7 @@ Rows are inserted in the order in which turns end, and ids ascend roughly, so th
 at random it writes a page of the index for each row.
 """
 
+import contextlib
 import sqlite3
 from pathlib import Path
 from typing import Final
@@ -87,6 +88,9 @@ class LedgerError(RuntimeError):
 
 def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
     """A connection in autocommit mode, whose user sees to it that one thread at a time uses it."""
+    if not read_only:
+        with contextlib.suppress(OSError):  # SQLite says what is wrong
+            path.touch(mode=0o600)  # who asked what when is nobody else's; SQLite's other files take after this one
     uri = f"{path.resolve().as_uri()}?mode={'ro' if read_only else 'rwc'}"
     connection = sqlite3.connect(uri, uri=True, timeout=10.0, isolation_level=None, check_same_thread=False)
     try:

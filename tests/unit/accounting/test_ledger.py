@@ -219,6 +219,16 @@ def test_what_is_open_at_close_is_interrupted_and_free(tmp_path: Path, loop: asy
     assert contract.check(json.loads(row["usage"])) == []
 
 
+def test_what_is_kept_of_turns_is_nobody_elses_to_read(tmp_path: Path, loop: asyncio.AbstractEventLoop) -> None:
+    ledger = Ledger(tmp_path, "process", loop)
+    settled(ledger, opened(ledger, 1))
+    folded(tmp_path / LEDGER_FILE, 1)
+    files = {path.name: path.stat().st_mode & 0o077 for path in tmp_path.iterdir() if path.is_file()}
+    ledger.close()
+    assert {LEDGER_FILE, f"{LEDGER_FILE}-wal"} < set(files)
+    assert not any(files.values()), files
+
+
 @pytest.mark.usefixtures("manual_fold")
 def test_a_database_that_takes_no_rows_is_named_and_costs_none(tmp_path: Path, loop: asyncio.AbstractEventLoop) -> None:
     ledger = Ledger(tmp_path, "process", loop)
