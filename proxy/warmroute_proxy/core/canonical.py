@@ -97,6 +97,8 @@ def is_plain(message: Message) -> bool:
 def _content_parts(content: Raw, path: str) -> bytes:
     """A list of content parts; one text part gives the bytes that a plain string has."""
     parts = decode_part(_OBJECTS, content, path)
+    if len(parts) > MAX_PARTS:
+        raise MalformedPrompt(path, f"holds more than {MAX_PARTS} parts")
     return _PART.join([_content_part(part, f"{path}[{index}]") for index, part in enumerate(parts)])
 
 

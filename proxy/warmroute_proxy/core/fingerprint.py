@@ -18,6 +18,7 @@ Limits: `MAX_PARTS` tools and messages in a prompt, else `MalformedPrompt`. Chai
 lists are kept (by digest; hashes only, all dropped when full), because reading tools is a third of the work.
 """
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
@@ -69,6 +70,7 @@ _ROLES: Final = {
 _ONE_MESSAGE: Final = msgspec.json.Decoder(Message)
 _KEPT_TOOLS: Final[dict[tuple[int, bytes], ToolsPrefix]] = {}
 _VALUE: Final = msgspec.json.Decoder()
+_TOKEN_IDS: Final = re.compile(rb"\[[ \t\r\n]*[-0-9]")
 _VALUES: Final = msgspec.json.Decoder(list[Raw])
 
 
@@ -204,6 +206,9 @@ def fingerprint_text(prompt: Raw, seed: int) -> Fingerprint:
         raise MalformedPrompt("prompt", "is empty")
     if raw[:1] == b'"':
         parts: Iterable[bytes] = (raw,)
+        prompts = 1
+    elif _TOKEN_IDS.match(raw) is not None:  # a million of them need not be made objects
+        parts = (raw,)
         prompts = 1
     else:
         values = decode_part(_VALUES, prompt, "prompt")

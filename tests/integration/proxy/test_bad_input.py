@@ -44,6 +44,9 @@ def body(**fields: Any) -> bytes:
     return json.dumps(chat(CANARY, **fields)).encode()
 
 
+MANY = {f"x{number}": 0 for number in range(1_000)}
+
+
 def user(text: str) -> list[dict[str, str]]:
     return [{"role": "user", "content": text}]
 
@@ -85,6 +88,8 @@ BAD_BODIES: list[tuple[str, bytes, int, str | None]] = [
     ("negative max_tokens", body(max_tokens=-1), 400, "invalid_value"),
     ("max_tokens is text", body(max_tokens="5"), 400, "invalid_type"),
     ("negative max_completion_tokens", body(max_completion_tokens=-7), 400, "invalid_value"),
+    ("more than a thousand fields", body(**MANY), 400, "invalid_value"),
+    ("the same with spaces", body(**MANY).replace(b": 0", b":  0"), 400, "invalid_value"),
     ("n is zero", body(n=0), 400, "invalid_value"),
     ("n is huge", body(n=100_000), 400, "invalid_value"),
     ("prompt longer than the context", body(messages=user(CANARY * 3000)), 400, "context_length_exceeded"),

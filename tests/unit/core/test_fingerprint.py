@@ -180,6 +180,7 @@ def test_a_list_of_raw_messages_gives_the_same_chain() -> None:
         ([ASK, {"role": "assistant", "tool_calls": {}}], "messages[1].tool_calls"),
         ([ASK, {"role": "assistant", "tool_calls": [{"function": "f"}]}], "messages[1].tool_calls[0].function"),
         ([ASK] * (MAX_PARTS + 1), "messages"),
+        ([ASK, {"role": "user", "content": [{"text": "x"}] * (MAX_PARTS + 1)}], "messages[1].content"),
     ],
 )
 def test_a_malformed_prompt_is_refused_with_its_place(messages: Any, path: str) -> None:
