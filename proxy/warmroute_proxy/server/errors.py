@@ -78,6 +78,9 @@ def error_event(status: int, message: str, code: str | None) -> bytes:
     return b"data: " + error_body(status, message, code) + b"\n\n"
 
 
+MAX_MESSAGE_CHARS: Final = 4096  # of what an engine says: some quote the whole request
+MAX_NAME_CHARS: Final = 256
+
 _CONTEXT_PHRASES: Final = (
     "longer than the model's context length",
     "Requested token count exceeds",
@@ -104,7 +107,8 @@ def refusal_from_engine(status: int, body: bytes, retry_after: str | None = None
     """
     found = _engine_error(body)
     message = str(found.get("message") or f"the engine answered {status}").partition(_SOURCE_LINES)[0]
-    param = found.get("param") if isinstance(found.get("param"), str) else None
+    message = message[:MAX_MESSAGE_CHARS]
+    param = _short(found.get("param"))
     if status < 400:
         return Refusal(502, f"the engine answered {status}", code="engine_error")
     if status in {401, 403}:
@@ -113,13 +117,18 @@ def refusal_from_engine(status: int, body: bytes, retry_after: str | None = None
         return Refusal(400, message, code="context_length_exceeded", param="messages")
     after_s = int(retry_after) if retry_after and retry_after.isdecimal() and len(retry_after) < 6 else 1
     if status < 500:
-        code = found.get("code") if isinstance(found.get("code"), str) else None
+        code = _short(found.get("code"))
         if status == 429:
             return Refusal(429, message, code=code or "rate_limit_exceeded", param=param, retry_after_s=after_s)
         return Refusal(status, message, code=code, param=param)
     shed = after_s if status == 503 else None  # its queue is full: soon it is not
     message = _ADDRESS.sub("(address)", message)
     return Refusal(status if status in {502, 503, 504} else 502, message, code="engine_error", retry_after_s=shed)
+
+
+def _short(value: object) -> str | None:
+    """A code, or the name of a parameter."""
+    return value if isinstance(value, str) and len(value) <= MAX_NAME_CHARS else None
 
 
 def status_of_engine_error(error: Mapping[str, Any]) -> int:

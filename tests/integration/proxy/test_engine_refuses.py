@@ -126,3 +126,26 @@ def test_a_client_does_not_learn_where_an_engine_is(tmp_path: Path) -> None:
             until(lambda: f"cannot connect to {address}: " in proxy.written(), "the log says where")
         finally:
             proxy.stop()
+
+
+@pytest.mark.parametrize(("status", "stream"), [(400, False), (400, True), (500, False), (500, True)])
+def test_an_error_of_an_engine_is_as_long_as_a_message(tmp_path: Path, status: int, stream: bool) -> None:
+    """Some quote the whole request."""
+    error = {"message": "the body " + "x" * 1_000_000, "code": "y" * 1_000, "param": "z" * 1_000}
+
+    def quotes(handler: Handler) -> None:
+        if stream:
+            handler.stream({"error": {**error, "code": status}}, "[DONE]")
+        else:
+            handler.reply(status, json.dumps({"error": error}).encode())
+
+    engine = ScriptedEngine("e0", quotes)
+    try:
+        proxy = ProxyProcess(tmp_path, [engine.toml()]).start()
+        answer = ask(proxy, chat(stream=stream))
+        assert answer.status_code == (400 if status == 400 else 502)
+        assert answer.json()["error"]["message"].startswith("the body xxx")
+        assert len(answer.content) < 5_000
+    finally:
+        proxy.stop()
+        engine.stop()
