@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 MAX_PIPELINED: Final = 16
 MAX_TARGET_BYTES: Final = 8192
 MAX_PIECES: Final = 256  # of a body that are kept one by one
-MAX_BODIES_BYTES: Final = 2**30  # of bodies that have come in part, of all connections; the oldest is refused then
 LINGER_S: Final = 2.0
 IDLE_GRACE_S: Final = 1.0  # at the shutdown, how long an idle connection may still bring a request, to be refused
 LINGER_BODY_BYTES: Final = 65536  # up to this much of a refused body is read, so that the connection can be kept
@@ -329,7 +328,7 @@ class Connection:
                 chunks.append(bytearray(piece))
         self._held_bytes += len(piece)
         listener.body_bytes += len(piece)
-        if listener.body_bytes > MAX_BODIES_BYTES:
+        if listener.body_bytes > listener.max_body_bytes:
             refusal = Refusal(503, "too many requests come slowly", code="overloaded", retry_after_s=1)
             oldest = next(iter(listener.bodies))
             if oldest is self:

@@ -3,12 +3,14 @@
 import asyncio
 import ssl
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from warmroute_proxy.server.config import Limits
 from warmroute_proxy.server.exchange import Exchange, Request
 from warmroute_proxy.server.heads import Heads
 from warmroute_proxy.server.http1 import LINGER_S, Connection
+
+MAX_BODIES_BYTES: Final = 2**30  # of bodies that have come in part; beyond, the one that began first is refused
 
 
 class Endpoint(Protocol):
@@ -37,6 +39,7 @@ class Listener:
         """Whose requests' bodies have come in part, the first one first."""
         self.body_bytes = 0
         """What they hold of them."""
+        self.max_body_bytes = MAX_BODIES_BYTES
         self.closing = False
         self._server: asyncio.Server | None = None
 

@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from warmroute_proxy.server import http1
 from warmroute_proxy.server.config import Limits
 from warmroute_proxy.server.errors import Refusal
 from warmroute_proxy.server.exchange import Exchange, Request
@@ -247,10 +246,10 @@ LENGTH = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 60000\r\n\r\n"
     ids=["length", "chunked"],
 )
 async def test_of_bodies_that_are_too_much_together_the_one_that_began_first_is_refused(
-    server: Server, monkeypatch: pytest.MonkeyPatch, head: bytes, begun: bytes, rest: bytes
+    server: Server, head: bytes, begun: bytes, rest: bytes
 ) -> None:
-    monkeypatch.setattr(http1, "MAX_BODIES_BYTES", 100_000)
     listener, clients = server.listener, []
+    listener.max_body_bytes = 100_000
     for number in range(1, 4):
         client = await server.connect()
         client.send(head + begun)
