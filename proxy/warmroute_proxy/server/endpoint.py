@@ -50,6 +50,8 @@ class PublicEndpoint:
         """Refuse by method, route and key."""
         path = request.path
         if path in OPEN_PATHS:
+            if request.length != 0:  # nobody is to fill our memory without a key
+                raise Refusal(400, f"{path} takes no body", code="bad_request")
             return
         if not request.path.startswith("/v1/"):
             raise Refusal(404, no_route(path), code="not_found")

@@ -3,6 +3,7 @@
 import json
 import socket
 from collections.abc import Iterator
+from http.client import HTTPResponse
 from typing import Any
 
 import httpx
@@ -256,6 +257,19 @@ def test_an_operator_gets_errors_of_the_same_shape(proxy: ProxyProcess, path: st
         answer = admin.get(path)
     assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
     assert "many" not in path or answer.json()["error"]["message"].startswith("limit: ")
+
+
+@pytest.mark.parametrize("path", ["/ready", "/health", "/openapi.json"])
+@pytest.mark.parametrize("framing", [b"content-length: 200000", b"transfer-encoding: chunked"])
+def test_who_has_no_key_sends_no_body(proxy: ProxyProcess, path: str, framing: bytes) -> None:
+    url = httpx.URL(proxy.url)
+    with socket.create_connection((url.host, url.port or 80), timeout=20) as sock:
+        sock.sendall(b"POST %b HTTP/1.1\r\nhost: x\r\n%b\r\n\r\n" % (path.encode(), framing))
+        answer = HTTPResponse(sock)
+        answer.begin()
+        assert (answer.status, json.loads(answer.read())["error"]["code"]) == (400, "bad_request")
+        assert sock.recv(1) == b"", "and is not listened to any longer"
+    assert httpx.get(f"{proxy.url}{path}").status_code == 200
 
 
 def test_nothing_was_billed_and_nothing_leaked(proxy: ProxyProcess, client: httpx.Client) -> None:
