@@ -19,6 +19,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
@@ -45,51 +46,54 @@ MODULES: Final = (
 )  # fmt: skip
 
 
-def extensions(folder: Path) -> dict[str, Path]:
-    """Compile; the extensions by where they belong in a wheel. `folder` takes what is in between, too."""
+def extensions(folder: Path, modules: Sequence[str] = MODULES, name: str = NAME) -> dict[str, Path]:
+    """Compile; the extensions by where they belong in a wheel. `folder` takes what is in between, too.
+
+    `name`: of the library that holds the code.
+    """
     from mypyc.build import mypycify
     from setuptools import Distribution
 
     os.chdir(ROOT)  # paths in mypy's configuration are relative to it
     made = mypycify(
-        ["--config-file", "pyproject.toml", *MODULES],
+        ["--config-file", "pyproject.toml", *modules],
         opt_level="2",
         debug_level="0",
         multi_file=True,  # one file of all takes GCC five times as long
         target_dir=str(folder / "c"),
-        group_name=NAME,
+        group_name=name,
     )
     for extension in made:
         # mypyc 2.4 forgets it where the name has a dot
-        extension.include_dirs.append(str(folder / "c" / NAME.partition(".")[0]))
+        extension.include_dirs.append(str(folder / "c" / name.partition(".")[0]))
         if len(extension.sources) > 1:  # the code; the others are a few lines that look a module up in it
-            extension.extra_compile_args = [
-                *extension.extra_compile_args,
-                "-fvisibility=hidden",
-                "-include",
-                str(SLOTS),
-            ]
-    build = Distribution({"name": "warmroute", "ext_modules": made}).get_command_obj("build_ext")
-    build.build_lib, build.build_temp = str(folder / "lib"), str(folder / "tmp")
-    build.parallel = JOBS
-    build.ensure_finalized()
+            more = ["-fvisibility=hidden", "-include", str(SLOTS)]
+            extension.extra_compile_args = [*extension.extra_compile_args, *more]
     with ThreadPoolExecutor(JOBS) as pool:
-        _compile_in(pool)
+        build = _builder(pool)(Distribution({"name": "warmroute", "ext_modules": made}))
+        build.build_lib, build.build_temp = str(folder / "lib"), str(folder / "tmp")
+        build.parallel = JOBS
+        build.ensure_finalized()
         build.run()
     return {path.relative_to(folder / "lib").as_posix(): path for path in (folder / "lib").rglob("*.so")}
 
 
-def _compile_in(pool: ThreadPoolExecutor) -> None:
-    """Let a C compiler run for each file of an extension, as many at a time as there are processors."""
-    from setuptools._distutils.ccompiler import CCompiler
+def _builder(pool: ThreadPoolExecutor) -> Any:
+    """A builder of extensions that runs a C compiler for each file, as many at a time as there are processors."""
+    from setuptools.command.build_ext import build_ext
 
-    one_by_one: Any = CCompiler.compile
+    class Builder(build_ext):  # type: ignore[misc]
+        def build_extensions(self) -> None:
+            one_by_one = self.compiler.compile
 
-    def compile_all(self: Any, sources: list[str], **options: Any) -> list[str]:
-        runs = [pool.submit(one_by_one, self, [source], **options) for source in sources]
-        return [path for run in runs for path in run.result()]
+            def compile_all(sources: list[str], **options: Any) -> list[str]:
+                runs = [pool.submit(one_by_one, [source], **options) for source in sources]
+                return [path for run in runs for path in run.result()]
 
-    CCompiler.compile = compile_all
+            self.compiler.compile = compile_all
+            super().build_extensions()
+
+    return Builder
 
 
 def compiled_copy(target: Path) -> None:
