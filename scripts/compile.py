@@ -18,6 +18,7 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -54,6 +55,7 @@ def extensions(folder: Path, modules: Sequence[str] = MODULES, name: str = NAME)
     from mypyc.build import mypycify
     from setuptools import Distribution
 
+    _look_for_compiler()
     os.chdir(ROOT)  # paths in mypy's configuration are relative to it
     made = mypycify(
         ["--config-file", "pyproject.toml", *modules],
@@ -76,6 +78,17 @@ def extensions(folder: Path, modules: Sequence[str] = MODULES, name: str = NAME)
         build.ensure_finalized()
         build.run()
     return {path.relative_to(folder / "lib").as_posix(): path for path in (folder / "lib").rglob("*.so")}
+
+
+def _look_for_compiler() -> None:
+    """Ends with what to install, where something is missing."""
+    compiler = (sysconfig.get_config_var("CC") or "gcc").split()[0]
+    headers = Path(sysconfig.get_path("include")) / "Python.h"
+    if shutil.which(os.environ.get("CC", compiler).split()[0]) is None:
+        sys.exit(f"compiling needs a C compiler: {compiler} is not there; install the package gcc")
+    if not headers.exists():
+        version = ".".join(map(str, sys.version_info[:2]))
+        sys.exit(f"compiling needs Python's headers: {headers} is not there; install the package python{version}-dev")
 
 
 def _builder(pool: ThreadPoolExecutor) -> Any:

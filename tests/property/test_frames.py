@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.fuzz.frames import LEAST, LONG, SECRETS, TENANT, caller, check_all, outcome
 
+from warmroute_proxy.core.canonical import MAX_PARTS
 from warmroute_proxy.server.caller import Callers
 from warmroute_proxy.server.frame import Kept
 from warmroute_proxy.server.intake import CHAT
@@ -182,19 +183,15 @@ def test_no_body_is_of_a_frame_that_was_forgotten() -> None:
         assert outcome(raw, asks, kept)[0] == 400
 
 
-def test_a_conversation_does_not_outgrow_the_limit_of_its_messages(monkeypatch: pytest.MonkeyPatch) -> None:
-    from warmroute_proxy.core import fingerprint
-    from warmroute_proxy.server import frame
-
-    monkeypatch.setattr(fingerprint, "MAX_PARTS", 20)
-    monkeypatch.setattr(frame, "MAX_PARTS", 20)
+def test_a_conversation_does_not_outgrow_the_limit_of_its_messages() -> None:
     kept, asks = Kept(min_bytes=LEAST), caller({})
-    said = [{"role": "user", "content": "a" * 60}, {"role": "assistant", "content": "y"}] * 15
-    for count, status in ((12, None), (12, None), (12, None), (20, None), (21, 400), (30, 400), (18, None)):
+    said = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "y"}] * (MAX_PARTS // 2 + 5)
+    fewer = MAX_PARTS - 8
+    for count, status in ((fewer, None), (fewer, None), (MAX_PARTS, None), (MAX_PARTS + 1, 400), (fewer + 6, None)):
         raw = json.dumps({"model": "m", "messages": said[:count]}).encode()
         found = outcome(raw, asks, kept)
         assert found == outcome(raw, caller({}), Kept(min_bytes=LEAST))
-        assert status is None or found[0] == status
+        assert (found[0] == 400) == (status == 400)
 
 
 def test_a_conversation_that_outgrows_what_is_kept_is_still_of_its_session() -> None:
