@@ -2,4 +2,4 @@
 
 from warmroute_proxy import COMPILED
 
-collect_ignore_glob = [] if COMPILED else ["test_d*"]
+collect_ignore_glob = [] if COMPILED else ["test_*"]
