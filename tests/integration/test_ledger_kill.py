@@ -32,7 +32,7 @@ from warmroute_proxy.server import journal, ledger
 from warmroute_proxy.server.ledger import Ledger
 
 folder, sync, first, seed = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
-journal.Journal.__init__.__defaults__ = (20_000,)
+journal.ROTATE_BYTES = 20_000
 ledger.FOLD_EVERY_S = 0.005
 draw = random.Random(seed)
 REPORTED = {"prompt_tokens": 100, "completion_tokens": 10, "prompt_tokens_details": {"cached_tokens": 64}}

@@ -28,7 +28,7 @@ from typing import Final, Literal
 
 from warmroute_proxy.core.mypyc import mypyc_attr
 
-ROTATE_BYTES: Final = 64 * 2**20
+ROTATE_BYTES = 64 * 2**20
 STALLED_S = 5.0  # a disk that takes longer for one fdatasync is to get no further work
 MAX_OWED_BYTES = 16 * 2**20  # of records; what ends after that is not owed: the next start interrupts it
 RETRY_EVERY_S = 1.0  # after a failed fdatasync
@@ -93,11 +93,9 @@ class Journal:
         sequence: int,
         sync: Literal["process", "disk"],
         loop: AbstractEventLoop,
-        rotate_bytes: int = ROTATE_BYTES,
     ) -> None:
         self._folder = folder
         self._sequence = sequence
-        self._rotate_bytes = rotate_bytes
         self._loop = loop
         self._fd, self._size = _open_file(folder, sequence)
         self._broken = False  # the last write failed
@@ -163,7 +161,7 @@ class Journal:
             self._append(lines, done)
         else:
             self._size += done
-        if self._size > self._rotate_bytes:
+        if self._size > ROTATE_BYTES:
             self._rotate()
 
     def settled_durably(self, callback: Callback) -> None:

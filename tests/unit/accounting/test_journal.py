@@ -101,8 +101,9 @@ def test_a_line_longer_than_a_read_is_read_whole(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("sync", ["process", "disk"])
-async def test_files_rotate_and_lose_nothing(sync: Any, tmp_path: Path) -> None:
-    journal = Journal(tmp_path, 1, sync, asyncio.get_running_loop(), rotate_bytes=100)
+async def test_files_rotate_and_lose_nothing(sync: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal_module, "ROTATE_BYTES", 100)
+    journal = Journal(tmp_path, 1, sync, asyncio.get_running_loop())
     told: list[int] = []
     for number in range(50):
         journal.write(b'{"n":%d}' % number + b"\n")
@@ -225,7 +226,8 @@ async def test_a_folder_that_cannot_be_synced_does_not_send_the_reader_past_what
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who folds goes on to the next file once it is there: from then on it must be the one that is written."""
-    journal = Journal(tmp_path, 1, "disk", asyncio.get_running_loop(), rotate_bytes=10)
+    monkeypatch.setattr(journal_module, "ROTATE_BYTES", 10)
+    journal = Journal(tmp_path, 1, "disk", asyncio.get_running_loop())
 
     def fsync(fd: int) -> None:
         raise OSError(5, "Input/output error")
