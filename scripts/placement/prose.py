@@ -32,16 +32,15 @@ low load, and what herds a high hit ratio: neither is a yardstick alone.)
 """
 
 MISSED: Final = """\
-What the rows of tools at 4x lose, by their decisions, as a share of all input tokens (`toolagent`; `bursty`): 0.007
-(0.004) a tool prompt that is computed at one more worker, 0.004 (0.002) a session's own history that is computed
-again elsewhere, both because some 500 of 12,000 requests go around a queue of 2 to 5 s behind somebody's long prompt;
-0.001 (0.010) what was predicted and had been evicted. The best hit ratio is that of a hash of the prefix, which waits
-instead: minutes at p90. Dearer moves do raise the hit ratio (twice the price of private tokens: 0.609 at a p90 of 0.88
-s on `toolagent`; three times, and eight times that of shared ones: 0.611 at 0.95 s), but not by what the theory of the
-prices says: (1 - utilisation) squared in it, or the same factor for shared tokens, gives 0.606 to 0.608, and the
-constant that would do belongs to these rows. `bursty` at 4x is short of memory: while a worker prefills without a
-pause a token of an answer takes 0.4 s, so that answers under way hold most of its cache, and histories are evicted
-within half a minute.
+What the rows of tools at 4x lose, by their decisions, as a share of all input tokens (`toolagent`; `bursty`): 0.004
+(0.001) a tool prompt that is computed at one more worker, 0.001 (0.001) a session's own history that is computed again
+elsewhere, both by some 300 of 12,000 requests that go around a queue behind somebody's long prompt; 0.001 (0.010) what
+was predicted and had been evicted. The best hit ratio is that of a hash of the prefix, which waits instead: minutes at
+p90. `bursty` at 4x is short of memory: while a worker prefills without a pause a token of an answer takes 0.4 s, so
+that answers under way hold most of its cache, and histories are evicted within half a minute, at all workers alike.
+Placement can do little about that: with prices half as high again 0.600 to 0.601 of the 0.6014 that the rule needs, and
+other rows lose their p90. `toolagent` at 4x, `bursty` at 1x and `short` at 4x hold with nothing to spare
+([decision 018](../decisions/018-price-of-computing-again.md) says how often, when arrivals are moved by some ms).
 """
 
 REGIONS: Final = """\

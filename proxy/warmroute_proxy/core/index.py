@@ -18,7 +18,7 @@ an empty one is put in front and the oldest is dropped whole, which takes 0.5 ms
 entry shadows older ones and outlives them.
 
 Limits: `generations * entries_per_generation` entries (8 x 65,536 by default, about 100 bytes each, 50 MB full; masks
-of more than 30 slots add 4 bytes for each 30 more); the first `MAX_CUTS` cuts of a chain, the rest of such a prompt is
+of more than 22 slots add 4 bytes for each 30 more); the first `MAX_CUTS` cuts of a chain, the rest of such a prompt is
 not predicted; `MAX_SLOTS` slots. A retired slot is free again once the generation that was newest at its retirement is
 gone; if none is free before that, the index restarts empty.
 """
@@ -31,7 +31,7 @@ from warmroute_proxy.core.frozen import Frozen
 
 MAX_CUTS: Final = 8192
 MAX_SLOTS: Final = 1024
-SHARER_BITS: Final = 6
+SHARER_BITS: Final = 8
 MAX_SHARERS: Final = (1 << SHARER_BITS) - 1
 
 _Lookup = Callable[[int], int | None]

@@ -8,17 +8,18 @@ what keeps an overloaded fleet apart into its sessions.
     others = DELAYED * returning_per_s * queue * compute
 
 **reuse**: a token that is cached at the place that has most of the prompt, and is computed again at another one, is
-work that need not have been, and its copy takes the room of something that was worth keeping. All who arrive during the
-rest of the busy period wait for that work; by the theory of the M/G/1 queue the period is 1 / (1 - utilisation) times
-the work that is left.
+work that need not have been. It delays all who arrive until the worker is idle again. By the theory of the M/G/1 queue
+the work that is waiting grows as 1 / (1 - busy), and so does the time in which a second of work is gotten through: who
+is delayed grows as the square of it, which is also what one more second of work adds to everybody's wait.
 
-    reuse = private tokens computed again * (PRIVATE / (1 - busy) - 1) * s_per_token
-          + shared tokens computed again * (SHARED / (1 + SHARERS * sharers / places) - 1) * s_per_token
+    reuse = private tokens computed again * (AGAIN / (1 - busy)^2 - 1) * s_per_token
+          + shared tokens computed again * (AGAIN * (1 / (1 - busy)^2 - 1) / (1 + sharers / places) - 1) * s_per_token
 
-Tokens that only this conversation has used are private. A prefix that other conversations have begun
-with is different: its second copy serves all those that will begin at this worker, so the price of making it is spread
-over its share of them. Without that, new conversations with one long system prompt all join the worker that has it.
-The -1: the request's own time is in `compute` already, and even that is spread.
+Tokens that only this conversation has used are private: what is done for them is done in vain. A prefix that other
+conversations have begun with is different: its second copy would have been made some time anyway, so that it costs only
+what it costs more now than in an idle fleet; and it serves those that will begin at this worker, of whom as many are
+still to come as have come, in equal shares to all workers. Without that, new conversations with one long system prompt
+all join the worker that has it. The last -1: the request's own time is in `compute` already, and even that is spread.
 
 **churn**: a new conversation that settles at a worker displaces what was used there least lately. Workers that write
 more to their caches keep everything for a shorter time, so it is the dearer the more this worker has written lately, as
@@ -27,15 +28,12 @@ balance.
 
     churn = CHURN * uncached * s_per_token * inserted / mean inserted
 
-Utilisation, rates and what was inserted are measured (`traffic`); nothing is set. The five constants are flat: each
-may be halved or doubled without moving a hit ratio by more than 0.005 or a TTFT p90 by more than a tenth.
+Utilisation, rates and what was inserted are measured (`traffic`); nothing is set.
 """
 
 from typing import Final
 
-PRIVATE: Final = 12.0
-SHARED: Final = 3.0
-SHARERS: Final = 4.0
+AGAIN: Final = 7.0
 CHURN: Final = 3.0
 DELAYED: Final = 3.0
 MAX_BUSY: Final = 0.9
@@ -69,11 +67,12 @@ class Prices:
 
     def reuse_s(self, matched: int) -> float:
         """Where so many bytes are cached: for the tokens between there and what is cached at best."""
-        best, private = self.best, PRIVATE / (1 - min(self._busy, MAX_BUSY))
+        best, slower = self.best, 1 / (1 - min(self._busy, MAX_BUSY)) ** 2
+        private, shared = AGAIN * slower, AGAIN * (slower - 1)
         weighted = (best - matched) * (private - 1)
         for end, sharers in self._shared:
             if matched < end and matched < best:
-                difference = SHARED / (1 + SHARERS * sharers / self._places) - private
+                difference = shared / (1 + sharers / self._places) - private
                 weighted += (min(end, best) - matched) * difference
                 matched = end
         return weighted / self._bytes_per_token * self.s_per_token

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmroute_proxy.core.traffic import MEMORY_S, RENEW_S, Traffic
+from warmroute_proxy.core.traffic import BEFORE_S, MEMORY_S, RENEW_S, Traffic
 
 SENT = st.tuples(st.floats(0.0, 2 * RENEW_S), st.floats(0.0, 1.0), st.floats(0.0, 100.0))
 
@@ -30,10 +30,22 @@ def test_sums_are_those_of_the_definition(
     assert requests / weight == pytest.approx(lately, rel=1e-5)
     now_s += later_s
     left = [(math.exp((at_s - now_s) / MEMORY_S), share, prefill_s) for at_s, share, prefill_s in known]
-    busy = sum(each * prefill_s for each, _, prefill_s in left) / MEMORY_S
+    age_s = now_s - known[0][0] + BEFORE_S
+    busy = sum(each * prefill_s for each, _, prefill_s in left) / MEMORY_S / (1 - math.exp(-age_s / MEMORY_S))
     returning_per_s = sum(each * share for each, share, _ in left) / MEMORY_S
     assert traffic.of_each(1, now_s) == pytest.approx((busy, returning_per_s), rel=1e-5, abs=1e-12)
     assert traffic.of_each(4, now_s) == pytest.approx((busy / 4, returning_per_s / 4), rel=1e-5, abs=1e-12)
+
+
+def test_a_young_proxy_knows_how_busy_its_fleet_is() -> None:
+    traffic, seen = Traffic(), {}
+    traffic.renew(1000.0)
+    for second in range(3601):
+        traffic.sent(0.0, 1.2, 1000.0 + second)
+        seen[second] = traffic.of_each(2, 1000.0 + second)[0]
+    assert seen[0] < 0.05  # one long prompt is no busy fleet
+    assert 0.6 * 2 / 3 < seen[60] < 0.6
+    assert seen[3600] == pytest.approx(0.6, rel=0.01)
 
 
 def test_nothing_was_sent() -> None:
