@@ -40,9 +40,9 @@ MODULES: Final = (
     *(
         f"proxy/warmroute_proxy/server/{name}.py"
         for name in ("answer", "attempt", "body", "dispatch", "endpoint", "engine", "engines", "exchange", "forwarding",
-                     "frame", "header_names", "heads", "http1", "intake", "journal", "ledger", "leg", "listener",
-                     "passage", "prefill_leg", "relay", "settlement", "small_get", "sse", "turn_end", "turn_metrics",
-                     "upstream")
+                     "frame", "header_names", "heads", "http1", "incoming_body", "intake", "journal", "ledger", "leg",
+                     "listener", "passage", "prefill_leg", "relay", "settlement", "small_get", "sse", "turn_end",
+                     "turn_metrics", "upstream")
     ),
 )  # fmt: skip
 

@@ -97,7 +97,7 @@ def run(pieces: list[bytes], listener: Listener | None = None) -> tuple[list[Rea
         if transport.open:
             connection.data_received(piece)
     connection.connection_lost(None)
-    assert (listener.body_bytes, listener.bodies) == (0, {})
+    assert (listener.bodies.held_bytes, listener.bodies.begun) == (0, {})
     return echo.read, STATUS.findall(transport.written)
 
 

@@ -25,13 +25,13 @@ from warmroute_proxy.server.config import Limits
 from warmroute_proxy.server.errors import Refusal
 from warmroute_proxy.server.exchange import Exchange, Request
 from warmroute_proxy.server.header_names import KEPT, lower_name
+from warmroute_proxy.server.incoming_body import IncomingBody
 
 if TYPE_CHECKING:
     from warmroute_proxy.server.listener import Listener
 
 MAX_PIPELINED: Final = 16
 MAX_TARGET_BYTES: Final = 8192
-MAX_PIECES: Final = 256  # of a body that are kept one by one
 LINGER_S: Final = 2.0
 IDLE_GRACE_S: Final = 1.0  # at the shutdown, how long an idle connection may still bring a request, to be refused
 LINGER_BODY_BYTES: Final = 65536  # up to this much of a refused body is read, so that the connection can be kept
@@ -57,9 +57,8 @@ class Connection:
         self._began = 0  # messages
         self._in_head = True
         self._refusal: Refusal | None = None
-        self._chunks: list[bytes | bytearray] = []  # of a body
+        self._body = IncomingBody(listener.bodies)
         self._body_bytes = 0
-        self._held_bytes = 0  # of `_chunks`
         self._missing = 0  # bytes of a body whose head was looked up, not parsed
         self._active: Exchange | None = None
         self._waiting: deque[Request] = deque()  # at most MAX_PIPELINED
@@ -87,7 +86,7 @@ class Connection:
         self._reading = False
         self._parser = None  # it knows us: no cycle is left to the garbage collector
         self._waiting.clear()
-        self._let_go()
+        self._body.drop()
         exchange, self._active = self._active, None
         if exchange is not None and not exchange.ended:
             exchange.ended = True
@@ -130,7 +129,7 @@ class Connection:
         try:
             self._feed(data)
         except httptools.HttpParserError:
-            self._stop_reading(self._refusal or Refusal(400, "the request is not valid HTTP/1.1", code="bad_request"))
+            self.stop_reading(self._refusal or Refusal(400, "the request is not valid HTTP/1.1", code="bad_request"))
             return
         if self._request is None or self._in_head != in_head or self._began != began:
             return
@@ -141,7 +140,7 @@ class Connection:
         # body, and the parser does not report a header before its end: count what was fed into it.
         self._unparsed_bytes += len(data)
         if self._unparsed_bytes > self._limits.header_bytes:
-            self._stop_reading(_too_large(self._limits))
+            self.stop_reading(_too_large(self._limits))
 
     def _take(self, data: bytes) -> bool:
         """A request whose head came in one read, while nothing else is under way: most do, and spare the parser."""
@@ -183,7 +182,7 @@ class Connection:
         self._in_head = False
         self._missing = missing
         if data:
-            self._add(data)
+            self._body.add(data, self)
         limits = self._limits
         self.deadline_s = request.received_s + max(limits.head_timeout_s, limits.body_timeout_s)
 
@@ -193,17 +192,16 @@ class Connection:
         if missing > 0:
             self._missing = missing
             try:
-                self._add(data)
+                self._body.add(data, self)
             except Refusal as refusal:
-                self._stop_reading(refusal)
+                self.stop_reading(refusal)
             return
-        request, chunks = self._request, self._let_go()
+        request = self._request
         assert request is not None
-        chunks.append(data[:missing] if missing else data)
         self._missing = 0
         self._request = None
         self._in_head = True
-        request.body = b"".join(chunks)
+        request.body = self._body.take(data[:missing] if missing else data)
         self._start(request)
         if missing and self._reading:
             self.data_received(data[missing:])
@@ -311,39 +309,10 @@ class Connection:
         self._body_bytes += len(body)
         if self._body_bytes > self._limits.body_bytes:
             self._fail(_body_too_large(self._limits))
-        self._add(body)
-
-    def _add(self, piece: bytes) -> None:
-        """Some of a body. Raises: Refusal, where all connections hold too much, and this one began first."""
-        chunks, listener = self._chunks, self.listener
-        if not chunks:
-            listener.bodies[self] = None
-        if len(chunks) < MAX_PIECES:
-            chunks.append(piece)
-        else:  # a small object for each of a million pieces would take many times their bytes
-            last = chunks[-1]
-            if isinstance(last, bytearray):
-                last += piece
-            else:
-                chunks.append(bytearray(piece))
-        self._held_bytes += len(piece)
-        listener.body_bytes += len(piece)
-        if listener.body_bytes > listener.max_body_bytes:
-            refusal = Refusal(503, "too many requests come slowly", code="overloaded", retry_after_s=1)
-            oldest = next(iter(listener.bodies))
-            if oldest is self:
-                self._fail(refusal)
-            oldest._stop_reading(refusal)
-
-    def _let_go(self) -> list[bytes | bytearray]:
-        """The body as far as it came; nothing of it is held any more."""
-        chunks, listener = self._chunks, self.listener
-        self._chunks = []
-        if chunks:
-            listener.bodies.pop(self, None)
-            listener.body_bytes -= self._held_bytes
-            self._held_bytes = 0
-        return chunks
+        try:
+            self._body.add(body, self)
+        except Refusal as refusal:
+            self._fail(refusal)
 
     def on_message_complete(self) -> None:
         request = self._request
@@ -353,8 +322,7 @@ class Connection:
             return
         self._request = None
         self._expects = False
-        chunks = self._let_go()
-        request.body = bytes(chunks[0]) if len(chunks) == 1 else b"".join(chunks)
+        request.body = self._body.take()
         self._in_head = True
         if not self._reading:
             return
@@ -437,7 +405,7 @@ class Connection:
         if (not self._reading or self.listener.closing) and self._active is None and not self._waiting:
             self.close_after_flush()
 
-    def _stop_reading(self, refusal: Refusal) -> None:
+    def stop_reading(self, refusal: Refusal) -> None:
         """Answer what was taken, then `refusal`, then close; nothing that follows is looked at."""
         if not self._reading:
             return
@@ -447,7 +415,7 @@ class Connection:
         request.refusal = refusal.with_traceback(None)
         request.keep_alive = False
         self._request = None
-        self._let_go()
+        self._body.drop()
         self._missing = 0
         self._waiting.append(request)
         self._start_next()
@@ -505,7 +473,7 @@ class Connection:
             self._unsent = unsent
             self.deadline_s = self.listener.clock() + STALLED_WRITE_S
         elif self._reading and self._request is not None and self._active is None:
-            self._stop_reading(Refusal(408, "the request did not arrive in time", code="request_timeout"))
+            self.stop_reading(Refusal(408, "the request did not arrive in time", code="request_timeout"))
         else:
             if self._active is not None:
                 self._active.client_left = True

@@ -3,14 +3,13 @@
 import asyncio
 import ssl
 from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 from warmroute_proxy.server.config import Limits
 from warmroute_proxy.server.exchange import Exchange, Request
 from warmroute_proxy.server.heads import Heads
 from warmroute_proxy.server.http1 import LINGER_S, Connection
-
-MAX_BODIES_BYTES: Final = 2**30  # of bodies that have come in part; beyond, the one that began first is refused
+from warmroute_proxy.server.incoming_body import IncomingBodies
 
 
 class Endpoint(Protocol):
@@ -35,11 +34,7 @@ class Listener:
         self.clock = clock
         self.heads = Heads(limits.header_bytes, limits.header_count)
         self.connections: set[Connection] = set()
-        self.bodies: dict[Connection, None] = {}
-        """Whose requests' bodies have come in part, the first one first."""
-        self.body_bytes = 0
-        """What they hold of them."""
-        self.max_body_bytes = MAX_BODIES_BYTES
+        self.bodies = IncomingBodies()
         self.closing = False
         self._server: asyncio.Server | None = None
 

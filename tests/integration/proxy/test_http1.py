@@ -249,20 +249,20 @@ async def test_of_bodies_that_are_too_much_together_the_one_that_began_first_is_
     server: Server, head: bytes, begun: bytes, rest: bytes
 ) -> None:
     listener, clients = server.listener, []
-    listener.max_body_bytes = 100_000
+    listener.bodies.max_bytes = 100_000
     for number in range(1, 4):
         client = await server.connect()
         client.send(head + begun)
         clients.append(client)
-        while listener.body_bytes != 40_000 * min(number, 2):
+        while listener.bodies.held_bytes != 40_000 * min(number, 2):
             await asyncio.sleep(0)
         if number == 1:
             gone = await server.connect()
             gone.send(head + begun)
-            while listener.body_bytes != 80_000:
+            while listener.bodies.held_bytes != 80_000:
                 await asyncio.sleep(0)
             gone.writer.close()
-            while listener.body_bytes != 40_000:
+            while listener.bodies.held_bytes != 40_000:
                 await asyncio.sleep(0)
     refused = await clients[0].rest()
     assert status_of(refused) == 503
@@ -270,7 +270,7 @@ async def test_of_bodies_that_are_too_much_together_the_one_that_began_first_is_
     for client in clients[1:]:
         client.send(rest)
         assert status_of(await client.until(b"x" * 60_000)) == 200
-    assert (listener.body_bytes, listener.bodies) == (0, {})
+    assert (listener.bodies.held_bytes, listener.bodies.begun) == (0, {})
 
 
 async def test_requests_that_wait_have_the_bytes_of_one_at_most(server: Server) -> None:
