@@ -10,6 +10,7 @@ ended. It ends with whoever started it, and so do its copies.
 """
 
 import atexit
+import contextlib
 import gc
 import json
 import os
@@ -74,13 +75,16 @@ class Running:
 
     def terminate(self) -> None:
         """SIGTERM, where it still runs."""
-        if self.poll() is None:
-            os.kill(self.pid, signal.SIGTERM)
+        self._signal(signal.SIGTERM)
 
     def kill(self) -> None:
         """SIGKILL, where it still runs."""
+        self._signal(signal.SIGKILL)
+
+    def _signal(self, number: signal.Signals) -> None:
         if self.poll() is None:
-            os.kill(self.pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # it has ended, which is about to be told
+                os.kill(self.pid, number)
 
 
 class Origin:

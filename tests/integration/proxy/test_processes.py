@@ -119,8 +119,7 @@ class TestOneProxy:
         with scene.proxy.admin() as admin:
             assert admin.post("/admin/engines/east-a0/drain").json()["state"] == "draining"
         try:
-            for _ in range(6):
-                assert scene.ask(text="drained").json()["usage"]["warmroute"]["workers"][0]["id"] == "east-a1"
+            until(lambda: all(by(scene) == "east-a1" for _ in range(6)), "all of them have heard of it")
         finally:
             with scene.proxy.admin() as admin:
                 assert admin.delete("/admin/engines/east-a0/drain").json()["state"] == "up"
@@ -130,6 +129,11 @@ class TestOneProxy:
         assert len({row["id"] for row in rows}) == len(rows)
         rids = [rid for row in rows for rid in str(row["rids"]).split(",")]
         assert len(set(rids)) == len(rids)
+
+
+def by(scene: Scene) -> str:
+    """The engine that answers."""
+    return str(scene.ask(text="drained").json()["usage"]["warmroute"]["workers"][0]["id"])
 
 
 class Stream(threading.Thread):

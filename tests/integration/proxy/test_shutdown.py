@@ -105,7 +105,8 @@ def told(proxy: ProxyProcess, number: signal.Signals) -> bool:
     """Tell it again; whether it has ended."""
     assert proxy.child is not None
     if not ended(proxy):
-        os.kill(proxy.child.pid, number)
+        with contextlib.suppress(ProcessLookupError):  # it has just ended
+            os.kill(proxy.child.pid, number)
     return ended(proxy)
 
 
