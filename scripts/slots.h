@@ -12,7 +12,8 @@
 #include <Python.h>
 #include <CPy.h>
 
-#ifndef Py_GIL_DISABLED /* the places are written and read under the GIL */
+/* The places are written and read under the GIL, and what a version tag promises was tried on 3.11 alone. */
+#if !defined(Py_GIL_DISABLED) && PY_VERSION_HEX < 0x030C0000
 
 typedef struct {
     PyTypeObject *type; /* compared, never followed: it may be gone */
