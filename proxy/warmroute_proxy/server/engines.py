@@ -191,6 +191,8 @@ class Engines:
         status, _ = await get(engine.upstream, "/ready", engine.bearer)
         engine.was_ready = status in {200, 404} or (status == 503 and engine.was_ready)
         self.drain(engine.config.id, "engine", engine.was_ready and status == 503, router)
+        if engine.was_ready and not engine.up:  # first, since it may be another than before, with an empty cache
+            await self._inform(engine, router)
         was_up, engine.up = engine.up, engine.was_ready and not engine.life.unwell
         if was_up != engine.up:
             engine.down_since_s = self.clock()

@@ -21,6 +21,10 @@ class ScriptedEngine:
         self.aborted: list[str] = []
         self.ready = b"{}"  # anything else is a 503
         self.loads = b"{}"
+        self.info = b'{"page_size":64,"dp_size":1,"start_time":1}'
+        self.asked_for_info, self.may_inform = threading.Event(), threading.Event()
+        self.may_inform.set()
+        self.dead = False  # then it answers no probe
         self.health = 200
         self.healths = 0
         self.connections = 0
@@ -68,8 +72,13 @@ class Handler(BaseHTTPRequestHandler):
             engine.healths += 1
             self.reply(engine.health, b"")
             return
-        info = b'{"page_size":64,"dp_size":1,"start_time":1}'
-        body = {"/ready": engine.ready, "/server_info": info, "/v1/loads": engine.loads}.get(self.path)
+        if engine.dead:
+            self.cut()
+            return
+        if self.path == "/server_info":
+            engine.asked_for_info.set()
+            engine.may_inform.wait()
+        body = {"/ready": engine.ready, "/server_info": engine.info, "/v1/loads": engine.loads}.get(self.path)
         self.reply(404 if body is None else 503 if self.path == "/ready" and body != b"{}" else 200, body or b"{}")
 
     def do_POST(self) -> None:

@@ -149,3 +149,29 @@ def test_an_error_of_an_engine_is_as_long_as_a_message(tmp_path: Path, status: i
     finally:
         proxy.stop()
         engine.stop()
+
+
+def test_an_engine_that_is_back_gets_nothing_before_it_has_said_whether_it_is_another(tmp_path: Path) -> None:
+    engine = ScriptedEngine("e0", lambda handler: handler.reply(200, b"{}"))
+    proxy = ProxyProcess(tmp_path / "p", [engine.toml()])
+
+    def up() -> bool:
+        with proxy.admin() as admin:
+            return bool(admin.get("/admin/workers").json()["workers"]["e0"]["health"] == "up")
+
+    try:
+        proxy.start()
+        until(up, "it is up")
+        engine.dead = True
+        until(lambda: not up(), "the proxy has noticed")
+        engine.may_inform.clear()
+        engine.asked_for_info.clear()
+        engine.dead = False
+        until(engine.asked_for_info.is_set, "it is asked who it is")
+        assert not up()
+        engine.may_inform.set()
+        until(up, "it is up again")
+    finally:
+        engine.may_inform.set()
+        proxy.stop()
+        engine.stop()
