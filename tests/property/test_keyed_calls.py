@@ -39,7 +39,8 @@ class Keyed(RuleBasedStateMachine):
             return
         assert name not in self.under_way
         if not self.was_full:  # what was charged is forgotten for its age, or for room
-            assert name not in self.ended or self.now >= self.ended[name][1] + BOUNDS.replay_s + BOUNDS.remember_s
+            # From its end on, where the answer was too long to be kept; else from when that went.
+            assert name not in self.ended or self.now >= self.ended[name][1] + BOUNDS.remember_s
             assert name not in self.lost or self.now >= self.lost[name] + BOUNDS.remember_s
         self.was_full |= len(self.calls) == BOUNDS.keys
         call = Call(self.key(name), name)
