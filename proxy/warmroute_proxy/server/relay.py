@@ -153,9 +153,14 @@ class Turn(TurnEnd):
 
     def _not_journalled(self) -> None:
         """A second attempt that cannot be written is not made, and the turn is over."""
-        entry, services = self._entry, self._services
-        if entry is not None:
+        if self._entry is not None:
             self._ended = True
+            self._interrupt()
+
+    def _interrupt(self) -> None:
+        """By a fault of ours: the row says so, and nobody waits for it."""
+        entry, services = self._entry, self._services
+        if entry is not None and not entry.ended:
             interrupt(entry, services.unix_clock())
             services.ledger.settle(entry, _nobody)
             services.turn_metrics.interrupted()
@@ -382,10 +387,7 @@ class Turn(TurnEnd):
         services = self._services
         services.live.discard(self)
         self._ended = True
-        if self._entry is not None and not self._entry.ended:
-            interrupt(self._entry, services.unix_clock())
-            services.ledger.settle(self._entry, _nobody)
-            services.turn_metrics.interrupted()
+        self._interrupt()
         if self.waiter is not None:
             services.admission.leave(self)
         services.admission.ended(self, 0)
