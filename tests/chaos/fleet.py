@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import sys
 import time
 import urllib.request
@@ -136,9 +137,19 @@ class Engine:
         await self.start()
 
     async def _mend(self) -> None:
-        if self._child is not None and not self.running:
+        if self._child is not None and self._gone():
             await self._ended(self._child)
             await self.start()
+
+    def _gone(self) -> bool:
+        """Whether it has ended, or is about to: its sockets close before the process is seen to have ended."""
+        if not self.running:
+            return True
+        try:
+            socket.create_connection(("127.0.0.1", self.network.target or 1), timeout=5).close()
+        except ConnectionRefusedError:
+            return True
+        return False
 
     @staticmethod
     async def _ended(child: Child) -> None:

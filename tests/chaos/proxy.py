@@ -98,7 +98,9 @@ def rss_kib(pid: int) -> int:
 
 
 def open_entries(state_dir: Path) -> set[str]:
-    """The entries that a killed proxy left open: by the journal and what was folded of it, read without the proxy."""
+    """The entries that are open, or that a killed proxy left so: by the journal and what was folded of it, read without
+    the proxy.
+    """
     opened: set[str] = set()
     ended: set[str] = set()
     with sqlite3.connect(f"{(state_dir / LEDGER_FILE).resolve().as_uri()}?mode=ro", uri=True) as db:

@@ -10,7 +10,7 @@ from typing import Any, Final
 from .asks import ask
 from .client import Line, Seen
 from .fleet import ROLES, Engine
-from .proxy import Proxy, eventually
+from .proxy import Proxy, eventually, open_entries
 from .schedule import schedule
 
 IDLE_WITHIN_S: Final = 5.0
@@ -150,10 +150,10 @@ class Run:
     async def _afterwards(self, proxy: Proxy) -> None:
         found = self._found
         await asyncio.gather(*(engine.mend() for engine in self._engines.values()))
-        if not await eventually(self._idle, IDLE_WITHIN_S):
-            found.still_working = {name: engine.working() for name, engine in self._engines.items()}
-        await eventually(lambda: proxy.descriptors() <= found.fd_base + FD_SPARE * found.processes, FD_WITHIN_S)
-        found.fd_end = proxy.descriptors()
+        await eventually(self._idle, IDLE_WITHIN_S)
+        # What an engine says of a request whose client left is waited for, so its row may come after the engine's end.
+        await eventually(lambda: not open_entries(proxy.process.state_dir), IDLE_WITHIN_S)
+        await eventually(lambda: self._few_descriptors(proxy), FD_WITHIN_S)
         found.totals = await asyncio.to_thread(self._totals, proxy)
         found.rows = await asyncio.to_thread(proxy.stop)
         found.served = {name: engine.served() for name, engine in self._engines.items()}
@@ -162,7 +162,13 @@ class Run:
         found.complaints = proxy.complaints()
 
     def _idle(self) -> bool:
-        return all(engine.working() == 0 for engine in self._engines.values())
+        self._found.still_working = {name: engine.working() for name, engine in self._engines.items()}
+        return not any(self._found.still_working.values())
+
+    def _few_descriptors(self, proxy: Proxy) -> bool:
+        found = self._found
+        found.fd_end = proxy.descriptors()
+        return found.fd_end <= found.fd_base + FD_SPARE * found.processes
 
     @staticmethod
     def _totals(proxy: Proxy) -> list[dict[str, Any]]:

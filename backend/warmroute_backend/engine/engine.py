@@ -1,7 +1,8 @@
 """The engine: takes requests, gives them to a rank's scheduler, and ends each of them exactly once.
 
-A `Job` is live from `submit` until `_close`, which is the only place where it leaves the table, gives its pages back,
-and gets its entry in the finish log. A client that leaves aborts its job at once (SGLang notices within about 4 s).
+A `Job` is live from `submit` until `_close`, which is the only place where it leaves the table and gives its pages
+back. Before that it gets its entry in the finish log (`_note`), and then its client the end of the answer. A client
+that leaves aborts its job at once (SGLang notices within about 4 s).
 
 In PD the prefill leg waits in its room until decode calls, runs, and lets the transfer time pass; the decode leg gets
 its pages, calls, and joins the batch when the call is answered. When one leg ends badly the other is told.
@@ -209,22 +210,24 @@ class Engine:
             self._fail(job, Refusal(500, "The script of this request asked for an error."))
             return
         job.reply.token(job)
-        if work.phase is Phase.DONE:
+        if work.phase is Phase.DONE and self._is_live(job):  # not if another prompt of its batch failed in this step
+            self._note(job, job.answers[0].finish_reason)
             job.reply.finish(job)
-            self._close(job, job.answers[0].finish_reason)
+            self._close(job)
 
     def _transferred(self, job: Job, transfer_s: float) -> None:
         """Prefill: the KV is with decode, so both calls can be answered."""
-        if self.jobs.get(job.rid) is not job:
+        if not self._is_live(job):
             return
         ttft_s = job.ttft_s() or 0.0
         work = job.work
         handover = Handover(work.cached_tokens, ttft_s, transfer_s, work.cached_host_tokens, work.cached_storage_tokens)
         self.rooms.hand_over(job.room, handover)
         job.reply.token(job)
+        self._note(job, job.answers[0].finish_reason)
         job.reply.finish(job)
         self.pacers[job.dp_rank].scheduler.release(job.work, job.work.arrival_s + ttft_s + transfer_s)
-        self._close(job, job.answers[0].finish_reason)
+        self._close(job)
 
     def _met(self, job: Job, meet: Meet) -> None:
         """Prefill: the decode side has come; queue the prompt."""
@@ -270,14 +273,17 @@ class Engine:
             self._abort(job, tell=False)
 
     def _abort(self, job: Job, *, tell: bool) -> None:
+        if not self._is_live(job):
+            return
         role = self.settings.role
         if tell and legs.waits(role, job):
             self._lost(job, legs.ABORTED)
             return
         job.drop()
+        self._note(job, "abort", aborted=True)
         if tell:
             job.reply.abort(job)
-        self._close(job, "abort", problem="aborted")
+        self._close(job, problem="aborted")
 
     def _lost(self, job: Job, problem: str) -> None:
         """The hand-over between the legs will not come about."""
@@ -287,26 +293,35 @@ class Engine:
         """A failed prompt ends its request, and with it the other prompts of a batch. A partner hears the `problem`."""
         if self.settings.role == "aggregated":  # a PD engine reports the tokens of a prompt that it never computed
             job.drop()
+        failed = [other for other in self.jobs.values() if other.reply is job.reply]
+        for other in failed:
+            self._note(other, "abort", aborted=True)
         job.reply.fail(job, refusal)
-        for other in [other for other in self.jobs.values() if other.reply is job.reply]:
-            self._close(other, "abort", problem=problem or refusal.message)
+        for other in failed:
+            self._close(other, problem=problem or refusal.message)
 
-    def _close(self, job: Job, finish_reason: str, problem: str | None = None) -> None:
-        """The one end of a job: out of the table, its pages back, its partner told, its entry written."""
-        if self.jobs.get(job.rid) is not job:
-            return
-        del self.jobs[job.rid]
-        pacer = self.pacers[job.dp_rank]
-        work = job.work
-        entry = self._entry(job, finish_reason, aborted=problem is not None)
+    def _is_live(self, job: Job) -> bool:
+        return self.jobs.get(job.rid) is job
+
+    def _note(self, job: Job, finish_reason: str, *, aborted: bool = False) -> None:
+        """Write the entry of a job that ends, before its client hears of it: what is written to a client goes out at
+        once, so a kill between the two would leave an answer that is in no log.
+        """
+        entry = self._entry(job, finish_reason, aborted=aborted)
         self.finished.append(entry)
         if self.request_log is not None:
             self.request_log.write(entry)
         self.finished_total += 1
-        self.aborted_total += problem is not None
+        self.aborted_total += aborted
         if entry["ttft_virtual_ms"] is not None:
             self.ttft_count += 1
             self.ttft_sum_s += entry["ttft_virtual_ms"] / 1000
+
+    def _close(self, job: Job, problem: str | None = None) -> None:
+        """The one end of a job: out of the table, its pages back, its partner told."""
+        del self.jobs[job.rid]
+        pacer = self.pacers[job.dp_rank]
+        work = job.work
         if job.ask.room is not None:
             self._decode_rooms.discard(job.ask.room)
             if self.settings.role == "prefill" and problem is not None:
