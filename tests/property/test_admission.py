@@ -9,7 +9,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from warmroute_proxy.core.admission import RETRY_AFTER_MAX_S, Drain, Queue, Waiter
 
 MAX_REQUESTS, MAX_BYTES, MAX_COST = 12, 1000, 500
-TENANTS, MODELS = ("a", "b", "c"), ("m", "n")
+TENANTS, MODELS, PLACES = ("a", "b", "c"), ("m", "n"), ("w0", "w1")
+COMPUTE_S, MAX_PATIENCE_S = st.sampled_from([0.0, 0.1, 0.5, 100.0]), 15.0
 
 
 class QueueMachine(RuleBasedStateMachine):
@@ -17,21 +18,27 @@ class QueueMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.queue: Queue[int] = Queue(MAX_REQUESTS, MAX_BYTES)
+        self.queue: Queue[int] = Queue(MAX_REQUESTS, MAX_BYTES, MAX_PATIENCE_S)
         self.inside: list[Waiter[int]] = []
         self.joined = 0
 
-    @rule(tenant=st.sampled_from(TENANTS), model=st.sampled_from(MODELS), size=st.integers(0, MAX_BYTES + 1))
-    def join(self, tenant: str, model: str, size: int) -> None:
+    @rule(
+        tenant=st.sampled_from(TENANTS),
+        model=st.sampled_from(MODELS),
+        size=st.integers(0, MAX_BYTES + 1),
+        place=st.sampled_from(PLACES),
+        compute_s=COMPUTE_S,
+    )
+    def join(self, tenant: str, model: str, size: int, place: str, compute_s: float) -> None:
         self.joined += 1
         waiter = Waiter(self.joined, tenant, model, size, float(self.joined))
         before = Counter(each.tenant for each in self.inside)
-        out = self.queue.join(waiter)
+        out = self.queue.join(waiter, place, compute_s)
         if out is None:
             full = len(self.inside) + 1 > MAX_REQUESTS or sum(w.bytes for w in self.inside) + size > MAX_BYTES
             assert full
             return
-        assert len({(each.tenant, each.model) for each in out}) <= 1  # of one flow, and not the newcomer's
+        assert len({(each.tenant, each.model) for each in out}) <= 1  # of one tenant's, and not the newcomer's
         assert all((each.tenant, each.model) != (tenant, model) for each in out)
         self.inside = [each for each in self.inside if each not in out] + [waiter]
         assert not out or before  # nobody is pushed out of an empty queue
@@ -43,17 +50,26 @@ class QueueMachine(RuleBasedStateMachine):
         assert self.queue.leave(waiter)
         assert not self.queue.leave(waiter)
 
+    @precondition(lambda self: self.inside)
+    @rule(pick=st.integers(0, 10**6), place=st.sampled_from(PLACES), compute_s=COMPUTE_S)
+    def move(self, pick: int, place: str, compute_s: float) -> None:
+        waiter = self.inside[pick % len(self.inside)]
+        self.queue.move(waiter, place, compute_s)
+        assert waiter.spot == (waiter.model, place)
+        assert waiter.since_s <= waiter.due_s <= waiter.since_s + MAX_PATIENCE_S
+
     @rule(
         model=st.sampled_from(MODELS),
+        place=st.sampled_from(PLACES),
         costs=st.lists(st.integers(0, MAX_COST), max_size=4),
         cannot=st.sets(st.sampled_from(TENANTS)),
     )
-    def serve(self, model: str, costs: list[int], cannot: set[str]) -> None:
+    def serve(self, model: str, place: str, costs: list[int], cannot: set[str]) -> None:
         """A round as the server makes it: some go, some cannot."""
         asked: set[str] = set()
-        for waiter in self.queue.in_turn(model):
-            mine = [each for each in self.inside if (each.model, each.tenant) == (model, waiter.tenant)]
-            assert waiter is min(mine, key=lambda each: each.since_s)
+        for waiter in self.queue.in_turn((model, place)):
+            mine = [each for each in self.inside if (each.spot, each.tenant) == ((model, place), waiter.tenant)]
+            assert waiter.due_s == min(each.due_s for each in mine)
             asked.add(waiter.tenant)
             if waiter.tenant in cannot:
                 continue
@@ -61,7 +77,7 @@ class QueueMachine(RuleBasedStateMachine):
                 return
             self.queue.served(waiter, costs.pop())
             self.inside.remove(waiter)
-        left = {each.tenant for each in self.inside if each.model == model}
+        left = {each.tenant for each in self.inside if each.spot == (model, place)}
         assert left <= cannot & asked  # whoever could go was asked
 
     @rule(before=st.integers(0, 50))
@@ -73,13 +89,26 @@ class QueueMachine(RuleBasedStateMachine):
         assert self.queue.requests == len(self.inside) <= MAX_REQUESTS
         assert self.queue.bytes == sum(each.bytes for each in self.inside) <= MAX_BYTES
         assert set(self.queue.waiting()) == set(self.inside)
-        assert set(self.queue.models()) == {each.model for each in self.inside}
+        assert set(self.queue.lines()) == {each.spot for each in self.inside}
+        for model in MODELS:
+            places = {each.place for each in self.inside if each.model == model}
+            assert self.queue.waited_for(model) == places
+            assert all(self.queue.before(self.other(model), place, 1000.0) == self.at(model, place) for place in places)
 
     @invariant()
     def nothing_is_kept_of_empty_lines(self) -> None:
-        assert len(self.queue._lines) <= len(MODELS)
+        assert len(self.queue._lines) <= len(MODELS) * len(PLACES)
+        assert len(self.queue._held) <= len(MODELS) * len(TENANTS)
         if not self.inside:
             assert not self.queue._lines
+            assert not self.queue._held
+
+    def other(self, model: str) -> Waiter[int]:
+        """One that would come after all others."""
+        return Waiter(0, "d", model, 0, self.joined + MAX_PATIENCE_S)
+
+    def at(self, model: str, place: str) -> int:
+        return sum(each.spot == (model, place) for each in self.inside)
 
 
 QueueMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)
@@ -89,10 +118,10 @@ COSTS = st.lists(st.integers(1, MAX_COST), min_size=1, max_size=60)
 
 
 def full_queue(costs_by_tenant: dict[str, list[int]]) -> tuple[Queue[int], dict[str, list[int]]]:
-    queue: Queue[int] = Queue(10_000, 10**9)
+    queue: Queue[int] = Queue(10_000, 10**9, MAX_PATIENCE_S)
     for tenant, costs in costs_by_tenant.items():
         for cost in costs:
-            assert queue.join(Waiter(cost, tenant, "m", 1, 0.0)) == []
+            assert queue.join(Waiter(cost, tenant, "m", 1, 0.0), "w0", 0.0) == []
     return queue, costs_by_tenant
 
 
@@ -102,7 +131,7 @@ def test_while_two_tenants_wait_they_are_served_alike_to_within_a_request_of_eac
     queue, _ = full_queue(costs)
     served = dict.fromkeys(costs, 0)
     left = {tenant: len(each) for tenant, each in costs.items()}
-    for waiter in queue.in_turn("m"):
+    for waiter in queue.in_turn(("m", "w0")):
         queue.served(waiter, waiter.item)
         served[waiter.tenant] += waiter.item
         left[waiter.tenant] -= 1
@@ -118,22 +147,38 @@ def test_who_sends_one_at_a_time_waits_for_at_most_a_few_of_a_flood(flood: int, 
     queue, _ = full_queue({"flood": [MAX_COST] * flood})
     for cost in costs:
         waiter = Waiter(cost, "one", "m", 1, 1.0)
-        assert queue.join(waiter) == []
+        assert queue.join(waiter, "w0", 0.0) == []
         before = 0
-        while (head := next(queue.in_turn("m"))) is not waiter:
+        while (head := next(queue.in_turn(("m", "w0")))) is not waiter:
             queue.served(head, head.item)
             before += 1
         assert before <= 2  # one that had begun, and one for what its last turn was ahead by
         queue.served(waiter, cost)
 
 
+@given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 30)), min_size=2, max_size=20))
+def test_nobody_is_passed_by_who_comes_after_it_is_due(turns: list[tuple[int, int]]) -> None:
+    queue: Queue[float] = Queue(100, 10**9, MAX_PATIENCE_S)
+    for since_s, compute_s in turns:
+        queue.join(Waiter(compute_s, "a", "m", 1, since_s), "w0", compute_s)
+    passed: list[Waiter[float]] = []
+    for waiter in queue.in_turn(("m", "w0")):
+        queue.served(waiter, 1)
+        assert all(
+            waiter.since_s >= other.since_s or waiter.item >= other.item for other in passed
+        )  # for being shorter
+        assert all(other.since_s <= waiter.since_s + MAX_PATIENCE_S for other in passed)  # and for so long
+        passed.append(waiter)
+    assert len(passed) == len(turns)
+
+
 @given(st.integers(0, 60), st.integers(1, 10))
 def test_a_flood_that_fills_the_queue_keeps_nobody_else_out(flood: int, others: int) -> None:
-    queue: Queue[int] = Queue(20, 10**9)
+    queue: Queue[int] = Queue(20, 10**9, MAX_PATIENCE_S)
     for number in range(flood):
-        queue.join(Waiter(number, "flood", "m", 1, float(number)))
+        queue.join(Waiter(number, "flood", "m", 1, float(number)), f"w{number % 3}", 0.0)
     for number in range(others):
-        assert queue.join(Waiter(number, "other", "m", 1, 100.0 + number)) is not None
+        assert queue.join(Waiter(number, "other", "m", 1, 100.0 + number), "w0", 0.0) is not None
     assert queue.requests <= 20
 
 

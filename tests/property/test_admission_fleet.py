@@ -123,9 +123,15 @@ class Fleet:
             assert row["resident_tokens"] < POOL + MAX_TOKENS  # one request beyond the pool at most
         held = [turn for turn in self.running if turn.tenant == "held"]
         assert len(held) <= 1
-        waiting = self.admission.queue.waiting()
-        could = [each for each in waiting if each.tenant != "held" or not held]
-        assert not could or self.router.is_full("m", self.now)  # nobody waits beside an engine with room
+        queue = self.admission.queue
+        waiting = queue.waiting()
+        for spot in queue.lines():  # nobody waits for a place that has room, unless the other half of a pair has none
+            if self.router.is_full("m", self.now) or not self.router.has_room_at(*spot, self.now):
+                continue
+            for waiter in queue.in_turn(spot):
+                found = self.admission._ask(waiter)
+                assert found is None or not found.goes
+                assert found is not None or held
         assert {each.item for each in waiting} == {turn for turn in self.turns if turn.waiter is not None}
 
 

@@ -47,6 +47,9 @@ DECODE_S_PER_RESIDENT_TOKEN: Final = 2e-9
 
 LOADS_FRESH_S: Final = 5.0
 
+STAY_WEIGHT: Final = 1 / 16
+"""Of the last turn, in how long one stays."""
+
 PROVEN_S: Final = 10.0
 """Seconds of prefill after which a worker is believed to be what it looks like."""
 
@@ -78,12 +81,14 @@ class WorkerLoad:
         "_at_work_tokens",
         "_busy_us_total",
         "_changes",
+        "_left_s",
         "_others_resident_tokens",
         "_prefilling_s",
         "_prefills",
         "_reported_prefill_tokens",
         "_reported_until_s",
         "_since_s",
+        "_stay_s",
         "_uncached_total",
         "ahead",
         "breaker",
@@ -132,6 +137,8 @@ class WorkerLoad:
         self.shown_tokens: int | None = None  # computed since it began, None once that is proof enough
         self._uncached_total: int | None = None
         self._busy_us_total: int | None = None
+        self._stay_s = 0.0  # of a turn, lately
+        self._left_s = -math.inf  # when the last one ended
 
     def usable(self, now_s: float) -> bool:
         """Whether new requests may be sent here."""
@@ -198,6 +205,17 @@ class WorkerLoad:
         self.running += requests
         self.resident_tokens += tokens
         self.ahead = None
+
+    def left(self, stay_s: float, now_s: float) -> None:
+        """A turn has ended that was here for so long."""
+        weight = STAY_WEIGHT if self._left_s > -math.inf else 1.0
+        self._stay_s += weight * (stay_s - self._stay_s)
+        self._left_s = now_s
+
+    def next_end_s(self, now_s: float) -> float:
+        """Seconds between two ends while so many run, by Little's law; infinite where none has been seen."""
+        by_stay_s, since_s = self._stay_s / max(1, self.running), now_s - self._left_s
+        return max(by_stay_s, since_s)
 
     def slowdown_s(self) -> float:
         """What `running` and `resident_tokens` add to a decode step, and what one takes longer here than elsewhere."""
@@ -302,6 +320,7 @@ class WorkerLoad:
         self._reported_prefill_tokens = self._others_resident_tokens = 0
         self._reported_until_s = -math.inf
         self._uncached_total = self._busy_us_total = None
+        self._left_s = -math.inf
         self.shown_tokens = 0
         self.pace.forget()
         self.set_slower(0.0)

@@ -117,7 +117,9 @@ class RecordedRouter(Router):
         return msgspec.structs.replace(facts, home_hint=UNKNOWN_REGION)
 
 
-ASKED: Final = frozenset({"busy", "full", "has_room", "is_full", "last", "running", "snapshot"})
+ASKED: Final = frozenset(
+    {"busy", "full", "has_room", "has_room_at", "is_full", "last", "next_end_s", "running", "snapshot"}
+)
 """Methods of a router that change nothing: they are not written down."""
 
 TOLD: Final[dict[str, dict[str, Any]]] = {

@@ -104,6 +104,21 @@ class Router(Fleet):
             return False
         return load.prefill_tokens < room.prefill or has_idle_prefill(self._choices(model), now_s)
 
+    def has_room_at(self, model: str, place_id: str, now_s: float) -> bool:
+        """Whether a place would run another request for a model now. One that is no more is in nobody's way."""
+        place = self._places.get(place_id)
+        if place is None:
+            return True
+        load = place.load
+        return has_slots(load) and (
+            load.prefill_tokens < load.room.prefill or has_idle_prefill(self._choices(model), now_s)
+        )
+
+    def next_end_s(self, place_id: str, now_s: float) -> float:
+        """Seconds between two ends of requests at a place (`WorkerLoad.next_end_s`), 0 at one that is no more."""
+        place = self._places.get(place_id)
+        return 0.0 if place is None else place.load.next_end_s(now_s)
+
     def is_full(self, model: str, now_s: float) -> bool:
         """Whether nothing that serves a model has room."""
         return is_full(self._choices(model), now_s)
@@ -303,6 +318,7 @@ class Router(Fleet):
             self._level_rates()
         holder, generator = ticket.holder, ticket.generator
         load = holder.load
+        ticket.sent_s = now_s
         ticket.losses = self._index.losses
         cached = 0 if holder.tiered else ticket.from_cut
         self._index.insert(ticket.chain.hashes, 1 << holder.slot, begins=begins, cached=cached)

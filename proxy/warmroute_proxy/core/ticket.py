@@ -28,12 +28,14 @@ class Ticket:
         "open",
         "prefilling_s",
         "resident",
+        "sent_s",
         "slowdown_s",
         "turn",
         "uncached",
     )
 
     losses: int
+    sent_s: float
     first_s: float
     prefilling_s: float
     slowdown_s: float
@@ -67,8 +69,10 @@ class Ticket:
             load.prefill_ended(self, now_s)
         if generator is holder:
             load.runs(-1, -self.resident)
+            load.left(now_s - self.sent_s, now_s)
             return
         if generator is not None:
             generator.load.runs(-1, -self.resident)
+            generator.load.left(now_s - self.sent_s, now_s)
         if generator is None or not self.computed:
             load.runs(-1, 0)

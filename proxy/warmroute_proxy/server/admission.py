@@ -20,9 +20,9 @@ from typing import Any, Final, Protocol
 from warmroute_proxy.core.admission import Drain, Queue, Waiter
 from warmroute_proxy.core.choices import NoWorker
 from warmroute_proxy.core.decision import Decision
-from warmroute_proxy.core.facts import Facts
 from warmroute_proxy.core.quota import Bucket, Quota, Shortage
 from warmroute_proxy.core.retry_budget import RetryBudget
+from warmroute_proxy.core.room import Found, find_room, next_to_go
 from warmroute_proxy.core.router import Router
 from warmroute_proxy.server.config import Config
 from warmroute_proxy.server.errors import Refusal
@@ -33,6 +33,8 @@ log = logging.getLogger(__name__)
 
 PER_ROUND: Final = 32
 _CODE: Final = "rate_limit_exceeded"
+_NOWHERE: Final = ("", 0.0)
+"""The place, and the seconds to compute there, of who waits for nothing but the end of another turn of its tenant."""
 
 
 class Hold:
@@ -82,7 +84,7 @@ class Admission:
 
     def __init__(self, config: Config, router: Router, metrics: Metrics, clock: Callable[[], float]) -> None:
         limits = config.limits
-        self.queue: Queue[Asker] = Queue(limits.queue_requests, limits.queue_bytes)
+        self.queue: Queue[Asker] = Queue(limits.queue_requests, limits.queue_bytes, limits.queue_timeout_s / 2)
         self.retries = RetryBudget()
         self._timeout_s = limits.queue_timeout_s
         self._router = router
@@ -90,6 +92,7 @@ class Admission:
         self._clock = clock
         self._drain = Drain()
         self._pumping = False
+        self._everyone = False  # whether the next round asks those, too, for whose place there is no room
         now = clock()
         self.quotas = {t.name: Quota(t.limits, now) for t in config.tenants if t.limits is not None}
 
@@ -104,14 +107,19 @@ class Admission:
                 self._refuse(turn, _kind_of(shortage), self._beyond(tenant.name, shortage))
                 return None
             turn.hold = Hold(quota, tokens)
-        if _may_begin(turn) and not self.queue.waits_for(facts.model):
-            found = decision if decision.kind == "forward" else self._with_room(facts, turn.excluded, decision)
-            if found is not None:
-                if turn.hold is not None:
-                    turn.hold.begin()
-                return found
-        self._wait(turn)
-        return None
+        waiter = Waiter(turn, tenant.name, facts.model, len(turn.intake.body.raw), self._clock())
+        found = Found(decision, goes=decision.kind == "forward")
+        if not _may_begin(turn):
+            self._wait(waiter, *_NOWHERE)
+            return None
+        if not found.goes:
+            found = self._find_room(waiter) or found
+        if not found.goes:
+            self._wait(waiter, found.decision.holder, found.compute_s)
+            return None
+        if turn.hold is not None:
+            turn.hold.begin()
+        return found.decision
 
     def leave(self, turn: Asker) -> None:
         """The client of a turn that waits has left."""
@@ -149,6 +157,7 @@ class Admission:
                 continue  # to tell one of them began another request, which has taken this one's place
             model, waited_s = waiter.model, self._timeout_s
             self._turn_away(waiter, "queue_timeout", f"no engine for {model} had room within {waited_s:g} s")
+        self._everyone = True
         self.freed()
 
     def shut_down(self) -> None:
@@ -190,59 +199,48 @@ class Admission:
 
     # -- inside
 
-    def _with_room(self, facts: Facts, excluded: frozenset[str], decision: Decision | None) -> Decision | None:
-        """What to do with a turn now: as decided if there is room, else placed again among those that have it."""
-        router, now = self._router, self._clock()
+    def _find_room(self, waiter: "Waiter[Asker]") -> Found | None:
+        turn = waiter.item
         try:
-            if decision is None:
-                decision = router.place(facts, now, excluded)
-            if not router.has_room(facts.model, decision, now):
-                decision = router.place(facts, now, excluded | router.full(facts.model))
+            return find_room(self._router, self.queue, waiter, turn.intake.facts, turn.excluded, self._clock())
         except NoWorker:
             return None
-        return decision if router.has_room(facts.model, decision, now) else None
 
-    def _wait(self, turn: Asker) -> None:
-        intake = turn.intake
-        waiter = Waiter(turn, intake.tenant.name, intake.facts.model, len(intake.body.raw), self._clock())
-        pushed_out = self.queue.join(waiter)
+    def _wait(self, waiter: "Waiter[Asker]", place: str, compute_s: float) -> None:
+        pushed_out = self.queue.join(waiter, place, compute_s)
         if pushed_out is None:
             refusal = self._full(f"every engine for {waiter.model} is busy, and the queue is full")
-            self._refuse(turn, "queue_full", refusal)
+            self._refuse(waiter.item, "queue_full", refusal)
             return
-        turn.waiter = waiter
+        waiter.item.waiter = waiter
         for other in pushed_out:
             self._turn_away(other, "queue_full", f"every engine for {other.model} is busy, and the queue is full")
         self.freed()
 
     def _pump(self) -> None:
         """Dispatch who can go, in fair order."""
-        self._pumping = False
+        self._pumping, everyone, self._everyone = False, self._everyone, False
         left = PER_ROUND
-        for model in self.queue.models():
-            left = self._pump_line(model, left)
+        for waiter, decision in next_to_go(self.queue, self._router, self._ask, self._clock(), everyone=everyone):
+            self._go(waiter, decision)
+            left -= 1
             if not left:
                 self.freed()
                 return
 
-    def _pump_line(self, model: str, left: int) -> int:
-        """Dispatch from one line until nobody in it can go, or `left` have gone. Returns what is left of that."""
-        if self._router.is_full(model, self._clock()):
-            return left
-        for waiter in self.queue.in_turn(model):
-            turn = waiter.item
-            try:
-                decision = self._with_room(turn.intake.facts, turn.excluded, None) if _may_begin(turn) else None
-            except Exception as error:  # it would fail again each time, and nobody behind it would ever go
-                log.error("placing a turn that waits failed: %s", type(error).__name__)
-                turn.crashed()
-                continue
-            if decision is not None:
-                self._go(waiter, decision)
-                left -= 1
-                if not left or self._router.is_full(model, self._clock()):
-                    break
-        return left
+    def _ask(self, waiter: "Waiter[Asker]") -> Found | None:
+        """Where a turn that waits can go now, if it can."""
+        turn = waiter.item
+        if not _may_begin(turn):
+            if waiter.spot != (waiter.model, _NOWHERE[0]):
+                self.queue.move(waiter, *_NOWHERE)
+            return None
+        try:
+            return self._find_room(waiter)
+        except Exception as error:  # it would fail again each time, and nobody behind it would ever go
+            log.error("placing a turn that waits failed: %s", type(error).__name__)
+            turn.crashed()
+            return None
 
     def _go(self, waiter: "Waiter[Asker]", decision: Decision) -> None:
         turn, now = waiter.item, self._clock()
