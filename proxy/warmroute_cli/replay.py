@@ -79,6 +79,7 @@ def _setup(arguments: argparse.Namespace) -> Setup:
         prefills=prefills,
         decodes=decodes,
         kv_tokens=device,
+        max_running=arguments.max_running,
         host_tokens=host,
         store_tokens=store,
         regions=arguments.regions,

@@ -37,6 +37,9 @@ def add(parser: argparse.ArgumentParser) -> None:
         help="of each worker on the device and the host, and of a region's store, like 3M:10M (3M)",
     )  # fmt: skip
     fleet.add_argument(
+        "--max-running", type=_running, default=512, metavar="N", help="requests that a worker runs at once (512)"
+    )
+    fleet.add_argument(
         "--regions", type=_count, default=1, metavar="N", help="regions, with all those workers each (1)"
     )
     fleet.add_argument("--rtt-ms", type=_not_negative, default=100.0, metavar="MS", help="between regions (100)")
@@ -83,6 +86,14 @@ def _share(text: str) -> float:
 def _count(text: str) -> int:
     value = int(text)
     if not 0 < value <= MAX_WORKERS:
+        raise ValueError(text)
+    return value
+
+
+@wants("a whole number from 1 on")
+def _running(text: str) -> int:
+    value = int(text)
+    if value < 1:
         raise ValueError(text)
     return value
 

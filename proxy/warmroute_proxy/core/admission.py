@@ -28,14 +28,14 @@ another moment, one place after the last one's, so that they do not all come bac
 
 import heapq
 import math
-from bisect import bisect_left, insort
+from bisect import bisect_right, insort
 from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Final, Generic, TypeVar
 
-PATIENCE: Final = 16.0
-"""Of 0, 4 and 16 on overloaded traces, what has the shortest TTFT at p50 and p90 and the same hit ratio; p99 is 20 %
-longer than with 0 (docs/decisions/019-waiting-for-a-place.md)."""
+PATIENCE: Final = 8.0
+"""0, 4, 8 and 16 have the same hit ratio; from 8 on TTFT is hardly shorter at p50 and p90, and longer at p99
+(docs/decisions/019-waiting-for-a-place.md)."""
 
 RATE_MEMORY_S: Final = 10.0
 RATE_PRIOR_PER_S: Final = 1.0
@@ -127,12 +127,13 @@ class Queue(Generic[T]):
         return {place for each, place in self._lines if each == model}
 
     def before(self, waiter: Waiter[T], place: str, compute_s: float) -> int:
-        """How many wait for a place who are due there before a turn that takes so long to compute there would be."""
+        """How many others wait for a place who are due there before a turn that takes so long to compute there."""
         line = self._lines.get((waiter.model, place))
         if line is None:
             return 0
         due_s = self._due_s(waiter, compute_s)
-        return sum(bisect_left(flow.waiting, due_s, key=_due) for flow in line.flows.values())
+        count = sum(bisect_right(flow.waiting, due_s, key=_due) for flow in line.flows.values())
+        return count - (waiter.place == place and waiter.due_s <= due_s)
 
     def join(self, waiter: Waiter[T], place: str, compute_s: float) -> list[Waiter[T]] | None:
         """Wait for a place, where the prompt takes so long to compute.

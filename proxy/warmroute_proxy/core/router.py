@@ -105,9 +105,9 @@ class Router(Fleet):
         return load.prefill_tokens < room.prefill or has_idle_prefill(self._choices(model), now_s)
 
     def has_room_at(self, model: str, place_id: str, now_s: float) -> bool:
-        """Whether a place would run another request for a model now. One that is no more is in nobody's way."""
+        """Whether a place would run another request for a model now. One that cannot be used is in nobody's way."""
         place = self._places.get(place_id)
-        if place is None:
+        if place is None or not place.load.usable(now_s):
             return True
         load = place.load
         return has_slots(load) and (

@@ -2,7 +2,8 @@
 
 A policy is made for one run: `SomePolicy(fleet)`. Then, in order of virtual time:
 
-- `choose(turn, now_s)` for each arrival: return a usable worker that computes prompts (one of `self.fleet.prefills`);
+- `choose(turn, now_s)` for each arrival: return a usable worker that computes prompts (one of `self.fleet.prefills`),
+  or None where the turn waits at the router; the policy calls `send(turn, worker, now_s)` when it has waited;
 - `choose_decode(turn, prefill, now_s)` after it in a split fleet; by default the decode worker with the fewest tokens;
 - `started(turn, now_s)` at the first token, `ended(turn, now_s)` at the last; nothing by default;
 - `lost(turn, now_s)` when the worker went away before the end; the turn is then chosen for again;
@@ -36,11 +37,13 @@ class Policy:
 
     def __init__(self, fleet: Fleet) -> None:
         self.fleet = fleet
+        self.send: Callable[[Turn, Worker, float], None] = _nobody
+        """`send(turn, worker, now_s)`: send a turn that has waited. Set by the simulation."""
         self.later: Callable[[float, Callable[[float], None]], None] = _nowhere
         """`later(when_s, call)`: have something called at a time of the virtual clock. Set by the simulation."""
 
-    def choose(self, turn: Turn, now_s: float) -> Worker:
-        """The worker that computes this turn's prompt."""
+    def choose(self, turn: Turn, now_s: float) -> Worker | None:
+        """The worker that computes this turn's prompt, None if it waits."""
         raise NotImplementedError
 
     def choose_decode(self, turn: Turn, prefill: Worker, now_s: float) -> Worker:  # noqa: ARG002 - for those who override
@@ -68,3 +71,7 @@ class Policy:
 
 def _nowhere(when_s: float, call: Callable[[float], None]) -> None:
     raise RuntimeError(f"no simulation runs: {call} at {when_s} s")
+
+
+def _nobody(turn: Turn, worker: Worker, now_s: float) -> None:
+    raise RuntimeError(f"no simulation runs: {turn} to {worker} at {now_s} s")

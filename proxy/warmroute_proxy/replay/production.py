@@ -22,8 +22,10 @@ from typing import Any, Final
 
 import msgspec
 
+from warmroute_backend.engine.model import Scheduler
 from warmroute_backend.engine.work import Work
 from warmroute_proxy.core.chain import Chain
+from warmroute_proxy.core.decision import Decision
 from warmroute_proxy.core.engine_loads import EngineLoads
 from warmroute_proxy.core.facts import Facts
 from warmroute_proxy.core.fleet import Peer
@@ -35,12 +37,14 @@ from warmroute_proxy.core.tiers import Tier
 from warmroute_proxy.replay.fleet import Fleet, Turn, Worker
 from warmroute_proxy.replay.policy import Policy
 from warmroute_proxy.replay.trace import Request, Trace, mixed
+from warmroute_proxy.replay.waiting import ProxyQueue
 
 BYTES_PER_TOKEN: Final = 4
 EXPECTED_OUTPUT_TOKENS: Final = 256
 """What the server expects where a client names no maximum."""
 REPORT_EVERY_S: Final = 1.0
 _UNDER_WAY: Final = -1
+_MODEL: Final = "model"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +58,8 @@ class Proxies:
     rtt_s: float = 0.0
     host_cache: bool = False
     store: bool = False
+    queue: bool = False
+    """What engines have no room for waits at the router, as in production; else in the engines."""
 
 
 class _Leg(msgspec.Struct, frozen=True, gc=False):
@@ -123,32 +129,45 @@ class Production(Policy):
         longest = max((request.input_tokens for request in trace.requests), default=0)
         block_bytes = trace.block_tokens * BYTES_PER_TOKEN
         self._ends = list(range(block_bytes, longest * BYTES_PER_TOKEN + block_bytes + 1, block_bytes))
+        self._queues: dict[Router, ProxyQueue] = {}
+        if self._proxies.queue:
+            routers = [router for each in self._routers.values() for router in each]
+            self._queues = {
+                router: ProxyQueue(self, router, partial(self._waited, router), _MODEL) for router in routers
+            }
         self._told: dict[Worker, int] = {}  # its steps at the last report, if nothing was under way
         for worker, feed in zip(fleet.workers, feeds, strict=False):
             feed.tell = lambda kind, keys, tier, worker=worker: self._hear(worker, kind, keys, tier)
 
     # --- decisions -----------------------------------------------------------------------------------------------
 
-    def choose(self, turn: Turn, now_s: float) -> Worker:
-        request = turn.request
-        facts = self._facts(request)
+    def choose(self, turn: Turn, now_s: float) -> Worker | None:
+        facts = self._facts(turn.request)
         origin = turn.origin if turn.origin in self._routers else self._regions[0]
-        leg, decision = self._decide(origin, request, facts, now_s)
-        turn.state = [leg]
+        router = self._router(origin, turn.request)
+        decision: Decision | None = router.place(facts, now_s)
+        if self._queues:
+            assert decision is not None
+            decision = self._queues[router].enter(turn, facts, decision, now_s)
+        return None if decision is None else self._dispatch(turn, router, facts, decision, now_s)
+
+    def _dispatch(self, turn: Turn, router: Router, facts: Facts, decision: Decision, now_s: float) -> Worker:
+        turn.state = [_Leg(router, facts, router.dispatched(facts, decision, now_s))]
         if decision.kind == "forward":
-            facts = _forwarded(facts)
-            leg, decision = self._decide(decision.region, request, facts, now_s)
-            turn.state.append(leg)
+            facts, router = _forwarded(facts), self._router(decision.region, turn.request)
+            decision = router.place(facts, now_s)
+            turn.state.append(_Leg(router, facts, router.dispatched(facts, decision, now_s)))
         return self._by_name[decision.holder]
+
+    def _waited(self, router: Router, turn: Turn, facts: Facts, decision: Decision, now_s: float) -> None:
+        self.send(turn, self._dispatch(turn, router, facts, decision, now_s), now_s)
 
     def choose_decode(self, turn: Turn, prefill: Worker, now_s: float) -> Worker:  # noqa: ARG002 - decided with it
         return self._by_name[turn.state[-1].ticket.decision.decode.id]
 
-    def _decide(self, region: str, request: Request, facts: Facts, now_s: float) -> tuple[_Leg, Any]:
+    def _router(self, region: str, request: Request) -> Router:
         routers = self._routers[region]
-        router = routers[request.number % len(routers)]
-        decision = router.place(facts, now_s)
-        return _Leg(router, facts, router.dispatched(facts, decision, now_s)), decision
+        return routers[request.number % len(routers)]
 
     def _facts(self, request: Request) -> Facts:
         full = request.input_tokens // self._block_tokens
@@ -162,7 +181,7 @@ class Production(Policy):
         key = self._keys[request.session]
         named = key < self._proxies.naming_share * 2.0**64
         return Facts(
-            "model", key, key, self._derived or not named, None, Chain(hashes, ends),
+            _MODEL, key, key, self._derived or not named, None, Chain(hashes, ends),
             request.continued_tokens * BYTES_PER_TOKEN, request.turn, EXPECTED_OUTPUT_TOKENS,
             self._homes.get(request.session), None, may_forward=named and len(self._regions) > 1,
         )  # fmt: skip
@@ -172,6 +191,7 @@ class Production(Policy):
     def started(self, turn: Turn, now_s: float) -> None:
         for leg in turn.state:
             leg.router.first_token(leg.ticket, now_s)
+        self._freed(now_s)
 
     def ended(self, turn: Turn, now_s: float) -> None:
         request, work = turn.request, turn.work
@@ -187,12 +207,19 @@ class Production(Policy):
                 request.output_tokens,
                 request.output_tokens,
             )
+        self._freed(now_s)
         if turn.state[0].facts.may_forward:
             self._homes[request.session] = turn.worker.region
 
     def lost(self, turn: Turn, now_s: float) -> None:
         for leg in turn.state:
             leg.router.failed(leg.ticket, now_s, ())
+        self._freed(now_s)
+
+    def _freed(self, now_s: float) -> None:
+        """Somebody who waits may have room now."""
+        for queue in self._queues.values():
+            queue.freed(now_s)
 
     # --- what engines say ----------------------------------------------------------------------------------------
 
@@ -214,6 +241,7 @@ class Production(Policy):
                 worker.tokens,
                 totals.prefill_uncached_tokens,
                 round(totals.prefill_busy_s * 1e6),
+                *(_sizes(scheduler) if self._queues else ()),
             )
             for router in self._routers[worker.region]:
                 router.observe_loads(worker.name, loads, now_s)
@@ -262,6 +290,13 @@ class Production(Policy):
         for number in range(count):
             siblings.routers.append(SiblingRouter(region, own, peers, tell=partial(siblings.told, number)))
         return list(siblings.routers)
+
+
+def _sizes(scheduler: Scheduler) -> tuple[int, int, int, int]:
+    """Of an engine's report: waiting (counted as running here), tokens in use, and what it runs and holds at most."""
+    idle = scheduler.cache.idle_pages + scheduler.free_pages
+    in_use = (scheduler.capacity_pages - idle) * scheduler.page_size
+    return 0, in_use, scheduler.max_running, scheduler.capacity_pages * scheduler.page_size
 
 
 def _forwarded(facts: Facts) -> Facts:

@@ -16,7 +16,7 @@ class InRegion(Policy):
         self._policies = {name: make(part) for name, part in self._fleets.items()}
         self.exact = any(policy.exact for policy in self._policies.values())
 
-    def choose(self, turn: Turn, now_s: float) -> Worker:
+    def choose(self, turn: Turn, now_s: float) -> Worker | None:
         return self._policies[turn.origin].choose(turn, now_s)
 
     def choose_decode(self, turn: Turn, prefill: Worker, now_s: float) -> Worker:

@@ -13,7 +13,7 @@ from warmroute_proxy.replay.policy import Policy
 from warmroute_proxy.replay.production import Feed, Production, Proxies
 from warmroute_proxy.replay.regions import InRegion
 from warmroute_proxy.replay.results import Result
-from warmroute_proxy.replay.simulation import Change, Ingress, Progress, Simulation, make_scheduler
+from warmroute_proxy.replay.simulation import MAX_RUNNING, Change, Ingress, Progress, Simulation, make_scheduler
 from warmroute_proxy.replay.split import SplitSimulation
 from warmroute_proxy.replay.storage import Store
 from warmroute_proxy.replay.trace import Trace, TraceError
@@ -23,15 +23,17 @@ MAX_TIME_S: Final = 1e7
 
 PRODUCTION: Final = "warmroute"
 WITH_EVENTS: Final = "warmroute+events"
-POLICIES: Final = (PRODUCTION, WITH_EVENTS, *BASELINES)
-ACROSS_REGIONS: Final = frozenset({PRODUCTION, WITH_EVENTS, "skylb"})
+WITH_QUEUE: Final = "warmroute+queue"
+POLICIES: Final = (PRODUCTION, WITH_EVENTS, WITH_QUEUE, *BASELINES)
+ACROSS_REGIONS: Final = frozenset({PRODUCTION, WITH_EVENTS, WITH_QUEUE, "skylb"})
 """Policies that know of regions; of the others each region has one of its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class Setup:
     """A fleet: in each of `regions`, `prefills` workers that compute prompts and, if it is split, `decodes` that
-    generate; the KV tokens of each worker on the device and on the host, and of a region's store.
+    generate; the KV tokens of each worker on the device and on the host, and of a region's store; how many requests a
+    worker runs at once.
 
     `each_turn`: a turn comes in at any region, else a session at one; so do `home_share` of the sessions in any case.
     `naming_share`, `routers`, `share_lag_s` (None: they share nothing) and `event_lag_s` are for the production
@@ -41,6 +43,7 @@ class Setup:
     prefills: int = 8
     decodes: int = 0
     kv_tokens: int = 3_000_000
+    max_running: int = MAX_RUNNING
     host_tokens: int = 0
     store_tokens: int = 0
     regions: int = 1
@@ -105,11 +108,11 @@ class _Built:
 
     def policy(self, name: str) -> Policy:
         setup = self._setup
-        if name in {PRODUCTION, WITH_EVENTS}:
+        if name in {PRODUCTION, WITH_EVENTS, WITH_QUEUE}:
             _check_caches(setup)
             proxies = Proxies(
                 setup.routers, setup.share_lag_s, setup.event_lag_s, setup.naming_share, setup.rtt_s,
-                setup.host_tokens > 0, setup.store_tokens > 0,
+                setup.host_tokens > 0, setup.store_tokens > 0, name == WITH_QUEUE,
             )  # fmt: skip
             return Production(self.fleet, self._trace, proxies, self._feeds)
         make = BASELINES[name]
@@ -122,7 +125,7 @@ class _Built:
     def _scheduler(self, index: int, region: str, role: Role) -> Scheduler:
         setup = self._setup
         return make_scheduler(
-            role, setup.kv_tokens, self._trace.block_tokens,
+            role, setup.kv_tokens, self._trace.block_tokens, max_running=setup.max_running,
             host_tokens=setup.host_tokens if role != "decode" else 0,
             storage=self._stores.get(region) if role != "decode" else None,
             listener=self._feeds[index] if self._feeds else None,

@@ -39,10 +39,12 @@ def make_worker(index: int, role: Role, kv_tokens: int, block_tokens: int, regio
     return Worker(index, region, role, make_scheduler(role, kv_tokens, block_tokens, **options))
 
 
-def make_scheduler(role: Role, kv_tokens: int, block_tokens: int, **options: Any) -> Scheduler:
+def make_scheduler(
+    role: Role, kv_tokens: int, block_tokens: int, *, max_running: int = MAX_RUNNING, **options: Any
+) -> Scheduler:
     """20,000 uncached tokens/s, blocks of routed requests stay; `options` as `Scheduler` has them."""
     return Scheduler(
-        role=role, kv_tokens=kv_tokens, page_size=block_tokens, max_running=MAX_RUNNING, pin_waiting=True, **options
+        role=role, kv_tokens=kv_tokens, page_size=block_tokens, max_running=max_running, pin_waiting=True, **options
     )
 
 
@@ -90,6 +92,7 @@ class Simulation:
         self.fleet = fleet
         self.policy = policy
         policy.later = self.at
+        policy.send = self._send
         self.speed_up = speed_up
         self.turns: list[Turn] = []
         self._ingress = ingress or Ingress()
@@ -182,8 +185,13 @@ class Simulation:
         self._sample(turn.arrived_s)
 
     def _place(self, turn: Turn, now_s: float) -> None:
-        """Choose for a turn, and send it."""
-        turn.worker = chosen = self.policy.choose(turn, now_s)
+        """Choose for a turn, and send it, unless the policy lets it wait."""
+        chosen = self.policy.choose(turn, now_s)
+        if chosen is not None:
+            self._send(turn, chosen, now_s)
+
+    def _send(self, turn: Turn, chosen: Worker, now_s: float) -> None:
+        turn.worker = chosen
         request = turn.request
         chosen.requests += 1
         chosen.tokens += request.input_tokens

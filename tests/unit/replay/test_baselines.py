@@ -70,7 +70,9 @@ def turn(
 
 
 def chosen(policy: Policy, made: Turn, now_s: float = 0.0) -> int:
-    return policy.choose(made, now_s).index
+    worker = policy.choose(made, now_s)
+    assert worker is not None
+    return worker.index
 
 
 # --- load alone

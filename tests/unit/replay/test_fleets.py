@@ -148,6 +148,21 @@ class TestProxies:
         assert late.hit < 0.8 * soon.hit
 
 
+class TestQueue:
+    def test_who_waits_in_the_proxy_waits_for_less_and_sessions_stay_together(self) -> None:
+        agents = agents_trace(replace(AGENTS, sessions=48), "many agents")
+        in_engines, in_proxy = (
+            run(agents, Setup(4, max_running=2), name, speed_up=4.0) for name in ("warmroute", "warmroute+queue")
+        )
+        assert in_proxy.requests == len(agents.requests)
+        assert in_proxy.ttft_mean_s < 0.85 * in_engines.ttft_mean_s
+        assert in_proxy.hit > 0.95 * in_engines.hit
+
+    def test_where_engines_have_room_nobody_waits(self, agents: Trace) -> None:
+        plain, queue = (run(agents, Setup(4), name) for name in ("warmroute", "warmroute+queue"))
+        assert (queue.hit, queue.ttft_mean_s) == (plain.hit, plain.ttft_mean_s)
+
+
 class TestChanges:
     @pytest.mark.parametrize("policy", POLICIES)
     def test_all_turns_are_served_whoever_comes_or_goes(self, agents: Trace, policy: str) -> None:

@@ -1,0 +1,94 @@
+"""The queue of a proxy in a replay: what `server.admission` does with `core.room`, on the virtual clock.
+
+One tenant without limits; nobody is turned away, however long it waits. A turn that another region has forwarded does
+not wait.
+"""
+
+import sys
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from warmroute_proxy.core.admission import Queue, Waiter
+from warmroute_proxy.core.choices import NoWorker
+from warmroute_proxy.core.decision import Decision
+from warmroute_proxy.core.facts import Facts
+from warmroute_proxy.core.room import Found, find_room, next_to_go
+from warmroute_proxy.core.router import Router
+from warmroute_proxy.replay.fleet import Turn
+from warmroute_proxy.replay.policy import Policy
+
+SWEEP_EVERY_S: Final = 0.25
+"""As the server does."""
+MAX_PATIENCE_S: Final = 15.0
+"""Half of the server's default `queue_timeout_s`."""
+
+
+class Waiting(NamedTuple):
+    """A turn that waits."""
+
+    turn: Turn
+    facts: Facts
+
+
+class ProxyQueue:
+    """Those who wait at one router."""
+
+    def __init__(
+        self, policy: Policy, router: Router, go: Callable[[Turn, Facts, Decision, float], None], model: str
+    ) -> None:
+        """`go` is to dispatch a turn that has waited."""
+        self._policy = policy
+        self._router = router
+        self._go = go
+        self._model = model
+        self._queue: Queue[Waiting] = Queue(sys.maxsize, sys.maxsize, MAX_PATIENCE_S)
+        self._due = False  # a round is to come at this instant
+        self._sweeps = False
+
+    def enter(self, turn: Turn, facts: Facts, decision: Decision, now_s: float) -> Decision | None:
+        """Where a turn goes now, None if it waits."""
+        router = self._router
+        if not self._queue.requests and router.has_room(self._model, decision, now_s):
+            return decision
+        waiter = Waiter(Waiting(turn, facts), "", self._model, 0, now_s)
+        found = self._find(waiter, now_s) or Found(decision, goes=False)
+        if found.goes:
+            return found.decision
+        self._queue.join(waiter, found.decision.holder, found.compute_s)
+        self.freed(now_s)
+        if not self._sweeps:
+            self._sweeps = True
+            self._policy.later(now_s + SWEEP_EVERY_S, self._sweep)
+        return None
+
+    def freed(self, now_s: float) -> None:
+        """Something has ended or has its first token."""
+        if self._queue.requests and not self._due:
+            self._due = True
+            self._policy.later(now_s, self._look)
+
+    def _look(self, now_s: float) -> None:
+        self._due = False
+        self._round(now_s, everyone=False)
+
+    def _sweep(self, now_s: float) -> None:
+        self._round(now_s, everyone=True)
+        self._sweeps = self._queue.requests > 0
+        if self._sweeps:
+            self._policy.later(now_s + SWEEP_EVERY_S, self._sweep)
+
+    def _round(self, now_s: float, *, everyone: bool) -> None:
+        def find(waiter: Waiter[Waiting]) -> Found | None:
+            return self._find(waiter, now_s)
+
+        for waiter, decision in next_to_go(self._queue, self._router, find, now_s, everyone=everyone):
+            turn, facts = waiter.item
+            uncached = decision.prompt_tokens_est - decision.predicted_cached_tokens
+            self._queue.served(waiter, uncached + facts.expected_output_tokens)
+            self._go(turn, facts, decision, now_s)
+
+    def _find(self, waiter: Waiter[Waiting], now_s: float) -> Found | None:
+        try:
+            return find_room(self._router, self._queue, waiter, waiter.item.facts, frozenset(), now_s)
+        except NoWorker:
+            return None

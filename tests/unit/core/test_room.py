@@ -1,0 +1,176 @@
+"""A turn whose home is full: when it waits there, when it goes elsewhere, and who is next."""
+
+from typing import Any
+
+import pytest
+
+from warmroute_proxy.core.admission import Queue, Waiter
+from warmroute_proxy.core.chain import Chain
+from warmroute_proxy.core.choices import NoWorker
+from warmroute_proxy.core.engine_loads import EngineLoads
+from warmroute_proxy.core.facts import Facts
+from warmroute_proxy.core.fleet import Worker
+from warmroute_proxy.core.room import Found, find_room, next_to_go
+from warmroute_proxy.core.router import Router, Ticket
+
+SLOTS, STAY_S = 4, 8.0
+
+
+def facts(name: int, thousands: int, **changed: Any) -> Facts:
+    """A turn of session `name`, by 4 bytes a token."""
+    chain = Chain([name * 1000 + n for n in range(thousands)], [4000 * (n + 1) for n in range(thousands)])
+    fields: dict[str, Any] = {
+        "model": "m", "lineage": name, "session": name, "derived": False, "parent": None, "chain": chain,
+        "structural_bytes": 0, "turn": 1, "expected_output_tokens": 300, "home_hint": None, "allowed_regions": None,
+        "may_forward": True,
+    }  # fmt: skip
+    return Facts(**{**fields, **changed})
+
+
+class Scene:
+    """Engines of a few slots, and who waits for them."""
+
+    def __init__(self, *ids: str) -> None:
+        self.router = Router("east", [Worker(id_, id_, 0, "aggregated") for id_ in ids])
+        for id_ in ids:
+            self.router.observe_loads(id_, EngineLoads(max_running=SLOTS, max_tokens=10**7), 0.0)
+        self.queue: Queue[Facts] = Queue(100, 10**6, 15.0)
+        self.tickets: list[Ticket] = []
+        self.now = 0.0
+
+    def send(self, turn: Facts, to: str) -> Ticket:
+        """Sent to one engine, and computed."""
+        others = frozenset({place.id for place in self.router._places.values()} - {to})
+        ticket = self.router.dispatched(turn, self.router.place(turn, self.now, others), self.now)
+        self.router.first_token(ticket, self.now)
+        return ticket
+
+    def serve(self, turn: Facts, to: str, stay_s: float = STAY_S) -> None:
+        """A whole turn at one engine."""
+        ticket = self.send(turn, to)
+        self.now += stay_s
+        self.router.settled(ticket, turn, self.now, turn.chain.total_bytes // 4, 0, 100)
+
+    def fill(self, id_: str) -> None:
+        """Answers under way in all slots of an engine."""
+        self.tickets += [self.send(facts(900 + number, 1), id_) for number in range(SLOTS)]
+
+    def end_one(self) -> None:
+        """The oldest of those ends."""
+        ticket = self.tickets.pop(0)
+        self.router.failed(ticket, self.now, ())
+
+    def wait(self, turn: Facts) -> Waiter[Facts]:
+        """A turn that comes, and has to wait."""
+        waiter = Waiter(turn, "tenant", "m", 0, self.now)
+        found = self.find(waiter)
+        assert not found.goes
+        self.queue.join(waiter, found.decision.holder, found.compute_s)
+        return waiter
+
+    def find(self, waiter: Waiter[Facts]) -> Found:
+        return find_room(self.router, self.queue, waiter, waiter.item, frozenset(), self.now)
+
+    def goes(self, turn: Facts) -> str | None:
+        """Where one that comes now goes, None if it waits."""
+        found = self.find(Waiter(turn, "tenant", "m", 0, self.now))
+        return found.decision.holder if found.goes else None
+
+    def next(self, *, everyone: bool = False) -> list[tuple[Facts, str]]:
+        """Who goes now, and where."""
+        gone = []
+        for waiter, decision in next_to_go(self.queue, self.router, self.find, self.now, everyone=everyone):
+            self.queue.served(waiter, 1)
+            self.router.dispatched(waiter.item, decision, self.now)
+            gone.append((waiter.item, decision.holder))
+        return gone
+
+
+@pytest.fixture
+def scene() -> Scene:
+    """Session 1 has its long history at `a`, whose turns take 8 s; `b` is idle."""
+    scene = Scene("a", "b")
+    scene.serve(facts(1, 100), "a")
+    scene.fill("a")
+    return scene
+
+
+def test_a_full_home_is_waited_for_where_computing_again_is_dearer(scene: Scene) -> None:
+    assert scene.goes(facts(1, 101)) is None
+
+
+def test_who_has_nothing_to_wait_for_goes_where_there_is_room(scene: Scene) -> None:
+    assert scene.goes(facts(2, 20)) == "b"
+
+
+def test_a_short_history_is_computed_again() -> None:
+    scene = Scene("a", "b")
+    scene.serve(facts(1, 2), "a")
+    scene.fill("a")
+    assert scene.goes(facts(1, 3)) == "b"
+
+
+def test_nobody_waits_for_an_engine_that_ends_nothing(scene: Scene) -> None:
+    waiter = scene.wait(facts(1, 101))
+    assert scene.next(everyone=True) == []
+    scene.now += 600.0
+    assert scene.next(everyone=True) == [(waiter.item, "b")]
+
+
+def test_nobody_waits_for_an_engine_of_which_no_end_is_known() -> None:
+    scene = Scene("a", "b")
+    scene.send(facts(1, 100), "a")
+    for number in range(SLOTS - 1):
+        scene.send(facts(900 + number, 1), "a")
+    assert scene.goes(facts(1, 101)) == "b"
+
+
+def test_the_more_wait_the_less_it_is_worth(scene: Scene) -> None:
+    waiting = 0
+    while scene.goes(facts(1, 101)) is None:
+        scene.wait(facts(1, 101))
+        waiting += 1
+        assert waiting < 1000
+    assert waiting > 1
+
+
+def test_an_end_lets_one_go_who_waits_for_that_engine(scene: Scene) -> None:
+    first, second = scene.wait(facts(1, 101)), scene.wait(facts(1, 101))
+    assert scene.next() == []
+    scene.end_one()
+    assert scene.next() == [(first.item, "a")]
+    assert scene.queue.waiting() == [second]
+
+
+def test_who_comes_later_does_not_pass_by_the_line(scene: Scene) -> None:
+    scene.wait(facts(1, 101))
+    scene.end_one()
+    assert scene.goes(facts(1, 101)) is None
+
+
+def test_a_short_turn_passes_a_long_one_until_that_is_due(scene: Scene) -> None:
+    scene.fill("b")
+    cold = scene.wait(facts(2, 20))  # a second of prefill: due after 8
+    scene.router.set_up("b", up=False)
+    scene.now += 4.0
+    warm = scene.wait(facts(1, 101))
+    scene.now += 10.0
+    late = scene.wait(facts(1, 101))
+    order = []
+    for _ in range(3):
+        scene.end_one()
+        order += [turn for turn, where in scene.next() if where == "a"]
+    assert order == [warm.item, cold.item, late.item]
+
+
+def test_a_place_that_is_gone_is_waited_for_no_more(scene: Scene) -> None:
+    waiter = scene.wait(facts(1, 101))
+    scene.router.remove_worker("a")
+    assert scene.next() == [(waiter.item, "b")]
+
+
+def test_nothing_that_serves_is_said() -> None:
+    scene = Scene("a")
+    scene.router.set_up("a", up=False)
+    with pytest.raises(NoWorker):
+        scene.goes(facts(1, 1))
