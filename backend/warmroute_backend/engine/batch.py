@@ -71,16 +71,16 @@ class DecodeBatch:
         self.planned = steps
         return origin_s + (done + steps) * step_s
 
-    def apply(self, steps: int) -> float:
-        """`steps` of those planned have ended: of a run, when."""
-        self.planned -= steps
-        self._steps += steps
-        self._done += steps
+    def reached_s(self) -> float:
+        """When the last step of a run that was applied has ended."""
         return self._origin_s + self._done * self._step_s
 
-    def pop_ended(self) -> Sequence[Work]:
-        """Take out those who have their last token, in order of joining."""
-        ending, steps = self._ending, self._steps
+    def apply(self, steps: int) -> Sequence[Work]:
+        """`steps` of those planned have ended. Takes out those who have their last token, in order of joining."""
+        self.planned -= steps
+        self._done += steps
+        self._steps = steps = self._steps + steps
+        ending = self._ending
         if not ending or ending[0][0] != steps:  # as after most runs, which end because somebody joins
             return ()
         ended = []

@@ -34,6 +34,7 @@ Bounds: `max_running` sequences run; the caller bounds what waits.
 """
 
 from collections import deque
+from collections.abc import Sequence
 from math import inf
 
 from warmroute_backend.engine.batch import DecodeBatch
@@ -298,7 +299,8 @@ class Scheduler:
             if self._end_s <= self._now_s:
                 self._apply()
             else:
-                self.clock_s = self._apply_decode(self._batch.planned - 1)
+                self._apply_decode(self._batch.planned - 1)
+                self.clock_s = self._batch.reached_s()
 
     def _next_arrival_s(self) -> float:
         if self.role == "decode":
@@ -334,7 +336,7 @@ class Scheduler:
 
     def _take(self, work: Work, budget: int) -> int:
         rest = work.prompt_tokens - work.computed_tokens
-        take = min(budget, rest)
+        take = rest if rest < budget else budget  # noqa: FURB136 - min() takes three times as long
         self._prefill.append((work, take))
         self._chunked = None if take == rest else work
         return take
@@ -364,8 +366,7 @@ class Scheduler:
         self.clock_s = end_s = self._end_s
         batch, prefill = self._batch, self._prefill
         if batch.planned:
-            self._apply_decode(batch.planned)
-            for work in batch.pop_ended():
+            for work in self._apply_decode(batch.planned):
                 self._finish_work(work)
                 self._events.append((end_s, work, True))
         elif prefill:
@@ -376,13 +377,12 @@ class Scheduler:
                 if work.phase is _PREFILL:  # else aborted meanwhile
                     self._computed(work, take, end_s)
 
-    def _apply_decode(self, steps: int) -> float:
-        tokens = steps * self._batch.width
-        totals = self.totals
+    def _apply_decode(self, steps: int) -> Sequence[Work]:
+        """Steps of the batch have ended. Returns who has ended with them."""
+        batch, totals = self._batch, self.totals
         totals.steps += steps
-        totals.generated_tokens += tokens
-        totals.decode_tokens += tokens
-        return self._batch.apply(steps)
+        totals.generated_tokens += steps * batch.width
+        return batch.apply(steps)
 
     def _computed(self, work: Work, take: int, end_s: float) -> None:
         """A chunk of `work` is done: cache its pages. The last one brings the first token."""

@@ -94,7 +94,9 @@ class KvPool:
 
     def keep(self, work: Work, known_tokens: int) -> None:
         """Move the complete pages of the first `known_tokens` from the reservation into the cache."""
-        pages = min((known_tokens - self.lookahead_tokens) // self.page_size, len(work.keys))
+        pages, named = (known_tokens - self.lookahead_tokens) // self.page_size, len(work.keys)
+        if pages > named:  # noqa: PLR1730 - min() takes three times as long
+            pages = named
         count = pages - work.kept_pages
         if count <= 0:
             return

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final, Literal
 
+import msgspec
+
 from warmroute_backend.engine.radix import Node
 
 KV_BYTES_PER_TOKEN: Final = 70_272
@@ -60,8 +62,7 @@ class Costs:
         return tokens / self.transfer_tokens_per_s + self.transfer_base_s
 
 
-@dataclass(eq=False, slots=True)
-class Work:
+class Work(msgspec.Struct, eq=False):
     """One request as the scheduler sees it: sizes and page keys, no text.
 
     `keys` are the page keys of the prompt and, where the answer is kept, of prompt + answer. `width` is the number
@@ -121,7 +122,6 @@ class Totals:
     prefill_uncached_tokens: int = 0
     prefill_busy_s: float = 0.0
     steps: int = 0
-    decode_tokens: int = 0
 
     @property
     def load_back_tokens(self) -> int:
