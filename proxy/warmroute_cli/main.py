@@ -6,6 +6,7 @@ line or configuration, or a process that did not start.
 """
 
 import argparse
+import gc
 import os
 import sys
 from collections.abc import Sequence
@@ -19,6 +20,11 @@ from warmroute_proxy import COMPILED
 
 NEEDED = ("fastapi", "httptools", "msgspec", "rich", "uvloop", "xxhash")
 """What the extra `proxy` brings; the SDK alone does without."""
+
+COLLECT_EVERY = 100_000
+"""Objects between two looks for cycles in a replay: imports and turns under way make many, of which hardly any is in
+one.
+"""
 
 DEFAULT_STATE_DIR = Path(".warmroute")
 DEMO_SPEED = 25.0
@@ -133,6 +139,7 @@ def _replay(arguments: argparse.Namespace) -> int:
         print("warmroute: numpy not installed: pip install 'warmroute[replay]'", file=sys.stderr)
         return 2
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy starts a thread for each core, and nothing here uses any
+    gc.set_threshold(COLLECT_EVERY)
     from warmroute_cli.replay import replay
 
     return replay(arguments)

@@ -28,9 +28,6 @@ SWEEP_LOADS = (1.0, 2.0, 4.0)
 COPIES = 8
 """How often each packaged recording is played by `--recorded`, at times of its own."""
 
-COLLECT_EVERY = 100_000
-"""Objects between two looks for cycles: turns under way are many, and hardly any end in a cycle."""
-
 
 def replay(arguments: argparse.Namespace) -> int:
     """Run the command. Exit codes as all of `warmroute`."""
@@ -171,7 +168,6 @@ def _one(source: Source, chosen: Run, progress: Progress | None = None) -> Resul
 
 def _played(source: Source, runs: Sequence[Run]) -> list[Result]:
     """One run after the other, in this process."""
-    gc.set_threshold(COLLECT_EVERY)
     requests = len(source.trace().requests)
     gc.freeze()  # the trace stays: the collector need not walk it again and again
     results = []

@@ -27,10 +27,23 @@ class NoWorker(Exception):
 class Place:
     """A worker or a peer region, with its load and its slots in the index: one for each tier that it has.
 
-    `slots` is the mask of them.
+    `slots` is the mask of them. `holds`: prompts are kept in this worker's cache.
     """
 
-    __slots__ = ("host_slot", "id", "load", "on", "region", "role", "slot", "slots", "store_slot", "tiered", "worker")
+    __slots__ = (
+        "holds",
+        "host_slot",
+        "id",
+        "load",
+        "on",
+        "region",
+        "role",
+        "slot",
+        "slots",
+        "store_slot",
+        "tiered",
+        "worker",
+    )
 
     def __init__(
         self,
@@ -45,6 +58,7 @@ class Place:
         self.on = on
         self.worker: Worker | None = on if isinstance(on, Worker) else None
         self.role: Role | None = on.role if isinstance(on, Worker) else None
+        self.holds = self.role in {"prefill", "aggregated"}
         self.region = on.region if isinstance(on, Peer) else ""
         self.load = load
         self.slot = slot
@@ -52,11 +66,6 @@ class Place:
         self.store_slot = store_slot
         self.slots = sum(1 << each for each in (slot, host_slot, store_slot) if each != NO_SLOT)
         self.tiered = host_slot != NO_SLOT or store_slot != NO_SLOT
-
-    @property
-    def holds(self) -> bool:
-        """Whether prompts are kept in this worker's cache."""
-        return self.role in {"prefill", "aggregated"}
 
 
 class Choices:

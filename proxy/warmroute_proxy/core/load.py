@@ -82,10 +82,10 @@ class WorkerLoad:
         "_busy_us_total",
         "_changes",
         "_left_s",
+        "_others_prefill_tokens",
         "_others_resident_tokens",
         "_prefilling_s",
         "_prefills",
-        "_reported_prefill_tokens",
         "_reported_until_s",
         "_since_s",
         "_stay_s",
@@ -131,9 +131,9 @@ class WorkerLoad:
         self.pace = Pace()
         self.learned_s_per_token = PREFILL_S_PER_TOKEN_PRIOR
         self.prefill_s_per_token = PREFILL_S_PER_TOKEN_PRIOR
-        self._reported_prefill_tokens = 0  # of others, by the engine
-        self._reported_until_s = -math.inf
+        self._others_prefill_tokens = 0  # by the engine's report
         self._others_resident_tokens = 0
+        self._reported_until_s = -math.inf
         self.shown_tokens: int | None = None  # computed since it began, None once that is proof enough
         self._uncached_total: int | None = None
         self._busy_us_total: int | None = None
@@ -236,7 +236,7 @@ class WorkerLoad:
         tokens, others = self.prefill_tokens, None
         until_s = self._reported_until_s if self.shown_tokens is None else math.inf
         if until_s > -math.inf:
-            more, resident = self._reported_prefill_tokens, self._others_resident_tokens
+            more, resident = self._others_prefill_tokens, self._others_resident_tokens
             if self.shown_tokens is not None:
                 more += max(0, tokens - self.shown_tokens)
             if more or resident:
@@ -271,12 +271,10 @@ class WorkerLoad:
             self.room.observe(loads, self)
         prefill = (loads.waiting_uncached_tokens or 0) - self.prefill_tokens
         resident = (loads.used_tokens or 0) - self.resident_tokens
-        self._reported_prefill_tokens = prefill if prefill > 0 else 0  # noqa: FURB136 - max() takes three times as long
-        self._others_resident_tokens = resident if resident > 0 else 0  # noqa: FURB136
-        until_s = now_s + LOADS_FRESH_S if prefill > 0 or resident > 0 else -math.inf
-        if until_s > -math.inf or self._reported_until_s > -math.inf:  # else others counted for nothing, and still do
-            self._reported_until_s = until_s
-            self.ahead = None
+        if prefill > 0 or resident > 0:
+            self._others_count(max(prefill, 0), max(resident, 0), now_s + LOADS_FRESH_S)
+        elif self._others_prefill_tokens or self._others_resident_tokens:
+            self._others_count(0, 0, -math.inf)
         tokens, busy_us = loads.prefill_uncached_tokens_total, loads.prefill_busy_us_total
         known = self.learned_s_per_token
         if tokens is None or busy_us is None:
@@ -288,11 +286,20 @@ class WorkerLoad:
             self._uncached_total, self._busy_us_total = tokens, busy_us
         return self.learned_s_per_token != known
 
+    def _others_count(self, prefill_tokens: int, resident_tokens: int, until_s: float) -> None:
+        """What the engine has beyond what this proxy has sent, by its report."""
+        self._others_prefill_tokens = prefill_tokens
+        self._others_resident_tokens = resident_tokens
+        self._reported_until_s = until_s
+        self.ahead = None
+
     def observe_rate(self, uncached_tokens: int, busy_s: float) -> None:
         """Learn the prefill rate from tokens computed and the time that took."""
         if uncached_tokens <= 0 or busy_s <= 0:
             return
-        seen = min(max(busy_s / uncached_tokens, PREFILL_S_PER_TOKEN_MIN), PREFILL_S_PER_TOKEN_MAX)
+        seen = busy_s / uncached_tokens
+        if not PREFILL_S_PER_TOKEN_MIN <= seen <= PREFILL_S_PER_TOKEN_MAX:
+            seen = min(max(seen, PREFILL_S_PER_TOKEN_MIN), PREFILL_S_PER_TOKEN_MAX)
         weight = uncached_tokens / (uncached_tokens + RATE_WEIGHT_TOKENS)
         self.learned_s_per_token += weight * (seen - self.learned_s_per_token)
         self.set_rate(self.learned_s_per_token)
@@ -317,8 +324,7 @@ class WorkerLoad:
         self.moves = MoveRates()
         self.inserted = 0.0
         self.retention = Retention()
-        self._reported_prefill_tokens = self._others_resident_tokens = 0
-        self._reported_until_s = -math.inf
+        self._others_count(0, 0, -math.inf)
         self._uncached_total = self._busy_us_total = None
         self._left_s = -math.inf
         self.shown_tokens = 0
@@ -372,10 +378,11 @@ def level_rates(loads: Collection[WorkerLoad]) -> None:
     """Let placement see one rate where learned rates differ by no more than noise."""
     if not loads:
         return
-    mean = sum(load.learned_s_per_token for load in loads) / len(loads)
-    for load in loads:
-        differs = abs(load.learned_s_per_token - mean) > RATE_NOISE * mean
-        load.set_rate(load.learned_s_per_token if differs else mean)
+    learned = [load.learned_s_per_token for load in loads]
+    mean = sum(learned) / len(learned)
+    noise = RATE_NOISE * mean
+    for load, s_per_token in zip(loads, learned, strict=True):
+        load.set_rate(s_per_token if abs(s_per_token - mean) > noise else mean)
 
 
 def starts_among(load: WorkerLoad, fleet: Collection[WorkerLoad]) -> None:

@@ -23,7 +23,7 @@ streams (`siblings`) so come to the same penalties.
 """
 
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -86,18 +86,21 @@ class Pace:
         """What was seen is of the past."""
         self._at_s = -math.inf
 
+    def is_known(self, now_s: float) -> bool:
+        """Whether enough streams have shown it, lately enough."""
+        return self.streams >= MIN_STREAMS and now_s < self._at_s + FORGET_S
+
     def s_per_token(self, now_s: float) -> float:
         """Seconds of an output token, at best; 0 where too little is known."""
-        known = self.streams >= MIN_STREAMS and now_s < self.forgotten_s()
-        return 1.0 / self.at_most if known else 0.0
+        return 1.0 / self.at_most if self.is_known(now_s) else 0.0
 
 
 def level_paces(groups: Iterable[Collection["WorkerLoad"]], now_s: float) -> None:
     """Say of each worker how much slower it is than the others of its group."""
     for group in groups:
-        known = [load for load in group if load.pace.s_per_token(now_s)]
+        speeds = sorted([load.pace.at_least for load in group if load.pace.is_known(now_s)])
         for load in group:
-            slower_s = _slower_s(load, known) if load in known else 0.0
+            slower_s = _slower_s(load.pace, speeds) if load.pace.is_known(now_s) else 0.0
             if slower_s != load.slower_s:
                 load.set_slower(slower_s)
 
@@ -115,10 +118,16 @@ def forget_paces(loads: Iterable["WorkerLoad"], now_s: float) -> float:
     return due_s
 
 
-def _slower_s(load: "WorkerLoad", known: Collection["WorkerLoad"]) -> float:
-    """Seconds by which a token of `load` takes surely longer than that of the others; 0 unless clearly."""
-    others = sorted([other.pace.at_least for other in known if other is not load])
+def _slower_s(pace: Pace, speeds: Sequence[float]) -> float:
+    """Seconds by which a token takes surely longer than that of the others; 0 unless clearly.
+
+    `speeds` are what all of them, this one too, do at least, in order.
+    """
+    others = len(speeds) - 1
     if not others:
         return 0.0
-    others_s, own_s = 1.0 / others[(len(others) - 1) // 2], 1.0 / load.pace.at_most
+    middle = (others - 1) // 2
+    if speeds[middle] >= pace.at_least:  # the others behind this one stand one place further
+        middle += 1
+    others_s, own_s = 1.0 / speeds[middle], 1.0 / pace.at_most
     return own_s - others_s if own_s > CLEARLY * others_s else 0.0

@@ -8,47 +8,32 @@ policies that are compared by it are compared at their best.
 from collections import deque
 from typing import Any
 
+import msgspec
+
 from warmroute_backend.engine.model import Role, Scheduler, Work
 from warmroute_proxy.replay.trace import Request
 
 
-class Turn:
+class Turn(msgspec.Struct, eq=False):
     """One request on its way: where and when it was sent, and what came of it. Times are virtual seconds."""
 
-    __slots__ = (
-        "arrived_s",
-        "cached_tokens",
-        "decode",
-        "decode_work",
-        "ended_s",
-        "first_token_s",
-        "network_s",
-        "origin",
-        "request",
-        "retries",
-        "state",
-        "work",
-        "worker",
-    )
-
-    def __init__(self, request: Request, arrived_s: float, origin: str) -> None:
-        self.request = request
-        self.arrived_s = arrived_s
-        self.origin = origin
-        """The region whose proxy the client spoke to."""
-        self.worker: Worker | None = None
-        self.work: Work | None = None
-        """What the worker has to do for it, None when it is done or was lost."""
-        self.decode: Worker | None = None
-        self.decode_work: Work | None = None
-        self.network_s = 0.0
-        """Half a round trip to where it was placed."""
-        self.first_token_s = 0.0
-        self.ended_s = 0.0
-        self.cached_tokens = 0
-        self.retries = 0
-        self.state: Any = None
-        """Whatever the policy wants to keep for this turn."""
+    request: Request
+    arrived_s: float
+    origin: str
+    """The region whose proxy the client spoke to."""
+    worker: "Worker | None" = None
+    work: Work | None = None
+    """What the worker has to do for it, None when it is done or was lost."""
+    decode: "Worker | None" = None
+    decode_work: Work | None = None
+    network_s: float = 0.0
+    """Half a round trip to where it was placed."""
+    first_token_s: float = 0.0
+    ended_s: float = 0.0
+    cached_tokens: int = 0
+    retries: int = 0
+    state: Any = None
+    """Whatever the policy wants to keep for this turn."""
 
 
 class Worker:

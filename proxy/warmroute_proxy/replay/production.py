@@ -229,12 +229,12 @@ class Production(Policy):
         for worker in self.fleet.workers:
             scheduler, requests = worker.scheduler, worker.requests
             totals = scheduler.totals
-            steps = _UNDER_WAY if requests else totals.steps
-            if steps == told.get(worker):
-                if not requests:
-                    continue
+            if requests:
+                told[worker] = _UNDER_WAY
+            elif told.get(worker) == totals.steps:
+                continue
             else:
-                told[worker] = steps
+                told[worker] = totals.steps
             loads = EngineLoads(
                 requests,
                 scheduler.waiting_uncached_tokens(),

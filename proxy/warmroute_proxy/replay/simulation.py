@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from heapq import heappop, heappush
 from math import inf
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from warmroute_backend.engine.model import Role, Scheduler, Work
@@ -29,6 +30,8 @@ PROGRESS_STEPS = 200
 MAX_RUNNING = 512
 FIRST = 1 << 48
 """Wake-ups come before anything else of the same instant: a router has seen what has happened."""
+
+_tokens = attrgetter("tokens")
 
 Progress = Callable[[int, int], None]
 """Told how many turns have ended, and how many there are."""
@@ -290,7 +293,7 @@ class Simulation:
             self._place(turn, now_s)
 
     def _sample(self, now_s: float) -> None:
-        tokens = [each.tokens for each in self.fleet.workers]
+        tokens = list(map(_tokens, self.fleet.workers))
         total = sum(tokens)
         self._imbalance += max(tokens) * len(tokens) / total if total else 1.0
         if now_s >= self._next_sample_s:
