@@ -411,7 +411,7 @@ class Scheduler:
     def _finish_work(self, work: Work) -> None:
         if self.role == "aggregated" and work.width == 1 and 0 < work.computed_tokens == work.prompt_tokens:
             # The last token was sampled, never computed: it has no KV yet.
-            self.pool.keep(work, work.prompt_tokens + max(0, work.generated - 1))
+            self.pool.keep(work, work.prompt_tokens + work.generated - 1)
         self.pool.give_back(work)
         self._running.pop(work, None)
         if self._chunked is work:

@@ -123,13 +123,10 @@ class RadixCache:
     def fill(self, path: Node | None, pages: int) -> int:
         """The first `pages` pages of a held path have been computed. Returns how many of them are new."""
         new = 0
-        while path is not None:
-            filled, count, behind = path.filled, len(path.keys), path.end - pages
-            if filled == count:
-                break
-            known = count - behind if behind > 0 else count
-            if known > filled:
-                new += known - filled
+        while path is not None and path.filled < (count := len(path.keys)):
+            known = count if path.end <= pages else pages - path.end + count
+            if known > path.filled:
+                new += known - path.filled
                 path.filled = known
             path = path.parent
         self.resident_pages += new

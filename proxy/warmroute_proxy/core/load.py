@@ -234,14 +234,13 @@ class WorkerLoad:
         """What is ahead of a new request, made anew: kept in `ahead`, because few workers change between decisions."""
         rate_s, slowdown_s = self.prefill_s_per_token, self.slowdown_s()
         tokens, others = self.prefill_tokens, None
-        until_s = self._reported_until_s if self.shown_tokens is None else math.inf
-        if until_s > -math.inf:
-            more, resident = self._others_prefill_tokens, self._others_resident_tokens
-            if self.shown_tokens is not None:
-                more += max(0, tokens - self.shown_tokens)
-            if more or resident:
-                slower_s = slowdown_s + resident * DECODE_S_PER_RESIDENT_TOKEN
-                others = (until_s, (tokens + more) * rate_s, slower_s)
+        more, resident, until_s = self._others_prefill_tokens, self._others_resident_tokens, self._reported_until_s
+        if self.shown_tokens is not None:
+            more += max(0, tokens - self.shown_tokens)
+            until_s = math.inf
+        if more or resident:
+            slower_s = slowdown_s + resident * DECODE_S_PER_RESIDENT_TOKEN
+            others = (until_s, (tokens + more) * rate_s, slower_s)
         waits = tokens > 0 or others is not None
         at_work_s = self._at_work_tokens * rate_s
         self.ahead = (waits, slowdown_s, self.inserted, tokens * rate_s, self._since_s, at_work_s, others)

@@ -18,6 +18,7 @@ Where a trace names no sessions, a session is what a derived key would find: the
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import ceil
 from typing import Any, Final
 
 import msgspec
@@ -125,6 +126,7 @@ class Production(Policy):
         self._block_tokens = trace.block_tokens
         self._derived = not trace.named_sessions
         self._keys = mixed(range(trace.sessions), 1)
+        self._named_below = ceil(self._proxies.naming_share * 2.0**64)
         self._homes: dict[int, str] = {}
         longest = max((request.input_tokens for request in trace.requests), default=0)
         block_bytes = trace.block_tokens * BYTES_PER_TOKEN
@@ -179,7 +181,7 @@ class Production(Policy):
                 hashes = [*hashes[:full], tail]
             ends.append(request.input_tokens * BYTES_PER_TOKEN)
         key = self._keys[request.session]
-        named = key < self._proxies.naming_share * 2.0**64
+        named = key < self._named_below
         return Facts(
             _MODEL, key, key, self._derived or not named, None, Chain(hashes, ends),
             request.continued_tokens * BYTES_PER_TOKEN, request.turn, EXPECTED_OUTPUT_TOKENS,

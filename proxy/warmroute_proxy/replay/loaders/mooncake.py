@@ -55,7 +55,7 @@ def load(name: str, lines: list[bytes], salt: int) -> Trace:
         tail = chain[full] if full < len(chain) else None
         requests.append(
             Request(
-                number, at_s, None, session, turn + 1, row.input_length, max(1, row.output_length), chain, tail,
+                number, at_s, None, session, turn + 1, row.input_length, row.output_length or 1, chain, tail,
                 continued,
             )
         )  # fmt: skip
