@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 
-from scripts.placement.parts import PARTS, PRODUCTION, SPEED, Part
+from scripts.placement.parts import PARTS, PRODUCTION, SPEED, WAITING, Part
 
 from warmroute_proxy.replay.loaders import load
 from warmroute_proxy.replay.made_up import made_up
@@ -131,7 +131,8 @@ def _lines(rows: Sequence[Row]) -> str:
 
 def names(parts: Sequence[str]) -> list[Part]:
     """Parts by name, all if there are none."""
-    unknown = set(parts) - {part.name for part in PARTS}
+    known = (*PARTS, *WAITING)
+    unknown = set(parts) - {part.name for part in known}
     if unknown:
-        sys.exit(f"no part {', '.join(sorted(unknown))}; there are {', '.join(part.name for part in PARTS)}")
-    return [part for part in PARTS if not parts or part.name in parts]
+        sys.exit(f"no part {', '.join(sorted(unknown))}; there are {', '.join(part.name for part in known)}")
+    return [part for part in known if not parts or part.name in parts]

@@ -4,7 +4,8 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 PRODUCTION: Final = "warmroute"
-OURS: Final = (PRODUCTION, "warmroute+events")
+QUEUE: Final = "warmroute+queue"
+OURS: Final = (PRODUCTION, "warmroute+events", QUEUE)
 STRONG: Final = (
     "session_hash", "session_sticky", "prefix_hash", "chwbl_session", "smg_approx", "smg_event", "smg_event+in_flight",
     "dynamo_kv", "dynamo_kv+scale16", "llmd_affinity", "llmd_affinity+in_flight", "preble_e2", "lmetric",
@@ -50,6 +51,10 @@ class Part(NamedTuple):
         return words
 
 
+def _waiting(name: str, title: str, what: tuple[str, ...], fleet: tuple[str, ...], load: float) -> Part:
+    return Part(f"waiting-{name}", title, what, fleet, (PRODUCTION, QUEUE), (load,))
+
+
 def _made_up(name: str, workers: int, *fleet: str) -> Part:
     title = f"{name}, N={workers}"
     fleet = ("--workers", str(workers), *fleet)
@@ -75,6 +80,15 @@ PARTS: Final = (
     Part("synthetic-8", "synthetic, N=8", (SYNTHETIC,), ("--workers", "8"), ("all",), (1, 2, 4), ruled=True),
 )  # fmt: skip
 """The longest first."""
+
+WAITING: Final = (
+    _waiting("slots", "bursty, N=8, 32 at once", ("--made-up", "bursty"), ("--workers", "8", "--max-running", "32"), 1),
+    _waiting("memory", "bursty, N=8", ("--made-up", "bursty"), ("--workers", "8"), 4),
+    _waiting("agents", "Claude Code sessions, N=16, 6 at once", (CLAUDE_CODE,),
+             ("--workers", "16", "--max-running", "6"), 1),
+    _waiting("overload", "conversation, N=4", (CONVERSATION,), ("--workers", "4"), 4),
+)  # fmt: skip
+"""Where there is more to do than engines run at once: who waits, and where."""
 
 SPEED: Final = (
     Part("speed-conversation", "conversation, twice", (CONVERSATION,), ("--workers", "8"), (PRODUCTION,), (1,)),

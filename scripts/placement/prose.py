@@ -85,6 +85,15 @@ a trace whose prompts are nearly all cached (long sessions of agents that are we
 nobody computes what could hold a token up.
 """
 
+WAITING: Final = """\
+In the tables above, what an engine cannot run at once waits inside it, first come first served, with all policies
+alike; and by the reference model nothing is evicted that is cached of a request which waits there, a promise that
+SGLang does not make. In production it waits in the proxy ([admission](../reference/admission.md),
+[decision 019](../decisions/019-waiting-for-a-place.md)), for the place that has its prompt as long as that is worth it,
+and what computes little goes first, if nobody waits too long for it. That is `warmroute+queue`, for which nobody keeps
+anything. "32 at once": an engine runs so many requests, and not 512.
+"""
+
 SPEED: Final = """\
 A fresh process with the production core, on one core; the quickest of three, with reading the trace. The wall time is
 that of a machine others may use too. DynoSim took 7 to 18 s of wall time for as many requests as the first row on the

@@ -7,7 +7,7 @@ from typing import Any, Final
 from scripts.placement import prose
 from scripts.placement.drawings import against_load, frontier, pd_loads
 from scripts.placement.figures import Figures, Row, find, speed_words
-from scripts.placement.parts import PARTS, PRODUCTION, SPEED, Part
+from scripts.placement.parts import PARTS, PRODUCTION, QUEUE, SPEED, WAITING, Part
 from scripts.placement.rule import HIT_SLACK, Cell, Verdict, cells, reaching, verdicts
 
 PAGE: Final = Path("docs/benchmarks/placement.md")
@@ -43,6 +43,7 @@ def write(figures: Figures) -> None:
         lines += ["## Regions: from 60 % to 80 %\n", prose.REGIONS, *_regions(figures, parts["regions"])]
     if "pd" in figures["rows"]:
         lines += ["## Prefill and decode apart\n", prose.PD, *_pd(figures, parts["pd"])]
+    lines += ["## When engines are full\n", prose.WAITING, *_waiting(figures)]
     lines += ["## Speed of the replay\n", *_speed(figures)]
     lines += ["## What this does not show\n", prose.LIMITS]
     PAGE.write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")
@@ -202,6 +203,17 @@ def _pd(figures: Figures, part: Part) -> list[str]:
         )
     lines.append("")
     return [*lines, prose.AGGREGATED, *pd_loads(figures), ""]
+
+
+def _waiting(figures: Figures) -> list[str]:
+    lines = []
+    rows: list[Row] = []
+    for part in WAITING:
+        for row in figures["rows"].get(part.name, ()):
+            waits = "in the proxy" if row["policy"] == QUEUE else "in engines"
+            rows.append(row | {"policy": f"{part.title}, {row['speed_up']:g}x: {waits}"})
+        lines.append(_command(part))
+    return [*lines, *_latencies(rows, "who waits, and where")]
 
 
 def _speed(figures: Figures) -> list[str]:

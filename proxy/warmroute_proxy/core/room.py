@@ -8,9 +8,12 @@ home that will not be free for long. What decides is the cost of both (`placemen
 
     waits, if  cost(home) + (before + 1) * time between two ends at home  <=  cost(best place with room)
 
-where `before` are those who are due there earlier; a place that others wait for has none to give, either. The time
-between two ends is what turns have taken there lately, divided by how many run, and not less than the time since the
-last end: so that nobody waits for an engine that is stuck (`WorkerLoad.next_end_s`).
+where `before` are the others who are due there before; a place that others wait for has none to give, either. The right
+side is what the turn would cost if there were no home: to compute the prompt, to wait for that, and what both cost
+others. The time between two ends is what turns have taken there lately, divided by how many run, and not less than the
+time since the last end: so that nobody waits for an engine that is stuck (`WorkerLoad.next_end_s`).
+
+Measured, with what was tried, in docs/decisions/019-waiting-for-a-place.md.
 """
 
 from collections.abc import Callable, Iterator

@@ -14,6 +14,7 @@ Limits of a tenant are those of one proxy process; a request that another region
 import asyncio
 import logging
 import math
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
@@ -34,7 +35,9 @@ log = logging.getLogger(__name__)
 PER_ROUND: Final = 32
 _CODE: Final = "rate_limit_exceeded"
 _NOWHERE: Final = ("", 0.0)
-"""The place, and the seconds to compute there, of who waits for nothing but the end of another turn of its tenant."""
+"""The place, and the seconds to compute there, of who waits for the end of another turn of its tenant, or for anything
+that serves its model.
+"""
 
 
 class Hold:
@@ -108,18 +111,18 @@ class Admission:
                 return None
             turn.hold = Hold(quota, tokens)
         waiter = Waiter(turn, tenant.name, facts.model, len(turn.intake.body.raw), self._clock())
-        found = Found(decision, goes=decision.kind == "forward")
         if not _may_begin(turn):
             self._wait(waiter, *_NOWHERE)
             return None
-        if not found.goes:
-            found = self._find_room(waiter) or found
-        if not found.goes:
-            self._wait(waiter, found.decision.holder, found.compute_s)
-            return None
+        if decision.kind != "forward":
+            found = self._find_room(waiter)
+            if found is None or not found.goes:
+                self._wait(waiter, *(_NOWHERE if found is None else (found.decision.holder, found.compute_s)))
+                return None
+            decision = found.decision
         if turn.hold is not None:
             turn.hold.begin()
-        return found.decision
+        return decision
 
     def leave(self, turn: Asker) -> None:
         """The client of a turn that waits has left."""
@@ -180,9 +183,8 @@ class Admission:
     def as_dict(self, now_s: float) -> dict[str, Any]:
         """What the admin page shows."""
         waiting = self.queue.waiting()
-        by_tenant: dict[str, int] = {}
-        for waiter in waiting:
-            by_tenant[waiter.tenant] = by_tenant.get(waiter.tenant, 0) + 1
+        by_tenant = Counter(waiter.tenant for waiter in waiting)
+        by_place = Counter(waiter.place for waiter in waiting)
         return {
             "queue": {
                 "requests": self.queue.requests,
@@ -192,7 +194,8 @@ class Admission:
                 "timeout_s": self._timeout_s,
                 "oldest_s": now_s - min((waiter.since_s for waiter in waiting), default=now_s),
                 "drain_per_s": self._drain.per_s(now_s),
-                "by_tenant": by_tenant,
+                "by_tenant": dict(by_tenant),
+                "by_place": dict(by_place),
             },
             "tenants": {name: _quota_dict(quota, now_s) for name, quota in self.quotas.items()},
         }
