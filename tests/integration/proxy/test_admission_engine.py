@@ -3,6 +3,8 @@
 import json
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
@@ -90,3 +92,42 @@ def test_a_flood_waits_in_the_proxy_and_not_in_the_engines(watched: Watched) -> 
     ends = [row["tenant"] for row in sorted(rows, key=lambda row: float(row["settled_at"]))]
     assert ends.index("second") < FLOOD - 2  # it did not wait until the flood was over
     assert waiting() == 0
+
+
+def test_sessions_stay_where_they_are_cached_when_every_slot_is_taken(tmp_path: Path) -> None:
+    """Three times as many sessions as slots: somebody always waits, and each end frees a slot at some engine."""
+    engines = [
+        EngineProcess(tmp_path, name, "aggregated", "--max-running-requests", "2", speed=4.0).listening()
+        for name in ("a", "b", "c")
+    ]
+    proxy = ProxyProcess(tmp_path / "p", [engine.toml("east") for engine in engines]).start()
+    try:
+        until(partial(slots_are_known, proxy), "the slots are known")
+        with ThreadPoolExecutor(18) as pool:
+            turns = [turn for session in pool.map(partial(converse, proxy), range(18)) for turn in session]
+    finally:
+        proxy.stop()
+        stop_all([engine.child for engine in engines], 5.0)
+    assert len(turns) == 18 * 6
+    later = [usage for number, usage in turns if number]
+    cached = sum(usage["prompt_tokens_details"]["cached_tokens"] for usage in later)
+    assert cached > 0.9 * sum(usage["prompt_tokens"] for usage in later)
+
+
+def slots_are_known(proxy: ProxyProcess) -> bool:
+    with proxy.admin() as admin:
+        workers = admin.get("/admin/workers").json()["workers"].values()
+    return all("running_limit" in worker for worker in workers)
+
+
+def converse(proxy: ProxyProcess, number: int) -> list[tuple[int, dict[str, Any]]]:
+    """A session of growing turns; the usage of each, with its number."""
+    body = chat(max_tokens=40)
+    body["messages"][0]["content"] = f"{number} " + body["messages"][0]["content"] * 8
+    turns = []
+    with proxy.client() as client:
+        for turn in range(6):
+            answer = client.post("/v1/chat/completions", json=body, headers={"x-session-affinity": f"s{number}"}).json()
+            turns.append((turn, answer["usage"]))
+            body["messages"] += [answer["choices"][0]["message"], {"role": "user", "content": f"and then {turn}?"}]
+    return turns
