@@ -150,9 +150,9 @@ def test_who_comes_later_does_not_pass_by_the_line(scene: Scene) -> None:
 
 def test_a_short_turn_passes_a_long_one_until_that_is_due(scene: Scene) -> None:
     scene.fill("b")
-    cold = scene.wait(facts(2, 20))  # a second of prefill: due after 8
+    cold = scene.wait(facts(2, 20))  # a second of prefill: due after 4
     scene.router.set_up("b", up=False)
-    scene.now += 4.0
+    scene.now += 2.0
     warm = scene.wait(facts(1, 101))
     scene.now += 10.0
     late = scene.wait(facts(1, 101))
