@@ -44,7 +44,7 @@ class Part(NamedTuple):
         what = [str(Path(traces) / self.trace)] if self.trace else list(self.what)
         policies = list(self.policies)
         if only_production:
-            policies = list(OURS if policies == ["all"] else OURS[:1])
+            policies = [name for name in OURS if name in policies or policies == ["all"]]
         words = [*what, *self.fleet]
         if self.policies:
             words += ["--policy", *policies, "--speed-up", *(f"{load:g}" for load in self.loads)]

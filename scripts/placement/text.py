@@ -127,7 +127,7 @@ def _goals(figures: Figures, goals: Iterable[Cell]) -> list[str]:
     ]
     others = [f"{row}: {', '.join(names)}" for row, names in reaching(figures).items() if names]
     text = f"Baselines that reach a row in both columns: {'; '.join(others) or 'none'}.\n"
-    return [*_table(("row", "", "goal", "warmroute", ""), rows), text]
+    return [*_table(("row", "", "goal", "warmroute", ""), rows), text, prose.GOALS]
 
 
 def _ruled(ruled: Iterable[Verdict]) -> list[str]:
