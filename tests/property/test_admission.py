@@ -93,7 +93,9 @@ class QueueMachine(RuleBasedStateMachine):
         for model in MODELS:
             places = {each.place for each in self.inside if each.model == model}
             assert self.queue.waited_for(model) == places
-            assert all(self.queue.before(self.other(model), place, 1000.0) == self.at(model, place) for place in places)
+            assert all(
+                self.queue.before(self.other(model), place, 0.0) == self.tenants(model, place) for place in places
+            )
 
     @invariant()
     def nothing_is_kept_of_empty_lines(self) -> None:
@@ -104,11 +106,11 @@ class QueueMachine(RuleBasedStateMachine):
             assert not self.queue._held
 
     def other(self, model: str) -> Waiter[int]:
-        """One that would come after all others."""
-        return Waiter(0, "d", model, 0, self.joined + MAX_PATIENCE_S)
+        """One of a tenant that has nothing waiting: one of each other one may go before."""
+        return Waiter(0, "d", model, 0, float(self.joined))
 
-    def at(self, model: str, place: str) -> int:
-        return sum(each.spot == (model, place) for each in self.inside)
+    def tenants(self, model: str, place: str) -> int:
+        return len({each.tenant for each in self.inside if each.spot == (model, place)})
 
 
 QueueMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)
@@ -154,6 +156,24 @@ def test_who_sends_one_at_a_time_waits_for_at_most_a_few_of_a_flood(flood: int, 
             before += 1
         assert before <= 2  # one that had begun, and one for what its last turn was ahead by
         queue.served(waiter, cost)
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from([0.0, 1.0, 2.0])), max_size=30), st.integers(0, 30))
+def test_how_many_go_before_one_is_known(others: list[tuple[str, float]], at: int) -> None:
+    queue: Queue[float] = Queue(100, 10**9, MAX_PATIENCE_S)
+    waiter = Waiter(1.0, "a", "m", 1, 0.0)
+    for number, (tenant, compute_s) in enumerate([*others[:at], ("", 0.0), *others[at:]]):
+        each = Waiter(compute_s, tenant, "m", 1, float(number)) if tenant else waiter
+        each.since_s = float(number)
+        queue.join(each, "w0", each.item)
+    expected = queue.before(waiter, "w0", waiter.item)
+    went = 0
+    for each in queue.in_turn(("m", "w0")):
+        if each is waiter:
+            break
+        queue.served(each, 1)
+        went += 1
+    assert 0 <= expected - went <= 2  # one of each other tenant at most
 
 
 @given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 30)), min_size=2, max_size=20))

@@ -8,12 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from warmroute_proxy.core.chain import Chain
+from warmroute_proxy.core.choices import NoWorker
 from warmroute_proxy.core.decision import Decision
 from warmroute_proxy.core.engine_loads import EngineLoads
 from warmroute_proxy.core.facts import Facts
-from warmroute_proxy.core.fleet import Worker
+from warmroute_proxy.core.fleet import Peer, Worker
 from warmroute_proxy.core.quota import TenantLimits
-from warmroute_proxy.core.router import Router, Ticket
+from warmroute_proxy.core.record import Call, Opened, Placed
+from warmroute_proxy.core.recorded import Playback, RecordedRouter
+from warmroute_proxy.core.router import Ticket
 from warmroute_proxy.server.admission import Admission, Hold
 from warmroute_proxy.server.config import Config, Limits
 from warmroute_proxy.server.errors import Refusal
@@ -25,17 +28,25 @@ FLEETS = [
     [Worker("a", "a", 0, "aggregated"), Worker("b", "b", 0, "aggregated")],
     [Worker("p", "p", 0, "prefill"), Worker("d", "d", 0, "decode")],
     [Worker("p", "p", 0, "prefill"), Worker("d", "d", 0, "decode"), Worker("a", "a", 0, "aggregated")],
+    [Worker("a", "a", 0, "aggregated"), Worker("b", "b", 0, "aggregated", frozenset({"m"}))],
+    [
+        Worker("a", "a", 0, "aggregated", frozenset({"m"})),
+        Worker("b", "b", 0, "aggregated"),
+        Worker("c", "c", 0, "aggregated", frozenset({"n"})),
+    ],
 ]
+MODELS = ("m", "n")
+PEERS: list[list[Peer]] = [[], [], [Peer("west", 0.05)]]
 TENANTS = {"free": None, "other": None, "held": TenantLimits(requests_at_once=1, tokens_per_minute=100_000)}
 
 
 class Turn:
     """A turn as far as admission and the router see one."""
 
-    def __init__(self, fleet: "Fleet", tenant: str, number: int, tokens: int, session: int) -> None:
+    def __init__(self, fleet: "Fleet", tenant: str, model: str, number: int, tokens: int, session: int) -> None:
         blocks = max(1, tokens // 1000)
         chain = Chain([session * 1000 + n for n in range(blocks)], [4000 * (n + 1) for n in range(blocks)])
-        facts = Facts("m", session, session, False, None, chain, 0, 1, 100, None, None, True)
+        facts = Facts(model, session, session, False, None, chain, 0, 1, 100, None, None, True)
         intake: Any = SimpleNamespace(
             tenant=SimpleNamespace(name=tenant), facts=facts, forwarded_from=None, body=SimpleNamespace(raw=b"x" * 10)
         )
@@ -66,10 +77,12 @@ class Turn:
 class Fleet:
     """A router, an admission, and the turns that run."""
 
-    def __init__(self, workers: list[Worker]) -> None:
+    def __init__(self, workers: list[Worker], peers: list[Peer]) -> None:
         self.now = 0.0
         self.workers = workers
-        self.router = Router("east", workers)
+        self.peers = peers
+        self.record: list[Call] = []
+        self.router = RecordedRouter(self.record.append, "test", "east", workers, peers)
         tenants = [SimpleNamespace(name=name, limits=limits) for name, limits in TENANTS.items()]
         config = SimpleNamespace(limits=Limits(queue_requests=8, queue_bytes=1000), tenants=tenants)
         self.admission = Admission(cast("Config", config), self.router, Metrics(), lambda: self.now)
@@ -81,16 +94,19 @@ class Fleet:
         for worker in self.workers:
             self.router.observe_loads(worker.id, EngineLoads(max_running=SLOTS, max_tokens=POOL), self.now)
 
-    def arrive(self, tenant: str, tokens: int, session: int) -> None:
-        turn = Turn(self, tenant, len(self.turns), tokens, session)
-        self.turns.append(turn)
+    def arrive(self, tenant: str, model: str, tokens: int, session: int) -> None:
+        turn = Turn(self, tenant, model, len(self.turns), tokens, session)
         facts = turn.intake.facts
-        decision: Decision | None = self.router.place(facts, self.now)
+        try:
+            decision: Decision | None = self.router.place(facts, self.now)
+        except NoWorker:
+            return
         assert decision is not None
+        self.turns.append(turn)
         if (
             self.admission.queue.requests
             or TENANTS[tenant] is not None
-            or not self.router.has_room("m", decision, self.now)
+            or not self.router.has_room(model, decision, self.now)
         ):
             decision = self.admission.enter(turn, decision)
         if decision is not None:
@@ -106,10 +122,59 @@ class Fleet:
                 self.router.failed(turn.ticket, self.now, ())
             self.admission.ended(turn, 100)
 
+    def is_down(self, model: str) -> bool:
+        """Whether nothing can serve a model now."""
+        facts = Turn(self, "free", model, 0, 1000, 99).intake.facts
+        try:
+            self.router.place(facts, self.now)
+        except NoWorker:
+            return True
+        return False
+
     def leave(self, pick: int) -> None:
         waiting = [turn for turn in self.turns if turn.waiter is not None]
         if waiting:
             self.admission.leave(waiting[pick % len(waiting)])
+
+    def change(self, pick: int, how: str) -> None:
+        """Something happens to an engine."""
+        worker, router = self.workers[pick % len(self.workers)], self.router
+        match how:
+            case "down" | "up":
+                router.set_up(worker.id, how == "up")
+            case "drains" | "works":
+                router.set_draining(worker.id, how == "drains")
+            case "restarts":
+                router.worker_restarted(worker.id)
+            case "goes":
+                if not router.running(worker.id):  # tickets of one that is gone are load of none
+                    router.remove_worker(worker.id)
+            case _:
+                router.add_worker(worker)
+                self.report()
+
+    def recover(self) -> None:
+        """All engines are there, and work."""
+        for pick in range(len(self.workers)):
+            for how in ("comes", "up", "works"):
+                self.change(pick, how)
+
+    async def sweep(self) -> None:
+        """Twice, as within half a second."""
+        for _ in range(2):
+            self.admission.sweep(self.now)
+            await self.rest()
+
+    def verify(self) -> None:
+        """All that was decided is decided again by what was written down."""
+        opened, *calls = self.record
+        assert isinstance(opened, Opened)
+        playback = Playback(opened)
+        for call in calls:
+            if isinstance(call, Placed):
+                assert playback.place(call) == call
+            else:
+                playback.tell(call)
 
     async def rest(self) -> None:
         """Until all that was to be done soon is done."""
@@ -119,66 +184,74 @@ class Fleet:
     def check(self) -> None:
         rows = self.router.snapshot(self.now)["workers"]
         for row in rows.values():
-            assert row["running"] <= SLOTS
+            assert row["running"] <= SLOTS  # of all models together
             assert row["resident_tokens"] < POOL + MAX_TOKENS  # one request beyond the pool at most
         held = [turn for turn in self.running if turn.tenant == "held"]
         assert len(held) <= 1
         queue = self.admission.queue
         waiting = queue.waiting()
-        for spot in queue.lines():  # nobody waits for a place that has room, unless the other half of a pair has none
-            if self.router.is_full("m", self.now) or not self.router.has_room_at(*spot, self.now):
-                continue
-            for waiter in queue.in_turn(spot):
-                found = self.admission._ask(waiter)
-                assert found is None or not found.goes
-                assert found is not None or held
+        held_up = {each.item for each in waiting if each.tenant == "held" and held}
+        for waiter in queue.firsts():  # nobody waits who could go
+            found = self.admission._ask(waiter)
+            assert found is None or not found.goes
+            assert found is not None or waiter.item in held_up or self.is_down(waiter.model)
         assert {each.item for each in waiting} == {turn for turn in self.turns if turn.waiter is not None}
 
 
 ARRIVE = st.tuples(
-    st.just("arrive"), st.sampled_from(sorted(TENANTS)), st.sampled_from([1, 2, 5, 30]), st.integers(1, 4)
+    st.just("arrive"),
+    st.sampled_from(sorted(TENANTS)),
+    st.sampled_from(MODELS),
+    st.sampled_from([1, 2, 5, 30]),
+    st.integers(1, 4),
 )
+CHANGES = ["down", "up", "drains", "works", "restarts", "goes", "comes"]
 OPERATIONS = st.one_of(
     *[ARRIVE] * 4,
     st.tuples(st.just("end"), st.integers(0, 100), st.booleans()),
     st.tuples(st.just("leave"), st.integers(0, 100)),
     st.tuples(st.just("later"), st.floats(0.1, 40.0)),
     st.tuples(st.just("report")),
+    st.tuples(st.just("change"), st.integers(0, 2), st.sampled_from(CHANGES)),
 )
 
 
-@given(st.sampled_from(FLEETS), st.lists(OPERATIONS, min_size=20, max_size=80))
-@settings(max_examples=60, deadline=None)
+@given(st.sampled_from(FLEETS), st.sampled_from(PEERS), st.lists(OPERATIONS, min_size=20, max_size=80))
+@settings(max_examples=150, deadline=None)
 def test_engines_get_what_they_can_run_and_nobody_waits_beside_one_with_room(
-    workers: list[Worker], operations: list[tuple[Any, ...]]
+    workers: list[Worker], peers: list[Peer], operations: list[tuple[Any, ...]]
 ) -> None:
-    asyncio.run(play(Fleet(workers), operations))
+    asyncio.run(play(Fleet(workers, peers), operations))
 
 
 async def play(fleet: Fleet, operations: list[tuple[Any, ...]]) -> None:
     for name, *details in operations:
         match name, *details:
-            case "arrive", tenant, thousands, session:
-                fleet.arrive(tenant, thousands * 1000, session)
+            case "arrive", tenant, model, thousands, session:
+                fleet.arrive(tenant, model, thousands * 1000, session)
             case "end", pick, well:
                 fleet.end(pick, well)
             case "leave", pick:
                 fleet.leave(pick)
             case "later", seconds:
                 fleet.now += seconds
-                fleet.admission.sweep(fleet.now)
+            case "change", pick, how:
+                fleet.change(pick, how)
             case _:
                 fleet.report()
-        await fleet.rest()
+        await fleet.sweep()
         fleet.check()
+    fleet.recover()
+    await fleet.sweep()
     while fleet.running:
         fleet.end(0, True)
-        await fleet.rest()
+        await fleet.sweep()
         fleet.check()
     assert fleet.admission.queue.requests == fleet.admission.queue.bytes == 0  # all were served in the end
     for turn in fleet.turns:
         assert turn.hold is None
         assert turn.refusal is None or (turn.refusal.status, turn.ticket) == (429, None)
+    fleet.verify()
     quota = fleet.admission.quotas["held"]
     assert (quota.running, quota.tokens_running) == (0, 0)
     assert all(row["running"] == row["resident_tokens"] == 0 for row in fleet.router.snapshot(0.0)["workers"].values())

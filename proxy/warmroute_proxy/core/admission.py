@@ -48,9 +48,11 @@ Spot = tuple[str, str]
 
 
 class Waiter(Generic[T]):
-    """One turn that waits, for a place, and when it is due there."""
+    """One turn that waits, for a place, and when it is due there. `asked_s` is when it was last asked whether it wants
+    another one.
+    """
 
-    __slots__ = ("bytes", "due_s", "item", "model", "place", "since_s", "tenant")
+    __slots__ = ("asked_s", "bytes", "due_s", "item", "model", "place", "since_s", "tenant")
 
     def __init__(self, item: T, tenant: str, model: str, size_bytes: int, since_s: float) -> None:
         self.item = item
@@ -58,6 +60,7 @@ class Waiter(Generic[T]):
         self.model = model
         self.bytes = size_bytes
         self.since_s = since_s
+        self.asked_s = since_s
         self.place = ""
         self.due_s = since_s
 
@@ -118,6 +121,10 @@ class Queue(Generic[T]):
         self._lines: dict[Spot, _Line[T]] = {}
         self._held: dict[tuple[str, str], _Held[T]] = {}  # by model and tenant
 
+    def __contains__(self, waiter: Waiter[T]) -> bool:
+        held = self._held.get((waiter.model, waiter.tenant))
+        return held is not None and waiter in held.waiting
+
     def lines(self) -> list[Spot]:
         """The lines, the one that was served last at the end."""
         return list(self._lines)
@@ -127,13 +134,25 @@ class Queue(Generic[T]):
         return {place for each, place in self._lines if each == model}
 
     def before(self, waiter: Waiter[T], place: str, compute_s: float) -> int:
-        """How many others wait for a place who are due there before a turn that takes so long to compute there."""
+        """How many others who wait for a place are likely to go before a turn that takes so long to compute there.
+
+        Those of its own tenant that are due before it; and since tenants take turns, as many of each other one at most,
+        and one more.
+        """
         line = self._lines.get((waiter.model, place))
         if line is None:
             return 0
-        due_s = self._due_s(waiter, compute_s)
-        count = sum(bisect_right(flow.waiting, due_s, key=_due) for flow in line.flows.values())
-        return count - (waiter.place == place and waiter.due_s <= due_s)
+        own = line.flows.get(waiter.tenant)
+        before = 0
+        if own is not None:
+            due_s = self._due_s(waiter, compute_s)
+            before = bisect_right(own.waiting, due_s, key=_due) - (waiter.place == place and waiter.due_s <= due_s)
+        most = before + 1
+        for flow in line.flows.values():
+            if flow is not own:
+                waiting = len(flow.waiting)
+                before += waiting if waiting < most else most  # noqa: FURB136 - min() takes three times as long
+        return before
 
     def join(self, waiter: Waiter[T], place: str, compute_s: float) -> list[Waiter[T]] | None:
         """Wait for a place, where the prompt takes so long to compute.
@@ -155,9 +174,9 @@ class Queue(Generic[T]):
 
     def leave(self, waiter: Waiter[T]) -> bool:
         """Stop waiting, for whatever reason. Whether it was waiting."""
-        held = self._held.get((waiter.model, waiter.tenant))
-        if held is None or waiter not in held.waiting:
+        if waiter not in self:
             return False
+        held = self._held[waiter.model, waiter.tenant]
         del held.waiting[waiter]
         held.bytes -= waiter.bytes
         self.requests -= 1
@@ -171,6 +190,16 @@ class Queue(Generic[T]):
         """Wait for another place, or be due there at another time. When it came counts there as well."""
         self._step_out(waiter)
         self._line_up(waiter, place, compute_s)
+
+    def firsts(self) -> list[Waiter[T]]:
+        """The first of each tenant in each line."""
+        return [flow.waiting[0] for line in self._lines.values() for flow in line.flows.values() if flow.waiting]
+
+    def first(self, spot: Spot, tenant: str) -> Waiter[T] | None:
+        """The first of a tenant in a line."""
+        line = self._lines.get(spot)
+        flow = line.flows.get(tenant) if line is not None else None
+        return flow.waiting[0] if flow is not None and flow.waiting else None
 
     def in_turn(self, spot: Spot) -> Iterator[Waiter[T]]:
         """Those in a line whose turn it is, one after the other. One that is still the first of its tenant by the time
@@ -230,11 +259,14 @@ class Queue(Generic[T]):
 
     def _step_out(self, waiter: Waiter[T]) -> None:
         line = self._lines[waiter.spot]
-        line.flows[waiter.tenant].waiting.remove(waiter)
-        if any(flow.waiting for flow in line.flows.values()):
-            line.forget_even()
-        else:
+        flow = line.flows[waiter.tenant]
+        flow.waiting.remove(waiter)
+        if flow.waiting:
+            return
+        if not any(flow.waiting for flow in line.flows.values()):
             del self._lines[waiter.spot]
+        elif flow.served <= line.passed:
+            del line.flows[waiter.tenant]
 
     def _make_room(self, waiter: Waiter[T]) -> list[Waiter[T]] | None:
         """Whom the newcomer pushes out: the newest of who holds most. None where that may not be."""

@@ -103,7 +103,9 @@ def has_idle_prefill(choices: "Choices", now_s: float) -> bool:
 
 
 def is_full(choices: "Choices", now_s: float) -> bool:
-    """Whether no worker, and no pair of them, would run another request now."""
+    """Whether no worker, and no pair of them, would run another request now, and no peer region may be asked."""
+    if any(place.load.usable(now_s) for place in choices.peers):
+        return False
     if not has_idle_prefill(choices, now_s):
         return True
     decodes = any(has_slots(place.load) and place.load.usable(now_s) for place in choices.decodes)

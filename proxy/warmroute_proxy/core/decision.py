@@ -52,6 +52,13 @@ class Reasons(Sequence[Candidate]):
         self._make = make
         self._weighed = weighed
 
+    def chosen(self) -> Candidate:
+        """The chosen one alone, where nobody wants to know of the others."""
+        if self._made is not None:
+            return self._made[0]
+        assert self._make is not None
+        return self._make(*self._weighed, alone=True)[0]
+
     def made(self) -> tuple[Candidate, ...]:
         """All of them."""
         if self._made is None:

@@ -79,6 +79,7 @@ class WorkerLoad:
 
     __slots__ = (
         "_at_work_tokens",
+        "_busy_since_s",
         "_busy_us_total",
         "_changes",
         "_left_s",
@@ -139,6 +140,7 @@ class WorkerLoad:
         self._busy_us_total: int | None = None
         self._stay_s = 0.0  # of a turn, lately
         self._left_s = -math.inf  # when the last one ended
+        self._busy_since_s = 0.0  # when one was sent while none ran
 
     def usable(self, now_s: float) -> bool:
         """Whether new requests may be sent here."""
@@ -174,6 +176,8 @@ class WorkerLoad:
         if not self._prefills:
             self._since_s = now_s
             self._at_work_tokens = tokens
+            if not self.running:
+                self._busy_since_s = now_s
         self._prefills[owner] = tokens
         self.prefill_tokens += tokens
         self.running += 1
@@ -213,9 +217,12 @@ class WorkerLoad:
         self._left_s = now_s
 
     def next_end_s(self, now_s: float) -> float:
-        """Seconds between two ends while so many run, by Little's law; infinite where none has been seen."""
-        by_stay_s, since_s = self._stay_s / max(1, self.running), now_s - self._left_s
-        return max(by_stay_s, since_s)
+        """Seconds between two ends while so many run, by Little's law, or without one if that is longer; infinite where
+        none has been seen.
+        """
+        if self._left_s == -math.inf:
+            return math.inf
+        return max(self._stay_s / max(1, self.running), now_s - max(self._left_s, self._busy_since_s))
 
     def slowdown_s(self) -> float:
         """What `running` and `resident_tokens` add to a decode step, and what one takes longer here than elsewhere."""

@@ -174,12 +174,16 @@ def _candidates(
     output_tokens: int,
     decode_id: str,
     now_s: float,
+    *,
+    alone: bool = False,
 ) -> tuple[Candidate, ...]:
-    """The winner, then the cheapest of the others, with the terms of their costs."""
+    """The winner, then (if it is not wanted alone) the cheapest of the others, with the terms of their costs."""
     found: list[tuple[bool, float, int, Candidate]] = []
     for (fixed_s, queued_s_per_s, uncached, _, (_, host, storage), terms), numbers in kinds:
         compute_s, load_s, transfer_s, reuse_s, others_s_per_s = terms
         for number in numbers:
+            if alone and number != winner:
+                continue
             place, churn_s = holders[number], churn_s_per_inserted * ahead[number][2]
             queue_s, slowdown_s = waits_s(ahead[number], now_s)
             cost_s = fixed_s + queue_s * queued_s_per_s + slowdown_s * output_tokens + churn_s * uncached

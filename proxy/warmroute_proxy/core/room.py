@@ -8,22 +8,27 @@ home that will not be free for long. What decides is the cost of both (`placemen
 
     waits, if  cost(home) + (before + 1) * time between two ends at home  <=  cost(best place with room)
 
-where `before` are the others who are due there before; a place that others wait for has none to give, either. The right
-side is what the turn would cost if there were no home: to compute the prompt, to wait for that, and what both cost
-others. The time between two ends is what turns have taken there lately, divided by how many run, and not less than the
-time since the last end: so that nobody waits for an engine that is stuck (`WorkerLoad.next_end_s`).
+where `before` are the others who are likely to go there before; a place that others wait for has none to give, either.
+The right side is what the turn would cost if there were no home: to compute the prompt, to wait for that, and what both
+cost others. The time between two ends is what turns have taken there lately, divided by how many run, and not less than
+the time for which none of them has ended: so that nobody waits for an engine that is stuck (`WorkerLoad.next_end_s`).
+Where a prefill worker has room and its decode worker has none, the ends are those of the latter.
 
 Measured, with what was tried, in docs/decisions/019-waiting-for-a-place.md.
 """
 
-from collections.abc import Callable, Iterator
-from typing import NamedTuple, TypeVar
+import heapq
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, NamedTuple, TypeVar
 
 from warmroute_proxy.core.admission import Queue, Spot, Waiter
 from warmroute_proxy.core.choices import NoWorker
 from warmroute_proxy.core.decision import Decision
 from warmroute_proxy.core.facts import Facts
 from warmroute_proxy.core.router import Router
+
+ASKED_AGAIN: Final = 32
+"""Of those for whose place there is no room, at once: each is a decision or two, of 0.1 ms or more."""
 
 T = TypeVar("T")
 
@@ -37,16 +42,22 @@ class Found(NamedTuple):
     @property
     def compute_s(self) -> float:
         """Seconds of prefill there."""
-        return self.decision.reasons[0].compute_s
+        return self.decision.reasons.chosen().compute_s
 
 
 def find_room(
-    router: Router, queue: Queue[T], waiter: Waiter[T], facts: Facts, excluded: frozenset[str], now_s: float
+    router: Router,
+    queue: Queue[T],
+    waiter: Waiter[T],
+    facts: Facts,
+    decision: Decision,
+    excluded: frozenset[str],
+    now_s: float,
 ) -> Found:
-    """For a turn whose turn it is. `NoWorker` where nothing can serve it."""
+    """For a turn whose turn it is, and that placement wants there, whoever has room."""
     model = facts.model
-    decision = router.place(facts, now_s, excluded)
-    taken = router.full(model) | (queue.waited_for(model) - {waiter.place})
+    full = router.full(model)
+    taken = full | (queue.waited_for(model) - {waiter.place})
     if decision.holder not in taken and router.has_room(model, decision, now_s):
         return Found(decision, goes=True)
     try:
@@ -55,10 +66,11 @@ def find_room(
         return Found(decision, goes=False)
     if not router.has_room(model, other, now_s):
         return Found(decision, goes=False)
-    home = decision.reasons[0]
-    if home.id in taken:
+    if decision.holder != other.holder:
+        home, decode = decision.reasons.chosen(), decision.decode
+        busy = home.id if decode is None or home.id in full else decode.id
         ends = 1 + queue.before(waiter, home.id, home.compute_s)
-        if home.cost_s + ends * router.next_end_s(home.id, now_s) <= other.reasons[0].cost_s:
+        if home.cost_s + ends * router.next_end_s(busy, now_s) <= other.reasons.chosen().cost_s:
             return Found(decision, goes=False)
     return Found(other, goes=True)
 
@@ -69,31 +81,62 @@ def next_to_go(
     find: Callable[[Waiter[T]], Found | None],
     now_s: float,
     *,
-    everyone: bool,
-) -> Iterator[tuple[Waiter[T], Decision]]:
-    """Those who wait and can go, in fair order; each is to be dispatched before the next is asked for.
+    again: bool,
+) -> Iterator[tuple[Waiter[T], Found]]:
+    """Those who wait and can go, in fair order; each is to be dispatched before the next is asked for. Those who wait
+    for another place from now on come between them, so that whoever asks for many of either can stop.
 
-    `find` is `find_room` of a waiter, or None where it cannot go whatever has room. `everyone`: those are asked, too,
-    for whose place there is no room, since they may want another one by now.
+    `find` is `find_room` of a waiter, or None where it cannot go whatever has room. `again`: some of those are asked,
+    too, for whose place there is no room, since they may want another one by now.
     """
-    for spot in queue.lines():
-        model, place = spot
-        if router.is_full(model, now_s) or not (everyone or router.has_room_at(model, place, now_s)):
-            continue
-        yield from _of_line(queue, spot, find, everyone=everyone)
+    lines = queue.lines()
+    for spot in lines:
+        if _may_have_room(router, spot, now_s):
+            for waiter in queue.in_turn(spot):
+                found = find(waiter)
+                if found is None:
+                    continue
+                if not _goes_or_moves(queue, waiter, found):
+                    break
+                yield waiter, found
+                if router.is_full(spot[0], now_s):
+                    break
+    if again:
+        models = {model for model, _ in lines}
+        yield from _asked_again(queue, find, [model for model in models if not router.is_full(model, now_s)], now_s)
 
 
-def _of_line(
-    queue: Queue[T], spot: Spot, find: Callable[[Waiter[T]], Found | None], *, everyone: bool
-) -> Iterator[tuple[Waiter[T], Decision]]:
-    for waiter in queue.in_turn(spot):
-        found = find(waiter)
-        if found is None:
-            continue
-        decision = found.decision
-        if found.goes:
-            yield waiter, decision
-        elif decision.holder != waiter.place:
-            queue.move(waiter, decision.holder, found.compute_s)
-        elif not everyone:
-            return
+def _asked_again(
+    queue: Queue[T], find: Callable[[Waiter[T]], Found | None], models: Sequence[str], now_s: float
+) -> Iterator[tuple[Waiter[T], Found]]:
+    """As `next_to_go`, for the first of each tenant in each line, `ASKED_AGAIN` of those who were asked longest ago.
+    Who comes after one that goes or moves is asked as well.
+    """
+    firsts = [waiter for waiter in queue.firsts() if waiter.model in models]
+    for first in heapq.nsmallest(ASKED_AGAIN, firsts, key=_asked_s):
+        waiter: Waiter[T] | None = first
+        while waiter is not None and waiter in queue:
+            spot, tenant = waiter.spot, waiter.tenant
+            waiter.asked_s = now_s
+            found = find(waiter)
+            if found is None or not _goes_or_moves(queue, waiter, found):
+                break
+            yield waiter, found
+            waiter = queue.first(spot, tenant)
+
+
+def _asked_s(waiter: Waiter[T]) -> float:
+    return waiter.asked_s
+
+
+def _may_have_room(router: Router, spot: Spot, now_s: float) -> bool:
+    return router.has_room_at(*spot, now_s) and not router.is_full(spot[0], now_s)
+
+
+def _goes_or_moves(queue: Queue[T], waiter: Waiter[T], found: Found) -> bool:
+    if found.goes:
+        return True
+    if found.decision.holder == waiter.place:
+        return False
+    queue.move(waiter, found.decision.holder, found.compute_s)
+    return True

@@ -120,7 +120,7 @@ class Router(Fleet):
         return 0.0 if place is None else place.load.next_end_s(now_s)
 
     def is_full(self, model: str, now_s: float) -> bool:
-        """Whether nothing that serves a model has room."""
+        """Whether nothing that serves a model has room; of a peer region nobody knows."""
         return is_full(self._choices(model), now_s)
 
     def full(self, model: str) -> frozenset[str]:

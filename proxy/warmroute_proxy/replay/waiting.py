@@ -51,7 +51,7 @@ class ProxyQueue:
         if not self._queue.requests and router.has_room(self._model, decision, now_s):
             return decision
         waiter = Waiter(Waiting(turn, facts), "", self._model, 0, now_s)
-        found = self._find(waiter, now_s) or Found(decision, goes=False)
+        found = self._find(waiter, decision, now_s)
         if found.goes:
             return found.decision
         self._queue.join(waiter, found.decision.holder, found.compute_s)
@@ -69,26 +69,31 @@ class ProxyQueue:
 
     def _look(self, now_s: float) -> None:
         self._due = False
-        self._round(now_s, everyone=False)
+        self._round(now_s, again=False)
 
     def _sweep(self, now_s: float) -> None:
-        self._round(now_s, everyone=True)
+        self._round(now_s, again=True)
         self._sweeps = self._queue.requests > 0
         if self._sweeps:
             self._policy.later(now_s + SWEEP_EVERY_S, self._sweep)
 
-    def _round(self, now_s: float, *, everyone: bool) -> None:
-        def find(waiter: Waiter[Waiting]) -> Found | None:
-            return self._find(waiter, now_s)
+    def _round(self, now_s: float, *, again: bool) -> None:
+        router = self._router
 
-        for waiter, decision in next_to_go(self._queue, self._router, find, now_s, everyone=everyone):
+        def find(waiter: Waiter[Waiting]) -> Found | None:
+            facts = waiter.item.facts
+            try:
+                return self._find(waiter, router.place(facts, now_s), now_s)
+            except NoWorker:
+                return None
+
+        for waiter, (decision, goes) in next_to_go(self._queue, self._router, find, now_s, again=again):
+            if not goes:
+                continue
             turn, facts = waiter.item
             uncached = decision.prompt_tokens_est - decision.predicted_cached_tokens
             self._queue.served(waiter, uncached + facts.expected_output_tokens)
             self._go(turn, facts, decision, now_s)
 
-    def _find(self, waiter: Waiter[Waiting], now_s: float) -> Found | None:
-        try:
-            return find_room(self._router, self._queue, waiter, waiter.item.facts, frozenset(), now_s)
-        except NoWorker:
-            return None
+    def _find(self, waiter: Waiter[Waiting], decision: Decision, now_s: float) -> Found:
+        return find_room(self._router, self._queue, waiter, waiter.item.facts, decision, frozenset(), now_s)

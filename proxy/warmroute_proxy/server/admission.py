@@ -35,9 +35,7 @@ log = logging.getLogger(__name__)
 PER_ROUND: Final = 32
 _CODE: Final = "rate_limit_exceeded"
 _NOWHERE: Final = ("", 0.0)
-"""The place, and the seconds to compute there, of who waits for the end of another turn of its tenant, or for anything
-that serves its model.
-"""
+"""The place, and the seconds to compute there, of who waits for the end of another turn of its tenant."""
 
 
 class Hold:
@@ -95,7 +93,7 @@ class Admission:
         self._clock = clock
         self._drain = Drain()
         self._pumping = False
-        self._everyone = False  # whether the next round asks those, too, for whose place there is no room
+        self._again = False  # whether the next round asks some of those, too, for whose place there is no room
         now = clock()
         self.quotas = {t.name: Quota(t.limits, now) for t in config.tenants if t.limits is not None}
 
@@ -115,9 +113,9 @@ class Admission:
             self._wait(waiter, *_NOWHERE)
             return None
         if decision.kind != "forward":
-            found = self._find_room(waiter)
-            if found is None or not found.goes:
-                self._wait(waiter, *(_NOWHERE if found is None else (found.decision.holder, found.compute_s)))
+            found = self._find_room(waiter, decision)
+            if not found.goes:
+                self._wait(waiter, found.decision.holder, found.compute_s)
                 return None
             decision = found.decision
         if turn.hold is not None:
@@ -160,7 +158,7 @@ class Admission:
                 continue  # to tell one of them began another request, which has taken this one's place
             model, waited_s = waiter.model, self._timeout_s
             self._turn_away(waiter, "queue_timeout", f"no engine for {model} had room within {waited_s:g} s")
-        self._everyone = True
+        self._again = True
         self.freed()
 
     def shut_down(self) -> None:
@@ -202,12 +200,9 @@ class Admission:
 
     # -- inside
 
-    def _find_room(self, waiter: "Waiter[Asker]") -> Found | None:
-        turn = waiter.item
-        try:
-            return find_room(self._router, self.queue, waiter, turn.intake.facts, turn.excluded, self._clock())
-        except NoWorker:
-            return None
+    def _find_room(self, waiter: "Waiter[Asker]", decision: Decision) -> Found:
+        turn, now = waiter.item, self._clock()
+        return find_room(self._router, self.queue, waiter, turn.intake.facts, decision, turn.excluded, now)
 
     def _wait(self, waiter: "Waiter[Asker]", place: str, compute_s: float) -> None:
         pushed_out = self.queue.join(waiter, place, compute_s)
@@ -222,12 +217,14 @@ class Admission:
 
     def _pump(self) -> None:
         """Dispatch who can go, in fair order."""
-        self._pumping, everyone, self._everyone = False, self._everyone, False
+        self._pumping, again, self._again = False, self._again, False
         left = PER_ROUND
-        for waiter, decision in next_to_go(self.queue, self._router, self._ask, self._clock(), everyone=everyone):
-            self._go(waiter, decision)
+        for waiter, found in next_to_go(self.queue, self._router, self._ask, self._clock(), again=again):
+            if found.goes:
+                self._go(waiter, found.decision)
             left -= 1
             if not left:
+                self._again |= again
                 self.freed()
                 return
 
@@ -239,7 +236,10 @@ class Admission:
                 self.queue.move(waiter, *_NOWHERE)
             return None
         try:
-            return self._find_room(waiter)
+            decision = self._router.place(turn.intake.facts, self._clock(), turn.excluded)
+            return self._find_room(waiter, decision)
+        except NoWorker:
+            return None
         except Exception as error:  # it would fail again each time, and nobody behind it would ever go
             log.error("placing a turn that waits failed: %s", type(error).__name__)
             turn.crashed()

@@ -1,5 +1,6 @@
 """A turn whose home is full: when it waits there, when it goes elsewhere, and who is next."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -9,8 +10,8 @@ from warmroute_proxy.core.chain import Chain
 from warmroute_proxy.core.choices import NoWorker
 from warmroute_proxy.core.engine_loads import EngineLoads
 from warmroute_proxy.core.facts import Facts
-from warmroute_proxy.core.fleet import Worker
-from warmroute_proxy.core.room import Found, find_room, next_to_go
+from warmroute_proxy.core.fleet import Peer, Role, Worker
+from warmroute_proxy.core.room import ASKED_AGAIN, Found, find_room, next_to_go
 from warmroute_proxy.core.router import Router, Ticket
 
 SLOTS, STAY_S = 4, 8.0
@@ -30,8 +31,8 @@ def facts(name: int, thousands: int, **changed: Any) -> Facts:
 class Scene:
     """Engines of a few slots, and who waits for them."""
 
-    def __init__(self, *ids: str) -> None:
-        self.router = Router("east", [Worker(id_, id_, 0, "aggregated") for id_ in ids])
+    def __init__(self, *ids: str, peers: Iterable[Peer] = (), roles: dict[str, Role] = {}) -> None:  # noqa: B006
+        self.router = Router("east", [Worker(id_, id_, 0, roles.get(id_, "aggregated")) for id_ in ids], peers)
         for id_ in ids:
             self.router.observe_loads(id_, EngineLoads(max_running=SLOTS, max_tokens=10**7), 0.0)
         self.queue: Queue[Facts] = Queue(100, 10**6, 15.0)
@@ -40,7 +41,7 @@ class Scene:
 
     def send(self, turn: Facts, to: str) -> Ticket:
         """Sent to one engine, and computed."""
-        others = frozenset({place.id for place in self.router._places.values()} - {to})
+        others = frozenset({place.id for place in self.router._places.values() if place.holds} - {to})
         ticket = self.router.dispatched(turn, self.router.place(turn, self.now, others), self.now)
         self.router.first_token(ticket, self.now)
         return ticket
@@ -60,26 +61,35 @@ class Scene:
         ticket = self.tickets.pop(0)
         self.router.failed(ticket, self.now, ())
 
-    def wait(self, turn: Facts) -> Waiter[Facts]:
+    def wait(self, turn: Facts, tenant: str = "tenant") -> Waiter[Facts]:
         """A turn that comes, and has to wait."""
-        waiter = Waiter(turn, "tenant", "m", 0, self.now)
+        waiter = Waiter(turn, tenant, "m", 0, self.now)
         found = self.find(waiter)
         assert not found.goes
         self.queue.join(waiter, found.decision.holder, found.compute_s)
         return waiter
 
     def find(self, waiter: Waiter[Facts]) -> Found:
-        return find_room(self.router, self.queue, waiter, waiter.item, frozenset(), self.now)
+        decision = self.router.place(waiter.item, self.now)
+        return find_room(self.router, self.queue, waiter, waiter.item, decision, frozenset(), self.now)
 
-    def goes(self, turn: Facts) -> str | None:
+    def asked(self) -> list[Waiter[Facts]]:
+        """Whom one sweep asks where they want to go. All want to stay."""
+        asked: list[Waiter[Facts]] = []
+        assert list(next_to_go(self.queue, self.router, asked.append, self.now, again=True)) == []
+        return asked
+
+    def goes(self, turn: Facts, tenant: str = "tenant") -> str | None:
         """Where one that comes now goes, None if it waits."""
-        found = self.find(Waiter(turn, "tenant", "m", 0, self.now))
+        found = self.find(Waiter(turn, tenant, "m", 0, self.now))
         return found.decision.holder if found.goes else None
 
-    def next(self, *, everyone: bool = False) -> list[tuple[Facts, str]]:
+    def next(self, *, again: bool = False) -> list[tuple[Facts, str]]:
         """Who goes now, and where."""
         gone = []
-        for waiter, decision in next_to_go(self.queue, self.router, self.find, self.now, everyone=everyone):
+        for waiter, (decision, goes) in next_to_go(self.queue, self.router, self.find, self.now, again=again):
+            if not goes:
+                continue
             self.queue.served(waiter, 1)
             self.router.dispatched(waiter.item, decision, self.now)
             gone.append((waiter.item, decision.holder))
@@ -103,6 +113,16 @@ def test_who_has_nothing_to_wait_for_goes_where_there_is_room(scene: Scene) -> N
     assert scene.goes(facts(2, 20)) == "b"
 
 
+def test_a_full_decode_engine_is_waited_for_likewise() -> None:
+    scene = Scene("p", "d", "a", roles={"p": "prefill", "d": "decode"})
+    scene.serve(facts(1, 100), "p")
+    scene.fill("p")
+    assert scene.goes(facts(1, 101)) is None
+    assert scene.goes(facts(2, 20)) == "a"
+    scene.now += 600.0
+    assert scene.goes(facts(1, 101)) == "a"
+
+
 def test_a_short_history_is_computed_again() -> None:
     scene = Scene("a", "b")
     scene.serve(facts(1, 2), "a")
@@ -112,9 +132,9 @@ def test_a_short_history_is_computed_again() -> None:
 
 def test_nobody_waits_for_an_engine_that_ends_nothing(scene: Scene) -> None:
     waiter = scene.wait(facts(1, 101))
-    assert scene.next(everyone=True) == []
+    assert scene.next(again=True) == []
     scene.now += 600.0
-    assert scene.next(everyone=True) == [(waiter.item, "b")]
+    assert scene.next(again=True) == [(waiter.item, "b")]
 
 
 def test_nobody_waits_for_an_engine_of_which_no_end_is_known() -> None:
@@ -132,6 +152,45 @@ def test_the_more_wait_the_less_it_is_worth(scene: Scene) -> None:
         waiting += 1
         assert waiting < 1000
     assert waiting > 1
+
+
+def test_many_of_another_tenant_who_wait_are_no_reason_to_leave(scene: Scene) -> None:
+    while scene.goes(facts(1, 101), "flood") is None:
+        scene.wait(facts(1, 101), "flood")
+    assert scene.goes(facts(1, 101), "other") is None
+
+
+def test_one_that_was_idle_before_it_became_full_is_not_stuck() -> None:
+    scene = Scene("a", "b")
+    scene.serve(facts(1, 100), "a")
+    scene.now += 600.0
+    scene.fill("a")
+    assert scene.goes(facts(1, 101)) is None
+    scene.now += 600.0
+    assert scene.goes(facts(1, 101)) == "b"
+
+
+def test_of_many_who_wait_a_few_are_asked_at_once_and_all_of_them_in_turn(scene: Scene) -> None:
+    scene.router.set_up("b", up=False)
+    everyone = {scene.wait(facts(1, 101), f"tenant {number}") for number in range(3 * ASKED_AGAIN)}
+    scene.router.set_up("b", up=True)
+    for _ in range(2):
+        asked = []
+        for _ in range(3):
+            scene.now += 0.25
+            asked += scene.asked()
+        assert len(asked) == len(everyone)
+        assert set(asked) == everyone
+
+
+def test_who_waits_goes_to_another_region_once_that_is_there() -> None:
+    scene = Scene("a", peers=[Peer("west", 0.05)])
+    scene.router.set_peer_up("west", up=False)
+    scene.fill("a")
+    waiter = scene.wait(facts(2, 20))
+    assert scene.next(again=True) == []
+    scene.router.set_peer_up("west", up=True)
+    assert scene.next(again=True) == [(waiter.item, "region:west")]
 
 
 def test_an_end_lets_one_go_who_waits_for_that_engine(scene: Scene) -> None:
