@@ -6,7 +6,7 @@ holds its body and nothing else: no worker, no ledger entry. It is placed when i
 moment; until then a client may leave, and leaves no trace but in the metrics.
 
 Places are looked for when something ends or has its first token, and a few times a second, since what engines report
-changes too. At most `PER_ROUND` turns are dispatched at once, so that the loop is not held.
+changes too. At most `PER_ROUND` turns are dispatched, or sent to another line, at once, so that the loop is not held.
 
 Limits of a tenant are those of one proxy process; a request that another region forwarded has been counted there.
 """
