@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Final
 
-from warmroute_cli.arguments import above_zero, wants
+from warmroute_cli.arguments import above_zero, count, wants
 
 MAX_WORKERS: Final = 1024
 SCENARIOS: Final = ("regions", "pd")
@@ -37,7 +37,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         help="of each worker on the device and the host, and of a region's store, like 3M:10M (3M)",
     )  # fmt: skip
     fleet.add_argument(
-        "--max-running", type=_running, default=512, metavar="N", help="requests that a worker runs at once (512)"
+        "--max-running", type=count, default=512, metavar="N", help="requests that a worker runs at once (512)"
     )
     fleet.add_argument(
         "--regions", type=_count, default=1, metavar="N", help="regions, with all those workers each (1)"
@@ -86,14 +86,6 @@ def _share(text: str) -> float:
 def _count(text: str) -> int:
     value = int(text)
     if not 0 < value <= MAX_WORKERS:
-        raise ValueError(text)
-    return value
-
-
-@wants("a whole number from 1 on")
-def _running(text: str) -> int:
-    value = int(text)
-    if value < 1:
         raise ValueError(text)
     return value
 

@@ -18,7 +18,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.queue: Queue[int] = Queue(MAX_REQUESTS, MAX_BYTES, MAX_PATIENCE_S)
+        self.queue: Queue[int] = Queue(MAX_REQUESTS, MAX_BYTES, 2 * MAX_PATIENCE_S)
         self.inside: list[Waiter[int]] = []
         self.joined = 0
 
@@ -120,7 +120,7 @@ COSTS = st.lists(st.integers(1, MAX_COST), min_size=1, max_size=60)
 
 
 def full_queue(costs_by_tenant: dict[str, list[int]]) -> tuple[Queue[int], dict[str, list[int]]]:
-    queue: Queue[int] = Queue(10_000, 10**9, MAX_PATIENCE_S)
+    queue: Queue[int] = Queue(10_000, 10**9, 2 * MAX_PATIENCE_S)
     for tenant, costs in costs_by_tenant.items():
         for cost in costs:
             assert queue.join(Waiter(cost, tenant, "m", 1, 0.0), "w0", 0.0) == []
@@ -160,7 +160,7 @@ def test_who_sends_one_at_a_time_waits_for_at_most_a_few_of_a_flood(flood: int, 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from([0.0, 1.0, 2.0])), max_size=30), st.integers(0, 30))
 def test_how_many_go_before_one_is_known(others: list[tuple[str, float]], at: int) -> None:
-    queue: Queue[float] = Queue(100, 10**9, MAX_PATIENCE_S)
+    queue: Queue[float] = Queue(100, 10**9, 2 * MAX_PATIENCE_S)
     waiter = Waiter(1.0, "a", "m", 1, 0.0)
     for number, (tenant, compute_s) in enumerate([*others[:at], ("", 0.0), *others[at:]]):
         each = Waiter(compute_s, tenant, "m", 1, float(number)) if tenant else waiter
@@ -178,7 +178,7 @@ def test_how_many_go_before_one_is_known(others: list[tuple[str, float]], at: in
 
 @given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 30)), min_size=2, max_size=20))
 def test_nobody_is_passed_by_who_comes_after_it_is_due(turns: list[tuple[int, int]]) -> None:
-    queue: Queue[float] = Queue(100, 10**9, MAX_PATIENCE_S)
+    queue: Queue[float] = Queue(100, 10**9, 2 * MAX_PATIENCE_S)
     for since_s, compute_s in turns:
         queue.join(Waiter(compute_s, "a", "m", 1, since_s), "w0", compute_s)
     passed: list[Waiter[float]] = []
@@ -194,7 +194,7 @@ def test_nobody_is_passed_by_who_comes_after_it_is_due(turns: list[tuple[int, in
 
 @given(st.integers(0, 60), st.integers(1, 10))
 def test_a_flood_that_fills_the_queue_keeps_nobody_else_out(flood: int, others: int) -> None:
-    queue: Queue[int] = Queue(20, 10**9, MAX_PATIENCE_S)
+    queue: Queue[int] = Queue(20, 10**9, 2 * MAX_PATIENCE_S)
     for number in range(flood):
         queue.join(Waiter(number, "flood", "m", 1, float(number)), f"w{number % 3}", 0.0)
     for number in range(others):

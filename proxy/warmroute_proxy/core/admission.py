@@ -14,9 +14,10 @@ The cost of a turn is what it has the engines do: the tokens that are predicted 
 
 **Short work first, as long as it is not at the expense of who waits long.** Of one tenant's turns the next is the one
 that is due first. A turn is due when it has waited `PATIENCE` times as long as its own prompt takes to compute, and at
-most `max_patience_s`. So a turn that is warm passes one that is cold, which has to wait for itself much longer anyway,
-and whose own wait is hardly longer by that; and no one is passed by whoever comes later than it is due. (Shortest
-first alone has the shortest mean, and starves the long; first come first served lets everybody wait for the longest.)
+most half of what it may wait. So a turn that is warm passes one that is cold, which has to wait for itself much longer
+anyway, and whose own wait is hardly longer by that; and no one is passed by whoever comes later than it is due.
+(Shortest first alone has the shortest mean, and starves the long; first come first served lets everybody wait for the
+longest.)
 
 **Bounded.** At most `max_requests` wait, with at most `max_bytes` of bodies. Who finds the queue full pushes out the
 newest turns of the tenant that holds most of it for a model, if that one is still left with more than the newcomer's
@@ -112,10 +113,11 @@ class _Line(Generic[T]):
 class Queue(Generic[T]):
     """All lines. Empty ones are forgotten, and tenants in a line that owe nothing to it."""
 
-    def __init__(self, max_requests: int, max_bytes: int, max_patience_s: float) -> None:
+    def __init__(self, max_requests: int, max_bytes: int, timeout_s: float) -> None:
+        """`timeout_s`: how long a turn may wait; whoever calls sees to it, by `expired`."""
         self.max_requests = max_requests
         self.max_bytes = max_bytes
-        self.max_patience_s = max_patience_s
+        self.max_patience_s = timeout_s / 2
         self.requests = 0
         self.bytes = 0
         self._lines: dict[Spot, _Line[T]] = {}

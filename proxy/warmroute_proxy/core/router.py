@@ -155,6 +155,7 @@ class Router(Fleet):
         if generator is not None:
             if generator is not holder:
                 load.runs(-1, 0)
+                load.left(now_s - ticket.sent_s, now_s)
                 load = generator.load
             ticket.first_s = now_s
             ticket.prefilling_s = load.prefilling_s(now_s)

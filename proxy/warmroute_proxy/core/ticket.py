@@ -76,3 +76,4 @@ class Ticket:
             generator.load.left(now_s - self.sent_s, now_s)
         if generator is None or not self.computed:
             load.runs(-1, 0)
+            load.left(now_s - self.sent_s, now_s)

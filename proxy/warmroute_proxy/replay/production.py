@@ -45,7 +45,6 @@ EXPECTED_OUTPUT_TOKENS: Final = 256
 """What the server expects where a client names no maximum."""
 REPORT_EVERY_S: Final = 1.0
 _UNDER_WAY: Final = -1
-_MODEL: Final = "model"
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,9 +133,7 @@ class Production(Policy):
         self._queues: dict[Router, ProxyQueue] = {}
         if self._proxies.queue:
             routers = [router for each in self._routers.values() for router in each]
-            self._queues = {
-                router: ProxyQueue(self, router, partial(self._waited, router), _MODEL) for router in routers
-            }
+            self._queues = {router: ProxyQueue(self, router, partial(self._waited, router)) for router in routers}
         self._told: dict[Worker, int] = {}  # its steps at the last report, if nothing was under way
         for worker, feed in zip(fleet.workers, feeds, strict=False):
             feed.tell = lambda kind, keys, tier, worker=worker: self._hear(worker, kind, keys, tier)
@@ -147,11 +144,13 @@ class Production(Policy):
         facts = self._facts(turn.request)
         origin = turn.origin if turn.origin in self._routers else self._regions[0]
         router = self._router(origin, turn.request)
-        decision: Decision | None = router.place(facts, now_s)
+        decision = router.place(facts, now_s)
         if self._queues:
-            assert decision is not None
-            decision = self._queues[router].enter(turn, facts, decision, now_s)
-        return None if decision is None else self._dispatch(turn, router, facts, decision, now_s)
+            found = self._queues[router].enter(turn, facts, decision, now_s)
+            if found is None:
+                return None
+            decision = found
+        return self._dispatch(turn, router, facts, decision, now_s)
 
     def _dispatch(self, turn: Turn, router: Router, facts: Facts, decision: Decision, now_s: float) -> Worker:
         turn.state = [_Leg(router, facts, router.dispatched(facts, decision, now_s))]
@@ -183,7 +182,7 @@ class Production(Policy):
         key = self._keys[request.session]
         named = key < self._named_below
         return Facts(
-            _MODEL, key, key, self._derived or not named, None, Chain(hashes, ends),
+            "model", key, key, self._derived or not named, None, Chain(hashes, ends),
             request.continued_tokens * BYTES_PER_TOKEN, request.turn, EXPECTED_OUTPUT_TOKENS,
             self._homes.get(request.session), None, may_forward=named and len(self._regions) > 1,
         )  # fmt: skip

@@ -19,8 +19,8 @@ from warmroute_proxy.replay.policy import Policy
 
 SWEEP_EVERY_S: Final = 0.25
 """As the server does."""
-MAX_PATIENCE_S: Final = 15.0
-"""Half of the server's default `queue_timeout_s`."""
+TIMEOUT_S: Final = 30.0
+"""The server's default `queue_timeout_s`."""
 
 
 class Waiting(NamedTuple):
@@ -33,24 +33,21 @@ class Waiting(NamedTuple):
 class ProxyQueue:
     """Those who wait at one router."""
 
-    def __init__(
-        self, policy: Policy, router: Router, go: Callable[[Turn, Facts, Decision, float], None], model: str
-    ) -> None:
+    def __init__(self, policy: Policy, router: Router, go: Callable[[Turn, Facts, Decision, float], None]) -> None:
         """`go` is to dispatch a turn that has waited."""
         self._policy = policy
         self._router = router
         self._go = go
-        self._model = model
-        self._queue: Queue[Waiting] = Queue(sys.maxsize, sys.maxsize, MAX_PATIENCE_S)
+        self._queue: Queue[Waiting] = Queue(sys.maxsize, sys.maxsize, TIMEOUT_S)
         self._due = False  # a round is to come at this instant
         self._sweeps = False
 
     def enter(self, turn: Turn, facts: Facts, decision: Decision, now_s: float) -> Decision | None:
         """Where a turn goes now, None if it waits."""
         router = self._router
-        if not self._queue.requests and router.has_room(self._model, decision, now_s):
+        if not self._queue.requests and router.has_room(facts.model, decision, now_s):
             return decision
-        waiter = Waiter(Waiting(turn, facts), "", self._model, 0, now_s)
+        waiter = Waiter(Waiting(turn, facts), "", facts.model, 0, now_s)
         found = self._find(waiter, decision, now_s)
         if found.goes:
             return found.decision

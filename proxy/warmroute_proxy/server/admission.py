@@ -85,7 +85,7 @@ class Admission:
 
     def __init__(self, config: Config, router: Router, metrics: Metrics, clock: Callable[[], float]) -> None:
         limits = config.limits
-        self.queue: Queue[Asker] = Queue(limits.queue_requests, limits.queue_bytes, limits.queue_timeout_s / 2)
+        self.queue: Queue[Asker] = Queue(limits.queue_requests, limits.queue_bytes, limits.queue_timeout_s)
         self.retries = RetryBudget()
         self._timeout_s = limits.queue_timeout_s
         self._router = router

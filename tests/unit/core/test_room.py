@@ -31,11 +31,11 @@ def facts(name: int, thousands: int, **changed: Any) -> Facts:
 class Scene:
     """Engines of a few slots, and who waits for them."""
 
-    def __init__(self, *ids: str, peers: Iterable[Peer] = (), roles: dict[str, Role] = {}) -> None:  # noqa: B006
-        self.router = Router("east", [Worker(id_, id_, 0, roles.get(id_, "aggregated")) for id_ in ids], peers)
+    def __init__(self, *ids: str, peers: Iterable[Peer] = (), roles: dict[str, Role] | None = None) -> None:
+        self.router = Router("east", [Worker(id_, id_, 0, (roles or {}).get(id_, "aggregated")) for id_ in ids], peers)
         for id_ in ids:
             self.router.observe_loads(id_, EngineLoads(max_running=SLOTS, max_tokens=10**7), 0.0)
-        self.queue: Queue[Facts] = Queue(100, 10**6, 15.0)
+        self.queue: Queue[Facts] = Queue(100, 10**6, 30.0)
         self.tickets: list[Ticket] = []
         self.now = 0.0
 
@@ -119,6 +119,17 @@ def test_a_full_decode_engine_is_waited_for_likewise() -> None:
     scene.fill("p")
     assert scene.goes(facts(1, 101)) is None
     assert scene.goes(facts(2, 20)) == "a"
+    scene.now += 600.0
+    assert scene.goes(facts(1, 101)) == "a"
+
+
+def test_a_full_prefill_engine_is_waited_for_likewise() -> None:
+    scene = Scene("p", "d", "a", roles={"p": "prefill", "d": "decode"})
+    scene.serve(facts(1, 100), "p")
+    for number in range(SLOTS):  # prompts that are not computed yet
+        turn = facts(900 + number, 1)
+        scene.router.dispatched(turn, scene.router.place(turn, scene.now, frozenset({"a"})), scene.now)
+    assert scene.goes(facts(1, 101)) is None
     scene.now += 600.0
     assert scene.goes(facts(1, 101)) == "a"
 
