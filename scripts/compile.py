@@ -30,21 +30,26 @@ PACKAGES: Final = ("sdk/warmroute", "proxy/warmroute_proxy", "proxy/warmroute_cl
 SLOTS: Final = ROOT / "scripts" / "slots.h"
 JOBS: Final = len(os.sched_getaffinity(0))
 NAME: Final = "warmroute_proxy.native"  # of the library that holds the code; `proxy/warmroute_proxy/__init__.py` looks
-MODULES: Final = (
-    *(
-        f"proxy/warmroute_proxy/core/{name}.py"
-        for name in ("affinity", "breaker", "bytes_per_token", "capacity", "choices", "entry_steps", "fingerprint",
-                     "fleet_state", "index", "load", "losses", "pace", "placement", "prices", "receipt", "retry_budget",
-                     "router", "siblings", "ticket", "tiers", "traffic", "usage")
-    ),
-    *(
-        f"proxy/warmroute_proxy/server/{name}.py"
-        for name in ("answer", "attempt", "body", "dispatch", "endpoint", "engine", "engines", "exchange", "forwarding",
-                     "frame", "header_names", "heads", "http1", "incoming_body", "intake", "journal", "ledger", "leg",
-                     "listener", "passage", "prefill_leg", "relay", "settlement", "small_get", "sse", "turn_end",
-                     "turn_metrics", "upstream")
-    ),
-)  # fmt: skip
+_COMPILED: Final = {
+    "core/accounting": "entry_steps losses receipt usage",
+    "core/cache": "affinity index tiers",
+    "core/load": "breaker capacity load pace traffic",
+    "core/placement": "choices fleet_state placement prices router ticket",
+    "core/prompt": "bytes_per_token fingerprint",
+    "core/queue": "retry_budget",
+    "core/replicas": "peer_router",
+    "server": "endpoint",
+    "server/engines": "engine engines leg passthrough small_get sse upstream",
+    "server/http": "exchange header_names heads http1 incoming_body listener",
+    "server/intake": "body body_template intake",
+    "server/ledger": "journal ledger",
+    "server/request": "answer attempt dispatch forwarding prefill_leg relay request_metrics settlement turn_end",
+}
+"""Module names by room."""
+
+MODULES: Final = tuple(
+    f"proxy/warmroute_proxy/{room}/{name}.py" for room, names in _COMPILED.items() for name in names.split()
+)
 
 
 def extensions(folder: Path, modules: Sequence[str] = MODULES, name: str = NAME) -> dict[str, Path]:

@@ -24,7 +24,7 @@ from warmroute_cli.processes import FleetError, stopping_on_signals
 from warmroute_cli.recordings import Recording, load_recordings
 from warmroute_cli.results import Pass
 from warmroute_cli.state import locked_state
-from warmroute_proxy.server.ledger import read_rows
+from warmroute_proxy.server.ledger.ledger import read_rows
 
 THINK_VIRTUAL_S = 1.0
 """Mean time that a harness takes between two turns, on the engines' clock."""

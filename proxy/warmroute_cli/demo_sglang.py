@@ -30,7 +30,7 @@ from warmroute_cli.recordings import RecordedRequest, Recording, load_recordings
 from warmroute_cli.results import Pass
 from warmroute_cli.results_sglang import failures, metric_sum, summarize
 from warmroute_cli.state import locked_state
-from warmroute_proxy.server.secrets import key_sha256
+from warmroute_proxy.server.base.secrets import key_sha256
 
 HARNESS = "opencode"
 REGION = "cpu"

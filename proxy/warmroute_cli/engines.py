@@ -14,9 +14,9 @@ import urllib.request
 from typing import Any, Final
 from urllib.parse import quote
 
-from warmroute_proxy.server.config import Config
-from warmroute_proxy.server.config_file import ConfigError, load_config
-from warmroute_proxy.server.secrets import SecretError, Secrets, load_secret
+from warmroute_proxy.server.base.config import Config
+from warmroute_proxy.server.base.config_file import ConfigError, load_config
+from warmroute_proxy.server.base.secrets import SecretError, Secrets, load_secret
 
 TIMEOUT_S: Final = 10.0
 POLL_EVERY_S: Final = 0.5

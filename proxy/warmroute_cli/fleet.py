@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 from warmroute_cli import state
 from warmroute_cli.processes import POLL_S, Child, FleetError, stop_all
-from warmroute_proxy.server.secrets import key_sha256
+from warmroute_proxy.server.base.secrets import key_sha256
 
 REGIONS = ("east", "west")
 ENGINES = (("p0", "prefill"), ("d0", "decode"), ("d1", "decode"), ("a0", "aggregated"))

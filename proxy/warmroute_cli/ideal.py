@@ -12,7 +12,7 @@ is linear in the length of the prompts, whatever their number.
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from warmroute_backend.engine.prompt import page_keys, render, tokens
+from warmroute_backend.engine.model.prompt import page_keys, render, tokens
 
 
 class Prompt(NamedTuple):

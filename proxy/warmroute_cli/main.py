@@ -161,8 +161,8 @@ def _engines(arguments: argparse.Namespace) -> int:
 
 
 def _key(arguments: argparse.Namespace) -> int:
-    from warmroute_proxy.server.config_file import ConfigError, load_config
-    from warmroute_proxy.server.secrets import SecretError, Secrets, load_secret, new_api_key
+    from warmroute_proxy.server.base.config_file import ConfigError, load_config
+    from warmroute_proxy.server.base.secrets import SecretError, Secrets, load_secret, new_api_key
 
     if arguments.admin_of is not None:
         try:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from warmroute_cli.processes import FleetError
-from warmroute_proxy.server.secrets import Secrets, load_secret
+from warmroute_proxy.server.base.secrets import Secrets, load_secret
 
 
 @contextlib.contextmanager

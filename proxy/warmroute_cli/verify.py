@@ -4,7 +4,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from warmroute_proxy.core.record import RecordError
+from warmroute_proxy.core.replicas.record import RecordError
 from warmroute_proxy.replay.record import Verdict, verify
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.integration.proxy.harness import ProxyProcess
-from warmroute_proxy.core.entry import Entry
-from warmroute_proxy.server.ledger import LEDGER_FILE
+from warmroute_proxy.core.accounting.entry import Entry
+from warmroute_proxy.server.ledger.ledger import LEDGER_FILE
 
 from .client import Life
 

@@ -12,7 +12,7 @@ import pytest
 
 from warmroute.contract.receipt import LOSS_CLASSES, check
 from warmroute_cli.fleet import Fleet, FleetOptions
-from warmroute_proxy.server.config_file import load_config
+from warmroute_proxy.server.base.config_file import load_config
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from warmroute_proxy.core.load import WorkerLoad
-from warmroute_proxy.server import config_file
-from warmroute_proxy.server.config import Limits
-from warmroute_proxy.server.config_table import Table
-from warmroute_proxy.server.metric_help import HELP
-from warmroute_proxy.server.siblings import Holding
+from warmroute_proxy.core.load.load import WorkerLoad
+from warmroute_proxy.server.base import config_file
+from warmroute_proxy.server.base.config import Limits
+from warmroute_proxy.server.base.config_table import Table
+from warmroute_proxy.server.base.metric_help import HELP
+from warmroute_proxy.server.processes.peer_processes import Holding
 
 REFERENCE = Path(__file__).parents[2] / "docs"
-SERVER = sorted(Path(config_file.__file__).parent.glob("*.py"))
+SERVER = sorted(Path(config_file.__file__).parent.parent.rglob("*.py"))
 NOT_NUMBERS = {"health"}
 
 

@@ -9,8 +9,8 @@ import json
 from typing import Any
 
 from warmroute.contract.steering import REMOVED_FIELDS
-from warmroute_proxy.server.body import Body
-from warmroute_proxy.server.errors import Refusal
+from warmroute_proxy.server.base.errors import Refusal
+from warmroute_proxy.server.intake.body import Body
 
 ADDED = {"rid": "0123", "stream_options": {"include_usage": True}}
 ADD = json.dumps(ADDED)[1:-1].encode()

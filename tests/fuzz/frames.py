@@ -8,13 +8,13 @@ import json
 from pathlib import Path
 from typing import Any
 
-from warmroute_proxy.server.caller import Caller, Callers
-from warmroute_proxy.server.config_file import parse_config
-from warmroute_proxy.server.errors import Refusal
-from warmroute_proxy.server.exchange import Request
-from warmroute_proxy.server.frame import Kept
-from warmroute_proxy.server.intake import CHAT, read
-from warmroute_proxy.server.secrets import Secrets
+from warmroute_proxy.server.base.config_file import parse_config
+from warmroute_proxy.server.base.errors import Refusal
+from warmroute_proxy.server.base.secrets import Secrets
+from warmroute_proxy.server.http.exchange import Request
+from warmroute_proxy.server.intake.body_template import Kept
+from warmroute_proxy.server.intake.caller import Caller, Callers
+from warmroute_proxy.server.intake.intake import CHAT, read
 
 CONFIG = parse_config(
     {

@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 import h11
 from tests.fuzz.frames import caller
 
-from warmroute_proxy.server.config import Limits
-from warmroute_proxy.server.errors import Refusal
-from warmroute_proxy.server.exchange import Exchange, Request
-from warmroute_proxy.server.http1 import Connection
-from warmroute_proxy.server.listener import Listener
+from warmroute_proxy.server.base.config import Limits
+from warmroute_proxy.server.base.errors import Refusal
+from warmroute_proxy.server.http.exchange import Exchange, Request
+from warmroute_proxy.server.http.http1 import Connection
+from warmroute_proxy.server.http.listener import Listener
 
 LIMITS = Limits(body_bytes=5_000, header_bytes=1_000_000, header_count=50)
 """Heads without a limit that a piece of them could be at: where it strikes depends on the pieces, as it should."""

@@ -15,9 +15,9 @@ from typing import Any
 
 from tests.fuzz.sse import made_regular
 
-from warmroute_proxy.server.leg import Leg
-from warmroute_proxy.server.sse import Scanner
-from warmroute_proxy.server.upstream import Upstream, _Connection
+from warmroute_proxy.server.engines.leg import Leg
+from warmroute_proxy.server.engines.sse import Scanner
+from warmroute_proxy.server.engines.upstream import Upstream, _Connection
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 SIZES = (b"%x", b"%x", b"%X", b"%04x", b"%x;a=b")

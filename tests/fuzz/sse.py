@@ -10,7 +10,7 @@ import random
 import re
 from typing import Any
 
-from warmroute_proxy.server.sse import Scanner
+from warmroute_proxy.server.engines.sse import Scanner
 
 
 def run(pieces: list[bytes], *, keep_sglext: bool) -> tuple[bytes, dict[str, Any]]:

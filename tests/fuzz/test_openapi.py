@@ -20,7 +20,7 @@ from schemathesis.specs.openapi.checks import (
 from tests.integration.proxy.harness import EngineProcess, ProxyProcess
 
 from warmroute_cli.processes import stop_all
-from warmroute_proxy.server.openapi import description
+from warmroute_proxy.server.control.openapi import description
 
 CHECKS = [
     not_a_server_error,

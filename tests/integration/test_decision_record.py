@@ -18,11 +18,21 @@ from warmroute_cli.fleet import REGIONS, Fleet, FleetOptions, Proxy
 from warmroute_cli.recordings import load_recordings
 from warmroute_cli.state import locked_state, secret_file
 from warmroute_cli.verify import verify_records
-from warmroute_proxy.core.record import MAGIC, Call, Closed, Dispatched, Ended, Frames, Placed, RecordError, frame
+from warmroute_proxy.core.replicas.record import (
+    MAGIC,
+    Call,
+    Closed,
+    Dispatched,
+    Ended,
+    Frames,
+    Placed,
+    RecordError,
+    frame,
+)
 from warmroute_proxy.replay.loaders import records
 from warmroute_proxy.replay.record import verify
 from warmroute_proxy.replay.trace import TraceError
-from warmroute_proxy.server.secrets import Secrets, load_secret
+from warmroute_proxy.server.base.secrets import Secrets, load_secret
 
 pytestmark = pytest.mark.timeout(180)
 

@@ -18,18 +18,19 @@ from pathlib import Path
 import pytest
 
 from warmroute.contract import receipt as contract
-from warmroute_proxy.server.ledger import LEDGER_FILE, Ledger, read_rows
+from warmroute_proxy.server.ledger.ledger import LEDGER_FILE, Ledger, read_rows
 
 CHILD = """
 import asyncio, os, random, sys
 from pathlib import Path
 from warmroute.contract.money import Rates
-from warmroute_proxy.core.entry import Entry
-from warmroute_proxy.core.entry_steps import dispatch, settle
-from warmroute_proxy.core.receipt import ServedBy
-from warmroute_proxy.core.usage import merge_usage
-from warmroute_proxy.server import journal, ledger
-from warmroute_proxy.server.ledger import Ledger
+from warmroute_proxy.core.accounting.entry import Entry
+from warmroute_proxy.core.accounting.entry_steps import dispatch, settle
+from warmroute_proxy.core.accounting.receipt import ServedBy
+from warmroute_proxy.core.accounting.usage import merge_usage
+from warmroute_proxy.server.ledger import journal
+from warmroute_proxy.server.ledger import ledger
+from warmroute_proxy.server.ledger.ledger import Ledger
 
 folder, sync, first, seed = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
 journal.ROTATE_BYTES = 20_000

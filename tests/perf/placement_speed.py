@@ -10,12 +10,12 @@ import resource
 import time
 from pathlib import Path
 
-from warmroute_proxy.core.chain import Chain
-from warmroute_proxy.core.engine_loads import EngineLoads
-from warmroute_proxy.core.facts import Facts
-from warmroute_proxy.core.fleet import Worker
-from warmroute_proxy.core.index import PrefixIndex
-from warmroute_proxy.core.router import Router
+from warmroute_proxy.core.cache.index import PrefixIndex
+from warmroute_proxy.core.load.engine_loads import EngineLoads
+from warmroute_proxy.core.placement.fleet import Worker
+from warmroute_proxy.core.placement.router import Router
+from warmroute_proxy.core.prompt.chain import Chain
+from warmroute_proxy.core.prompt.facts import Facts
 
 CUTS = 52
 CUT_BYTES = 2000

@@ -9,8 +9,15 @@ from types import ModuleType
 from typing import Any
 
 from warmroute_cli.main import main
-from warmroute_proxy.core import affinity, fingerprint, histories, index
-from warmroute_proxy.server import body, caller, endpoint, frame, heads, intake, secrets, services
+from warmroute_proxy.core.cache import affinity, index
+from warmroute_proxy.core.placement import histories
+from warmroute_proxy.core.prompt import fingerprint
+from warmroute_proxy.server import endpoint
+from warmroute_proxy.server.base import secrets
+from warmroute_proxy.server.http import heads
+from warmroute_proxy.server.intake import body, caller, intake
+from warmroute_proxy.server.intake import body_template as frame
+from warmroute_proxy.server.request import services
 
 
 def _lower(module: ModuleType, name: str, value: float) -> None:

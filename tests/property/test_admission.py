@@ -6,7 +6,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from warmroute_proxy.core.admission import RETRY_AFTER_MAX_S, Drain, Queue, Waiter
+from warmroute_proxy.core.queue.admission import RETRY_AFTER_MAX_S, Drain, Queue, Waiter
 
 MAX_REQUESTS, MAX_BYTES, MAX_COST = 12, 1000, 500
 TENANTS, MODELS, PLACES = ("a", "b", "c"), ("m", "n"), ("w0", "w1")

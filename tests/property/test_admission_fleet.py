@@ -7,20 +7,20 @@ from typing import Any, cast
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from warmroute_proxy.core.chain import Chain
-from warmroute_proxy.core.choices import NoWorker
-from warmroute_proxy.core.decision import Decision
-from warmroute_proxy.core.engine_loads import EngineLoads
-from warmroute_proxy.core.facts import Facts
-from warmroute_proxy.core.fleet import Peer, Worker
-from warmroute_proxy.core.quota import TenantLimits
-from warmroute_proxy.core.record import Call, Opened, Placed
-from warmroute_proxy.core.recorded import Playback, RecordedRouter
-from warmroute_proxy.core.router import Ticket
-from warmroute_proxy.server.admission import Admission, Hold
-from warmroute_proxy.server.config import Config, Limits
-from warmroute_proxy.server.errors import Refusal
-from warmroute_proxy.server.metrics import Metrics
+from warmroute_proxy.core.load.engine_loads import EngineLoads
+from warmroute_proxy.core.placement.choices import NoWorker
+from warmroute_proxy.core.placement.decision import Decision
+from warmroute_proxy.core.placement.fleet import Peer, Worker
+from warmroute_proxy.core.placement.router import Ticket
+from warmroute_proxy.core.prompt.chain import Chain
+from warmroute_proxy.core.prompt.facts import Facts
+from warmroute_proxy.core.queue.quota import TenantLimits
+from warmroute_proxy.core.replicas.record import Call, Opened, Placed
+from warmroute_proxy.core.replicas.recording_router import Playback, RecordedRouter
+from warmroute_proxy.server.base.config import Config, Limits
+from warmroute_proxy.server.base.errors import Refusal
+from warmroute_proxy.server.base.metrics import Metrics
+from warmroute_proxy.server.request.admission import Admission, Hold
 
 SLOTS, POOL, MAX_TOKENS = 3, 20_000, 30_000
 FLEETS = [

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmroute_proxy.server.answer import Answer
-from warmroute_proxy.server.errors import Refusal
+from warmroute_proxy.server.base.errors import Refusal
+from warmroute_proxy.server.request.answer import Answer
 
 SETTLED = b'{"settled":true}'
 USAGE = {"prompt_tokens": 5, "completion_tokens": 2}

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from warmroute_proxy.server.board import MAX_BYTES, Board, LaneReader
+from warmroute_proxy.server.processes.shared_memory import MAX_BYTES, Board, LaneReader
 
 RING: Final = 4096
 

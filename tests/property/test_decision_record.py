@@ -6,15 +6,15 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from warmroute_proxy.core.chain import Chain
-from warmroute_proxy.core.choices import NoWorker
-from warmroute_proxy.core.decision import Policy
-from warmroute_proxy.core.engine_loads import EngineLoads
-from warmroute_proxy.core.facts import Facts
-from warmroute_proxy.core.fleet import Peer, Worker
-from warmroute_proxy.core.record import MAGIC, Call, Closed, Frames, RecordError, frame
-from warmroute_proxy.core.recorded import RecordedRouter
-from warmroute_proxy.core.router import Ticket
+from warmroute_proxy.core.load.engine_loads import EngineLoads
+from warmroute_proxy.core.placement.choices import NoWorker
+from warmroute_proxy.core.placement.decision import Policy
+from warmroute_proxy.core.placement.fleet import Peer, Worker
+from warmroute_proxy.core.placement.router import Ticket
+from warmroute_proxy.core.prompt.chain import Chain
+from warmroute_proxy.core.prompt.facts import Facts
+from warmroute_proxy.core.replicas.record import MAGIC, Call, Closed, Frames, RecordError, frame
+from warmroute_proxy.core.replicas.recording_router import RecordedRouter
 from warmroute_proxy.replay.record import judge
 
 WORKERS = [

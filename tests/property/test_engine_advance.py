@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from warmroute_backend.engine.model import Costs, Event, Phase, Scheduler, Step, Work
+from warmroute_backend.engine.model.model import Costs, Event, Phase, Scheduler, Step, Work
 
 PAGE = 16
 TREES = 3

@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from warmroute_backend.engine.model import Costs, Phase, Scheduler, Work
+from warmroute_backend.engine.model.model import Costs, Phase, Scheduler, Work
 
 PAGE = 16
 KV_TOKENS = 4000

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from warmroute_backend.engine.prompt import page_keys
-from warmroute_backend.engine.radix import Node, RadixCache
+from warmroute_backend.engine.model.prompt import page_keys
+from warmroute_backend.engine.model.radix import Node, RadixCache
 
 PAGE = 4
 TOKEN = 4

@@ -6,7 +6,7 @@ from math import inf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from warmroute_backend.engine.model import Scheduler, Work
+from warmroute_backend.engine.model.model import Scheduler, Work
 
 PAGE = 64
 DEVICE_PAGES = 40

@@ -11,15 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from warmroute.contract.money import Rates
-from warmroute_proxy.core.entry import Entry
-from warmroute_proxy.core.entry_steps import dispatch, settle
-from warmroute_proxy.core.receipt import ServedBy
-from warmroute_proxy.core.usage import merge_usage
-from warmroute_proxy.server import fold as module
-from warmroute_proxy.server.fold import Fold
-from warmroute_proxy.server.journal import journal_path, journal_sequences
-from warmroute_proxy.server.ledger import read_rows
-from warmroute_proxy.server.ledger_schema import connect
+from warmroute_proxy.core.accounting.entry import Entry
+from warmroute_proxy.core.accounting.entry_steps import dispatch, settle
+from warmroute_proxy.core.accounting.receipt import ServedBy
+from warmroute_proxy.core.accounting.usage import merge_usage
+from warmroute_proxy.server.ledger import fold as module
+from warmroute_proxy.server.ledger.fold import Fold
+from warmroute_proxy.server.ledger.journal import journal_path, journal_sequences
+from warmroute_proxy.server.ledger.ledger import read_rows
+from warmroute_proxy.server.ledger.schema import connect
 
 REPORTED = {
     "prompt_tokens": 100,

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.fuzz.frames import LEAST, LONG, SECRETS, TENANT, caller, check_all, outcome
 
-from warmroute_proxy.core.canonical import MAX_PARTS
-from warmroute_proxy.server.caller import Callers
-from warmroute_proxy.server.frame import Kept
-from warmroute_proxy.server.intake import CHAT
+from warmroute_proxy.core.prompt.canonical import MAX_PARTS
+from warmroute_proxy.server.intake.body_template import Kept
+from warmroute_proxy.server.intake.caller import Callers
+from warmroute_proxy.server.intake.intake import CHAT
 
 texts = st.sampled_from(["", "hi", 'a "quoted" \\ text', "é ✓", LONG, LONG + "!", "]}", '"messages":[]'])
 roles = st.sampled_from(["system", "user", "assistant", "tool", "developer", "other"])
@@ -97,7 +97,7 @@ BODY = {"model": "m", "messages": [{"role": "user", "content": "x"}], "stream": 
 
 
 def test_a_body_of_a_known_frame_is_not_read_member_by_member(monkeypatch: pytest.MonkeyPatch) -> None:
-    from warmroute_proxy.server import intake
+    from warmroute_proxy.server.intake import intake
 
     kept, asks = Kept(min_bytes=LEAST), caller({})
     for _ in range(2):
@@ -111,7 +111,7 @@ def test_a_body_of_a_known_frame_is_not_read_member_by_member(monkeypatch: pytes
 def test_frames_of_requests_in_turns_are_learned_though_one_ends_like_the_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from warmroute_proxy.server import intake
+    from warmroute_proxy.server.intake import intake
 
     kept, asks = Kept(min_bytes=LEAST), caller({})
     plain = json.dumps({"model": "m", "messages": BODY["messages"]}).encode()

@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from warmroute.contract.money import Rates
-from warmroute_proxy.core.entry import Entry
-from warmroute_proxy.core.entry_steps import dispatch, interrupt, settle
-from warmroute_proxy.core.usage import merge_usage
-from warmroute_proxy.server import ledger as module
-from warmroute_proxy.server.journal import JournalError
-from warmroute_proxy.server.ledger import LEDGER_FILE, Ledger, read_rows
+from warmroute_proxy.core.accounting.entry import Entry
+from warmroute_proxy.core.accounting.entry_steps import dispatch, interrupt, settle
+from warmroute_proxy.core.accounting.usage import merge_usage
+from warmroute_proxy.server.ledger import ledger as module
+from warmroute_proxy.server.ledger.journal import JournalError
+from warmroute_proxy.server.ledger.ledger import LEDGER_FILE, Ledger, read_rows
 
 REPORTED = {"prompt_tokens": 100, "completion_tokens": 10}
 RECORD_BYTES = 400  # and more

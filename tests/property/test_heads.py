@@ -5,11 +5,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from warmroute_proxy.server.config import Limits
-from warmroute_proxy.server.exchange import Exchange, Request
-from warmroute_proxy.server.heads import MAX_HEADS, MAX_LINES, Heads, whole_answer
-from warmroute_proxy.server.http1 import Connection
-from warmroute_proxy.server.listener import Listener
+from warmroute_proxy.server.base.config import Limits
+from warmroute_proxy.server.http.exchange import Exchange, Request
+from warmroute_proxy.server.http.heads import MAX_HEADS, MAX_LINES, Heads, whole_answer
+from warmroute_proxy.server.http.http1 import Connection
+from warmroute_proxy.server.http.listener import Listener
 
 PATH = "/v1/chat/completions"
 FIRST = f"POST {PATH} HTTP/1.1".encode()
@@ -178,7 +178,7 @@ def test_what_is_not_plain_is_left_to_the_parser(head: bytes) -> None:
 
 
 def test_lines_of_many_clients_do_not_pile_up() -> None:
-    from warmroute_proxy.server import heads
+    from warmroute_proxy.server.http import heads
 
     for number in range(MAX_LINES + 10):
         data = b"%b\r\nhost: x\r\nx-session-id: s%d\r\ncontent-length: 0\r\n\r\n" % (FIRST, number)

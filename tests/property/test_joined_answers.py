@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from tests.subjects.small_client import HEAD, SmallClient
 
-from warmroute_proxy.core.keyed import KeyBounds
-from warmroute_proxy.server.joined import Joins, SharedExchange
-from warmroute_proxy.server.metrics import Metrics
+from warmroute_proxy.core.accounting.idempotency import KeyBounds
+from warmroute_proxy.server.base.metrics import Metrics
+from warmroute_proxy.server.request.idempotency import Joins, SharedExchange
 
 BOUNDS = KeyBounds(answer_bytes=4_000, total_bytes=9_000, keys=50, replay_s=60.0, remember_s=600.0)
 OUTLIVE_S = 10.0

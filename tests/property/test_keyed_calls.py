@@ -4,7 +4,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from warmroute_proxy.core.keyed import PART_BYTES, Call, KeyBounds, KeyedCalls
+from warmroute_proxy.core.accounting.idempotency import PART_BYTES, Call, KeyBounds, KeyedCalls
 
 BOUNDS = KeyBounds(answer_bytes=1_000, total_bytes=2_500, keys=6, replay_s=60.0, remember_s=600.0)
 NAMES = st.integers(0, 9)

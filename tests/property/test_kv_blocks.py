@@ -3,12 +3,12 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmroute_proxy.core.chain import Chain
-from warmroute_proxy.core.facts import Facts
-from warmroute_proxy.core.fleet import Worker
-from warmroute_proxy.core.router import Router
-from warmroute_proxy.core.tiers import Tier
-from warmroute_proxy.server.kv_blocks import KvBlocks
+from warmroute_proxy.core.cache.tiers import Tier
+from warmroute_proxy.core.placement.fleet import Worker
+from warmroute_proxy.core.placement.router import Router
+from warmroute_proxy.core.prompt.chain import Chain
+from warmroute_proxy.core.prompt.facts import Facts
+from warmroute_proxy.server.engines.kv_blocks import KvBlocks
 
 BLOCK = 16
 TIERS = st.sampled_from(["device", "host"])

@@ -8,11 +8,11 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from warmroute.contract import receipt as contract
 from warmroute.contract.money import Rates
-from warmroute_proxy.core.entry import Entry, Outcome
-from warmroute_proxy.core.entry_steps import TransitionError, dispatch, interrupt, settle
-from warmroute_proxy.core.losses import classify
-from warmroute_proxy.core.receipt import ServedBy
-from warmroute_proxy.core.usage import merge_usage
+from warmroute_proxy.core.accounting.entry import Entry, Outcome
+from warmroute_proxy.core.accounting.entry_steps import TransitionError, dispatch, interrupt, settle
+from warmroute_proxy.core.accounting.losses import classify
+from warmroute_proxy.core.accounting.receipt import ServedBy
+from warmroute_proxy.core.accounting.usage import merge_usage
 
 outcomes = st.sampled_from(["completed", "client_left", "engine_error", "cut_off"])
 

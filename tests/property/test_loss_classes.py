@@ -4,7 +4,7 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from warmroute.contract.receipt import LOSS_CLASSES
-from warmroute_proxy.core.losses import LastTurn, classify
+from warmroute_proxy.core.accounting.losses import LastTurn, classify
 
 tokens = st.integers(-50, 300_000) | st.integers(0, 400)
 lasts = st.none() | st.builds(LastTurn, tokens, tokens, st.booleans(), st.booleans())

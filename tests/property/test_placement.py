@@ -8,15 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from warmroute_proxy.core.affinity import Affinity
-from warmroute_proxy.core.chain import Chain
-from warmroute_proxy.core.choices import NoWorker
-from warmroute_proxy.core.decision import Policy
-from warmroute_proxy.core.facts import Facts
-from warmroute_proxy.core.fingerprint import fingerprint_chat
-from warmroute_proxy.core.fleet import Peer, Worker
-from warmroute_proxy.core.index import PrefixIndex
-from warmroute_proxy.core.router import Router, Ticket
+from warmroute_proxy.core.cache.affinity import Affinity
+from warmroute_proxy.core.cache.index import PrefixIndex
+from warmroute_proxy.core.placement.choices import NoWorker
+from warmroute_proxy.core.placement.decision import Policy
+from warmroute_proxy.core.placement.fleet import Peer, Worker
+from warmroute_proxy.core.placement.router import Router, Ticket
+from warmroute_proxy.core.prompt.chain import Chain
+from warmroute_proxy.core.prompt.facts import Facts
+from warmroute_proxy.core.prompt.fingerprint import fingerprint_chat
 
 ROLES = st.lists(st.sampled_from(["aggregated", "prefill", "decode"]), min_size=1, max_size=6)
 EVENTS = st.lists(

@@ -3,8 +3,8 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from warmroute_proxy.core.chain import Chain
-from warmroute_proxy.core.index import PrefixIndex
+from warmroute_proxy.core.cache.index import PrefixIndex
+from warmroute_proxy.core.prompt.chain import Chain
 
 WORKERS = ("a", "b", "c")
 PATHS = st.lists(st.integers(0, 2), min_size=1, max_size=6)

@@ -7,14 +7,14 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from warmroute_proxy.core.chain import Chain
-from warmroute_proxy.core.choices import NoWorker
-from warmroute_proxy.core.decision import Decision
-from warmroute_proxy.core.facts import Facts
-from warmroute_proxy.core.fleet import Peer, Worker
-from warmroute_proxy.core.router import Router, Ticket
-from warmroute_proxy.core.sibling_events import Event
-from warmroute_proxy.core.siblings import SiblingRouter
+from warmroute_proxy.core.placement.choices import NoWorker
+from warmroute_proxy.core.placement.decision import Decision
+from warmroute_proxy.core.placement.fleet import Peer, Worker
+from warmroute_proxy.core.placement.router import Router, Ticket
+from warmroute_proxy.core.prompt.chain import Chain
+from warmroute_proxy.core.prompt.facts import Facts
+from warmroute_proxy.core.replicas.peer_events import Event
+from warmroute_proxy.core.replicas.peer_router import SiblingRouter
 
 WORKERS: Final = [
     Worker("a0", "a", 0, "aggregated"),

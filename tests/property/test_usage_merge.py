@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from warmroute.contract import receipt as contract
 from warmroute.contract.money import MAX_USD_PER_MTOK, PICO_PER_USD_PER_MTOK, Rates
-from warmroute_proxy.core.account import MAX_TOKENS
-from warmroute_proxy.core.losses import LastTurn, classify
-from warmroute_proxy.core.receipt import ServedBy, usage_object, workers_json
-from warmroute_proxy.core.usage import merge_usage, plain_usage
+from warmroute_proxy.core.accounting.losses import LastTurn, classify
+from warmroute_proxy.core.accounting.receipt import ServedBy, usage_object, workers_json
+from warmroute_proxy.core.accounting.usage import merge_usage, plain_usage
+from warmroute_proxy.core.accounting.usage_fields import MAX_TOKENS
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 scalars = st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False) | texts

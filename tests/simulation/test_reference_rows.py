@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from warmroute_backend.engine.pool import KvPool
-from warmroute_backend.engine.work import Work
+from warmroute_backend.engine.model.pool import KvPool
+from warmroute_backend.engine.model.work import Work
 from warmroute_proxy.replay.loaders import load
 from warmroute_proxy.replay.setup import Setup, run
 from warmroute_proxy.replay.trace import Trace

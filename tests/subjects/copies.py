@@ -32,7 +32,12 @@ from warmroute_cli.processes import Child
 MAX_MESSAGE_BYTES: Final = 100_000  # a command line and an environment
 PROXY: Final = "warmroute_cli.main"
 ENGINE: Final = "warmroute_backend.engine"
-IMPORTED: Final = (PROXY, f"{ENGINE}.__main__", "warmroute_proxy.server.main", "warmroute_proxy.server.control_plane")
+IMPORTED: Final = (
+    PROXY,
+    f"{ENGINE}.__main__",
+    "warmroute_proxy.server.main",
+    "warmroute_proxy.server.control.control_plane",
+)
 
 
 class Copy(Child):

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from warmroute_proxy.server.exchange import Exchange, Request
+from warmroute_proxy.server.http.exchange import Exchange, Request
 
 FULL_BYTES = 100
 HEAD = [("content-type", "text/event-stream")]

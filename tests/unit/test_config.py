@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from warmroute_proxy.server.config import Config, Limits
-from warmroute_proxy.server.config_file import ConfigError, load_config
+from warmroute_proxy.server.base.config import Config, Limits
+from warmroute_proxy.server.base.config_file import ConfigError, load_config
 
 DIGEST = hashlib.sha256(b"wr-1").hexdigest()
 GOOD = f"""

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import uvloop
 
-from warmroute_backend.engine.hicache import HiCache, directory_of, read_extra_config
-from warmroute_backend.engine.kv_publisher import MAX_PORT, KvEventsConfig, read_config
+from warmroute_backend.engine.events.kv_publisher import MAX_PORT, KvEventsConfig, read_config
+from warmroute_backend.engine.model.hicache import HiCache, directory_of, read_extra_config
 from warmroute_backend.engine.server import StartError, serve
 from warmroute_backend.engine.settings import Settings
 

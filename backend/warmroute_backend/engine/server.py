@@ -7,9 +7,9 @@ import signal
 import sys
 from collections.abc import Callable
 
-from warmroute_backend.engine.engine import Engine
-from warmroute_backend.engine.http1 import Exchange, HttpProtocol
-from warmroute_backend.engine.routes import Routes
+from warmroute_backend.engine.http.http1 import Exchange, HttpProtocol
+from warmroute_backend.engine.routes.routes import Routes
+from warmroute_backend.engine.serving.engine import Engine
 from warmroute_backend.engine.settings import Settings
 
 DRAIN_S = 2.0

@@ -3,9 +3,9 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from warmroute_backend.engine.hicache import HiCache
-from warmroute_backend.engine.kv_publisher import KvEventsConfig
-from warmroute_backend.engine.work import Costs, Role
+from warmroute_backend.engine.events.kv_publisher import KvEventsConfig
+from warmroute_backend.engine.model.hicache import HiCache
+from warmroute_backend.engine.model.work import Costs, Role
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from warmroute_backend.engine.model import Role, Scheduler, Work
+from warmroute_backend.engine.model.model import Role, Scheduler, Work
 from warmroute_proxy.replay.trace import Request
 
 

@@ -23,18 +23,18 @@ from typing import Any, Final
 
 import msgspec
 
-from warmroute_backend.engine.model import Scheduler
-from warmroute_backend.engine.work import Work
-from warmroute_proxy.core.chain import Chain
-from warmroute_proxy.core.decision import Decision
-from warmroute_proxy.core.engine_loads import EngineLoads
-from warmroute_proxy.core.facts import Facts
-from warmroute_proxy.core.fleet import Peer
-from warmroute_proxy.core.fleet import Worker as CoreWorker
-from warmroute_proxy.core.router import Router
-from warmroute_proxy.core.sibling_events import Event
-from warmroute_proxy.core.siblings import SiblingRouter
-from warmroute_proxy.core.tiers import Tier
+from warmroute_backend.engine.model.model import Scheduler
+from warmroute_backend.engine.model.work import Work
+from warmroute_proxy.core.cache.tiers import Tier
+from warmroute_proxy.core.load.engine_loads import EngineLoads
+from warmroute_proxy.core.placement.decision import Decision
+from warmroute_proxy.core.placement.fleet import Peer
+from warmroute_proxy.core.placement.fleet import Worker as CoreWorker
+from warmroute_proxy.core.placement.router import Router
+from warmroute_proxy.core.prompt.chain import Chain
+from warmroute_proxy.core.prompt.facts import Facts
+from warmroute_proxy.core.replicas.peer_events import Event
+from warmroute_proxy.core.replicas.peer_router import SiblingRouter
 from warmroute_proxy.replay.fleet import Fleet, Turn, Worker
 from warmroute_proxy.replay.policy import Policy
 from warmroute_proxy.replay.trace import Request, Trace, mixed

@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import NamedTuple
 
-from warmroute_proxy.core.decision import Candidate, Decision
-from warmroute_proxy.core.record import Closed, Frame, Frames, Opened, Placed, RecordError
-from warmroute_proxy.core.recorded import Playback
+from warmroute_proxy.core.placement.decision import Candidate, Decision
+from warmroute_proxy.core.replicas.record import Closed, Frame, Frames, Opened, Placed, RecordError
+from warmroute_proxy.core.replicas.recording_router import Playback
 
 
 class Verdict(NamedTuple):

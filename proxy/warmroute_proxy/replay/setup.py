@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from warmroute_backend.engine.model import Role, Scheduler
-from warmroute_backend.engine.tiers import Storage
-from warmroute_proxy.core.index import MAX_SLOTS
+from warmroute_backend.engine.model.model import Role, Scheduler
+from warmroute_backend.engine.model.tiers import Storage
+from warmroute_proxy.core.cache.index import MAX_SLOTS
 from warmroute_proxy.replay.baselines import BASELINES
 from warmroute_proxy.replay.fleet import Fleet, Worker
 from warmroute_proxy.replay.policy import Policy

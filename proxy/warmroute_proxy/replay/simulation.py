@@ -1,8 +1,8 @@
 """The event loop: a trace, a fleet and a policy on one virtual clock.
 
 Events are arrivals, and what a router can see of a worker: first tokens and ends of answers. Between them nothing is
-simulated but the steps that compute prompts (`warmroute_backend.engine.model` says what it jumps over). A worker is
-looked at when a step, or a run of them, ends, before anything else of that instant: so what anybody asks of it is of
+simulated but the steps that compute prompts (`warmroute_backend.engine.model.model` says what it jumps over). A worker
+is looked at when a step, or a run of them, ends, before anything else of that instant: so what anybody asks of it is of
 now, without advancing it first.
 
 Open-loop requests come at their time divided by `speed_up`; a turn that follows another comes its think time after that
@@ -20,7 +20,7 @@ from math import inf
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from warmroute_backend.engine.model import Role, Scheduler, Work
+from warmroute_backend.engine.model.model import Role, Scheduler, Work
 from warmroute_proxy.replay.fleet import Fleet, Turn, Worker
 from warmroute_proxy.replay.policy import Policy
 from warmroute_proxy.replay.results import SAMPLES, Result, summary

@@ -9,7 +9,7 @@ the turn join its batch at the next step: that is its first token.
 from functools import partial
 from math import inf
 
-from warmroute_backend.engine.model import Work
+from warmroute_backend.engine.model.model import Work
 from warmroute_proxy.replay.fleet import Turn, Worker
 from warmroute_proxy.replay.simulation import Simulation
 

@@ -1,4 +1,5 @@
-"""The queue of a proxy in a replay: what `server.admission` does with `core.room`, on the virtual clock.
+"""The queue of a proxy in a replay: what `server.admission` does with `core.queue.dispatch_order`, on the virtual
+clock.
 
 One tenant without limits; nobody is turned away, however long it waits. A turn that another region has forwarded does
 not wait.
@@ -8,12 +9,12 @@ import sys
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from warmroute_proxy.core.admission import Queue, Waiter
-from warmroute_proxy.core.choices import NoWorker
-from warmroute_proxy.core.decision import Decision
-from warmroute_proxy.core.facts import Facts
-from warmroute_proxy.core.room import Found, find_room, next_to_go
-from warmroute_proxy.core.router import Router
+from warmroute_proxy.core.placement.choices import NoWorker
+from warmroute_proxy.core.placement.decision import Decision
+from warmroute_proxy.core.placement.router import Router
+from warmroute_proxy.core.prompt.facts import Facts
+from warmroute_proxy.core.queue.admission import Queue, Waiter
+from warmroute_proxy.core.queue.dispatch_order import Found, find_room, next_to_go
 from warmroute_proxy.replay.fleet import Turn
 from warmroute_proxy.replay.policy import Policy
 

@@ -9,17 +9,17 @@ from collections.abc import Callable
 from typing import Final
 
 from warmroute.contract import headers as names
-from warmroute_proxy.server.asgi import Bridge
-from warmroute_proxy.server.caller import Caller, Callers
-from warmroute_proxy.server.config import TenantConfig
-from warmroute_proxy.server.errors import Refusal, no_route
-from warmroute_proxy.server.exchange import Exchange, Request
-from warmroute_proxy.server.forward import Forward
-from warmroute_proxy.server.intake import ROUTES, read
-from warmroute_proxy.server.metrics import Counter
-from warmroute_proxy.server.relay import Turn
-from warmroute_proxy.server.secrets import MAX_CACHED, admin_key_matches
-from warmroute_proxy.server.services import Services
+from warmroute_proxy.server.base.config import TenantConfig
+from warmroute_proxy.server.base.errors import Refusal, no_route
+from warmroute_proxy.server.base.metrics import Counter
+from warmroute_proxy.server.base.secrets import MAX_CACHED, admin_key_matches
+from warmroute_proxy.server.http.asgi import Bridge
+from warmroute_proxy.server.http.exchange import Exchange, Request
+from warmroute_proxy.server.intake.caller import Caller, Callers
+from warmroute_proxy.server.intake.intake import ROUTES, read
+from warmroute_proxy.server.request.forward_claim import Forward
+from warmroute_proxy.server.request.relay import Turn
+from warmroute_proxy.server.request.services import Services
 
 log = logging.getLogger(__name__)
 

@@ -19,28 +19,28 @@ from typing import Any, Final
 
 import uvloop
 
-from warmroute_proxy.core.fleet import Peer
-from warmroute_proxy.core.recorded import RecordedRouter
-from warmroute_proxy.core.router import Router
-from warmroute_proxy.core.siblings import SiblingRouter
-from warmroute_proxy.server import drain_orders
-from warmroute_proxy.server.asgi import Bridge
-from warmroute_proxy.server.config import Config
-from warmroute_proxy.server.config_file import ConfigError, load_config
+from warmroute_proxy.core.placement.fleet import Peer
+from warmroute_proxy.core.placement.router import Router
+from warmroute_proxy.core.replicas.peer_router import SiblingRouter
+from warmroute_proxy.core.replicas.recording_router import RecordedRouter
+from warmroute_proxy.server.base.config import Config
+from warmroute_proxy.server.base.config_file import ConfigError, load_config
+from warmroute_proxy.server.base.metrics import Metrics
+from warmroute_proxy.server.base.secrets import ApiKeys, SecretError, Secrets, bearer, key_sha256, load_secret
 from warmroute_proxy.server.endpoint import AdminEndpoint, PublicEndpoint
-from warmroute_proxy.server.engines import Engines
-from warmroute_proxy.server.forward import Forwards
-from warmroute_proxy.server.ledger import Ledger, LedgerError
-from warmroute_proxy.server.listener import Listener
-from warmroute_proxy.server.metrics import Metrics
-from warmroute_proxy.server.processes import Seat, Supervisor
-from warmroute_proxy.server.recording import Recording
-from warmroute_proxy.server.secrets import ApiKeys, SecretError, Secrets, bearer, key_sha256, load_secret
-from warmroute_proxy.server.services import Services
-from warmroute_proxy.server.siblings import Siblings
-from warmroute_proxy.server.small_get import get
-from warmroute_proxy.server.tls import Tls, TlsError
-from warmroute_proxy.server.upstream import Upstream
+from warmroute_proxy.server.engines import drain_orders
+from warmroute_proxy.server.engines.engines import Engines
+from warmroute_proxy.server.engines.small_get import get
+from warmroute_proxy.server.engines.upstream import Upstream
+from warmroute_proxy.server.http.asgi import Bridge
+from warmroute_proxy.server.http.listener import Listener
+from warmroute_proxy.server.http.tls import Tls, TlsError
+from warmroute_proxy.server.ledger.ledger import Ledger, LedgerError
+from warmroute_proxy.server.ledger.recording import Recording
+from warmroute_proxy.server.processes.peer_processes import Siblings
+from warmroute_proxy.server.processes.supervisor import Seat, Supervisor
+from warmroute_proxy.server.request.forward_claim import Forwards
+from warmroute_proxy.server.request.services import Services
 
 log = logging.getLogger("warmroute.proxy")
 
@@ -72,7 +72,7 @@ def serve(config_path: str, check: bool, processes: int | str | None = None) -> 
             stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(process)d %(levelname)s %(name)s %(message)s"
         )
         if config.proxy.processes > 1:
-            import warmroute_proxy.server.control_plane  # noqa: F401 - once, for all that are forked
+            import warmroute_proxy.server.control.control_plane  # noqa: F401 - once, for all that are forked
 
             return Supervisor(config, _work).run(_listening)
         return _work(config, None)
@@ -223,7 +223,7 @@ async def _build(config: Config, seat: Seat | None) -> Services:
 
 
 async def _import_control_plane(services: Services) -> tuple[Bridge, Bridge]:
-    from warmroute_proxy.server.control_plane import admin_app, public_app
+    from warmroute_proxy.server.control.control_plane import admin_app, public_app
 
     return Bridge(public_app(services), {}), Bridge(admin_app(services), {})
 

@@ -8,7 +8,7 @@ from tests.contract.cache.lab import DEVICE_TOKENS, FLAGS, Lab, kv_events_config
 from tests.subjects.embedded import EmbeddedEngine
 from tests.subjects.sglang import Servers
 
-from warmroute_backend.engine.hicache import DIRECTORY_VARIABLE
+from warmroute_backend.engine.model.hicache import DIRECTORY_VARIABLE
 from warmroute_backend.sglang import Server, StartError
 
 

@@ -17,8 +17,8 @@ import httpx
 
 from tests.subjects.copies import Copy
 from warmroute_cli.processes import Child, stop_all
-from warmroute_proxy.server.ledger import read_rows
-from warmroute_proxy.server.secrets import new_api_key
+from warmroute_proxy.server.base.secrets import new_api_key
+from warmroute_proxy.server.ledger.ledger import read_rows
 
 DEADLINE_S = 20.0
 PLAIN = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

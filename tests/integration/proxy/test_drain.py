@@ -11,7 +11,7 @@ import pytest
 
 from warmroute_cli.main import main
 from warmroute_cli.processes import stop_all
-from warmroute_proxy.server import drain_orders
+from warmroute_proxy.server.engines import drain_orders
 
 from .harness import EngineProcess, ProxyProcess, chat, until
 

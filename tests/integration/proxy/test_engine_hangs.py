@@ -9,11 +9,11 @@ from pathlib import Path
 import httpx
 
 from warmroute_cli.processes import stop_all
-from warmroute_proxy.core.life import IDLE_S
-from warmroute_proxy.core.router import Router
-from warmroute_proxy.server.config import EngineConfig
-from warmroute_proxy.server.engines import Engines
-from warmroute_proxy.server.metrics import Metrics
+from warmroute_proxy.core.load.health_monitor import IDLE_S
+from warmroute_proxy.core.placement.router import Router
+from warmroute_proxy.server.base.config import EngineConfig
+from warmroute_proxy.server.base.metrics import Metrics
+from warmroute_proxy.server.engines.engines import Engines
 
 from .harness import EngineProcess, ProxyProcess, chat, until
 from .scripted import Handler, ScriptedEngine

@@ -8,11 +8,11 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from warmroute_proxy.server.config import Limits
-from warmroute_proxy.server.errors import Refusal
-from warmroute_proxy.server.exchange import Exchange, Request
-from warmroute_proxy.server.http1 import MAX_PIPELINED
-from warmroute_proxy.server.listener import Listener
+from warmroute_proxy.server.base.config import Limits
+from warmroute_proxy.server.base.errors import Refusal
+from warmroute_proxy.server.http.exchange import Exchange, Request
+from warmroute_proxy.server.http.http1 import MAX_PIPELINED
+from warmroute_proxy.server.http.listener import Listener
 
 CHUNKED = b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
 LIMITS = Limits(body_bytes=100_000, header_bytes=2_000, header_count=20, connections=50)

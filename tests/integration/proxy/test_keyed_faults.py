@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from warmroute_cli.processes import stop_all
-from warmroute_proxy.server.secrets import new_api_key
+from warmroute_proxy.server.base.secrets import new_api_key
 
 from .harness import EngineProcess, ProxyProcess, chat, events, until
 from .scripted import ROLE, Handler, ScriptedEngine, delta

@@ -16,15 +16,15 @@ from typing import Any
 
 import pytest
 
-from warmroute_proxy.core.recorded import RecordedRouter
-from warmroute_proxy.server.admission import Admission
-from warmroute_proxy.server.config_file import load_config
+from warmroute_proxy.core.replicas.recording_router import RecordedRouter
+from warmroute_proxy.server.base.config_file import load_config
+from warmroute_proxy.server.base.metrics import Metrics
 from warmroute_proxy.server.endpoint import PublicEndpoint
-from warmroute_proxy.server.kv_events import KvEvents
-from warmroute_proxy.server.listener import Listener
+from warmroute_proxy.server.engines.kv_events import KvEvents
+from warmroute_proxy.server.http.listener import Listener
 from warmroute_proxy.server.main import _build, _sweep
-from warmroute_proxy.server.metrics import Metrics
-from warmroute_proxy.server.services import Services
+from warmroute_proxy.server.request.admission import Admission
+from warmroute_proxy.server.request.services import Services
 
 from .harness import ProxyProcess, chat
 from .scripted import Handler, ScriptedEngine, delta, whole

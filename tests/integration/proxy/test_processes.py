@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from warmroute_cli.processes import stop_all
-from warmroute_proxy.server.ledger import read_rows
+from warmroute_proxy.server.ledger.ledger import read_rows
 
 from .harness import EngineProcess, ProxyProcess, chat, until
 

@@ -14,7 +14,7 @@ import pytest
 
 from warmroute.contract import receipt as contract_receipt
 from warmroute_cli.processes import stop_all
-from warmroute_proxy.server.secrets import new_api_key
+from warmroute_proxy.server.base.secrets import new_api_key
 
 from .harness import EngineProcess, ProxyProcess, chat, events, until
 from .scripted import Handler, ScriptedEngine, delta

@@ -7,11 +7,11 @@ import pytest
 
 from warmroute.contract import receipt as contract
 from warmroute.contract.money import Rates
-from warmroute_proxy.core import entry_steps
-from warmroute_proxy.core.entry import Entry
-from warmroute_proxy.core.entry_steps import TransitionError, dispatch, interrupt
-from warmroute_proxy.core.receipt import ServedBy
-from warmroute_proxy.core.usage import merge_usage
+from warmroute_proxy.core.accounting import entry_steps
+from warmroute_proxy.core.accounting.entry import Entry
+from warmroute_proxy.core.accounting.entry_steps import TransitionError, dispatch, interrupt
+from warmroute_proxy.core.accounting.receipt import ServedBy
+from warmroute_proxy.core.accounting.usage import merge_usage
 
 REPORTED = {"prompt_tokens": 100, "completion_tokens": 10, "prompt_tokens_details": {"cached_tokens": 64}}
 FIRST, SECOND = ServedBy("east-a0", 0, "aggregated"), ServedBy("east-a1", 1, "aggregated")

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from warmroute_proxy.server import journal as journal_module
-from warmroute_proxy.server.journal import Journal, JournalError, journal_path, journal_sequences, read_whole
+from warmroute_proxy.server.ledger import journal as journal_module
+from warmroute_proxy.server.ledger.journal import Journal, JournalError, journal_path, journal_sequences, read_whole
 
 
 def lines(folder: Path, sequence: int = 1) -> list[bytes]:

@@ -14,14 +14,14 @@ import pytest
 
 from warmroute.contract import receipt as contract
 from warmroute.contract.money import Rates
-from warmroute_proxy.core import entry_steps
-from warmroute_proxy.core.entry import COLUMNS, Entry
-from warmroute_proxy.core.entry_steps import dispatch
-from warmroute_proxy.core.receipt import ServedBy
-from warmroute_proxy.core.usage import merge_usage
-from warmroute_proxy.server import ledger as module
-from warmroute_proxy.server.journal import JournalError, journal_path
-from warmroute_proxy.server.ledger import LEDGER_FILE, Ledger, LedgerError, read_rows
+from warmroute_proxy.core.accounting import entry_steps
+from warmroute_proxy.core.accounting.entry import COLUMNS, Entry
+from warmroute_proxy.core.accounting.entry_steps import dispatch
+from warmroute_proxy.core.accounting.receipt import ServedBy
+from warmroute_proxy.core.accounting.usage import merge_usage
+from warmroute_proxy.server.ledger import ledger as module
+from warmroute_proxy.server.ledger.journal import JournalError, journal_path
+from warmroute_proxy.server.ledger.ledger import LEDGER_FILE, Ledger, LedgerError, read_rows
 
 REPORTED = {
     "prompt_tokens": 100,

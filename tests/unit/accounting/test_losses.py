@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from warmroute_proxy.core.losses import LastTurn, classify
+from warmroute_proxy.core.accounting.losses import LastTurn, classify
 
 PAGE = 64
 

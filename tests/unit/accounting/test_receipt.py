@@ -4,8 +4,8 @@ import json
 
 from warmroute.contract import receipt as contract
 from warmroute.contract.money import Rates
-from warmroute_proxy.core.receipt import ServedBy, usage_object, workers_json
-from warmroute_proxy.core.usage import merge_usage
+from warmroute_proxy.core.accounting.receipt import ServedBy, usage_object, workers_json
+from warmroute_proxy.core.accounting.usage import merge_usage
 
 RATES = Rates.from_usd_per_mtok("0.60", "0.10", "3.00")
 REPORTED = {

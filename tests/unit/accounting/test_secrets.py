@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from warmroute_proxy.server import secrets
-from warmroute_proxy.server.secrets import (
+from warmroute_proxy.server.base import secrets
+from warmroute_proxy.server.base.secrets import (
     ApiKeys,
     SecretError,
     Secrets,

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from warmroute_proxy.core.account import MAX_TOKENS, Usage
-from warmroute_proxy.core.usage import merge_usage
+from warmroute_proxy.core.accounting.usage import merge_usage
+from warmroute_proxy.core.accounting.usage_fields import MAX_TOKENS, Usage
 
 REPORT = {"prompt_tokens": 1000, "completion_tokens": 50, "total_tokens": 1050}
 

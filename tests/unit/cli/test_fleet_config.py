@@ -9,7 +9,7 @@ import pytest
 
 from warmroute_cli.fleet import ENGINES, MODELS, REGIONS, render
 from warmroute_cli.recordings import load_recordings
-from warmroute_proxy.server.config_file import load_config
+from warmroute_proxy.server.base.config_file import load_config
 
 
 @pytest.fixture

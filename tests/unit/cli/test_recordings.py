@@ -5,7 +5,7 @@ from importlib import resources
 import pytest
 
 from warmroute.contract.identity import derived_key, session_of
-from warmroute_backend.engine.prompt import ANSWER_HEAD, render
+from warmroute_backend.engine.model.prompt import ANSWER_HEAD, render
 from warmroute_cli.recordings import RecordedRequest, Recording, load_recordings
 
 RECORDINGS = load_recordings()

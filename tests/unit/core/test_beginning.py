@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from warmroute_proxy.core.breaker import Breaker
-from warmroute_proxy.core.choices import NoWorker
-from warmroute_proxy.core.engine_loads import EngineLoads
-from warmroute_proxy.core.load import PREFILL_S_PER_TOKEN_PRIOR, PROVEN_S, WorkerLoad
-from warmroute_proxy.core.router import Router
+from warmroute_proxy.core.load.breaker import Breaker
+from warmroute_proxy.core.load.engine_loads import EngineLoads
+from warmroute_proxy.core.load.load import PREFILL_S_PER_TOKEN_PRIOR, PROVEN_S, WorkerLoad
+from warmroute_proxy.core.placement.choices import NoWorker
+from warmroute_proxy.core.placement.router import Router
 
 from .test_router import aggregated, facts, send
 

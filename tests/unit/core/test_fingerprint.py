@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 from warmroute.contract.identity import derived_key, derived_key_of_text
-from warmroute_proxy.core.canonical import MAX_PARTS, MalformedPrompt
-from warmroute_proxy.core.chain import Fingerprint
-from warmroute_proxy.core.fingerprint import (
+from warmroute_proxy.core.prompt.canonical import MAX_PARTS, MalformedPrompt
+from warmroute_proxy.core.prompt.chain import Fingerprint
+from warmroute_proxy.core.prompt.fingerprint import (
     STRIDE_BYTES,
     fingerprint_chat,
     fingerprint_text,

@@ -6,11 +6,11 @@ from random import Random
 
 from tests.unit.core.test_router import aggregated, facts, send
 
-from warmroute_proxy.core.facts import Facts
-from warmroute_proxy.core.fleet import Worker
-from warmroute_proxy.core.histories import Histories
-from warmroute_proxy.core.retention import Retention
-from warmroute_proxy.core.router import Router
+from warmroute_proxy.core.cache.retention import Retention
+from warmroute_proxy.core.placement.fleet import Worker
+from warmroute_proxy.core.placement.histories import Histories
+from warmroute_proxy.core.placement.router import Router
+from warmroute_proxy.core.prompt.facts import Facts
 
 TOKENS = 10_000
 CONVERSATIONS = 60

@@ -2,8 +2,8 @@
 
 import pytest
 
-from warmroute_proxy.core.chain import Chain
-from warmroute_proxy.core.index import MAX_CUTS, MAX_SHARERS, MAX_SLOTS, PrefixIndex
+from warmroute_proxy.core.cache.index import MAX_CUTS, MAX_SHARERS, MAX_SLOTS, PrefixIndex
+from warmroute_proxy.core.prompt.chain import Chain
 
 
 def chain(*hashes: int) -> Chain:

@@ -5,7 +5,7 @@ from collections import OrderedDict
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from warmroute_proxy.core.kept import MAX_AGE_S, MIN_BYTES, KeptPrompt, KeptPrompts
+from warmroute_proxy.core.placement.hot_prompts import MAX_AGE_S, MIN_BYTES, KeptPrompt, KeptPrompts
 
 from .test_router import facts
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from warmroute_proxy.core.keyed import PART_BYTES, Call, KeyBounds, KeyedCalls
+from warmroute_proxy.core.accounting.idempotency import PART_BYTES, Call, KeyBounds, KeyedCalls
 
 PART = b"x" * (100 - PART_BYTES)  # costs 100
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from warmroute_proxy.core.life import IDLE_S, SILENT_S, Life
+from warmroute_proxy.core.load.health_monitor import IDLE_S, SILENT_S, Life
 
 
 def reporting() -> Life:

@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmroute_proxy.core.fleet import Worker
-from warmroute_proxy.core.load import WorkerLoad
-from warmroute_proxy.core.pace import CLEARLY, FORGET_S, MIN_STREAMS, MIN_TOKENS, Pace, level_paces
-from warmroute_proxy.core.record import MAGIC, Call, Frames, Opened, Placed, frame
-from warmroute_proxy.core.recorded import Playback, RecordedRouter
-from warmroute_proxy.core.router import Router, Ticket
-from warmroute_proxy.core.sibling_events import Event
-from warmroute_proxy.core.siblings import SiblingRouter
+from warmroute_proxy.core.load.load import WorkerLoad
+from warmroute_proxy.core.load.pace import CLEARLY, FORGET_S, MIN_STREAMS, MIN_TOKENS, Pace, level_paces
+from warmroute_proxy.core.placement.fleet import Worker
+from warmroute_proxy.core.placement.router import Router, Ticket
+from warmroute_proxy.core.replicas.peer_events import Event
+from warmroute_proxy.core.replicas.peer_router import SiblingRouter
+from warmroute_proxy.core.replicas.record import MAGIC, Call, Frames, Opened, Placed, frame
+from warmroute_proxy.core.replicas.recording_router import Playback, RecordedRouter
 
 from .test_router import aggregated, facts, send
 

@@ -4,14 +4,14 @@ from typing import Any
 
 import pytest
 
-from warmroute_proxy.core.chain import Chain
-from warmroute_proxy.core.choices import NoWorker
-from warmroute_proxy.core.decision import MAX_REASONS
-from warmroute_proxy.core.engine_loads import EngineLoads
-from warmroute_proxy.core.facts import Facts
-from warmroute_proxy.core.fleet import Peer, Worker
-from warmroute_proxy.core.router import Decision, Router, Ticket
-from warmroute_proxy.core.traffic import RENEW_S
+from warmroute_proxy.core.load.engine_loads import EngineLoads
+from warmroute_proxy.core.load.traffic import RENEW_S
+from warmroute_proxy.core.placement.choices import NoWorker
+from warmroute_proxy.core.placement.decision import MAX_REASONS
+from warmroute_proxy.core.placement.fleet import Peer, Worker
+from warmroute_proxy.core.placement.router import Decision, Router, Ticket
+from warmroute_proxy.core.prompt.chain import Chain
+from warmroute_proxy.core.prompt.facts import Facts
 
 TOKENS = 10_000
 BLOCK = 4000  # bytes, 1,000 tokens by the prior of 4 bytes a token

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmroute_proxy.core.quota import Bucket, Quota, TenantLimits
-from warmroute_proxy.core.retry_budget import FLOOR, SHARE, WINDOW_S, RetryBudget
+from warmroute_proxy.core.queue.quota import Bucket, Quota, TenantLimits
+from warmroute_proxy.core.queue.retry_budget import FLOOR, SHARE, WINDOW_S, RetryBudget
 
 
 def test_a_minutes_worth_may_be_used_at_once_and_comes_back_evenly() -> None:

@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-from warmroute_proxy.core.admission import Queue, Waiter
-from warmroute_proxy.core.chain import Chain
-from warmroute_proxy.core.choices import NoWorker
-from warmroute_proxy.core.engine_loads import EngineLoads
-from warmroute_proxy.core.facts import Facts
-from warmroute_proxy.core.fleet import Peer, Role, Worker
-from warmroute_proxy.core.room import ASKED_AGAIN, Found, find_room, next_to_go
-from warmroute_proxy.core.router import Router, Ticket
+from warmroute_proxy.core.load.engine_loads import EngineLoads
+from warmroute_proxy.core.placement.choices import NoWorker
+from warmroute_proxy.core.placement.fleet import Peer, Role, Worker
+from warmroute_proxy.core.placement.router import Router, Ticket
+from warmroute_proxy.core.prompt.chain import Chain
+from warmroute_proxy.core.prompt.facts import Facts
+from warmroute_proxy.core.queue.admission import Queue, Waiter
+from warmroute_proxy.core.queue.dispatch_order import ASKED_AGAIN, Found, find_room, next_to_go
 
 SLOTS, STAY_S = 4, 8.0
 

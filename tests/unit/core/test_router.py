@@ -4,14 +4,14 @@ from typing import Any
 
 import pytest
 
-from warmroute_proxy.core.chain import Chain
-from warmroute_proxy.core.choices import NoWorker
-from warmroute_proxy.core.engine_loads import EngineLoads
-from warmroute_proxy.core.facts import Facts
-from warmroute_proxy.core.fleet import Peer, Worker
-from warmroute_proxy.core.index import PrefixIndex
-from warmroute_proxy.core.last import Last
-from warmroute_proxy.core.router import Router, Ticket
+from warmroute_proxy.core.cache.index import PrefixIndex
+from warmroute_proxy.core.cache.last_turn import Last
+from warmroute_proxy.core.load.engine_loads import EngineLoads
+from warmroute_proxy.core.placement.choices import NoWorker
+from warmroute_proxy.core.placement.fleet import Peer, Worker
+from warmroute_proxy.core.placement.router import Router, Ticket
+from warmroute_proxy.core.prompt.chain import Chain
+from warmroute_proxy.core.prompt.facts import Facts
 
 TOKENS = 10_000
 PD = [Worker("p", "p", 0, "prefill"), Worker("d", "d", 0, "decode")]

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from warmroute_proxy.core.chain import Chain
-from warmroute_proxy.core.facts import Facts
-from warmroute_proxy.core.fleet import Worker
-from warmroute_proxy.core.router import Router
-from warmroute_proxy.core.tiers import FETCH_S_PER_TOKEN_PRIOR, LOAD_S_PER_TOKEN_PRIOR, MOVE_S_PER_TOKEN_MAX
+from warmroute_proxy.core.cache.tiers import FETCH_S_PER_TOKEN_PRIOR, LOAD_S_PER_TOKEN_PRIOR, MOVE_S_PER_TOKEN_MAX
+from warmroute_proxy.core.placement.fleet import Worker
+from warmroute_proxy.core.placement.router import Router
+from warmroute_proxy.core.prompt.chain import Chain
+from warmroute_proxy.core.prompt.facts import Facts
 
 TOKENS = 10_000
 KEYS = [5000 + n for n in range(10)]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmroute_proxy.core.traffic import BEFORE_S, MEMORY_S, RENEW_S, Traffic
+from warmroute_proxy.core.load.traffic import BEFORE_S, MEMORY_S, RENEW_S, Traffic
 
 SENT = st.tuples(st.floats(0.0, 2 * RENEW_S), st.floats(0.0, 1.0), st.floats(0.0, 100.0))
 

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from warmroute_backend.engine import fields
-from warmroute_backend.engine.ask import COMPLETION_TOKENS, GENERATE_TOKENS, Ask, overridden, parse, read
-from warmroute_backend.engine.errors import Refusal
+from warmroute_backend.engine.http import fields
+from warmroute_backend.engine.http.errors import Refusal
+from warmroute_backend.engine.request.ask import COMPLETION_TOKENS, GENERATE_TOKENS, Ask, overridden, parse, read
 
 
 def completion(prompt: Any, **more: Any) -> list[Ask]:

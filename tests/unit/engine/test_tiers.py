@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from warmroute_backend.engine.model import Costs, Scheduler, Work
+from warmroute_backend.engine.model.model import Costs, Scheduler, Work
 
 PAGE = 64
 COSTS = Costs(host_load_s_per_token=1e-6, storage_fetch_s_per_token=1e-5)

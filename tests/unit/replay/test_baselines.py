@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from warmroute_backend.engine.work import Work
+from warmroute_backend.engine.model.work import Work
 from warmroute_proxy.replay.baselines import BASELINES
 from warmroute_proxy.replay.baselines.dualmap import DualMap, HotPrefixes
 from warmroute_proxy.replay.baselines.dynamo import DynamoKv

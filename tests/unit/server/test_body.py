@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmroute_proxy.server.body import Body
-from warmroute_proxy.server.errors import Refusal
+from warmroute_proxy.server.base.errors import Refusal
+from warmroute_proxy.server.intake.body import Body
 
 json_values = st.recursive(
     st.none()

@@ -9,18 +9,18 @@ import pytest
 
 from warmroute.contract import receipt as contract
 from warmroute.contract.money import Rates
-from warmroute_proxy.core.account import Usage
-from warmroute_proxy.core.receipt import usage_object
-from warmroute_proxy.core.usage import merge_usage
-from warmroute_proxy.server import continuation
-from warmroute_proxy.server.attempt import Attempt
-from warmroute_proxy.server.body import Body
-from warmroute_proxy.server.continuation import Continuation, Rest
-from warmroute_proxy.server.errors import Refusal
-from warmroute_proxy.server.failure import Failure
-from warmroute_proxy.server.intake import CHAT, COMPLETIONS
-from warmroute_proxy.server.intake_record import Intake
-from warmroute_proxy.server.sse import Scanner
+from warmroute_proxy.core.accounting.receipt import usage_object
+from warmroute_proxy.core.accounting.usage import merge_usage
+from warmroute_proxy.core.accounting.usage_fields import Usage
+from warmroute_proxy.server.base.errors import Refusal
+from warmroute_proxy.server.engines.sse import Scanner
+from warmroute_proxy.server.intake.body import Body
+from warmroute_proxy.server.intake.intake import CHAT, COMPLETIONS
+from warmroute_proxy.server.intake.parsed_request import Intake
+from warmroute_proxy.server.request import continuation
+from warmroute_proxy.server.request.attempt import Attempt
+from warmroute_proxy.server.request.continuation import Continuation, Rest
+from warmroute_proxy.server.request.failure import Failure
 
 DIED = Failure(Refusal(502, "the connection to the engine broke", code="engine_error"), ("e0",), True)
 MESSAGES = [{"role": "system", "content": "s"}, {"role": "user", "content": "tell [me]"}]

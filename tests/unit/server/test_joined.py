@@ -2,9 +2,9 @@
 
 from tests.subjects.small_client import FULL_BYTES, HEAD, SmallClient
 
-from warmroute_proxy.core.keyed import KeyBounds
-from warmroute_proxy.server.joined import Joins, SharedExchange
-from warmroute_proxy.server.metrics import Metrics
+from warmroute_proxy.core.accounting.idempotency import KeyBounds
+from warmroute_proxy.server.base.metrics import Metrics
+from warmroute_proxy.server.request.idempotency import Joins, SharedExchange
 
 OUTLIVE_S = 10.0
 PART = b"x" * FULL_BYTES

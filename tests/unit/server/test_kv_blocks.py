@@ -1,7 +1,7 @@
 """Which cuts of our prompts end in which blocks of an engine."""
 
-from warmroute_proxy.core.chain import Chain
-from warmroute_proxy.server.kv_blocks import KvBlocks
+from warmroute_proxy.core.prompt.chain import Chain
+from warmroute_proxy.server.engines.kv_blocks import KvBlocks
 
 BLOCK = 16  # tokens; the prompts here have 4 bytes a token, so 64 bytes
 PROMPT = Chain([11, 12, 13], [100, 256, 300])  # they end in tokens 25, 64 and 75: in blocks 1, 3 and 4

@@ -6,7 +6,7 @@ such as Mooncake, are written by hand after `observability/metrics_collector.py`
 
 import pytest
 
-from warmroute_proxy.server.kv_moves import Totals, totals_by_rank
+from warmroute_proxy.server.engines.kv_move_costs import Totals, totals_by_rank
 
 TEXT = """\
 # HELP sglang:load_back_tokens_total The number of tokens loaded back from local host DRAM (L2) to GPU.

@@ -16,15 +16,15 @@ import pytest
 from tests.integration.proxy.harness import ProxyProcess, chat
 from tests.integration.proxy.scripted import Handler, ScriptedEngine, delta, whole
 
-from warmroute_proxy.server.attempt import Attempt
-from warmroute_proxy.server.config_file import load_config
+from warmroute_proxy.server.base.config_file import load_config
 from warmroute_proxy.server.endpoint import PublicEndpoint
-from warmroute_proxy.server.exchange import Exchange, Request
-from warmroute_proxy.server.http1 import Connection
-from warmroute_proxy.server.leg import Leg
-from warmroute_proxy.server.listener import Listener
+from warmroute_proxy.server.engines.leg import Leg
+from warmroute_proxy.server.http.exchange import Exchange, Request
+from warmroute_proxy.server.http.http1 import Connection
+from warmroute_proxy.server.http.listener import Listener
 from warmroute_proxy.server.main import _build
-from warmroute_proxy.server.relay import Turn
+from warmroute_proxy.server.request.attempt import Attempt
+from warmroute_proxy.server.request.relay import Turn
 
 TURNS = 5
 OURS = (Turn, Attempt, Leg, Exchange, Request, Connection)
@@ -58,7 +58,9 @@ def engine() -> Iterator[ScriptedEngine]:
 async def test_a_turn_is_freed_when_it_has_ended(
     tmp_path: Path, engine: ScriptedEngine, wish: str, stream: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("warmroute_proxy.server.engine.ABORT_TIMEOUT_S", 0.5)  # its timer holds what is waited for here
+    monkeypatch.setattr(
+        "warmroute_proxy.server.engines.engine.ABORT_TIMEOUT_S", 0.5
+    )  # its timer holds what is waited for here
     process = ProxyProcess(tmp_path, [engine.toml()])
     services = await _build(load_config(process.write_config()), None)
     listener = Listener(PublicEndpoint(services, None), services.config.limits, services.clock)  # type: ignore[arg-type]

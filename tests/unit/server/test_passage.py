@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.fuzz.passage import HEAD, Reader
 
-from warmroute_proxy.server.passage import MAX_REST_BYTES
-from warmroute_proxy.server.sse import Scanner
+from warmroute_proxy.server.engines.passthrough import MAX_REST_BYTES
+from warmroute_proxy.server.engines.sse import Scanner
 
 USAGE = {"prompt_tokens": 9, "completion_tokens": 2, "total_tokens": 11}
 TEXTS = [

@@ -11,19 +11,19 @@ import msgspec
 import pytest
 
 from warmroute_proxy import COMPILED
-from warmroute_proxy.core import recorded
-from warmroute_proxy.core.chain import Chain
-from warmroute_proxy.core.choices import NoWorker
-from warmroute_proxy.core.engine_loads import EngineLoads
-from warmroute_proxy.core.facts import Facts
-from warmroute_proxy.core.fleet import Peer, Worker
-from warmroute_proxy.core.record import Call, Closed, Dispatched, Ended, Frames, Placed, Progress
-from warmroute_proxy.core.recorded import RecordedRouter
-from warmroute_proxy.core.router import Router
+from warmroute_proxy.core.load.engine_loads import EngineLoads
+from warmroute_proxy.core.placement.choices import NoWorker
+from warmroute_proxy.core.placement.fleet import Peer, Worker
+from warmroute_proxy.core.placement.router import Router
+from warmroute_proxy.core.prompt.chain import Chain
+from warmroute_proxy.core.prompt.facts import Facts
+from warmroute_proxy.core.replicas import recording_router as recorded
+from warmroute_proxy.core.replicas.record import Call, Closed, Dispatched, Ended, Frames, Placed, Progress
+from warmroute_proxy.core.replicas.recording_router import RecordedRouter
 from warmroute_proxy.replay.record import verify
-from warmroute_proxy.server import recording
-from warmroute_proxy.server.config_file import ConfigError, parse_config
-from warmroute_proxy.server.recording import Recording
+from warmroute_proxy.server.base.config_file import ConfigError, parse_config
+from warmroute_proxy.server.ledger import recording
+from warmroute_proxy.server.ledger.recording import Recording
 
 WORKERS = [Worker(f"a{number}", f"a{number}", 0, "aggregated", frozenset({"m", "n"})) for number in range(3)]
 PEERS = [Peer("west", 0.03)]

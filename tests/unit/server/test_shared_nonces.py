@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmroute_proxy.server.shared_nonces import KEEP_S, SharedNonces
+from warmroute_proxy.server.processes.shared_nonces import KEEP_S, SharedNonces
 
 
 def test_a_nonce_counts_once_and_for_as_long_as_a_token_is_valid() -> None:

@@ -5,14 +5,14 @@ from collections.abc import Callable
 
 import msgspec
 
-from warmroute_proxy.core.chain import Chain
-from warmroute_proxy.core.facts import Facts
-from warmroute_proxy.core.siblings import SiblingRouter
-from warmroute_proxy.server.board import Board
-from warmroute_proxy.server.config import EngineConfig
-from warmroute_proxy.server.engines import Engines
-from warmroute_proxy.server.metrics import Metrics
-from warmroute_proxy.server.siblings import Holding, Message, Siblings, share_metrics
+from warmroute_proxy.core.prompt.chain import Chain
+from warmroute_proxy.core.prompt.facts import Facts
+from warmroute_proxy.core.replicas.peer_router import SiblingRouter
+from warmroute_proxy.server.base.config import EngineConfig
+from warmroute_proxy.server.base.metrics import Metrics
+from warmroute_proxy.server.engines.engines import Engines
+from warmroute_proxy.server.processes.peer_processes import Holding, Message, Siblings, share_metrics
+from warmroute_proxy.server.processes.shared_memory import Board
 
 ENGINES = [
     EngineConfig(f"e{number}", f"http://127.0.0.1:{9 + number}", "", "aggregated", "sglang", frozenset("*"), None, None)

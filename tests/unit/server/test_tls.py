@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.certificates import make, run
 
-from warmroute_proxy.server.tls import Tls, TlsError
+from warmroute_proxy.server.http.tls import Tls, TlsError
 
 
 def refused(cert: Path, key: Path) -> str:

@@ -14,8 +14,8 @@ from typing import Any, Final, NamedTuple
 import msgspec
 import numpy as np
 
-from warmroute_proxy.core.chain import Chain
-from warmroute_proxy.core.fingerprint import fingerprint_chat
+from warmroute_proxy.core.prompt.chain import Chain
+from warmroute_proxy.core.prompt.fingerprint import fingerprint_chat
 from warmroute_proxy.replay.trace import Request, Trace, mixed
 
 BLOCK_TOKENS: Final = 64

@@ -16,9 +16,9 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from warmroute_proxy.core.chain import Chain
-from warmroute_proxy.core.facts import Facts
-from warmroute_proxy.core.record import Dispatched, Ended, Failed, Frames, Placed, RecordError
+from warmroute_proxy.core.prompt.chain import Chain
+from warmroute_proxy.core.prompt.facts import Facts
+from warmroute_proxy.core.replicas.record import Dispatched, Ended, Failed, Frames, Placed, RecordError
 from warmroute_proxy.replay.trace import MAX_REQUESTS, Request, Trace, TraceError, mixed
 
 BLOCK_TOKENS: Final = 128

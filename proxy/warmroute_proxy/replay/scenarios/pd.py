@@ -11,10 +11,10 @@ be cached, answers of 400 tokens); at 1x uncached prompts are 0.15 of what 8 wor
 few percent of each prompt is cached, as in a long session of an agent that is well placed, there is little to hold
 tokens up, and little to gain.
 
-Constants, all of the engine model (`warmroute_backend.engine.work.Costs`): 20,000 prefill tokens/s a worker, chunks of
-8,192; a step costs 5 ms, decoding 15 ms + 0.1 ms a sequence more (a reference queueing model, not a measurement).
-Transfer: 2 ms + 400,000 tokens/s, which is 28 GB/s at 70 KB a token (MLA, bf16), half of a 400 Gb/s link; Mooncake
-measured 164 GB/s over four such links. 8 workers of 3M KV tokens.
+Constants, all of the engine model (`warmroute_backend.engine.model.work.Costs`): 20,000 prefill tokens/s a worker,
+chunks of 8,192; a step costs 5 ms, decoding 15 ms + 0.1 ms a sequence more (a reference queueing model, not a
+measurement). Transfer: 2 ms + 400,000 tokens/s, which is 28 GB/s at 70 KB a token (MLA, bf16), half of a 400 Gb/s link;
+Mooncake measured 164 GB/s over four such links. 8 workers of 3M KV tokens.
 """
 
 from typing import Final

@@ -1,0 +1,419 @@
+"""The scheduler as a pure model on a virtual clock: what one rank computes in each step, and how long that takes.
+
+No sockets, no wall clock, no asyncio. A caller adds work with its arrival time and then drives the model in one of
+two ways, with bit-equal results: step by step (`begin` the next step, let its modelled duration pass, `finish` it), as
+the engine does against the wall; or from event to event (`advance`, `next_event_s`), as a replay does. All times are
+virtual seconds.
+
+A step starts when the one before has ended and there is something to do, and runs
+- *prefill*: at most `chunk_tokens` uncached prompt tokens, first the rest of a prompt begun earlier, then waiting
+  prompts in order of arrival. The prefix cache is looked up when a prompt is first scheduled, so a prompt that
+  waited profits from those before it. What a chunk computed is cached when its step ends.
+- *decode*: one token for every sequence whose prompt is complete.
+Its duration is prefill / rate + overhead, plus, when it decodes, a base and a share for each sequence: decoding
+gets slower as the batch grows, and a long prompt holds up the tokens of everybody, as in a real engine.
+
+Simulated step by step: every step with prefill in it. Jumped over: runs of steps that only decode. Nothing changes
+in such a run but the token counts, until a sequence ends or somebody joins, so it is one multiplication (`batch.py`),
+whichever way the model is driven.
+
+Admission is first come, first served by KV room (`pool.py`): a head of the queue that does not fit blocks those
+behind it. With `pin_waiting` the cached pages of waiting work are not evicted either, as if a router's choice were a
+promise; when nothing runs and the head of the queue does not fit because of that, those who came last lose it. SGLang
+does not do so.
+
+Cache tiers below the device (`tiers.py`) are looked up at admission. What they have is loaded in the step in which
+the prompt begins, and lengthens it: the copy from the host by its whole time, though SGLang hides part of it behind
+the computation layer by layer; the fetch from storage by what is left of it, since it starts when a request arrives.
+
+Roles. *Prefill* ends work with its first token, and holds its pages until `release` (the transfer has ended).
+*Decode* keeps no cache: work gets its pages first (`allocate`), then its KV from a prefill engine (`deliver`), and
+joins the batch at the next step with the token that came with it.
+
+Bounds: `max_running` sequences run; the caller bounds what waits.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from math import inf
+
+from warmroute_backend.engine.model.batch import DecodeBatch
+from warmroute_backend.engine.model.pool import KvPool
+from warmroute_backend.engine.model.radix import RadixCache
+from warmroute_backend.engine.model.tiers import Listener, LowerTiers, Storage
+from warmroute_backend.engine.model.work import Costs, Event, Phase, Role, Step, Totals, Work
+
+__all__ = ["Costs", "Event", "Phase", "Role", "Scheduler", "Step", "Totals", "Work"]
+
+_WAITING, _PREFILL, _DECODE, _DONE = Phase.WAITING, Phase.PREFILL, Phase.DECODE, Phase.DONE
+"""Looked up once: a member of an enum costs more than the rest of the line that needs it."""
+
+
+class Scheduler:
+    """One data-parallel rank: its queue, batch, cache and clock."""
+
+    def __init__(
+        self,
+        *,
+        role: Role,
+        kv_tokens: int,
+        page_size: int,
+        max_running: int,
+        costs: Costs | None = None,
+        pin_waiting: bool = False,
+        host_tokens: int = 0,
+        storage: Storage | None = None,
+        listener: Listener | None = None,
+    ) -> None:
+        """`kv_tokens` and `host_tokens` are the capacities of device and host; storage needs a host tier."""
+        self.role = role
+        self.page_size = page_size
+        self.max_running = max_running
+        self.costs = costs or Costs()
+        self.pin_waiting = pin_waiting and role != "decode"  # which keeps no cache
+        tiers = LowerTiers(host_tokens // page_size, page_size, storage, listener) if host_tokens else None
+        self.pool = KvPool(kv_tokens // page_size, page_size, tiers, listener)
+        self.clock_s = 0.0
+        """The end of the last step that was applied."""
+        self.totals = Totals()
+        self.waiting: deque[Work] = deque()
+        self.delivered: deque[Work] = deque()
+        self.allocated: set[Work] = set()
+        self.transferring: set[Work] = set()
+        self._running: dict[Work, None] = {}  # in order of joining: prompts under way, then decoding sequences
+        self._chunked: Work | None = None
+        self._now_s = 0.0  # how far the caller has advanced
+        self._events: list[Event] = []
+        self._batch = DecodeBatch()
+        # What was planned to run next, or runs: prompts with their share, and the batch's steps, until when.
+        self._planned = False
+        self._start_s = 0.0
+        self._end_s = 0.0
+        self._prefill: list[tuple[Work, int]] = []
+        self._decode_step_s: dict[int, float] = {}  # by width, as far as they were needed
+        self._load_s = 0.0
+
+    # --- what callers put in -------------------------------------------------------------------------------------
+
+    def fits(self, prompt_tokens: int, output_tokens: int, width: int) -> bool:
+        """Whether a request could ever be admitted."""
+        return self.pool.pages_needed(Work(prompt_tokens, output_tokens, (), width)) <= self.capacity_pages
+
+    def add(self, work: Work, now_s: float) -> None:
+        """Queue work that arrived at `now_s`; in order of arrival."""
+        work.arrival_s = now_s
+        work.phase = _WAITING
+        if self.pin_waiting:
+            self.pool.hold(work)
+        if not self.waiting and self.role != "decode":
+            self._cut(now_s)
+        self.waiting.append(work)
+
+    def allocate(self, now_s: float) -> list[Work]:
+        """Decode role: give pages to waiting work, in order, while they last. Returns who got theirs."""
+        granted = []
+        while self.waiting:
+            work = self.waiting[0]
+            need = self.pool.pages_needed(work)
+            if need > self.pool.free_pages:
+                break
+            self.waiting.popleft()
+            self.pool.reserve(work, need)
+            work.phase = Phase.ALLOCATED
+            work.allocated_s = max(now_s, work.arrival_s)
+            self.allocated.add(work)
+            granted.append(work)
+        return granted
+
+    def deliver(self, work: Work, cached_tokens: int, now_s: float) -> None:
+        """Decode role: the KV of `work` and its first token have come; `cached_tokens` is what prefill reports."""
+        self.allocated.discard(work)
+        work.phase = Phase.DELIVERED
+        work.cached_tokens = cached_tokens
+        work.delivered_s = now_s
+        if not self.delivered:
+            self._cut(now_s)
+        self.delivered.append(work)
+
+    def release(self, work: Work, at_s: float) -> None:
+        """Prefill role: the transfer has ended, the pages may be reused."""
+        self.transferring.discard(work)
+        self._finish_work(work)
+        if self.waiting and not self._running:  # the head of the queue was waiting for these pages
+            self.clock_s = max(self.clock_s, at_s)
+
+    def abort(self, work: Work) -> None:
+        """Take work out, wherever it is. What it had computed stays cached; a step under way is not shortened.
+
+        Under `advance` it happens at the time advanced to.
+        """
+        if work.phase is _DONE:
+            return
+        self._settle()
+        if work.phase is _WAITING:
+            self.waiting.remove(work)
+        elif work.phase is Phase.DELIVERED:
+            self.delivered.remove(work)
+        elif work.phase is _DECODE:
+            self._batch.leave(work)
+        self.allocated.discard(work)
+        self.transferring.discard(work)
+        self._finish_work(work)
+
+    # --- step by step --------------------------------------------------------------------------------------------
+
+    def begin(self) -> Step | None:
+        """The next step, or None when nothing can run. Call `finish` with it before beginning another."""
+        if not self._plan(inf, one_step=True):
+            return None
+        joined = [work for _, work, ended in self._events if not ended]
+        self._events.clear()
+        decode = [work for work in self._running if work.phase is _DECODE]
+        return Step(self._start_s, self._end_s, self._prefill, decode, joined)
+
+    def finish(self, step: Step) -> list[Work]:
+        """Apply a step at its end. Returns the work that has a new token; work that ended is `DONE` or `TRANSFER`."""
+        emitted = [work for work in step.decode if work.phase is _DECODE]  # else aborted meanwhile
+        self._apply()
+        for work in emitted:
+            if work.phase is _DECODE:
+                work.generated = self._batch.generated(work)
+        emitted += [work for _, work, ended in self._events if not ended]
+        self._events.clear()
+        return emitted
+
+    # --- from event to event -------------------------------------------------------------------------------------
+
+    def advance(self, until_s: float) -> list[Event]:
+        """Apply every step that ends at or before `until_s`. Returns the events, in order of time.
+
+        A step that would start at `until_s` is not begun: work that arrives then may still join it.
+        """
+        while self._planned or (self.clock_s < until_s and self._plan(until_s)):
+            if self._end_s > until_s:
+                break
+            self._apply()
+        self._now_s = until_s
+        events = self._events
+        if not events:
+            return []
+        self._events = []
+        return events
+
+    def next_event_s(self) -> float:
+        """No event comes before this time if nothing is added; infinite when nothing can run.
+
+        Begins the step that can start now: ask when everything that arrives at this instant has been added.
+        """
+        if self._events:
+            return self._events[0][0]
+        if not self._planned and not self._plan(inf):
+            return inf
+        return self._events[0][0] if self._events else self._end_s
+
+    # --- what callers may look at --------------------------------------------------------------------------------
+
+    @property
+    def cache(self) -> RadixCache:
+        """What is cached on the device."""
+        return self.pool.cache
+
+    @property
+    def capacity_pages(self) -> int:
+        return self.pool.capacity_pages
+
+    @property
+    def reserved_pages(self) -> int:
+        return self.pool.reserved_pages
+
+    @property
+    def free_pages(self) -> int:
+        return self.pool.free_pages
+
+    @property
+    def running(self) -> list[Work]:
+        return list(self._running)
+
+    def waiting_uncached_tokens(self) -> int:
+        """Prompt tokens that still have to be computed, as far as the device's cache can tell now."""
+        rest = 0 if self._chunked is None else self._chunked.prompt_tokens - self._chunked.computed_tokens
+        for work in self.waiting:
+            rest += work.prompt_tokens - self.pool.match(work) * self.page_size
+        return rest
+
+    def flush(self) -> None:
+        """Empty the cache, of what no work holds."""
+        self.pool.flush()
+
+    def idle(self) -> bool:
+        return not (self._running or self.waiting or self.delivered or self.allocated or self.transferring)
+
+    # --- planning ------------------------------------------------------------------------------------------------
+
+    def _plan(self, before_s: float, *, one_step: bool = False) -> bool:
+        """Plan the next step, or the next run of decode steps, if it starts before `before_s`."""
+        start_s = self.clock_s
+        if not self._running:
+            arrival_s = self._next_arrival_s()
+            start_s = max(start_s, arrival_s)
+            if start_s >= before_s:
+                return False
+        batch = self._batch
+        width = batch.width
+        self._start_s = start_s
+        tokens, joined = 0, False
+        if self.role == "decode":
+            joined = self._join_delivered(start_s)
+        elif self.waiting or self._chunked is not None:
+            tokens = self._plan_prefill(start_s)
+        if tokens:
+            duration_s = self.costs.prefill_s(tokens) + self._load_s
+            self.totals.prefill_busy_s += duration_s
+            if width:
+                duration_s += self.costs.decode_s(width)
+            batch.plan_mixed()
+            self._end_s = start_s + duration_s
+        elif width := batch.width:  # who was delivered has joined
+            step_s = self._decode_step_s.get(width)
+            if step_s is None:
+                step_s = self._decode_step_s[width] = self.costs.prefill_s(0) + self.costs.decode_s(width)
+            self._end_s = batch.plan_run(start_s, step_s, one_step=one_step)
+            if (self.waiting or self.delivered) and (arrival_s := self._next_arrival_s()) > start_s:
+                self._cut(arrival_s)
+        elif joined:  # answers of one token, over as they came
+            self._end_s = start_s
+        else:
+            return False
+        self._planned = True
+        return True
+
+    def _cut(self, at_s: float) -> None:
+        """Somebody may join at `at_s`: end a run of decode steps with the one under way then."""
+        if self._batch.planned > 1 and at_s < self._end_s:
+            self._end_s = self._batch.cut(at_s)
+
+    def _settle(self) -> None:
+        """Apply the steps of a run that have ended by now, and let it end with the step under way."""
+        if self._batch.planned > 1:
+            self._cut(self._now_s)
+            if self._end_s <= self._now_s:
+                self._apply()
+            else:
+                self._apply_decode(self._batch.planned - 1)
+                self.clock_s = self._batch.reached_s()
+
+    def _next_arrival_s(self) -> float:
+        if self.role == "decode":
+            return self.delivered[0].delivered_s if self.delivered else inf
+        return self.waiting[0].arrival_s if self.waiting else inf
+
+    def _join_delivered(self, start_s: float) -> bool:
+        joined = False
+        while self.delivered and self.delivered[0].delivered_s <= start_s and len(self._running) < self.max_running:
+            work = self.delivered.popleft()
+            self.totals.prompt_tokens += work.prompt_tokens
+            self.totals.cached_tokens += work.cached_tokens
+            self._running[work] = None
+            self._first_token(work, start_s)
+            joined = True
+        return joined
+
+    def _plan_prefill(self, start_s: float) -> int:
+        """Fill a chunk. Returns its tokens."""
+        self._prefill = []
+        self._load_s = 0.0
+        budget = chunk = self.costs.chunk_tokens
+        if self._chunked is not None:
+            budget -= self._take(self._chunked, budget)
+        waiting = self.waiting
+        while budget > 0 and waiting and len(self._running) < self.max_running:
+            work = waiting[0]
+            if work.arrival_s > start_s or not self._admit(work, start_s):
+                break
+            waiting.popleft()
+            budget -= self._take(work, budget)
+        return chunk - budget
+
+    def _take(self, work: Work, budget: int) -> int:
+        rest = work.prompt_tokens - work.computed_tokens
+        take = rest if rest < budget else budget  # noqa: FURB136 - min() takes three times as long
+        self._prefill.append((work, take))
+        self._chunked = None if take == rest else work
+        return take
+
+    def _admit(self, work: Work, start_s: float) -> bool:
+        while not self.pool.admit(work):
+            if self._running or not self.pool.let_go(self.waiting):
+                return False
+        work.phase = _PREFILL
+        self._running[work] = None
+        totals = self.totals
+        totals.prompt_tokens += work.prompt_tokens
+        totals.cached_tokens += work.cached_tokens
+        host, storage = work.cached_host_tokens, work.cached_storage_tokens
+        if host or storage:
+            totals.cached_host_tokens += host
+            totals.cached_storage_tokens += storage
+            still_fetching_s = self.costs.fetch_s(storage) - (start_s - work.arrival_s)
+            self._load_s += self.costs.load_s(host + storage) + max(0.0, still_fetching_s)
+        return True
+
+    # --- applying ------------------------------------------------------------------------------------------------
+
+    def _apply(self) -> None:
+        """What was planned has ended."""
+        self._planned = False
+        self.clock_s = end_s = self._end_s
+        batch, prefill = self._batch, self._prefill
+        if batch.planned:
+            for work in self._apply_decode(batch.planned):
+                self._finish_work(work)
+                self._events.append((end_s, work, True))
+        elif prefill:
+            self.totals.steps += 1
+        if prefill:
+            self._prefill = []
+            for work, take in prefill:
+                if work.phase is _PREFILL:  # else aborted meanwhile
+                    self._computed(work, take, end_s)
+
+    def _apply_decode(self, steps: int) -> Sequence[Work]:
+        """Steps of the batch have ended. Returns who has ended with them."""
+        batch, totals = self._batch, self.totals
+        totals.steps += steps
+        totals.generated_tokens += steps * batch.width
+        return batch.apply(steps)
+
+    def _computed(self, work: Work, take: int, end_s: float) -> None:
+        """A chunk of `work` is done: cache its pages. The last one brings the first token."""
+        work.computed_tokens += take
+        self.totals.prefill_uncached_tokens += take
+        self.pool.keep(work, work.computed_tokens)
+        if work.computed_tokens == work.prompt_tokens:
+            self._first_token(work, end_s)
+
+    def _first_token(self, work: Work, at_s: float) -> None:
+        work.generated = 1
+        work.first_token_s = at_s
+        self.totals.generated_tokens += work.width
+        self._events.append((at_s, work, False))
+        if self.role == "prefill":
+            work.phase = Phase.TRANSFER
+            del self._running[work]
+            self.transferring.add(work)
+        elif work.output_tokens <= 1:
+            self._finish_work(work)
+            self._events.append((at_s, work, True))
+        else:
+            work.phase = _DECODE
+            self._batch.join(work)
+
+    def _finish_work(self, work: Work) -> None:
+        if self.role == "aggregated" and work.width == 1 and 0 < work.computed_tokens == work.prompt_tokens:
+            # The last token was sampled, never computed: it has no KV yet.
+            self.pool.keep(work, work.prompt_tokens + work.generated - 1)
+        self.pool.give_back(work)
+        self._running.pop(work, None)
+        if self._chunked is work:
+            self._chunked = None
+        work.phase = _DONE

@@ -1,0 +1,116 @@
+"""One accepted request in an engine: what was asked, what will be answered, and how far it is."""
+
+import os
+import time
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+from warmroute_backend.engine.http.errors import Refusal
+from warmroute_backend.engine.model.model import Phase, Work
+from warmroute_backend.engine.request.ask import Ask
+from warmroute_backend.engine.request.text import Answer
+
+
+class Call(Protocol):
+    """What a job may have open to its partner."""
+
+    def close(self) -> None:
+        """Give up."""
+
+
+class Reply(Protocol):
+    """How the jobs of one request are told to its client: `reply.py` has one for each endpoint, streamed or whole."""
+
+    def token(self, job: "Job") -> None:
+        """`job.work.generated` has grown by one."""
+
+    def finish(self, job: "Job") -> None:
+        """The job has ended as planned."""
+
+    def abort(self, job: "Job") -> None:
+        """The job was aborted on request: what there is, with finish reason "abort"."""
+
+    def fail(self, job: "Job", refusal: Refusal) -> None:
+        """The engine could not go on."""
+
+
+class Counts(NamedTuple):
+    """What a job's client is told that it used, in tokens."""
+
+    prompt: int
+    cached: int
+    completion: int
+    reasoning: int
+
+
+@dataclass(eq=False, slots=True)
+class Job:
+    """A live request. It is in the engine's table from acceptance to its one entry in the finish log."""
+
+    ask: Ask
+    model: str
+    dp_rank: int
+    page_size: int
+    answers: list[Answer]
+    work: Work
+    created: int = field(default_factory=lambda: int(time.time()))
+    reply: Reply = field(init=False)
+    ids: list[str] = field(init=False)
+    """What each choice is called. Of several choices none is called as the request is: each is a request of its own."""
+    dropped: bool = False
+    """Whether it ended without having been scheduled."""
+    prefill_ttft_s: float = 0.0
+    """Decode role: queue, compute and transfer as the prefill engine modelled them, in virtual seconds."""
+    link: Call | None = None
+    """Decode role: the call to the prefill engine's rendezvous while it is open."""
+    storage_backend: str | None = None
+    """The name of the storage tier's backend, where one is attached."""
+    fault_at: int | None = None
+    """The token at which the request's script wants an error."""
+
+    def __post_init__(self) -> None:
+        self.ids = [self.ask.rid] if self.ask.n == 1 else [os.urandom(16).hex() for _ in range(self.ask.n)]
+
+    @property
+    def rid(self) -> str:
+        """By what name it is live: that of the request, or of its first choice where there are several."""
+        return self.ids[0]
+
+    @property
+    def room(self) -> int:
+        """The rendezvous of a PD job, checked at acceptance; other jobs have none."""
+        if self.ask.room is None:
+            raise LookupError("this job has no room")
+        return self.ask.room
+
+    def completion_tokens(self) -> int:
+        generated = self.work.generated
+        return sum(answer.count(generated) for answer in self.answers)
+
+    def counts(self) -> Counts:
+        """The prompt counts once, the choices are summed.
+
+        Several choices are reported as SGLang does: it computes their prompt once before it starts them, so each of
+        them, and with it the request, finds all complete pages of the prompt cached.
+        """
+        work = self.work
+        if self.dropped:
+            return Counts(0, 0, 0, 0)
+        cached = work.cached_tokens if self.ask.n == 1 else (work.prompt_tokens - 1) // self.page_size * self.page_size
+        generated = work.generated
+        reasoning = sum(answer.reasoning_tokens(generated) for answer in self.answers) if self.ask.thinking else 0
+        return Counts(work.prompt_tokens, cached, self.completion_tokens(), reasoning)
+
+    def drop(self) -> None:
+        """Note that it ends now; one that was never scheduled reports no tokens at all."""
+        self.dropped = self.work.phase in (Phase.NEW, Phase.WAITING)
+
+    def ttft_s(self) -> float | None:
+        """The modelled time to the first token, in virtual seconds; None before it."""
+        work = self.work
+        if work.first_token_s is None:
+            return None
+        if work.allocated_s is None:
+            return work.first_token_s - work.arrival_s
+        own_wait_s = (work.allocated_s - work.arrival_s) + (work.first_token_s - work.delivered_s)
+        return self.prefill_ttft_s + own_wait_s

@@ -1,0 +1,105 @@
+"""Who may ask for what, and the storage backend of the cache, attached and detached at run time.
+
+With `--api-key`, everything but health and metrics wants `Authorization: Bearer <key>`. With `--admin-api-key`, control
+paths want that one instead; alone it leaves inference and information open. Without either, control paths are open to
+all, but for the storage backend, which nobody may change without an admin key (clearing it excepted).
+"""
+
+import secrets
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from warmroute_backend.engine.http import fields
+from warmroute_backend.engine.http.errors import Refusal
+from warmroute_backend.engine.http.http1 import Exchange
+from warmroute_backend.engine.request.ask import parse
+from warmroute_backend.engine.serving.engine import Engine
+
+BACKEND: Final = "/hicache/storage-backend"
+PATHS: Final = frozenset({"/flush_cache", "/abort_request", BACKEND, f"{BACKEND}/clear"})
+OPEN: Final = ("/health", "/ready", "/metrics")
+"""Whatever begins so wants no key."""
+
+_TEXT = b"text/plain; charset=utf-8"
+_NO_KEY = (
+    "This endpoint requires admin API key, but this server was started without one (admin-api-key). "
+    "Restart with --admin-api-key to enable."
+)
+_FIELDS = (
+    "hicache_storage_backend",
+    "hicache_storage_backend_extra_config_json",
+    "hicache_storage_prefetch_policy",
+    "hicache_write_policy",
+)
+_encode = msgspec.json.Encoder().encode
+
+
+class Admin:
+    """The guard of all paths, and the handlers of the storage backend by method and path."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.handlers: dict[str, dict[str, Callable[[Exchange], None]]] = {
+            "GET": {BACKEND: self._status},
+            "PUT": {BACKEND: self._attach},
+            "DELETE": {BACKEND: self._detach},
+            "POST": {f"{BACKEND}/clear": self._clear},
+        }
+
+    def refuses(self, exchange: Exchange) -> bool:
+        """Whether this request was not for its sender to make; it has then been answered."""
+        settings = self._engine.settings
+        if exchange.path.startswith(OPEN):
+            return False
+        key = settings.api_key
+        if exchange.path in PATHS:
+            key = settings.admin_api_key or key
+        if key is not None and not _shows(exchange, key):
+            exchange.respond(401, _encode({"error": "Unauthorized"}))
+            return True
+        if exchange.path == BACKEND and settings.admin_api_key is None:
+            exchange.respond(400, _encode({"error": _NO_KEY}))
+            return True
+        return False
+
+    def _status(self, exchange: Exchange) -> None:
+        storage = self._engine.storage
+        exchange.respond(200, _encode(dict.fromkeys(_FIELDS) if storage is None else storage.status()))
+
+    def _attach(self, exchange: Exchange) -> None:
+        body = parse(exchange.body)
+        wish = {name: fields.string(body, name) for name in _FIELDS}
+        if wish[_FIELDS[0]] is None:
+            raise Refusal.schema(f"{_FIELDS[0]} is missing")
+        storage = self._engine.storage
+        if storage is None:
+            done, message = False, "Hierarchical cache is not enabled."
+        elif not self._engine.idle():
+            done, message = False, "Reject attach: scheduler is not idle."
+        else:
+            done, message = storage.attach(wish)
+        head = "HiCache storage backend attached." if done else "Failed to attach HiCache storage backend."
+        exchange.respond(200 if done else 400, f"{head}\n{message}\n".encode(), _TEXT)
+
+    def _detach(self, exchange: Exchange) -> None:
+        storage = self._engine.storage
+        if storage is None or self._engine.idle():
+            message = "HiCache storage backend is detached." if storage is None else storage.detach()
+            exchange.respond(200, f"HiCache storage backend detached.\n{message}\n".encode(), _TEXT)
+        else:
+            message = "Reject detach: scheduler is not idle."
+            exchange.respond(400, f"Failed to detach HiCache storage backend.\n{message}\n".encode(), _TEXT)
+
+    def _clear(self, exchange: Exchange) -> None:
+        storage = self._engine.storage
+        if storage is not None and storage.store is not None:
+            storage.store.clear()
+        status = 400 if storage is None else 200
+        exchange.respond(status, b"Hierarchical cache storage backend cleared.\n", _TEXT)
+
+
+def _shows(exchange: Exchange, key: str) -> bool:
+    scheme, _, given = exchange.headers.get(b"authorization", b"").partition(b" ")
+    return scheme.lower() == b"bearer" and secrets.compare_digest(given, key.encode())

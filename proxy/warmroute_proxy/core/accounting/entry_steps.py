@@ -1,0 +1,104 @@
+"""The life of a ledger entry, as a state machine without I/O.
+
+    open ──dispatch──▶ dispatched ──settle──▶ settled
+      │                 │  ▲ │
+      │                 └──┘ │   dispatch again: a retry adds a rid
+      └──────interrupt───────┴──────────────▶ interrupted
+
+A retry takes a new rid; only the last attempt is billed and named in the receipt. An entry ends exactly once: after
+`settle` or `interrupt` every transition raises `TransitionError`. Interrupted entries are charged nothing. What ended,
+but could not be written, has not ended for anybody else: it is `withdrawn`.
+
+These are functions, and stand apart from the structure, so that they can be compiled.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from warmroute_proxy.core.accounting.entry import UNDER_WAY, Entry, Outcome, State
+from warmroute_proxy.core.accounting.receipt import ServedBy, usage_object, workers_json
+from warmroute_proxy.core.accounting.usage import NOTHING
+from warmroute_proxy.core.accounting.usage_fields import Usage
+
+SETTLE_OUTCOMES: Final = ("completed", "client_left", "refused", "engine_error", "cut_off")
+
+
+class TransitionError(Exception):
+    """A transition that the state of an entry does not allow: a fault of the proxy, never of a client."""
+
+
+def dispatch(entry: Entry, rid: str, workers: tuple[ServedBy, ...], predicted_cached: int) -> None:
+    """A first attempt or a retry: open | dispatched -> dispatched."""
+    if entry.state not in UNDER_WAY:
+        raise _not_allowed(entry, "dispatch")
+    rids = entry.rids
+    if rid in rids:
+        raise TransitionError(f"entry {entry.id}: a retry needs a new rid, {rid} was used")
+    rids.append(rid)
+    entry.workers = workers_json(workers)
+    entry.predicted_cached = predicted_cached
+    entry.state = "dispatched"
+
+
+def settle(
+    entry: Entry,
+    usage: Usage,
+    loss: Mapping[str, int],
+    reported: Mapping[str, Any] | bytes | None,
+    *,
+    outcome: Outcome,
+    status: int,
+    settled_at: float,
+    proxy_ms: float,
+    ttft_ms: float | None,
+) -> None:
+    """dispatched -> settled, priced by the last attempt; then `usage` is the object for the client.
+
+    `reported` is the engine's own usage object, whose unknown fields are kept: JSON where it says just what `usage`
+    does; `status` is the HTTP status that the
+    client saw, 0 if none; `ttft_ms` is None where no byte of an answer came.
+    """
+    if entry.state != "dispatched":
+        raise _not_allowed(entry, "settle")
+    if outcome not in SETTLE_OUTCOMES:
+        raise TransitionError(f"entry {entry.id}: {outcome} is no outcome of a settled entry")
+    _close(entry, "settled", outcome, usage, loss, reported)
+    entry.status, entry.settled_at, entry.proxy_ms, entry.ttft_ms = status, settled_at, proxy_ms, ttft_ms
+
+
+def interrupt(entry: Entry, now_s: float) -> None:
+    """open | dispatched -> interrupted, charged 0; every number of `usage` is estimated."""
+    if entry.state not in UNDER_WAY:
+        raise _not_allowed(entry, "interrupt")
+    _close(entry, "interrupted", "interrupted", NOTHING, {}, None)
+    entry.settled_at = now_s
+
+
+def withdrawn(entry: Entry) -> Entry:
+    """The entry, which has ended, as interrupted: its row could not be written, and nobody was told of it."""
+    made = msgspec.structs.replace(entry, status=0, proxy_ms=None, ttft_ms=None)
+    _close(made, "interrupted", "interrupted", NOTHING, {}, None)
+    return made
+
+
+def _close(
+    entry: Entry,
+    state: State,
+    outcome: Outcome,
+    usage: Usage,
+    loss: Mapping[str, int],
+    reported: Mapping[str, Any] | bytes | None,
+) -> None:
+    text, entry.list_nanousd, entry.price_nanousd = usage_object(
+        entry.id, entry.session, entry.turn, entry.region, entry.workers, usage, entry.predicted_cached, loss,
+        entry.rates, reported,
+    )  # fmt: skip
+    entry.state, entry.outcome, entry.usage = state, outcome, msgspec.Raw(text)
+    entry.prompt_tokens, entry.cached_tokens = usage.prompt_tokens, usage.cached_tokens
+    entry.completion_tokens = usage.completion_tokens
+
+
+def _not_allowed(entry: Entry, transition: str) -> TransitionError:
+    return TransitionError(f"entry {entry.id} is {entry.state}: {transition} is not allowed")

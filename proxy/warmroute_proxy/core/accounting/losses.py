@@ -1,0 +1,149 @@
+"""Says why prompt tokens were not cached: every uncached token gets exactly one class of `contract.receipt`.
+
+The prompt is a line of P tokens. The engine found its first C tokens; [C, P) has to be explained. Two more points on
+the line do it:
+
+    0 ------------- C ---------------- R --- K ------------------------------ P
+      cached          reusable, missed   |     text that nobody computed before
+                                         page rounding
+
+K is where known text ends. For a lineage with a previous turn it is that turn's prompt (an exact count), unless the
+index shows that the client rewrote part of it (known text ends clearly earlier: the rest of the old prompt is
+`prefix_changed`) or that the text beyond it is known from somewhere else (K moves out). For a new lineage K is what
+the index knows, and the rest is `cold`. Beyond the previous prompt tokens are `new`; of these the last answer comes
+first, and where prefill and decode are apart it is `not_kept`, because its KV stayed with the decode engine.
+
+R is K cut to what an engine can reuse: whole pages, and never the last token of the prompt. [R, K) is `page_rounding`.
+
+[C, R) should have been cached and was not. A new salt epoch explains all of it. Else one page is still rounding (page
+borders of estimates are off by one), and what lies within the error of an estimate is `unknown`. Else by position: what
+this worker was expected to hold is `evicted`, what only another was expected to hold is `moved`, the rest `unknown`.
+A worker is expected to hold what the index predicts, and what the previous turn computed on it.
+
+Index figures are estimates made from bytes and are off by a few per cent; counts of turns are exact. So differences
+between an estimate and a count mean something only beyond `ESTIMATE_ERROR` of it plus a page, and no class that blames
+a worker or a client (`evicted`, `moved`, `prefix_changed`) is given for less.
+"""
+
+from typing import Final
+
+from warmroute_proxy.core.base.frozen import Frozen
+
+ESTIMATE_ERROR: Final = 0.03
+"""Relative error of token counts that are estimated from bytes."""
+
+
+class LastTurn(Frozen, frozen=True):
+    """The previous turn of a lineage, as far as losses need it.
+
+    `completion_tokens` are those that a client sends back: the answer without its reasoning. `same_worker`: the worker
+    chosen now computed that prompt (in PD the prefill worker). `salt_changed`: the tenant's salt epoch is another now.
+    """
+
+    prompt_tokens: int
+    completion_tokens: int
+    same_worker: bool
+    salt_changed: bool
+
+
+def classify(
+    *,
+    prompt_tokens: int,
+    cached_tokens: int,
+    page_size: int,
+    known_tokens: int,
+    predicted_cached: int,
+    best_elsewhere: int,
+    last: LastTurn | None,
+    disaggregated: bool,
+    misreported: bool = False,
+    cached_reported: bool = True,
+) -> dict[str, int]:
+    """Loss class -> tokens, summing to `prompt_tokens - cached_tokens`; classes without tokens are left out.
+
+    `known_tokens`, `predicted_cached` and `best_elsewhere` are the index's estimates: the longest prefix known anywhere
+    in the tenant, on the chosen worker, and on the best other worker. `misreported`: the cached count was out of range,
+    so nothing can be said about the rest. `cached_reported`: false where the engine gave no cached count.
+    """
+    prompt, cached, page = prompt_tokens, cached_tokens, page_size
+    if page < 1 or not 0 <= cached <= prompt:
+        prompt, page = max(0, prompt), max(1, page)
+        cached = min(max(0, cached), prompt)
+    if misreported:
+        return {"engine_misreport": prompt - cached} if prompt > cached else {}
+    end = known_tokens if cached < known_tokens else cached  # noqa: FURB136 - max() takes three times as long
+    if end > prompt:  # noqa: PLR1730
+        end = prompt
+    losses: dict[str, int] = {}
+    if last is None:
+        if end < prompt:
+            losses["cold"] = prompt - end
+    else:
+        previous = last.prompt_tokens if last.prompt_tokens < prompt else prompt  # noqa: FURB136
+        # Where the salt changed: the index's chain starts from it, and knows nothing about the old text.
+        if last.salt_changed or abs(end - previous) <= ESTIMATE_ERROR * previous + page:
+            end = previous
+        _beyond_known(losses, prompt, cached if cached > end else end, previous, last, disaggregated)  # noqa: FURB136
+    reusable = end if end < prompt else prompt - 1
+    reusable -= reusable % page
+    begins = cached if cached > reusable else reusable  # noqa: FURB136
+    if end > begins:
+        losses["page_rounding"] = end - begins
+    missed = reusable - cached
+    if missed > 0:
+        if not cached_reported:
+            losses["unknown"] = missed
+        elif last is not None and last.salt_changed:
+            losses["salt_changed"] = missed
+        elif missed <= page:
+            losses["page_rounding"] = losses.get("page_rounding", 0) + missed
+        else:
+            here = _expected(predicted_cached, last, at_last=True)
+            elsewhere = _expected(best_elsewhere, last, at_last=False)
+            _missed(losses, cached, reusable, here, elsewhere, page)
+    return losses
+
+
+def _beyond_known(
+    losses: dict[str, int], prompt: int, start: int, previous: int, last: LastTurn, disaggregated: bool
+) -> None:
+    if start < previous:
+        losses["prefix_changed"] = previous - start
+        start = previous
+    if disaggregated:
+        answer_end = max(start, min(max(last.prompt_tokens, 0) + max(last.completion_tokens, 0), prompt))
+        _add(losses, "not_kept", start, answer_end)
+        start = answer_end
+    if start < prompt:
+        losses["new"] = prompt - start
+
+
+def _missed(losses: dict[str, int], cached: int, reusable: int, here: int, elsewhere: int, page: int) -> None:
+    """Classes for [cached, reusable), which is more than a page: it could have been reused and was not."""
+    here, elsewhere = min(here, reusable), min(elsewhere, reusable)
+    if reusable - cached <= _error(reusable, page):
+        _add(losses, "unknown", cached, reusable)
+        return
+    if here - cached <= _error(here, page):
+        here = cached
+    _add(losses, "evicted", cached, here)
+    if elsewhere - here <= _error(elsewhere, page):
+        elsewhere = here
+    _add(losses, "moved", here, elsewhere)
+    _add(losses, "unknown", max(here, elsewhere), reusable)
+
+
+def _expected(estimate: int, last: LastTurn | None, at_last: bool) -> int:
+    """Tokens that a place is expected to hold; `at_last`: the place is the chosen worker, not another."""
+    if last is not None and last.same_worker == at_last:
+        return max(estimate, last.prompt_tokens, 0)
+    return max(estimate, 0)
+
+
+def _error(tokens: int, page: int) -> float:
+    return ESTIMATE_ERROR * tokens + page
+
+
+def _add(losses: dict[str, int], name: str, start: int, end: int) -> None:
+    if end > start:
+        losses[name] = losses.get(name, 0) + end - start

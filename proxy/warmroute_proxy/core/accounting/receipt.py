@@ -1,0 +1,110 @@
+"""Builds the receipt of a turn and the usage object that carries it to the client.
+
+`contract.receipt` says what a receipt holds and how a reader checks it; here it is made. The usage object keeps every
+field that the engine wrote and changes only what was settled otherwise: the token counts, `cost`, `warmroute`.
+"""
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any, Final
+
+import msgspec
+
+from warmroute.contract import money
+from warmroute.contract.receipt import VERSION
+from warmroute_proxy.core.accounting.usage_fields import Usage
+from warmroute_proxy.core.base.frozen import Frozen
+
+_encode: Final = msgspec.json.Encoder().encode
+
+
+class ServedBy(Frozen, frozen=True):
+    """A worker that took part in a turn: (engine, dp_rank) and the role it had. JSON as receipts and rows show it."""
+
+    id: str
+    dp_rank: int
+    role: str
+
+
+class _Tiers(Frozen, frozen=True):
+    device: int
+    host: int
+    storage: int
+
+
+class _Receipt(Frozen, frozen=True):
+    """A receipt, in the order of its JSON."""
+
+    v: int
+    id: str
+    session: str | None
+    turn: int
+    region: str
+    workers: msgspec.Raw
+    cached: _Tiers
+    predicted_cached: int
+    loss: Mapping[str, int]
+    rates_usd_per_mtok: msgspec.Raw
+    list_nanousd: int
+    price_nanousd: int
+    saved_nanousd: int
+    estimated: tuple[str, ...]
+
+
+def usage_object(
+    receipt_id: str,
+    session: str | None,
+    turn: int,
+    region: str,
+    workers: msgspec.Raw,
+    usage: Usage,
+    predicted_cached: int,
+    loss: Mapping[str, int],
+    rates: money.Rates,
+    reported: Mapping[str, Any] | bytes | None,
+) -> tuple[bytes, int, int]:
+    """The usage object for the client, as JSON: the engine's own fields, the settled counts, `cost` and `warmroute`.
+
+    `workers` is JSON; so is `reported` where it says just what was settled (`plain_usage`). Returned with what the turn
+    would have cost with nothing cached, and what it costs, nanodollars.
+    """
+    full, price = money.list_and_price(rates, usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens)
+    tiers = _Tiers(usage.device, usage.host, usage.storage)
+    receipt = _encode(
+        _Receipt(
+            VERSION, receipt_id, session, turn, region, workers, tiers, predicted_cached, loss, _rates_json(rates),
+            full, price, full - price, usage.estimated,
+        )
+    )  # fmt: skip
+    cost = money.usd(price).encode()
+    if type(reported) is bytes:
+        return b'%b,"cost":%b,"warmroute":%b}' % (reported[:-1], cost, receipt), full, price
+    if usage.continued_after is not None:
+        receipt = b'%b,"continued":{"after_tokens":%d,"by":"text"}}' % (receipt[:-1], usage.continued_after)
+    return _merged(usage, reported, cost, receipt), full, price
+
+
+def _merged(usage: Usage, reported: Mapping[str, Any] | bytes | None, cost: bytes, receipt: bytes) -> bytes:
+    """The engine's object with the settled counts in the place of its own."""
+    merged: dict[str, Any] = dict(reported) if isinstance(reported, Mapping) else {}
+    details = merged.get("prompt_tokens_details")
+    cached = {"cached_tokens": usage.cached_tokens}
+    merged["prompt_tokens"] = usage.prompt_tokens
+    merged["completion_tokens"] = usage.completion_tokens
+    merged["total_tokens"] = usage.prompt_tokens + usage.completion_tokens
+    merged["prompt_tokens_details"] = {**details, **cached} if isinstance(details, dict) else cached
+    merged["cost"] = msgspec.Raw(cost)
+    merged["warmroute"] = msgspec.Raw(receipt)
+    return _encode(merged)
+
+
+@lru_cache(maxsize=1_024)
+def workers_json(workers: tuple[ServedBy, ...]) -> msgspec.Raw:
+    """The workers of an attempt as receipts and rows show them: a fleet has few, so they are written once."""
+    return msgspec.Raw(_encode(workers))
+
+
+@lru_cache(maxsize=1_024)
+def _rates_json(rates: money.Rates) -> msgspec.Raw:
+    """Rates as the receipt shows them; few as well."""
+    return msgspec.Raw(_encode(rates.as_usd_per_mtok()))

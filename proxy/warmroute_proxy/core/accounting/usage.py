@@ -1,0 +1,178 @@
+"""Merges what the legs of a turn report about tokens into one sound set of numbers.
+
+Engines disagree about usage. A decode engine reports the counts that its prefill engine handed over; an older one
+reports none of them, or more cached tokens than the prompt has; one without cache reporting leaves the field out but
+fills the per-request details. The rules here, in order:
+
+* The decode (or only) leg is believed where it gives a count. The prefill leg fills what is missing: it has counted
+  the same prompt, so its numbers are measured, not guessed.
+* Cached tokens: the reported count when it is above zero, else the larger of the prefill leg's count and the sum of
+  the details. A zero in the report is weak evidence, because engines also write it when they do not count.
+* Afterwards `0 <= cached <= prompt`, and the tiers sum to the cached tokens. What that changed is said:
+  `misreported_tokens` is the distance by which a count was out of range, `estimated` names the numbers that nobody
+  reported. Absent is not zero: such a number stands as 0 (or as the lower bound seen) *and* is named.
+
+A prompt has at least one token: where an engine reports none, because the request was aborted or refused while it
+waited, it has not counted, and neither its prompt nor its cached tokens are known.
+
+Almost every report needs none of this: `plain_usage` reads those, by types, and leaves all others to `merge_usage`.
+
+A count is an integer from 0 to `MAX_TOKENS`; anything else that JSON can hold is no count. The bound keeps every
+amount of money derived from it inside 64 bits.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from warmroute_proxy.core.accounting.usage_fields import MAX_TOKENS, Extension, PlainUsage, Usage
+
+_TIERS: Final = ("device", "host", "storage")
+_NO_TIERS: Final = [None, None, None]
+
+
+NOTHING: Final = Usage(
+    0, 0, 0, 0, 0, 0, None, ("prompt_tokens", "completion_tokens", "cached_tokens", "cached_tiers"), 0
+)
+"""The usage of a turn about which no engine said anything."""
+
+
+_plain: Final = msgspec.json.Decoder(PlainUsage).decode
+_extension: Final = msgspec.json.Decoder(Extension).decode
+
+
+def plain_usage(reported: bytes, extension: bytes, *, paired: bool) -> Usage | None:
+    """What `merge_usage` would make of a report in which every count stands, and agrees with the others; else None.
+
+    `reported` is the usage object of the decode or aggregated leg as JSON, `extension` its `sglext` or empty, `paired`
+    whether there was a prefill leg. The settled counts are those of `reported`.
+    """
+    try:
+        said = _plain(reported)
+        details = _extension(extension).cached_tokens_details if extension else None
+    except msgspec.DecodeError:
+        return None
+    prompt, completion, cached = said.prompt_tokens, said.completion_tokens, said.prompt_tokens_details.cached_tokens
+    if cached > prompt or said.total_tokens != prompt + completion or (paired and not cached) or b" " in reported:
+        return None
+    nested = said.completion_tokens_details
+    reasoning = said.reasoning_tokens
+    if nested is not None and nested.reasoning_tokens is not None:
+        reasoning = nested.reasoning_tokens
+    if details is None:
+        estimated = ("cached_tiers",) if cached else ()
+        return Usage(prompt, completion, cached, cached, 0, 0, reasoning, estimated, 0)
+    device, host, storage = details.device or 0, details.host or 0, details.storage or 0
+    if device + host + storage != cached:
+        return None
+    return Usage(prompt, completion, cached, device, host, storage, reasoning, (), 0)
+
+
+def merge_usage(
+    reported: Mapping[str, Any] | None,
+    details: Mapping[str, Any] | None,
+    prefill: Mapping[str, Any] | None,
+    completion_seen: int,
+) -> Usage:
+    """One `Usage` from the reports of a turn, parsed JSON of any shape: what is no object (`dict`) says nothing.
+
+    `reported` is the usage object of the decode or aggregated leg, `details` its `sglext.cached_tokens_details`,
+    `prefill` the usage object of the prefill leg, `completion_seen` a lower bound counted in the stream.
+    """
+    said: Mapping[str, Any] = reported if isinstance(reported, dict) else {}  # a dict test is a tenth of an ABC's
+    helper: Mapping[str, Any] = prefill if isinstance(prefill, dict) else {}
+    estimated = []
+
+    prompt = _count(said.get("prompt_tokens")) or _count(helper.get("prompt_tokens")) or None
+    if prompt is None:
+        estimated.append("prompt_tokens")
+
+    completion = _count(said.get("completion_tokens"))
+    if completion is None:
+        completion = min(max(completion_seen, 0), MAX_TOKENS)
+        estimated.append("completion_tokens")
+
+    tiers = None if details is None else _tiers(details)
+    stated = _stated_cached(said)
+    if stated is not None and prompt is not None and 0 < stated <= prompt:  # nothing to fill in, nothing to correct
+        cached: int | None = stated
+        misreported = 0
+    else:
+        cached, misreported = _cached(stated, _stated_cached(helper), tiers, prompt)
+    if cached is None or misreported:
+        estimated.append("cached_tokens")
+    device, host, storage, exact = _split(cached or 0, tiers)
+    if cached is None or not exact:
+        estimated.append("cached_tiers")
+    return Usage(
+        prompt or 0,
+        completion,
+        cached or 0,
+        device,
+        host,
+        storage,
+        _reasoning(said),
+        tuple(estimated),
+        misreported,
+    )
+
+
+def _count(value: object) -> int | None:
+    if type(value) is int and 0 <= value <= MAX_TOKENS:
+        return value
+    return None
+
+
+def _stated_cached(usage: Mapping[str, Any]) -> int | None:
+    """The cached count as stated, out of range or not, so that a wrong one can be told from a missing one."""
+    details = usage.get("prompt_tokens_details")
+    value = details.get("cached_tokens") if isinstance(details, dict) else None
+    if type(value) is not int:
+        return None
+    return max(-MAX_TOKENS, min(value, MAX_TOKENS))
+
+
+def _cached(
+    stated: int | None, helper: int | None, tiers: tuple[int, int, int] | None, prompt: int | None
+) -> tuple[int | None, int]:
+    """(cached tokens or None where nobody counted them, tokens by which the count was out of range)."""
+    if prompt is None:
+        return None, 0
+    count = stated
+    if stated is None or stated <= 0:
+        others = [value for value in (helper, sum(tiers) if tiers else None) if value is not None and value >= 0]
+        if others:
+            count = max(others) if stated is None else max(stated, *others)
+    if count is None:
+        return None, 0
+    clamped = min(max(count, 0), prompt)
+    return clamped, min(abs(count - clamped), MAX_TOKENS)
+
+
+def _tiers(details: object) -> tuple[int, int, int] | None:
+    """(device, host, storage) of a details object; None when it gives no count at all or a wrong one."""
+    if not isinstance(details, dict):
+        return None
+    stated = [details.get(name) for name in _TIERS]
+    device, host, storage = (0 if value is None else _count(value) for value in stated)
+    if device is None or host is None or storage is None or stated == _NO_TIERS:
+        return None
+    return device, host, storage
+
+
+def _split(cached: int, tiers: tuple[int, int, int] | None) -> tuple[int, int, int, bool]:
+    """(device, host, storage, whether the engine said so); where it did not, device takes the rest."""
+    if tiers is None:
+        return cached, 0, 0, cached == 0
+    if sum(tiers) == cached:
+        return *tiers, True
+    host = min(tiers[1], cached)
+    storage = min(tiers[2], cached - host)
+    return cached - host - storage, host, storage, False
+
+
+def _reasoning(said: Mapping[str, Any]) -> int | None:
+    details = said.get("completion_tokens_details")
+    nested = _count(details.get("reasoning_tokens")) if isinstance(details, dict) else None
+    return nested if nested is not None else _count(said.get("reasoning_tokens"))

@@ -1,0 +1,79 @@
+"""What one dispatched attempt has raised in the load of the places that it runs on, until it ends."""
+
+from bisect import bisect_right
+
+from warmroute_proxy.core.placement.choices import Place
+from warmroute_proxy.core.placement.decision import Decision
+from warmroute_proxy.core.prompt.chain import Chain
+
+
+class Ticket:
+    """One dispatched attempt, and what it has raised. Opaque to its holder; ends by one `settled` or `failed`.
+
+    `from_cut` is the first cut that was not cached. `losses` are those of the index at dispatch: while it has had no
+    more, all that was added then is still there. `first_s`, `prefilling_s` and `slowdown_s` are of the first token:
+    when it came, and what its generator's load said.
+    """
+
+    __slots__ = (
+        "chain",
+        "computed",
+        "decision",
+        "distance",
+        "first_s",
+        "from_cut",
+        "generator",
+        "holder",
+        "losses",
+        "open",
+        "prefilling_s",
+        "resident",
+        "sent_s",
+        "slowdown_s",
+        "turn",
+        "uncached",
+    )
+
+    losses: int
+    sent_s: float
+    first_s: float
+    prefilling_s: float
+    slowdown_s: float
+
+    def __init__(self, decision: Decision, chain: Chain, holder: Place, generator: Place | None) -> None:
+        self.decision = decision
+        self.chain = chain
+        self.holder = holder
+        self.generator = generator
+        self.from_cut = bisect_right(chain.ends, decision.matched_bytes)
+        self.uncached = decision.prompt_tokens_est - decision.predicted_cached_tokens
+        self.resident = decision.prompt_tokens_est
+        self.computed = False
+        self.distance = 0.0
+        self.turn = 0
+        self.open = True
+
+    def parties(self) -> tuple[Place, ...]:
+        """The places that the attempt runs on."""
+        if self.generator is None or self.generator is self.holder:
+            return (self.holder,)
+        return (self.holder, self.generator)
+
+    def close(self, now_s: float) -> None:
+        """Lower what was raised, once."""
+        assert self.open, "a ticket is settled or failed once"
+        self.open = False
+        holder, generator = self.holder, self.generator
+        load = holder.load
+        if not self.computed:
+            load.prefill_ended(self, now_s)
+        if generator is holder:
+            load.runs(-1, -self.resident)
+            load.left(now_s - self.sent_s, now_s)
+            return
+        if generator is not None:
+            generator.load.runs(-1, -self.resident)
+            generator.load.left(now_s - self.sent_s, now_s)
+        if generator is None or not self.computed:
+            load.runs(-1, 0)
+            load.left(now_s - self.sent_s, now_s)

@@ -1,0 +1,163 @@
+"""Messages and tools in their canonical form: the bytes that a fingerprint hashes.
+
+The canonical form keeps what templates print and drops the rest: of a message role, content, reasoning, tool calls,
+tool call id and name, as the raw JSON of each value; of a tool its function. Member order, unknown members, space
+between members, `null` or empty content and `cache_control` make no difference. Anything but text (images, audio,
+files) counts by its content, but a long one only as a digest: its bytes say nothing of its tokens.
+"""
+
+from collections.abc import Mapping
+from typing import Final, TypeVar
+
+import msgspec
+from msgspec import Raw
+from xxhash import xxh3_128_digest
+
+from warmroute_proxy.core.prompt.messages import ABSENT, Message
+
+MAX_PARTS: Final = 32_768
+LONG_MEDIA_BYTES: Final = 512
+
+NULL: Final = Raw(b"null")
+EMPTY: Final = Raw(b'""')
+NO_PARTS: Final = (b"", b'""')
+QUOTE: Final = 0x22
+BRACKET: Final = 0x5B
+
+_BRACE: Final = 0x7B
+# Control characters cannot stand unescaped in JSON, so no raw value can imitate one of these.
+_TOOL: Final = b"\x01"
+_MESSAGE: Final = b"\x02"
+_CONTENT: Final = b"\x03"
+_REASONING: Final = b"\x04"
+_TOOL_CALL: Final = b"\x05"
+_TOOL_CALL_ID: Final = b"\x06"
+_NAME: Final = b"\x07"
+_MEMBER: Final = b"\x1d"
+_PART: Final = b"\x1e"
+_FIELD: Final = b"\x1f"
+
+_T = TypeVar("_T")
+_OBJECT: Final = msgspec.json.Decoder(dict[str, Raw])
+_OBJECTS: Final = msgspec.json.Decoder(list[dict[str, Raw]])
+
+
+class MalformedPrompt(ValueError):
+    """A prompt that no engine would take. The client's fault; `path` says where, like `messages[3].content`."""
+
+    def __init__(self, path: str, problem: str) -> None:
+        super().__init__(f"{path} {problem}")
+        self.path = path
+        self.problem = problem
+
+
+def message_part(message: Message, index: int) -> bytes:
+    """The canonical bytes of a message."""
+    pieces: list[bytes | Raw] = [_MESSAGE, message.role.encode()]
+    content = message.content
+    if content is not ABSENT:
+        first = memoryview(content)[0]
+        if first == QUOTE:
+            if content != EMPTY:
+                pieces += (_CONTENT, content)
+        elif first == BRACKET:
+            parts = _content_parts(content, f"messages[{index}].content")
+            if parts not in NO_PARTS:
+                pieces += (_CONTENT, parts)
+        elif content != NULL:
+            raise MalformedPrompt(f"messages[{index}].content", "is neither a string nor a list of parts")
+    if message.reasoning_content is not ABSENT and is_present(message.reasoning_content):
+        pieces += (_REASONING, message.reasoning_content)
+    if message.tool_calls:
+        for call in message.tool_calls:
+            function = call.function
+            pieces += (_TOOL_CALL, call.id, _FIELD)
+            pieces += (call.custom,) if function is None else (function.name, _FIELD, function.arguments)
+    if message.tool_call_id is not ABSENT:
+        pieces += (_TOOL_CALL_ID, message.tool_call_id)
+    if message.name is not ABSENT and is_present(message.name):
+        pieces += (_NAME, message.name)
+    return b"".join(pieces)
+
+
+def is_plain(message: Message) -> bool:
+    """Whether a message is a role and a text and nothing else, as most are: its part is `\\x02 role \\x03 content`."""
+    content = message.content
+    return (
+        message.tool_calls is None
+        and message.tool_call_id is ABSENT
+        and message.reasoning_content is ABSENT
+        and message.name is ABSENT
+        and content is not ABSENT
+        and memoryview(content)[0] == QUOTE
+        and content != EMPTY
+    )
+
+
+def _content_parts(content: Raw, path: str) -> bytes:
+    """A list of content parts; one text part gives the bytes that a plain string has."""
+    parts = decode_part(_OBJECTS, content, path)
+    if len(parts) > MAX_PARTS:
+        raise MalformedPrompt(path, f"holds more than {MAX_PARTS} parts")
+    return _PART.join([_content_part(part, f"{path}[{index}]") for index, part in enumerate(parts)])
+
+
+def _content_part(part: dict[str, Raw], path: str) -> bytes:
+    kind = part.get("type", ABSENT)
+    text = part.get("text")
+    if text is not None and (kind is ABSENT or kind == Raw(b'"text"')):
+        if memoryview(text)[0] != QUOTE:
+            raise MalformedPrompt(f"{path}.text", "is not a string")
+        return bytes(text)
+    image = part.get("image_url")
+    if image is not None:
+        if memoryview(image)[0] == _BRACE:
+            image = decode_part(_OBJECT, image, f"{path}.image_url").get("url", ABSENT)
+        return _media(bytes(image))
+    return _media(_members(part))
+
+
+def _media(content: bytes) -> bytes:
+    return content if len(content) <= LONG_MEDIA_BYTES else _FIELD + xxh3_128_digest(content)
+
+
+def tool_parts(tools: Raw) -> list[bytes]:
+    """The canonical bytes of each tool: its function, or all of it where it has none."""
+    decoded = decode_part(_OBJECTS, tools, "tools")
+    if len(decoded) > MAX_PARTS:
+        raise MalformedPrompt("tools", f"holds more than {MAX_PARTS} items")
+    parts = []
+    for index, tool in enumerate(decoded):
+        function = tool.get("function")
+        members = tool if function is None else decode_part(_OBJECT, function, f"tools[{index}].function")
+        parts.append(_TOOL + _members(members))
+    return parts
+
+
+def _members(members: Mapping[str, Raw]) -> bytes:
+    """The members of an object in order of name, without `cache_control`."""
+    pieces: list[bytes | Raw] = []
+    for name in sorted(members):
+        if name != "cache_control":
+            pieces += (_MEMBER, name.encode(), _FIELD, members[name])
+    return b"".join(pieces)
+
+
+def is_present(value: Raw) -> bool:
+    return value not in (ABSENT, NULL, EMPTY)
+
+
+def decode_part(decoder: "msgspec.json.Decoder[_T]", raw: Raw | memoryview | bytes, path: str) -> _T:
+    """Decode, or say where the prompt is malformed; never with any of its text."""
+    try:
+        return decoder.decode(raw)
+    except msgspec.ValidationError as error:
+        problem, _, place = str(error).partition(" - at `$")
+        raise MalformedPrompt(_join(path, problem, place.rstrip("`")), f"is malformed: {problem}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise MalformedPrompt(path, "is not valid JSON") from None
+
+
+def _join(path: str, problem: str, place: str) -> str:
+    _, _, missing = problem.partition("missing required field `")
+    return path + place + (f".{missing.rstrip('`')}" if missing else "")

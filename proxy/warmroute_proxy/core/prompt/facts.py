@@ -1,0 +1,32 @@
+"""What placement knows of a request: numbers and names, never its text."""
+
+import msgspec
+
+from warmroute_proxy.core.prompt.chain import Chain
+
+
+class Facts(msgspec.Struct, frozen=True, gc=False):
+    """One request, as the server has read it.
+
+    `lineage` and `session` are 64-bit keys made under the tenant's key: equal keys of two tenants differ.
+    `structural_bytes` are the canonical bytes that the previous turn of an append-only conversation has already sent.
+    `thread` is a lineage without its system prompt, None for a request without a session: where a client rewrote the
+    system prompt of a running conversation, it finds what the rewritten one continues. `parent` names the session that
+    started this one. Placement needs no rule for it: what a child shares with its parent is a prefix, and the index
+    finds it.
+    """
+
+    model: str
+    lineage: int
+    session: int | None
+    derived: bool
+    parent: int | None
+    chain: Chain
+    structural_bytes: int
+    turn: int
+    expected_output_tokens: int
+    home_hint: str | None
+    allowed_regions: frozenset[str] | None
+    may_forward: bool
+    salt_epoch: int = 0
+    thread: int | None = None

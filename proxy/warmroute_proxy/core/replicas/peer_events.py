@@ -1,0 +1,47 @@
+"""What routers of several processes tell each other of their requests. They are read from another process."""
+
+import msgspec
+
+from warmroute_proxy.core.cache.last_turn import Last
+from warmroute_proxy.core.prompt.chain import Chain
+
+
+class Sent(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="s"):
+    """A request was sent. `number` names it in what follows; `holder` and `generator` are worker ids as in `Ticket`."""
+
+    number: int
+    holder: str
+    generator: str | None
+    chain: Chain
+    begins: bool
+    from_cut: int
+    prompt_tokens: int
+    cached_tokens: int
+
+
+class Computed(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="c"):
+    """Its prompt has been computed."""
+
+    number: int
+
+
+class Served(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="e"):
+    """It ended well. `session` is None where it has no home of its own."""
+
+    number: int
+    lineage: int
+    session: int | None
+    thread: int | None
+    model: str
+    last: Last
+    streamed_tokens: int | None = None
+
+
+class Lost(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="f"):
+    """It ended badly."""
+
+    number: int
+    at_fault: list[str]
+
+
+Event = Sent | Computed | Served | Lost

@@ -1,0 +1,189 @@
+"""The format of a record of everything that a router was told and decided; `recorded` makes and plays such records.
+
+    file   = MAGIC frame*
+    frame  = length xxh32 payload           two 32-bit little-endian numbers; the hash is that of the payload
+    payload = msgpack of one of the calls below, with named fields: first `Opened`, last `Closed`
+
+What is in a record: what placement sees (`facts`), which is keyed hashes, sizes and the names of models, regions and
+workers; never a prompt, a key or a session id. A client may send any text as its home region: one that is no region of
+the fleet is written as `UNKNOWN_REGION`, which is none either.
+
+A file of records grows as long as its writer lets it; a frame has at most `MAX_FRAME_BYTES`.
+"""
+
+import struct
+from collections.abc import Callable, Iterator
+from typing import Any, Final, NamedTuple
+
+import msgspec
+from xxhash import xxh32_intdigest
+
+from warmroute_proxy.core.placement.decision import Candidate, Decision, Policy, Reasons
+from warmroute_proxy.core.placement.fleet import Peer, Worker
+from warmroute_proxy.core.prompt.facts import Facts
+
+VERSION: Final = 1
+MAGIC: Final = b"warmroute record 1\n"
+MAX_FRAME_BYTES: Final = 64 * 2**20
+UNKNOWN_REGION: Final = "?"
+
+_HEAD: Final = struct.Struct("<II")
+
+
+class Opened(msgspec.Struct, tag="opened", frozen=True):
+    """The router as it was made, and the version of warmroute that made it."""
+
+    software: str
+    region: str
+    policy: Policy
+    workers: list[Worker]
+    peers: list[Peer]
+    version: int = VERSION
+
+
+class Placed(msgspec.Struct, tag="placed", frozen=True):
+    """A call of `place` and its decision; None where there was no worker."""
+
+    now_s: float
+    facts: Facts
+    exclude: frozenset[str]
+    decision: Decision | None
+    served: bool = True
+    """Where there was no worker: whether one exists for the model."""
+
+
+class Dispatched(msgspec.Struct, tag="dispatched", frozen=True, omit_defaults=True):
+    """Tickets are numbered in this order. `facts` and `decision` are None where they are those of the last `Placed`."""
+
+    now_s: float
+    facts: Facts | None = None
+    decision: Decision | None = None
+
+
+class FirstToken(msgspec.Struct, tag="first_token", frozen=True):
+    ticket: int
+    now_s: float
+
+
+class Progress(msgspec.Struct, tag="progress", frozen=True):
+    ticket: int
+    completion_tokens: int
+
+
+class Ended(msgspec.Struct, tag="settled", frozen=True, omit_defaults=True):
+    """A call of `settled`. `facts` is None where they are those of the dispatch."""
+
+    ticket: int
+    now_s: float
+    prompt_tokens: int | None
+    cached_tokens: int | None
+    completion_tokens: int | None
+    facts: Facts | None = None
+    streamed_tokens: int | None = None
+
+
+class Failed(msgspec.Struct, tag="failed", frozen=True):
+    ticket: int
+    now_s: float
+    at_fault: list[str]
+
+
+class Told(msgspec.Struct, tag="told", frozen=True):
+    """Any other call: what the router was told of its fleet. Arguments by name."""
+
+    name: str
+    arguments: dict[str, Any]
+
+
+class Closed(msgspec.Struct, tag="closed", frozen=True):
+    """The end of the record, and why it ends there."""
+
+    reason: str
+
+
+Call = Opened | Placed | Dispatched | FirstToken | Progress | Ended | Failed | Told | Closed
+
+
+def _made(reasons: object) -> tuple[Candidate, ...]:
+    """Reasons as they stand in a record."""
+    if isinstance(reasons, Reasons):
+        return reasons.made()
+    raise NotImplementedError(f"a record cannot hold a {type(reasons).__name__}")
+
+
+def _read(kind: type, found: object) -> Reasons:
+    """Reasons as they were read from one."""
+    if kind is Reasons:
+        return Reasons(msgspec.convert(found, tuple[Candidate, ...]))
+    raise NotImplementedError(f"a record cannot hold a {kind.__name__}")
+
+
+_encode: Final = msgspec.msgpack.Encoder(enc_hook=_made).encode
+_CALL: Final = msgspec.msgpack.Decoder(Call, dec_hook=_read)
+
+
+class RecordError(ValueError):
+    """A record that cannot be read or played; the message says where."""
+
+
+def frame(call: Call) -> bytes:
+    """One call as it stands in a record."""
+    payload = _encode(call)
+    return _HEAD.pack(len(payload), xxh32_intdigest(payload)) + payload
+
+
+class Frame(NamedTuple):
+    """One call and where it stands: its number in the record from 1, and the offset of its first byte."""
+
+    number: int
+    offset: int
+    call: Call
+
+
+class Frames:
+    """The calls of a record, read piece by piece. Iterate once; afterwards `cut_off` says how the bytes ended.
+
+    A record without its end is no error: a process that was killed leaves one. Everything before is as it was.
+    """
+
+    def __init__(self, read: Callable[[int], bytes]) -> None:
+        """`read(n)` gives the next n bytes, fewer only at the end."""
+        self._read = read
+        self.cut_off: str | None = None
+
+    def __iter__(self) -> Iterator[Frame]:
+        found = self._read(len(MAGIC))
+        if found != MAGIC:
+            raise RecordError("is no record of a router: it does not begin with the words 'warmroute record 1'")
+        offset, number = len(MAGIC), 1
+        while True:
+            head = self._read(_HEAD.size)
+            if not head:
+                self.cut_off = f"at byte {offset}, after frame {number - 1}, without an end marker"
+                return
+            size, digest = _HEAD.unpack(head) if len(head) == _HEAD.size else (0, 0)
+            if size > MAX_FRAME_BYTES:
+                raise RecordError(f"is damaged at byte {offset}: frame {number} cannot be {size} bytes long")
+            payload = self._read(size)
+            if len(head) < _HEAD.size or len(payload) < size:
+                self.cut_off = f"at byte {offset + len(head) + len(payload)}, inside frame {number}"
+                return
+            call = _call(payload, digest, f"at byte {offset}, frame {number}")
+            if isinstance(call, Opened) != (number == 1):
+                raise RecordError(f"is damaged at byte {offset}: frame {number} is {type(call).__name__.lower()}")
+            yield Frame(number, offset, call)
+            if isinstance(call, Closed):
+                return
+            offset, number = offset + _HEAD.size + size, number + 1
+
+
+def _call(payload: bytes, digest: int, where: str) -> Call:
+    if xxh32_intdigest(payload) != digest:
+        raise RecordError(f"is damaged {where}: the checksum is wrong")
+    try:
+        found: Call = _CALL.decode(payload)
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise RecordError(f"cannot be read {where}: {error}; was it written by another version?") from None
+    if isinstance(found, Opened) and found.version != VERSION:
+        raise RecordError(f"is of version {found.version}; this warmroute reads version {VERSION}")
+    return found

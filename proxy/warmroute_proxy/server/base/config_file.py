@@ -1,0 +1,376 @@
+"""Reads the config file: TOML into the frozen dataclasses of `config`, checked whole, every problem named at once.
+
+    [proxy] [secret] [ledger] [limits]          one table each, all but [proxy] may be left out
+    [[region]] [[engine]] [[model]] [[tenant]]  lists
+
+Unknown keys are errors, with the nearest known name, because a misspelt limit is a limit that is not there. Paths are
+relative to the folder of the config file, so that a proxy can be started from anywhere.
+"""
+
+import os
+import tomllib
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, Final, Literal, cast
+
+from warmroute.contract.money import Rates, rate_from_usd_per_mtok
+from warmroute_proxy.core.queue.quota import TenantLimits
+from warmroute_proxy.server.base.config import (
+    ANY,
+    DEFAULT_HOST,
+    DEFAULT_STATE_DIR,
+    MAX_PROCESSES,
+    ROLES,
+    Config,
+    EngineConfig,
+    Limits,
+    ModelConfig,
+    ProxyConfig,
+    RegionConfig,
+    TenantConfig,
+)
+from warmroute_proxy.server.base.config_table import Table, nearest, shown
+
+_TABLES: Final = ("proxy", "secret", "ledger", "limits")
+_LISTS: Final = ("region", "engine", "model", "tenant")
+_LIMIT_BOUNDS: Final[dict[str, tuple[float, float]]] = {
+    "body_bytes": (1_024, 2**31 - 1),
+    "header_bytes": (1_024, 16 * 2**20),
+    "header_count": (8, 10_000),
+    "connections": (1, 1_000_000),
+    "head_timeout_s": (0.05, 3_600.0),
+    "body_timeout_s": (0.05, 3_600.0),
+    "keepalive_s": (0.05, 86_400.0),
+    "connect_timeout_s": (0.05, 600.0),
+    "first_token_timeout_s": (0.05, 86_400.0),
+    "idle_timeout_s": (0.05, 86_400.0),
+    "head_hold_s": (0.0, 3_600.0),
+    "response_bytes": (1_024, 2**40),
+    "keyed_outlive_s": (0.0, 600.0),
+    "keyed_replay_s": (0.0, 3_600.0),
+    "keyed_answer_bytes": (1_024, 2**40),
+    "keyed_total_bytes": (1_024, 2**40),
+    "total_timeout_s": (0.05, 604_800.0),
+    "queue_requests": (0, 1_000_000),
+    "queue_bytes": (0, 2**40),
+    "queue_timeout_s": (0.05, 3_600.0),
+    "shutdown_grace_s": (0.0, 86_400.0),
+    "kept_prompt_bytes": (0, 2**40),
+}
+
+
+class ConfigError(ValueError):
+    """A config that cannot be used; `problems` has one line each: `table[i].key: what is wrong`."""
+
+    def __init__(self, source: str, problems: list[str]) -> None:
+        super().__init__("\n".join([f"{source}: {len(problems)} problem{'s' * (len(problems) != 1)}", *problems]))
+        self.problems = problems
+
+
+def load_config(path: Path, instead: dict[str, Any] | None = None) -> Config:
+    """The config in a file, or `ConfigError` with everything that is wrong with it; `instead`: of keys of [proxy]."""
+    try:
+        with path.open("rb") as file:
+            document = tomllib.load(file)
+    except OSError as error:
+        raise ConfigError(str(path), [f"cannot be read: {error.strerror}"]) from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(str(path), [f"is not TOML: {error}"]) from None
+    if instead and isinstance(document.get("proxy"), dict):
+        document["proxy"] |= instead
+    return parse_config(document, path.resolve().parent, str(path))
+
+
+def parse_config(document: dict[str, Any], folder: Path, source: str) -> Config:
+    """The config in a parsed TOML document; relative paths are taken from `folder`."""
+    problems: list[str] = []
+    _check_top(document, problems)
+    secret = Table(document.get("secret", {}), "secret", problems)
+    ledger = Table(document.get("ledger", {}), "ledger", problems)
+    proxy = _proxy(Table(document.get("proxy", {}), "proxy", problems), folder)
+    secret_file = secret.text("file", "")
+    sync = ledger.choice("sync", ("process", "disk"), "process")
+    secret.close()
+    ledger.close()
+    limits = _limits(Table(document.get("limits", {}), "limits", problems))
+    regions = tuple(_region(table) for table in _tables(document, "region", problems))
+    counters: dict[str, int] = {}
+    engines = tuple(_engine(table, counters, folder) for table in _tables(document, "engine", problems))
+    models = tuple(_model(table) for table in _tables(document, "model", problems))
+    tenants = tuple(_tenant(table) for table in _tables(document, "tenant", problems))
+    model_by_name = _model_names(models, problems)
+    _check_regions(proxy, regions, problems)
+    _check_engines(engines, regions, problems)
+    _check_engine_models(engines, models, problems)
+    _check_unsalted(engines, tenants, problems)
+    _check_tenants(tenants, regions, model_by_name, problems)
+    if problems:
+        raise ConfigError(source, problems)
+    return Config(
+        proxy,
+        folder / secret_file if secret_file else None,
+        "disk" if sync == "disk" else "process",
+        limits,
+        regions,
+        engines,
+        models,
+        tenants,
+        model_by_name,
+        {tenant.name: tenant for tenant in tenants},
+    )
+
+
+def _check_top(document: dict[str, Any], problems: list[str]) -> None:
+    known = (*_TABLES, *_LISTS)
+    problems += [f"{key}: unknown table{nearest(key, known)}" for key in document if key not in known]
+    if "proxy" not in document:
+        problems.append("proxy: is missing, written [proxy]")
+
+
+def _tables(document: dict[str, Any], key: str, problems: list[str]) -> list[Table]:
+    found = document.get(key)
+    if not isinstance(found, list) or not found:
+        wrong = "is missing" if found is None else "must be a list of tables"
+        problems.append(f"{key}: {wrong}, written [[{key}]]")
+        return []
+    return [Table(values, f"{key}[{at}]", problems) for at, values in enumerate(found)]
+
+
+def _proxy(table: Table, folder: Path) -> ProxyConfig:
+    policy = table.choice("policy", ("cost", "round_robin"), "cost")
+    proxy = ProxyConfig(
+        region=table.name("region"),
+        host=table.text("host", DEFAULT_HOST),
+        port=table.integer("port", 0, 0, 65_535) or 0,
+        admin_host=table.text("admin_host", DEFAULT_HOST),
+        admin_port=table.integer("admin_port", 0, 0, 65_535) or 0,
+        policy="round_robin" if policy == "round_robin" else "cost",
+        state_dir=folder / table.text("state_dir", DEFAULT_STATE_DIR),
+        admin_key_sha256=table.digest("admin_key_sha256"),
+        record=_file(table, "record", folder),
+        processes=table.integer_or("processes", "auto", 1, 1, MAX_PROCESSES) or _cores(),
+        tls_cert=_file(table, "tls_cert", folder),
+        tls_key=_file(table, "tls_key", folder),
+    )
+    if (proxy.tls_cert is None) != (proxy.tls_key is None):
+        missing, given = ("tls_cert", "tls_key") if proxy.tls_cert is None else ("tls_key", "tls_cert")
+        table.problem(missing, f"is missing: {given} is given, and TLS needs both")
+    if proxy.record is not None and proxy.processes > 1:
+        table.problem("record", f"is for one process, and there are {proxy.processes}; set processes = 1, or leave it")
+    if proxy.port and (proxy.host, proxy.port) == (proxy.admin_host, proxy.admin_port):
+        table.problem("admin_port", f"{proxy.port} is the port of the proxy itself")
+    table.close()
+    return proxy
+
+
+def _cores() -> int:
+    """The cores that this process may use."""
+    return min(len(os.sched_getaffinity(0)), MAX_PROCESSES)
+
+
+def _limits(table: Table) -> Limits:
+    values: dict[str, Any] = {}
+    for entry in fields(Limits):
+        low, high = _LIMIT_BOUNDS[entry.name]
+        default = entry.default
+        if isinstance(default, int):
+            values[entry.name] = table.integer(entry.name, default, int(low), int(high))
+        else:
+            values[entry.name] = table.number(entry.name, float(str(default)), low, high)
+    table.close()
+    return Limits(**values)
+
+
+def _region(table: Table) -> RegionConfig:
+    region = RegionConfig(
+        table.name("name"), table.url("url", required=False), table.number("rtt_ms", 0.0, 0.0, 60_000.0)
+    )
+    table.close()
+    return region
+
+
+def _engine(table: Table, counters: dict[str, int], folder: Path) -> EngineConfig:
+    """`counters` numbers the engines of a region and role that have no id of their own."""
+    url, region = table.url("url"), table.name("region")
+    role = table.choice("role", ROLES, "aggregated")
+    kind = table.choice("kind", ("sglang", "openai"), "sglang")
+    group = f"{region}-{role}"
+    number = counters[group] = counters.get(group, -1) + 1
+    engine = EngineConfig(
+        id=table.name("id", f"{group}-{number}"),
+        url=url,
+        region=region,
+        role=cast("Literal['aggregated', 'prefill', 'decode']", role),
+        kind="openai" if kind == "openai" else "sglang",
+        models=frozenset(table.names("models", (ANY,))),
+        bootstrap_host=table.text("bootstrap_host", "") or None,
+        bootstrap_port=table.integer("bootstrap_port", None, 1, 65_535),
+        store=table.name("store", "") or None,
+        kv_events=table.choice("kv_events", ("auto", "off"), "auto") == "auto",
+        key_file=_file(table, "key_file", folder),
+        admin_key_file=_file(table, "admin_key_file", folder),
+        max_running=table.integer("max_running", None, 1, 1_000_000),
+    )
+    if role == "prefill" and not table.has("bootstrap_port"):
+        table.problem("bootstrap_port", "is missing: decode engines fetch the KV cache there")
+    for key in ("bootstrap_host", "bootstrap_port"):
+        if role != "prefill" and table.has(key):
+            table.problem(key, f"is for prefill engines, this one is {role}")
+    if kind == "openai" and role != "aggregated":
+        table.problem("kind", f'"openai" cannot be {role}: only SGLang splits prefill from decode')
+    if kind == "openai" and table.has("admin_key_file"):
+        table.problem("admin_key_file", 'is for SGLang: nothing is asked of an "openai" engine that wants it')
+    table.close()
+    return engine
+
+
+def _file(table: Table, key: str, folder: Path) -> Path | None:
+    name = table.text(key, "")
+    return folder / name if name else None
+
+
+def _model(table: Table) -> ModelConfig:
+    prices = [_price(table, key) for key in ("input", "cached", "output")]
+    rates = Rates(*(price or 0 for price in prices))
+    if None not in prices and rates.cached > rates.input:
+        table.problem("cached", "is above the input price: a cached token would cost more than an uncached one")
+    model = ModelConfig(
+        table.name("name"),
+        table.names("aliases", ()),
+        rates,
+        table.integer("context_tokens", None, 1, 1_000_000_000),
+        table.flag("continue_broken"),
+    )
+    table.close()
+    return model
+
+
+def _price(table: Table, key: str) -> int | None:
+    """None where it cannot be read, which is a problem already."""
+    text = table.text(key)
+    try:
+        return rate_from_usd_per_mtok(text) if text else None
+    except ValueError as error:
+        table.problem(key, str(error))
+        return None
+
+
+def _tenant(table: Table) -> TenantConfig:
+    name = table.name("name")
+    tenant = TenantConfig(
+        name,
+        table.digests("key_sha256"),
+        table.name("share_group", name),
+        frozenset(table.names("models", (ANY,))),
+        frozenset(table.names("regions", (ANY,))),
+        table.integer("salt_epoch", 0, 0, 2**31 - 1) or 0,
+        _tenant_limits(table),
+    )
+    table.close()
+    return tenant
+
+
+def _tenant_limits(table: Table) -> TenantLimits | None:
+    limits = TenantLimits(*(table.integer(key, None, 1, 10**12) for key in TenantLimits._fields))
+    return None if limits == TenantLimits() else limits
+
+
+def _model_names(models: tuple[ModelConfig, ...], problems: list[str]) -> dict[str, ModelConfig]:
+    found: dict[str, ModelConfig] = {}
+    for at, model in enumerate(models):
+        for where, name in (("name", model.name), *(("aliases", alias) for alias in model.aliases)):
+            if name and name in found:
+                problems.append(f"model[{at}].{where}: {shown(name)} already names model {shown(found[name].name)}")
+            found.setdefault(name, model)
+    return found
+
+
+def _check_regions(proxy: ProxyConfig, regions: tuple[RegionConfig, ...], problems: list[str]) -> None:
+    _check_unique("region", "name", [region.name for region in regions], problems)
+    names = [region.name for region in regions]
+    if proxy.region and regions and proxy.region not in names:
+        problems.append(f"proxy.region: {shown(proxy.region)} is no [[region]]{nearest(proxy.region, names)}")
+    for at, region in enumerate(regions):
+        if proxy.region and not region.url and region.name != proxy.region:
+            problems.append(f"region[{at}].url: is missing; only the own region ({proxy.region}) has none")
+
+
+def _check_engines(engines: tuple[EngineConfig, ...], regions: tuple[RegionConfig, ...], problems: list[str]) -> None:
+    _check_unique("engine", "id", [engine.id for engine in engines], problems)
+    _check_unique("engine", "url", [engine.url for engine in engines], problems)
+    names = [region.name for region in regions]
+    roles: dict[str, set[str]] = {}
+    for at, engine in enumerate(engines):
+        roles.setdefault(engine.region, set()).add(engine.role)
+        if engine.region and regions and engine.region not in names:
+            problems.append(
+                f"engine[{at}].region: {shown(engine.region)} is no [[region]]{nearest(engine.region, names)}"
+            )
+    for region, present in roles.items():
+        for role, partner in (("prefill", "decode"), ("decode", "prefill")):
+            if role in present and partner not in present:
+                problems.append(
+                    f"engine: region {shown(region)} has {role} engines but none with role {shown(partner)}"
+                )
+
+
+def _check_engine_models(
+    engines: tuple[EngineConfig, ...], models: tuple[ModelConfig, ...], problems: list[str]
+) -> None:
+    names = [model.name for model in models]
+    for at, engine in enumerate(engines):
+        problems += [
+            f"engine[{at}].models: {shown(model)} is the name of no [[model]]{nearest(model, names)}"
+            for model in sorted(engine.models - {ANY, *names})
+        ]
+
+
+def _check_unsalted(engines: tuple[EngineConfig, ...], tenants: tuple[TenantConfig, ...], problems: list[str]) -> None:
+    """A server that takes no salt has one cache for all: who shares it must have agreed to, by a share group."""
+    for at, engine in enumerate(engines):
+        if engine.kind != "openai":
+            continue
+        groups = {
+            tenant.share_group
+            for tenant in tenants
+            if {ANY, engine.region} & tenant.regions
+            and (ANY in engine.models | tenant.models or engine.models & tenant.models)
+        }
+        if len(groups) > 1:
+            problems.append(
+                f'engine[{at}].kind: "openai" takes no cache salt, so its cache would be shared by the tenants of'
+                f" {', '.join(sorted(groups))}; put them in one share_group, or keep all but one from it by"
+                " models or regions"
+            )
+
+
+def _check_tenants(
+    tenants: tuple[TenantConfig, ...],
+    regions: tuple[RegionConfig, ...],
+    models: dict[str, ModelConfig],
+    problems: list[str],
+) -> None:
+    _check_unique("tenant", "name", [tenant.name for tenant in tenants], problems)
+    names = [region.name for region in regions]
+    owner: dict[str, str] = {}
+    for at, tenant in enumerate(tenants):
+        for number, digest in enumerate(tenant.key_sha256):
+            if digest in owner:
+                problems.append(f"tenant[{at}].key_sha256[{number}]: is also a key of tenant {shown(owner[digest])}")
+            owner.setdefault(digest, tenant.name)
+        problems += [
+            f"tenant[{at}].regions: {shown(region)} is no [[region]]{nearest(region, names)}"
+            for region in sorted(tenant.regions - {ANY, *names})
+        ]
+        problems += [
+            f"tenant[{at}].models: {shown(model)} is no [[model]]{nearest(model, list(models))}"
+            for model in sorted(tenant.models - {ANY, *models})
+        ]
+
+
+def _check_unique(table: str, key: str, values: list[str], problems: list[str]) -> None:
+    first: dict[str, int] = {}
+    for at, value in enumerate(values):
+        if value and value in first:
+            problems.append(f"{table}[{at}].{key}: {shown(value)} is taken by {table}[{first[value]}]")
+        first.setdefault(value, at)

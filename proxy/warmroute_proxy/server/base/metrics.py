@@ -1,0 +1,162 @@
+"""Counters and histograms as plain numbers, rendered in Prometheus' text format when somebody asks.
+
+No library on the request path: ten updates through a client library cost 60 us a request, through dicts 2 us. Label
+sets are bounded by construction (routes, statuses, tiers, loss classes, workers); tenants are never a label.
+"""
+
+import operator
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final, NamedTuple
+
+from warmroute_proxy.server.base.metric_help import HELP
+
+_TTFT_BOUNDS_S: Final[tuple[float, ...]] = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+_WAIT_BOUNDS_S: Final[tuple[float, ...]] = (0.01, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+ERROR_BOUNDS: Final[tuple[float, ...]] = (0.001, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+
+_FROM_THE_START: Final = (
+    "warmroute_retries_total",
+    "warmroute_retries_refused_total",
+    "warmroute_continued_total",
+    "warmroute_joins_total",
+    "warmroute_queue_left_total",
+    "warmroute_client_left_total",
+    "warmroute_forwards_total",
+    "warmroute_forward_failures_total",
+)
+"""Counters without labels: shown as 0, so that the first of what they count is an increase and no new series."""
+
+_HISTOGRAMS: Final = (
+    "warmroute_ttft_seconds",
+    "warmroute_queue_wait_seconds",
+    "warmroute_prediction_error_ratio",
+    "warmroute_overprediction_ratio",
+    "warmroute_underprediction_ratio",
+)
+
+Labels = tuple[tuple[str, str], ...]
+Counter = list[int]
+"""One number: whoever raises it often holds the list, and looks nothing up."""
+
+
+class State(NamedTuple):
+    """All numbers of one process, to be told to another: (name, labels, value), and of histograms counts and sum."""
+
+    counters: list[tuple[str, Labels, int]]
+    histograms: list[tuple[list[int], float]]
+
+
+class Histogram:
+    """Counts by upper bound."""
+
+    __slots__ = ("bounds", "counts", "total")
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.total = 0.0
+
+    def observe(self, value: float) -> None:
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
+
+    def add(self, counts: list[int], total: float) -> None:
+        """Count what was counted elsewhere by the same bounds."""
+        self.counts = list(map(operator.add, self.counts, counts))
+        self.total += total
+
+
+class Metrics:
+    """All counters of one proxy process."""
+
+    def __init__(self) -> None:
+        self._counters: dict[tuple[str, Labels], Counter] = {(name, ()): [0] for name in _FROM_THE_START}
+        self.late: list[Callable[[], None]] = []
+        """Called before anybody reads: who adds up by himself counts then."""
+
+        self.ttft = Histogram(_TTFT_BOUNDS_S)
+        self.queue_wait = Histogram(_WAIT_BOUNDS_S)
+        self.prediction_error = Histogram(ERROR_BOUNDS)
+        self.overprediction = Histogram(ERROR_BOUNDS)
+        self.underprediction = Histogram(ERROR_BOUNDS)
+
+    def add(self, name: str, amount: int = 1, labels: Labels = ()) -> None:
+        """Raise a counter."""
+        self.counter(name, labels)[0] += amount
+
+    def counter(self, name: str, labels: Labels = ()) -> Counter:
+        """A counter to be raised by whoever holds it."""
+        return self._counters.setdefault((name, labels), [0])
+
+    def value(self, name: str, labels: Labels = ()) -> int:
+        """A counter's value."""
+        self._come()
+        counter = self._counters.get((name, labels))
+        return counter[0] if counter is not None else 0
+
+    def render(self, gauges: Iterable[tuple[str, Labels, float]]) -> str:
+        """The text format; `gauges` are read at the time of asking."""
+        self._come()
+        lines: list[str] = []
+        seen = ""
+        for (name, labels), (value,) in sorted(self._counters.items()):
+            if name != seen:
+                lines += [f"# HELP {name} {HELP[name]}", f"# TYPE {name} counter"]
+                seen = name
+            lines.append(f"{name}{_render(labels)} {value}")
+        for name, histogram in zip(_HISTOGRAMS, self._histograms(), strict=True):
+            lines += _histogram(name, histogram)
+        seen = ""
+        for name, labels, number in sorted(gauges):
+            if name != seen:
+                lines += [f"# HELP {name} {HELP[name]}", f"# TYPE {name} gauge"]
+                seen = name
+            lines.append(f"{name}{_render(labels)} {number:.15g}")
+        return "\n".join(lines) + "\n"
+
+    def state(self) -> State:
+        """All numbers as they are now."""
+        self._come()
+        counters = [(name, labels, value) for (name, labels), (value,) in self._counters.items()]
+        return State(counters, [(list(histogram.counts), histogram.total) for histogram in self._histograms()])
+
+    def take_over(self, state: State) -> None:
+        """Add the numbers of another process."""
+        for name, labels, value in state.counters:
+            self.counter(name, labels)[0] += value
+        for histogram, (counts, total) in zip(self._histograms(), state.histograms, strict=True):
+            histogram.add(counts, total)
+
+    def _come(self) -> None:
+        for count in self.late:
+            count()
+
+    def _histograms(self) -> tuple[Histogram, ...]:
+        return self.ttft, self.queue_wait, self.prediction_error, self.overprediction, self.underprediction
+
+
+def labels(values: Mapping[str, str]) -> Labels:
+    """A label set, in the order given."""
+    return tuple(values.items())
+
+
+def _histogram(name: str, histogram: Histogram) -> list[str]:
+    lines = [f"# HELP {name} {HELP[name]}", f"# TYPE {name} histogram"]
+    running = 0
+    for bound, count in zip((*histogram.bounds, float("inf")), histogram.counts, strict=True):
+        running += count
+        edge = "+Inf" if bound == float("inf") else f"{bound:g}"
+        lines.append(f'{name}_bucket{{le="{edge}"}} {running}')
+    return [*lines, f"{name}_sum {histogram.total:.15g}", f"{name}_count {running}"]
+
+
+def _render(label_set: Labels) -> str:
+    if not label_set:
+        return ""
+    inner = ",".join(f'{name}="{_escape(value)}"' for name, value in label_set)
+    return "{" + inner + "}"
+
+
+def _escape(value: str) -> str:
+    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

@@ -1,0 +1,59 @@
+"""Small questions to a server, and answers that are gathered whole."""
+
+import asyncio
+from collections.abc import Callable
+
+from warmroute_proxy.server.engines.leg import Leg
+from warmroute_proxy.server.engines.upstream import Upstream
+
+
+class Collector(Leg):
+    """Gathers a small answer whole: `done(status, body)`, status 0 where there was none."""
+
+    _status = 0
+    _size = 0
+
+    def __init__(self, done: Callable[[int, bytes], None], limit_bytes: int = 4_194_304) -> None:
+        self._done = done
+        self._limit_bytes = limit_bytes
+        self._parts: list[bytes] = []
+
+    def on_head(self, status: int, headers: dict[str, str]) -> None:  # noqa: ARG002
+        self._status = status
+
+    def on_body(self, data: bytes) -> None:
+        self._size += len(data)
+        self._parts.append(data)
+        if self._size > self._limit_bytes:
+            self.close()
+            self._done(0, b"")
+
+    def on_end(self) -> None:
+        self._done(self._status, b"".join(self._parts))
+
+    def on_whole(self, headers: dict[str, str], body: bytes, now_s: float) -> None:  # noqa: ARG002
+        if len(body) > self._limit_bytes:
+            self._done(0, b"")
+        else:
+            self._done(200, body)
+
+    def on_fail(self, reason: str) -> None:  # noqa: ARG002
+        self._done(0, b"")
+
+
+async def get(upstream: Upstream, path: str, headers: str = "", timeout_s: float = 2.0) -> tuple[int, bytes]:
+    """A small GET: (status, body), or (0, b"") where no answer came in time."""
+    answered: asyncio.Future[tuple[int, bytes]] = asyncio.get_running_loop().create_future()
+
+    def done(status: int, body: bytes) -> None:
+        if not answered.done():
+            answered.set_result((status, body))
+
+    leg = Collector(done)
+    upstream.send("GET", path, headers, [], leg)
+    try:
+        async with asyncio.timeout(timeout_s):  # not wait_for: in 3.11 it can lose a cancellation, and so the shutdown
+            return await answered
+    except TimeoutError:
+        leg.close()
+        return 0, b""

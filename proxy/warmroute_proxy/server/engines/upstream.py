@@ -1,0 +1,361 @@
+"""HTTP/1.1 on the engines' side: one leg of a turn, over pooled connections.
+
+A `Leg` (`leg`) is one request to one engine, and is told what comes back.
+A connection carries one leg at a time and goes back to its engine's pool when the answer ended in good order. Idle
+connections are dropped before the engine's own keep-alive (5 s in SGLang) can close them under a request.
+"""
+
+import asyncio
+import logging
+import ssl
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Final, cast
+from urllib.parse import urlsplit
+
+import httptools
+
+from warmroute_proxy.server.engines.leg import Leg
+from warmroute_proxy.server.engines.passthrough import Passage
+from warmroute_proxy.server.http.header_names import KEPT, lower_name
+from warmroute_proxy.server.http.heads import whole_answer
+
+log = logging.getLogger(__name__)
+
+IDLE_S: Final = 3.0
+PART_S: Final = 2.0  # how long a connection stays open for its last word to be read
+MAX_HEAD_BYTES: Final = 262_144  # of an answer, without an end
+MAX_IDLE: Final = 256  # connections kept open to one engine
+
+Parts = Sequence[bytes | memoryview]
+
+
+class Upstream:
+    """Connections to one base URL."""
+
+    def __init__(self, url: str, connect_timeout_s: float, clock: Callable[[], float]) -> None:
+        parts = urlsplit(url)
+        self.url = url
+        self.host = parts.hostname or ""
+        self.port = parts.port or (443 if parts.scheme == "https" else 80)
+        self.netloc = parts.netloc
+        self.base_path = parts.path.rstrip("/")
+        self._tls = ssl.create_default_context() if parts.scheme == "https" else None
+        self._connect_timeout_s = connect_timeout_s
+        self.clock = clock
+        self._idle: deque[_Connection] = deque()  # at most MAX_IDLE, oldest first
+        self.connecting: set[asyncio.Task[None]] = set()  # at most two a turn, and each ends by its timeout
+        self.open = 0
+        self._unreachable = False
+        self._closed = False
+
+    def send(self, method: str, path: str, headers: str, body: Parts, leg: Leg) -> None:
+        """Send a request; `headers` is a block of `name: value\\r\\n` lines. What happens is told to the leg."""
+        self.send_with(self.head(method, path, headers), body, leg)
+
+    def head(self, method: str, path: str, headers: str) -> bytes:
+        """The head of a request up to its length."""
+        line = f"{method} {self.base_path}{path} HTTP/1.1\r\nhost: {self.netloc}\r\n"
+        return f"{line}{headers}content-length: ".encode("latin-1")
+
+    def send_with(self, head: bytes, body: Parts, leg: Leg) -> None:
+        """Send a request whose head was made before."""
+        head = b"%b%d\r\n\r\n" % (head, sum(map(len, body)))
+        connection = self._take_idle()
+        if connection is not None:
+            connection.start(leg, head, body)
+            return
+        task = asyncio.get_running_loop().create_task(self._connect_and_start(leg, head, body))
+        self.connecting.add(task)
+        task.add_done_callback(self.connecting.discard)
+
+    def give_back(self, connection: "_Connection", now_s: float) -> None:
+        """A connection whose answer ended in good order."""
+        if self._closed or len(self._idle) >= MAX_IDLE:
+            connection.drop()
+            return
+        connection.idle_since_s = now_s
+        self._idle.append(connection)
+
+    def forget(self, connection: "_Connection") -> None:
+        self.open -= 1
+        try:
+            self._idle.remove(connection)
+        except ValueError:
+            pass
+
+    def sweep(self) -> None:
+        """Drop connections that were idle for too long; called once a second."""
+        limit = self.clock() - IDLE_S
+        while self._idle and self._idle[0].idle_since_s < limit:
+            self._idle.popleft().drop()
+
+    def close(self) -> None:
+        """Close idle connections, those that are busy once they are not, and stop connecting."""
+        self._closed = True
+        for task in self.connecting:
+            task.cancel()
+        while self._idle:
+            self._idle.popleft().drop()
+
+    def _take_idle(self) -> "_Connection | None":
+        limit = self.clock() - IDLE_S
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.usable and connection.idle_since_s >= limit:
+                return connection
+            connection.drop()
+        return None
+
+    async def _connect_and_start(self, leg: Leg, head: bytes, body: Parts) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(self._connect_timeout_s):
+                _, connection = await loop.create_connection(
+                    lambda: _Connection(self), self.host, self.port, ssl=self._tls
+                )
+        except (OSError, TimeoutError) as error:
+            if not self._unreachable:  # once, not with each probe
+                self._unreachable = True
+                log.warning("cannot connect to %s: %s", self.netloc, str(error) or type(error).__name__)
+            leg.guard(lambda: leg.fail("cannot connect to the engine"))  # a client learns no address of ours
+            return
+        self._unreachable = False
+        if leg.done:
+            self.give_back(connection, self.clock())
+        else:
+            connection.start(leg, head, body)
+
+
+class _Connection(asyncio.Protocol):
+    """One connection to an engine; carries one leg at a time."""
+
+    def __init__(self, upstream: Upstream) -> None:
+        self._upstream = upstream
+        self._transport: asyncio.Transport | None = None
+        self._parser: Any = None
+        self._leg: Leg | None = None
+        self._headers: dict[str, str] = {}
+        self._head: int | None = None  # a status that the leg was not told yet
+        self._bodies: list[bytes] = []
+        self._framed = False
+        self._unparsed_bytes = 0
+        self.complete = False  # the answer was read to its end
+        self._keep_alive = False
+        self._paused = False
+        self._passage: Passage | None = None
+        self._parting = False
+        self.idle_since_s = 0.0
+
+    @property
+    def usable(self) -> bool:
+        return self._transport is not None and not self._transport.is_closing()
+
+    def start(self, leg: Leg, head: bytes, body: Parts) -> None:
+        assert self._transport is not None
+        self._leg = leg
+        self._parser = None
+        self.complete = False
+        leg.connection = self
+        leg.sent = True
+        if leg.paused:
+            self.pause(True)
+        self._transport.writelines([head, *body])
+
+    def pause(self, paused: bool) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._paused = paused
+            if paused:
+                self._transport.pause_reading()
+            else:
+                self._transport.resume_reading()
+
+    def see(self) -> None:
+        """All that comes is told from now on."""
+        if self._passage is not None:
+            self._passage.see()
+
+    def part(self, word: bytes) -> None:
+        """Say a last word; the other side hangs up. A reset by us could take the word from it, so what it sends until
+        then is read and dropped.
+        """
+        self._leg = None
+        self._passed()
+        if self._transport is not None and not self._transport.is_closing():
+            self._parting = True
+            self.pause(False)
+            self._transport.write(word)
+            asyncio.get_running_loop().call_later(PART_S, self.drop)
+
+    def drop(self) -> None:
+        self._leg = None
+        self._passed()
+        if self._transport is not None:
+            self._transport.abort()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's do not inherit from it
+        self._upstream.open += 1
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = self._passage = None
+        self._upstream.forget(self)
+        leg, self._leg = self._leg, None
+        if leg is None:
+            return
+        if exc is None and leg.head_seen and not self._framed:
+            leg.guard(leg.end)  # an answer without a length ends with its connection
+        else:
+            reason = "the connection to the engine broke" if leg.head_seen else "the engine closed without an answer"
+            leg.guard(lambda: leg.fail(reason))
+
+    def data_received(self, data: bytes) -> None:
+        leg = self._leg
+        if leg is None:  # bytes that nobody asked for
+            if not self._parting:
+                self.drop()
+            return
+        if self._parser is None:
+            found = None if leg.streamed else whole_answer(data)
+            if found is None:
+                self._begin(leg, data)
+                return
+            # Most answers that are not streamed come whole, and spare the parser.
+            self._leg = leg.connection = None
+            leg.done = True
+            now_s = self._upstream.clock()
+            if self._paused:
+                self.pause(False)
+            self._upstream.give_back(self, now_s)
+            try:
+                leg.on_whole(found[0], found[1], now_s)
+            except Exception as error:
+                leg.crash(error)
+        else:
+            self.feed(data)
+
+    def _begin(self, leg: Leg, data: bytes) -> None:
+        """The first bytes of an answer that did not come whole."""
+        self._parser = httptools.HttpResponseParser(self)
+        self._headers = {}
+        self._head = None
+        end = data.find(b"\r\n\r\n") + 4
+        if data.find(b"chunked", 0, end) < 0:
+            self.feed(data)
+            return
+        self.feed(data[:end])
+        if self._leg is not leg:
+            return
+        stream = leg.streams()
+        if stream is not None and self._headers.get("transfer-encoding") == "chunked":
+            assert self._transport is not None
+            self._passage = Passage(self, stream)
+            protocol: Any = self._passage  # not by type, so that it can be compiled
+            self._transport.set_protocol(protocol)
+            self._passage.data_received(data[end:])
+        elif end < len(data):
+            self.feed(data[end:])
+
+    def feed(self, data: bytes) -> None:
+        """Parse, and tell the leg what was found."""
+        leg = self._leg
+        if leg is None:
+            self.drop()
+            return
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            if not self.complete or isinstance(error, httptools.HttpParserUpgrade):
+                self.drop()
+                leg.guard(lambda: leg.fail("the engine's answer is not valid HTTP/1.1"))
+                return
+            self._keep_alive = False  # the answer is whole, and what came behind it is nobody's
+        if self._bodies or self._head is not None or self.complete:
+            self._unparsed_bytes = 0
+        else:  # part of a head, or of what stands between and behind chunks
+            self._unparsed_bytes += len(data)
+            if self._unparsed_bytes > MAX_HEAD_BYTES:
+                self.drop()
+                leg.guard(lambda: leg.fail(f"the engine's answer has more than {MAX_HEAD_BYTES} bytes of headers"))
+                return
+        self._told(leg)
+
+    def _told(self, leg: Leg) -> None:
+        try:
+            if self._head is None and not self.complete and len(self._bodies) == 1:  # a chunk of a stream
+                if not leg.done:
+                    leg.on_body(self._bodies.pop())
+                else:
+                    self._bodies.clear()
+            else:
+                self._deliver(leg)
+        except Exception as error:
+            leg.crash(error)
+
+    def reads(self, passage: Passage) -> bool:
+        """Whether the answer that takes this way still goes on."""
+        return self._passage is passage
+
+    def go_on(self, data: bytes) -> None:
+        """The stream is not one that can pass unseen: the parser sees all of it, `data` first."""
+        self._passed()
+        if data:
+            self.data_received(data)
+
+    def _passed(self) -> None:
+        """Be the transport's protocol again."""
+        if self._passage is not None:
+            self._passage = None
+            if self._transport is not None:
+                self._transport.set_protocol(self)
+
+    def _deliver(self, leg: Leg) -> None:
+        """What the parser found in one read: a head, some body, the end."""
+        if self._head is not None and not leg.done:
+            status, self._head = self._head, None
+            leg.head_seen = True
+            leg.on_head(status, self._headers)
+        if self._bodies:
+            body = self._bodies[0] if len(self._bodies) == 1 else b"".join(self._bodies)
+            self._bodies.clear()
+            if not leg.done:
+                leg.on_body(body)
+        if self.complete:
+            self._finish(leg)
+
+    def _finish(self, leg: Leg) -> None:
+        if self._leg is not leg:
+            return  # the leg was closed by its own callback
+        self._leg = None
+        self._passed()
+        if self._keep_alive and self.usable:
+            if self._paused:
+                self.pause(False)
+            self._upstream.give_back(self, self._upstream.clock())
+        else:
+            self.drop()
+        leg.end()
+
+    # -- the parser's side
+
+    def on_message_begin(self) -> None:
+        if self.complete:
+            raise ValueError("an answer that nobody asked for")
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._headers[KEPT.get(name) or lower_name(name)] = value.decode("latin-1")
+
+    def on_headers_complete(self) -> None:
+        status = self._parser.get_status_code()
+        if status < 200:  # an interim answer, such as 103
+            self._headers = {}
+            return
+        self._framed = "content-length" in self._headers or "transfer-encoding" in self._headers
+        self._head = status
+
+    def on_body(self, body: bytes) -> None:
+        self._bodies.append(body)
+
+    def on_message_complete(self) -> None:
+        self._keep_alive = bool(self._parser.should_keep_alive())  # false again once the parser has moved on
+        self.complete = self._head is not None or self._leg is None or self._leg.head_seen

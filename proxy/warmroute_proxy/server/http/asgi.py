@@ -1,0 +1,84 @@
+"""A bridge from our connections to an ASGI application, for the control plane.
+
+The inference paths do not run through a framework; pages and small JSON do, on the same port and behind the same
+limits, because the request was read by the same connection. Answers are gathered whole: they are small.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+from urllib.parse import unquote
+
+from warmroute_proxy.server.base.errors import Refusal
+from warmroute_proxy.server.http.exchange import Exchange
+
+log = logging.getLogger(__name__)
+
+Message = MutableMapping[str, Any]
+App = Callable[[Message, Callable[[], Awaitable[Message]], Callable[[Message], Awaitable[None]]], Awaitable[None]]
+
+
+class Bridge:
+    """Runs requests through one ASGI application."""
+
+    def __init__(self, app: App, state: dict[str, Any]) -> None:
+        self._app = app
+        self._state = state
+        self._tasks: set[asyncio.Task[None]] = set()  # bounded by the connections: one exchange each
+
+    def handle(self, exchange: Exchange, extra: dict[str, Any] | None = None) -> None:
+        """Answer one exchange by the application; `extra` is added to the request's state."""
+        task = asyncio.get_running_loop().create_task(self._run(exchange, extra or {}))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+        def gone() -> None:
+            task.cancel()
+
+        exchange.on_gone = gone
+
+    async def _run(self, exchange: Exchange, extra: dict[str, Any]) -> None:
+        status, headers, parts = 500, [], list[bytes]()
+        received = False
+
+        async def receive() -> Message:
+            nonlocal received
+            if received:
+                return {"type": "http.disconnect"}
+            received = True
+            return {"type": "http.request", "body": exchange.request.body, "more_body": False}
+
+        async def send(message: Message) -> None:
+            nonlocal status, headers
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in message["headers"]]
+            else:
+                parts.append(message.get("body", b""))
+
+        try:
+            await self._app(self._scope(exchange, extra), receive, send)
+        except Exception:
+            log.exception("control plane: %s %s failed", exchange.request.method, exchange.request.path)
+            exchange.refuse(Refusal(500, "internal error", code="internal_error"))
+            return
+        exchange.respond(status, [(n, v) for n, v in headers if n.lower() != "content-length"], b"".join(parts))
+
+    def _scope(self, exchange: Exchange, extra: dict[str, Any]) -> Message:
+        request = exchange.request
+        return {
+            "type": "http",
+            "asgi": {"version": "3.0", "spec_version": "2.3"},
+            "http_version": request.version,
+            "method": request.method,
+            "scheme": "http",
+            "path": unquote(request.path),
+            "raw_path": request.path.encode(),
+            "query_string": request.query,
+            "root_path": "",
+            "headers": [(name.encode("latin-1"), value.encode("latin-1")) for name, value in request.headers.items()],
+            "client": None,
+            "server": None,
+            "state": {**self._state, **extra},
+        }

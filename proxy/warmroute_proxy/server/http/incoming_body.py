@@ -1,0 +1,77 @@
+"""A request's body while it comes in pieces, and the bound of what all connections of a listener hold of such."""
+
+from typing import Final, Protocol
+
+from warmroute_proxy.server.base.errors import Refusal
+
+MAX_BODIES_BYTES: Final = 2**30  # of bodies that have come in part; beyond, the one that began first is refused
+MAX_PIECES: Final = (
+    256  # of a body that are kept one by one: each of a million small ones would take many times its bytes
+)
+
+
+class Reader(Protocol):
+    """The connection that a body comes by."""
+
+    def stop_reading(self, refusal: Refusal) -> None:
+        """Answer so, and read nothing more."""
+
+
+class IncomingBodies:
+    """All bodies that have come in part."""
+
+    def __init__(self) -> None:
+        self.max_bytes = MAX_BODIES_BYTES
+        self.held_bytes = 0
+        self.begun: dict[IncomingBody, Reader] = {}
+        """Each with whose it is, the first one first."""
+
+
+class IncomingBody:
+    """What a connection has read of the body that is coming."""
+
+    def __init__(self, bodies: IncomingBodies) -> None:
+        self._bodies = bodies
+        self._pieces: list[bytes | bytearray] = []
+        self._held_bytes = 0
+
+    def add(self, piece: bytes, reader: Reader) -> None:
+        """More of it, which `reader` has read. Raises: Refusal, where all hold too much and this one began first."""
+        pieces, bodies = self._pieces, self._bodies
+        if not pieces:
+            bodies.begun[self] = reader
+        if len(pieces) < MAX_PIECES:
+            pieces.append(piece)
+        else:
+            last = pieces[-1]
+            if isinstance(last, bytearray):
+                last += piece
+            else:
+                pieces.append(bytearray(piece))
+        self._held_bytes += len(piece)
+        bodies.held_bytes += len(piece)
+        if bodies.held_bytes > bodies.max_bytes:
+            refusal = Refusal(503, "too many requests come slowly", code="overloaded", retry_after_s=1)
+            oldest = next(iter(bodies.begun.values()))
+            if oldest is reader:
+                raise refusal
+            oldest.stop_reading(refusal)
+
+    def take(self, last: bytes = b"") -> bytes:
+        """All of it, whose end is `last`; nothing is held any more."""
+        pieces = self._pieces
+        if not pieces:
+            return last
+        self.drop()
+        if last:
+            pieces.append(last)
+        return bytes(pieces[0]) if len(pieces) == 1 else b"".join(pieces)
+
+    def drop(self) -> None:
+        """Let go of what has come."""
+        if self._pieces:
+            bodies = self._bodies
+            bodies.begun.pop(self, None)
+            bodies.held_bytes -= self._held_bytes
+            self._pieces = []
+            self._held_bytes = 0

@@ -1,0 +1,392 @@
+"""From a request to the facts that placement decides on, and everything a dispatch needs; or a refusal.
+
+All checks that need no engine are here: who asks, for which model, in which shape. The prompt is read once, as raw
+slices, to be fingerprinted; its text is not kept beyond the body itself.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final, TypeVar, cast
+
+import msgspec
+from msgspec.structs import replace
+from xxhash import xxh3_64_intdigest
+
+from warmroute.contract.identity import (
+    SESSION_FIELDS,
+    InvalidSessionKey,
+    Session,
+    derived_key_of_text,
+    session_of,
+)
+from warmroute.contract.steering import REFUSED_FIELD_PREFIX, REFUSED_FIELDS
+from warmroute_proxy.core.prompt.canonical import MalformedPrompt
+from warmroute_proxy.core.prompt.chain import Chain, Fingerprint
+from warmroute_proxy.core.prompt.facts import Facts
+from warmroute_proxy.core.prompt.fingerprint import (
+    fingerprint_chat,
+    fingerprint_messages,
+    fingerprint_text,
+    first_user_text,
+    tools_prefix,
+)
+from warmroute_proxy.server.base.config import ANY, Config, ModelConfig, TenantConfig
+from warmroute_proxy.server.base.errors import Refusal
+from warmroute_proxy.server.base.secrets import Secrets
+from warmroute_proxy.server.http.exchange import Request
+from warmroute_proxy.server.intake.body import MAX_SHAPES, NO_BODY, Body, FramedBody, is_small
+from warmroute_proxy.server.intake.body_template import (
+    MAX_DECODED_BYTES,
+    MAX_HEAD_BYTES,
+    MAX_MEMBERS,
+    MAX_TAIL_BYTES,
+    Conversation,
+    Frame,
+    Kept,
+)
+from warmroute_proxy.server.intake.caller import Caller
+from warmroute_proxy.server.intake.parsed_request import Intake
+
+CHAT: Final = "/v1/chat/completions"
+COMPLETIONS: Final = "/v1/completions"
+ROUTES: Final = frozenset({CHAT, COMPLETIONS})
+
+MAX_CHOICES: Final = 128
+MAX_PROMPTS: Final = 512  # of one completion: each has a bootstrap room, see `dispatch.Ids.room`
+DEFAULT_OUTPUT_TOKENS: Final = 256  # expected where the client sets no maximum
+MAX_EXPECTED_OUTPUT_TOKENS: Final = 1024  # a maximum says little about the answer: agents' turns are short
+
+T = TypeVar("T")
+_DECODERS: Final[dict[Any, Callable[[msgspec.Raw], Any]]] = {}
+
+_FIELD_TYPES: Final[dict[str, Any]] = {
+    "temperature": float,
+    "top_p": float,
+    "frequency_penalty": float,
+    "presence_penalty": float,
+    "seed": int,
+    "stop": str | list[str],
+    "user": str,
+    "logit_bias": dict[str, float],
+    "response_format": dict[str, msgspec.Raw],
+    "parallel_tool_calls": bool,
+    "prompt_cache_key": str,
+    "promptCacheKey": str,
+    "session_id": str,
+}
+"""Types of what the OpenAI API defines and the proxy does not read otherwise; null is absent."""
+
+
+_READ_TYPES: Final[dict[str, Any]] = {
+    **_FIELD_TYPES,
+    "stream": bool,
+    "stream_options": dict[str, Any],
+    "n": int,
+    "max_tokens": int,
+    "max_completion_tokens": int,
+    "return_cached_tokens_details": bool,
+    "metadata": dict,
+}
+"""Types of all that is decoded besides the model; null is absent."""
+
+_READERS: Final = {name: msgspec.json.Decoder(kind | None).decode for name, kind in _READ_TYPES.items()}
+_KEPT_DECODED: Final = frozenset({"metadata", "stream_options"})  # by the intake
+_COUNTS: Final = (("n", MAX_CHOICES), ("max_tokens", 2**31 - 1), ("max_completion_tokens", 2**31 - 1))
+
+
+class _Plan:
+    """What there is to read of a body with these names."""
+
+    __slots__ = ("forbidden", "readers", "session_fields")
+
+    def __init__(
+        self,
+        forbidden: str | None,
+        readers: tuple[tuple[str, Callable[[msgspec.Raw], Any]], ...],
+        session_fields: tuple[str, ...],
+    ) -> None:
+        self.forbidden = forbidden
+        self.readers = readers
+        self.session_fields = session_fields
+
+
+_PLANS: Final[dict[tuple[str, ...], _Plan]] = {}  # kept: clients send few kinds of body
+
+
+def _plan(names: tuple[str, ...]) -> _Plan:
+    plan = _PLANS.get(names)
+    if plan is None:
+        plan = _Plan(
+            next((n for n in names if n in REFUSED_FIELDS or n.startswith(REFUSED_FIELD_PREFIX)), None),
+            tuple((name, _READERS[name]) for name in names if name in _READERS),
+            tuple(name for name in SESSION_FIELDS if name in names),
+        )
+        if is_small(names):
+            if len(_PLANS) >= MAX_SHAPES:
+                _PLANS.clear()
+            _PLANS[names] = plan
+    return plan
+
+
+def read(request: Request, caller: Caller, kept: Kept, config: Config, secrets: Secrets) -> Intake:
+    """Check and read a request; `Refusal` says what is wrong with it."""
+    raw = request.body
+    for frame in caller.frames:
+        if raw.startswith(frame.head) and raw.endswith(frame.tail):
+            try:
+                return _read_framed(raw, frame, caller, kept, secrets)
+            except MalformedPrompt:
+                continue  # another frame, or something that is said below
+    return _read_whole(raw, caller, kept, config, secrets)
+
+
+def _read_framed(raw: bytes, frame: Frame, caller: Caller, kept: Kept, secrets: Secrets) -> Intake:
+    """Read a body whose frame is known: all but its messages was read before. `MalformedPrompt`: it is another one."""
+    end = len(raw) - frame.tail_bytes
+    continued: Conversation | None = None
+    if end - frame.start < kept.min_bytes:
+        prompt = fingerprint_messages(memoryview(raw)[frame.start : end], frame.tools, frame.seed)
+    else:
+        prompt, continued = kept.read(frame, raw, end)
+    template = frame.intake
+    facts = template.facts
+    digest = prompt.tools_system_digest
+    if frame.derives:
+        template, facts = _derived_again(frame, prompt, continued, caller, secrets)
+        lineage = _key(frame.identity, digest, prompt, facts.session)
+    elif digest == frame.system_digest:
+        lineage = frame.lineage
+    else:
+        lineage = frame.lineage = _key(frame.identity, digest, prompt, facts.session)
+        frame.system_digest = digest
+    facts = replace(
+        facts, lineage=lineage, chain=prompt.chain, structural_bytes=prompt.structural_bytes, turn=prompt.turn
+    )
+    return replace(template, body=FramedBody(raw, frame), facts=facts)
+
+
+def _derived_again(
+    frame: Frame, prompt: Fingerprint, continued: Conversation | None, caller: Caller, secrets: Secrets
+) -> tuple[Intake, Facts]:
+    """The frame's templates with the session that the messages stand for, where nothing names one."""
+    if continued is not None:
+        found = continued.derived
+    else:
+        known = frame.known
+        if known is not None and known.chain is not prompt.chain:
+            known = None
+        try:
+            text = first_user_text(prompt)
+        except MalformedPrompt:
+            if known is not None:  # nothing goes on with what is refused
+                frame.known = None
+            raise
+        found = secrets.session_of(caller.tenant.share_group, derived_key_of_text(text)) if text else None
+        if known is not None:
+            known.derived = found
+    template = frame.intake
+    if found is None:
+        return template, replace(template.facts, session=None, thread=None)
+    session_hex, session = found
+    thread = _key(frame.identity, prompt.tools_digest, prompt, session)
+    return replace(template, session=session_hex), replace(template.facts, session=session, thread=thread)
+
+
+def _read_whole(raw: bytes, caller: Caller, kept: Kept, config: Config, secrets: Secrets) -> Intake:
+    """Read a body of which nothing is known."""
+    tenant = caller.tenant
+    body = Body(raw)
+    plan = _plan(body.names)
+    if plan.forbidden is not None:
+        name = plan.forbidden
+        raise Refusal(
+            400, f"field {name!r} is set by the proxy, not by clients; remove it", code="forbidden_field", param=name
+        )
+    model, asked = _model(body, tenant, config)
+    values = _values(body, plan)
+    value = values.get
+    stream = value("stream") or False
+    stream_options = value("stream_options") or {}
+    salt, seed = secrets.salt_and_seed(tenant.share_group, tenant.salt_epoch, model.name)
+    prompt = _fingerprint(caller.path, body, seed)
+    session_hex, session_key = caller.session_hex, caller.session_key
+    session = caller.session
+    if session is None:
+        session = _session(body, plan.session_fields, prompt)
+        if session is not None:
+            session_hex, session_key = secrets.session_of(tenant.share_group, session.key)
+    limit = value("max_tokens") or value("max_completion_tokens") or DEFAULT_OUTPUT_TOKENS
+    identity = f"{model.name}\0{caller.agent}\0".encode()
+    facts = Facts(
+        model=model.name,
+        lineage=_key(identity, prompt.tools_system_digest, prompt, session_key),
+        thread=None if session_key is None else _key(identity, prompt.tools_digest, prompt, session_key),
+        session=session_key,
+        derived=session is None or session.derived,
+        parent=caller.parent,
+        chain=prompt.chain,
+        structural_bytes=prompt.structural_bytes,
+        turn=prompt.turn,
+        expected_output_tokens=min(limit, MAX_EXPECTED_OUTPUT_TOKENS),
+        home_hint=caller.home_hint,
+        allowed_regions=caller.regions,
+        may_forward=caller.region is None,
+        salt_epoch=tenant.salt_epoch,
+    )
+    include_usage = stream and stream_options.get("include_usage") is True
+    intake = Intake(
+        tenant, caller.path, body, model, asked if asked != model.name else None, stream, include_usage,
+        stream_options, value("return_cached_tokens_details") or False, value("n") or 1, prompt.prompts,
+        _without_session(value("metadata")), salt, session_hex, facts, caller.region,
+    )  # fmt: skip
+    if caller.path == CHAT and caller.seen_again(_around(body)):
+        derives = session is None or session.source == "derived"
+        _keep_frame(body, intake, identity, seed, caller, kept, derives=derives)
+    return intake
+
+
+def _around(body: Body) -> int:
+    """What stands for all of a body but its messages."""
+    return xxh3_64_intdigest(b"".join([value for name, value in body.members.items() if name != "messages"]))
+
+
+def _keep_frame(
+    body: Body, intake: Intake, identity: bytes, seed: int, caller: Caller, kept: Kept, *, derives: bool
+) -> None:
+    """Keep what is around the messages of a body, unless it is too large, for those that follow."""
+    raw, spans = body.raw, body.spans
+    messages = body.members["messages"]
+    end = spans["messages"].end
+    start = end - len(memoryview(messages))
+    if start > MAX_HEAD_BYTES or len(raw) - end > MAX_TAIL_BYTES or len(spans) > MAX_MEMBERS:
+        return
+    if any(span.end - span.start > MAX_DECODED_BYTES for name, span in spans.items() if name in _KEPT_DECODED):
+        return
+    tools = tools_prefix(_tools(body), seed)
+    places = [(name, span.start, span.end) for name, span in spans.items()]
+    template = replace(
+        intake,
+        body=NO_BODY,
+        facts=replace(intake.facts, chain=Chain([], [])),
+        session=None if derives else intake.session,
+    )
+    frame = Frame(raw, start, end, body.close, places, tools, seed, template, identity, derives=derives)
+    kept.add(frame)
+    caller.keep(frame)
+
+
+def _values(body: Body, plan: _Plan) -> dict[str, Any]:
+    """What is read of the body's members besides the model and the prompt, each of its type and within its bounds."""
+    members = body.members
+    values: dict[str, Any] = {}
+    for name, reader in plan.readers:
+        raw = members[name]
+        try:
+            values[name] = reader(raw)
+        except (msgspec.DecodeError, ValueError, RecursionError):
+            _decode(raw, name, _READ_TYPES[name])  # says what is wrong
+            raise
+    options = values.get("stream_options")
+    if options and not isinstance(options.get("include_usage", False), bool | None):
+        raise Refusal(
+            400, "stream_options.include_usage is not true or false", code="invalid_type", param="stream_options"
+        )
+    for name, high in _COUNTS:
+        count = values.get(name)
+        if count is not None and not 1 <= count <= high:
+            raise Refusal(400, f"{name} is {count}, it must be between 1 and {high}", code="invalid_value", param=name)
+    return values
+
+
+def _model(body: Body, tenant: TenantConfig, config: Config) -> tuple[ModelConfig, str]:
+    """The model that is asked for, and the name it is asked by."""
+    asked = _decode(_present(body, "model"), "model", str)
+    model = config.model_by_name.get(asked)
+    if model is None or (ANY not in tenant.models and model.name not in tenant.models):
+        raise Refusal(
+            404,
+            f"the model {asked!r} does not exist or you have no access to it",
+            code="model_not_found",
+            param="model",
+        )
+    return model, asked
+
+
+def _key(identity: bytes, digest: int, prompt: Fingerprint, session: int | None) -> int:
+    """The key of a lineage or a thread; without a session, its first part stands for that."""
+    return xxh3_64_intdigest(b"%b%d" % (identity, digest), prompt.chain.hashes[0] if session is None else session)
+
+
+def _fingerprint(path: str, body: Body, seed: int) -> Fingerprint:
+    try:
+        if path == COMPLETIONS:
+            found = fingerprint_text(_present(body, "prompt"), seed)
+            if found.prompts > MAX_PROMPTS:
+                raise MalformedPrompt("prompt", f"holds {found.prompts} prompts, at most {MAX_PROMPTS}")
+            return found
+        messages = _present(body, "messages")
+        return fingerprint_chat(_tools(body), messages, seed)
+    except MalformedPrompt as error:
+        raise _malformed(error) from None
+
+
+def _malformed(error: MalformedPrompt) -> Refusal:
+    return Refusal(400, str(error), code="invalid_value", param=error.path)
+
+
+def _session(body: Body, names_of_fields: tuple[str, ...], prompt: Fingerprint) -> Session | None:
+    """The session that a body names, or the one that its first messages stand for."""
+    found = None
+    if names_of_fields:
+        fields = {}
+        for name in names_of_fields:
+            try:
+                fields[name] = msgspec.json.decode(body.members[name])
+            except (msgspec.DecodeError, ValueError, RecursionError):
+                raise Refusal(400, f"field {name!r} is not valid JSON", code="invalid_json", param=name) from None
+        try:
+            found = session_of({}, fields)
+        except InvalidSessionKey as error:
+            raise Refusal(400, str(error), code="invalid_session_key", param=error.source) from None
+    if found is None:
+        try:
+            text = first_user_text(prompt)
+        except MalformedPrompt as error:
+            raise _malformed(error) from None
+        if text:
+            return Session(derived_key_of_text(text), "derived", True)
+    return found
+
+
+def _without_session(metadata: dict[str, Any] | None) -> dict[str, Any] | None:
+    """The client's metadata without the session that Claude Code puts into its user id."""
+    if not metadata or session_of({}, {"metadata": metadata}) is None:
+        return None
+    return {name: value for name, value in metadata.items() if name != "user_id"}
+
+
+def _present(body: Body, name: str) -> msgspec.Raw:
+    raw = body.members.get(name)
+    if raw is None:
+        raise Refusal(400, f"the request body has no {name!r}", code="missing_field", param=name)
+    return raw
+
+
+def _tools(body: Body) -> msgspec.Raw | None:
+    tools = body.members.get("tools")
+    return None if tools is None or _is_null(tools) else tools
+
+
+def _is_null(raw: msgspec.Raw) -> bool:
+    return len(memoryview(raw)) == 4 and bytes(raw) == b"null"
+
+
+def _decode(raw: msgspec.Raw, name: str, kind: type[T]) -> T:
+    decode = _DECODERS.get(kind)
+    if decode is None:  # of the few types that this file names
+        decode = _DECODERS[kind] = msgspec.json.Decoder(kind).decode
+    try:
+        return cast("T", decode(raw))
+    except msgspec.ValidationError as error:
+        raise Refusal(400, f"field {name!r} has the wrong type: {error}", code="invalid_type", param=name) from None
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        raise Refusal(400, f"field {name!r} is not valid JSON: {error}", code="invalid_json", param=name) from None

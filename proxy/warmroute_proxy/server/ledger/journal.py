@@ -1,0 +1,331 @@
+"""The journal: an append-only file that makes an entry durable before a client sees the end of its answer.
+
+One record is one line of JSON; all records of one turn of the event loop are one `os.write` in it: 2 us, and they
+survive kill -9 of the process, because they are with the OS then. A file is named by its sequence number,
+`journal-000001.jsonl`; beyond `ROTATE_BYTES` the next one is begun, and whoever folds the files deletes the old one.
+
+    sync "process"   durable = with the OS; told at once
+    sync "disk"      durable = on the disk; a thread calls fdatasync for all records that came while it was last busy
+
+A line can be torn, by a full disk or by the end of the machine. The writer starts the next record on a new line, the
+reader skips what is not a record, and an unfinished last line is not read until it ends.
+
+What a full disk kept from being written may be *owed* (`owe`): it is written first once anything can be, and until then
+the journal is not healthy.
+
+Callbacks that wait for the disk: at most one for each request under way, so the limit on connections bounds them.
+"""
+
+import contextlib
+import logging
+import os
+import queue
+import threading
+from asyncio import AbstractEventLoop
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, Literal
+
+from warmroute_proxy.core.base.mypyc import mypyc_attr
+
+ROTATE_BYTES = 64 * 2**20
+STALLED_S = 5.0  # a disk that takes longer for one fdatasync is to get no further work
+MAX_OWED_BYTES = 16 * 2**20  # of records; what ends after that is not owed: the next start interrupts it
+RETRY_EVERY_S = 1.0  # after a failed fdatasync
+_LOG: Final = logging.getLogger(__name__)
+
+_TORN_END: Final = b"#torn\n"  # makes sure that a line whose write failed is no record, even if only its end is missing
+
+_NEWLINE: Final = 0x0A
+
+Callback = Callable[[], None]
+
+
+@mypyc_attr(native_class=False)
+class JournalError(OSError):
+    """Records could not be written. The proxy's fault, or its disk's; the request may be repeated elsewhere.
+
+    Of what was to be written together the first `kept` bytes, whole lines, are in the file.
+    """
+
+    kept = 0
+
+
+def folder_of(state_dir: Path, process: int) -> Path:
+    """Where a process has its journal: each of several has one of its own."""
+    return state_dir / f"process-{process}" if process else state_dir
+
+
+def processes_in(state_dir: Path) -> list[int]:
+    """The processes that have left a folder here, and the first one."""
+    return sorted({0, *(int(path.name.partition("-")[2]) for path in state_dir.glob("process-[0-9]*"))})
+
+
+def journal_path(folder: Path, sequence: int) -> Path:
+    """The file of a sequence number."""
+    return folder / f"journal-{sequence:06d}.jsonl"
+
+
+def journal_sequences(folder: Path) -> list[int]:
+    """The sequence numbers of the files that are there, ascending."""
+    return sorted(int(path.stem.partition("-")[2]) for path in folder.glob("journal-[0-9]*.jsonl"))
+
+
+def read_whole(path: Path, offset: int, limit_bytes: int) -> bytes:
+    """Whole lines from `offset` on, about `limit_bytes` of them; nothing if there is no file."""
+    try:
+        with path.open("rb") as file:
+            file.seek(offset)
+            found = file.read(limit_bytes)
+            if len(found) == limit_bytes and not found.endswith(b"\n"):
+                found += file.readline()
+    except FileNotFoundError:
+        return b""
+    return found if found.endswith(b"\n") else found[: found.rfind(b"\n") + 1]
+
+
+class Journal:
+    """The writing end. All methods are called in the event loop."""
+
+    def __init__(
+        self,
+        folder: Path,
+        sequence: int,
+        sync: Literal["process", "disk"],
+        loop: AbstractEventLoop,
+    ) -> None:
+        self._folder = folder
+        self._sequence = sequence
+        self._loop = loop
+        self._fd, self._size = _open_file(folder, sequence)
+        self._broken = False  # the last write failed
+        self._owed = b""  # whole lines, and nothing while the last write did not fail
+        self._torn = False  # the file may end in part of a line
+        self._disk = _DiskSync(loop) if sync == "disk" else None
+        self._retry_at_s = 0.0
+        self._sync_folder()
+
+    @property
+    def healthy(self) -> bool:
+        """Whether records can be written. Asked after a failure, it tries."""
+        if self._broken:
+            try:
+                self._append(b"\n", 0)
+            except JournalError:
+                return False
+        return self._disk is None or self._disk.healthy or self._recovers(self._disk)
+
+    def _recovers(self, disk: "_DiskSync") -> bool:
+        """False; but after a failed fdatasync it tries another file, so that the next answer may be True. The same file
+        would not do: a later success says nothing of pages that an earlier fdatasync gave up. What is in it is safe
+        once it is folded.
+        """
+        now = self._loop.time()
+        if disk.failed and not disk.busy and now >= self._retry_at_s:
+            self._retry_at_s = now + RETRY_EVERY_S
+            before = self._fd
+            self._rotate()
+            if self._fd != before:
+                with contextlib.suppress(JournalError):
+                    self._append(b"\n", 0)
+                    disk.wait(self._fd, _nobody)
+        return False
+
+    @property
+    def owed(self) -> int:
+        """How many records wait to be written."""
+        return self._owed.count(b"\n")
+
+    def owe(self, lines: bytes) -> None:
+        """Keep records until they can be written, after `write` has failed."""
+        if len(self._owed) + len(lines) > MAX_OWED_BYTES:
+            _LOG.error("too many rows wait: those of %d turns are left to the next start", lines.count(b"\n"))
+            return
+        self._owed += lines
+
+    def pay(self) -> None:
+        """Write what is owed, if that can be done."""
+        if self._owed:
+            with contextlib.suppress(JournalError):
+                self._append(b"", 0)
+
+    def write(self, lines: bytes | bytearray) -> None:
+        """Appends records, each a line of JSON, or raises `JournalError`, which says how much it kept."""
+        done = 0
+        if not self._broken:
+            try:
+                done = os.write(self._fd, lines)
+            except OSError as error:
+                raise self._failed(error, lines, 0, 0) from None
+        if done < len(lines):
+            self._append(lines, done)
+        else:
+            self._size += done
+        if self._size > ROTATE_BYTES:
+            self._rotate()
+
+    def settled_durably(self, callback: Callback) -> None:
+        """Calls back once everything written so far is durable: at once, or from the loop after the next fdatasync."""
+        if self._disk is None:
+            callback()
+        else:
+            self._disk.wait(self._fd, callback)
+
+    def close(self) -> None:
+        """Calls back everybody who waits, after a last fdatasync."""
+        if self._disk is not None:
+            self._disk.close(self._fd)
+        os.close(self._fd)
+
+    def _append(self, lines: bytes | bytearray, done: int) -> None:
+        """Writes what is owed, and what is missing behind the first `done` bytes."""
+        was_broken, owed = self._broken, self._owed
+        start = 0
+        if was_broken:
+            before = _TORN_END + owed if self._torn else owed
+            lines = before + lines
+            start = len(before)
+        try:
+            while done < len(lines):
+                done += os.write(self._fd, lines[done:])
+        except OSError as error:
+            raise self._failed(error, lines, done, start) from None
+        self._broken = self._torn = False
+        self._owed = b""
+        self._size += done
+        if was_broken:
+            _LOG.warning("the ledger is written again, with the rows of %d turns that waited", owed.count(b"\n"))
+
+    def _failed(self, error: OSError, lines: bytes | bytearray, done: int, start: int) -> JournalError:
+        """Of lines that begin at `start` (before it is `_TORN_END`, and what is owed), `done` bytes are in the file."""
+        if not self._broken:
+            _LOG.error("the ledger cannot be written: %s; new turns are refused until it can", error.strerror)
+        self._broken = True
+        if self._owed:
+            first = start - len(self._owed)
+            self._owed = self._owed[max(0, lines.rfind(b"\n", first, max(first, min(done, start))) + 1 - first) :]
+        self._torn = (self._torn and not done) or (done > 0 and lines[done - 1] != _NEWLINE)
+        self._size += done
+        failure = JournalError(error.errno, f"cannot write the journal: {error.strerror}")
+        failure.kept = max(0, lines.rfind(b"\n", start, max(start, done)) + 1 - start)
+        return failure
+
+    def _rotate(self) -> None:
+        """Begins the next file. While that fails the old one grows on; the record that brought us here is in it."""
+        try:
+            fd, size = _open_file(self._folder, self._sequence + 1)
+        except OSError as error:
+            _LOG.warning("cannot begin the next journal file: %s", error.strerror)
+            self._size = 0
+            return
+        old, self._fd, self._size = self._fd, fd, size
+        self._sequence += 1
+        if self._disk is None:
+            os.close(old)
+        else:
+            self._disk.retire(old)
+            try:
+                self._sync_folder()
+            except OSError as error:  # too late to go back: who folds may have seen the new file, and gone on to it
+                self._disk.has_failed(fd, error)
+
+    def _sync_folder(self) -> None:
+        """A new file's name must be on the disk before a record in it counts as being there."""
+        if self._disk is None:
+            return
+        fd = os.open(self._folder, os.O_RDONLY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+
+class _DiskSync:
+    """Groups fdatasync calls: one is under way at a time, and serves all who came before it began."""
+
+    def __init__(self, loop: AbstractEventLoop) -> None:
+        self.failed = False
+        self.busy = False
+        self._failed_fd = -1  # of the file whose fdatasync failed last
+        self._began_s = 0.0
+        self._loop = loop
+        self._waiting: list[Callback] = []
+        self._retired: list[int] = []
+        self._fd = -1  # the file that is written now
+        self._jobs: queue.SimpleQueue[tuple[int, list[int], list[Callback]] | None] = queue.SimpleQueue()
+        self._worker = threading.Thread(target=self._run, name="journal-sync", daemon=True)
+        self._worker.start()
+
+    @property
+    def healthy(self) -> bool:
+        """Whether the disk has taken what it was given, and is not stuck with it."""
+        return not self.failed and not (self.busy and self._loop.time() - self._began_s > STALLED_S)
+
+    def wait(self, fd: int, callback: Callback) -> None:
+        self._fd = fd
+        self._waiting.append(callback)
+        if not self.busy:
+            self._begin()
+
+    def has_failed(self, fd: int, error: OSError) -> None:
+        """What was written to this file may not be on the disk, and never will be."""
+        self.failed, self._failed_fd = True, fd
+        _LOG.error("the journal cannot be synced to the disk: %s", error.strerror)
+
+    def retire(self, fd: int) -> None:
+        """A file that is no longer written: synced once more by the next job, then closed."""
+        self._retired.append(fd)
+
+    def close(self, fd: int) -> None:
+        self._jobs.put(None)
+        self._worker.join()
+        self._sync(fd, self._retired)
+        self._retired = []
+        waiting, self._waiting = self._waiting, []
+        for callback in waiting:
+            callback()
+
+    def _begin(self) -> None:
+        self.busy = True
+        self._began_s = self._loop.time()
+        self._jobs.put((self._fd, self._retired, self._waiting))
+        self._retired, self._waiting = [], []
+
+    def _run(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            fd, retired, callbacks = job
+            self._sync(fd, retired)
+            try:
+                self._loop.call_soon_threadsafe(self._synced, callbacks)
+            except RuntimeError:
+                return  # the loop is closed: nobody is left to be told
+
+    def _sync(self, fd: int, retired: list[int]) -> None:
+        """After a failure the bytes are still with the OS: callers go on, but nothing new is taken until another file
+        can be synced."""
+        try:
+            for old in retired:
+                os.fdatasync(old)
+            os.fdatasync(fd)
+            if fd != self._failed_fd:
+                self.failed = False
+        except OSError as error:
+            self.has_failed(fd, error)
+        for old in retired:
+            os.close(old)
+
+    def _synced(self, callbacks: list[Callback]) -> None:
+        self.busy = False
+        for callback in callbacks:
+            self._loop.call_soon(callback)  # one that raises must not keep the others from being told
+        if self._waiting:
+            self._begin()
+
+
+def _nobody() -> None:
+    """Who waits for a try."""
+
+
+def _open_file(folder: Path, sequence: int) -> tuple[int, int]:
+    fd = os.open(journal_path(folder, sequence), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    return fd, os.fstat(fd).st_size

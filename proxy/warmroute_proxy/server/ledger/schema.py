@@ -1,0 +1,121 @@
+"""The tables of `ledger.sqlite`, and how files of earlier versions get them.
+
+    turn_record  the record of each ended entry as it stood in the journal: an array, in the order of `Entry`'s fields
+    turn         its columns: a view for whoever asks, who should name them
+    total        what the rows of a tenant add up to
+    open_turn    records that were under way when they were folded
+    fold         how far the journal of each process is folded
+
+Rows are inserted in the order in which turns end, and ids ascend roughly, so that a commit writes few pages: with ids
+at random it writes a page of the index for each row.
+"""
+
+import contextlib
+import sqlite3
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from warmroute_proxy.core.accounting.entry import COLUMNS, Entry
+
+SCHEMA_VERSION: Final = 4
+PAGE_BYTES: Final = 16_384  # of new files: 18 rows a page
+
+_FIELDS: Final = Entry.__struct_fields__
+_READ: Final = ", ".join(f"json_extract(record, '$[{_FIELDS.index(name)}]') AS {name}" for name in COLUMNS)
+_TURNS: Final = f"""
+CREATE TABLE turn_record (id TEXT PRIMARY KEY, record TEXT NOT NULL);
+CREATE VIEW turn AS SELECT rowid AS number, {_READ} FROM turn_record;
+"""  # noqa: S608 - constants
+_TOTAL: Final = """
+CREATE TABLE total (
+    tenant TEXT PRIMARY KEY, turns INT NOT NULL, prompt_tokens INT NOT NULL, cached_tokens INT NOT NULL,
+    completion_tokens INT NOT NULL, list_nanousd INT NOT NULL, price_nanousd INT NOT NULL
+);
+"""
+_FOLD: Final = """
+CREATE TABLE fold (
+    process INT PRIMARY KEY, sequence INT NOT NULL, offset INT NOT NULL, skipped INT NOT NULL
+);
+"""
+_OPEN: Final = """
+CREATE TABLE open_turn (
+    id TEXT PRIMARY KEY, tenant TEXT NOT NULL, record TEXT NOT NULL, process INT NOT NULL DEFAULT 0
+);
+"""
+_FROM_1: Final = f"""
+ALTER TABLE open_turn ADD COLUMN process INT NOT NULL DEFAULT 0;
+ALTER TABLE fold RENAME TO fold_1;
+{_FOLD}
+INSERT INTO fold SELECT 0, sequence, offset, skipped FROM fold_1;
+DROP TABLE fold_1;
+"""  # noqa: S608 - constants
+_JSON: Final = frozenset({"rids", "workers", "usage"})
+_COPIED: Final = ", ".join(f"'{name}', {f'json({name})' if name in _JSON else name}" for name in COLUMNS)
+_FROM_2: Final = f"""
+ALTER TABLE turn RENAME TO turn_2;
+{_TOTAL}
+INSERT INTO total SELECT tenant, count(*), sum(prompt_tokens), sum(cached_tokens), sum(completion_tokens),
+    sum(list_nanousd), sum(price_nanousd) FROM turn_2 GROUP BY tenant;
+CREATE TABLE turn_3 AS SELECT id, json_object({_COPIED}) AS record FROM turn_2 ORDER BY rowid;
+DROP TABLE turn_2;
+"""  # noqa: S608 - constants
+_FROM_3: Final = """
+DROP VIEW turn;
+ALTER TABLE turn_record RENAME TO turn_3;
+"""
+_ARRAYS: Final = f"""
+{_TURNS}
+INSERT INTO turn_record SELECT id, as_array(record) FROM turn_3 ORDER BY rowid;
+DROP TABLE turn_3;
+"""  # noqa: S608 - constants
+_STEPS: Final = {
+    0: _TURNS + _TOTAL + _OPEN + _FOLD,
+    1: _FROM_1 + _FROM_2 + _ARRAYS,
+    2: _FROM_2 + _ARRAYS,
+    3: _FROM_3 + _ARRAYS,
+}
+"""From which version -> the statements that make it this one."""
+
+_NULL: Final = msgspec.Raw(b"null")
+_decode: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+
+
+class LedgerError(RuntimeError):
+    """The ledger cannot be used: its folder is in use, unreadable or of another version."""
+
+
+def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
+    """A connection in autocommit mode, whose user sees to it that one thread at a time uses it."""
+    if not read_only:
+        with contextlib.suppress(OSError):  # SQLite says what is wrong
+            path.touch(mode=0o600)  # who asked what when is nobody else's; SQLite's other files take after this one
+    uri = f"{path.resolve().as_uri()}?mode={'ro' if read_only else 'rwc'}"
+    connection = sqlite3.connect(uri, uri=True, timeout=10.0, isolation_level=None, check_same_thread=False)
+    try:
+        if not read_only:
+            connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("PRAGMA synchronous = NORMAL")
+    except sqlite3.Error:
+        connection.close()
+        raise
+    return connection
+
+
+def prepare(connection: sqlite3.Connection, path: Path) -> None:
+    """Give a new file its tables, and one of an earlier version those of today. Raises: LedgerError, sqlite3.Error."""
+    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    if version == SCHEMA_VERSION:
+        return
+    if version not in _STEPS:
+        raise LedgerError(f"{path} has schema version {version}, this proxy needs {SCHEMA_VERSION}")
+    connection.create_function("as_array", 1, _as_array, deterministic=True)
+    connection.executescript(f"BEGIN; {_STEPS[version]} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
+
+
+def _as_array(record: str) -> str:
+    """A record of version 3, which has names, as an array; its values stay as they are written."""
+    named = _decode(record)
+    return msgspec.json.encode([named.get(name, _NULL) for name in _FIELDS]).decode()

@@ -1,0 +1,387 @@
+"""One attempt at a turn: one engine, or a prefill and a decode engine at the same time.
+
+The answering leg (aggregated or decode) is the client's answer; the prefill leg is watched, because neither can finish
+without the other. An attempt tells its owner exactly one end:
+
+    content(data)     bytes for the client, any number of times; the first means nothing can be taken back
+    way()             where more of the same may go without being told (`passage`)
+    finished()        the answer is complete: `usage`, `details` and, unless streamed, `answer` are there
+    failed(failure)   it is not; the failure says whose fault, which refusal, and whether another attempt may help
+
+Whose fault: the leg that failed first is charged, not its partner. A decode engine that loses its prefill answers 5xx
+a moment before or after the prefill connection breaks, so a decode failure waits that moment for the other's news.
+"""
+
+import asyncio
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from warmroute_proxy.core.accounting.usage import merge_usage, plain_usage
+from warmroute_proxy.core.accounting.usage_fields import Usage
+from warmroute_proxy.core.placement.decision import Decision
+from warmroute_proxy.core.placement.fleet import Worker
+from warmroute_proxy.server.base.errors import Refusal, refusal_from_engine, status_of_engine_error
+from warmroute_proxy.server.engines.engines import Engines
+from warmroute_proxy.server.engines.leg import Leg
+from warmroute_proxy.server.engines.passthrough import Stream, Write
+from warmroute_proxy.server.engines.sse import Scanner, was_aborted
+from warmroute_proxy.server.request.answer import Answer
+from warmroute_proxy.server.request.dispatch import Asked, answering_body, own_fields, prefill_body
+from warmroute_proxy.server.request.failure import Failure, refused_by
+from warmroute_proxy.server.request.prefill_leg import PrefillLeg
+
+PARTNER_NEWS_S: Final = 0.1
+TRAILER_S: Final = 2.0  # after an error or `[DONE]`, how long an engine may take to end its answer
+ABORTED: Final = "the engine aborted the request"  # its queue was full, a transfer failed, or an operator said so
+MAX_HELD_BYTES: Final = 1_048_576  # before the first content: roles and comments
+_NOT_STREAMED: Final = Scanner(keep_sglext=False)  # of all attempts that are answered whole: it is told nothing
+
+
+class Owner(Protocol):
+    """Who is told about an attempt."""
+
+    def content(self, data: bytes) -> None: ...
+    def way(self) -> Write | None: ...
+    def prefilled(self, now_s: float) -> None: ...
+    def finished(self, now_s: float) -> None: ...
+    def failed(self, failure: Failure) -> None: ...
+    def crashed(self) -> None: ...
+
+
+class Attempt(Leg):
+    """The legs of one dispatch, itself the answering one. Create, then `start`."""
+
+    # What most attempts never change: read from the class, not set in each.
+    answer: Answer | None = None
+    ended = False
+    scanner: Scanner = _NOT_STREAMED
+    _held: list[bytes]  # of a stream
+    _parts: list[bytes]  # from the head on
+    _prefill: "PrefillLeg | None" = None
+    _status = 0
+    _retry_after: str | None = None
+    _streaming = False
+    _size = 0
+    _pending: Failure | None = None
+    _told_to_stop = False
+    _trailer: asyncio.TimerHandle | None = None
+
+    def __init__(
+        self,
+        owner: Owner,
+        engines: Engines,
+        decision: Decision,
+        rid: str,
+        asked: Asked,
+        max_answer_bytes: int,
+    ) -> None:
+        self.rid = rid
+        self.decision = decision
+        self._owner = owner
+        self._engines = engines
+        self._max_answer_bytes = max_answer_bytes
+        answering = decision.worker or decision.decode
+        assert answering is not None
+        self._answering: Worker = answering
+        self.engine = engines.of(answering)
+        if asked.stream:
+            self.streamed = True
+            self.scanner = Scanner(keep_sglext=asked.keep_sglext)
+            self._held = []
+
+    # -- what the owner asks
+
+    def start(self, asked: Asked, headers: str, path: str, *, tagged: bool) -> None:
+        """Send both legs at once. `tagged`: the engine's KV events are to name the rid."""
+        engine, prefill = self.engine, self.decision.prefill
+        own = own_fields(self.rid, asked.salt, tagged=tagged) if engine.is_sglang else ""
+        rank = self._answering.dp_rank if engine.dp_size > 1 else None
+        if prefill is None:
+            engine.upstream.send_with(engine.head(path, headers), answering_body(asked, own, rank, None), self)
+            return
+        source = self._engines.of(prefill)
+        bootstrap = {
+            "bootstrap_host": source.config.bootstrap_host or source.upstream.host,
+            "bootstrap_port": source.bootstrap_port,
+            "bootstrap_room": self._engines.ids.room(prefill.dp_rank, source.dp_size, asked.prompts),
+        }
+        prefill_rank = prefill.dp_rank if source.dp_size > 1 else None
+        self._prefill = PrefillLeg(self, self._owner)
+        prompt = prefill_body(asked, own, prefill_rank, bootstrap)
+        source.upstream.send_with(source.head(path, headers), prompt, self._prefill)
+        body = answering_body(asked, own, rank, bootstrap)
+        engine.upstream.send_with(engine.head(path, headers), body, self)
+
+    @property
+    def started(self) -> bool:
+        """Whether content has come: nothing can be taken back."""
+        return self.scanner.started
+
+    @property
+    def usage(self) -> dict[str, Any] | None:
+        """The answering engine's usage object."""
+        if self.answer is not None:
+            return _object(self.answer.usage)
+        return self.scanner.usage
+
+    def account(self) -> tuple[Usage, dict[str, Any] | bytes | None]:
+        """What was reported of tokens, and the answering engine's usage object: as JSON where it says just that."""
+        answer = self.answer
+        if answer is not None:
+            plain = plain_usage(answer.usage, answer.sglext, paired=self._prefill is not None)
+            if plain is not None:
+                return plain, answer.usage
+        usage = self.usage
+        return merge_usage(usage, self._details(), self.prefill_usage(), self.scanner.content_events), usage
+
+    def _details(self) -> dict[str, Any] | None:
+        """The answering engine's cached-token details."""
+        if self.answer is None:
+            return self.scanner.details
+        extension = _object(self.answer.sglext)
+        found = extension.get("cached_tokens_details") if extension else None
+        return found if isinstance(found, dict) else None
+
+    def prefill_usage(self) -> dict[str, Any] | None:
+        """The prefill leg's usage object, if its answer came."""
+        if self._prefill is None or self._prefill.status != 200:
+            return None
+        answer = _object(b"".join(self._prefill.parts))
+        usage = answer.get("usage") if answer else None
+        return usage if isinstance(usage, dict) else None
+
+    def abort(self) -> None:
+        """Tell every engine that takes part to stop working for this attempt. What was not sent yet never is."""
+        self._told_to_stop = True
+        for leg in (self, self._prefill):
+            if leg is not None and not leg.sent:
+                Leg.close(leg)
+        for worker in self.decision.workers:
+            self._engines.of(worker).abort(self.rid)
+
+    def streams(self) -> Stream | None:
+        """Itself, where the answer is a stream."""
+        return self if self._streaming else None
+
+    def way(self) -> Write | None:
+        """Where chunks may go unseen, now that content has passed."""
+        return None if self.ended else self._owner.way()
+
+    def close(self) -> None:
+        """Nothing more is told; the connections are closed."""
+        self.ended = True
+        super().close()
+        if self._prefill is not None:
+            self._prefill.close()
+
+    # -- the answering leg
+
+    def on_head(self, status: int, headers: dict[str, str]) -> None:
+        self._status = status
+        self._parts = []
+        if status != 200:
+            self._retry_after = headers.get("retry-after")
+        is_events = headers.get("content-type", "").startswith("text/event-stream")
+        self._streaming = self.streamed and status == 200 and is_events
+        if status == 200 and self.streamed and not is_events:
+            self._fail(502, "the engine did not answer with an event stream", self._answering, retryable=True)
+
+    def on_body(self, data: bytes) -> None:
+        if self.ended:
+            return
+        if self._streaming:
+            self._take_events(data)
+            return
+        self._size += len(data)
+        if self._size > self._max_answer_bytes:
+            self._fail(
+                502, f"the engine's answer exceeds {self._max_answer_bytes} bytes", self._answering, retryable=False
+            )
+            return
+        self._parts.append(data)
+
+    def _take_events(self, data: bytes) -> None:
+        scanner = self.scanner
+        try:
+            out = scanner.feed(data)
+        except ValueError as error:
+            self._fail(502, f"the engine's stream is broken: {error}", self._answering, retryable=False)
+            return
+        if scanner.started:
+            if self._held:
+                out = b"".join(self._held) + out
+                self._held.clear()
+            if out:
+                self._owner.content(out)
+            if out is data:
+                return  # all of it passed, so nothing ended
+        elif out:
+            self._held.append(out)
+            self._size += len(out)
+            if self._size > MAX_HELD_BYTES:
+                self._fail(502, "the engine's stream has no content", self._answering, retryable=True)
+                return
+        if scanner.done:
+            self._stream_done()
+        elif scanner.error is not None:
+            self._close_later()
+
+    def _stream_done(self) -> None:
+        if self.scanner.error is not None:
+            self._fail_by_event()
+        elif self.scanner.aborted and not self._told_to_stop:
+            self._fail(503, ABORTED, self._answering, retryable=True)
+        elif not self.ended:
+            if self._held:
+                self._owner.content(b"".join(self._held))  # an answer without content is still an answer
+            self.ended = True
+            self._close_later()
+            self._owner.finished(self._engines.clock())
+
+    def on_end(self) -> None:
+        self.leg_ended()
+        if self._streaming:
+            self._stream_end()
+        elif not self.ended:
+            self._whole_end()
+
+    def _stream_end(self) -> None:
+        if not self.ended and self.scanner.lacks_its_end:
+            self._take_events(b"\n\n")
+        if self.ended:
+            return
+        if self.scanner.error is not None:
+            self._fail_by_event()
+        else:
+            self._fail(502, "the engine ended its stream early", self._answering, retryable=True)
+
+    def on_whole(self, headers: dict[str, str], body: bytes, now_s: float) -> None:
+        if self.streamed or len(body) > self._max_answer_bytes:
+            super().on_whole(headers, body, now_s)
+            return
+        if self._trailer is not None:
+            self.leg_ended()
+        if not self.ended:
+            self._answered(body, now_s)
+
+    def _whole_end(self) -> None:
+        data = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
+        if self._status != 200:
+            self._fail_by(self._refused(self._answering, refusal_from_engine(self._status, data, self._retry_after)))
+            return
+        self._answered(data, self._engines.clock())
+
+    def _answered(self, data: bytes, now_s: float) -> None:
+        """All of a 200 that is not streamed."""
+        try:
+            self.answer = Answer(data)
+        except Refusal:
+            self._fail(502, "the engine's answer is not a JSON object", self._answering, retryable=True)
+            return
+        if not self._told_to_stop and was_aborted(data):
+            self._fail(503, ABORTED, self._answering, retryable=True)
+            return
+        self.ended = True
+        if self._prefill is not None or not self.done:
+            self._close_later()
+        self._owner.finished(now_s)
+
+    def on_fail(self, reason: str) -> None:
+        refusal = Refusal(502, reason, code="engine_error")
+        self._fail_by(Failure(refusal, self._ranks_of(self._answering), True))
+
+    def on_crash(self) -> None:
+        self._owner.crashed()
+
+    def _fail_by_event(self) -> None:
+        error = self.scanner.error or {}
+        refusal = refusal_from_engine(status_of_engine_error(error), msgspec.json.encode(error))
+        self._fail_by(self._refused(self._answering, refusal))
+
+    # -- what the prefill leg tells
+
+    def prefill_answered(self, status: int, body: bytes, retry_after: str | None) -> None:
+        """Its whole answer."""
+        self.leg_ended()
+        if self.ended:
+            return
+        if status == 200:
+            self._owner.prefilled(self._engines.clock())
+            return
+        worker = self.decision.prefill
+        assert worker is not None
+        self._conclude(self._refused(worker, refusal_from_engine(status, body, retry_after)))
+
+    def prefill_failed(self, reason: str) -> None:
+        """There is none."""
+        worker = self.decision.prefill
+        if not self.ended and not self.started and worker is not None:
+            self._conclude(
+                Failure(Refusal(502, f"prefill: {reason}", code="engine_error"), self._ranks_of(worker), True)
+            )
+
+    # -- the end
+
+    def _fail(self, status: int, message: str, worker: Worker | None, *, retryable: bool) -> None:
+        refusal = Refusal(status, message, code="engine_error")
+        self._fail_by(Failure(refusal, (worker.id,) if worker else (), retryable))
+
+    def _fail_by(self, failure: Failure) -> None:
+        if self.ended or self._pending is not None:
+            return
+        if self._prefill is None or self._prefill.done or not failure.at_fault:
+            self._conclude(failure)
+            return
+        self._pending = failure
+        asyncio.get_running_loop().call_later(PARTNER_NEWS_S, self.guard, self._no_news)
+
+    def _refused(self, worker: Worker, refusal: Refusal) -> Failure:
+        return refused_by(worker, refusal, self._engines.of(worker).config.kind)
+
+    def _ranks_of(self, worker: Worker) -> tuple[str, ...]:
+        """All workers of an engine: a connection that breaks says nothing about one rank alone."""
+        return tuple(other.id for other in self._engines.of(worker).workers())
+
+    def _no_news(self) -> None:
+        if self._pending is not None:
+            self._conclude(self._pending)
+
+    def _conclude(self, failure: Failure) -> None:
+        if not self.ended:
+            self.ended = True
+            self._owner.failed(failure)
+
+    @property
+    def waits_for(self) -> Worker:
+        """The worker whose turn it is to say something."""
+        prefill = self.decision.prefill
+        if prefill is None or self._prefill is None or self._prefill.done:
+            return self._answering
+        return prefill
+
+    def _close_later(self) -> None:
+        """An engine that does not end its answer soon after the turn has ended does not keep a connection."""
+        if not self.ends or (self._prefill is not None and not self._prefill.ends):
+            self._trailer = asyncio.get_running_loop().call_later(TRAILER_S, self.guard, self._trailer_over)
+
+    def leg_ended(self) -> None:
+        """A timer would keep all of a turn that is over."""
+        if self._trailer is not None and self.done and (self._prefill is None or self._prefill.done):
+            self._trailer.cancel()
+            self._trailer = None
+
+    def _trailer_over(self) -> None:
+        if not self.done and self.scanner.error is not None:
+            self._fail_by_event()
+        Leg.close(self)
+        if self._prefill is not None:
+            self._prefill.close()
+
+
+def _object(raw: bytes) -> dict[str, Any] | None:
+    try:
+        found = msgspec.json.decode(raw)
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None

@@ -1,0 +1,296 @@
+"""An answer that broke off goes on elsewhere, for models whose operator allows it (`[[model]] continue_broken`).
+
+`Continuation` gathers what a client was told, for as long as another engine could go on from there. Where the engine
+dies, it asks for the rest: the client's own request, and at its end what was said, as the beginning of the answer. A
+chat has it as a last message of the assistant with SGLang's `continue_final_message`, which puts its text behind the
+prompt as it is; a completion has it at the end of its prompt.
+
+So an engine goes on from text. Of a tool call or of reasoning a client is not told all that the model wrote, so neither
+is ever continued: what begins one, or ends the answer, ends the possibility. So does a request whose answer depends on
+more than the text so far (a grammar, probabilities of all tokens, a prompt that is itself a beginning).
+
+`Rest` makes one answer of both halves: one id, one role, one account. The broken engine has reported no usage, but the
+other one has counted what was said as a part of its prompt. So the sum is what was reported; the border between prompt
+and answer is by events, each at least a token, or by the prefill engine's count of the prompt where there is one.
+"""
+
+from collections.abc import Iterator
+from io import StringIO
+from typing import Any, Final
+
+import msgspec
+
+from warmroute.contract.receipt import ESTIMATED_FIELDS
+from warmroute_proxy.core.accounting.usage_fields import MAX_TOKENS, Usage
+from warmroute_proxy.server.base.errors import Refusal
+from warmroute_proxy.server.engines.engines import Engines
+from warmroute_proxy.server.engines.sse import Scanner
+from warmroute_proxy.server.intake.body import NO_BODY, Body
+from warmroute_proxy.server.intake.intake import CHAT
+from warmroute_proxy.server.intake.parsed_request import Intake
+from warmroute_proxy.server.request.attempt import Attempt
+from warmroute_proxy.server.request.failure import Failure
+
+MAX_TEXT_CHARS: Final = 1_048_576  # of an answer; a longer one can no longer be continued
+MAX_STOP_CHARS: Final = 1024  # of a request, with which the end of the text is compared
+COMPLETION_TOKENS: Final = 16  # what the OpenAI API allows a completion that names no limit
+
+_NOT_BY_TEXT: Final = frozenset(
+    {
+        "response_format", "regex", "ebnf", "json_schema", "structural_tag", "tool_choice", "functions",
+        "function_call", "logprobs", "top_logprobs", "stop_regex", "watermark", "custom_params", "task", "best_of",
+        "continue_final_message", "add_generation_prompt", "echo", "suffix",
+    }
+)  # fmt: skip
+"""Members that make an answer more than the text that follows its prompt."""
+
+_NOT_BY_TEXT_PREFIXES: Final = ("return_", "guided_")
+_HARMLESS: Final = {
+    "response_format": ({"type": "text"},),
+    "tool_choice": ("auto", "none"),
+    "return_cached_tokens_details": (True,),
+}
+_LIMITS: Final = ("max_tokens", "max_completion_tokens")
+_REPLACED: Final = frozenset({"messages", "prompt", "min_tokens", *_LIMITS})
+
+
+class _Choice(msgspec.Struct, gc=False):
+    index: int = 0
+    delta: dict[str, Any] | None = None
+    text: str | None = None
+    finish_reason: str | None = None
+
+    def adds(self) -> dict[str, Any]:
+        """What it adds to the answer, by kind."""
+        delta = {"content": self.text} if self.delta is None else self.delta
+        return {kind: value for kind, value in delta.items() if value and kind != "role"}
+
+
+class _Chunk(msgspec.Struct, gc=False):
+    id: str = ""
+    choices: list[_Choice] = []
+
+
+_UNREADABLE: Final = (msgspec.DecodeError, ValueError, RecursionError)
+_chunk: Final = msgspec.json.Decoder(_Chunk).decode
+_decode: Final = msgspec.json.decode
+_encode: Final = msgspec.json.encode
+
+
+class Continuation:
+    """An answer that can be continued, or is: what passes of it, and what is to be asked of another engine."""
+
+    __slots__ = ("_id", "_intake", "_rest", "_stops", "_text", "_tokens")
+
+    def __init__(self, intake: Intake, stops: tuple[str, ...]) -> None:
+        """`intake`: its body is needed until the answer has ended, or can no longer be continued."""
+        self._intake = intake
+        self._stops = stops
+        self._id = ""
+        self._text: StringIO | None = StringIO()
+        self._tokens = 0  # at least: one for each event
+        self._rest: Rest | None = None
+
+    @classmethod
+    def of(cls, intake: Intake) -> "Continuation | None":
+        """For an answer that begins now; None where its request rules out that it is continued."""
+        members = intake.body.members
+        if not intake.stream or intake.several or intake.stream_options.get("continuous_usage_stats"):
+            return None
+        try:
+            if any(_asks_for_more(name, members[name]) for name in members):
+                return None
+        except _UNREADABLE:
+            return None  # the engine may have read it otherwise
+        if intake.route != CHAT and bytes(memoryview(members["prompt"])[:1]) != b'"':
+            return None  # token ids: no text can stand behind them
+        stop = _decode(members["stop"]) if "stop" in members else None
+        stops = (stop,) if isinstance(stop, str) else tuple(stop or ())
+        return cls(intake, stops) if sum(map(len, stops)) <= MAX_STOP_CHARS else None
+
+    def take(self, data: bytes) -> bytes | None:
+        """What the client gets of whole events of an engine; None where they do not go on with what it was told."""
+        if self._rest is not None:
+            return self._rest.take(data)
+        if self._text is not None and not self._told(data, self._text):
+            self._text = None
+            self._intake.body = NO_BODY
+        return data
+
+    def rest(self, failure: Failure, broken: Attempt) -> "Rest | None":
+        """Who takes the rest of the answer, which the intake's body asks for from here on; None where no other engine
+        can go on: the fault is not this one's, or it would need to know more than the text.
+        """
+        if self._text is None or self._rest is not None or not failure.avoid or failure.refusal.status < 500:
+            return None
+        text, tokens = self._text.getvalue(), self._tokens
+        if any(text.endswith(stop[:n]) for stop in self._stops for n in range(1, len(stop))):
+            return None  # the other engine would not know it for the beginning of a stop
+        try:
+            body = _continued(self._intake, text, tokens)
+        except _UNREADABLE:
+            return None
+        if body is None:
+            return None
+        self._intake.body = body
+        counted = (broken.prefill_usage() or {}).get("prompt_tokens")
+        return Rest(self._id, tokens, counted if type(counted) is int and counted > 0 else None)
+
+    def goes_on(self, rest: "Rest") -> None:
+        """What comes now is the rest. Once: it is not asked for again."""
+        self._rest = rest
+
+    def settled(self, usage: Usage, scanner: Scanner) -> Usage:
+        """The account of the answer, whoever gave it."""
+        return usage if self._rest is None else self._rest.settled(usage, scanner)
+
+    def refusal(self, failure: Failure) -> Refusal:
+        """What the client is told. What the engine of the rest refuses, the client has not asked for."""
+        return failure.refusal if self._rest is None or failure.refusal.status >= 500 else broken()
+
+    def _told(self, data: bytes, text: StringIO) -> bool:
+        """Whether the answer can still be continued after these events."""
+        try:
+            for event in _payloads(data):
+                chunk = _chunk(event)
+                self._id = chunk.id or self._id
+                for choice in chunk.choices:
+                    adds = choice.adds()
+                    said = adds.pop("content", "")
+                    if adds or choice.finish_reason is not None or choice.index or not isinstance(said, str):
+                        return False
+                    text.write(said)
+                    self._tokens += 1 if said else 0
+        except _UNREADABLE:
+            return False
+        return text.tell() <= MAX_TEXT_CHARS
+
+
+class Rest:
+    """The other half of an answer, as it comes from another engine."""
+
+    __slots__ = ("_begun", "_id", "_new_id", "_prompt_tokens", "_tokens")
+
+    def __init__(self, id_: str, tokens: int, prompt_tokens: int | None) -> None:
+        """`id_`: the answer's, as the client knows it; `tokens`: said so far, at least; `prompt_tokens`: if counted."""
+        self._id = id_
+        self._new_id = b""
+        self._tokens = tokens
+        self._prompt_tokens = prompt_tokens
+        self._begun = False
+
+    def take(self, data: bytes) -> bytes | None:
+        """What the client gets of whole events; None where they do not go on with what it was told."""
+        if not self._begun:
+            begun = self._begin(data)
+            if begun is None:
+                return None
+            data = begun
+        # Bare quotes cannot stand inside a JSON string, so text never looks like this.
+        return data.replace(self._new_id, b'"%b"' % self._id.encode()) if self._new_id else data
+
+    def _begin(self, data: bytes) -> bytes | None:
+        """Up to the first event that adds something, which has to be text: an engine does not know that its own first
+        words are not those of an answer, and may read a tool call or reasoning into them. No second role.
+        """
+        kept = []
+        try:
+            for event in _payloads(data):
+                chunk = _chunk(event)
+                if chunk.id and self._id:
+                    self._new_id = b'"%b"' % chunk.id.encode()
+                adds = [kind for choice in chunk.choices for kind in choice.adds()]
+                if not self._begun and any(kind != "content" for kind in adds):
+                    return None
+                self._begun = self._begun or bool(adds)
+                if adds or not chunk.choices or any(choice.finish_reason for choice in chunk.choices):
+                    kept.append(b"data: " + event + b"\n\n")
+        except _UNREADABLE:
+            return None
+        return b"".join(kept)
+
+    def settled(self, usage: Usage, scanner: Scanner) -> Usage:
+        """The account of the whole answer, by what was reported of its rest; its usage chunk gets the answer's id."""
+        if scanner.usage_event is not None and self._id:
+            scanner.usage_event["id"] = self._id
+        tokens, prompt, guessed = self._tokens, usage.prompt_tokens, {*usage.estimated, "completion_tokens"}
+        if "prompt_tokens" not in guessed:
+            if self._prompt_tokens is not None and self._prompt_tokens < prompt:
+                tokens = prompt - self._prompt_tokens
+            else:
+                guessed.add("prompt_tokens")
+            prompt = max(prompt - tokens, 1)
+        device = min(usage.device, prompt)
+        host = min(usage.host, prompt - device)
+        storage = min(usage.storage, prompt - device - host)
+        if device + host + storage < usage.cached_tokens:  # what was said was cached there too
+            guessed |= {"cached_tokens", "cached_tiers"}
+        return msgspec.structs.replace(
+            usage,
+            prompt_tokens=prompt,
+            completion_tokens=min(usage.completion_tokens + tokens, MAX_TOKENS),
+            cached_tokens=device + host + storage,
+            device=device,
+            host=host,
+            storage=storage,
+            estimated=tuple(name for name in ESTIMATED_FIELDS if name in guessed),
+            continued_after=tokens,
+        )
+
+
+def broken() -> Refusal:
+    """What a client is told where its answer has begun and cannot be continued."""
+    return Refusal(502, "the engine broke, and no other could go on with its answer", code="engine_error")
+
+
+def unable(engines: Engines, route: str) -> frozenset[str]:
+    """The workers that cannot go on with a chat: `continue_final_message` is SGLang's."""
+    if route != CHAT:
+        return frozenset()
+    return frozenset(worker.id for worker in engines.workers() if engines.of(worker).config.kind != "sglang")
+
+
+def _asks_for_more(name: str, raw: msgspec.Raw) -> bool:
+    if name not in _NOT_BY_TEXT and not name.startswith(_NOT_BY_TEXT_PREFIXES):
+        return False
+    value = _decode(raw)
+    return value is not None and value is not False and value not in _HARMLESS.get(name, ())
+
+
+def _continued(intake: Intake, text: str, tokens: int) -> Body | None:
+    """The request for what follows `text`, of `tokens` tokens at least; None where nothing may follow."""
+    members = intake.body.members
+    add = []
+    for name, left in _limits(intake, tokens):
+        if left < 1 and name in _LIMITS:
+            return None
+        add.append(b'"%b":%d' % (name.encode(), max(left, 0)))
+    if intake.route == CHAT:
+        messages = members["messages"]
+        last = _decode(_decode(messages, type=list[msgspec.Raw])[-1], type=dict[str, Any])
+        if last.get("role") == "assistant":
+            return None  # SGLang takes it for the user's where it is the last, and would not any more
+        said = _encode({"role": "assistant", "content": text})
+        add += (b'"messages":%b,%b]' % (bytes(messages)[:-1], said), b'"continue_final_message":true')
+    else:
+        add.append(b'"prompt":%b%b' % (bytes(members["prompt"])[:-1], _encode(text)[1:]))
+    dropped = _REPLACED | {"continue_final_message"}
+    return Body(b"".join(intake.body.rewritten(dropped, b",".join(add))))
+
+
+def _limits(intake: Intake, tokens: int) -> Iterator[tuple[str, int]]:
+    """The client's limits of the answer's length, less what was said."""
+    members = intake.body.members
+    for name in (*_LIMITS, "min_tokens"):
+        value = _decode(members[name]) if name in members else None
+        if value is None and name == "max_tokens" and intake.route != CHAT:
+            value = COMPLETION_TOKENS
+        if isinstance(value, int):
+            yield name, value - tokens
+
+
+def _payloads(data: bytes) -> Iterator[bytes]:
+    """The JSON of whole events; comments and blank lines are left out."""
+    for event in data.split(b"\n\n"):
+        if event.startswith(b"data:"):
+            yield event[5:].strip()

@@ -1,0 +1,127 @@
+"""`x-warmroute-forward`: how one proxy asks another to serve a request, signed under the fleet secret.
+
+The token says who is asking (tenant, share group), which request (id, hash of the body), from where and until when.
+It is valid for 30 s and once: nonces that were seen, by any process of this proxy (`shared_nonces`), are kept until
+they would be invalid anyway. Its presence forbids
+a second forward, so a request crosses the network between proxies at most once.
+
+    token = base64url(json) "." hex(HMAC under the fleet secret, purpose "forward", of base64url(json))
+"""
+
+import base64
+import hashlib
+import hmac
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from warmroute_proxy.server.base.errors import Refusal
+from warmroute_proxy.server.base.secrets import Secrets
+from warmroute_proxy.server.processes.shared_nonces import SharedNonces
+
+VALID_S: Final = 30.0
+MAX_NONCES: Final = 200_000  # oldest first out once invalid; when full of valid ones, forwards are refused
+
+
+class Forward(msgspec.Struct, frozen=True):
+    """What a forwarding proxy vouches for. `issued_s` and `deadline_s` are unix seconds."""
+
+    tenant: str
+    share_group: str
+    request_id: str
+    region: str
+    issued_s: float
+    deadline_s: float
+    nonce: str
+    body_sha256: str
+
+
+class Forwards:
+    """Signs and checks forward tokens."""
+
+    def __init__(
+        self,
+        secrets: Secrets,
+        unix_clock: Callable[[], float],
+        random_hex: Callable[[int], str],
+        nonces: "Nonces | SharedNonces | None" = None,
+    ) -> None:
+        """`nonces`: those that were seen, where several processes share them."""
+        self._secrets = secrets
+        self._clock = unix_clock
+        self._random_hex = random_hex
+        self._nonces = nonces or Nonces()
+
+    def sign(self, tenant: str, share_group: str, request_id: str, region: str, body: bytes, timeout_s: float) -> str:
+        """The header's value for one request."""
+        now = self._clock()
+        claim = Forward(
+            tenant,
+            share_group,
+            request_id,
+            region,
+            now,
+            now + timeout_s,
+            self._random_hex(16),
+            hashlib.sha256(body).hexdigest(),
+        )
+        payload = base64.urlsafe_b64encode(msgspec.json.encode(claim))
+        return f"{payload.decode()}.{self._mac(payload)}"
+
+    def check_head(self, token: str) -> Forward:
+        """The claim of a token that is signed, fresh and in time, before the body has come; or a `Refusal`."""
+        payload, _, mac = token.partition(".")
+        expected = self._mac(payload.encode("latin-1", "replace")).encode()
+        if not hmac.compare_digest(expected, mac.encode("latin-1", "replace")):
+            raise Refusal(401, "the forward token is not signed by this fleet", code="invalid_forward")
+        try:
+            claim = msgspec.json.decode(base64.urlsafe_b64decode(payload), type=Forward)
+        except (ValueError, msgspec.MsgspecError):
+            raise Refusal(401, "the forward token is malformed", code="invalid_forward") from None
+        now = self._clock()
+        if not -VALID_S <= now - claim.issued_s <= VALID_S:
+            problem = "the forward token is not of these 30 s: are the proxies' clocks in step?"
+            raise Refusal(401, problem, code="invalid_forward")
+        if now > claim.deadline_s:
+            raise Refusal(504, "the forwarded request is past its deadline", code="deadline_exceeded")
+        return claim
+
+    def check(self, token: str, body: bytes) -> Forward:
+        """The claim, spent; or a `Refusal`: forged, stale, replayed, or about another body."""
+        claim = self.check_head(token)
+        if claim.body_sha256 != hashlib.sha256(body).hexdigest():
+            raise Refusal(401, "the forward token is for another body", code="invalid_forward")
+        self._spend(claim.nonce, self._clock())
+        return claim
+
+    def _spend(self, nonce: str, now: float) -> None:
+        fresh = self._nonces.spend(nonce, now)
+        if fresh is None:
+            raise Refusal(503, "too many forwards", code="overloaded", retry_after_s=1)
+        if not fresh:
+            raise Refusal(401, "the forward token was used before", code="invalid_forward")
+
+    def _mac(self, payload: bytes) -> str:
+        return self._secrets.fleet_mac("forward", payload).hex()
+
+
+class Nonces:
+    """Nonces that were seen by this process."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, float] = {}
+
+    def spend(self, nonce: str, now: float) -> bool | None:
+        """True if it was not seen before, and is from now on; None if there is no room for it."""
+        seen = self._seen
+        for old in list(seen)[:16]:
+            if now - seen[old] <= 2 * VALID_S:
+                break
+            del seen[old]
+        if nonce in seen:
+            return False
+        if len(seen) >= MAX_NONCES:
+            return None
+        seen[nonce] = now
+        return True

@@ -1,0 +1,346 @@
+"""Retries of a client that sends `Idempotency-Key`: one turn, one answer, as many readers as come.
+
+A turn with a key writes its answer to a `SharedExchange`, which records it (`core/accounting/idempotency.py`) and
+passes it on to the exchanges of all who sent the key. The turn does not know: to it, this is a client like any other. A
+request that comes later reads the recording from the first byte, at its own pace, and then lives on as the stream goes.
+
+- The engine is slowed down only while every reader is slow: the fastest sets the pace, the others fall behind into the
+  recording. Where that is dropped while several read, the one that is furthest stays, and the others are told.
+- When the last reader leaves, the turn goes on for `outlive_s`; if nobody joins, the client has left now.
+- Only an answer of status 200 that came to its end is kept. Every other end was charged nothing, and is forgotten.
+
+Keys are known by a hash under a secret of the process; they are not kept.
+"""
+
+import os
+from collections.abc import Callable, Iterable
+from hashlib import blake2b
+from typing import Final, Protocol
+
+from xxhash import xxh3_64_intdigest
+
+from warmroute_proxy.core.accounting.idempotency import Call, KeyBounds, KeyedCalls, Recording
+from warmroute_proxy.server.base.errors import Refusal, error_event
+from warmroute_proxy.server.base.metrics import Metrics
+from warmroute_proxy.server.http.exchange import Exchange
+
+MAX_KEY_CHARS: Final = 256
+PARTS_AT_ONCE: Final = 64  # of a recording, in one write
+NO_RETRY: Final = (("x-should-retry", "false"),)  # openai's clients would repeat a 409
+
+
+class Owner(Protocol):
+    """Who is told what a reader does."""
+
+    def paced(self) -> None:
+        """A reader is full, or is no more."""
+
+    def left(self, reader: "Reader") -> None:
+        """A reader left, or has read all."""
+
+
+class Asker(Protocol):
+    """A turn, as far as it matters here."""
+
+    @property
+    def waiter(self) -> object | None:
+        """Its place in the queue; None once it was dispatched."""
+
+
+class Reader:
+    """Somebody who listens to an answer, at a place of his own in its recording."""
+
+    __slots__ = ("at", "exchange", "owner", "paused", "recording")
+
+    def __init__(self, exchange: Exchange, recording: Recording | None, owner: Owner) -> None:
+        self.exchange = exchange
+        self.recording = recording
+        self.owner = owner
+        self.at = 0
+        self.paused = False
+        exchange.on_gone = self._gone
+        exchange.on_pause = self._pause
+
+    def catch_up(self) -> None:
+        """Write what is recorded and was not read yet, until the client is full."""
+        exchange, recording = self.exchange, self.recording
+        if recording is None or not recording.status:
+            return
+        parts = recording.parts
+        if not recording.streamed:
+            self.let_go()
+            exchange.respond(recording.status, recording.headers, parts[0])
+            self.owner.left(self)
+            return
+        if not exchange.started:
+            exchange.start(recording.status, recording.headers)
+        while self.at < len(parts) and not self.paused:
+            some = parts[self.at : self.at + PARTS_AT_ONCE]
+            self.at += len(some)
+            exchange.write(b"".join(some))
+        if recording.whole and self.at == len(parts):
+            self.let_go()
+            exchange.end()
+            self.owner.left(self)
+
+    def let_go(self) -> Exchange:
+        """The exchange, of which nothing more is to be heard."""
+        self.exchange.on_gone = self.exchange.on_pause = None
+        return self.exchange
+
+    def _pause(self, paused: bool) -> None:
+        self.paused = paused
+        if not paused:
+            self.catch_up()
+        self.owner.paced()
+
+    def _gone(self) -> None:
+        self.owner.left(self)
+
+
+class SharedExchange(Exchange):
+    """The exchange of a turn under way that has a key: it has no connection, but readers."""
+
+    __slots__ = ("_call", "_joins", "_kept", "_parts", "_readers", "_slow", "turn")
+
+    def __init__(self, joins: "Joins", call: Call, first: Exchange) -> None:
+        self._joins = joins
+        self._call = call
+        self._parts = call.recording.parts if call.recording is not None else []
+        self._readers = [Reader(first, call.recording, self)]
+        self._slow = False
+        self._kept = False  # whether the answer is to be kept, if it comes to its end
+        self.turn: Asker | None = None
+        self.request = first.request
+
+    # -- the turn's side
+
+    def respond(self, status: int, headers: Iterable[tuple[str, str]], body: bytes) -> None:
+        """The whole answer at once."""
+        if self.ended:
+            return
+        headers = list(headers)
+        recording = self._call.recording
+        if recording is not None and status == 200:
+            recording.status, recording.headers = status, headers
+            self._joins.calls.add(self._call, body, self._joins.clock())
+        self.started = True
+        for reader in self._finish(kept=status == 200):
+            reader.let_go().respond(status, headers, body)
+
+    def answer(self, lines: bytes, body: bytes) -> None:
+        """A whole 200 at once."""
+        pairs = [line.partition(": ") for line in lines.decode("latin-1").split("\r\n")[:-1]]
+        self.respond(200, [(name, value) for name, _, value in pairs], body)
+
+    def start(self, status: int, headers: Iterable[tuple[str, str]], data: bytes = b"") -> None:
+        """The head of a streamed answer."""
+        headers = list(headers)
+        self.started = True
+        self._kept = status == 200
+        recording = self._call.recording
+        if recording is not None:
+            recording.status, recording.headers, recording.streamed = status, headers, True
+        for reader in self._readers:
+            reader.exchange.start(status, headers)
+        self.write(data)
+
+    def write(self, data: bytes) -> None:
+        """Some bytes of a streamed answer."""
+        if self.ended or not data:
+            return
+        if self._call.recording is None:
+            for reader in self._readers:  # one at most
+                reader.exchange.write(data)
+        elif self._joins.calls.add(self._call, data, self._joins.clock()):
+            for reader in self._readers:
+                if not reader.paused:
+                    reader.at += 1
+                    reader.exchange.write(data)
+        else:
+            self._outgrown()
+
+    def way(self) -> None:
+        """None: what passes is recorded."""
+
+    def end(self, data: bytes = b"") -> None:
+        """The last bytes of a streamed answer that is complete."""
+        if self.ended:
+            return
+        if self._call.recording is None:
+            last = data
+        else:
+            self.write(data)
+            last = b""
+        for reader in self._finish(kept=self._kept):
+            if reader.recording is not None and reader.at < len(self._parts):
+                self._joins.reads_on(reader, self._call)
+            else:
+                reader.let_go().end(last)
+
+    def abort(self, data: bytes = b"") -> None:
+        """End a streamed answer that is not complete. Who has not read all of it yet is told at once."""
+        if self.ended:
+            return
+        for reader in self._finish(kept=False):
+            reader.let_go().abort(data)
+
+    # -- the readers' side
+
+    def join(self, exchange: Exchange) -> None:
+        """One more reader, from the first byte on."""
+        self._joins.orphans.pop(self, None)
+        reader = Reader(exchange, self._call.recording, self)
+        self._readers.append(reader)
+        reader.catch_up()
+        self.paced()
+
+    def paced(self) -> None:
+        """A reader that can take bytes has read all there is: as long as there is one, the turn need not wait."""
+        slow = bool(self._readers) and all(reader.paused for reader in self._readers)
+        if slow != self._slow:
+            self._slow = slow
+            if self.on_pause is not None:
+                self.on_pause(slow)
+
+    def left(self, reader: Reader) -> None:
+        """A client left. The last one is waited for."""
+        self._readers.remove(reader)
+        self.paced()
+        if self._readers:
+            return
+        if self._call.recording is None or not self._joins.outlive_s:
+            self.give_up()
+        else:
+            self._joins.orphans[self] = self._joins.clock() + self._joins.outlive_s
+
+    def give_up(self) -> None:
+        """Nobody listens, and nobody will: the client has left now. What still waits in the queue costs nothing."""
+        if self._readers or self.ended:
+            return
+        on_gone = self.on_gone
+        if self.turn is not None and self.turn.waiter is not None:
+            self._finish(kept=False)
+        else:
+            self._joins.calls.lost(self._call, self._joins.clock())
+            self._finish(kept=None)
+        if on_gone is not None:
+            on_gone()
+
+    def _outgrown(self) -> None:
+        """The recording was dropped. Without it only one reader can be served: the others cannot wait anywhere."""
+        parts, self._parts = self._parts, []
+        if not self._readers:
+            self._joins.orphans[self] = 0.0  # given up by the next sweep, since this is called by the turn
+            return
+        stays = max(reversed(self._readers), key=lambda reader: reader.at)  # of equals, the one that came last
+        others = [reader for reader in self._readers if reader is not stays]
+        self._readers = [stays]
+        stays.recording = None
+        stays.exchange.write(b"".join(parts[stays.at :]))
+        for reader in others:
+            problem = "the answer outgrew what is kept for retries, and is read by another request with this key"
+            reader.let_go().abort(error_event(409, problem, "idempotency_key_spent"))
+        self.paced()
+
+    def _finish(self, *, kept: bool | None) -> list[Reader]:
+        """The end of the turn; returns who is still to be told."""
+        joins, call = self._joins, self._call
+        self.ended = True
+        self.on_gone = self.on_pause = self.turn = None
+        joins.orphans.pop(self, None)
+        joins.live.pop(call.key, None)
+        if kept is not None:
+            joins.calls.ended(call, joins.clock()) if kept else joins.calls.failed(call)
+        readers, self._readers = self._readers, []
+        return readers
+
+
+class _Replay:
+    """The owner of readers of an answer that ended."""
+
+    __slots__ = ("_call", "_joins")
+
+    def __init__(self, joins: "Joins", call: Call) -> None:
+        self._joins = joins
+        self._call = call
+        joins.calls.read(call)
+
+    def paced(self) -> None:
+        """Nobody has to wait for him."""
+
+    def left(self, reader: Reader) -> None:  # noqa: ARG002 - it is the only one
+        self._joins.calls.released(self._call, self._joins.clock())
+
+
+class Joins:
+    """All calls of one proxy that have a key."""
+
+    def __init__(self, bounds: KeyBounds, outlive_s: float, clock: Callable[[], float], metrics: Metrics) -> None:
+        """`outlive_s`: how long a turn goes on without a reader."""
+        self.calls = KeyedCalls(bounds)
+        self.live: dict[bytes, SharedExchange] = {}  # calls under way
+        self.orphans: dict[SharedExchange, float] = {}  # calls under way without a reader, and until when they wait
+        self.outlive_s = outlive_s
+        self.clock = clock
+        self._metrics = metrics
+        self._secret = os.urandom(32)
+
+    def join(self, tenant: str, key: str, exchange: Exchange) -> Call | None:
+        """Answer a request whose key is known. A key that is not gives a call to be shared; `Refusal`: it is no key."""
+        if not 0 < len(key) <= MAX_KEY_CHARS or not key.isascii() or not key.isprintable():
+            problem = f"Idempotency-Key must be 1 to {MAX_KEY_CHARS} printable ASCII characters"
+            raise Refusal(400, problem, code="invalid_idempotency_key")
+        request = exchange.request
+        scoped = f"{tenant}\0{request.path}\0{key}".encode()
+        name = blake2b(scoped, digest_size=16, key=self._secret).digest()
+        body = xxh3_64_intdigest(request.body)
+        call = self.calls.find(name, self.clock())
+        if call is None:
+            return Call(name, body)
+        if call.body != body:
+            problem = (
+                "another body was sent under this Idempotency-Key; a retry repeats the body, a new call has a new key"
+            )
+            exchange.refuse(Refusal(422, problem, code="idempotency_key_reused"), NO_RETRY)
+        elif call.recording is None:
+            exchange.refuse(_spent(call), NO_RETRY)
+        else:
+            self._metrics.add("warmroute_joins_total")
+            shared = self.live.get(name)
+            if shared is not None:
+                shared.join(exchange)
+            else:
+                Reader(exchange, call.recording, _Replay(self, call)).catch_up()
+        return None
+
+    def share(self, call: Call, exchange: Exchange) -> SharedExchange:
+        """The exchange for the turn of a call that begins; `exchange` is its first reader."""
+        if not self.calls.begin(call, self.clock()):
+            problem = f"{len(self.calls)} requests with an Idempotency-Key are under way"
+            raise Refusal(503, problem, code="overloaded", retry_after_s=1)
+        shared = self.live[call.key] = SharedExchange(self, call, exchange)
+        return shared
+
+    def reads_on(self, reader: Reader, call: Call) -> None:
+        """A reader has not read all of an answer that has just ended."""
+        reader.owner = _Replay(self, call)
+
+    def sweep(self) -> None:
+        """Drop what is past its time; called several times a second."""
+        now = self.clock()
+        self.calls.expire(now)
+        for shared in [shared for shared, until_s in self.orphans.items() if until_s <= now]:
+            shared.give_up()
+
+    def drain(self) -> None:
+        """No request will come any more: what nobody listens to ends now, or when its last reader leaves."""
+        self.outlive_s = 0.0
+        for shared in list(self.live.values()):
+            shared.give_up()
+
+
+def _spent(call: Call) -> Refusal:
+    why = "has outgrown what is kept for retries" if call.under_way else "is not kept any more"
+    problem = f"the answer under this Idempotency-Key {why}; send a new key to have it computed, and charged, again"
+    return Refusal(409, problem, code="idempotency_key_spent")

@@ -1,0 +1,245 @@
+"""When an engine is to go, its hottest prompts are computed on the engines that their sessions will move to.
+
+A drained engine's sessions find no cache at their next turn, and their clients would wait for it. So for each prompt
+that is kept (`core.placement.hot_prompts`) and lies on an engine that drains, or has gone, the router is asked where
+its next turn would go now, and that engine gets the same body with the same salt and one output token: the placement's
+own view of the cache then says that it is there, and the turn follows it.
+
+It costs nobody's turn anything that matters, and nobody money:
+- one at a time for each engine, and only where nothing waits, here or there;
+- after one that took t seconds, that engine rests so long that no more than `SHARE` of its idle prefill goes into
+  this, by its utilisation as measured;
+- prompts that the new home would hardly have to compute, or that the old one has lost, are passed over;
+- no ledger entry, no receipt: `/metrics` shows how many, and how many tokens.
+
+Limits: those of `core.placement.hot_prompts`; `MAX_TRIED` prompts are looked at in a sweep; `TIMEOUT_S` for each.
+"""
+
+import logging
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import msgspec
+
+from warmroute_proxy.core.placement.choices import NoWorker
+from warmroute_proxy.core.placement.decision import Decision
+from warmroute_proxy.core.placement.hot_prompts import KeptPrompt, KeptPrompts
+from warmroute_proxy.server.intake.body import Body
+from warmroute_proxy.server.request.attempt import Attempt
+from warmroute_proxy.server.request.dispatch import engine_headers
+from warmroute_proxy.server.request.failure import Failure
+
+if TYPE_CHECKING:
+    from warmroute_proxy.server.intake.parsed_request import Intake
+    from warmroute_proxy.server.request.services import Services
+
+log = logging.getLogger(__name__)
+
+SHARE: Final = 0.5
+MIN_GAIN_TOKENS: Final = 1024
+MAX_TRIED: Final = 8
+TIMEOUT_S: Final = 120.0
+MAX_ANSWER_BYTES: Final = 1_048_576
+EXPIRE_EVERY_S: Final = 5.0
+LOOK_AGAIN_S: Final = 1.0
+"""After a look at which nothing could begin."""
+
+_NOT_OF_THE_PROMPT: Final = frozenset(
+    {"max_tokens", "max_completion_tokens", "min_tokens", "n", "best_of", "stream", "stream_options", "logprobs",
+     "top_logprobs", "echo", "metadata"}
+)  # fmt: skip
+
+
+class RePrefills:
+    """The prompts that are kept, and those that are being computed elsewhere."""
+
+    def __init__(self, services: "Services") -> None:
+        config = services.config
+        self.kept = KeptPrompts(config.limits.kept_prompt_bytes // config.proxy.processes)
+        self.done = 0
+        self._services = services
+        self._under_way: dict[str, _RePrefill] = {}  # by the engine that computes: one each
+        self._rests_until_s: dict[str, float] = {}  # by engine
+        self._expired_s = 0.0
+        self._looks_at_s = 0.0
+
+    def keep(self, intake: "Intake", body: bytes, path: str, holder: str) -> None:
+        """A turn's prompt has been computed by a worker."""
+        if intake.several:
+            return
+        facts = msgspec.structs.replace(intake.facts, may_forward=False, expected_output_tokens=1)
+        model = intake.model.name if intake.alias else None
+        prompt = KeptPrompt(facts, body, path, intake.salt, model, tagged=intake.prompts == 1, holder=holder)
+        self.kept.keep(prompt, self._services.clock())
+
+    def waiting(self, engine_id: str) -> int:
+        """How many prompts of an engine are kept and not yet elsewhere, those under way included."""
+        under_way = sum(1 for one in self._under_way.values() if one.leaves == engine_id)
+        return len(self.kept.hottest(self._holders(engine_id), 0.0)) + under_way
+
+    def sweep(self, now_s: float) -> None:
+        """Begin what may begin; called several times a second."""
+        if now_s - self._expired_s >= EXPIRE_EVERY_S:
+            self._expired_s = now_s
+            self.kept.expire(now_s)
+        if self._under_way or self._services.engines.leaving():
+            try:
+                self._go_on(now_s)
+            except Exception as error:  # turns must not suffer from it: they share the sweep
+                log.error("computing prompts elsewhere failed: %s", type(error).__name__)
+                self._looks_at_s = now_s + LOOK_AGAIN_S
+
+    def _go_on(self, now_s: float) -> None:
+        for one in list(self._under_way.values()):
+            one.sweep(now_s)
+        if self._services.draining or now_s < self._looks_at_s:
+            return
+        begun = sum([self._move_from(engine_id, now_s) for engine_id in self._services.engines.leaving()])
+        self._looks_at_s = now_s if begun else now_s + LOOK_AGAIN_S
+
+    def close(self) -> None:
+        """The proxy goes."""
+        for one in list(self._under_way.values()):
+            one.give_up()
+
+    def ended(self, one: "_RePrefill", outcome: str, tokens: int, took_s: float) -> None:
+        """One has come to its end; the prompt's next home is known then, and is tried once."""
+        services = self._services
+        self._under_way.pop(one.engine_id, None)
+        idle = 1.0 - min(services.router.busy(services.clock()), 0.9)
+        self._rests_until_s[one.engine_id] = services.clock() + took_s * (1 / (SHARE * idle) - 1)
+        labels = (("outcome", outcome),)
+        services.metrics.add("warmroute_re_prefills_total", 1, labels)
+        services.metrics.add("warmroute_re_prefilled_tokens_total", tokens, labels)
+        self.done += outcome == "done"
+        self._looks_at_s = 0.0
+        if services.admission.queue.requests:
+            services.admission.freed()
+
+    def _move_from(self, engine_id: str, now_s: float) -> int:
+        """Begin what may begin of one engine's prompts. Returns how many."""
+        begun = 0
+        for prompt in self.kept.hottest(self._holders(engine_id), now_s)[:MAX_TRIED]:
+            decision = self._placed(prompt, now_s)
+            if decision is None:
+                prompt.holder = ""  # nothing is left that could take it
+            elif decision.best_elsewhere_tokens - decision.predicted_cached_tokens < MIN_GAIN_TOKENS:
+                prompt.holder = decision.holder  # it is there already, or nowhere any more
+            elif self._may_begin(prompt, decision, now_s):
+                self._begin(prompt, decision, engine_id)
+                begun += 1
+        return begun
+
+    def _holders(self, engine_id: str) -> list[str]:
+        return [worker.id for worker in self._services.engines.by_id[engine_id].workers()]
+
+    def _placed(self, prompt: KeptPrompt, now_s: float) -> Decision | None:
+        try:
+            return self._services.router.place(prompt.facts, now_s)
+        except NoWorker:
+            return None
+
+    def _may_begin(self, prompt: KeptPrompt, decision: Decision, now_s: float) -> bool:
+        services, engine_id = self._services, decision.workers[0].engine
+        return (
+            engine_id not in self._under_way
+            and now_s >= self._rests_until_s.get(engine_id, 0.0)
+            and not services.admission.queue.requests
+            and decision.reasons[0].queue_s <= 0.0
+            and services.router.has_room(prompt.facts.model, decision, now_s)
+        )
+
+    def _begin(self, prompt: KeptPrompt, decision: Decision, leaves: str) -> None:
+        one = _RePrefill(self, self._services, prompt, decision, leaves)
+        self._under_way[one.engine_id] = one
+        prompt.holder = decision.holder
+        one.start()
+
+
+class _Asked(NamedTuple):
+    """What engines are asked for."""
+
+    body: Body
+    wire_model: str | None
+    salt: str
+    stream: bool = False
+    keep_sglext: bool = False
+    stream_options: Mapping[str, Any] = MappingProxyType({})
+    metadata: dict[str, Any] | None = None
+    prompts: int = 1
+
+
+class _RePrefill:
+    """One prompt on its way to its new home: what a turn is to an attempt, without a client."""
+
+    def __init__(
+        self, owner: RePrefills, services: "Services", prompt: KeptPrompt, decision: Decision, leaves: str
+    ) -> None:
+        self.prompt = prompt
+        self.leaves = leaves
+        self.engine_id = decision.workers[0].engine
+        self._owner = owner
+        self._services = services
+        self._decision = decision
+        self._rid = services.engines.ids.rid()
+        self._began_s = services.clock()
+        body = Body(b"".join(Body(prompt.body).rewritten(_NOT_OF_THE_PROMPT, b'"max_tokens":1')))
+        self._asked = _Asked(body, prompt.wire_model, prompt.salt)
+        self._attempt = Attempt(self, services.engines, decision, self._rid, self._asked, MAX_ANSWER_BYTES)
+        self._ticket = services.router.dispatched(prompt.facts, decision, self._began_s)
+
+    def start(self) -> None:
+        """Send it, to both legs of a pair."""
+        services, prompt, decision = self._services, self.prompt, self._decision
+        tagged = prompt.tagged and services.engines.tag(decision, self._rid, prompt.facts.chain)
+        self._attempt.start(self._asked, engine_headers({}), prompt.path, tagged=tagged)
+
+    def sweep(self, now_s: float) -> None:
+        """Not for ever."""
+        if now_s - self._began_s > TIMEOUT_S:
+            self.give_up()
+
+    def give_up(self) -> None:
+        """Stop it."""
+        if not self._attempt.ended:
+            self._attempt.abort()
+            self._attempt.close()
+            self._end("given up", ())
+
+    def content(self, data: bytes) -> None:
+        """Nobody reads it."""
+
+    def way(self) -> None:
+        """None: it has no client."""
+
+    def prefilled(self, now_s: float) -> None:
+        """A prefill engine has computed it."""
+        self._services.router.first_token(self._ticket, now_s)
+
+    def finished(self, now_s: float) -> None:
+        """It is cached there."""
+        self.prefilled(now_s)
+        self._end("done", ())
+
+    def failed(self, failure: Failure) -> None:
+        """It is not; the next turn of its session will compute it."""
+        self._attempt.abort()
+        self._attempt.close()
+        self._end("failed", failure.at_fault)
+
+    def crashed(self) -> None:
+        """An error of ours."""
+        self._attempt.close()
+        self._end("failed", ())
+
+    def _end(self, outcome: str, at_fault: tuple[str, ...]) -> None:
+        """Not `settled`: it was no turn, and nothing is to be learned from it but that its tokens are there."""
+        services, now_s = self._services, self._services.clock()
+        services.router.failed(self._ticket, now_s, at_fault)
+        usage = self._attempt.usage or {}
+        tokens = usage.get("prompt_tokens")
+        counted = tokens if isinstance(tokens, int) and outcome == "done" else 0
+        services.engines.settled(self._decision, self._rid, counted)
+        computed = self._decision.prompt_tokens_est - self._decision.predicted_cached_tokens if counted else 0
+        self._owner.ended(self, outcome, computed, now_s - self._began_s)

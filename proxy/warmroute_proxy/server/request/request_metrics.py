@@ -1,0 +1,96 @@
+"""What settled turns add to the counters: a dozen numbers each, added up here and counted when somebody asks."""
+
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Mapping
+from operator import add
+from typing import Final
+
+from warmroute.contract.receipt import TIERS
+from warmroute_proxy.core.accounting.entry import Entry
+from warmroute_proxy.core.accounting.usage_fields import Usage
+from warmroute_proxy.core.cache.tiers import NOTHING_HELD, Held
+from warmroute_proxy.core.placement.router import Settled
+from warmroute_proxy.server.base.metrics import ERROR_BOUNDS, Counter, Labels, Metrics
+
+_BY_TIER: Final[tuple[Labels, ...]] = tuple((("tier", tier),) for tier in TIERS)
+_SIDE: Final = len(ERROR_BOUNDS) + 1
+
+
+class TurnMetrics:
+    """Adds up what turns come to."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        counter = metrics.counter
+        self._metrics = metrics
+        self._counters: list[Counter] = [
+            counter("warmroute_prompt_tokens_total"),
+            counter("warmroute_completion_tokens_total"),
+            counter("warmroute_list_nanousd_total"),
+            counter("warmroute_price_nanousd_total"),
+            *[counter("warmroute_cached_tokens_total", tier) for tier in _BY_TIER],
+            *[counter("warmroute_predicted_tokens_total", tier) for tier in _BY_TIER],
+        ]
+        self._sums = [0] * len(self._counters)
+        self._turns: defaultdict[str, int] = defaultdict(int)  # by outcome
+        self._lost: defaultdict[str, int] = defaultdict(int)  # tokens by class
+        self._wrong = [0] * (2 * _SIDE)  # predictions by how much they were wrong: too high, then too low or right
+        self._over = 0.0
+        self._under = 0.0
+        metrics.late.append(self.count)
+
+    def settled(
+        self, entry: Entry, usage: Usage, loss: Mapping[str, int], predicted: Held, settled: Settled | None
+    ) -> None:
+        """Add a turn, its tokens and its price; what was predicted to be cached, and by how much that was wrong."""
+        prompt, lost = usage.prompt_tokens, self._lost
+        self._turns[entry.outcome or ""] += 1
+        for name in loss:
+            lost[name] += loss[name]
+        if settled is None or settled.error_tokens is None or prompt <= 0:
+            predicted = NOTHING_HELD
+        else:
+            error = settled.error_tokens / prompt
+            if error > 0.0:
+                self._over += error
+                self._wrong[bisect_left(ERROR_BOUNDS, error)] += 1
+            else:
+                self._under -= error
+                self._wrong[bisect_left(ERROR_BOUNDS, -error) + _SIDE] += 1
+        more = (
+            prompt, usage.completion_tokens, entry.list_nanousd, entry.price_nanousd,
+            usage.device, usage.host, usage.storage, *predicted,
+        )  # fmt: skip
+        self._sums = list(map(add, self._sums, more))
+
+    def withdrawn(self, entry: Entry) -> None:
+        """Take back that a turn was settled, and its price: its row was not written. Its tokens were computed."""
+        self._turns[entry.outcome or ""] -= 1
+        self._turns["interrupted"] += 1
+        self._sums[2] -= entry.list_nanousd
+        self._sums[3] -= entry.price_nanousd
+
+    def interrupted(self, turns: int = 1) -> None:
+        """Add turns that an error of ours, or the death of a process, has ended."""
+        if turns:
+            self._turns["interrupted"] += turns
+
+    def count(self) -> None:
+        """Put what was added up into the counters."""
+        metrics = self._metrics
+        for counter, more in zip(self._counters, self._sums, strict=True):
+            counter[0] += more
+        self._sums = [0] * len(self._sums)
+        for name, label, numbers in (
+            ("warmroute_turns_total", "outcome", self._turns),
+            ("warmroute_loss_tokens_total", "class", self._lost),
+        ):
+            for value, more in numbers.items():
+                metrics.counter(name, ((label, value),))[0] += more
+            numbers.clear()
+        over, under = self._wrong[:_SIDE], self._wrong[_SIDE:]
+        metrics.prediction_error.add(list(map(add, over, under)), self._over + self._under)
+        metrics.overprediction.add([over[0] + sum(under), *over[1:]], self._over)
+        metrics.underprediction.add([under[0] + sum(over), *under[1:]], self._under)
+        self._wrong = [0] * len(self._wrong)
+        self._over = self._under = 0.0
