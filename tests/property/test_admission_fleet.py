@@ -40,7 +40,7 @@ PEERS: list[list[Peer]] = [[], [], [Peer("west", 0.05)]]
 TENANTS = {"free": None, "other": None, "held": TenantLimits(requests_at_once=1, tokens_per_minute=100_000)}
 
 
-class Turn:
+class InferenceRequest:
     """A turn as far as admission and the router see one."""
 
     def __init__(self, fleet: "Fleet", tenant: str, model: str, number: int, tokens: int, session: int) -> None:
@@ -86,8 +86,8 @@ class Fleet:
         tenants = [SimpleNamespace(name=name, limits=limits) for name, limits in TENANTS.items()]
         config = SimpleNamespace(limits=Limits(queue_requests=8, queue_bytes=1000), tenants=tenants)
         self.admission = Admission(cast("Config", config), self.router, Metrics(), lambda: self.now)
-        self.running: list[Turn] = []
-        self.turns: list[Turn] = []
+        self.running: list[InferenceRequest] = []
+        self.turns: list[InferenceRequest] = []
         self.report()
 
     def report(self) -> None:
@@ -95,7 +95,7 @@ class Fleet:
             self.router.observe_loads(worker.id, EngineLoads(max_running=SLOTS, max_tokens=POOL), self.now)
 
     def arrive(self, tenant: str, model: str, tokens: int, session: int) -> None:
-        turn = Turn(self, tenant, model, len(self.turns), tokens, session)
+        turn = InferenceRequest(self, tenant, model, len(self.turns), tokens, session)
         facts = turn.intake.facts
         try:
             decision: Decision | None = self.router.place(facts, self.now)
@@ -106,7 +106,7 @@ class Fleet:
         if (
             self.admission.queue.requests
             or TENANTS[tenant] is not None
-            or not self.router.has_room(model, decision, self.now)
+            or not self.router.has_capacity(model, decision, self.now)
         ):
             decision = self.admission.enter(turn, decision)
         if decision is not None:
@@ -124,7 +124,7 @@ class Fleet:
 
     def is_down(self, model: str) -> bool:
         """Whether nothing can serve a model now."""
-        facts = Turn(self, "free", model, 0, 1000, 99).intake.facts
+        facts = InferenceRequest(self, "free", model, 0, 1000, 99).intake.facts
         try:
             self.router.place(facts, self.now)
         except NoWorker:

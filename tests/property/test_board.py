@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from warmroute_proxy.server.processes.shared_memory import MAX_BYTES, Board, LaneReader
+from warmroute_proxy.server.processes.shared_memory import MAX_BYTES, LaneReader, SharedMemory
 
 RING: Final = 4096
 
@@ -16,7 +16,7 @@ RING: Final = 4096
 @settings(deadline=None)
 @given(st.lists(st.one_of(st.binary(max_size=900), st.none()), max_size=60))
 def test_a_reader_gets_all_messages_in_order_or_is_told_that_it_missed_some(steps: list[bytes | None]) -> None:
-    lane = Board(1, RING).lanes[0]
+    lane = SharedMemory(1, RING).lanes[0]
     reader = LaneReader(lane)
     unread: list[bytes] = []
     for step in [*steps, None]:
@@ -35,7 +35,7 @@ def test_a_reader_gets_all_messages_in_order_or_is_told_that_it_missed_some(step
 @settings(deadline=None)
 @given(st.lists(st.binary(max_size=900), max_size=40))
 def test_a_reader_that_comes_late_begins_with_what_is_still_there(messages: list[bytes]) -> None:
-    lane = Board(1, RING).lanes[0]
+    lane = SharedMemory(1, RING).lanes[0]
     for message in messages:
         lane.tell(message)
     read = list(LaneReader(lane).read())
@@ -44,7 +44,7 @@ def test_a_reader_that_comes_late_begins_with_what_is_still_there(messages: list
 
 
 def test_what_is_too_long_is_not_told() -> None:
-    lane = Board(1, RING).lanes[0]
+    lane = SharedMemory(1, RING).lanes[0]
     assert not lane.tell(bytes(RING))
     assert not lane.publish(bytes(MAX_BYTES + 1))
     assert not LaneReader(lane).behind
@@ -53,7 +53,7 @@ def test_what_is_too_long_is_not_told() -> None:
 
 @given(st.lists(st.binary(max_size=100), min_size=1, max_size=10))
 def test_a_row_is_the_last_one(rows: list[bytes]) -> None:
-    first, second = Board(2, RING).lanes
+    first, second = SharedMemory(2, RING).lanes
     for row in rows:
         first.publish(row)
         assert first.row() == row
@@ -63,7 +63,7 @@ def test_a_row_is_the_last_one(rows: list[bytes]) -> None:
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_no_row_or_message_is_torn_while_another_process_writes_and_is_killed() -> None:
     """A row and a message of one repeated byte, of a length that goes with it: torn ones would mix two."""
-    board = Board(1, RING)
+    board = SharedMemory(1, RING)
     lane = board.lanes[0]
     seen: set[int] = set()
     for _ in range(3):

@@ -100,7 +100,7 @@ class Driver:
             self.router.progress(ticket, 32 * variant)
         elif op == "fail":
             self.open.pop(at)
-            self.router.failed(ticket, self.now_s, [ticket.decision.holder] * (variant > 1))
+            self.router.failed(ticket, self.now_s, [ticket.decision.cache_worker] * (variant > 1))
         else:
             self.open.pop(at)
             streamed = variant and 17 + 5 * number * number

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from tests.subjects.small_client import HEAD, SmallClient
 
-from warmroute_proxy.core.accounting.idempotency import KeyBounds
+from warmroute_proxy.core.accounting.idempotency import IdempotencyBounds
 from warmroute_proxy.server.base.metrics import Metrics
-from warmroute_proxy.server.request.idempotency import Joins, SharedExchange
+from warmroute_proxy.server.request.idempotency import IdempotentCalls, SharedExchange
 
-BOUNDS = KeyBounds(answer_bytes=4_000, total_bytes=9_000, keys=50, replay_s=60.0, remember_s=600.0)
+BOUNDS = IdempotencyBounds(answer_bytes=4_000, total_bytes=9_000, keys=50, replay_s=60.0, remember_s=600.0)
 OUTLIVE_S = 10.0
 
 
@@ -22,7 +22,7 @@ class Answers(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.now = 0.0
-        self.joins = Joins(BOUNDS, OUTLIVE_S, lambda: self.now, Metrics())
+        self.idempotent_calls = IdempotentCalls(BOUNDS, OUTLIVE_S, lambda: self.now, Metrics())
         self.turn: SharedExchange | None = None
         self.clients: list[SmallClient] = []  # of the last turn
         self.said = b""
@@ -47,10 +47,10 @@ class Answers(RuleBasedStateMachine):
     @rule()
     def ask(self) -> None:
         client = SmallClient()
-        call = self.joins.join("tenant", "key", client)
+        call = self.idempotent_calls.join("tenant", "key", client)
         if call is not None:
             assert self.turn is None
-            self.turn = self.joins.share(call, client)
+            self.turn = self.idempotent_calls.share(call, client)
             self.turn.on_gone, self.turn.on_pause = self.left, self.pace
             self.clients, self.said = [], b""
             self.slow = self.abandoned = self.outgrown = False
@@ -73,7 +73,7 @@ class Answers(RuleBasedStateMachine):
             data = bytes([65 + len(self.said) % 26]) * size
             self.said += data
             self.turn.write(data)
-            self.outgrown |= self.joins.calls.recorded_bytes == 0
+            self.outgrown |= self.idempotent_calls.calls.recorded_bytes == 0
 
     @precondition(lambda self: self.turn is not None and self.turn.started)
     @rule(tail=st.sampled_from([b"", b"data: [DONE]"]))
@@ -83,7 +83,7 @@ class Answers(RuleBasedStateMachine):
         self.said += tail
         turn.end(tail)
         self.ended_s = self.now
-        self.outgrown |= self.joins.calls.recorded_bytes == 0 and bool(self.said)
+        self.outgrown |= self.idempotent_calls.calls.recorded_bytes == 0 and bool(self.said)
 
     @precondition(lambda self: self.turn is not None)
     @rule()
@@ -97,7 +97,7 @@ class Answers(RuleBasedStateMachine):
         else:
             turn.fail()
             assert all(client.how == "respond 500" for client in present)
-        assert self.joins.calls.recorded_bytes == 0
+        assert self.idempotent_calls.calls.recorded_bytes == 0
         self.clients = []
 
     @precondition(lambda self: self.clients)
@@ -113,12 +113,12 @@ class Answers(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from([0.2, 5.0, 11.0, 61.0]))
     def wait(self, seconds: float) -> None:
         self.now += seconds
-        self.joins.sweep()
+        self.idempotent_calls.sweep()
 
     @rule()
     def another_body(self) -> None:
         client = SmallClient(b'{"other":1}')
-        if self.joins.join("tenant", "key", client) is None:
+        if self.idempotent_calls.join("tenant", "key", client) is None:
             assert client.how == "respond 422"
 
     @invariant()
@@ -151,13 +151,13 @@ class Answers(RuleBasedStateMachine):
             self.alone_since = None
         elif self.alone_since is None:
             self.alone_since = self.now
-        self.joins.sweep()
+        self.idempotent_calls.sweep()
         if self.alone_since is not None and self.now >= self.alone_since + OUTLIVE_S:
             assert self.turn is None
             assert self.abandoned
-        assert self.joins.calls.recorded_bytes <= BOUNDS.total_bytes
-        assert set(self.joins.orphans) <= set(self.joins.live.values())
-        assert len(self.joins.live) == (self.turn is not None)
+        assert self.idempotent_calls.calls.recorded_bytes <= BOUNDS.total_bytes
+        assert set(self.idempotent_calls.orphans) <= set(self.idempotent_calls.live.values())
+        assert len(self.idempotent_calls.live) == (self.turn is not None)
 
 
 TestAnswers = Answers.TestCase

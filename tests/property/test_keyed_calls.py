@@ -4,9 +4,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from warmroute_proxy.core.accounting.idempotency import PART_BYTES, Call, KeyBounds, KeyedCalls
+from warmroute_proxy.core.accounting.idempotency import PART_BYTES, Call, IdempotencyBounds, IdempotencyKeys
 
-BOUNDS = KeyBounds(answer_bytes=1_000, total_bytes=2_500, keys=6, replay_s=60.0, remember_s=600.0)
+BOUNDS = IdempotencyBounds(answer_bytes=1_000, total_bytes=2_500, keys=6, replay_s=60.0, remember_s=600.0)
 NAMES = st.integers(0, 9)
 
 
@@ -15,7 +15,7 @@ class Keyed(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.calls = KeyedCalls(BOUNDS)
+        self.calls = IdempotencyKeys(BOUNDS)
         self.now = 0.0
         self.under_way: dict[int, Call] = {}
         self.written: dict[int, bytes] = {}  # of calls under way and of those that ended

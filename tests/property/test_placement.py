@@ -66,7 +66,7 @@ def play(router: Router, events: list[tuple[int, int, str]]) -> list[tuple[Ticke
         if end == "settle":
             router.settled(ticket, request, 0.0, None, None, None)
         elif end in {"fail", "blame"}:
-            router.failed(ticket, 0.0, [decision.holder] if end == "blame" else ())
+            router.failed(ticket, 0.0, [decision.cache_worker] if end == "blame" else ())
         else:
             open_.append((ticket, request))
             if end == "hold with first token":
@@ -95,7 +95,7 @@ def test_excluded_down_and_draining_places_are_never_chosen(
         decision = router.place(request, 0.0, frozenset(excluded))
     except NoWorker:
         return
-    used = {worker.id for worker in decision.workers} | {decision.holder}
+    used = {worker.id for worker in decision.workers} | {decision.cache_worker}
     assert used.isdisjoint(excluded | down | draining)
     assert decision.kind == "local" or (may_forward and policy == "cost")
     assert (decision.prefill is None) == (decision.decode is None)
@@ -113,12 +113,12 @@ def test_equal_views_decide_alike(roles: list[Any], events: list[tuple[int, int,
     one, other = Router("east", workers), Router("east", workers[::-1])
     request = facts(3, 8)
     try:
-        expected = one.place(request, 0.0).holder
+        expected = one.place(request, 0.0).cache_worker
     except NoWorker:
         with pytest.raises(NoWorker):
             other.place(request, 0.0)
         return
-    assert other.place(request, 0.0).holder == expected  # whatever the order of the config
+    assert other.place(request, 0.0).cache_worker == expected  # whatever the order of the config
     again = Router("east", workers)
     one = Router("east", workers)
     play(one, events)
@@ -155,9 +155,9 @@ def test_a_warm_idle_home_is_always_gone_home_to(units: int, decodes: int, sessi
         request = facts(session, blocks[session], home_hint="east" if session in homes else None)
         decision = router.place(request, 0.0)
         if session in homes:
-            assert decision.holder == homes[session]
+            assert decision.cache_worker == homes[session]
             assert decision.predicted_cached_tokens == 1000 * (blocks[session] - step)
-        homes[session] = decision.holder
+        homes[session] = decision.cache_worker
         ticket = router.dispatched(request, decision, 0.0)
         router.settled(ticket, request, 0.0, None, None, None)
 
@@ -180,13 +180,13 @@ def test_no_session_leaves_its_warm_home_without_a_reason_that_the_decision_show
         request = facts(session, blocks[session], turn=turn)
         decision = router.place(request, now_s)
         terms = {reason.id: reason for reason in decision.reasons}
-        if session in homes and decision.holder != homes[session]:
-            home, chosen = terms[homes[session]], terms[decision.holder]
+        if session in homes and decision.cache_worker != homes[session]:
+            home, chosen = terms[homes[session]], terms[decision.cache_worker]
             assert home.uncached_tokens < chosen.uncached_tokens
             assert home.reuse_s < chosen.reuse_s
             waiting = home.queue_s + home.others_s + home.decode_s - chosen.queue_s - chosen.others_s - chosen.decode_s
             assert waiting > chosen.compute_s + chosen.reuse_s - home.compute_s - home.reuse_s > 0
-        homes[session] = decision.holder
+        homes[session] = decision.cache_worker
         ticket = router.dispatched(request, decision, now_s)
         if not stays_open:
             router.settled(ticket, request, now_s, None, None, None)
@@ -200,7 +200,7 @@ def test_a_new_worker_takes_its_share_of_sessions_and_one_that_leaves_gives_up_o
     sessions = range(first, first + 400)
 
     def homes(router: Router) -> dict[int, str]:
-        return {n: router.place(facts(n, 5), 0.0).holder for n in sessions}
+        return {n: router.place(facts(n, 5), 0.0).cache_worker for n in sessions}
 
     workers = fleet(["aggregated"] * (units + 1))
     router = Router("east", workers[:-1])

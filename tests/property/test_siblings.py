@@ -14,7 +14,7 @@ from warmroute_proxy.core.placement.router import Router, Ticket
 from warmroute_proxy.core.prompt.chain import Chain
 from warmroute_proxy.core.prompt.facts import Facts
 from warmroute_proxy.core.replicas.peer_events import Event
-from warmroute_proxy.core.replicas.peer_router import SiblingRouter
+from warmroute_proxy.core.replicas.peer_router import PeerRouter
 
 WORKERS: Final = [
     Worker("a0", "a", 0, "aggregated"),
@@ -59,7 +59,7 @@ class Processes:
     def __init__(self) -> None:
         self.one = Router("east", WORKERS, PEERS)
         self.told: list[list[Event]] = [[] for _ in range(COUNT)]
-        self.many = [SiblingRouter("east", WORKERS, PEERS, tell=partial(self._tell, number)) for number in range(COUNT)]
+        self.many = [PeerRouter("east", WORKERS, PEERS, tell=partial(self._tell, number)) for number in range(COUNT)]
         self.now_s = 0.0
         self.open: list[tuple[int, Ticket, Ticket, Facts]] = []
 
@@ -82,9 +82,9 @@ class Processes:
             events = decode(encode(told))
             told.clear()
             for event in events:
-                for sibling in range(COUNT):
-                    if sibling != number:
-                        self.many[sibling].hear(number, event, self.now_s)
+                for peer in range(COUNT):
+                    if peer != number:
+                        self.many[peer].hear(number, event, self.now_s)
 
     def answers(self, number: int) -> list[Decision | None]:
         """What each would decide now, the one first."""
@@ -114,7 +114,7 @@ class Processes:
                 prompt_tokens = None if number == 5 else 700 + 50 * number
                 router.settled(mine, asked, self.now_s, prompt_tokens, 60 * number, 7, 20 + 5 * number * number)
             else:
-                router.failed(mine, self.now_s, [mine.holder.id] if number % 2 else [])
+                router.failed(mine, self.now_s, [mine.cache_worker.id] if number % 2 else [])
         if operation != "token":
             del self.open[at]
 

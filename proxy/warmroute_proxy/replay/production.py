@@ -34,7 +34,7 @@ from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.core.prompt.chain import Chain
 from warmroute_proxy.core.prompt.facts import Facts
 from warmroute_proxy.core.replicas.peer_events import Event
-from warmroute_proxy.core.replicas.peer_router import SiblingRouter
+from warmroute_proxy.core.replicas.peer_router import PeerRouter
 from warmroute_proxy.replay.fleet import Fleet, Turn, Worker
 from warmroute_proxy.replay.policy import Policy
 from warmroute_proxy.replay.trace import Request, Trace, mixed
@@ -88,11 +88,11 @@ class Feed:
         """Nobody flushes a cache in a replay: a restart is told by itself."""
 
 
-class _Siblings:
+class _PeerProcesses:
     """The routers of one proxy's processes. Each tells the others once within `lag_s`, as a process would."""
 
     def __init__(self, policy: Policy, lag_s: float) -> None:
-        self.routers: list[SiblingRouter] = []
+        self.routers: list[PeerRouter] = []
         self._policy = policy
         self._lag_s = lag_s
         self._outboxes: dict[int, list[Event]] = {}
@@ -104,9 +104,9 @@ class _Siblings:
 
     def _share(self, number: int, now_s: float) -> None:
         for event in self._outboxes.pop(number):
-            for other, sibling in enumerate(self.routers):
+            for other, peer in enumerate(self.routers):
                 if other != number:
-                    sibling.hear(number, event, now_s)
+                    peer.hear(number, event, now_s)
 
 
 class Production(Policy):
@@ -158,7 +158,7 @@ class Production(Policy):
             facts, router = _forwarded(facts), self._router(decision.region, turn.request)
             decision = router.place(facts, now_s)
             turn.state.append(_Leg(router, facts, router.dispatched(facts, decision, now_s)))
-        return self._by_name[decision.holder]
+        return self._by_name[decision.cache_worker]
 
     def _waited(self, router: Router, turn: Turn, facts: Facts, decision: Decision, now_s: float) -> None:
         self.send(turn, self._dispatch(turn, router, facts, decision, now_s), now_s)
@@ -287,10 +287,10 @@ class Production(Policy):
         count, lag_s = self._proxies.routers, self._proxies.share_lag_s
         if lag_s is None or count == 1:
             return [Router(region, own, peers) for _ in range(count)]
-        siblings = _Siblings(self, lag_s)
+        peer_processes = _PeerProcesses(self, lag_s)
         for number in range(count):
-            siblings.routers.append(SiblingRouter(region, own, peers, tell=partial(siblings.told, number)))
-        return list(siblings.routers)
+            peer_processes.routers.append(PeerRouter(region, own, peers, tell=partial(peer_processes.told, number)))
+        return list(peer_processes.routers)
 
 
 def _sizes(scheduler: Scheduler) -> tuple[int, int, int, int]:

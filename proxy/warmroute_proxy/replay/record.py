@@ -68,18 +68,17 @@ def _difference(found: Frame, number: int, then: Placed, now: Placed) -> str:
     where = f"decision {number} (frame {found.number}, at {then.now_s:.3f} s)"
     if then.decision is None or now.decision is None:
         return f"{where}: {_outcome(then)} then, {_outcome(now)} now"
-    for field in Decision.__struct_fields__:
-        name, old, new = field, getattr(then.decision, field), getattr(now.decision, field)
+    for field, shown in zip(Decision.__struct_fields__, Decision.__struct_encode_fields__, strict=True):
+        old, new = getattr(then.decision, field), getattr(now.decision, field)
         if old != new:
-            if name == "reasons":
-                name, old, new = _differing_reason(old, new)
-            return f"{where}: {name} was {old}, is {new}"
+            name, one, other = _differing_reason(old, new) if field == "reasons" else (shown, old, new)
+            return f"{where}: {name} was {one}, is {other}"
     return f"{where}: served was {then.served}, is {now.served}"
 
 
 def _outcome(call: Placed) -> str:
     if call.decision is not None:
-        return f"to {call.decision.holder}"
+        return f"to {call.decision.cache_worker}"
     return "no worker can be used" if call.served else "no worker exists"
 
 

@@ -14,7 +14,7 @@ from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.core.prompt.facts import Facts
 from warmroute_proxy.core.queue.admission import Queue, Waiter
-from warmroute_proxy.core.queue.dispatch_order import Found, find_room, next_to_go
+from warmroute_proxy.core.queue.dispatch_order import Found, next_dispatches, place_queued
 from warmroute_proxy.replay.fleet import Turn
 from warmroute_proxy.replay.policy import Policy
 
@@ -46,13 +46,13 @@ class ProxyQueue:
     def enter(self, turn: Turn, facts: Facts, decision: Decision, now_s: float) -> Decision | None:
         """Where a turn goes now, None if it waits."""
         router = self._router
-        if not self._queue.requests and router.has_room(facts.model, decision, now_s):
+        if not self._queue.requests and router.has_capacity(facts.model, decision, now_s):
             return decision
         waiter = Waiter(Waiting(turn, facts), "", facts.model, 0, now_s)
         found = self._find(waiter, decision, now_s)
         if found.goes:
             return found.decision
-        self._queue.join(waiter, found.decision.holder, found.compute_s)
+        self._queue.join(waiter, found.decision.cache_worker, found.compute_s)
         self.freed(now_s)
         if not self._sweeps:
             self._sweeps = True
@@ -85,7 +85,7 @@ class ProxyQueue:
             except NoWorker:
                 return None
 
-        for waiter, (decision, goes) in next_to_go(self._queue, self._router, find, now_s, again=again):
+        for waiter, (decision, goes) in next_dispatches(self._queue, self._router, find, now_s, again=again):
             if not goes:
                 continue
             turn, facts = waiter.item
@@ -94,4 +94,4 @@ class ProxyQueue:
             self._go(turn, facts, decision, now_s)
 
     def _find(self, waiter: Waiter[Waiting], decision: Decision, now_s: float) -> Found:
-        return find_room(self._router, self._queue, waiter, waiter.item.facts, decision, frozenset(), now_s)
+        return place_queued(self._router, self._queue, waiter, waiter.item.facts, decision, frozenset(), now_s)

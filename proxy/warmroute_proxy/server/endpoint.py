@@ -18,7 +18,7 @@ from warmroute_proxy.server.http.exchange import Exchange, Request
 from warmroute_proxy.server.intake.caller import Caller, Callers
 from warmroute_proxy.server.intake.intake import ROUTES, read
 from warmroute_proxy.server.request.forward_claim import Forward
-from warmroute_proxy.server.request.relay import Turn
+from warmroute_proxy.server.request.relay import InferenceRequest
 from warmroute_proxy.server.request.services import Services
 
 log = logging.getLogger(__name__)
@@ -68,7 +68,7 @@ class PublicEndpoint:
         """Answer a request that came whole."""
         try:
             if request.path in ROUTES:
-                self._begin_turn(request, exchange)
+                self._begin_request(request, exchange)
             elif request.path in OPEN_PATHS:
                 self._control_plane.handle(exchange)
             else:
@@ -95,7 +95,7 @@ class PublicEndpoint:
             counter = self._answers[route, status] = self._services.metrics.counter("warmroute_requests_total", labels)
         return counter
 
-    def _begin_turn(self, request: Request, exchange: Exchange) -> None:
+    def _begin_request(self, request: Request, exchange: Exchange) -> None:
         services = self._services
         if services.draining:
             raise Refusal(503, "the proxy is shutting down", code="draining", retry_after_s=1)
@@ -103,31 +103,31 @@ class PublicEndpoint:
             raise Refusal(503, "the ledger cannot be written", code="ledger_unavailable", retry_after_s=1)
         caller = request.caller
         if caller is None:
-            self._begin_forwarded_turn(request, exchange)
+            self._begin_forwarded_request(request, exchange)
         elif caller.keyed:
-            self._begin_keyed_turn(request, exchange, caller)
+            self._begin_idempotent_request(request, exchange, caller)
         else:
             intake = read(request, caller, self._callers.kept, services.config, services.secrets)
-            Turn(services, exchange, intake, services.engines.ids.receipt()).begin()
+            InferenceRequest(services, exchange, intake, services.engines.ids.receipt()).begin()
 
-    def _begin_forwarded_turn(self, request: Request, exchange: Exchange) -> None:
+    def _begin_forwarded_request(self, request: Request, exchange: Exchange) -> None:
         """One that another proxy asks for."""
         services = self._services
         claim = services.forwards.check(request.headers[names.FORWARD], request.body)
         caller = self._callers.of(request.path, self._vouched_for(claim), request.headers, claim.region)
         intake = read(request, caller, self._callers.kept, services.config, services.secrets)
-        Turn(services, exchange, intake, claim.request_id).begin()
+        InferenceRequest(services, exchange, intake, claim.request_id).begin()
 
-    def _begin_keyed_turn(self, request: Request, exchange: Exchange, caller: Caller) -> None:
+    def _begin_idempotent_request(self, request: Request, exchange: Exchange, caller: Caller) -> None:
         """Join the turn that the key stands for, or begin it."""
         services = self._services
-        call = services.joins.join(caller.tenant.name, request.headers[names.IDEMPOTENCY], exchange)
+        call = services.idempotent_calls.join(caller.tenant.name, request.headers[names.IDEMPOTENCY], exchange)
         if call is None:
             return
         intake = read(request, caller, self._callers.kept, services.config, services.secrets)
-        shared = services.joins.share(call, exchange)
+        shared = services.idempotent_calls.share(call, exchange)
         try:
-            shared.turn = turn = Turn(services, shared, intake, services.engines.ids.receipt())
+            shared.turn = turn = InferenceRequest(services, shared, intake, services.engines.ids.receipt())
             turn.begin()
         except Exception:
             shared.fail()

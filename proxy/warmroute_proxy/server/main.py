@@ -21,7 +21,7 @@ import uvloop
 
 from warmroute_proxy.core.placement.fleet import Peer
 from warmroute_proxy.core.placement.router import Router
-from warmroute_proxy.core.replicas.peer_router import SiblingRouter
+from warmroute_proxy.core.replicas.peer_router import PeerRouter
 from warmroute_proxy.core.replicas.recording_router import RecordedRouter
 from warmroute_proxy.server.base.config import Config
 from warmroute_proxy.server.base.config_file import ConfigError, load_config
@@ -37,7 +37,7 @@ from warmroute_proxy.server.http.listener import Listener
 from warmroute_proxy.server.http.tls import Tls, TlsError
 from warmroute_proxy.server.ledger.ledger import Ledger, LedgerError
 from warmroute_proxy.server.ledger.recording import Recording
-from warmroute_proxy.server.processes.peer_processes import Siblings
+from warmroute_proxy.server.processes.peer_processes import PeerProcesses
 from warmroute_proxy.server.processes.supervisor import Seat, Supervisor
 from warmroute_proxy.server.request.forward_claim import Forwards
 from warmroute_proxy.server.request.services import Services
@@ -193,13 +193,13 @@ async def _build(config: Config, seat: Seat | None) -> Services:
     number = seat.number if seat is not None else None
     ledger = Ledger(config.proxy.state_dir, config.ledger_sync, loop, number)  # first: it locks
     recording = Recording(config.proxy.record, loop) if config.proxy.record else None
-    router, siblings = Router(*fleet), None
+    router, peer_processes = Router(*fleet), None
     if recording is not None:
         router = RecordedRouter(recording.write, version("warmroute"), *fleet)
     elif seat is not None:
-        siblings = Siblings(seat.board, seat.number, clock, loop)
-        router = sibling = SiblingRouter(*fleet, tell=siblings.tell, listen=siblings.listen)
-        siblings.start(sibling, engines, metrics)
+        peer_processes = PeerProcesses(seat.board, seat.number, clock, loop)
+        router = peer = PeerRouter(*fleet, tell=peer_processes.tell, listen=peer_processes.listen)
+        peer_processes.start(peer, engines, metrics)
     for engine_id, since_s in drain_orders.load(config.proxy.state_dir).items():
         if engine_id in engines.by_id:
             engines.drain(engine_id, "operator", True, router, since_s)
@@ -209,7 +209,7 @@ async def _build(config: Config, seat: Seat | None) -> Services:
         api_keys=ApiKeys(config.tenant_by_sha256()),
         router=router,
         recording=recording,
-        siblings=siblings,
+        peer_processes=peer_processes,
         engines=engines,
         peers={region.name: Upstream(region.url, config.limits.connect_timeout_s, clock) for region in others},
         forwards=Forwards(secrets, time.time, random.token_hex, seat.nonces if seat is not None else None),
@@ -218,7 +218,7 @@ async def _build(config: Config, seat: Seat | None) -> Services:
         clock=clock,
         unix_clock=time.time,
     )
-    services.turn_metrics.interrupted(ledger.interrupted + (seat.interrupted if seat is not None else 0))
+    services.request_metrics.interrupted(ledger.interrupted + (seat.interrupted if seat is not None else 0))
     return services
 
 
@@ -234,7 +234,7 @@ async def _sweep(services: Services, listeners: list[Listener]) -> None:
         lambda: services.admission.sweep(services.clock()),
         *[listener.sweep for listener in listeners],
         services.engines.sweep,
-        services.joins.sweep,
+        services.idempotent_calls.sweep,
         services.ledger.sweep,
         lambda: services.re_prefills.sweep(services.clock()),
         services.publish,
@@ -275,7 +275,7 @@ async def _shut_down(
 ) -> None:
     """Take nothing new, let turns end, tell what is left, close the ledger last. Operators can look on until then."""
     services.draining = True
-    services.joins.drain()
+    services.idempotent_calls.drain()
     services.admission.shut_down()
     grace_s = services.config.limits.shutdown_grace_s
     log.info("shutting down: %d turns have %g s to end; a second signal ends them now", len(services.live), grace_s)

@@ -73,7 +73,7 @@ class Scene:
         return {
             "live": len(services.live),
             "queued": services.admission.queue.requests,
-            "keyed": len(services.joins.live),
+            "keyed": len(services.idempotent_calls.live),
             "of the tenant": sum(q.running + q.tokens_running for q in services.admission.quotas.values()),
             "of engines": sum(worker["running"] + worker["prefill_tokens"] for worker in workers),
             "open": len(services.ledger._under_way),
@@ -173,7 +173,7 @@ async def test_an_error_as_a_turn_is_counted_leaves_nothing(tmp_path: Path, head
                 raise RuntimeError("an error of ours")
             return 0
 
-        it.services.turn_metrics._lost = defaultdict(tokens)
+        it.services.request_metrics._lost = defaultdict(tokens)
         assert (await it.ask("answer", headers)).startswith(b"HTTP/1.1 500 ")
         await it.is_whole(headers)
 

@@ -3,10 +3,10 @@
 from msgspec.structs import replace
 
 from warmroute_proxy.core.cache.affinity import MAX_FORKS, Affinity
-from warmroute_proxy.core.cache.last_turn import Last
+from warmroute_proxy.core.cache.settled_turn import SettledTurn
 from warmroute_proxy.core.prompt.chain import Chain
 
-LAST = Last(("w1",), "east", 4000, 1000, 20, 0, 1, 0, tip=14)
+LAST = SettledTurn(("w1",), "east", 4000, 1000, 20, 0, 1, 0, tip=14)
 CHAIN = Chain([11, 12, 13, 14], [1000, 2000, 3000, 4000])
 
 

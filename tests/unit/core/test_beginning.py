@@ -103,7 +103,7 @@ def test_a_restarted_worker_has_the_rate_of_the_others_and_no_past() -> None:
 def test_a_counter_that_goes_back_is_a_restart() -> None:
     router = Router("east", aggregated("a", "b"))
     first = send(router, facts())
-    home = first.decision.holder
+    home = first.decision.cache_worker
     router.settled(first, facts(), 0.0, None, None, None)
     router.observe_loads(home, EngineLoads(prefill_uncached_tokens_total=9000, prefill_busy_us_total=9), 0.0)
     router.observe_loads(home, EngineLoads(prefill_uncached_tokens_total=10, prefill_busy_us_total=9), 1.0)
@@ -126,9 +126,9 @@ def test_a_herd_of_new_sessions_does_not_all_land_on_a_cold_engine() -> None:
     router = Router("east", aggregated("a", "b"))
     router.settled(send(router, facts(99)), facts(99), 0.0, None, None, None)
     busy = send(router, facts(98, tokens=60_000))
-    cold = "b" if busy.decision.holder == "a" else "a"
+    cold = "b" if busy.decision.cache_worker == "a" else "a"
     router.worker_restarted(cold)
-    taken = [send(router, facts(n, tokens=10_000)).decision.holder for n in range(1, 9)]
+    taken = [send(router, facts(n, tokens=10_000)).decision.cache_worker for n in range(1, 9)]
     assert 0 < taken.count(cold) < 7
     assert worker(router, cold)["prefill_tokens"] <= 60_000
 
@@ -142,7 +142,7 @@ def test_exactly_one_request_is_the_trial_however_long_it_takes() -> None:
         with pytest.raises(NoWorker):
             router.place(facts(), now_s)
     router.failed(trial, 500.0, ())  # its client left: nothing was learned
-    assert send(router, facts(), 500.0).decision.holder == "a"
+    assert send(router, facts(), 500.0).decision.cache_worker == "a"
 
 
 def test_the_end_of_an_older_request_is_not_the_trials() -> None:

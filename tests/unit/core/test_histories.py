@@ -91,22 +91,22 @@ def test_a_turn_waits_for_its_history_and_not_where_it_is_gone() -> None:
 
     def served(name: int, now_s: float) -> str:
         request = facts(name, turn=2)
-        holder = router.place(request, now_s).holder
-        turn(router, engines[holder], request, now_s)
-        return holder
+        cache_worker = router.place(request, now_s).cache_worker
+        turn(router, engines[cache_worker], request, now_s)
+        return cache_worker
 
     for number in range(600):  # each conversation has two turns, then 19 others have theirs
         served(number // 2 % 20, float(number))
     home = served(100, 600.0)
     busy = facts(101, 30_000)
     ticket = router.dispatched(busy, router.place(busy, 600.0, frozenset({"a", "b"} - {home})), 600.0)
-    assert router.place(facts(100, turn=2), 600.0).holder == home
+    assert router.place(facts(100, turn=2), 600.0).cache_worker == home
     router.failed(ticket, 600.0, ())
     for number in range(80):
         served(number // 2 % 20, 601.0 + number)
     router.dispatched(busy, router.place(busy, 700.0, frozenset({"a", "b"} - {home})), 700.0)
     decision = router.place(facts(100, turn=2), 700.0)
-    assert decision.holder != home
+    assert decision.cache_worker != home
     assert decision.predicted_cached_tokens == 0
     assert decision.known_tokens > 0
 
@@ -128,7 +128,7 @@ def test_the_conversations_that_were_used_least_lately_go_first() -> None:
     tickets = [send(router, facts(name)) for name in range(5)]
     for name, ticket in enumerate(tickets):
         histories.end(name, ticket, 0)
-    tickets[0].holder.load.retention.kept_tokens = -1e9  # all are gone
+    tickets[0].cache_worker.load.retention.kept_tokens = -1e9  # all are gone
     assert [name for name in range(5) if histories.gone_from(name)] == [2, 3, 4]
 
 

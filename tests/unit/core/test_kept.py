@@ -10,12 +10,12 @@ from warmroute_proxy.core.placement.hot_prompts import MAX_AGE_S, MIN_BYTES, Kep
 from .test_router import facts
 
 
-def prompt(lineage: int, size: int = MIN_BYTES, holder: str = "a") -> KeptPrompt:
-    return KeptPrompt(facts(lineage), b"x" * size, "/v1", "salt", None, tagged=True, holder=holder)
+def prompt(lineage: int, size: int = MIN_BYTES, cache_worker: str = "a") -> KeptPrompt:
+    return KeptPrompt(facts(lineage), b"x" * size, "/v1", "salt", None, tagged=True, cache_worker=cache_worker)
 
 
-def bodies(kept: KeptPrompts, holder: str = "a", now_s: float = 0.0) -> list[tuple[int, int]]:
-    return [(found.facts.lineage, len(found.body)) for found in kept.hottest([holder], now_s)]
+def bodies(kept: KeptPrompts, cache_worker: str = "a", now_s: float = 0.0) -> list[tuple[int, int]]:
+    return [(found.facts.lineage, len(found.body)) for found in kept.hottest([cache_worker], now_s)]
 
 
 def test_a_lineage_has_its_last_prompt() -> None:

@@ -2,16 +2,18 @@
 
 import pytest
 
-from warmroute_proxy.core.accounting.idempotency import PART_BYTES, Call, KeyBounds, KeyedCalls
+from warmroute_proxy.core.accounting.idempotency import PART_BYTES, Call, IdempotencyBounds, IdempotencyKeys
 
 PART = b"x" * (100 - PART_BYTES)  # costs 100
 
 
-def calls(keys: int = 10) -> KeyedCalls:
-    return KeyedCalls(KeyBounds(answer_bytes=300, total_bytes=500, keys=keys, replay_s=60.0, remember_s=600.0))
+def calls(keys: int = 10) -> IdempotencyKeys:
+    return IdempotencyKeys(
+        IdempotencyBounds(answer_bytes=300, total_bytes=500, keys=keys, replay_s=60.0, remember_s=600.0)
+    )
 
 
-def begun(memory: KeyedCalls, name: str, parts: int = 1, now: float = 0.0) -> Call:
+def begun(memory: IdempotencyKeys, name: str, parts: int = 1, now: float = 0.0) -> Call:
     call = Call(name.encode(), 1)
     assert memory.begin(call, now)
     for _ in range(parts):
@@ -19,7 +21,7 @@ def begun(memory: KeyedCalls, name: str, parts: int = 1, now: float = 0.0) -> Ca
     return call
 
 
-def answered(memory: KeyedCalls, name: str, parts: int = 1, now: float = 0.0) -> Call:
+def answered(memory: IdempotencyKeys, name: str, parts: int = 1, now: float = 0.0) -> Call:
     call = begun(memory, name, parts, now)
     memory.ended(call, now)
     return call
@@ -105,7 +107,7 @@ def test_a_key_whose_answer_went_first_makes_room() -> None:
 
 @pytest.mark.parametrize("size", [0, 1, 10_000])
 def test_parts_are_kept_by_reference(size: int) -> None:
-    memory = KeyedCalls(KeyBounds(100_000, 100_000, 10, 60.0, 600.0))
+    memory = IdempotencyKeys(IdempotencyBounds(100_000, 100_000, 10, 60.0, 600.0))
     call = Call(b"a", 1)
     memory.begin(call, 0.0)
     part = bytes(size)

@@ -2,21 +2,21 @@
 
 import pytest
 
-from warmroute_proxy.core.load.health_monitor import IDLE_S, SILENT_S, Life
+from warmroute_proxy.core.load.health_monitor import IDLE_S, SILENT_S, HealthMonitor
 
 
-def reporting() -> Life:
-    life = Life(0.0)
+def reporting() -> HealthMonitor:
+    life = HealthMonitor(0.0)
     life.shows({"computed": 5}, 0.0)
     return life
 
 
-def due(life: Life, now_s: float, *, works: bool = True) -> bool:
+def due(life: HealthMonitor, now_s: float, *, works: bool = True) -> bool:
     return life.to_be_asked(works=works, now_s=now_s)
 
 
 def test_an_engine_that_shows_work_is_never_asked() -> None:
-    life = Life(0.0)
+    life = HealthMonitor(0.0)
     for second in range(1, 300):
         life.shows({"computed": second // 20}, float(second))
         assert not due(life, float(second))
@@ -30,7 +30,7 @@ def test_reports_that_stay_the_same_are_no_life() -> None:
 
 
 def test_an_engine_that_does_not_report_is_not_asked() -> None:
-    assert not due(Life(0.0), 1000.0)
+    assert not due(HealthMonitor(0.0), 1000.0)
 
 
 def test_an_idle_engine_is_asked_seldom() -> None:

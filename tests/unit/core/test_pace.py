@@ -12,7 +12,7 @@ from warmroute_proxy.core.load.pace import CLEARLY, FORGET_S, MIN_STREAMS, MIN_T
 from warmroute_proxy.core.placement.fleet import Worker
 from warmroute_proxy.core.placement.router import Router, Ticket
 from warmroute_proxy.core.replicas.peer_events import Event
-from warmroute_proxy.core.replicas.peer_router import SiblingRouter
+from warmroute_proxy.core.replicas.peer_router import PeerRouter
 from warmroute_proxy.core.replicas.record import MAGIC, Call, Frames, Opened, Placed, frame
 from warmroute_proxy.core.replicas.recording_router import Playback, RecordedRouter
 
@@ -56,7 +56,7 @@ def test_a_slow_worker_gets_the_difference_added_to_what_a_token_costs() -> None
     assert slow["decode_s_per_token"] == pytest.approx(5 * BASE_S, rel=0.01)
     assert slow["decode_slower_s_per_token"] == pytest.approx(4 * BASE_S, rel=0.01)
     assert worker(router, "a", now_s)["decode_slower_s_per_token"] == 0.0
-    assert all(send(router, facts(100 + n), now_s).holder.id != "b" for n in range(12))
+    assert all(send(router, facts(100 + n), now_s).cache_worker.id != "b" for n in range(12))
     asked = facts(200, expected_output_tokens=1000)
     costs = {reason.id: reason.decode_s for reason in router.place(asked, now_s).reasons}
     assert costs["b"] == pytest.approx(1000 * 4 * BASE_S, rel=0.01)
@@ -69,7 +69,7 @@ def test_a_penalty_is_a_cost_that_a_warm_prefix_can_outweigh() -> None:
     router.settled(ticket, long, 8.0, 150_000, 0, 20)
     now_s = after_streams(router, {"a": BASE_S, "b": 4 * BASE_S}, 10.0, MIN_STREAMS + 1)
     assert worker(router, "b", now_s)["decode_slower_s_per_token"] > BASE_S
-    assert router.place(long, now_s).holder == "b"
+    assert router.place(long, now_s).cache_worker == "b"
 
 
 def test_a_slow_decode_worker_gets_no_new_requests() -> None:
@@ -234,8 +234,8 @@ def test_slow_is_more_than_twice(factor: float) -> None:
 
 def test_a_sibling_hears_how_fast_streams_flow() -> None:
     told: list[tuple[Event, float]] = []
-    heard = SiblingRouter("east", aggregated("a", "b"), tell=lambda _event, _now_s: None)
-    router = SiblingRouter("east", aggregated("a", "b"), tell=lambda event, now_s: told.append((event, now_s)))
+    heard = PeerRouter("east", aggregated("a", "b"), tell=lambda _event, _now_s: None)
+    router = PeerRouter("east", aggregated("a", "b"), tell=lambda event, now_s: told.append((event, now_s)))
     now_s = after_streams(router, {"a": BASE_S, "b": 5 * BASE_S}, rounds=MIN_STREAMS + 1)
     for event, at_s in told:
         heard.hear(1, event, at_s)

@@ -67,13 +67,13 @@ def test_a_turn_goes_where_its_prefix_is() -> None:
     homes = {}
     for session in range(20):
         first = serve(router, facts(prompt(session), session=session, lineage=session))
-        homes[session] = first.holder
+        homes[session] = first.cache_worker
         assert first.predicted_cached_tokens == 0
     assert len(set(homes.values())) > 3
     for session, home in homes.items():
         longer = facts(prompt(session, 12), session=session, lineage=session, turn=2)
         decision = serve(router, longer)
-        assert decision.holder == home
+        assert decision.cache_worker == home
         assert decision.predicted_cached_tokens == TOKENS
         assert decision.prompt_tokens_est == 12_000
 
@@ -83,11 +83,11 @@ def test_a_busy_home_loses_to_an_idle_stranger_when_waiting_costs_more() -> None
     # 10,000 tokens would be computed again: about 8 times their own 0.5 s, against as many seconds of queue.
     for queued, stays in ((7.0, True), (10.0, False)):
         router = Router("east", aggregated(*ids))
-        home = serve(router, facts(prompt(1))).holder
+        home = serve(router, facts(prompt(1))).cache_worker
         ahead = Chain([99], [int(queued * TOKENS * 4)])
         busy(router, facts(ahead, lineage=2, expected_output_tokens=0), home, ids)
         decision = router.place(facts(prompt(1, 11), turn=2, expected_output_tokens=0), 0.0)
-        assert (decision.holder == home) is stays
+        assert (decision.cache_worker == home) is stays
         costs = {reason.id: reason for reason in decision.reasons}
         assert costs[home].queue_s == pytest.approx(queued * TOKENS / 20_000)
         assert costs[home].compute_s == pytest.approx(1000 / 20_000)
@@ -114,23 +114,23 @@ def test_a_prompt_that_many_begin_with_spreads_and_one_conversation_does_not() -
         )
 
     router = Router("east", aggregated(*ids))
-    begun = [serve(router, facts(conversation(n, 1), session=n, lineage=n)).holder for n in range(64)]
+    begun = [serve(router, facts(conversation(n, 1), session=n, lineage=n)).cache_worker for n in range(64)]
     assert set(begun) == set(ids)
     assert max(begun.count(id_) for id_ in ids) <= 12
     for n, home in enumerate(begun):
-        assert serve(router, facts(conversation(n, 2), session=n, lineage=n, turn=2)).holder == home
+        assert serve(router, facts(conversation(n, 2), session=n, lineage=n, turn=2)).cache_worker == home
 
 
 def test_new_conversations_settle_where_less_was_written_lately() -> None:
     router = Router("east", aggregated("a", "b"))
     for n in range(4):
         serve(router, facts(prompt(n), session=n, lineage=n), frozenset({"b"}))
-    chosen = {router.place(facts(prompt(20 + n), session=20 + n), 0.0).holder for n in range(10)}
+    chosen = {router.place(facts(prompt(20 + n), session=20 + n), 0.0).cache_worker for n in range(10)}
     assert chosen == {"b"}
     reasons = {reason.id: reason for reason in router.place(facts(prompt(30)), 0.0).reasons}
     assert reasons["a"].churn_s > reasons["b"].churn_s == 0.0
     back = router.place(facts(prompt(0, 11), session=0, lineage=0, turn=2), 0.0)
-    assert back.holder == "a"
+    assert back.cache_worker == "a"
     assert {reason.churn_s for reason in back.reasons} == {0.0}
 
 
@@ -142,7 +142,7 @@ def test_what_was_written_long_ago_counts_no_more() -> None:
     now_s = 2 * RENEW_S
     ticket = router.dispatched(last, router.place(last, now_s, frozenset({"a"})), now_s)
     router.settled(ticket, last, now_s, None, None, None)
-    assert {router.place(facts(prompt(20 + n), session=20 + n), now_s).holder for n in range(10)} == {"a"}
+    assert {router.place(facts(prompt(20 + n), session=20 + n), now_s).cache_worker for n in range(10)} == {"a"}
 
 
 def test_a_long_queue_keeps_sessions_apart() -> None:
@@ -150,7 +150,7 @@ def test_a_long_queue_keeps_sessions_apart() -> None:
     ids = ["a", "b"]
     for backlog, stays in ((0, False), (40, True)):  # requests ahead of everything, on both workers
         router = Router("east", aggregated(*ids))
-        home = serve(router, facts(prompt(1))).holder
+        home = serve(router, facts(prompt(1))).cache_worker
         for _ in range(200):  # turns that return for what is cached
             serve(router, facts(prompt(1), turn=2))
         for n in range(backlog):
@@ -158,13 +158,13 @@ def test_a_long_queue_keeps_sessions_apart() -> None:
                 busy(router, facts(prompt(100 + n), session=n, lineage=100 + n), id_, ids)
         busy(router, facts(Chain([99], [13 * TOKENS * 4]), lineage=2), home, ids)
         again = router.place(facts(prompt(1, 11), turn=2, expected_output_tokens=0), 0.0)
-        assert (again.holder == home) is stays
+        assert (again.cache_worker == home) is stays
 
 
 def test_reasons_add_up_and_start_with_the_chosen_place() -> None:
     router = Router("east", [*aggregated("a"), *disaggregated(2, 2)], [Peer("west", 0.05)])
     decision = router.place(facts(prompt(1)), 0.0)
-    assert decision.reasons[0].id == decision.holder
+    assert decision.reasons[0].id == decision.cache_worker
     assert {reason.id for reason in decision.reasons} == {"a", "p0", "p1", "region:west"}
     costs = [reason.cost_s for reason in decision.reasons]
     assert costs == sorted(costs)
@@ -196,7 +196,7 @@ def test_running_decodes_weigh_on_the_worker_that_has_them() -> None:
         running = busy(router, facts(prompt(2)), occupied, ["a", "p0"])
         router.first_token(running, 0.0)
         decision = router.place(facts(prompt(1)), 0.0)
-        assert decision.holder == chosen
+        assert decision.cache_worker == chosen
         decode_s = 300 * (1e-4 + TOKENS * 2e-9)
         assert {r.id: r.decode_s for r in decision.reasons} == pytest.approx({chosen: 0.0, occupied: decode_s})
 
@@ -211,7 +211,7 @@ def test_equal_decode_workers_are_told_apart_by_session_and_stay_the_same_for_it
 def test_a_prefill_worker_without_a_decode_worker_is_of_no_use() -> None:
     router = Router("east", [*aggregated("a"), *disaggregated(1, 1)])
     router.set_up("d0", False)
-    assert {router.place(facts(prompt(n), session=n), 0.0).holder for n in range(10)} == {"a"}
+    assert {router.place(facts(prompt(n), session=n), 0.0).cache_worker for n in range(10)} == {"a"}
     with pytest.raises(NoWorker) as nothing:
         router.place(facts(prompt(1)), 0.0, frozenset({"a"}))
     assert nothing.value.served
@@ -220,7 +220,7 @@ def test_a_prefill_worker_without_a_decode_worker_is_of_no_use() -> None:
 def test_models_go_where_they_are_served() -> None:
     router = Router("east", [Worker("a", "a", 0, "aggregated", frozenset({"x"})), *aggregated("b")])
     router.set_up("b", False)
-    assert router.place(facts(prompt(1), model="x"), 0.0).holder == "a"
+    assert router.place(facts(prompt(1), model="x"), 0.0).cache_worker == "a"
     with pytest.raises(NoWorker) as nothing:
         router.place(facts(prompt(1), model="y"), 0.0)
     assert nothing.value.served
@@ -236,7 +236,7 @@ def test_another_region_is_worth_its_network_time() -> None:
     assert (near.kind, near.region) == ("local", "east")
     busy(router, facts(Chain([99], [8 * BLOCK]), lineage=2), "a", ["a", "region:west"])
     away = router.place(facts(prompt(1)), 0.0)
-    assert (away.kind, away.region, away.holder, away.workers) == ("forward", "west", "region:west", ())
+    assert (away.kind, away.region, away.cache_worker, away.workers) == ("forward", "west", "region:west", ())
     assert router.place(facts(prompt(1), may_forward=False), 0.0).kind == "local"
     router.set_peer_up("west", False)
     assert router.place(facts(prompt(1)), 0.0).kind == "local"
@@ -295,7 +295,7 @@ def test_a_region_that_is_not_allowed_serves_nothing() -> None:
 def test_round_robin_takes_units_in_turn_and_still_predicts() -> None:
     router = Router("east", [*aggregated("a"), *disaggregated(1, 2)], [Peer("west", 0.0)], "round_robin")
     decisions = [serve(router, facts(prompt(1), home_hint="west")) for _ in range(4)]
-    assert [d.holder for d in decisions] == ["a", "p0", "a", "p0"]
+    assert [d.cache_worker for d in decisions] == ["a", "p0", "a", "p0"]
     assert [d.predicted_cached_tokens for d in decisions] == [0, 0, TOKENS - 1, TOKENS - 1]
     assert all(d.policy == "round_robin" and d.kind == "local" for d in decisions)
     assert decisions[1].best_elsewhere_tokens == TOKENS - 1
@@ -314,13 +314,13 @@ def test_a_slow_engine_is_learned_from_its_counters_and_noise_is_not() -> None:
         return router
 
     fast = router_after(20_000, 5_000)
-    assert {fast.place(facts(prompt(n), session=n), 0.0).holder for n in range(10)} == {"w0"}
+    assert {fast.place(facts(prompt(n), session=n), 0.0).cache_worker for n in range(10)} == {"w0"}
     alike = router_after(20_000, 19_000)
-    assert {alike.place(facts(prompt(n), session=n), 0.0).holder for n in range(10)} == {"w0", "w1"}
+    assert {alike.place(facts(prompt(n), session=n), 0.0).cache_worker for n in range(10)} == {"w0", "w1"}
 
 
 def test_load_that_other_proxies_cause_is_seen_until_the_report_is_old() -> None:
     router = Router("east", aggregated("a", "b"))
     router.observe_loads("a", EngineLoads(waiting_uncached_tokens=50_000), 0.0)
-    assert {router.place(facts(prompt(n), session=n), 1.0).holder for n in range(10)} == {"b"}
-    assert {router.place(facts(prompt(n), session=n), 9.0).holder for n in range(10)} == {"a", "b"}
+    assert {router.place(facts(prompt(n), session=n), 1.0).cache_worker for n in range(10)} == {"b"}
+    assert {router.place(facts(prompt(n), session=n), 9.0).cache_worker for n in range(10)} == {"a", "b"}

@@ -12,7 +12,7 @@ from warmroute_proxy.core.placement.router import Router, Ticket
 from warmroute_proxy.core.prompt.chain import Chain
 from warmroute_proxy.core.prompt.facts import Facts
 from warmroute_proxy.core.queue.admission import Queue, Waiter
-from warmroute_proxy.core.queue.dispatch_order import ASKED_AGAIN, Found, find_room, next_to_go
+from warmroute_proxy.core.queue.dispatch_order import ASKED_AGAIN, Found, next_dispatches, place_queued
 
 SLOTS, STAY_S = 4, 8.0
 
@@ -66,33 +66,33 @@ class Scene:
         waiter = Waiter(turn, tenant, "m", 0, self.now)
         found = self.find(waiter)
         assert not found.goes
-        self.queue.join(waiter, found.decision.holder, found.compute_s)
+        self.queue.join(waiter, found.decision.cache_worker, found.compute_s)
         return waiter
 
     def find(self, waiter: Waiter[Facts]) -> Found:
         decision = self.router.place(waiter.item, self.now)
-        return find_room(self.router, self.queue, waiter, waiter.item, decision, frozenset(), self.now)
+        return place_queued(self.router, self.queue, waiter, waiter.item, decision, frozenset(), self.now)
 
     def asked(self) -> list[Waiter[Facts]]:
         """Whom one sweep asks where they want to go. All want to stay."""
         asked: list[Waiter[Facts]] = []
-        assert list(next_to_go(self.queue, self.router, asked.append, self.now, again=True)) == []
+        assert list(next_dispatches(self.queue, self.router, asked.append, self.now, again=True)) == []
         return asked
 
     def goes(self, turn: Facts, tenant: str = "tenant") -> str | None:
         """Where one that comes now goes, None if it waits."""
         found = self.find(Waiter(turn, tenant, "m", 0, self.now))
-        return found.decision.holder if found.goes else None
+        return found.decision.cache_worker if found.goes else None
 
     def next(self, *, again: bool = False) -> list[tuple[Facts, str]]:
         """Who goes now, and where."""
         gone = []
-        for waiter, (decision, goes) in next_to_go(self.queue, self.router, self.find, self.now, again=again):
+        for waiter, (decision, goes) in next_dispatches(self.queue, self.router, self.find, self.now, again=again):
             if not goes:
                 continue
             self.queue.served(waiter, 1)
             self.router.dispatched(waiter.item, decision, self.now)
-            gone.append((waiter.item, decision.holder))
+            gone.append((waiter.item, decision.cache_worker))
         return gone
 
 

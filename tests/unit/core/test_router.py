@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from warmroute_proxy.core.cache.index import PrefixIndex
-from warmroute_proxy.core.cache.last_turn import Last
+from warmroute_proxy.core.cache.settled_turn import SettledTurn
 from warmroute_proxy.core.load.engine_loads import EngineLoads
 from warmroute_proxy.core.placement.choices import NoWorker
 from warmroute_proxy.core.placement.fleet import Peer, Worker
@@ -114,7 +114,7 @@ def test_a_prefix_counts_as_cached_once_it_is_on_its_way() -> None:
     router = Router("east", aggregated("a", "b"))
     ticket = send(router, facts())
     twin = router.place(facts(session=5, lineage=5), 0.0)
-    assert twin.holder == ticket.decision.holder
+    assert twin.cache_worker == ticket.decision.cache_worker
     assert twin.predicted_cached_tokens == TOKENS - 1
 
 
@@ -124,7 +124,7 @@ def test_a_prefix_on_its_way_counts_however_long_the_queue_is() -> None:
         send(router, facts(n))
     late = send(router, facts(50))
     again = router.place(facts(50, tokens=11_000, session=50, turn=2), 0.0)
-    assert (again.holder, again.predicted_cached_tokens) == (late.decision.holder, TOKENS)
+    assert (again.cache_worker, again.predicted_cached_tokens) == (late.decision.cache_worker, TOKENS)
 
 
 def test_a_prefix_that_was_never_computed_is_forgotten() -> None:
@@ -173,7 +173,7 @@ def test_best_elsewhere_is_what_another_worker_holds() -> None:
     router = Router("east", aggregated("a", "b"))
     home = send(router, facts())
     router.settled(home, facts(), 0.0, TOKENS, 0, 5)
-    moved = router.place(facts(), 0.0, frozenset({home.decision.holder}))
+    moved = router.place(facts(), 0.0, frozenset({home.decision.cache_worker}))
     assert (moved.predicted_cached_tokens, moved.best_elsewhere_tokens) == (0, TOKENS - 1)
     assert router.place(facts(), 0.0).best_elsewhere_tokens == 0
 
@@ -192,7 +192,7 @@ def test_three_failures_close_a_worker_and_a_trial_opens_it() -> None:
     with pytest.raises(NoWorker):  # and the wait has doubled
         router.place(facts(), 16.4)
     router.settled(send(router, facts(), 16.5), facts(), 17.0, None, None, None)
-    assert router.place(facts(), 17.0).holder == "a"
+    assert router.place(facts(), 17.0).cache_worker == "a"
 
 
 def test_the_wait_is_bounded_and_late_failures_do_not_raise_it() -> None:
@@ -211,7 +211,7 @@ def test_only_those_at_fault_are_blamed() -> None:
     router = Router("east", PD)
     for _ in range(5):
         router.failed(send(router, facts()), 0.0, ["d"] if _ < 2 else ())
-    assert router.place(facts(), 0.0).holder == "p"
+    assert router.place(facts(), 0.0).cache_worker == "p"
     router.failed(send(router, facts()), 0.0, ["d"])
     assert router.snapshot(0.0)["workers"]["d"]["health"] == "open"
     assert router.snapshot(0.0)["workers"]["p"]["health"] == "up"
@@ -220,12 +220,12 @@ def test_only_those_at_fault_are_blamed() -> None:
 def test_down_and_draining_workers_get_nothing_and_come_back() -> None:
     router = Router("east", aggregated("a", "b"))
     router.set_up("a", False)
-    assert {router.place(facts(n), 0.0).holder for n in range(9)} == {"b"}
+    assert {router.place(facts(n), 0.0).cache_worker for n in range(9)} == {"b"}
     router.set_up("a", True)
     router.set_draining("b", True)
-    assert {router.place(facts(n), 0.0).holder for n in range(9)} == {"a"}
+    assert {router.place(facts(n), 0.0).cache_worker for n in range(9)} == {"a"}
     router.set_draining("b", False)
-    assert {router.place(facts(n), 0.0).holder for n in range(9)} == {"a", "b"}
+    assert {router.place(facts(n), 0.0).cache_worker for n in range(9)} == {"a", "b"}
 
 
 def test_workers_come_and_go() -> None:
@@ -261,7 +261,7 @@ def test_what_a_turn_taught_is_told_and_remembered() -> None:
     assert router.last(request) is None
     first = router.settled(send(router, request), request, 0.0, TOKENS, 0, 20)
     assert (first.error_tokens, first.predicted_cached_tokens) == (0, 0)
-    assert router.last(request) == Last(("p", "d"), "east", 4 * TOKENS, TOKENS, 20, 0, 4, 3, tip=1009)
+    assert router.last(request) == SettledTurn(("p", "d"), "east", 4 * TOKENS, TOKENS, 20, 0, 4, 3, tip=1009)
     second = router.settled(send(router, request), request, 0.0, TOKENS, 9000, 20)
     assert second.error_tokens == TOKENS - 1 - 9000
     unreported = router.settled(send(router, request), request, 0.0, None, None, None)

@@ -41,7 +41,7 @@ def serve(router: Router, request: Facts, on: str | None = None, tokens: int = T
     others = frozenset(router.snapshot(0.0)["workers"]) - {on} if on else frozenset()
     decision = router.place(request, 0.0, frozenset(others))
     router.settled(router.dispatched(request, decision, 0.0), request, 0.0, tokens, 0, 5)
-    return decision.holder
+    return decision.cache_worker
 
 
 def test_what_the_device_evicted_is_expected_from_the_host_at_its_price() -> None:
@@ -61,7 +61,7 @@ def test_what_one_worker_wrote_to_a_store_another_of_the_same_store_can_fetch() 
     router = tiered("a", "b")
     warm = serve(router, facts(), on="a")
     decision = router.place(facts(), 0.0, frozenset({warm}))
-    assert decision.holder == "b"
+    assert decision.cache_worker == "b"
     assert decision.predicted == (0, 0, 9999)
     assert decision.reasons[0].load_s == pytest.approx(9999 * FETCH_S_PER_TOKEN_PRIOR)
     router.add_worker(Worker("c", "c", 0, "aggregated", host_cache=True, store="another"))
@@ -71,7 +71,7 @@ def test_what_one_worker_wrote_to_a_store_another_of_the_same_store_can_fetch() 
 def test_a_worker_with_the_prefix_on_its_device_wins_over_one_that_would_fetch_it() -> None:
     router = tiered("a", "b")
     serve(router, facts(), on="b")
-    assert router.place(facts(), 0.0).holder == "b"
+    assert router.place(facts(), 0.0).cache_worker == "b"
 
 
 def test_a_restart_empties_device_and_host_but_not_the_store() -> None:

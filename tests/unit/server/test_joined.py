@@ -2,9 +2,9 @@
 
 from tests.subjects.small_client import FULL_BYTES, HEAD, SmallClient
 
-from warmroute_proxy.core.accounting.idempotency import KeyBounds
+from warmroute_proxy.core.accounting.idempotency import IdempotencyBounds
 from warmroute_proxy.server.base.metrics import Metrics
-from warmroute_proxy.server.request.idempotency import Joins, SharedExchange
+from warmroute_proxy.server.request.idempotency import IdempotentCalls, SharedExchange
 
 OUTLIVE_S = 10.0
 PART = b"x" * FULL_BYTES
@@ -16,17 +16,17 @@ class Scene:
 
     def __init__(self, answer_bytes: int = 100_000) -> None:
         self.now = 0.0
-        bounds = KeyBounds(answer_bytes, 100_000, 10, 60.0, 600.0)
-        self.joins = Joins(bounds, OUTLIVE_S, lambda: self.now, Metrics())
+        bounds = IdempotencyBounds(answer_bytes, 100_000, 10, 60.0, 600.0)
+        self.idempotent_calls = IdempotentCalls(bounds, OUTLIVE_S, lambda: self.now, Metrics())
         self.slow: list[bool] = []
         self.gone = 0
         self.first = SmallClient()
         self.turn = self.begin(self.first)
 
     def begin(self, client: SmallClient) -> SharedExchange:
-        call = self.joins.join("tenant", "key", client)
+        call = self.idempotent_calls.join("tenant", "key", client)
         assert call is not None
-        turn = self.joins.share(call, client)
+        turn = self.idempotent_calls.share(call, client)
         turn.on_gone, turn.on_pause = self._left, self.slow.append
         turn.start(200, HEAD)
         return turn
@@ -36,12 +36,12 @@ class Scene:
 
     def join(self) -> SmallClient:
         client = SmallClient()
-        assert self.joins.join("tenant", "key", client) is None
+        assert self.idempotent_calls.join("tenant", "key", client) is None
         return client
 
     def wait(self, seconds: float) -> None:
         self.now += seconds
-        self.joins.sweep()
+        self.idempotent_calls.sweep()
 
 
 def test_one_who_joins_sets_a_slow_turn_free_and_the_slow_one_reads_on_later() -> None:
@@ -67,7 +67,7 @@ def test_one_who_joins_and_has_room_sets_a_slow_turn_free_at_once() -> None:
     scene = Scene()
     scene.turn.write(PART + b"!")
     wide = SmallClient(full_bytes=10_000)
-    scene.joins.join("tenant", "key", wide)
+    scene.idempotent_calls.join("tenant", "key", wide)
     assert scene.slow == [True, False]
 
 
@@ -147,10 +147,10 @@ def test_an_outgrown_answer_that_nobody_reads_ends() -> None:
 def test_a_drain_gives_up_what_has_no_reader_and_waits_for_nobody_later() -> None:
     scene = Scene()
     scene.first.leaves()
-    scene.joins.drain()
+    scene.idempotent_calls.drain()
     assert scene.gone == 1
     other = Scene()
-    other.joins.drain()
+    other.idempotent_calls.drain()
     other.turn.write(PART)
     assert other.gone == 0
     other.first.leaves()
@@ -168,13 +168,13 @@ def test_an_error_is_given_to_all_and_the_next_try_is_a_new_one() -> None:
 
 
 def test_a_whole_answer_of_another_status_is_not_kept() -> None:
-    joins = Scene().joins
+    idempotent_calls = Scene().idempotent_calls
     client = SmallClient()
-    call = joins.join("other", "key", client)
+    call = idempotent_calls.join("other", "key", client)
     assert call is not None
-    joins.share(call, client).respond(503, [], b"later")
+    idempotent_calls.share(call, client).respond(503, [], b"later")
     assert client.how == "respond 503"
-    assert joins.join("other", "key", SmallClient()) is not None
+    assert idempotent_calls.join("other", "key", SmallClient()) is not None
 
 
 def test_what_still_waited_in_the_queue_when_it_was_given_up_is_forgotten() -> None:
@@ -186,4 +186,4 @@ def test_what_still_waited_in_the_queue_when_it_was_given_up_is_forgotten() -> N
     scene.first.leaves()
     scene.wait(OUTLIVE_S)
     assert scene.gone == 1
-    assert scene.joins.join("tenant", "key", SmallClient()) is not None
+    assert scene.idempotent_calls.join("tenant", "key", SmallClient()) is not None

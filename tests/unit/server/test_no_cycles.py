@@ -24,10 +24,10 @@ from warmroute_proxy.server.http.http1 import Connection
 from warmroute_proxy.server.http.listener import Listener
 from warmroute_proxy.server.main import _build
 from warmroute_proxy.server.request.attempt import Attempt
-from warmroute_proxy.server.request.relay import Turn
+from warmroute_proxy.server.request.relay import InferenceRequest
 
 TURNS = 5
-OURS = (Turn, Attempt, Leg, Exchange, Request, Connection)
+OURS = (InferenceRequest, Attempt, Leg, Exchange, Request, Connection)
 USAGE = {"prompt_tokens": 10, "completion_tokens": 1, "total_tokens": 11}
 
 

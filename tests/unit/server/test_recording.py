@@ -71,7 +71,7 @@ def traffic(router: Router) -> list[object]:
         decisions.append(decision)
         ticket = router.dispatched(asked, decision, now)
         if number % 4 == 0:
-            router.failed(ticket, now + 0.1, {decision.holder})
+            router.failed(ticket, now + 0.1, {decision.cache_worker})
             continue
         router.first_token(ticket, now + 0.2)
         router.progress(ticket, 32)

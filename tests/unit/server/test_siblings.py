@@ -7,12 +7,12 @@ import msgspec
 
 from warmroute_proxy.core.prompt.chain import Chain
 from warmroute_proxy.core.prompt.facts import Facts
-from warmroute_proxy.core.replicas.peer_router import SiblingRouter
+from warmroute_proxy.core.replicas.peer_router import PeerRouter
 from warmroute_proxy.server.base.config import EngineConfig
 from warmroute_proxy.server.base.metrics import Metrics
 from warmroute_proxy.server.engines.engines import Engines
-from warmroute_proxy.server.processes.peer_processes import Holding, Message, Siblings, share_metrics
-from warmroute_proxy.server.processes.shared_memory import Board
+from warmroute_proxy.server.processes.peer_processes import Holding, Message, PeerProcesses, share_metrics
+from warmroute_proxy.server.processes.shared_memory import SharedMemory
 
 ENGINES = [
     EngineConfig(f"e{number}", f"http://127.0.0.1:{9 + number}", "", "aggregated", "sglang", frozenset("*"), None, None)
@@ -25,23 +25,25 @@ NOTHING = Holding(0, 0, 0, 0, 0, 0)
 class Process:
     """One seat at a board, without any sockets."""
 
-    def __init__(self, board: Board, number: int, life: int) -> None:
+    def __init__(self, board: SharedMemory, number: int, life: int) -> None:
         board.lanes[number].life = life
         loop = asyncio.get_running_loop()
         self.metrics = Metrics()
         self.engines = Engines(ENGINES, 1.0, loop.time, loop.time, self.metrics)
-        self.siblings = Siblings(board, number, loop.time, loop)
-        self.router = SiblingRouter("", self.engines.workers(), tell=self.siblings.tell, listen=self.siblings.listen)
-        self.siblings.start(self.router, self.engines, self.metrics)
+        self.peer_processes = PeerProcesses(board, number, loop.time, loop)
+        self.router = PeerRouter(
+            "", self.engines.workers(), tell=self.peer_processes.tell, listen=self.peer_processes.listen
+        )
+        self.peer_processes.start(self.router, self.engines, self.metrics)
 
     def send(self) -> str:
         now_s = asyncio.get_running_loop().time()
         decision = self.router.place(FACTS, now_s)
         self.router.dispatched(FACTS, decision, now_s)
-        return decision.holder
+        return decision.cache_worker
 
     def running(self) -> int:
-        self.siblings.listen()
+        self.peer_processes.listen()
         return sum(self.router.running(worker.id) for worker in self.engines.workers())
 
     def predicted(self) -> int:
@@ -55,35 +57,35 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 async def test_what_one_sends_the_other_sees_until_it_dies() -> None:
-    board = Board(2)
+    board = SharedMemory(2)
     first, second = Process(board, 0, 1), Process(board, 1, 2)
-    holder = first.send()
+    cache_worker = first.send()
     await until(lambda: second.running() == 1)
     assert second.predicted() > 0
-    assert second.router.place(FACTS, 0.0).holder == holder
+    assert second.router.place(FACTS, 0.0).cache_worker == cache_worker
     board.lanes[0].life = 0
     assert second.running() == 0
     assert second.predicted() > 0, "the prompt is still cached there"
 
 
 async def test_a_process_that_starts_again_knows_what_was_sent_and_counts_on() -> None:
-    board = Board(2)
+    board = SharedMemory(2)
     first, second = Process(board, 0, 1), Process(board, 1, 2)
     first.send()
     second.metrics.add("warmroute_retries_total", 3)
-    second.siblings.publish(second.metrics, NOTHING)
+    second.peer_processes.publish(second.metrics, NOTHING)
     await until(lambda: second.running() == 1)
     board.lanes[1].life = 0
     again = Process(board, 1, 3)
     assert again.predicted() > 0
     assert again.running() == 1, "of the first one, which lives"
     again.metrics.add("warmroute_retries_total")
-    again.siblings.publish(again.metrics, NOTHING)
-    assert share_metrics(first.metrics, first.siblings.rows()).value("warmroute_retries_total") == 4
+    again.peer_processes.publish(again.metrics, NOTHING)
+    assert share_metrics(first.metrics, first.peer_processes.rows()).value("warmroute_retries_total") == 4
 
 
 async def test_its_own_predecessor_s_requests_are_load_no_more() -> None:
-    board = Board(2)
+    board = SharedMemory(2)
     first, second = Process(board, 0, 1), Process(board, 1, 2)
     first.send()
     await until(lambda: second.running() == 1)
@@ -96,37 +98,37 @@ async def test_its_own_predecessor_s_requests_are_load_no_more() -> None:
 
 
 async def test_what_an_operator_says_to_one_all_do_also_who_comes_later() -> None:
-    board = Board(3)
+    board = SharedMemory(3)
     first, second = Process(board, 0, 1), Process(board, 1, 2)
     first.engines.drain("e0", "operator", True, first.router)
-    first.siblings.drained("e0", True)
+    first.peer_processes.drained("e0", True)
     await until(lambda: second.running() == 0 and second.engines.drains.draining("e0"))
     for _ in range(3):
         assert second.send() == "e1"
-    first.siblings.publish(first.metrics, NOTHING)
+    first.peer_processes.publish(first.metrics, NOTHING)
     third = Process(board, 2, 3)
     assert third.engines.drains.draining("e0")
     first.engines.drain("e0", "operator", False, first.router)
-    first.siblings.drained("e0", False)
+    first.peer_processes.drained("e0", False)
     await until(lambda: second.running() == 3 and not second.engines.drains.draining("e0"))
 
 
 async def test_what_one_hears_of_health_all_know() -> None:
-    board = Board(2)
+    board = SharedMemory(2)
     first, second = Process(board, 0, 1), Process(board, 1, 2)
-    first.siblings.asked("e0", None)
-    first.siblings.asked("e0", 503)
+    first.peer_processes.asked("e0", None)
+    first.peer_processes.asked("e0", 503)
 
     def heard() -> bool:
-        second.siblings.listen()
-        return second.engines.by_id["e0"].life.unwell
+        second.peer_processes.listen()
+        return second.engines.by_id["e0"].health_monitor.unwell
 
     await until(heard)
-    assert not second.engines.by_id["e1"].life.unwell
+    assert not second.engines.by_id["e1"].health_monitor.unwell
 
 
 async def test_who_has_missed_messages_forgets_the_load_that_it_cannot_know() -> None:
-    board = Board(2, 16_384)
+    board = SharedMemory(2, 16_384)
     first, second = Process(board, 0, 1), Process(board, 1, 2)
     first.send()
     await until(lambda: second.running() == 1)

@@ -29,7 +29,7 @@ PART_BYTES: Final = 72
 
 
 @dataclass(frozen=True, slots=True)
-class KeyBounds:
+class IdempotencyBounds:
     """Bounds of the memory. `replay_s`: how long an answer can be had after its end; `remember_s`: how long its key is
     known after that.
     """
@@ -72,10 +72,10 @@ class Call:
         self.until_s = 0.0
 
 
-class KeyedCalls:
+class IdempotencyKeys:
     """All calls of one proxy that have a key. Times are seconds of one clock, passed in."""
 
-    def __init__(self, bounds: KeyBounds) -> None:
+    def __init__(self, bounds: IdempotencyBounds) -> None:
         self.bounds = bounds
         self.recorded_bytes = 0
         self._calls: dict[bytes, Call] = {}

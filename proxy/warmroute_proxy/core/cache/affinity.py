@@ -18,7 +18,7 @@ Limits: `MAX_ENTRIES` each, the least recently served goes first; `MAX_FORKS` la
 from collections import OrderedDict
 from typing import Final
 
-from warmroute_proxy.core.cache.last_turn import Last
+from warmroute_proxy.core.cache.settled_turn import SettledTurn
 from warmroute_proxy.core.prompt.chain import Chain
 
 MAX_ENTRIES: Final = 20_000
@@ -30,11 +30,11 @@ class Affinity:
 
     def __init__(self, max_entries: int = MAX_ENTRIES) -> None:
         self._max_entries = max_entries
-        self._lasts_by_lineage: OrderedDict[int, tuple[tuple[int, Last], ...]] = OrderedDict()  # with their cuts
-        self._last_by_thread: OrderedDict[int, Last] = OrderedDict()
+        self._lasts_by_lineage: OrderedDict[int, tuple[tuple[int, SettledTurn], ...]] = OrderedDict()  # with their cuts
+        self._last_by_thread: OrderedDict[int, SettledTurn] = OrderedDict()
         self._region_by_session: OrderedDict[int, str] = OrderedDict()
 
-    def last(self, lineage: int, chain: Chain, turn: int) -> Last | None:
+    def last(self, lineage: int, chain: Chain, turn: int) -> SettledTurn | None:
         """The turn that this prompt continues; for one under way that continues none, the newest of its lineage."""
         lasts = self._lasts_by_lineage.get(lineage)
         if lasts is None:
@@ -51,7 +51,7 @@ class Affinity:
             return longest
         return lasts[0][1] if turn > 1 else None
 
-    def last_of_thread(self, thread: int) -> Last | None:
+    def last_of_thread(self, thread: int) -> SettledTurn | None:
         """The last settled turn of a lineage, whatever its system prompt was."""
         return self._last_by_thread.get(thread)
 
@@ -59,11 +59,13 @@ class Affinity:
         """The region where a session was last served."""
         return self._region_by_session.get(session)
 
-    def remember(self, lineage: int, chain: Chain, last: Last, session: int | None, thread: int | None = None) -> None:
+    def remember(
+        self, lineage: int, chain: Chain, last: SettledTurn, session: int | None, thread: int | None = None
+    ) -> None:
         """A turn of a lineage was served; `session` is None where it has no home of its own."""
         by_lineage, by_thread, by_session = self._lasts_by_lineage, self._last_by_thread, self._region_by_session
         known, hashes = by_lineage.get(lineage), chain.hashes
-        lasts: tuple[tuple[int, Last], ...] = ((len(hashes), last),)
+        lasts: tuple[tuple[int, SettledTurn], ...] = ((len(hashes), last),)
         if known is not None:
             for cuts, old in known:
                 if (cuts > len(hashes) or hashes[cuts - 1] != old.tip) and len(lasts) < MAX_FORKS:

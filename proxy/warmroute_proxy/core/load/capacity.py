@@ -93,13 +93,13 @@ class Capacity:
 
 def has_slots(load: "WorkerLoad") -> bool:
     """Whether the engine would run another request now, rather than let it wait."""
-    room = load.room
-    return load.running < room.running and load.resident_tokens < room.tokens
+    capacity = load.capacity
+    return load.running < capacity.running and load.resident_tokens < capacity.tokens
 
 
 def has_idle_prefill(choices: "Choices", now_s: float) -> bool:
     """Whether some worker has less prefill before it than keeps it busy."""
-    return any(load.prefill_tokens < load.room.prefill and load.usable(now_s) for load in choices.loads)
+    return any(load.prefill_tokens < load.capacity.prefill and load.usable(now_s) for load in choices.loads)
 
 
 def is_full(choices: "Choices", now_s: float) -> bool:
@@ -111,5 +111,5 @@ def is_full(choices: "Choices", now_s: float) -> bool:
     decodes = any(has_slots(place.load) and place.load.usable(now_s) for place in choices.decodes)
     return not any(
         has_slots(place.load) and (decodes or place.role == "aggregated") and place.load.usable(now_s)
-        for place in choices.holders
+        for place in choices.cache_workers
     )

@@ -19,7 +19,7 @@ HEALTH_TIMEOUT_S: Final = 25.0
 """Longer than SGLang's own 20 s, so that it is the engine that says no."""
 
 
-class Life:
+class HealthMonitor:
     """What is known of one engine's life. `now_s` never goes back."""
 
     __slots__ = ("_asked_s", "_shown", "_shown_s", "unwell")

@@ -93,6 +93,7 @@ class WorkerLoad:
         "_uncached_total",
         "ahead",
         "breaker",
+        "capacity",
         "draining",
         "inserted",
         "learned_s_per_token",
@@ -103,7 +104,6 @@ class WorkerLoad:
         "ready",
         "resident_tokens",
         "retention",
-        "room",
         "running",
         "shown_tokens",
         "slower_s",
@@ -113,7 +113,7 @@ class WorkerLoad:
     def __init__(self, max_running: int | None = None, changes: Changes | None = None) -> None:
         self._changes = Changes() if changes is None else changes
         self.ahead: Ahead | None = None  # as `look` has made it, until something changes
-        self.room = Capacity(max_running)
+        self.capacity = Capacity(max_running)
         self.up = True
         self.draining = False
         self.breaker = Breaker()
@@ -274,7 +274,7 @@ class WorkerLoad:
     def observe(self, loads: EngineLoads, now_s: float) -> bool:
         """Take over what the engine reports: its size, other proxies' load, its prefill rate. True if that changed."""
         if loads.max_running or loads.max_tokens:
-            self.room.observe(loads, self)
+            self.capacity.observe(loads, self)
         prefill = (loads.waiting_uncached_tokens or 0) - self.prefill_tokens
         resident = (loads.used_tokens or 0) - self.resident_tokens
         if prefill > 0 or resident > 0:
@@ -309,7 +309,7 @@ class WorkerLoad:
         weight = uncached_tokens / (uncached_tokens + RATE_WEIGHT_TOKENS)
         self.learned_s_per_token += weight * (seen - self.learned_s_per_token)
         self.set_rate(self.learned_s_per_token)
-        self.room.observe_rate(self.learned_s_per_token)
+        self.capacity.observe_rate(self.learned_s_per_token)
 
     def set_rate(self, prefill_s_per_token: float) -> None:
         """The rate for placement."""
@@ -326,7 +326,7 @@ class WorkerLoad:
         self._refresh()
         self.learned_s_per_token = s_per_token
         self.set_rate(s_per_token)
-        self.room.observe_rate(s_per_token)
+        self.capacity.observe_rate(s_per_token)
         self.moves = MoveRates()
         self.inserted = 0.0
         self.retention = Retention()
@@ -363,7 +363,7 @@ class WorkerLoad:
             "fetch_s_per_token": self.moves.fetch_s_per_token,
             "failures_in_a_row": self.breaker.failures,
             "proven": int(self.proven),
-            **self.room.as_dict(),
+            **self.capacity.as_dict(),
         }
 
 

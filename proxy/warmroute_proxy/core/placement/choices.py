@@ -24,7 +24,7 @@ class NoWorker(Exception):
         self.served = served
 
 
-class Place:
+class WorkerState:
     """A worker or a peer region, with its load and its slots in the index: one for each tier that it has.
 
     `slots` is the mask of them. `holds`: prompts are kept in this worker's cache.
@@ -84,9 +84,9 @@ class Choices:
         "_changes",
         "_ready",
         "_seen",
+        "cache_workers",
         "count",
         "decodes",
-        "holders",
         "loads",
         "mask",
         "mean_s_per_token",
@@ -100,23 +100,23 @@ class Choices:
     def __init__(
         self,
         region: str,
-        holders: tuple[Place, ...],
-        decodes: tuple[Place, ...],
-        peers: tuple[Place, ...],
+        cache_workers: tuple[WorkerState, ...],
+        decodes: tuple[WorkerState, ...],
+        peers: tuple[WorkerState, ...],
         changes: Changes,
     ) -> None:
         self.region = region
-        self.holders = holders
+        self.cache_workers = cache_workers
         self.decodes = decodes
         self.peers = peers
         self.mask = 0
-        for place in (*holders, *peers):
+        for place in (*cache_workers, *peers):
             self.mask |= place.slots
-        self.split = any(place.role == "prefill" for place in holders)
-        self._alike = not self.split and not any(place.tiered for place in holders)
-        self.loads = tuple([place.load for place in holders])
-        self.count = len(holders) or len(peers)
-        self._at_by_slot = {place.slot: at for at, place in enumerate(holders)}
+        self.split = any(place.role == "prefill" for place in cache_workers)
+        self._alike = not self.split and not any(place.tiered for place in cache_workers)
+        self.loads = tuple([place.load for place in cache_workers])
+        self.count = len(cache_workers) or len(peers)
+        self._at_by_slot = {place.slot: at for at, place in enumerate(cache_workers)}
         self._alone: Choices | None = None
         self._at_by_mask: dict[int, tuple[int, ...]] = {}
         self._changes = changes
@@ -128,10 +128,10 @@ class Choices:
         if self._seen == self._changes.count:
             return
         self._seen = self._changes.count
-        everything = (*self.holders, *self.decodes, *self.peers)
+        everything = (*self.cache_workers, *self.decodes, *self.peers)
         paired = bool(self.decodes) or not self.split
         self._ready = self.count > 0 and paired and all(place.load.ready for place in everything)
-        rates_s = [place.load.prefill_s_per_token for place in self.holders or self.peers]
+        rates_s = [place.load.prefill_s_per_token for place in self.cache_workers or self.peers]
         self.s_per_token = rates_s[0] if rates_s else 0.0
         self.mean_s_per_token = sum(rates_s) / len(rates_s) if rates_s else 0.0
         self.plain = self._alike and rates_s.count(self.s_per_token) == len(rates_s)
@@ -162,33 +162,35 @@ class Choices:
 
     def _usable(self, facts: Facts, now_s: float, exclude: frozenset[str]) -> "Choices":
         allowed = facts.allowed_regions
-        holders: tuple[Place, ...] = ()
-        decodes: tuple[Place, ...] = ()
-        peers: tuple[Place, ...] = ()
+        cache_workers: tuple[WorkerState, ...] = ()
+        decodes: tuple[WorkerState, ...] = ()
+        peers: tuple[WorkerState, ...] = ()
         if allowed is None or self.region in allowed:
             decodes = _usable(self.decodes, now_s, exclude)
-            holders = _usable(self.holders, now_s, exclude)
+            cache_workers = _usable(self.cache_workers, now_s, exclude)
             if not decodes and self.split:
-                holders = tuple([place for place in holders if place.role == "aggregated"])
+                cache_workers = tuple([place for place in cache_workers if place.role == "aggregated"])
         if facts.may_forward and self.peers:
             peers = _usable(self.peers, now_s, exclude)
             if allowed is not None:
                 peers = tuple([place for place in peers if place.region in allowed])
-        if not holders and not peers:
-            raise NoWorker(facts.model, served=bool(self.holders or self.peers))
-        if len(holders) == len(self.holders) and len(decodes) == len(self.decodes):  # all of this region, as mostly
+        if not cache_workers and not peers:
+            raise NoWorker(facts.model, served=bool(self.cache_workers or self.peers))
+        if len(cache_workers) == len(self.cache_workers) and len(decodes) == len(
+            self.decodes
+        ):  # all of this region, as mostly
             if len(peers) == len(self.peers):
                 return self
             if not peers:
                 return self.alone()
-        return Choices(self.region, holders, decodes, peers, self._changes)
+        return Choices(self.region, cache_workers, decodes, peers, self._changes)
 
     def alone(self) -> "Choices":
         """Without the peers. Made once."""
         if self._alone is None:
-            self._alone = Choices(self.region, self.holders, self.decodes, (), self._changes)
+            self._alone = Choices(self.region, self.cache_workers, self.decodes, (), self._changes)
         return self._alone
 
 
-def _usable(places: tuple[Place, ...], now_s: float, exclude: frozenset[str]) -> tuple[Place, ...]:
+def _usable(places: tuple[WorkerState, ...], now_s: float, exclude: frozenset[str]) -> tuple[WorkerState, ...]:
     return tuple([place for place in places if place.load.usable(now_s) and place.id not in exclude])

@@ -90,8 +90,8 @@ class Reasons(Sequence[Candidate]):
 class Decision(msgspec.Struct, frozen=True, gc=False):
     """Where a request goes, what was expected there, and why.
 
-    `holder` is the worker (or `region:<name>`) whose cache the prompt will be in; `matched_bytes` of the prompt are
-    there already, by the index or by the home hint; `predicted` says in which tiers.
+    `cache_worker` is the id of the worker (or `region:<name>`) whose cache will hold the prompt. `matched_bytes` of the
+    prompt are there already, by the index or by the home hint; `predicted` says in which tiers.
     """
 
     kind: Literal["local", "forward"]
@@ -106,7 +106,7 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
     prompt_tokens_est: int
     reasons: Reasons
     policy: Policy
-    holder: str
+    cache_worker: str = msgspec.field(name="holder")  # its name in decision records and admin JSON
     matched_bytes: int
 
     @property

@@ -14,7 +14,7 @@ from warmroute_proxy.core.load.engine_loads import EngineLoads
 from warmroute_proxy.core.load.load import Changes, WorkerLoad, level_rates, starts_among
 from warmroute_proxy.core.load.pace import COMPARE_EVERY_S, forget_paces, level_paces
 from warmroute_proxy.core.load.traffic import Traffic
-from warmroute_proxy.core.placement.choices import NO_SLOT, Choices, Place
+from warmroute_proxy.core.placement.choices import NO_SLOT, Choices, WorkerState
 from warmroute_proxy.core.placement.fleet import Peer, Worker, peer_id
 
 MAX_MODELS: Final = 1024
@@ -28,7 +28,7 @@ class Fleet:
         self._region = region
         self._index = PrefixIndex() if index is None else index
         self._affinity = Affinity() if affinity is None else affinity
-        self._places: dict[str, Place] = {}
+        self._places: dict[str, WorkerState] = {}
         self._changes = Changes()
         self._choices_by_model: dict[str, Choices] = {}
         self._traffic = Traffic()
@@ -124,12 +124,14 @@ class Fleet:
         choices = self._choices_by_model.get(model)
         if choices is None:
             serving = [place for place in self._places.values() if place.on.serves(model)]
-            holders = tuple(place for place in serving if place.holds)
+            cache_workers = tuple(place for place in serving if place.holds)
             decodes = tuple(place for place in serving if place.role == "decode")
             peers = tuple(place for place in serving if isinstance(place.on, Peer))
             if len(self._choices_by_model) >= MAX_MODELS:
                 self._choices_by_model.clear()
-            choices = self._choices_by_model[model] = Choices(self._region, holders, decodes, peers, self._changes)
+            choices = self._choices_by_model[model] = Choices(
+                self._region, cache_workers, decodes, peers, self._changes
+            )
         return choices
 
     def _level_rates(self) -> None:
@@ -144,11 +146,11 @@ class Fleet:
         load = known.load if known is not None else self._load_of(on)
         is_new = known is None and isinstance(on, Worker) and self._affinity.lineages > 0
         slot_for = self._index.slot_for
-        place = Place(id_, on, load, slot_for(id_))
+        place = WorkerState(id_, on, load, slot_for(id_))
         if isinstance(on, Worker) and on.role != "decode":
             host_slot = slot_for(_host_of(id_)) if on.host_cache else NO_SLOT
             store_slot = slot_for(_store_of(on.store)) if on.store is not None else NO_SLOT
-            place = Place(id_, on, load, place.slot, host_slot, store_slot)
+            place = WorkerState(id_, on, load, place.slot, host_slot, store_slot)
         self._places[id_] = place
         self._choices_by_model.clear()
         if is_new:
@@ -157,7 +159,7 @@ class Fleet:
     def _load_of(self, on: Worker | Peer) -> WorkerLoad:
         return WorkerLoad(on.max_running if isinstance(on, Worker) else None, self._changes)
 
-    def _starts(self, place: Place) -> None:
+    def _starts(self, place: WorkerState) -> None:
         """A worker starts under traffic, with nothing to show for it: it is taken to be like the others of its role."""
         starts_among(place.load, [other.load for other in self._places.values() if other.role == place.role])
         level_rates([other.load for other in self._places.values() if other.holds])

@@ -9,12 +9,12 @@ import math
 from typing import Final
 
 from warmroute_proxy.core.cache.retention import MIN_TOKENS
-from warmroute_proxy.core.placement.choices import Place
+from warmroute_proxy.core.placement.choices import WorkerState
 from warmroute_proxy.core.placement.ticket import Ticket
 
 MAX_ENTRIES: Final = 20_000
 
-_Left = tuple[Place, float, int]
+_Left = tuple[WorkerState, float, int]
 """The place; what its cache had used, less what was in use then; the number of the turn under way, 0 for none."""
 
 
@@ -30,7 +30,7 @@ class Histories:
         self.active = False
         """Whether an engine has been found to evict."""
 
-    def gone_from(self, lineage: int) -> Place | None:
+    def gone_from(self, lineage: int) -> WorkerState | None:
         """The place that had the history of a lineage, if it has been evicted there."""
         left = self._left.get(lineage)
         if left is None:
@@ -43,31 +43,31 @@ class Histories:
         left = self._left.get(lineage)
         self._turns += 1
         ticket.turn = self._turns
-        self._put(lineage, (ticket.holder, math.inf, ticket.turn))
-        if left is not None and left[0] is ticket.holder and left[1] != math.inf:
-            retention = ticket.holder.load.retention
+        self._put(lineage, (ticket.cache_worker, math.inf, ticket.turn))
+        if left is not None and left[0] is ticket.cache_worker and left[1] != math.inf:
+            retention = ticket.cache_worker.load.retention
             ticket.distance = retention.used_tokens - left[1]
             retention.used_again(ticket.decision.predicted_cached_tokens, ticket.distance)
 
     def end(self, lineage: int, ticket: Ticket, completion_tokens: int | None) -> None:
         """A turn has ended, and is load no more."""
-        holder = ticket.holder
-        load = holder.load
-        if ticket.generator is None or holder.tiered or load.retention.told:
+        cache_worker = ticket.cache_worker
+        load = cache_worker.load
+        if ticket.decode_worker is None or cache_worker.tiered or load.retention.told:
             return
         left = self._left.get(lineage)
         if left is not None and left[2] and left[2] != ticket.turn:
             return  # a later one is under way
-        if ticket.generator is holder:
+        if ticket.decode_worker is cache_worker:
             load.retention.used_tokens += completion_tokens or 0
         in_use = max(0, load.resident_tokens - load.prefill_tokens)
-        self._put(lineage, (holder, load.retention.used_tokens - in_use, 0))
+        self._put(lineage, (cache_worker, load.retention.used_tokens - in_use, 0))
 
     def tells(self, ticket: Ticket, cached_tokens: int) -> bool:
         """Whether what was reported as cached says something of what its cache keeps."""
-        retention = ticket.holder.load.retention
+        retention = ticket.cache_worker.load.retention
         missed = ticket.decision.predicted_cached_tokens - cached_tokens >= MIN_TOKENS
-        if missed and ticket.generator is not None and not ticket.holder.tiered:
+        if missed and ticket.decode_worker is not None and not ticket.cache_worker.tiered:
             self.active = self.active or not retention.told
         if cached_tokens:
             retention.reports = True

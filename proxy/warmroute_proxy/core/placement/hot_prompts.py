@@ -22,10 +22,18 @@ _BYTES_PER_CUT: Final = 96  # a hash and an end, each an integer of its own in a
 class KeptPrompt:
     """One prompt: the request that brought it, without its head, and the worker that has it cached."""
 
-    __slots__ = ("body", "facts", "holder", "path", "salt", "size", "tagged", "used_s", "wire_model")
+    __slots__ = ("body", "cache_worker", "facts", "path", "salt", "size", "tagged", "used_s", "wire_model")
 
     def __init__(
-        self, facts: Facts, body: bytes, path: str, salt: str, wire_model: str | None, *, tagged: bool, holder: str
+        self,
+        facts: Facts,
+        body: bytes,
+        path: str,
+        salt: str,
+        wire_model: str | None,
+        *,
+        tagged: bool,
+        cache_worker: str,
     ) -> None:
         """`wire_model`: the name to send where the client used an alias; `tagged`: it is one prompt, not a list."""
         self.facts = facts
@@ -34,7 +42,7 @@ class KeptPrompt:
         self.salt = salt
         self.wire_model = wire_model
         self.tagged = tagged
-        self.holder = holder
+        self.cache_worker = cache_worker
         self.used_s = 0.0
         self.size = len(body) + _BYTES_PER_CUT * len(facts.chain.hashes)
 
@@ -82,8 +90,8 @@ class KeptPrompts:
                 return
             self.drop(oldest.facts.lineage)
 
-    def hottest(self, holders: Iterable[str], now_s: float) -> list[KeptPrompt]:
+    def hottest(self, cache_workers: Iterable[str], now_s: float) -> list[KeptPrompt]:
         """What these workers have, the hottest first."""
-        wanted = frozenset(holders)
-        found = [prompt for prompt in self._by_lineage.values() if prompt.holder in wanted]
+        wanted = frozenset(cache_workers)
+        found = [prompt for prompt in self._by_lineage.values() if prompt.cache_worker in wanted]
         return sorted(found, key=lambda prompt: -prompt.heat(now_s))

@@ -38,7 +38,7 @@ from warmroute_proxy.core.cache.index import Match
 from warmroute_proxy.core.cache.tiers import MIN_FETCH_TOKENS, NOTHING_HELD, Held
 from warmroute_proxy.core.load.load import Ahead, waits_s
 from warmroute_proxy.core.load.traffic import Traffic
-from warmroute_proxy.core.placement.choices import Choices, Place
+from warmroute_proxy.core.placement.choices import Choices, WorkerState
 from warmroute_proxy.core.placement.decision import MAX_REASONS, Candidate, Decision, Policy, Reasons
 from warmroute_proxy.core.placement.fleet import Peer
 from warmroute_proxy.core.placement.prices import CHURN, Prices, churn_s
@@ -63,7 +63,7 @@ class Prompt(Frozen, frozen=True):
         found, most = int(prefix_bytes / self.bytes_per_token), self.tokens - 1
         return found if found < most else most  # noqa: FURB136 - min() takes three times as long
 
-    def held(self, place: Place, matched: dict[int, int]) -> tuple[int, Held]:
+    def held(self, place: WorkerState, matched: dict[int, int]) -> tuple[int, Held]:
         """What of the prompt the place has in its tiers, by bytes of each slot: bytes in all, and tokens of each."""
         device_bytes = matched.get(place.slot, 0)
         host_bytes = max(device_bytes, matched.get(place.host_slot, 0))
@@ -86,7 +86,7 @@ that are cached, cached tokens by tier; and what the seconds are made of.
 """
 _Kind = tuple[_Known, tuple[int, ...]]
 """And the numbers of these workers among the holders."""
-_Away = tuple[Place, int, tuple[int, int, int], Candidate]
+_Away = tuple[WorkerState, int, tuple[int, int, int], Candidate]
 """A peer region, bytes that matched there, tokens held, and its cost."""
 
 
@@ -100,7 +100,7 @@ def place_by_cost(
     if choices.decodes:
         decode, slowdown_s = _best_decode(facts, choices.decodes, now_s)
         decode_id = decode.id
-        ahead = _decoding_there(choices.holders, ahead, slowdown_s)
+        ahead = _decoding_there(choices.cache_workers, ahead, slowdown_s)
     s_per_token, count = choices.mean_s_per_token, choices.count
     best = match.drops[-1][1] if match.drops else 0
     churn = 0.0
@@ -108,7 +108,7 @@ def place_by_cost(
         churn = churn_s(sum(map(_inserted, ahead)), len(ahead), s_per_token)
     busy, returning_per_s = traffic.of_each(count, now_s)
     prices = Prices(prompt.bytes_per_token, s_per_token, match.shared, best, count, busy, returning_per_s)
-    kinds = _alike(choices, prompt, prices) if choices.plain else _each(choices.holders, prompt, prices)
+    kinds = _alike(choices, prompt, prices) if choices.plain else _each(choices.cache_workers, prompt, prices)
     away: list[_Away] = []
     if choices.peers:
         if facts.derived and match.drops:
@@ -116,7 +116,7 @@ def place_by_cost(
         away = _away(facts, choices.peers, prompt, prices, CHURN * s_per_token if churn else 0.0, home, now_s)
     cheapest = _cheapest(kinds, ahead, churn, away, output_tokens, now_s)
     winner = cheapest[0] if len(cheapest) == 1 else _settle_tie(cheapest, facts, choices, home)
-    weighed = (winner, choices.holders, kinds, ahead, churn, away, output_tokens, decode_id, now_s)
+    weighed = (winner, choices.cache_workers, kinds, ahead, churn, away, output_tokens, decode_id, now_s)
     reasons = Reasons(None, _candidates, weighed)
     if winner >= len(ahead):
         place, matched, held, _ = away[winner - len(ahead)]
@@ -125,7 +125,7 @@ def place_by_cost(
     for kind, numbers in kinds:
         if winner in numbers:
             known = kind
-    return _decision(choices.holders[winner], decode, known[3], known[4], choices.region, prompt, "cost", reasons)
+    return _decision(choices.cache_workers[winner], decode, known[3], known[4], choices.region, prompt, "cost", reasons)
 
 
 def _cheapest(
@@ -166,7 +166,7 @@ def _cheapest(
 
 def _candidates(
     winner: int,
-    holders: tuple[Place, ...],
+    cache_workers: tuple[WorkerState, ...],
     kinds: list[_Kind],
     ahead: list[Ahead],
     churn_s_per_inserted: float,
@@ -184,7 +184,7 @@ def _candidates(
         for number in numbers:
             if alone and number != winner:
                 continue
-            place, churn_s = holders[number], churn_s_per_inserted * ahead[number][2]
+            place, churn_s = cache_workers[number], churn_s_per_inserted * ahead[number][2]
             queue_s, slowdown_s = waits_s(ahead[number], now_s)
             cost_s = fixed_s + queue_s * queued_s_per_s + slowdown_s * output_tokens + churn_s * uncached
             candidate = Candidate(
@@ -193,14 +193,14 @@ def _candidates(
                 decode_id if place.role == "prefill" else "",
             )  # fmt: skip
             found.append((number != winner, cost_s, number, candidate))
-    for number, (_, _, _, candidate) in enumerate(away, len(holders)):
+    for number, (_, _, _, candidate) in enumerate(away, len(cache_workers)):
         found.append((number != winner, candidate.cost_s, number, candidate))
     return tuple([candidate for _, _, _, candidate in sorted(found)[:MAX_REASONS]])
 
 
 def place_in_turn(choices: Choices, prompt: Prompt, turn: int) -> Decision:
     """Round robin, for comparison: the `turn`-th unit of this region, whatever is cached where. Never forwards."""
-    place = choices.holders[turn % len(choices.holders)]
+    place = choices.cache_workers[turn % len(choices.cache_workers)]
     decode = choices.decodes[turn % len(choices.decodes)] if choices.decodes else None
     matched, held = prompt.held(place, prompt.match.bytes_by_slot)
     terms_s = [0.0] * 10
@@ -214,7 +214,7 @@ def rendezvous(session: int, id_: str) -> int:
     return xxh3_64_intdigest(id_.encode(), session & _MASK_64)
 
 
-def _best_decode(facts: Facts, decodes: Sequence[Place], now_s: float) -> tuple[Place, float]:
+def _best_decode(facts: Facts, decodes: Sequence[WorkerState], now_s: float) -> tuple[WorkerState, float]:
     """The decode worker that is slowed least, and by how much a token."""
     slowed = [place.load.decode_slowdown_s(now_s) for place in decodes]
     least = min(slowed)
@@ -224,10 +224,10 @@ def _best_decode(facts: Facts, decodes: Sequence[Place], now_s: float) -> tuple[
     return decodes[_heaviest(_rendezvous_key(facts), tied, decodes)], least
 
 
-def _decoding_there(holders: Sequence[Place], ahead: list[Ahead], slowdown_s: float) -> list[Ahead]:
+def _decoding_there(cache_workers: Sequence[WorkerState], ahead: list[Ahead], slowdown_s: float) -> list[Ahead]:
     """What is ahead where prompts of prefill workers are decoded by a worker that is slowed so much."""
     found: list[Ahead] = []
-    for place, each in zip(holders, ahead, strict=True):
+    for place, each in zip(cache_workers, ahead, strict=True):
         waits, _, inserted, work_s, since_s, at_work_s, others = each
         if place.role != "prefill":
             found.append(each)
@@ -255,11 +255,11 @@ def _alike(choices: Choices, prompt: Prompt, prices: Prices) -> list[_Kind]:
     return kinds
 
 
-def _each(holders: Sequence[Place], prompt: Prompt, prices: Prices) -> list[_Kind]:
+def _each(cache_workers: Sequence[WorkerState], prompt: Prompt, prices: Prices) -> list[_Kind]:
     """Each holder by itself, of any kind."""
     by_slot = prompt.match.bytes_by_slot
     kinds: list[_Kind] = []
-    for number, place in enumerate(holders):
+    for number, place in enumerate(cache_workers):
         load = place.load
         matched, held = prompt.held(place, by_slot)
         transfer_s = prompt.tokens * TRANSFER_S_PER_TOKEN if place.role == "prefill" else 0.0
@@ -287,7 +287,7 @@ def _known(
 
 def _away(
     facts: Facts,
-    peers: Sequence[Place],
+    peers: Sequence[WorkerState],
     prompt: Prompt,
     prices: Prices,
     churn_s_per_token: float,
@@ -322,21 +322,21 @@ def _away(
 
 def _settle_tie(tied: Sequence[int], facts: Facts, choices: Choices, home: str | None) -> int:
     """The winner among the cheapest: a home next door, then this region, then by rendezvous."""
-    places = (*choices.holders, *choices.peers)
+    places = (*choices.cache_workers, *choices.peers)
     homes = [number for number in tied if places[number].region and places[number].region == home]
-    here = [number for number in tied if number < len(choices.holders)]
+    here = [number for number in tied if number < len(choices.cache_workers)]
     return _heaviest(_rendezvous_key(facts), homes or here or tied, places)
 
 
-def _heaviest(session: int, tied: Sequence[int], places: Sequence[Place]) -> int:
+def _heaviest(session: int, tied: Sequence[int], places: Sequence[WorkerState]) -> int:
     """By rendezvous."""
     weights = [rendezvous(session, places[number].id) for number in tied]
     return tied[weights.index(max(weights))]
 
 
 def _decision(
-    place: Place,
-    decode: Place | None,
+    place: WorkerState,
+    decode: WorkerState | None,
     matched: int,
     held: tuple[int, int, int],
     region: str,

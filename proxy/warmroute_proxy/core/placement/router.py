@@ -21,11 +21,11 @@ from warmroute_proxy.core.base.frozen import Frozen
 from warmroute_proxy.core.base.mypyc import mypyc_attr
 from warmroute_proxy.core.cache.affinity import Affinity
 from warmroute_proxy.core.cache.index import PrefixIndex
-from warmroute_proxy.core.cache.last_turn import Last
 from warmroute_proxy.core.cache.retention import MIN_TOKENS
+from warmroute_proxy.core.cache.settled_turn import SettledTurn
 from warmroute_proxy.core.load.capacity import has_idle_prefill, has_slots, is_full
 from warmroute_proxy.core.load.load import WorkerLoad
-from warmroute_proxy.core.placement.choices import Choices, NoWorker, Place
+from warmroute_proxy.core.placement.choices import Choices, NoWorker, WorkerState
 from warmroute_proxy.core.placement.decision import Decision, Policy
 from warmroute_proxy.core.placement.fleet import Peer, Worker, peer_id
 from warmroute_proxy.core.placement.fleet_state import Fleet
@@ -36,7 +36,7 @@ from warmroute_proxy.core.prompt.bytes_per_token import BytesPerToken, bounded_b
 from warmroute_proxy.core.prompt.chain import Chain
 from warmroute_proxy.core.prompt.facts import Facts
 
-__all__ = ["Decision", "Last", "NoWorker", "Router", "Settled", "Ticket"]
+__all__ = ["Decision", "NoWorker", "Router", "Settled", "SettledTurn", "Ticket"]
 
 
 class Settled(Frozen, frozen=True):
@@ -94,24 +94,24 @@ class Router(Fleet):
         home = self._home(facts, usable) if usable.peers else None
         return place_by_cost(facts, usable, self._prompt(facts, choices.mask), home, self._traffic, now_s)
 
-    def has_room(self, model: str, decision: Decision, now_s: float) -> bool:
+    def has_capacity(self, model: str, decision: Decision, now_s: float) -> bool:
         """Whether what was decided would run now, rather than wait in an engine's own queue (`capacity`)."""
-        load = self._places[decision.holder].load
-        room = load.room
-        if load.running >= room.running or load.resident_tokens >= room.tokens:
+        load = self._places[decision.cache_worker].load
+        capacity = load.capacity
+        if load.running >= capacity.running or load.resident_tokens >= capacity.tokens:
             return False
         if decision.decode is not None and not has_slots(self._places[decision.decode.id].load):
             return False
-        return load.prefill_tokens < room.prefill or has_idle_prefill(self._choices(model), now_s)
+        return load.prefill_tokens < capacity.prefill or has_idle_prefill(self._choices(model), now_s)
 
-    def has_room_at(self, model: str, place_id: str, now_s: float) -> bool:
+    def has_capacity_at(self, model: str, place_id: str, now_s: float) -> bool:
         """Whether a place would run another request for a model now. One that cannot be used is in nobody's way."""
         place = self._places.get(place_id)
         if place is None or not place.load.usable(now_s):
             return True
         load = place.load
         return has_slots(load) and (
-            load.prefill_tokens < load.room.prefill or has_idle_prefill(self._choices(model), now_s)
+            load.prefill_tokens < load.capacity.prefill or has_idle_prefill(self._choices(model), now_s)
         )
 
     def next_end_s(self, place_id: str, now_s: float) -> float:
@@ -126,13 +126,13 @@ class Router(Fleet):
     def full(self, model: str) -> frozenset[str]:
         """The ids of what serves a model and would let another request wait."""
         choices = self._choices(model)
-        return frozenset(place.id for place in (*choices.holders, *choices.decodes) if not has_slots(place.load))
+        return frozenset(place.id for place in (*choices.cache_workers, *choices.decodes) if not has_slots(place.load))
 
     def dispatched(self, facts: Facts, decision: Decision, now_s: float) -> Ticket:
         """The request was sent as decided: raise load, and count its prefix as cached where it will be."""
-        holder = self._places[decision.holder]
-        generator = self._places[decision.decode.id] if decision.decode is not None else holder
-        ticket = Ticket(decision, facts.chain, holder, generator if decision.kind == "local" else None)
+        cache_worker = self._places[decision.cache_worker]
+        decode_worker = self._places[decision.decode.id] if decision.decode is not None else cache_worker
+        ticket = Ticket(decision, facts.chain, cache_worker, decode_worker if decision.kind == "local" else None)
         self._begin(ticket, self._begins(facts), decision.predicted_cached_tokens / decision.prompt_tokens_est, now_s)
         if self._histories.active:
             self._histories.begin(facts.lineage, ticket)
@@ -145,30 +145,30 @@ class Router(Fleet):
         if self._rates_differ:
             self._level_rates()
         ticket.computed = True
-        holder, generator = ticket.holder, ticket.generator
-        load = holder.load
+        cache_worker, decode_worker = ticket.cache_worker, ticket.decode_worker
+        load = cache_worker.load
         load.prefill_ended(ticket, now_s)
         if load.shown_tokens is not None:
             load.computed(ticket.uncached)
         if self._histories.active:
             load.retention.used_tokens += ticket.uncached
-        if generator is not None:
-            if generator is not holder:
+        if decode_worker is not None:
+            if decode_worker is not cache_worker:
                 load.runs(-1, 0)
                 load.left(now_s - ticket.sent_s, now_s)
-                load = generator.load
+                load = decode_worker.load
             ticket.first_s = now_s
             ticket.prefilling_s = load.prefilling_s(now_s)
             ticket.slowdown_s = load.slowdown_s() - load.slower_s
         # Also what was indexed at dispatch, if it may have been evicted before it was computed.
-        if (ticket.losses != self._index.losses or holder.tiered) and self._has_kept(ticket):
-            self._index.insert(ticket.chain.hashes, holder.slots)
+        if (ticket.losses != self._index.losses or cache_worker.tiered) and self._has_kept(ticket):
+            self._index.insert(ticket.chain.hashes, cache_worker.slots)
 
     def progress(self, ticket: Ticket, completion_tokens: int) -> None:
         """The stream has shown this many tokens so far (not since the last call)."""
-        if ticket.generator is not None and ticket.open:
+        if ticket.decode_worker is not None and ticket.open:
             resident = ticket.decision.prompt_tokens_est + completion_tokens
-            ticket.generator.load.runs(0, resident - ticket.resident)
+            ticket.decode_worker.load.runs(0, resident - ticket.resident)
             ticket.resident = resident
 
     def settled(
@@ -210,7 +210,7 @@ class Router(Fleet):
         """The attempt ended badly. `at_fault`: worker ids (or `region:<name>`); empty when the client left."""
         ticket.close(now_s)
         if not ticket.computed and self._has_kept(ticket):
-            self._index.forget(ticket.chain.hashes[ticket.from_cut :], 1 << ticket.holder.slot)
+            self._index.forget(ticket.chain.hashes[ticket.from_cut :], 1 << ticket.cache_worker.slot)
         for id_ in at_fault:
             place = self._places.get(id_)
             if place is not None:
@@ -218,7 +218,7 @@ class Router(Fleet):
         for party in ticket.parties():
             party.load.breaker.ended(ticket)
 
-    def last(self, facts: Facts) -> Last | None:
+    def last(self, facts: Facts) -> SettledTurn | None:
         """The last settled turn of the request's lineage, or of the lineage that a new system prompt cut off.
 
         Only a conversation under way (turn 2 or later) can have been cut off: titles and compactions begin at turn 1.
@@ -274,7 +274,7 @@ class Router(Fleet):
         tokens = math.ceil(chain.total_bytes / ratio) or 1
         return Prompt(tokens, ratio, self._index.walk(chain, mask))
 
-    def _forget_history(self, chain: Chain, place: Place) -> None:
+    def _forget_history(self, chain: Chain, place: WorkerState) -> None:
         """A cache has evicted what only this conversation uses: it is predicted there no more."""
         if self._places.get(place.id) is place:
             self._index.remove(chain.hashes[bisect_right(chain.ends, self._shared_bytes(chain)) :], 1 << place.slot)
@@ -297,7 +297,7 @@ class Router(Fleet):
             tokens = ticket.decision.prompt_tokens_est if prompt_tokens is None else prompt_tokens
             shared_tokens = self._shared_bytes(facts.chain) * tokens // (facts.chain.total_bytes or 1)
             expected = max(ticket.decision.predicted_cached_tokens, cached_tokens)
-            retention = ticket.holder.load.retention
+            retention = ticket.cache_worker.load.retention
             retention.found(ticket.distance, tokens, expected - shared_tokens, cached_tokens - shared_tokens)
         if self._histories.active:
             self._histories.end(facts.lineage, ticket, completion_tokens)
@@ -317,12 +317,12 @@ class Router(Fleet):
         """A request was sent: its prefix counts as cached, and it is load until it ends."""
         if self._rates_differ:
             self._level_rates()
-        holder, generator = ticket.holder, ticket.generator
-        load = holder.load
+        cache_worker, decode_worker = ticket.cache_worker, ticket.decode_worker
+        load = cache_worker.load
         ticket.sent_s = now_s
         ticket.losses = self._index.losses
-        cached = 0 if holder.tiered else ticket.from_cut
-        self._index.insert(ticket.chain.hashes, 1 << holder.slot, begins=begins, cached=cached)
+        cached = 0 if cache_worker.tiered else ticket.from_cut
+        self._index.insert(ticket.chain.hashes, 1 << cache_worker.slot, begins=begins, cached=cached)
         traffic = self._traffic
         if now_s >= traffic.renew_at_s:
             self._renew_weights(now_s)
@@ -330,26 +330,26 @@ class Router(Fleet):
         load.inserted += uncached * traffic.sent(cached_share, uncached * load.prefill_s_per_token, now_s)
         if not load.ready:
             load.breaker.sent(ticket, now_s)
-        if generator is holder:
+        if decode_worker is cache_worker:
             load.prefill_begins(ticket, uncached, now_s, ticket.resident)
             return
         load.prefill_begins(ticket, uncached, now_s)
-        if generator is not None:
-            generator.load.runs(1, ticket.resident)
-            generator.load.breaker.sent(ticket, now_s)
+        if decode_worker is not None:
+            decode_worker.load.runs(1, ticket.resident)
+            decode_worker.load.breaker.sent(ticket, now_s)
 
     def _end(self, ticket: Ticket, now_s: float, streamed_tokens: int | None) -> None:
         """A request was served."""
         if not ticket.computed:
             self.first_token(ticket, now_s)
-        holder, generator = ticket.holder, ticket.generator
-        if streamed_tokens is not None and generator is not None:
-            self._streamed(ticket, generator.load, streamed_tokens, now_s)
+        cache_worker, decode_worker = ticket.cache_worker, ticket.decode_worker
+        if streamed_tokens is not None and decode_worker is not None:
+            self._streamed(ticket, decode_worker.load, streamed_tokens, now_s)
         ticket.close(now_s)
-        if holder.load.breaker.failures:
-            holder.load.succeeded()
-        if generator is not holder and generator is not None and generator.load.breaker.failures:
-            generator.load.succeeded()
+        if cache_worker.load.breaker.failures:
+            cache_worker.load.succeeded()
+        if decode_worker is not cache_worker and decode_worker is not None and decode_worker.load.breaker.failures:
+            decode_worker.load.succeeded()
 
     def _streamed(self, ticket: Ticket, load: WorkerLoad, tokens: int, now_s: float) -> None:
         prefilling_s = load.prefilling_s(now_s) - ticket.prefilling_s
@@ -371,10 +371,10 @@ class Router(Fleet):
         prompt_tokens: int | None,
         cached_tokens: int | None,
         completion_tokens: int | None,
-    ) -> Last:
+    ) -> SettledTurn:
         decision, chain = ticket.decision, facts.chain
-        worker, partner = decision.holder, decision.decode
-        return Last(
+        worker, partner = decision.cache_worker, decision.decode
+        return SettledTurn(
             (worker,) if partner is None else (worker, partner.id),
             decision.region,
             chain.total_bytes,
@@ -388,5 +388,5 @@ class Router(Fleet):
 
     def _has_kept(self, ticket: Ticket) -> bool:
         """Whether the ticket's holder is still there, with the cache that it had at dispatch."""
-        place = self._places.get(ticket.holder.id)
-        return place is ticket.holder or (place is not None and place.slot == ticket.holder.slot)
+        place = self._places.get(ticket.cache_worker.id)
+        return place is ticket.cache_worker or (place is not None and place.slot == ticket.cache_worker.slot)

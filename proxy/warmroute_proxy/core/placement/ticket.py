@@ -2,7 +2,7 @@
 
 from bisect import bisect_right
 
-from warmroute_proxy.core.placement.choices import Place
+from warmroute_proxy.core.placement.choices import WorkerState
 from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.core.prompt.chain import Chain
 
@@ -16,14 +16,14 @@ class Ticket:
     """
 
     __slots__ = (
+        "cache_worker",
         "chain",
         "computed",
         "decision",
+        "decode_worker",
         "distance",
         "first_s",
         "from_cut",
-        "generator",
-        "holder",
         "losses",
         "open",
         "prefilling_s",
@@ -40,11 +40,13 @@ class Ticket:
     prefilling_s: float
     slowdown_s: float
 
-    def __init__(self, decision: Decision, chain: Chain, holder: Place, generator: Place | None) -> None:
+    def __init__(
+        self, decision: Decision, chain: Chain, cache_worker: WorkerState, decode_worker: WorkerState | None
+    ) -> None:
         self.decision = decision
         self.chain = chain
-        self.holder = holder
-        self.generator = generator
+        self.cache_worker = cache_worker
+        self.decode_worker = decode_worker
         self.from_cut = bisect_right(chain.ends, decision.matched_bytes)
         self.uncached = decision.prompt_tokens_est - decision.predicted_cached_tokens
         self.resident = decision.prompt_tokens_est
@@ -53,27 +55,27 @@ class Ticket:
         self.turn = 0
         self.open = True
 
-    def parties(self) -> tuple[Place, ...]:
+    def parties(self) -> tuple[WorkerState, ...]:
         """The places that the attempt runs on."""
-        if self.generator is None or self.generator is self.holder:
-            return (self.holder,)
-        return (self.holder, self.generator)
+        if self.decode_worker is None or self.decode_worker is self.cache_worker:
+            return (self.cache_worker,)
+        return (self.cache_worker, self.decode_worker)
 
     def close(self, now_s: float) -> None:
         """Lower what was raised, once."""
         assert self.open, "a ticket is settled or failed once"
         self.open = False
-        holder, generator = self.holder, self.generator
-        load = holder.load
+        cache_worker, decode_worker = self.cache_worker, self.decode_worker
+        load = cache_worker.load
         if not self.computed:
             load.prefill_ended(self, now_s)
-        if generator is holder:
+        if decode_worker is cache_worker:
             load.runs(-1, -self.resident)
             load.left(now_s - self.sent_s, now_s)
             return
-        if generator is not None:
-            generator.load.runs(-1, -self.resident)
-            generator.load.left(now_s - self.sent_s, now_s)
-        if generator is None or not self.computed:
+        if decode_worker is not None:
+            decode_worker.load.runs(-1, -self.resident)
+            decode_worker.load.left(now_s - self.sent_s, now_s)
+        if decode_worker is None or not self.computed:
             load.runs(-1, 0)
             load.left(now_s - self.sent_s, now_s)

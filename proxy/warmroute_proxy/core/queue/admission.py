@@ -161,7 +161,7 @@ class Queue(Generic[T]):
 
         Returns who was pushed out for that, or None where there is no room to wait.
         """
-        pushed_out = self._make_room(waiter)
+        pushed_out = self._make_space(waiter)
         if pushed_out is None:
             return None
         for other in pushed_out:
@@ -270,7 +270,7 @@ class Queue(Generic[T]):
         elif flow.served <= line.passed:
             del line.flows[waiter.tenant]
 
-    def _make_room(self, waiter: Waiter[T]) -> list[Waiter[T]] | None:
+    def _make_space(self, waiter: Waiter[T]) -> list[Waiter[T]] | None:
         """Whom the newcomer pushes out: the newest of who holds most. None where that may not be."""
         requests = self.requests + 1 - self.max_requests
         size = self.bytes + waiter.bytes - self.max_bytes

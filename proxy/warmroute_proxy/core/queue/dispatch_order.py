@@ -45,7 +45,7 @@ class Found(NamedTuple):
         return self.decision.reasons.chosen().compute_s
 
 
-def find_room(
+def place_queued(
     router: Router,
     queue: Queue[T],
     waiter: Waiter[T],
@@ -58,15 +58,15 @@ def find_room(
     model = facts.model
     full = router.full(model)
     taken = full | (queue.waited_for(model) - {waiter.place})
-    if decision.holder not in taken and router.has_room(model, decision, now_s):
+    if decision.cache_worker not in taken and router.has_capacity(model, decision, now_s):
         return Found(decision, goes=True)
     try:
         other = router.place(facts, now_s, excluded | taken)
     except NoWorker:
         return Found(decision, goes=False)
-    if not router.has_room(model, other, now_s):
+    if not router.has_capacity(model, other, now_s):
         return Found(decision, goes=False)
-    if decision.holder != other.holder:
+    if decision.cache_worker != other.cache_worker:
         home, decode = decision.reasons.chosen(), decision.decode
         busy = home.id if decode is None or home.id in full else decode.id
         ends = 1 + queue.before(waiter, home.id, home.compute_s)
@@ -75,7 +75,7 @@ def find_room(
     return Found(other, goes=True)
 
 
-def next_to_go(
+def next_dispatches(
     queue: Queue[T],
     router: Router,
     find: Callable[[Waiter[T]], Found | None],
@@ -91,7 +91,7 @@ def next_to_go(
     """
     lines = queue.lines()
     for spot in lines:
-        if _may_have_room(router, spot, now_s):
+        if _may_have_capacity(router, spot, now_s):
             for waiter in queue.in_turn(spot):
                 found = find(waiter)
                 if found is None:
@@ -129,14 +129,14 @@ def _asked_s(waiter: Waiter[T]) -> float:
     return waiter.asked_s
 
 
-def _may_have_room(router: Router, spot: Spot, now_s: float) -> bool:
-    return router.has_room_at(*spot, now_s) and not router.is_full(spot[0], now_s)
+def _may_have_capacity(router: Router, spot: Spot, now_s: float) -> bool:
+    return router.has_capacity_at(*spot, now_s) and not router.is_full(spot[0], now_s)
 
 
 def _goes_or_moves(queue: Queue[T], waiter: Waiter[T], found: Found) -> bool:
     if found.goes:
         return True
-    if found.decision.holder == waiter.place:
+    if found.decision.cache_worker == waiter.place:
         return False
-    queue.move(waiter, found.decision.holder, found.compute_s)
+    queue.move(waiter, found.decision.cache_worker, found.compute_s)
     return True

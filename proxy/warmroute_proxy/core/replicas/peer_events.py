@@ -2,16 +2,16 @@
 
 import msgspec
 
-from warmroute_proxy.core.cache.last_turn import Last
+from warmroute_proxy.core.cache.settled_turn import SettledTurn
 from warmroute_proxy.core.prompt.chain import Chain
 
 
 class Sent(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="s"):
-    """A request was sent. `number` names it in what follows; `holder` and `generator` are worker ids as in `Ticket`."""
+    """A request was sent. Later events name it by `number`. The two workers are ids, as in `Ticket`."""
 
     number: int
-    holder: str
-    generator: str | None
+    cache_worker: str
+    decode_worker: str | None
     chain: Chain
     begins: bool
     from_cut: int
@@ -33,7 +33,7 @@ class Served(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="e"):
     session: int | None
     thread: int | None
     model: str
-    last: Last
+    last: SettledTurn
     streamed_tokens: int | None = None
 
 

@@ -22,7 +22,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable
 from typing import Any, Final
 
-from warmroute_proxy.core.placement.choices import Place
+from warmroute_proxy.core.placement.choices import WorkerState
 from warmroute_proxy.core.placement.decision import Decision, Policy
 from warmroute_proxy.core.placement.fleet import Peer, Worker
 from warmroute_proxy.core.placement.router import Router, Settled
@@ -33,15 +33,15 @@ from warmroute_proxy.core.replicas.peer_events import Computed, Event, Lost, Sen
 MAX_OPEN: Final = 16_384
 
 
-class HeardTicket(Ticket):
+class PeerTicket(Ticket):
     """A request that a sibling has sent. It has no decision: that is the sibling's."""
 
     __slots__ = ()
 
-    def __init__(self, sent: Sent, holder: Place, generator: Place | None) -> None:
+    def __init__(self, sent: Sent, cache_worker: WorkerState, decode_worker: WorkerState | None) -> None:
         self.chain = sent.chain
-        self.holder = holder
-        self.generator = generator
+        self.cache_worker = cache_worker
+        self.decode_worker = decode_worker
         self.from_cut = sent.from_cut
         self.uncached = sent.prompt_tokens - sent.cached_tokens
         self.resident = sent.prompt_tokens
@@ -51,7 +51,7 @@ class HeardTicket(Ticket):
         self.open = True
 
 
-class SiblingRouter(Router):
+class PeerRouter(Router):
     """A router that tells its siblings, and hears them."""
 
     def __init__(
@@ -70,7 +70,7 @@ class SiblingRouter(Router):
         self._listen = listen
         self._numbers: dict[Ticket, int] = {}  # of own requests under way
         self._count = 0
-        self._heard: dict[int, OrderedDict[int, HeardTicket]] = {}  # requests under way, by sibling
+        self._heard: dict[int, OrderedDict[int, PeerTicket]] = {}  # requests under way, by sibling
 
     # What this one does
 
@@ -87,8 +87,8 @@ class SiblingRouter(Router):
         self._tell(
             Sent(
                 self._count,
-                ticket.holder.id,
-                None if ticket.generator is None else ticket.generator.id,
+                ticket.cache_worker.id,
+                None if ticket.decode_worker is None else ticket.decode_worker.id,
                 ticket.chain,
                 begins,
                 ticket.from_cut,
@@ -135,9 +135,9 @@ class SiblingRouter(Router):
 
     # What the others do
 
-    def hear(self, sibling: int, event: Event, now_s: float) -> None:
+    def hear(self, peer: int, event: Event, now_s: float) -> None:
         """What a sibling has done, in its order. Ends of requests that are not known are ignored."""
-        under_way = self._heard.setdefault(sibling, OrderedDict())
+        under_way = self._heard.setdefault(peer, OrderedDict())
         if isinstance(event, Sent):
             self._hear_sent(event, under_way, now_s)
         elif isinstance(event, Computed):
@@ -153,9 +153,9 @@ class SiblingRouter(Router):
             else:
                 super().failed(ticket, now_s, event.at_fault)
 
-    def heard(self, sibling: int, number: int) -> Ticket | None:
+    def heard(self, peer: int, number: int) -> Ticket | None:
         """A sibling's request that is under way."""
-        under_way = self._heard.get(sibling)
+        under_way = self._heard.get(peer)
         return under_way.get(number) if under_way is not None else None
 
     @property
@@ -163,28 +163,28 @@ class SiblingRouter(Router):
         """The number of the request that this router sent last."""
         return self._count
 
-    def forget(self, sibling: int, now_s: float) -> None:
+    def forget(self, peer: int, now_s: float) -> None:
         """A sibling is gone, or nobody knows what it did: its requests count as load no more."""
-        for ticket in self._heard.pop(sibling, OrderedDict()).values():
+        for ticket in self._heard.pop(peer, OrderedDict()).values():
             self._let_go(ticket, now_s)
 
-    def _hear_sent(self, sent: Sent, under_way: OrderedDict[int, HeardTicket], now_s: float) -> None:
-        holder = self._places.get(sent.holder)
-        generator = self._places.get(sent.generator) if sent.generator is not None else None
-        if holder is None or (generator is None and sent.generator is not None):
+    def _hear_sent(self, sent: Sent, under_way: OrderedDict[int, PeerTicket], now_s: float) -> None:
+        cache_worker = self._places.get(sent.cache_worker)
+        decode_worker = self._places.get(sent.decode_worker) if sent.decode_worker is not None else None
+        if cache_worker is None or (decode_worker is None and sent.decode_worker is not None):
             return  # a worker that only the sibling knows yet
-        ticket = under_way[sent.number] = HeardTicket(sent, holder, generator)
+        ticket = under_way[sent.number] = PeerTicket(sent, cache_worker, decode_worker)
         self._begin(ticket, sent.begins, sent.cached_tokens / sent.prompt_tokens, now_s)
         if len(under_way) > MAX_OPEN:
             self._let_go(under_way.popitem(last=False)[1], now_s)
 
-    def _let_go(self, ticket: HeardTicket, now_s: float) -> None:
+    def _let_go(self, ticket: PeerTicket, now_s: float) -> None:
         """It counts no more, and nobody knows how it ended."""
         ticket.close(now_s)
         for place in ticket.parties():
             place.load.breaker.ended(ticket)
 
-    def _hear_served(self, served: Served, ticket: HeardTicket, now_s: float) -> None:
+    def _hear_served(self, served: Served, ticket: PeerTicket, now_s: float) -> None:
         last = served.last
         self._end(ticket, now_s, served.streamed_tokens)
         if self._histories.active:

@@ -118,7 +118,7 @@ class RecordedRouter(Router):
 
 
 ASKED: Final = frozenset(
-    {"busy", "full", "has_room", "has_room_at", "is_full", "last", "next_end_s", "running", "snapshot"}
+    {"busy", "full", "has_capacity", "has_capacity_at", "is_full", "last", "next_end_s", "running", "snapshot"}
 )
 """Methods of a router that change nothing: they are not written down."""
 

@@ -97,14 +97,14 @@ def admin_app(services: Services) -> FastAPI:
     @app.get("/metrics")
     async def metrics() -> Response:
         """Prometheus' text format."""
-        siblings = services.siblings
-        if siblings is None:
+        peer_processes = services.peer_processes
+        if peer_processes is None:
             text = services.metrics.render(_gauges(services, []))
         else:  # of this process as it is now, of the others as of their last sweep, or of when they were last asked
             services.publish()  # or the next one asked would show less of this process, or less for ever once it died
-            rows = siblings.rows()
+            rows = peer_processes.rows()
             total = share_metrics(services.metrics, rows)
-            text = total.render(_gauges(services, [row for row in rows if siblings.alive(row)]))
+            text = total.render(_gauges(services, [row for row in rows if peer_processes.alive(row)]))
         return Response(text, media_type="text/plain; version=0.0.4")
 
     @app.get("/admin/workers")
@@ -127,9 +127,10 @@ def admin_app(services: Services) -> FastAPI:
 
 
 def _decision(receipt_id: str, decision: Decision) -> dict[str, Any]:
+    names = zip(Decision.__struct_fields__, Decision.__struct_encode_fields__, strict=True)
     return {
         "id": receipt_id,
-        **{name: getattr(decision, name) for name in Decision.__struct_fields__ if name != "reasons"},
+        **{shown: getattr(decision, field) for field, shown in names if field != "reasons"},
         "reasons": [candidate._asdict() for candidate in decision.reasons],
     }
 
@@ -154,7 +155,7 @@ def _gauges(services: Services, others: list[Row]) -> list[tuple[str, Labels, fl
     rows: list[tuple[str, Labels, float]] = [
         (f"warmroute_{name}", (), float(sum(values))) for name, values in zip(Holding._fields, held, strict=True)
     ]
-    if services.siblings is not None:
+    if services.peer_processes is not None:
         rows.append(("warmroute_processes", (), float(1 + len(others))))
     for engine in services.engines.by_id.values():
         label: Labels = (("engine", engine.config.id),)

@@ -37,8 +37,8 @@ def add_engine_routes(app: FastAPI, services: Services) -> None:
         if engine_id in engines.by_id:
             engines.drain(engine_id, "operator", draining, services.router)
             drain_orders.save(services.config.proxy.state_dir, engines.drains.by_operator())
-            if services.siblings is not None:
-                services.siblings.drained(engine_id, draining)
+            if services.peer_processes is not None:
+                services.peer_processes.drained(engine_id, draining)
         return one(engine_id)
 
     @app.get("/admin/engines")

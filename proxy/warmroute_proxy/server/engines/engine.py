@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from warmroute_proxy.core.load.health_monitor import Life
+from warmroute_proxy.core.load.health_monitor import HealthMonitor
 from warmroute_proxy.core.placement.fleet import Worker
 from warmroute_proxy.server.base.config import EngineConfig
 from warmroute_proxy.server.base.secrets import bearer
@@ -50,7 +50,7 @@ class Engine:
         self.up = True  # until a probe says otherwise: an engine is given the benefit of the doubt
         self.was_ready = False  # since it began: a 503 then means that it wants no more work, not that it starts
         self.down_since_s = 0.0
-        self.life = Life(clock())
+        self.health_monitor = HealthMonitor(clock())
         self.asking: asyncio.Task[None] | None = None  # `/health`: one at a time
         self.informed = False
 

@@ -38,7 +38,7 @@ from warmroute_proxy.server.engines.small_get import get
 from warmroute_proxy.server.request.dispatch import Ids
 
 if TYPE_CHECKING:
-    from warmroute_proxy.server.processes.peer_processes import Siblings
+    from warmroute_proxy.server.processes.peer_processes import PeerProcesses
 
 log = logging.getLogger(__name__)
 
@@ -68,12 +68,12 @@ class Engines:
         self._unix_clock = unix_clock
         self._served_by: dict[str, tuple[ServedBy, ...]] = {}  # by worker: an id has one rank and one role
         self._kv_events = KvEvents(metrics, unix_clock)
-        self.siblings: Siblings | None = None
+        self.peer_processes: PeerProcesses | None = None
 
-    def share(self, siblings: "Siblings") -> None:
+    def share(self, peer_processes: "PeerProcesses") -> None:
         """This is one of several processes: tags are told to the others, and theirs are heard before KV events."""
-        self.siblings = siblings
-        self._kv_events.listen = siblings.listen
+        self.peer_processes = peer_processes
+        self._kv_events.listen = peer_processes.listen
 
     def of(self, worker: Worker) -> Engine:
         """The engine of a worker."""
@@ -118,32 +118,32 @@ class Engines:
 
     def tag(self, decision: Decision, rid: str, chain: Chain) -> bool:
         """Whether the rid is to be sent as the tag of the blocks that the prompt stores; they are then expected."""
-        feed = self._kv_events.feed(decision.holder)
+        feed = self._kv_events.feed(decision.cache_worker)
         if feed is None:
             return False
         feed.blocks.expect(rid, chain)
-        if self.siblings is not None:
-            self.siblings.tagged(decision.holder, rid)
+        if self.peer_processes is not None:
+            self.peer_processes.tagged(decision.cache_worker, rid)
         return True
 
     def settled(self, decision: Decision, rid: str, prompt_tokens: int) -> None:
         """The turn with this rid has ended; its prompt has so many tokens, or 0 where nobody said."""
-        feed = self._kv_events.feed(decision.holder)
+        feed = self._kv_events.feed(decision.cache_worker)
         if feed is not None:
             tokens = prompt_tokens or decision.prompt_tokens_est
             feed.settled(rid, tokens)
-            if self.siblings is not None:
-                self.siblings.measured(decision.holder, rid, tokens)
+            if self.peer_processes is not None:
+                self.peer_processes.measured(decision.cache_worker, rid, tokens)
 
-    def expect(self, holder: str, tag: str, chain: Chain) -> None:
+    def expect(self, cache_worker: str, tag: str, chain: Chain) -> None:
         """Another process has sent a prompt under a tag."""
-        feed = self._kv_events.feed(holder)
+        feed = self._kv_events.feed(cache_worker)
         if feed is not None:
             feed.blocks.expect(tag, chain)
 
-    def measured(self, holder: str, tag: str, prompt_tokens: int) -> None:
+    def measured(self, cache_worker: str, tag: str, prompt_tokens: int) -> None:
         """Another process knows how many tokens the prompt of a tag has."""
-        feed = self._kv_events.feed(holder)
+        feed = self._kv_events.feed(cache_worker)
         if feed is not None:
             feed.settled(tag, prompt_tokens)
 
@@ -193,7 +193,7 @@ class Engines:
         self.drain(engine.config.id, "engine", engine.was_ready and status == 503, router)
         if engine.was_ready and not engine.up:  # first, since it may be another than before, with an empty cache
             await self._inform(engine, router)
-        was_up, engine.up = engine.up, engine.was_ready and not engine.life.unwell
+        was_up, engine.up = engine.up, engine.was_ready and not engine.health_monitor.unwell
         if was_up != engine.up:
             engine.down_since_s = self.clock()
             log.warning(
@@ -201,7 +201,7 @@ class Engines:
                 engine.config.id,
                 "up" if engine.up else "down",
                 status or "nothing",
-                ", /health did not" if engine.life.unwell else "",
+                ", /health did not" if engine.health_monitor.unwell else "",
             )
             for worker in engine.workers():
                 router.set_up(worker.id, engine.up)
@@ -221,23 +221,23 @@ class Engines:
 
     def _look_for_life(self, engine: Engine, router: Router) -> None:
         """Ask an engine that answers and shows nothing of any work for a token."""
-        now_s, life = self.clock(), engine.life
+        now_s, health_monitor = self.clock(), engine.health_monitor
         if not engine.was_ready:
-            life.begins(now_s)
+            health_monitor.begins(now_s)
             return
         works = any(router.running(worker.id) for worker in engine.workers())
-        if engine.asking is None and life.to_be_asked(works=works, now_s=now_s):
-            life.asked(now_s)
-            if self.siblings is not None:
-                self.siblings.asked(engine.config.id, None)
+        if engine.asking is None and health_monitor.to_be_asked(works=works, now_s=now_s):
+            health_monitor.asked(now_s)
+            if self.peer_processes is not None:
+                self.peer_processes.asked(engine.config.id, None)
             engine.asking = asyncio.get_running_loop().create_task(self._ask_health(engine))
 
     async def _ask_health(self, engine: Engine) -> None:
         try:
             status, _ = await get(engine.upstream, "/health", engine.bearer, HEALTH_TIMEOUT_S)
             self._health_said(engine, status, self.clock())
-            if self.siblings is not None:
-                self.siblings.asked(engine.config.id, status)
+            if self.peer_processes is not None:
+                self.peer_processes.asked(engine.config.id, status)
         finally:
             engine.asking = None
 
@@ -247,21 +247,23 @@ class Engines:
         if engine is None:
             return
         if status is None:
-            engine.life.asked(now_s)
+            engine.health_monitor.asked(now_s)
         else:
             self._health_said(engine, status, now_s)
 
     def _health_said(self, engine: Engine, status: int, now_s: float) -> None:
         drains = "engine" in self.drains.of(engine.config.id)
-        was_unwell = engine.life.unwell
-        engine.life.says(status, now_s, drains=drains)
-        if engine.life.unwell and not was_unwell:
+        was_unwell = engine.health_monitor.unwell
+        engine.health_monitor.says(status, now_s, drains=drains)
+        if engine.health_monitor.unwell and not was_unwell:
             log.error("engine %s hangs: /health answered %s", engine.config.id, status or "nothing")
 
     def _lost(self) -> list[str]:
         """The engines from which nothing is to be expected: they hang, or have not answered for a while."""
         gone_s = self.clock() - GONE_S
-        return [id_ for id_, e in self.by_id.items() if not e.up and (e.life.unwell or e.down_since_s < gone_s)]
+        return [
+            id_ for id_, e in self.by_id.items() if not e.up and (e.health_monitor.unwell or e.down_since_s < gone_s)
+        ]
 
     async def _inform(self, engine: Engine, router: Router | None) -> None:
         status, body = await get(engine.upstream, "/server_info", engine.bearer)
@@ -295,7 +297,7 @@ class Engines:
         rows = found.get("loads") if found else None
         by_rank = {w.dp_rank: w for w in engine.workers()}
         if isinstance(rows, list):
-            engine.life.shows([_work_of(row) for row in rows if isinstance(row, dict)], self.clock())
+            engine.health_monitor.shows([_work_of(row) for row in rows if isinstance(row, dict)], self.clock())
         for row in rows if isinstance(rows, list) else []:
             worker = by_rank.get(_int(row, "dp_rank") or 0) if isinstance(row, dict) else None
             if worker is not None:

@@ -46,7 +46,7 @@ class Stream(Protocol):
 class Source(Protocol):
     """The connection to the engine."""
 
-    def reads(self, passage: "Passage") -> bool:
+    def reads(self, passage: "Passthrough") -> bool:
         """Whether the answer that takes this way still goes on."""
 
     def feed(self, data: bytes) -> None:
@@ -58,7 +58,7 @@ class Source(Protocol):
     def connection_lost(self, exc: Exception | None) -> None: ...
 
 
-class Passage:
+class Passthrough:
     """The protocol of an engine's connection while a stream takes its way through the proxy."""
 
     __slots__ = (

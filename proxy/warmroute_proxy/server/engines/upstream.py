@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import httptools
 
 from warmroute_proxy.server.engines.leg import Leg
-from warmroute_proxy.server.engines.passthrough import Passage
+from warmroute_proxy.server.engines.passthrough import Passthrough
 from warmroute_proxy.server.http.header_names import KEPT, lower_name
 from warmroute_proxy.server.http.heads import whole_answer
 
@@ -143,7 +143,7 @@ class _Connection(asyncio.Protocol):
         self.complete = False  # the answer was read to its end
         self._keep_alive = False
         self._paused = False
-        self._passage: Passage | None = None
+        self._passage: Passthrough | None = None
         self._parting = False
         self.idle_since_s = 0.0
 
@@ -249,7 +249,7 @@ class _Connection(asyncio.Protocol):
         stream = leg.streams()
         if stream is not None and self._headers.get("transfer-encoding") == "chunked":
             assert self._transport is not None
-            self._passage = Passage(self, stream)
+            self._passage = Passthrough(self, stream)
             protocol: Any = self._passage  # not by type, so that it can be compiled
             self._transport.set_protocol(protocol)
             self._passage.data_received(data[end:])
@@ -292,7 +292,7 @@ class _Connection(asyncio.Protocol):
         except Exception as error:
             leg.crash(error)
 
-    def reads(self, passage: Passage) -> bool:
+    def reads(self, passage: Passthrough) -> bool:
         """Whether the answer that takes this way still goes on."""
         return self._passage is passage
 

@@ -20,7 +20,7 @@ from typing import Any, Final
 import msgspec
 
 from warmroute_proxy.server.base.errors import Refusal
-from warmroute_proxy.server.intake.body_template import Frame
+from warmroute_proxy.server.intake.body_template import BodyTemplate
 
 MAX_NAMES: Final = 1000  # of a body; engines know some hundred, and a walk is 3 us for each
 MAX_SHAPES: Final = 512  # kept; all are dropped when it is full
@@ -161,12 +161,12 @@ class Body:
         return [b"{" + b",".join(kept) + b"}"]
 
 
-class FramedBody:
+class TemplatedBody:
     """A request's body that has a known frame around its messages: its members are not looked at unless asked for."""
 
     __slots__ = ("_body", "_frame", "raw")
 
-    def __init__(self, raw: bytes, frame: Frame) -> None:
+    def __init__(self, raw: bytes, frame: BodyTemplate) -> None:
         self.raw = raw
         self._frame = frame
         self._body: Body | None = None
@@ -183,7 +183,7 @@ class FramedBody:
         return self._frame.rewritten(self.raw, drop, add)
 
 
-AnyBody = Body | FramedBody
+AnyBody = Body | TemplatedBody
 
 
 def _walk(raw: bytes, members: dict[str, msgspec.Raw]) -> tuple[dict[str, Span], int]:

@@ -67,7 +67,7 @@ class Conversation:
         """Hash and key of the session, where it is derived from the messages."""
 
 
-class Frame:
+class BodyTemplate:
     """The bytes around the messages, and what follows from them for a caller."""
 
     __slots__ = (
@@ -182,12 +182,12 @@ class Kept:
         self.min_bytes = min_bytes
         self.bytes = 0
         self._max_bytes = max_bytes
-        self._sizes: dict[Frame, int] = {}  # of conversations, the least lately used first
+        self._sizes: dict[BodyTemplate, int] = {}  # of conversations, the least lately used first
         self._tails: dict[bytes, bytes] = {}
         self._tail_bytes = 0
-        self._long: list[Frame] = []
+        self._long: list[BodyTemplate] = []
 
-    def add(self, frame: Frame) -> None:
+    def add(self, frame: BodyTemplate) -> None:
         """Keep a new frame's tail."""
         if frame.tail_bytes <= SHORT_TAIL_BYTES:
             return
@@ -204,7 +204,7 @@ class Kept:
         frame.tail = self._tails[tail] = tail
         self._long.append(frame)
 
-    def read(self, frame: Frame, raw: bytes, end: int) -> tuple[Fingerprint, Conversation | None]:
+    def read(self, frame: BodyTemplate, raw: bytes, end: int) -> tuple[Fingerprint, Conversation | None]:
         """The fingerprint of messages that end at `end`, and the conversation that they go on with.
 
         `MalformedPrompt` where they are not one array of messages.
@@ -222,7 +222,7 @@ class Kept:
             self._keep(frame, frame.known)
         return prompt, None
 
-    def _continued(self, frame: Frame, known: Conversation, mark: Mark, raw: bytes, end: int) -> Fingerprint:
+    def _continued(self, frame: BodyTemplate, known: Conversation, mark: Mark, raw: bytes, end: int) -> Fingerprint:
         start, chain, cuts = frame.start, known.chain, mark.cuts
         begun = Begun(chain.hashes[:cuts], chain.ends[:cuts], mark.structural_bytes, mark.turn, mark.digest)
         rest = raw[start + mark.length : end].strip(_SPACE)
@@ -243,7 +243,7 @@ class Kept:
         self._keep(frame, known)
         return prompt
 
-    def _keep(self, frame: Frame, known: Conversation) -> None:
+    def _keep(self, frame: BodyTemplate, known: Conversation) -> None:
         """It is the last used now."""
         sizes = self._sizes
         size = len(known.raw) + _BYTES_PER_CUT * len(known.chain.hashes)

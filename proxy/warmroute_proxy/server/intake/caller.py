@@ -22,7 +22,7 @@ from warmroute.contract.identity import (
 from warmroute_proxy.server.base.config import ANY, TenantConfig
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.secrets import Secrets
-from warmroute_proxy.server.intake.body_template import MAX_FRAMES, Frame, Kept
+from warmroute_proxy.server.intake.body_template import MAX_FRAMES, BodyTemplate, Kept
 
 MAX_CALLERS: Final = 4096
 MAX_KEY_CHARS: Final = 2048  # of all that tells one caller from another
@@ -65,7 +65,7 @@ class Caller:
         self.session_key: int | None = None
         self.agent, parent = lineage_parts(identity) if identity else _NO_PARTS
         self.parent = secrets.session_of(tenant.share_group, parent)[1] if parent else None
-        self.frames: list[Frame] = []  # the longest tails first: a short one may be the end of another
+        self.frames: list[BodyTemplate] = []  # the longest tails first: a short one may be the end of another
         self.candidates: list[int] = []  # stand for what was around the messages of the last bodies without a frame
         if identity:
             try:
@@ -75,7 +75,7 @@ class Caller:
             if self.session is not None:
                 self.session_hex, self.session_key = secrets.session_of(tenant.share_group, self.session.key)
 
-    def keep(self, frame: Frame) -> None:
+    def keep(self, frame: BodyTemplate) -> None:
         """One more frame."""
         if len(self.frames) >= MAX_FRAMES:
             self.frames.clear()

@@ -33,14 +33,14 @@ from warmroute_proxy.server.base.config import ANY, Config, ModelConfig, TenantC
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.secrets import Secrets
 from warmroute_proxy.server.http.exchange import Request
-from warmroute_proxy.server.intake.body import MAX_SHAPES, NO_BODY, Body, FramedBody, is_small
+from warmroute_proxy.server.intake.body import MAX_SHAPES, NO_BODY, Body, TemplatedBody, is_small
 from warmroute_proxy.server.intake.body_template import (
     MAX_DECODED_BYTES,
     MAX_HEAD_BYTES,
     MAX_MEMBERS,
     MAX_TAIL_BYTES,
+    BodyTemplate,
     Conversation,
-    Frame,
     Kept,
 )
 from warmroute_proxy.server.intake.caller import Caller
@@ -139,7 +139,7 @@ def read(request: Request, caller: Caller, kept: Kept, config: Config, secrets: 
     return _read_whole(raw, caller, kept, config, secrets)
 
 
-def _read_framed(raw: bytes, frame: Frame, caller: Caller, kept: Kept, secrets: Secrets) -> Intake:
+def _read_framed(raw: bytes, frame: BodyTemplate, caller: Caller, kept: Kept, secrets: Secrets) -> Intake:
     """Read a body whose frame is known: all but its messages was read before. `MalformedPrompt`: it is another one."""
     end = len(raw) - frame.tail_bytes
     continued: Conversation | None = None
@@ -161,11 +161,11 @@ def _read_framed(raw: bytes, frame: Frame, caller: Caller, kept: Kept, secrets: 
     facts = replace(
         facts, lineage=lineage, chain=prompt.chain, structural_bytes=prompt.structural_bytes, turn=prompt.turn
     )
-    return replace(template, body=FramedBody(raw, frame), facts=facts)
+    return replace(template, body=TemplatedBody(raw, frame), facts=facts)
 
 
 def _derived_again(
-    frame: Frame, prompt: Fingerprint, continued: Conversation | None, caller: Caller, secrets: Secrets
+    frame: BodyTemplate, prompt: Fingerprint, continued: Conversation | None, caller: Caller, secrets: Secrets
 ) -> tuple[Intake, Facts]:
     """The frame's templates with the session that the messages stand for, where nothing names one."""
     if continued is not None:
@@ -269,7 +269,7 @@ def _keep_frame(
         facts=replace(intake.facts, chain=Chain([], [])),
         session=None if derives else intake.session,
     )
-    frame = Frame(raw, start, end, body.close, places, tools, seed, template, identity, derives=derives)
+    frame = BodyTemplate(raw, start, end, body.close, places, tools, seed, template, identity, derives=derives)
     kept.add(frame)
     caller.keep(frame)
 

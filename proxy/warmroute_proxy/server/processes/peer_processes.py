@@ -22,10 +22,10 @@ from typing import Final, NamedTuple
 import msgspec
 
 from warmroute_proxy.core.replicas.peer_events import Event
-from warmroute_proxy.core.replicas.peer_router import SiblingRouter
+from warmroute_proxy.core.replicas.peer_router import PeerRouter
 from warmroute_proxy.server.base.metrics import Metrics, State
 from warmroute_proxy.server.engines.engines import Engines
-from warmroute_proxy.server.processes.shared_memory import Board, LaneReader
+from warmroute_proxy.server.processes.shared_memory import LaneReader, SharedMemory
 
 TELL_WITHIN_S: Final = 0.002
 
@@ -36,14 +36,14 @@ class Tagged(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="t"):
     """The request with this number was sent under a tag that its KV events will name."""
 
     number: int
-    holder: str
+    cache_worker: str
     tag: str
 
 
 class Measured(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="m"):
     """The prompt of a tag has so many tokens."""
 
-    holder: str
+    cache_worker: str
     tag: str
     prompt_tokens: int
 
@@ -95,10 +95,10 @@ class Row(msgspec.Struct, gc=False, array_like=True):
     metrics: State
 
 
-class Siblings:
+class PeerProcesses:
     """The other processes, as one of them sees them. All of it in the event loop."""
 
-    def __init__(self, board: Board, number: int, clock: Callable[[], float], loop: AbstractEventLoop) -> None:
+    def __init__(self, board: SharedMemory, number: int, clock: Callable[[], float], loop: AbstractEventLoop) -> None:
         self.number = number
         self._lanes = board.lanes
         self._lane = board.lanes[number]
@@ -111,10 +111,10 @@ class Siblings:
         self._encode = msgspec.msgpack.Encoder().encode
         self._decode = msgspec.msgpack.Decoder(Message).decode
         self._decode_row = msgspec.msgpack.Decoder(Row).decode
-        self._router: SiblingRouter
+        self._router: PeerRouter
         self._engines: Engines
 
-    def start(self, router: SiblingRouter, engines: Engines, metrics: Metrics) -> None:
+    def start(self, router: PeerRouter, engines: Engines, metrics: Metrics) -> None:
         """Hear what there is, take over what the predecessor has counted, and what operators have said."""
         self._router, self._engines = router, engines
         engines.share(self)
@@ -137,13 +137,13 @@ class Siblings:
             self._loop.call_later(TELL_WITHIN_S, self._tell_all)
         self._outbox.append(told)
 
-    def tagged(self, holder: str, tag: str) -> None:
+    def tagged(self, cache_worker: str, tag: str) -> None:
         """The request that the router sent last went out under a tag."""
-        self.tell(Tagged(self._router.sent, holder, tag))
+        self.tell(Tagged(self._router.sent, cache_worker, tag))
 
-    def measured(self, holder: str, tag: str, prompt_tokens: int) -> None:
+    def measured(self, cache_worker: str, tag: str, prompt_tokens: int) -> None:
         """The prompt of a tag has so many tokens."""
-        self.tell(Measured(holder, tag, prompt_tokens))
+        self.tell(Measured(cache_worker, tag, prompt_tokens))
 
     def drained(self, engine: str, draining: bool) -> None:
         """An operator has told this process to drain an engine, or to let it work again."""
@@ -195,9 +195,9 @@ class Siblings:
                 if isinstance(told, Tagged):
                     ticket = router.heard(number, told.number)
                     if ticket is not None:
-                        self._engines.expect(told.holder, told.tag, ticket.chain)
+                        self._engines.expect(told.cache_worker, told.tag, ticket.chain)
                 elif isinstance(told, Measured):
-                    self._engines.measured(told.holder, told.tag, told.prompt_tokens)
+                    self._engines.measured(told.cache_worker, told.tag, told.prompt_tokens)
                 elif isinstance(told, Drained):
                     self._drain(told)
                 elif isinstance(told, Asked):

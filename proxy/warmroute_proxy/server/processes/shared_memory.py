@@ -33,7 +33,7 @@ _HEAD: Final = Struct("=QQ")  # length, digest
 _ROW_BYTES: Final = _HEAD.size + MAX_BYTES
 
 
-class Board:
+class SharedMemory:
     """The lanes of all processes, by number."""
 
     def __init__(self, processes: int, ring_bytes: int = RING_BYTES) -> None:

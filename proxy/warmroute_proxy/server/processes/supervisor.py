@@ -27,7 +27,7 @@ from typing import Any, Final
 from warmroute_proxy.server.base.config import Config
 from warmroute_proxy.server.ledger.fold import recover_all
 from warmroute_proxy.server.ledger.ledger import LEDGER_FILE, explained, lock
-from warmroute_proxy.server.processes.shared_memory import Board
+from warmroute_proxy.server.processes.shared_memory import SharedMemory
 from warmroute_proxy.server.processes.shared_nonces import SharedNonces
 
 FIRST_WAIT_S: Final = 0.1
@@ -47,7 +47,7 @@ class Seat:
     """The place of one process among several. Both descriptors are its ends of pipes."""
 
     number: int
-    board: Board
+    board: SharedMemory
     nonces: SharedNonces
     parent_fd: int
     """Readable once the parent is gone."""
@@ -98,7 +98,7 @@ class Supervisor:
         admin_held, admin_port = reserve(config.proxy.admin_host, config.proxy.admin_port)
         self._held = [held, admin_held]
         self._config = replace(config, proxy=replace(config.proxy, port=port, admin_port=admin_port))
-        self._board = Board(config.proxy.processes)
+        self._board = SharedMemory(config.proxy.processes)
         self._nonces = SharedNonces()
         self._alive = os.pipe()
         self._processes = [_Process(number) for number in range(config.proxy.processes)]

@@ -22,7 +22,7 @@ from warmroute_proxy.core.placement.choices import NoWorker
 from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.core.queue.admission import Drain, Queue, Waiter
-from warmroute_proxy.core.queue.dispatch_order import Found, find_room, next_to_go
+from warmroute_proxy.core.queue.dispatch_order import Found, next_dispatches, place_queued
 from warmroute_proxy.core.queue.quota import Bucket, Quota, Shortage
 from warmroute_proxy.core.queue.retry_budget import RetryBudget
 from warmroute_proxy.server.base.config import Config
@@ -113,9 +113,9 @@ class Admission:
             self._wait(waiter, *_NOWHERE)
             return None
         if decision.kind != "forward":
-            found = self._find_room(waiter, decision)
+            found = self._place_queued(waiter, decision)
             if not found.goes:
-                self._wait(waiter, found.decision.holder, found.compute_s)
+                self._wait(waiter, found.decision.cache_worker, found.compute_s)
                 return None
             decision = found.decision
         if turn.hold is not None:
@@ -200,9 +200,9 @@ class Admission:
 
     # -- inside
 
-    def _find_room(self, waiter: "Waiter[Asker]", decision: Decision) -> Found:
+    def _place_queued(self, waiter: "Waiter[Asker]", decision: Decision) -> Found:
         turn, now = waiter.item, self._clock()
-        return find_room(self._router, self.queue, waiter, turn.intake.facts, decision, turn.excluded, now)
+        return place_queued(self._router, self.queue, waiter, turn.intake.facts, decision, turn.excluded, now)
 
     def _wait(self, waiter: "Waiter[Asker]", place: str, compute_s: float) -> None:
         pushed_out = self.queue.join(waiter, place, compute_s)
@@ -219,7 +219,7 @@ class Admission:
         """Dispatch who can go, in fair order."""
         self._pumping, again, self._again = False, self._again, False
         left = PER_ROUND
-        for waiter, found in next_to_go(self.queue, self._router, self._ask, self._clock(), again=again):
+        for waiter, found in next_dispatches(self.queue, self._router, self._ask, self._clock(), again=again):
             if found.goes:
                 self._go(waiter, found.decision)
             left -= 1
@@ -237,7 +237,7 @@ class Admission:
             return None
         try:
             decision = self._router.place(turn.intake.facts, self._clock(), turn.excluded)
-            return self._find_room(waiter, decision)
+            return self._place_queued(waiter, decision)
         except NoWorker:
             return None
         except Exception as error:  # it would fail again each time, and nobody behind it would ever go

@@ -28,7 +28,7 @@ _LEFT: Final = f"POST {LEFT_TARGET} HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n
 _PASSED_BACK: Final = ("content-type", "cache-control", "retry-after", names.RECEIPT, names.HOME)
 
 
-class ForwardedTurn(Leg):
+class ForwardedRequest(Leg):
     """One request on its way through another proxy, and the leg that it is to us."""
 
     def __init__(

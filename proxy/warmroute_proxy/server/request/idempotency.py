@@ -19,7 +19,7 @@ from typing import Final, Protocol
 
 from xxhash import xxh3_64_intdigest
 
-from warmroute_proxy.core.accounting.idempotency import Call, KeyBounds, KeyedCalls, Recording
+from warmroute_proxy.core.accounting.idempotency import Call, IdempotencyBounds, IdempotencyKeys, Recording
 from warmroute_proxy.server.base.errors import Refusal, error_event
 from warmroute_proxy.server.base.metrics import Metrics
 from warmroute_proxy.server.http.exchange import Exchange
@@ -101,10 +101,10 @@ class Reader:
 class SharedExchange(Exchange):
     """The exchange of a turn under way that has a key: it has no connection, but readers."""
 
-    __slots__ = ("_call", "_joins", "_kept", "_parts", "_readers", "_slow", "turn")
+    __slots__ = ("_call", "_idempotent_calls", "_kept", "_parts", "_readers", "_slow", "turn")
 
-    def __init__(self, joins: "Joins", call: Call, first: Exchange) -> None:
-        self._joins = joins
+    def __init__(self, idempotent_calls: "IdempotentCalls", call: Call, first: Exchange) -> None:
+        self._idempotent_calls = idempotent_calls
         self._call = call
         self._parts = call.recording.parts if call.recording is not None else []
         self._readers = [Reader(first, call.recording, self)]
@@ -123,7 +123,7 @@ class SharedExchange(Exchange):
         recording = self._call.recording
         if recording is not None and status == 200:
             recording.status, recording.headers = status, headers
-            self._joins.calls.add(self._call, body, self._joins.clock())
+            self._idempotent_calls.calls.add(self._call, body, self._idempotent_calls.clock())
         self.started = True
         for reader in self._finish(kept=status == 200):
             reader.let_go().respond(status, headers, body)
@@ -152,7 +152,7 @@ class SharedExchange(Exchange):
         if self._call.recording is None:
             for reader in self._readers:  # one at most
                 reader.exchange.write(data)
-        elif self._joins.calls.add(self._call, data, self._joins.clock()):
+        elif self._idempotent_calls.calls.add(self._call, data, self._idempotent_calls.clock()):
             for reader in self._readers:
                 if not reader.paused:
                     reader.at += 1
@@ -174,7 +174,7 @@ class SharedExchange(Exchange):
             last = b""
         for reader in self._finish(kept=self._kept):
             if reader.recording is not None and reader.at < len(self._parts):
-                self._joins.reads_on(reader, self._call)
+                self._idempotent_calls.reads_on(reader, self._call)
             else:
                 reader.let_go().end(last)
 
@@ -189,7 +189,7 @@ class SharedExchange(Exchange):
 
     def join(self, exchange: Exchange) -> None:
         """One more reader, from the first byte on."""
-        self._joins.orphans.pop(self, None)
+        self._idempotent_calls.orphans.pop(self, None)
         reader = Reader(exchange, self._call.recording, self)
         self._readers.append(reader)
         reader.catch_up()
@@ -209,10 +209,10 @@ class SharedExchange(Exchange):
         self.paced()
         if self._readers:
             return
-        if self._call.recording is None or not self._joins.outlive_s:
+        if self._call.recording is None or not self._idempotent_calls.outlive_s:
             self.give_up()
         else:
-            self._joins.orphans[self] = self._joins.clock() + self._joins.outlive_s
+            self._idempotent_calls.orphans[self] = self._idempotent_calls.clock() + self._idempotent_calls.outlive_s
 
     def give_up(self) -> None:
         """Nobody listens, and nobody will: the client has left now. What still waits in the queue costs nothing."""
@@ -222,7 +222,7 @@ class SharedExchange(Exchange):
         if self.turn is not None and self.turn.waiter is not None:
             self._finish(kept=False)
         else:
-            self._joins.calls.lost(self._call, self._joins.clock())
+            self._idempotent_calls.calls.lost(self._call, self._idempotent_calls.clock())
             self._finish(kept=None)
         if on_gone is not None:
             on_gone()
@@ -231,7 +231,7 @@ class SharedExchange(Exchange):
         """The recording was dropped. Without it only one reader can be served: the others cannot wait anywhere."""
         parts, self._parts = self._parts, []
         if not self._readers:
-            self._joins.orphans[self] = 0.0  # given up by the next sweep, since this is called by the turn
+            self._idempotent_calls.orphans[self] = 0.0  # given up by the next sweep, since this is called by the turn
             return
         stays = max(reversed(self._readers), key=lambda reader: reader.at)  # of equals, the one that came last
         others = [reader for reader in self._readers if reader is not stays]
@@ -245,13 +245,15 @@ class SharedExchange(Exchange):
 
     def _finish(self, *, kept: bool | None) -> list[Reader]:
         """The end of the turn; returns who is still to be told."""
-        joins, call = self._joins, self._call
+        idempotent_calls, call = self._idempotent_calls, self._call
         self.ended = True
         self.on_gone = self.on_pause = self.turn = None
-        joins.orphans.pop(self, None)
-        joins.live.pop(call.key, None)
+        idempotent_calls.orphans.pop(self, None)
+        idempotent_calls.live.pop(call.key, None)
         if kept is not None:
-            joins.calls.ended(call, joins.clock()) if kept else joins.calls.failed(call)
+            idempotent_calls.calls.ended(call, idempotent_calls.clock()) if kept else idempotent_calls.calls.failed(
+                call
+            )
         readers, self._readers = self._readers, []
         return readers
 
@@ -259,26 +261,28 @@ class SharedExchange(Exchange):
 class _Replay:
     """The owner of readers of an answer that ended."""
 
-    __slots__ = ("_call", "_joins")
+    __slots__ = ("_call", "_idempotent_calls")
 
-    def __init__(self, joins: "Joins", call: Call) -> None:
-        self._joins = joins
+    def __init__(self, idempotent_calls: "IdempotentCalls", call: Call) -> None:
+        self._idempotent_calls = idempotent_calls
         self._call = call
-        joins.calls.read(call)
+        idempotent_calls.calls.read(call)
 
     def paced(self) -> None:
         """Nobody has to wait for him."""
 
     def left(self, reader: Reader) -> None:  # noqa: ARG002 - it is the only one
-        self._joins.calls.released(self._call, self._joins.clock())
+        self._idempotent_calls.calls.released(self._call, self._idempotent_calls.clock())
 
 
-class Joins:
+class IdempotentCalls:
     """All calls of one proxy that have a key."""
 
-    def __init__(self, bounds: KeyBounds, outlive_s: float, clock: Callable[[], float], metrics: Metrics) -> None:
+    def __init__(
+        self, bounds: IdempotencyBounds, outlive_s: float, clock: Callable[[], float], metrics: Metrics
+    ) -> None:
         """`outlive_s`: how long a turn goes on without a reader."""
-        self.calls = KeyedCalls(bounds)
+        self.calls = IdempotencyKeys(bounds)
         self.live: dict[bytes, SharedExchange] = {}  # calls under way
         self.orphans: dict[SharedExchange, float] = {}  # calls under way without a reader, and until when they wait
         self.outlive_s = outlive_s

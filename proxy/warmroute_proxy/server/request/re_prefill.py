@@ -64,19 +64,21 @@ class RePrefills:
         self._expired_s = 0.0
         self._looks_at_s = 0.0
 
-    def keep(self, intake: "Intake", body: bytes, path: str, holder: str) -> None:
+    def keep(self, intake: "Intake", body: bytes, path: str, cache_worker: str) -> None:
         """A turn's prompt has been computed by a worker."""
         if intake.several:
             return
         facts = msgspec.structs.replace(intake.facts, may_forward=False, expected_output_tokens=1)
         model = intake.model.name if intake.alias else None
-        prompt = KeptPrompt(facts, body, path, intake.salt, model, tagged=intake.prompts == 1, holder=holder)
+        prompt = KeptPrompt(
+            facts, body, path, intake.salt, model, tagged=intake.prompts == 1, cache_worker=cache_worker
+        )
         self.kept.keep(prompt, self._services.clock())
 
     def waiting(self, engine_id: str) -> int:
         """How many prompts of an engine are kept and not yet elsewhere, those under way included."""
         under_way = sum(1 for one in self._under_way.values() if one.leaves == engine_id)
-        return len(self.kept.hottest(self._holders(engine_id), 0.0)) + under_way
+        return len(self.kept.hottest(self._cache_workers(engine_id), 0.0)) + under_way
 
     def sweep(self, now_s: float) -> None:
         """Begin what may begin; called several times a second."""
@@ -120,18 +122,18 @@ class RePrefills:
     def _move_from(self, engine_id: str, now_s: float) -> int:
         """Begin what may begin of one engine's prompts. Returns how many."""
         begun = 0
-        for prompt in self.kept.hottest(self._holders(engine_id), now_s)[:MAX_TRIED]:
+        for prompt in self.kept.hottest(self._cache_workers(engine_id), now_s)[:MAX_TRIED]:
             decision = self._placed(prompt, now_s)
             if decision is None:
-                prompt.holder = ""  # nothing is left that could take it
+                prompt.cache_worker = ""  # nothing is left that could take it
             elif decision.best_elsewhere_tokens - decision.predicted_cached_tokens < MIN_GAIN_TOKENS:
-                prompt.holder = decision.holder  # it is there already, or nowhere any more
+                prompt.cache_worker = decision.cache_worker  # it is there already, or nowhere any more
             elif self._may_begin(prompt, decision, now_s):
                 self._begin(prompt, decision, engine_id)
                 begun += 1
         return begun
 
-    def _holders(self, engine_id: str) -> list[str]:
+    def _cache_workers(self, engine_id: str) -> list[str]:
         return [worker.id for worker in self._services.engines.by_id[engine_id].workers()]
 
     def _placed(self, prompt: KeptPrompt, now_s: float) -> Decision | None:
@@ -147,13 +149,13 @@ class RePrefills:
             and now_s >= self._rests_until_s.get(engine_id, 0.0)
             and not services.admission.queue.requests
             and decision.reasons[0].queue_s <= 0.0
-            and services.router.has_room(prompt.facts.model, decision, now_s)
+            and services.router.has_capacity(prompt.facts.model, decision, now_s)
         )
 
     def _begin(self, prompt: KeptPrompt, decision: Decision, leaves: str) -> None:
         one = _RePrefill(self, self._services, prompt, decision, leaves)
         self._under_way[one.engine_id] = one
-        prompt.holder = decision.holder
+        prompt.cache_worker = decision.cache_worker
         one.start()
 
 

@@ -42,7 +42,7 @@ from warmroute_proxy.server.request.attempt import Attempt
 from warmroute_proxy.server.request.continuation import Continuation, broken, unable
 from warmroute_proxy.server.request.dispatch import engine_headers
 from warmroute_proxy.server.request.failure import Failure, no_worker, timed_out
-from warmroute_proxy.server.request.forwarding import ForwardedTurn
+from warmroute_proxy.server.request.forwarding import ForwardedRequest
 from warmroute_proxy.server.request.turn_end import EVENTS, TurnEnd
 
 log = logging.getLogger(__name__)
@@ -57,7 +57,7 @@ CUT_OFF: Final = frozenset({"draining", "deadline_exceeded"})  # what we end, wh
 _NOBODY: Final[frozenset[str]] = frozenset()
 
 
-class Turn(TurnEnd):
+class InferenceRequest(TurnEnd):
     """One request under way."""
 
     waiter: "Waiter[Asker] | None" = None
@@ -100,7 +100,7 @@ class Turn(TurnEnd):
             self._dispatch(decision, now_s)
             return
         on_failure, on_end = self._forward_failed, self._forward_ended
-        ForwardedTurn(self._services, self._exchange, self.intake, self.id, decision, on_failure, on_end).begin()
+        ForwardedRequest(self._services, self._exchange, self.intake, self.id, decision, on_failure, on_end).begin()
 
     def _forward_failed(self, peer: str) -> None:
         """The home did not answer: the turn is served here."""
@@ -127,7 +127,7 @@ class Turn(TurnEnd):
         if (
             admission.queue.requests
             or intake.tenant.limits is not None
-            or not router.has_room(intake.facts.model, decision, now_s)
+            or not router.has_capacity(intake.facts.model, decision, now_s)
         ):
             return admission.enter(self, decision)
         return decision
@@ -163,7 +163,7 @@ class Turn(TurnEnd):
         if entry is not None and not entry.ended:
             interrupt(entry, services.unix_clock())
             services.ledger.settle(entry, _nobody)
-            services.turn_metrics.interrupted()
+            services.request_metrics.interrupted()
 
     def _journal(self, decision: Decision, rid: str) -> None:
         """Open the entry, or add an attempt to it. Neither is waited for."""

@@ -17,7 +17,7 @@ _BY_TIER: Final[tuple[Labels, ...]] = tuple((("tier", tier),) for tier in TIERS)
 _SIDE: Final = len(ERROR_BOUNDS) + 1
 
 
-class TurnMetrics:
+class RequestMetrics:
     """Adds up what turns come to."""
 
     def __init__(self, metrics: Metrics) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from warmroute.contract import headers as names
-from warmroute_proxy.core.accounting.idempotency import KeyBounds
+from warmroute_proxy.core.accounting.idempotency import IdempotencyBounds
 from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.server.base.config import Config
@@ -16,16 +16,16 @@ from warmroute_proxy.server.engines.engines import Engines
 from warmroute_proxy.server.engines.upstream import Upstream
 from warmroute_proxy.server.ledger.ledger import Ledger
 from warmroute_proxy.server.ledger.recording import Recording
-from warmroute_proxy.server.processes.peer_processes import Holding, Siblings
+from warmroute_proxy.server.processes.peer_processes import Holding, PeerProcesses
 from warmroute_proxy.server.request.admission import Admission
 from warmroute_proxy.server.request.forward_claim import Forwards
-from warmroute_proxy.server.request.idempotency import Joins
+from warmroute_proxy.server.request.idempotency import IdempotentCalls
 from warmroute_proxy.server.request.re_prefill import RePrefills
-from warmroute_proxy.server.request.request_metrics import TurnMetrics
+from warmroute_proxy.server.request.request_metrics import RequestMetrics
 
 if TYPE_CHECKING:
-    from warmroute_proxy.server.request.forwarding import ForwardedTurn
-    from warmroute_proxy.server.request.relay import Turn
+    from warmroute_proxy.server.request.forwarding import ForwardedRequest
+    from warmroute_proxy.server.request.relay import InferenceRequest
 
 MAX_DECISIONS: Final = 1000  # newest kept, for the admin page
 MAX_KEYS: Final = 65_536  # of clients' calls
@@ -48,16 +48,17 @@ class Services:
     clock: Callable[[], float]
     unix_clock: Callable[[], float]
     recording: Recording | None = None
-    siblings: Siblings | None = None
+    peer_processes: PeerProcesses | None = None
     """The other processes of this proxy; None where it is one."""
 
-    live: "set[Turn | ForwardedTurn]" = field(default_factory=set)  # bounded by the connections: one turn each
+    live: "set[InferenceRequest | ForwardedRequest]" = field(default_factory=set)
+    """Bounded by the connections: one request each."""
     admission: Admission = field(init=False)
     decisions: deque[tuple[str, Decision]] = field(default_factory=lambda: deque(maxlen=MAX_DECISIONS))
     peers_down: set[str] = field(default_factory=set)
     draining: bool = False
-    turn_metrics: TurnMetrics = field(init=False)
-    joins: Joins = field(init=False)
+    request_metrics: RequestMetrics = field(init=False)
+    idempotent_calls: IdempotentCalls = field(init=False)
     re_prefills: RePrefills = field(init=False)
     region: str = field(init=False)
     answer_bytes: int = field(init=False)
@@ -66,7 +67,7 @@ class Services:
     """The headers of a whole answer, with a place for the id of its receipt."""
 
     def __post_init__(self) -> None:
-        self.turn_metrics = TurnMetrics(self.metrics)
+        self.request_metrics = RequestMetrics(self.metrics)
         self.region = self.config.proxy.region
         self.answer_bytes = self.config.limits.response_bytes
         home = self.region.encode("latin-1", "replace").replace(b"%", b"%%")
@@ -74,17 +75,17 @@ class Services:
             f"content-type: application/json\r\n{names.RECEIPT}: %b\r\n{names.HOME}: ".encode() + home + b"\r\n"
         )
         limits = self.config.limits
-        bounds = KeyBounds(
+        bounds = IdempotencyBounds(
             limits.keyed_answer_bytes, limits.keyed_total_bytes, MAX_KEYS, limits.keyed_replay_s, REMEMBER_KEY_S
         )
-        self.joins = Joins(bounds, limits.keyed_outlive_s, self.clock, self.metrics)
+        self.idempotent_calls = IdempotentCalls(bounds, limits.keyed_outlive_s, self.clock, self.metrics)
         self.re_prefills = RePrefills(self)
         self.admission = Admission(self.config, self.router, self.metrics, self.clock)
 
     def publish(self) -> None:
         """Tell the other processes how this one does."""
-        if self.siblings is not None:
-            self.siblings.publish(self.metrics, self.holds())
+        if self.peer_processes is not None:
+            self.peer_processes.publish(self.metrics, self.holds())
 
     def holds(self) -> Holding:
         """What this process has in its hands."""

@@ -6,13 +6,13 @@ import msgspec
 
 from warmroute_proxy.core.accounting.losses import LastTurn, classify
 from warmroute_proxy.core.accounting.usage_fields import Usage
-from warmroute_proxy.core.cache.last_turn import Last
+from warmroute_proxy.core.cache.settled_turn import SettledTurn
 from warmroute_proxy.core.prompt.facts import Facts
 from warmroute_proxy.server.engines.sse import Scanner
 from warmroute_proxy.server.request.attempt import Attempt
 
 
-def losses_of(last: Last | None, facts: Facts, usage: Usage, attempt: Attempt) -> dict[str, int]:
+def losses_of(last: SettledTurn | None, facts: Facts, usage: Usage, attempt: Attempt) -> dict[str, int]:
     """The loss classes of a turn. `last` is what the router says before it is told of this turn's end."""
     decision = attempt.decision
     return classify(
@@ -25,7 +25,7 @@ def losses_of(last: Last | None, facts: Facts, usage: Usage, attempt: Attempt) -
         last=LastTurn(
             last.prompt_tokens or 0,
             last.completion_tokens or 0,
-            decision.holder in last.workers,
+            decision.cache_worker in last.workers,
             last.salt_epoch != facts.salt_epoch,
         )
         if last is not None

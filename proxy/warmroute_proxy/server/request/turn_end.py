@@ -103,7 +103,7 @@ class TurnEnd:
             ttft_ms=self._ttft_ms,
         )
         services.ledger.settle(entry, self._durable)
-        services.turn_metrics.settled(entry, usage, loss, attempt.decision.predicted, settled)
+        services.request_metrics.settled(entry, usage, loss, attempt.decision.predicted, settled)
 
     def _durable(self, failure: JournalError | None) -> None:
         """The row is safe, or cannot be written: end the answer."""
@@ -112,7 +112,7 @@ class TurnEnd:
         assert attempt is not None
         try:
             if failure is not None:
-                self._services.turn_metrics.withdrawn(entry)
+                self._services.request_metrics.withdrawn(entry)
                 self._refuse(Refusal(503, "the ledger cannot be written", code="ledger_unavailable"))
             elif self._refusal is not None:
                 self._refuse(self._refusal)
@@ -139,7 +139,7 @@ class TurnEnd:
         request, re_prefills = self._exchange.request, self._services.re_prefills
         body = request.body
         if len(body) >= re_prefills.kept.min_bytes and self._ttft_ms is not None and self._attempt is not None:
-            re_prefills.keep(self.intake, body, request.path, self._attempt.decision.holder)
+            re_prefills.keep(self.intake, body, request.path, self._attempt.decision.cache_worker)
         if self._continuation is None:
             self.intake.body = NO_BODY
         request.body = b""

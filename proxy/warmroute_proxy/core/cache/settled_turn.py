@@ -3,7 +3,7 @@
 import msgspec
 
 
-class Last(msgspec.Struct, frozen=True, gc=False):
+class SettledTurn(msgspec.Struct, frozen=True, gc=False):
     """A last settled turn of a lineage. `None` counts were never reported; `tip` is the chain's last hash."""
 
     workers: tuple[str, ...]
