@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from warmroute_backend.engine.model.model import Role, Scheduler
-from warmroute_backend.engine.model.tiers import Storage
+from warmroute_backend.engine.model.tiers import HostTier, Storage
 from warmroute_proxy.core.cache.index import MAX_SLOTS
 from warmroute_proxy.replay.baselines import BASELINES
 from warmroute_proxy.replay.fleet import Fleet, Worker
@@ -126,8 +126,7 @@ class _Built:
         setup = self._setup
         return make_scheduler(
             role, setup.kv_tokens, self._trace.block_tokens, max_running=setup.max_running,
-            host_tokens=setup.host_tokens if role != "decode" else 0,
-            storage=self._stores.get(region) if role != "decode" else None,
+            host=HostTier(setup.host_tokens, self._stores.get(region)) if role != "decode" else None,
             listener=self._feeds[index] if self._feeds else None,
         )  # fmt: skip
 

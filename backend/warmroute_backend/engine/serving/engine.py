@@ -22,6 +22,7 @@ from warmroute_backend.engine.http.errors import Refusal
 from warmroute_backend.engine.http.http1 import Exchange
 from warmroute_backend.engine.model.hicache import BACKEND_NAME, FileStore, StorageBackend
 from warmroute_backend.engine.model.model import Phase, Role, Scheduler, Work
+from warmroute_backend.engine.model.tiers import HostTier
 from warmroute_backend.engine.request.ask import Ask
 from warmroute_backend.engine.request.job import Job
 from warmroute_backend.engine.request.plan import jobs_of
@@ -75,7 +76,7 @@ class Engine:
             page_size=settings.page_size,
             max_running=max(1, settings.max_running // settings.dp_size),
             costs=settings.costs,
-            host_tokens=0 if settings.hicache is None else settings.hicache.host_tokens(settings.kv_tokens),
+            host=None if settings.hicache is None else HostTier(settings.hicache.host_tokens(settings.kv_tokens)),
             listener=None if feed is None else feed.recorders[rank],
         )
         scheduler.pool.lookahead_tokens = int(settings.bigram)

@@ -73,7 +73,7 @@ class Pacer:
                 if step is None:
                     self._on_step(None)
                     break
-                for work in step.joined:
+                for work in step.delivered:
                     self._on_token(work)
             ahead_s = step.end_s - self._clock.now_s()
             if ahead_s > 0:
