@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from warmroute_proxy.replay.loaders import load
 from warmroute_proxy.replay.results import Result
-from warmroute_proxy.replay.scenarios import Run, Scenario, scenario
+from warmroute_proxy.replay.scenarios.scenario import Run, Scenario
 from warmroute_proxy.replay.setup import POLICIES, PRODUCTION, Setup, run
 from warmroute_proxy.replay.simulation import Change, Progress
 from warmroute_proxy.replay.trace import Trace, TraceError, joined
@@ -138,6 +138,8 @@ class Source(NamedTuple):
 
 @lru_cache(maxsize=1)
 def _ready_made(name: str) -> Scenario:
+    from warmroute_proxy.replay.scenarios.by_name import scenario
+
     return scenario(name)
 
 

@@ -13,7 +13,15 @@ from warmroute_proxy.replay.policy import Policy
 from warmroute_proxy.replay.production import Feed, Production, Proxies
 from warmroute_proxy.replay.regions import InRegion
 from warmroute_proxy.replay.results import Result
-from warmroute_proxy.replay.simulation import MAX_RUNNING, Change, Ingress, Progress, Simulation, make_scheduler
+from warmroute_proxy.replay.simulation import (
+    MAX_RUNNING,
+    Change,
+    Changes,
+    Ingress,
+    Progress,
+    Simulation,
+    make_scheduler,
+)
 from warmroute_proxy.replay.split import SplitSimulation
 from warmroute_proxy.replay.storage import Store
 from warmroute_proxy.replay.trace import Trace, TraceError
@@ -77,7 +85,7 @@ def run(trace: Trace, setup: Setup, policy: str, speed_up: float = 1.0, progress
     simulation = kind(
         trace, built.fleet, built.policy(policy), speed_up, progress,
         ingress=Ingress(setup.region_names, setup.each_turn, setup.rtt_s, setup.home_share),
-        changes=setup.changes, renew=built.scheduler, skip_share=setup.skip_share,
+        changes=Changes(setup.changes, built.scheduler), skip_share=setup.skip_share,
     )  # fmt: skip
     result = simulation.run()
     result.policy = policy

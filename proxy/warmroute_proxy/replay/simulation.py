@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 from warmroute_backend.engine.model.model import Role, Scheduler, Work
 from warmroute_proxy.replay.fleet import Fleet, Turn, Worker
 from warmroute_proxy.replay.policy import Policy
-from warmroute_proxy.replay.results import SAMPLES, Result, summary
+from warmroute_proxy.replay.results import SAMPLES, LoadSamples, Result, summary
 from warmroute_proxy.replay.trace import Request, Trace, mixed
 
 PROGRESS_STEPS = 200
@@ -60,6 +60,13 @@ class Change(NamedTuple):
     worker: int
 
 
+class Changes(NamedTuple):
+    """What happens to workers during a run. `renew` makes the empty scheduler of a worker that restarts."""
+
+    changes: Iterable[Change]
+    renew: Callable[[Worker], Scheduler]
+
+
 class Ingress(NamedTuple):
     """The regions that clients speak to, and which one a client chooses: `each_turn` another, else one a session.
 
@@ -85,12 +92,10 @@ class Simulation:
         progress: Progress | None = None,
         *,
         ingress: Ingress | None = None,
-        changes: Iterable[Change] = (),
-        renew: Callable[[Worker], Scheduler] | None = None,
+        changes: Changes | None = None,
         skip_share: float = 0.0,
     ) -> None:
-        """`renew` makes the empty scheduler of a worker that restarts; `skip_share` of the arrivals, the first ones,
-        warm the caches up and are left out of the figures."""
+        """`skip_share` of the arrivals, the first ones, warm the caches up and are left out of the figures."""
         self.trace = trace
         self.fleet = fleet
         self.policy = policy
@@ -99,8 +104,7 @@ class Simulation:
         self.speed_up = speed_up
         self.turns: list[Turn] = []
         self._ingress = ingress or Ingress()
-        self._changes = sorted(changes)
-        self._renew = renew
+        self._changes = changes
         self._skip_share = skip_share
         self._progress = progress
         self._progress_step = max(1, len(trace.requests) // PROGRESS_STEPS)
@@ -109,21 +113,19 @@ class Simulation:
         self._followers: dict[int, list[Request]] = {}
         self._heap: list[tuple[float, int, Worker | Turn | Callable[[float], None]]] = []
         self._count = 0
-        self._imbalance = 0.0
-        self._sample_s = self._next_sample_s = 0.0
-        self._load_times_s: list[float] = []
-        self._load_tokens: list[list[int]] = []
+        self._samples = LoadSamples()
 
     def run(self) -> Result:
         """Play the trace to its end."""
         cpu_s = time.process_time()
         starts = self._starts()
         if starts:
-            self._sample_s = starts[-1].arrived_s / SAMPLES
+            self._samples.interval_s = starts[-1].arrived_s / SAMPLES
             if self.policy.report_every_s:
                 self.at(starts[0].arrived_s, self._report)
-        for change in self._changes:
-            self.at(change.at_s, partial(self._change, change))
+        if self._changes is not None:
+            for change in sorted(self._changes.changes):
+                self.at(change.at_s, partial(self._change, change, self._changes.renew))
         self._ahead = len(starts)
         for turn in starts:
             self._ahead -= 1
@@ -136,11 +138,11 @@ class Simulation:
             self.trace.name,
             self.speed_up,
             **summary(counted),
-            imbalance=self._imbalance / len(self.turns) if self.turns else 0.0,
+            imbalance=self._samples.imbalance(),
             simulated_s=max((turn.ended_s for turn in self.turns), default=0.0),
             cpu_s=time.process_time() - cpu_s,
-            load_times_s=self._load_times_s,
-            load_tokens=self._load_tokens,
+            load_times_s=self._samples.times_s,
+            load_tokens=self._samples.tokens,
         )
 
     def at(self, when_s: float, what: Turn | Callable[[float], None]) -> None:
@@ -185,7 +187,7 @@ class Simulation:
     def _arrive(self, turn: Turn) -> None:
         self.turns.append(turn)
         self._place(turn, turn.arrived_s)
-        self._sample(turn.arrived_s)
+        self._samples.add(list(map(_tokens, self.fleet.workers)), turn.arrived_s)
 
     def _place(self, turn: Turn, now_s: float) -> None:
         """Choose for a turn, and send it, unless the policy lets it wait."""
@@ -247,7 +249,7 @@ class Simulation:
         assert work is not None
         turn.ended_s = ended_s = now_s + turn.network_s
         turn.cached_tokens = work.cached_tokens
-        self._let_go(turn)
+        self._release(turn)
         self.policy.ended(turn, now_s)
         turn.work = turn.decode_work = turn.state = None
         self._done += 1
@@ -256,8 +258,8 @@ class Simulation:
         for request in self._followers.get(turn.request.number, ()):
             self.at(ended_s + request.at_s, Turn(request, ended_s + request.at_s, self._origin(request)))
 
-    def _let_go(self, turn: Turn) -> None:
-        """The turn's worker is done with it."""
+    def _release(self, turn: Turn) -> None:
+        """The turn no longer counts as load of its worker."""
         worker = turn.worker
         assert worker is not None
         worker.requests -= 1
@@ -271,14 +273,13 @@ class Simulation:
         if self._heap or self._ahead:
             self.at(now_s + self.policy.report_every_s, self._report)
 
-    def _change(self, change: Change, now_s: float) -> None:
+    def _change(self, change: Change, renew: Callable[[Worker], Scheduler], now_s: float) -> None:
         worker = self.fleet.workers[change.worker]
         up = self.fleet.up - {worker.index} if change.kind == "remove" else self.fleet.up | {worker.index}
         lost: list[Turn] = []
         if change.kind != "add":
-            assert self._renew is not None
             lost = [turn for turn in self.turns if turn.worker is worker and turn.work is not None]
-            worker.restart(self._renew(worker))
+            worker.restart(renew(worker))
         self.fleet.set_up(up)
         if change.kind == "restart":
             self.policy.restarted(worker, now_s)
@@ -291,12 +292,3 @@ class Simulation:
             turn.first_token_s = 0.0
         for turn in lost:
             self._place(turn, now_s)
-
-    def _sample(self, now_s: float) -> None:
-        tokens = list(map(_tokens, self.fleet.workers))
-        total = sum(tokens)
-        self._imbalance += max(tokens) * len(tokens) / total if total else 1.0
-        if now_s >= self._next_sample_s:
-            self._load_times_s.append(now_s)
-            self._load_tokens.append(tokens)
-            self._next_sample_s = now_s + self._sample_s

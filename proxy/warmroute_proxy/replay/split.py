@@ -68,7 +68,7 @@ class SplitSimulation(Simulation):
         decode.scheduler.deliver(turn.decode_work, turn.work.cached_tokens, now_s)
         self._schedule(decode)
 
-    def _let_go(self, turn: Turn) -> None:
+    def _release(self, turn: Turn) -> None:
         assert turn.decode is not None
         turn.decode.requests -= 1
         turn.decode.tokens -= turn.request.input_tokens

@@ -83,7 +83,8 @@ def test_an_element_has_a_name_instead_of_a_number_above_1(expression: str, size
 def test_attributes_of_bases_in_the_tree_are_counted(tmp_path: Path) -> None:
     files = {
         "sdk/p/a.py": "class A(Foreign):\n    x: int\n    def f(self): self.y = self.z = 1",
-        "sdk/p/b.py": "from p import a\nfrom p.a import A as Base\nclass B(Base):\n    x = 1\n    w: int\nclass C(a.A): pass",
+        "sdk/p/b.py": "from p.a import A as Base\nclass B(Base):\n    x = 1\n    w: int",
+        "sdk/p/d.py": "from p import a\nclass C(a.A): pass",
         "sdk/p/c.py": "import msgspec\nclass R(msgspec.Struct):\n    x: int",
     }
     assert attributes(tree(tmp_path, files)) == {"A": 3, "B": 4, "C": 3}

@@ -19,7 +19,7 @@ Mooncake measured 164 GB/s over four such links. 8 workers of 3M KV tokens.
 
 from typing import Final
 
-from warmroute_proxy.replay.scenarios import Run, Scenario
+from warmroute_proxy.replay.scenarios.scenario import Run, Scenario
 from warmroute_proxy.replay.setup import Setup
 from warmroute_proxy.replay.tool_calls import ToolCalls, tool_calls_trace
 
