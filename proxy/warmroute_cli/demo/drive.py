@@ -26,7 +26,7 @@ from openai.resources.chat.completions import AsyncCompletions
 
 import warmroute
 from warmroute.contract import headers
-from warmroute_cli.audit import ClientTurn
+from warmroute_cli.demo.audit import ClientTurn
 from warmroute_cli.recordings import RecordedRequest, Recording
 
 TURN_TIMEOUT_S = 60.0

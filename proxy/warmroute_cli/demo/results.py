@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from warmroute.contract import receipt as receipts
-from warmroute_cli.audit import BILLED_ROLES, ClientTurn, Finished, Row, Violation
-from warmroute_cli.ideal import Ideal
+from warmroute_cli.demo.audit import BILLED_ROLES, ClientTurn, Finished, Row, Violation
+from warmroute_cli.demo.ideal import Ideal
 
 ALLOWED_GAP = 0.01
 """How far the hit ratio may stay below the ideal of perfect session loyalty."""

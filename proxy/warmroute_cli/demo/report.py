@@ -11,8 +11,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from warmroute.contract import receipt as receipts
-from warmroute_cli.audit import ClientTurn, Violation
-from warmroute_cli.results import Pass, token_sums
+from warmroute_cli.demo.audit import ClientTurn, Violation
+from warmroute_cli.demo.results import Pass, token_sums
 
 WIDTH = 120
 VIOLATIONS_SHOWN = 10

@@ -35,7 +35,7 @@ def replay(arguments: argparse.Namespace) -> int:
         print("\n".join(POLICIES))
         return 0
     if arguments.verify:
-        from warmroute_cli.verify import verify_records
+        from warmroute_cli.replay.verify import verify_records
 
         return verify_records(arguments.traces)
     began_s = time.perf_counter()
