@@ -146,7 +146,7 @@ class Fleet:
         for region, child in proxies:
             line = child.listening(deadline_s)
             self.proxies[region] = Proxy(region, line["url"], line["admin_url"], self.run_dir / region)
-        relay.tell({region: proxy.url for region, proxy in self.proxies.items()})
+        relay.send({region: proxy.url for region, proxy in self.proxies.items()})
         for region, child in proxies:
             wait_ready(child, self.proxies[region].url, deadline_s)
 

@@ -49,13 +49,13 @@ def judge(frames: Frames) -> Verdict:
                 differing += 1
                 first = first or _difference(found, decisions, call, again)
         elif playback is not None:
-            _tell(playback, found)
+            _apply(playback, found)
     if opened is None:
         raise RecordError(f"is empty: cut off {frames.cut_off}")
     return Verdict(opened.software, decisions, differing, first, frames.cut_off, closed)
 
 
-def _tell(playback: Playback, found: Frame) -> None:
+def _apply(playback: Playback, found: Frame) -> None:
     try:
         playback.tell(found.call)
     except Exception as error:

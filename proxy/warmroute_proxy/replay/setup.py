@@ -101,14 +101,14 @@ class _Built:
         self._setup = setup
         pool: list[Role] = ["prefill" if setup.decodes else "aggregated"] * setup.prefills
         pool += ["decode"] * setup.decodes
-        places = [(region, role) for region in setup.region_names for role in pool]
-        self._feeds = [Feed() for _ in places] if with_events else []
+        slots = [(region, role) for region in setup.region_names for role in pool]
+        self._feeds = [Feed() for _ in slots] if with_events else []
         self._stores: dict[str, Storage] = {}
         if setup.store_tokens:
             self._stores = {name: Store(setup.store_tokens // trace.block_tokens) for name in setup.region_names}
         workers = [
             Worker(index, region, role, self._scheduler(index, region, role))
-            for index, (region, role) in enumerate(places)
+            for index, (region, role) in enumerate(slots)
         ]
         self.fleet = Fleet(workers)
         later = {change.worker for change in setup.changes if change.kind == "add"}

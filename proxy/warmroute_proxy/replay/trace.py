@@ -85,7 +85,7 @@ def mixed(ids: "Sequence[int] | np.ndarray[Any, Any]", salt: int) -> list[int]:
     return found
 
 
-def joined(traces: Sequence[Trace]) -> Trace:
+def concatenated(traces: Sequence[Trace]) -> Trace:
     """Traces one after the other, as one: each begins when the one before has had its last (first) arrival."""
     first = traces[0]
     if len(traces) == 1:

@@ -40,7 +40,7 @@ def test_each_prompt_of_a_batch_is_a_request_of_its_own() -> None:
     assert [ask.rid for ask in asks] == ["r_0", "r_1"]
     assert [ask.rendered for ask in asks] == [b"a", b"b"]
     assert [(ask.cache_salt, ask.extra_key) for ask in asks] == [("x", "k"), ("y", "k")]
-    assert [ask.room for ask in asks] == [7, 8]
+    assert [ask.bootstrap_room for ask in asks] == [7, 8]
     assert [ask.rid for ask in completion(["a", "b"], rid=["one", "two"])] == ["one", "two"]
     assert len({ask.rid for ask in completion(["a", "b"])}) == 2
 

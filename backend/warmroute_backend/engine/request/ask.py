@@ -1,4 +1,4 @@
-"""Reads a request body into an `Ask` for each of its prompts: everything the engine needs to know, checked once.
+"""Reads a request body into an `Ask` for each of its prompts: all that the engine uses, checked once.
 
 Unknown fields are ignored and unknown model names are accepted, as engines of this protocol do. A chat has one prompt;
 a completion and `/generate` may have several (a batch), each of which is a request of its own.
@@ -69,7 +69,7 @@ class Ask:
     ignore_eos: bool
     thinking: bool
     logprobs: int | None
-    room: int | None
+    bootstrap_room: int | None
     bootstrap_host: str | None
     bootstrap_port: int | None
     dp_rank: int | None
@@ -113,7 +113,7 @@ def read(kind: Kind, body: Body, headers: Headers) -> list[Ask]:
     prompts, batch = _prompts(kind, body)
     rids = _rids(body, len(prompts), batch=batch)
     salts, keys = (fields.each(body, name, str, len(prompts)) for name in ("cache_salt", "extra_key"))
-    rooms = _rooms(body, len(prompts))
+    bootstrap_rooms = _bootstrap_rooms(body, len(prompts))
     hosts = fields.each(body, "bootstrap_host", str, len(prompts))
     first = _first(kind, body, headers, batch=batch)
     return [
@@ -123,7 +123,7 @@ def read(kind: Kind, body: Body, headers: Headers) -> list[Ask]:
             rendered=rendered,
             cache_salt=salts[i],
             extra_key=keys[i],
-            room=rooms[i],
+            bootstrap_room=bootstrap_rooms[i],
             bootstrap_host=hosts[i],
         )
         for i, rendered in enumerate(prompts)
@@ -157,7 +157,7 @@ def _first(kind: Kind, body: Body, headers: Headers, *, batch: bool) -> Ask:
         ignore_eos=fields.flag(sampling, "ignore_eos"),
         thinking=kind == "chat" and _thinking(body),
         logprobs=_logprobs(kind, body),
-        room=None,
+        bootstrap_room=None,
         bootstrap_host=None,
         bootstrap_port=fields.within(body, "bootstrap_port", 1, 65_535),
         dp_rank=_dp_rank(body, headers.get(b"x-data-parallel-rank")),
@@ -225,12 +225,12 @@ def _rids(body: Body, count: int, *, batch: bool) -> list[str]:
     return [rid or os.urandom(16).hex() for rid in given]
 
 
-def _rooms(body: Body, count: int) -> list[int | None]:
-    """The room of each prompt: a single one is that of the first, and the others count up from it."""
+def _bootstrap_rooms(body: Body, count: int) -> list[int | None]:
+    """The bootstrap room of each prompt: a single one is that of the first, and the others count up from it."""
     if isinstance(body.get("bootstrap_room"), list):
         return fields.each(body, "bootstrap_room", int, count)
-    room = fields.within(body, "bootstrap_room", None, (1 << 64) - 1)
-    return [None if room is None else room + i for i in range(count)]
+    bootstrap_room = fields.within(body, "bootstrap_room", None, (1 << 64) - 1)
+    return [None if bootstrap_room is None else bootstrap_room + i for i in range(count)]
 
 
 # --- members ---------------------------------------------------------------------------------------------------------

@@ -77,11 +77,11 @@ class Job:
         return self.ids[0]
 
     @property
-    def room(self) -> int:
+    def bootstrap_room(self) -> int:
         """The rendezvous of a PD job, checked at acceptance; other jobs have none."""
-        if self.ask.room is None:
-            raise LookupError("this job has no room")
-        return self.ask.room
+        if self.ask.bootstrap_room is None:
+            raise LookupError("this job has no bootstrap room")
+        return self.ask.bootstrap_room
 
     def completion_tokens(self) -> int:
         generated = self.work.generated

@@ -1,7 +1,7 @@
-"""From an `Ask` to a `Job`: how long its answer may be, what it will say, what work that is; or why it is refused.
+"""From an `Ask` to a `Job`: the limit of its answer, its text, and the work; or a refusal.
 
 An answer is planned whole before its first token. Bound: `MAX_PLANNED_TOKENS` for all answers of a request together,
-where the request forces their length, each token counted once more for every alternative that is to be told with it.
+where the request forces their length, each token counted once more for every log probability alternative.
 """
 
 from collections.abc import Sequence
@@ -38,9 +38,9 @@ def _job(settings: Settings, ask: Ask, rank: int, prompt_tokens: int, limit: int
     output_tokens = max(1, *(len(answer.pieces) for answer in answers))
     keys: list[int] = []
     if settings.role != "decode":
-        kept = answers[0].rendered() if settings.role == "aggregated" and ask.n == 1 else b""
+        cached_answer = answers[0].rendered() if settings.role == "aggregated" and ask.n == 1 else b""
         namespace = _namespace(settings, ask)
-        keys = prompt.page_keys(ask.rendered + kept, settings.page_size, namespace, bigram=settings.bigram)
+        keys = prompt.page_keys(ask.rendered + cached_answer, settings.page_size, namespace, bigram=settings.bigram)
     work = Work(prompt_tokens, output_tokens, keys, width=ask.n)
     job = Job(ask=ask, model=ask.model, dp_rank=rank, page_size=settings.page_size, answers=answers, work=work)
     work.owner = job

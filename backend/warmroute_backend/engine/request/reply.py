@@ -1,4 +1,4 @@
-"""Tells the jobs of a request to its client, streamed or whole.
+"""Answers of requests, streamed or whole.
 
 A stream's head goes out with the first token, not before; only `/generate` sends it at once. A chat stream is: a
 role-only chunk per choice, a chunk per token, a finish chunk per choice, an `sglext` chunk and a usage chunk (both with
@@ -113,16 +113,16 @@ class _Stream:
     def _tail(self) -> None:
         extension = api.sglext(self._jobs)
         if extension is not None:
-            self._event({**self._frame(self._jobs[0], 0, []), "usage": None, "sglext": extension})
+            self._event({**self._chunk_object(self._jobs[0], 0, []), "usage": None, "sglext": extension})
         if self._jobs[0].ask.include_usage:
-            self._event({**self._frame(self._jobs[0], 0, []), "usage": self._usage()})
+            self._event({**self._chunk_object(self._jobs[0], 0, []), "usage": self._usage()})
         self._exchange.send(DONE)
         self._exchange.end()
 
     def _usage(self) -> Json:
         return api.usage(self._jobs)
 
-    def _frame(self, job: Job, number: int, choices: list[Json]) -> Json:
+    def _chunk_object(self, job: Job, number: int, choices: list[Json]) -> Json:
         return {
             "id": job.ids[number],
             "object": self._OBJECT,
@@ -199,10 +199,10 @@ class ChatStream(_Stream):
 
     def _chunk(self, number: int, delta: Json, *, counted: bool = False, **choice: object) -> None:
         """Send a chunk of one choice; `counted` ones carry the running usage, if it was asked for."""
-        frame = self._frame(self._job, number, [{**self._choice(number, delta), **choice}])
+        chunk = self._chunk_object(self._job, number, [{**self._choice(number, delta), **choice}])
         if counted and self._job.ask.continuous_usage:
-            frame["usage"] = api.choice_usage(self._job, number, cache_report=True)
-        self._event(frame)
+            chunk["usage"] = api.choice_usage(self._job, number, cache_report=True)
+        self._event(chunk)
 
     def _choice(self, number: int, delta: Json) -> Json:
         return {"index": number, "delta": delta, "logprobs": None, "finish_reason": None, "matched_stop": None}
@@ -211,7 +211,7 @@ class ChatStream(_Stream):
         """The bytes before and after the text of a content chunk."""
         mark = "\0"
         delta = {"reasoning_content": None, "content": mark}
-        event = encode(self._frame(self._job, number, [self._choice(number, delta)]))
+        event = encode(self._chunk_object(self._job, number, [self._choice(number, delta)]))
         head, tail = event.rsplit(encode(mark), 1)
         return b"data: " + head, tail + b"\n\n"
 
@@ -246,9 +246,9 @@ class CompletionStream(_Stream):
 
     def _chunk(self, job: Job, number: int, text: str, **choice: object) -> None:
         plain = {"index": self._first[job] + number, "text": text, "logprobs": None}
-        frame = self._frame(job, number, [{**plain, "finish_reason": None, "matched_stop": None, **choice}])
+        chunk = self._chunk_object(job, number, [{**plain, "finish_reason": None, "matched_stop": None, **choice}])
         counted = job.ask.continuous_usage
-        self._event({**frame, "usage": api.choice_usage(job, number, cache_report=False) if counted else None})
+        self._event({**chunk, "usage": api.choice_usage(job, number, cache_report=False) if counted else None})
 
     def _usage(self) -> Json:
         return {name: value for name, value in super()._usage().items() if value is not None}

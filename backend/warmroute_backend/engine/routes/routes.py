@@ -22,8 +22,8 @@ from warmroute_backend.engine.serving.engine import Engine
 
 _log = logging.getLogger(__name__)
 _TEXT = b"text/plain; charset=utf-8"
-ROOM = re.compile(r"[0-9]{1,20}")
-"""A room's number in a path: 64 bits."""
+BOOTSTRAP_ROOM = re.compile(r"[0-9]{1,20}")
+"""The number of a bootstrap room in a path: 64 bits."""
 
 Handler = Callable[[Exchange], None]
 
@@ -91,8 +91,8 @@ class Routes:
         """Answer one request of a prefill engine's bootstrap port."""
         settings = self._engine.settings
         number = exchange.path.removeprefix("/room/")
-        if exchange.method == "POST" and number != exchange.path and ROOM.fullmatch(number):
-            self._engine.rooms.call(int(number), exchange)
+        if exchange.method == "POST" and number != exchange.path and BOOTSTRAP_ROOM.fullmatch(number):
+            self._engine.bootstrap_rooms.call(int(number), exchange)
         elif exchange.path == "/health":
             exchange.respond(200, b"OK", _TEXT)
         elif exchange.path == "/route":

@@ -28,7 +28,7 @@ from warmroute_backend.engine.request.job import Job
 from warmroute_backend.engine.request.plan import jobs_of
 from warmroute_backend.engine.request.reply import reply_to
 from warmroute_backend.engine.serving import legs
-from warmroute_backend.engine.serving.bootstrap import Call, Handover, Meet, Rooms
+from warmroute_backend.engine.serving.bootstrap import BootstrapRooms, Call, Handover, Meet
 from warmroute_backend.engine.serving.kv_feed import KvFeed, path_of
 from warmroute_backend.engine.serving.pace import Pacer, VirtualClock
 from warmroute_backend.engine.serving.request_log import RequestLog
@@ -64,8 +64,8 @@ class Engine:
         self.aborted_total = 0
         self.ttft_sum_s = 0.0
         self.ttft_count = 0
-        self.rooms = Rooms(settings.bootstrap_timeout_s, self._met, self._lost)
-        self._decode_rooms: set[int] = set()
+        self.bootstrap_rooms = BootstrapRooms(settings.bootstrap_timeout_s, self._met, self._lost)
+        self._decode_bootstrap_rooms: set[int] = set()
         self._next_rank = 0
 
     def _pacer(self, rank: int) -> Pacer:
@@ -123,7 +123,7 @@ class Engine:
         if everything or rid in self.jobs:
             hit = [job for name, job in self.jobs.items() if everything or name.startswith(rid)]
             for job in hit:
-                self._abort(job, tell=True)
+                self._abort(job, notify=True)
 
     def idle(self) -> bool:
         """Whether nothing is live."""
@@ -159,9 +159,9 @@ class Engine:
 
     def _taken(self, role: Role, job: Job) -> Refusal | None:
         if role == "prefill":
-            return self.rooms.taken(job.room)
-        if role == "decode" and job.room in self._decode_rooms:
-            return Refusal(500, f"Duplicate or cancelled bootstrap room {job.room}")
+            return self.bootstrap_rooms.taken(job.bootstrap_room)
+        if role == "decode" and job.bootstrap_room in self._decode_bootstrap_rooms:
+            return Refusal(500, f"Duplicate or cancelled bootstrap room {job.bootstrap_room}")
         return None
 
     def _full(self, jobs: Sequence[Job]) -> bool:
@@ -176,13 +176,13 @@ class Engine:
         self.jobs[job.rid] = job
         self.emptied.clear()
         if self.settings.role == "prefill":
-            self.rooms.offer(job.room, job)
+            self.bootstrap_rooms.offer(job.bootstrap_room, job)
             return
         pacer = self.pacers[job.dp_rank]
         now_s = self.clock.now_s()
         pacer.scheduler.add(job.work, now_s)
         if self.settings.role == "decode":
-            self._decode_rooms.add(job.room)
+            self._decode_bootstrap_rooms.add(job.bootstrap_room)
             self._grant(pacer, now_s)
         else:
             pacer.wake()
@@ -193,8 +193,8 @@ class Engine:
             if not 0 <= ask.dp_rank < size:
                 raise Refusal(400, f"routed_dp_rank={ask.dp_rank} out of range [0, {size})")
             return ask.dp_rank
-        if self.settings.role == "prefill" and ask.room is not None:
-            return ask.room % size
+        if self.settings.role == "prefill" and ask.bootstrap_room is not None:
+            return ask.bootstrap_room % size
         rank, self._next_rank = self._next_rank, (self._next_rank + 1) % size
         return rank
 
@@ -223,7 +223,7 @@ class Engine:
         ttft_s = job.ttft_s() or 0.0
         work = job.work
         handover = Handover(work.cached_tokens, ttft_s, transfer_s, work.cached_host_tokens, work.cached_storage_tokens)
-        self.rooms.hand_over(job.room, handover)
+        self.bootstrap_rooms.hand_over(job.bootstrap_room, handover)
         job.reply.token(job)
         self._note(job, job.answers[0].finish_reason)
         job.reply.finish(job)
@@ -248,7 +248,7 @@ class Engine:
             job.link = Call(
                 ask.bootstrap_host or "",
                 ask.bootstrap_port or DEFAULT_BOOTSTRAP_PORT,
-                job.room,
+                job.bootstrap_room,
                 Meet(ask.rid, work.prompt_tokens, ask.prefill_dp_rank),
                 partial(self._got, job),
             )
@@ -271,18 +271,18 @@ class Engine:
     def _leave(self, jobs: Sequence[Job]) -> None:
         """The client of a request has gone."""
         for job in jobs:
-            self._abort(job, tell=False)
+            self._abort(job, notify=False)
 
-    def _abort(self, job: Job, *, tell: bool) -> None:
+    def _abort(self, job: Job, *, notify: bool) -> None:
         if not self._is_live(job):
             return
         role = self.settings.role
-        if tell and legs.waits(role, job):
+        if notify and legs.waits(role, job):
             self._lost(job, legs.ABORTED)
             return
         job.drop()
         self._note(job, "abort", aborted=True)
-        if tell:
+        if notify:
             job.reply.abort(job)
         self._close(job, problem="aborted")
 
@@ -323,10 +323,10 @@ class Engine:
         del self.jobs[job.rid]
         pacer = self.pacers[job.dp_rank]
         work = job.work
-        if job.ask.room is not None:
-            self._decode_rooms.discard(job.ask.room)
+        if job.ask.bootstrap_room is not None:
+            self._decode_bootstrap_rooms.discard(job.ask.bootstrap_room)
             if self.settings.role == "prefill" and problem is not None:
-                self.rooms.fail(job.ask.room, problem)
+                self.bootstrap_rooms.fail(job.ask.bootstrap_room, problem)
         if job.link is not None:
             job.link.close()
             job.link = None
