@@ -24,11 +24,11 @@ KEY_VARIABLE: Final = "WARMROUTE_ADMIN_KEY"
 
 
 class AdminError(Exception):
-    """The proxy does not answer, or refuses; the message says why."""
+    """The proxy does not answer, or refuses; the message has the reason."""
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Do what the command line says. 0: done, 1: not drained in time, 2: not done."""
+    """Run the action. 0: done, 1: not drained in time, 2: not done."""
     try:
         config = load_config(arguments.config)
         admin = Admin(arguments.admin_url or _url(config), _key(config))
@@ -97,7 +97,7 @@ def _drain(admin: Admin, path: str, wait_s: float | None) -> int:
 
 def _url(config: Config) -> str:
     if not config.proxy.admin_port:
-        raise AdminError("the config has no admin_port: say --admin-url, which the proxy prints when it starts")
+        raise AdminError("the config has no admin_port: give --admin-url, which the proxy prints when it starts")
     host = config.proxy.admin_host
     return f"http://{f'[{host}]' if ':' in host else host}:{config.proxy.admin_port}"
 

@@ -1,6 +1,6 @@
-"""Child processes that say on their first line of output where they listen.
+"""Child processes that print their addresses on the first line of their output.
 
-Output goes to files, so that no child ever blocks on a pipe that nobody reads, and so that the reason of a failed
+Output goes to files, so that no child blocks on a full pipe, and so that the reason of a failed
 start can be shown. Children run in sessions of their own: Ctrl-C reaches the launcher alone, which then stops them in
 its own order.
 """

@@ -27,7 +27,7 @@ CAVEAT = (
 
 
 class Advance(Protocol):
-    """Says that one more turn is done."""
+    """Called when one more turn is done."""
 
     def __call__(self, turn: ClientTurn, /) -> None: ...
 
@@ -64,7 +64,7 @@ def progress(out: Console, title: str, total: int) -> Iterator[Advance]:
 
 
 def show(out: Console, summary: Mapping[str, Any], on: Pass) -> None:
-    """The table, one receipt whole, and the sentence that says what the figures are."""
+    """Print the table, one receipt, and the caveat."""
     out.print()
     out.print(table(summary, on))
     out.print()

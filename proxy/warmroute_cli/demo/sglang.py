@@ -44,7 +44,7 @@ TOKENIZE_TIMEOUT_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """What SGLang's own counters said at a moment."""
+    """SGLang's own counters at a moment."""
 
     prompt_tokens: int
     cached_tokens: int

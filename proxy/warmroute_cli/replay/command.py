@@ -52,7 +52,7 @@ def replay(arguments: argparse.Namespace) -> int:
 
 
 def _play(arguments: argparse.Namespace) -> tuple[list[Result], tuple[str, ...]]:
-    """The results, and what to say of them."""
+    """The results, and the notes below their table."""
     notes: tuple[str, ...] = ()
     named = (arguments.made_up, arguments.scenario)
     chosen = [bool(arguments.traces), arguments.recorded, *(name is not None for name in named)]
@@ -185,7 +185,7 @@ def _swept(source: Source, runs: Sequence[Run]) -> list[Result]:
     from concurrent.futures import ProcessPoolExecutor, as_completed
     from multiprocessing import active_children, get_context
 
-    source.trace()  # what is wrong with it is said here, and once
+    source.trace()  # its errors are raised here, and once
     results: dict[int, Result] = {}
     processes = min(os.cpu_count() or 1, len(runs))
     with (
@@ -199,7 +199,7 @@ def _swept(source: Source, runs: Sequence[Run]) -> list[Result]:
                 report(len(results), len(runs))
         except BaseException:
             for process in active_children():
-                process.terminate()  # a run takes minutes, and nobody waits for it any more
+                process.terminate()  # a run takes minutes, and its result is not needed any more
             raise
     return [results[at] for at in range(len(runs))]
 

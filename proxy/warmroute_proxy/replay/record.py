@@ -9,9 +9,9 @@ from warmroute_proxy.core.replicas.recording_router import Playback
 
 
 class Verdict(NamedTuple):
-    """What came of playing a record again.
+    """The result of replaying a record.
 
-    `first_difference` says where and in what; None where all are the same. `cut_off` says where a record without an
+    `first_difference` is where and in what; None where all are the same. `cut_off` is where a record without an
     end marker ends (its proxy was killed, or the disk was full), None for a whole one.
     """
 

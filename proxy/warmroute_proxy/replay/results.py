@@ -1,4 +1,4 @@
-"""What came of a run: hit ratio, latencies, imbalance, and each worker's load over time."""
+"""The figures of a run: hit ratio, latencies, imbalance, and each worker's load over time."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field

@@ -1,15 +1,14 @@
 """The event loop: a trace, a fleet and a policy on one virtual clock.
 
-Events are arrivals, and what a router can see of a worker: first tokens and ends of answers. Between them nothing is
-simulated but the steps that compute prompts (`warmroute_backend.engine.model.model` says what it jumps over). A worker
-is looked at when a step, or a run of them, ends, before anything else of that instant: so what anybody asks of it is of
-now, without advancing it first.
+Events are arrivals, and what a router can observe of a worker: first tokens and ends of answers. Between them only the
+steps that compute prompts are simulated (see `warmroute_backend.engine.model.model`). A worker is observed when a step,
+or a run of steps, ends, before all other events of that instant: so its state is current whenever a policy reads it.
 
 Open-loop requests come at their time divided by `speed_up`; a turn that follows another comes its think time after that
 one's end, whatever the speed-up, which then only compresses the starts of sessions.
 
-A turn that is placed in another region than the one whose proxy its client spoke to is half a round trip late there,
-and so are its tokens on their way back.
+A turn that is placed in another region than its client's arrives there half a round trip late, and so do its tokens at
+the client.
 """
 
 import time
@@ -29,12 +28,12 @@ from warmroute_proxy.replay.trace import Request, Trace, mixed
 PROGRESS_STEPS = 200
 MAX_RUNNING = 512
 FIRST = 1 << 48
-"""Wake-ups come before anything else of the same instant: a router has seen what has happened."""
+"""Observations come before all other events of an instant: a router knows what has happened."""
 
 _tokens = attrgetter("tokens")
 
 Progress = Callable[[int, int], None]
-"""Told how many turns have ended, and how many there are."""
+"""Called with the number of turns that have ended, and of all turns."""
 
 
 def make_worker(index: int, role: Role, kv_tokens: int, block_tokens: int, region: str = "", **options: Any) -> Worker:
@@ -153,7 +152,7 @@ class Simulation:
     # --- arrivals ------------------------------------------------------------------------------------------------
 
     def _starts(self) -> list[Turn]:
-        """Turns whose time is known, in order; the others wait for whom they follow."""
+        """Turns with a time of their own, in order; the others start after the turn that they follow."""
         starts = []
         for request in self.trace.requests:
             if request.after is None:
@@ -190,7 +189,7 @@ class Simulation:
         self._samples.add(list(map(_tokens, self.fleet.workers)), turn.arrived_s)
 
     def _place(self, turn: Turn, now_s: float) -> None:
-        """Choose for a turn, and send it, unless the policy lets it wait."""
+        """Place a turn, and send it, unless the policy lets it wait."""
         chosen = self.policy.choose(turn, now_s)
         if chosen is not None:
             self._send(turn, chosen, now_s)
@@ -208,7 +207,7 @@ class Simulation:
             self._land(turn, turn.work, now_s)
 
     def _land(self, turn: Turn, work: Work, now_s: float) -> None:
-        """A turn is at its worker, if it was not lost on its way."""
+        """A turn has arrived at its worker, if that worker was not lost meanwhile."""
         if turn.work is work:
             assert turn.worker is not None
             self._add(turn.worker, work, now_s)
@@ -222,7 +221,7 @@ class Simulation:
     # --- what workers do -----------------------------------------------------------------------------------------
 
     def _schedule(self, worker: Worker) -> None:
-        """Look at a worker again when something may be seen of it."""
+        """Observe a worker again at its next event."""
         next_s = worker.scheduler.next_event_s()
         if next_s != worker.next_s:
             worker.next_s = next_s
@@ -231,7 +230,7 @@ class Simulation:
                 heappush(self._heap, (next_s, self._count - FIRST, worker))
 
     def _observe(self, worker: Worker, now_s: float) -> None:
-        """What the worker has to show at this time."""
+        """Apply the events of a worker up to this time."""
         worker.next_s = inf
         for at_s, work, ended in worker.scheduler.advance(now_s):
             if ended:
@@ -268,7 +267,7 @@ class Simulation:
     # --- what happens to workers ---------------------------------------------------------------------------------
 
     def _report(self, now_s: float) -> None:
-        """Engines say how they are, as long as anybody is there."""
+        """Let the policy read the engines' reports, as long as there are events."""
         self.policy.report(now_s)
         if self._heap or self._ahead:
             self.at(now_s + self.policy.report_every_s, self._report)

@@ -38,7 +38,7 @@ _SALT_TAG = b"sglang-cache-salt-v1\0"
 
 
 class _Event(msgspec.Struct, omit_defaults=True, tag=True):
-    """A map with the class name under `type`; optional fields that say nothing are left out."""
+    """A map with the class name under `type`; optional fields with their default are left out."""
 
 
 class BlockStored(_Event):

@@ -86,7 +86,7 @@ class Publisher:
             self._routers: list[zmq.Socket[bytes]] = []
             self.replay_port: int | None = None
             if config.replay_endpoint is not None:
-                # A ROUTER drops what is over its mark, and hears of what was read only every half of it: a whole replay
+                # A ROUTER drops what is over its mark, and learns what was read only every half of it: a whole replay
                 # (with its end) must fit beside that much of the one before.
                 hwm = 2 * (config.buffer_steps + 2)
                 self._routers, self.replay_port = self._sockets(zmq.ROUTER, config.replay_endpoint, ranks, hwm)

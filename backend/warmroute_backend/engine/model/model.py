@@ -220,7 +220,7 @@ class Scheduler:
         return list(self._running)
 
     def waiting_uncached_tokens(self) -> int:
-        """Prompt tokens that still have to be computed, as far as the device's cache can tell now."""
+        """Prompt tokens that still have to be computed, by what the device has cached now."""
         uncached = self._prefill.remaining_tokens()
         for work in self.waiting:
             uncached += work.prompt_tokens - self.pool.match(work) * self.page_size

@@ -49,7 +49,7 @@ def render(body: Mapping[str, Any]) -> bytes:
 
 
 def begun_answer(body: Mapping[str, Any]) -> bytes:
-    """What a chat body says that the answer begins with, which is not to be said again."""
+    """The beginning of the answer that a chat body gives; it is not generated again."""
     return _open_end(body)[1] if body.get("messages") else b""
 
 

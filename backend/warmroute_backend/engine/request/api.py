@@ -47,7 +47,7 @@ def choice_usage(job: Job, index: int, *, cache_report: bool) -> Json:
 
 
 def cached_details(job: Job) -> Json | None:
-    """Where the cached tokens came from, if there were any. A decode engine tells of its prefill engine's tiers."""
+    """The cached tokens by tier, if there are any. A decode engine reports the tiers of its prefill engine."""
     cached = job.counts().cached
     if not cached:
         return None
@@ -61,13 +61,13 @@ def cached_details(job: Job) -> Json | None:
 
 
 def sglext(jobs: Sequence[Job]) -> Json | None:
-    """The extension object, if it was asked for and there is anything to say; a batch's is that of its first prompt."""
+    """The extension object, if requested and not empty; a batch has that of its first prompt."""
     details = cached_details(jobs[0]) if jobs[0].ask.cached_details else None
     return None if details is None else {"cached_tokens_details": details}
 
 
 def weights(generated: int) -> Json:
-    """Which weights made the tokens."""
+    """The version of the weights that generated the tokens."""
     return {
         "weight_version": "default",
         "weight_versions": [{"version": "default", "start": 0, "end": generated}],
@@ -185,7 +185,7 @@ def generate_item(job: Job, index: int, ended: str | None) -> Json:
 
 
 def _scheduled(job: Job, counts: Counts) -> Json:
-    """What `/generate` says of a request that the scheduler has seen."""
+    """The members of `/generate` for a request that was scheduled."""
     return {
         "prompt_tokens": counts.prompt,
         "num_retractions": 0,

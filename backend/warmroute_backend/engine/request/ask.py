@@ -27,7 +27,7 @@ MAX_LOGPROBS = 128
 DEFAULT_MODEL = "default"
 COMPLETION_TOKENS = 16
 GENERATE_TOKENS = 128
-"""How long an answer is at most when the request does not say; a chat's may fill the context."""
+"""The default limits of an answer's length; a chat may fill the context."""
 
 _ROLES = {"user", "system", "assistant", "tool", "function", "developer", "latest_reminder", "root"}
 _NEED_CONTENT = {"user"}
@@ -45,7 +45,7 @@ _decode = msgspec.json.Decoder().decode
 
 @dataclass(slots=True)
 class Ask:
-    """One prompt of a request. `None` means that the client did not say. `begun`: the end of `rendered` that is the
+    """One prompt of a request. `None` stands for an absent member. `begun`: the end of `rendered` that is the
     beginning of the answer.
     """
 
@@ -96,7 +96,7 @@ def parse(raw: bytes) -> dict[str, Any]:
 
 
 def overridden(body: Body, headers: Headers) -> Body:
-    """The body with what `x-override-*` headers say in place of its own."""
+    """The body, with members replaced by `x-override-*` headers."""
     found: dict[str, Any] = {}
     for header, (name, kind) in _OVERRIDES.items():
         value = headers.get(header)
@@ -131,7 +131,7 @@ def read(kind: Kind, body: Body, headers: Headers) -> list[Ask]:
 
 
 def _first(kind: Kind, body: Body, headers: Headers, *, batch: bool) -> Ask:
-    """What all prompts of a request have in common; what each has of its own is filled in by `read`."""
+    """The members that all prompts of a request share; `read` adds those of each prompt."""
     sampling = fields.mapping(body, "sampling_params") if kind == "generate" else body
     options = fields.mapping(body, "stream_options")
     stream = fields.flag(body, "stream")
@@ -267,7 +267,7 @@ def _limit(sampling: Body, name: str) -> int | None:
 
 
 def _check_sampling(sampling: Body) -> None:
-    """The ranges of what this engine does not use."""
+    """Check the ranges of sampling parameters that this engine does not use."""
     temperature, top_p = sampling.get("temperature"), sampling.get("top_p")
     for name, value in (("temperature", temperature), ("top_p", top_p)):
         if not isinstance(value, int | float | None):
@@ -288,7 +288,7 @@ def _thinking(body: Body) -> bool:
 
 
 def _logprobs(kind: Kind, body: Body) -> int | None:
-    """How many top alternatives are wanted with each token; None when no logprobs are."""
+    """The number of top alternatives with each token; None without logprobs."""
     if kind == "completion":
         return fields.within(body, "logprobs", 0, MAX_LOGPROBS)
     if kind == "generate":

@@ -1,4 +1,4 @@
-"""One accepted request in an engine: what was asked, what will be answered, and how far it is."""
+"""One accepted request in an engine: its prompt, its planned answer, and its progress."""
 
 import os
 import time
@@ -12,14 +12,14 @@ from warmroute_backend.engine.request.text import Answer
 
 
 class Call(Protocol):
-    """What a job may have open to its partner."""
+    """The open connection of a job to its partner."""
 
     def close(self) -> None:
         """Give up."""
 
 
 class Reply(Protocol):
-    """How the jobs of one request are told to its client: `reply.py` has one for each endpoint, streamed or whole."""
+    """Sends the jobs of one request to its client. `reply.py` has one for each endpoint, streamed or whole."""
 
     def token(self, job: "Job") -> None:
         """`job.work.generated` has grown by one."""
@@ -35,7 +35,7 @@ class Reply(Protocol):
 
 
 class Counts(NamedTuple):
-    """What a job's client is told that it used, in tokens."""
+    """The tokens of a job, as its client gets them."""
 
     prompt: int
     cached: int
@@ -56,9 +56,9 @@ class Job:
     created: int = field(default_factory=lambda: int(time.time()))
     reply: Reply = field(init=False)
     ids: list[str] = field(init=False)
-    """What each choice is called. Of several choices none is called as the request is: each is a request of its own."""
+    """The id of each choice. Of several choices, each has an id of its own, and none has that of the request."""
     dropped: bool = False
-    """Whether it ended without having been scheduled."""
+    """Whether it ended before it was scheduled."""
     prefill_ttft_s: float = 0.0
     """Decode role: queue, compute and transfer as the prefill engine modelled them, in virtual seconds."""
     link: Call | None = None
@@ -66,7 +66,7 @@ class Job:
     storage_backend: str | None = None
     """The name of the storage tier's backend, where one is attached."""
     fault_at: int | None = None
-    """The token at which the request's script wants an error."""
+    """The token at which the request's script orders an error."""
 
     def __post_init__(self) -> None:
         self.ids = [self.ask.rid] if self.ask.n == 1 else [os.urandom(16).hex() for _ in range(self.ask.n)]

@@ -1,4 +1,4 @@
-"""What the engine tells of itself: loads, Prometheus metrics, server and model information.
+"""What an engine reports: loads, Prometheus metrics, server and model information.
 
 Names and shapes are those of the protocol that the engine speaks (prefix `sglang:` included); the values are the
 model's, in virtual time.

@@ -5,7 +5,7 @@ back. Before that it gets its entry in the finish log (`_note`), and then its cl
 that leaves aborts its job at once (SGLang notices within about 4 s).
 
 In PD the prefill leg waits in its room until decode calls, runs, and lets the transfer time pass; the decode leg gets
-its pages, calls, and joins the batch when the call is answered. When one leg ends badly the other is told.
+its pages, calls, and joins the batch when the call is answered. When one leg fails, the other gets its error.
 
 Bounds: live jobs by `max_queued` per rank on top of what runs (PD engines do not refuse for queue depth; there the
 number of connections is the bound); the finish log keeps the newest `FINISHED_MAX`.
@@ -119,7 +119,7 @@ class Engine:
             self._start(job)
 
     def abort(self, rid: str, *, everything: bool) -> None:
-        """Abort as SGLang does: a live `rid` takes all those along whose ids begin with it, any other does nothing."""
+        """Abort as SGLang does: a live `rid` aborts all requests whose ids begin with it; another aborts none."""
         if everything or rid in self.jobs:
             hit = [job for name, job in self.jobs.items() if everything or name.startswith(rid)]
             for job in hit:
@@ -150,7 +150,7 @@ class Engine:
             )
 
     def _turned_away(self, jobs: Sequence[Job]) -> Refusal | None:
-        """Why the scheduler does not take a request: an answer like any other, so a stream of it begins with 200."""
+        """The refusal of the scheduler, if any: an answer like any other, so a stream of it begins with 200."""
         if self._full(jobs):
             return Refusal(503, "The request queue is full.")
         role = self.settings.role
@@ -165,7 +165,7 @@ class Engine:
         return None
 
     def _full(self, jobs: Sequence[Job]) -> bool:
-        """Whether a rank's queue has no room for its share. PD engines refuse nothing for the length of a queue."""
+        """Whether a rank's queue has no capacity for its share. PD engines refuse nothing for the length of a queue."""
         if self.settings.role != "aggregated":
             return False
         coming = Counter(job.dp_rank for job in jobs)
@@ -241,7 +241,7 @@ class Engine:
             pacer.wake()
 
     def _grant(self, pacer: Pacer, now_s: float) -> None:
-        """Decode: those who have their pages now call their prefill engine."""
+        """Decode: jobs that have their pages now call their prefill engine."""
         for work in pacer.scheduler.allocate(now_s):
             job: Job = work.owner
             ask = job.ask
@@ -287,11 +287,11 @@ class Engine:
         self._close(job, problem="aborted")
 
     def _lost(self, job: Job, problem: str) -> None:
-        """The hand-over between the legs will not come about."""
+        """The handover between the legs has failed."""
         self._fail(job, legs.failed(self.settings.role, job, problem), problem)
 
     def _fail(self, job: Job, refusal: Refusal, problem: str | None = None) -> None:
-        """A failed prompt ends its request, and with it the other prompts of a batch. A partner hears the `problem`."""
+        """A failed prompt ends its request, and the other prompts of its batch. Its partner gets the `problem`."""
         if self.settings.role == "aggregated":  # a PD engine reports the tokens of a prompt that it never computed
             job.drop()
         failed = [other for other in self.jobs.values() if other.reply is job.reply]
@@ -305,8 +305,8 @@ class Engine:
         return self.jobs.get(job.rid) is job
 
     def _note(self, job: Job, finish_reason: str, *, aborted: bool = False) -> None:
-        """Write the entry of a job that ends, before its client hears of it: what is written to a client goes out at
-        once, so a kill between the two would leave an answer that is in no log.
+        """Write the entry of a job that ends, before the end of its answer: bytes to a client go out at once, so a
+        kill between the two would leave an answer that is in no log.
         """
         entry = self._entry(job, finish_reason, aborted=aborted)
         self.finished.append(entry)
@@ -319,7 +319,7 @@ class Engine:
             self.ttft_sum_s += entry["ttft_virtual_ms"] / 1000
 
     def _close(self, job: Job, problem: str | None = None) -> None:
-        """The one end of a job: out of the table, its pages back, its partner told."""
+        """The one end of a job: remove it from the table, release its pages, notify its partner."""
         del self.jobs[job.rid]
         pacer = self.pacers[job.dp_rank]
         work = job.work

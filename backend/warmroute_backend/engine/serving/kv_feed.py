@@ -1,8 +1,8 @@
 """When KV events are published: what the ranks recorded goes out at the moments at which SGLang publishes.
 
 These are the end of every step with prefill in it, just after its first tokens; every `DECODE_INTERVAL` decode steps;
-and whenever a rank has nothing to do. So while a rank only decodes, what happened to its cache is told late. A rank's
-first message says that its cache is empty.
+and whenever a rank has nothing to do. So while a rank only decodes, its events are published late. A rank's first
+message is that its cache is empty.
 """
 
 from collections.abc import Callable
