@@ -50,7 +50,7 @@ class KvEventsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def read_config(text: str) -> KvEventsConfig | None:
-    """The configuration in a JSON text; None when it asks for no publisher.
+    """The configuration in a JSON text; None when it names no publisher.
 
     Raises: ValueError with what is wrong.
     """

@@ -16,7 +16,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Refusal(Exception):
-    """A request that is not served because of what it asks for, or (5xx) because the engine cannot."""
+    """A request that is not served: by its own fault (4xx), or because the engine cannot (5xx)."""
 
     def __init__(self, status: int, message: str, *, flat_type: str | None = None) -> None:
         super().__init__(message)

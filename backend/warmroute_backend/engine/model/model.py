@@ -188,7 +188,7 @@ class Scheduler:
     def next_event_s(self) -> float:
         """No event comes before this time if nothing is added; infinite when nothing can run.
 
-        Begins the step that can start now: ask when everything that arrives at this instant has been added.
+        Begins the step that can start now: call it when everything that arrives at this instant has been added.
         """
         if self._events:
             return self._events[0][0]

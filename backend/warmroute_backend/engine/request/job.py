@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 
 from warmroute_backend.engine.http.errors import Refusal
 from warmroute_backend.engine.model.model import Phase, Work
-from warmroute_backend.engine.request.ask import Ask
+from warmroute_backend.engine.request.prompt_request import PromptRequest
 from warmroute_backend.engine.request.text import Answer
 
 
@@ -47,7 +47,7 @@ class Counts(NamedTuple):
 class Job:
     """A live request. It is in the engine's table from acceptance to its one entry in the finish log."""
 
-    ask: Ask
+    request: PromptRequest
     model: str
     dp_rank: int
     page_size: int
@@ -69,7 +69,7 @@ class Job:
     """The token at which the request's script orders an error."""
 
     def __post_init__(self) -> None:
-        self.ids = [self.ask.rid] if self.ask.n == 1 else [os.urandom(16).hex() for _ in range(self.ask.n)]
+        self.ids = [self.request.rid] if self.request.n == 1 else [os.urandom(16).hex() for _ in range(self.request.n)]
 
     @property
     def rid(self) -> str:
@@ -79,9 +79,9 @@ class Job:
     @property
     def bootstrap_room(self) -> int:
         """The rendezvous of a PD job, checked at acceptance; other jobs have none."""
-        if self.ask.bootstrap_room is None:
+        if self.request.bootstrap_room is None:
             raise LookupError("this job has no bootstrap room")
-        return self.ask.bootstrap_room
+        return self.request.bootstrap_room
 
     def completion_tokens(self) -> int:
         generated = self.work.generated
@@ -96,9 +96,11 @@ class Job:
         work = self.work
         if self.dropped:
             return Counts(0, 0, 0, 0)
-        cached = work.cached_tokens if self.ask.n == 1 else (work.prompt_tokens - 1) // self.page_size * self.page_size
+        cached = (
+            work.cached_tokens if self.request.n == 1 else (work.prompt_tokens - 1) // self.page_size * self.page_size
+        )
         generated = work.generated
-        reasoning = sum(answer.reasoning_tokens(generated) for answer in self.answers) if self.ask.thinking else 0
+        reasoning = sum(answer.reasoning_tokens(generated) for answer in self.answers) if self.request.thinking else 0
         return Counts(work.prompt_tokens, cached, self.completion_tokens(), reasoning)
 
     def drop(self) -> None:

@@ -26,10 +26,12 @@ _WHOLE = {"chat": api.chat_body, "completion": api.completion_body, "generate": 
 
 def reply_to(jobs: Sequence[Job], exchange: Exchange) -> Reply:
     """The reply that the request asked for."""
-    ask = jobs[0].ask
-    if not ask.stream:
+    request = jobs[0].request
+    if not request.stream:
         return WholeReply(jobs, exchange)
-    return {"chat": ChatStream, "completion": CompletionStream, "generate": GenerateStream}[ask.kind](jobs, exchange)
+    return {"chat": ChatStream, "completion": CompletionStream, "generate": GenerateStream}[request.kind](
+        jobs, exchange
+    )
 
 
 class WholeReply:
@@ -50,14 +52,14 @@ class WholeReply:
         del job
         self._open -= 1
         if not self._open:
-            self._exchange.respond(200, _WHOLE[self._jobs[0].ask.kind](self._jobs, self._aborted))
+            self._exchange.respond(200, _WHOLE[self._jobs[0].request.kind](self._jobs, self._aborted))
 
     def abort(self, job: Job) -> None:
         self._aborted |= {job}
         self.finish(job)
 
     def fail(self, job: Job, refusal: Refusal) -> None:
-        self._exchange.respond(refusal.status, refusal.body(native=job.ask.kind == "generate"))
+        self._exchange.respond(refusal.status, refusal.body(native=job.request.kind == "generate"))
 
 
 class _Stream:
@@ -114,7 +116,7 @@ class _Stream:
         extension = api.sglext(self._jobs)
         if extension is not None:
             self._event({**self._chunk_object(self._jobs[0], 0, []), "usage": None, "sglext": extension})
-        if self._jobs[0].ask.include_usage:
+        if self._jobs[0].request.include_usage:
             self._event({**self._chunk_object(self._jobs[0], 0, []), "usage": self._usage()})
         self._exchange.send(DONE)
         self._exchange.end()
@@ -144,8 +146,8 @@ class ChatStream(_Stream):
     def __init__(self, jobs: Sequence[Job], exchange: Exchange) -> None:
         super().__init__(jobs, exchange)
         self._job = jobs[0]
-        ask = self._job.ask
-        self._plain = ask.logprobs is None and not ask.continuous_usage
+        request = self._job.request
+        self._plain = request.logprobs is None and not request.continuous_usage
         self._calls = [-1] * len(self._job.answers)
         self._fast = [self._halves(i) for i in range(len(self._job.answers))] if self._plain else []
 
@@ -174,7 +176,7 @@ class ChatStream(_Stream):
         elif piece.text:
             content = piece.kind == CONTENT
             delta = {"reasoning_content": None, "content": piece.text} if content else {"reasoning_content": piece.text}
-            top = self._job.ask.logprobs
+            top = self._job.request.logprobs
             logprobs = None if top is None else {"content": [api.chat_logprob(piece, top)]}
             self._chunk(number, delta, counted=True, logprobs=logprobs)
 
@@ -200,7 +202,7 @@ class ChatStream(_Stream):
     def _chunk(self, number: int, delta: Json, *, counted: bool = False, **choice: object) -> None:
         """Send a chunk of one choice; `counted` ones carry the running usage, if it was asked for."""
         chunk = self._chunk_object(self._job, number, [{**self._choice(number, delta), **choice}])
-        if counted and self._job.ask.continuous_usage:
+        if counted and self._job.request.continuous_usage:
             chunk["usage"] = api.choice_usage(self._job, number, cache_report=True)
         self._event(chunk)
 
@@ -247,7 +249,7 @@ class CompletionStream(_Stream):
     def _chunk(self, job: Job, number: int, text: str, **choice: object) -> None:
         plain = {"index": self._first[job] + number, "text": text, "logprobs": None}
         chunk = self._chunk_object(job, number, [{**plain, "finish_reason": None, "matched_stop": None, **choice}])
-        counted = job.ask.continuous_usage
+        counted = job.request.continuous_usage
         self._event({**chunk, "usage": api.choice_usage(job, number, cache_report=False) if counted else None})
 
     def _usage(self) -> Json:
@@ -284,7 +286,7 @@ class GenerateStream(_Stream):
         item = api.generate_item(job, number, ended)
         if reason is not None:
             item["meta_info"]["finish_reason"] = reason
-        if job.ask.batch or len(job.answers) > 1:
+        if job.request.batch or len(job.answers) > 1:
             item["index"] = self._first[job] + number
         self._event(item)
 

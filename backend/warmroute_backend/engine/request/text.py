@@ -122,7 +122,7 @@ def answer(
         whole = answer(seed_digest, limit=limit, script=script, stops=stops, thinking=thinking, ignore_eos=ignore_eos)
         return Answer(_rest(whole.pieces, begun), whole.finish_reason, whole.matched_stop)
     total = script.output_tokens or DEFAULT_TOKENS_MIN + seed_digest[0] % DEFAULT_TOKENS_SPREAD
-    most = limit + 1  # whatever a script asks for: one token over the limit shows that it was reached
+    most = limit + 1  # whatever a script orders: one token over the limit shows that it was reached
     pieces: list[Piece] = []
     if thinking:
         pieces += _pieces(REASONING, words(seed_digest + b"think", min(most, max(1, total // 3))))
@@ -156,7 +156,7 @@ def seed_digest(seed: int, rendered: bytes, choice: int) -> bytes:
 
 
 def read_script(body: Mapping[str, Any]) -> Script:
-    """The step of the request's script that this turn asks for."""
+    """The step of the request's script for this turn."""
     metadata = body.get("metadata")
     if not isinstance(metadata, dict) or metadata.get("script") is None:
         return NO_SCRIPT

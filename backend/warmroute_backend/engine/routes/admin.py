@@ -14,7 +14,7 @@ import msgspec
 from warmroute_backend.engine.http import fields
 from warmroute_backend.engine.http.errors import Refusal
 from warmroute_backend.engine.http.http1 import Exchange
-from warmroute_backend.engine.request.ask import parse
+from warmroute_backend.engine.request.prompt_request import parse
 from warmroute_backend.engine.serving.engine import Engine
 
 BACKEND: Final = "/hicache/storage-backend"

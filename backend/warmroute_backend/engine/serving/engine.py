@@ -23,9 +23,9 @@ from warmroute_backend.engine.http.http1 import Exchange
 from warmroute_backend.engine.model.hicache import BACKEND_NAME, FileStore, StorageBackend
 from warmroute_backend.engine.model.model import Phase, Role, Scheduler, Work
 from warmroute_backend.engine.model.tiers import HostTier
-from warmroute_backend.engine.request.ask import Ask
 from warmroute_backend.engine.request.job import Job
 from warmroute_backend.engine.request.plan import jobs_of
+from warmroute_backend.engine.request.prompt_request import PromptRequest
 from warmroute_backend.engine.request.reply import reply_to
 from warmroute_backend.engine.serving import legs
 from warmroute_backend.engine.serving.bootstrap import BootstrapRooms, Call, Handover, Meet
@@ -97,12 +97,12 @@ class Engine:
 
     # --- requests ------------------------------------------------------------------------------------------------
 
-    def submit(self, asks: Sequence[Ask], exchange: Exchange) -> None:
+    def submit(self, requests: Sequence[PromptRequest], exchange: Exchange) -> None:
         """Accept the prompts of one request, or raise `Refusal`."""
-        for ask in asks:
-            if ask.rid in self.jobs:
-                raise Refusal(400, f"Duplicate request ID detected: {ask.rid}")
-        jobs = jobs_of(self.settings, asks, [self._rank(ask) for ask in asks])
+        for request in requests:
+            if request.rid in self.jobs:
+                raise Refusal(400, f"Duplicate request ID detected: {request.rid}")
+        jobs = jobs_of(self.settings, requests, [self._rank(request) for request in requests])
         for job in jobs:
             self._check_size(job.work, self.schedulers[job.dp_rank])
             if self.storage is not None and self.storage.store is not None:
@@ -154,7 +154,7 @@ class Engine:
         if self._full(jobs):
             return Refusal(503, "The request queue is full.")
         role = self.settings.role
-        refusals = (legs.lacking(role, job.ask) or self._taken(role, job) for job in jobs)
+        refusals = (legs.lacking(role, job.request) or self._taken(role, job) for job in jobs)
         return next((refusal for refusal in refusals if refusal is not None), None)
 
     def _taken(self, role: Role, job: Job) -> Refusal | None:
@@ -187,14 +187,14 @@ class Engine:
         else:
             pacer.wake()
 
-    def _rank(self, ask: Ask) -> int:
+    def _rank(self, request: PromptRequest) -> int:
         size = self.settings.dp_size
-        if ask.dp_rank is not None:
-            if not 0 <= ask.dp_rank < size:
-                raise Refusal(400, f"routed_dp_rank={ask.dp_rank} out of range [0, {size})")
-            return ask.dp_rank
-        if self.settings.role == "prefill" and ask.bootstrap_room is not None:
-            return ask.bootstrap_room % size
+        if request.dp_rank is not None:
+            if not 0 <= request.dp_rank < size:
+                raise Refusal(400, f"routed_dp_rank={request.dp_rank} out of range [0, {size})")
+            return request.dp_rank
+        if self.settings.role == "prefill" and request.bootstrap_room is not None:
+            return request.bootstrap_room % size
         rank, self._next_rank = self._next_rank, (self._next_rank + 1) % size
         return rank
 
@@ -244,12 +244,12 @@ class Engine:
         """Decode: jobs that have their pages now call their prefill engine."""
         for work in pacer.scheduler.allocate(now_s):
             job: Job = work.owner
-            ask = job.ask
+            request = job.request
             job.link = Call(
-                ask.bootstrap_host or "",
-                ask.bootstrap_port or DEFAULT_BOOTSTRAP_PORT,
+                request.bootstrap_host or "",
+                request.bootstrap_port or DEFAULT_BOOTSTRAP_PORT,
                 job.bootstrap_room,
-                Meet(ask.rid, work.prompt_tokens, ask.prefill_dp_rank),
+                Meet(request.rid, work.prompt_tokens, request.prefill_dp_rank),
                 partial(self._got, job),
             )
 
@@ -323,10 +323,10 @@ class Engine:
         del self.jobs[job.rid]
         pacer = self.pacers[job.dp_rank]
         work = job.work
-        if job.ask.bootstrap_room is not None:
-            self._decode_bootstrap_rooms.discard(job.ask.bootstrap_room)
+        if job.request.bootstrap_room is not None:
+            self._decode_bootstrap_rooms.discard(job.request.bootstrap_room)
             if self.settings.role == "prefill" and problem is not None:
-                self.bootstrap_rooms.fail(job.ask.bootstrap_room, problem)
+                self.bootstrap_rooms.fail(job.request.bootstrap_room, problem)
         if job.link is not None:
             job.link.close()
             job.link = None
@@ -341,7 +341,7 @@ class Engine:
     def _entry(self, job: Job, finish_reason: str, *, aborted: bool) -> dict[str, Any]:
         ttft_s = job.ttft_s()
         return {
-            "rid": job.ask.rid,
+            "rid": job.request.rid,
             "role": self.settings.role,
             "dp_rank": job.dp_rank,
             "prompt_tokens": job.work.prompt_tokens,

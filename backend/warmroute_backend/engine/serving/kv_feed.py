@@ -20,8 +20,8 @@ DECODE_INTERVAL: Final = 40
 def path_of(work: Work) -> Path:
     """What lies on the pages of a job."""
     job: Job = work.owner
-    ask = job.ask
-    return Path(ask.rendered, job.answers[0].rendered, ask.cache_salt, ask.session_id)
+    request = job.request
+    return Path(request.rendered, job.answers[0].rendered, request.cache_salt, request.session_id)
 
 
 class KvFeed:

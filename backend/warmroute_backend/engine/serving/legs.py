@@ -5,27 +5,28 @@ A leg that ends badly before its first token is a 500, with SGLang's message aro
 
 from warmroute_backend.engine.http.errors import Refusal
 from warmroute_backend.engine.model.work import Phase, Role
-from warmroute_backend.engine.request.ask import Ask
 from warmroute_backend.engine.request.job import Job
+from warmroute_backend.engine.request.prompt_request import PromptRequest
 from warmroute_backend.engine.serving.bootstrap import Meet
 
 ABORTED = "Aborted by AbortReq."
 
 
-def lacking(role: Role, ask: Ask) -> Refusal | None:
+def lacking(role: Role, request: PromptRequest) -> Refusal | None:
     """The refusal of a request without what a PD engine needs, if it lacks something."""
     if role == "aggregated":
         return None
-    if ask.bootstrap_room is None:
+    if request.bootstrap_room is None:
         message = "Invalid request: Disaggregated request received without bootstrap room id."
-        return Refusal(400, f"{message} req.rid={ask.rid!r}")
-    if ask.bootstrap_room <= 0:
+        return Refusal(400, f"{message} req.rid={request.rid!r}")
+    if request.bootstrap_room <= 0:
         return Refusal(
-            400, f"Invalid request: bootstrap_room must be positive, got {ask.bootstrap_room}. req.rid={ask.rid!r}"
+            400,
+            f"Invalid request: bootstrap_room must be positive, got {request.bootstrap_room}. req.rid={request.rid!r}",
         )
-    if role == "decode" and ask.bootstrap_host is None:
+    if role == "decode" and request.bootstrap_host is None:
         return Refusal(
-            400, f"Invalid request: Disaggregated request received without bootstrap host. req.rid={ask.rid!r}"
+            400, f"Invalid request: Disaggregated request received without bootstrap host. req.rid={request.rid!r}"
         )
     return None
 

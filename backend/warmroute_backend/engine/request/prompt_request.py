@@ -1,4 +1,4 @@
-"""Reads a request body into an `Ask` for each of its prompts: all that the engine uses, checked once.
+"""Reads a request body into a `PromptRequest` for each of its prompts: all that the engine uses, checked once.
 
 Unknown fields are ignored and unknown model names are accepted, as engines of this protocol do. A chat has one prompt;
 a completion and `/generate` may have several (a batch), each of which is a request of its own.
@@ -44,7 +44,7 @@ _decode = msgspec.json.Decoder().decode
 
 
 @dataclass(slots=True)
-class Ask:
+class PromptRequest:
     """One prompt of a request. `None` stands for an absent member. `begun`: the end of `rendered` that is the
     beginning of the answer.
     """
@@ -108,8 +108,8 @@ def overridden(body: Body, headers: Headers) -> Body:
     return {**body, **found} if found else body
 
 
-def read(kind: Kind, body: Body, headers: Headers) -> list[Ask]:
-    """Check a body and take from it what the engine uses: an `Ask` for each prompt."""
+def read(kind: Kind, body: Body, headers: Headers) -> list[PromptRequest]:
+    """Check a body and take from it what the engine uses: a `PromptRequest` for each prompt."""
     prompts, batch = _prompts(kind, body)
     rids = _rids(body, len(prompts), batch=batch)
     salts, keys = (fields.each(body, name, str, len(prompts)) for name in ("cache_salt", "extra_key"))
@@ -130,13 +130,13 @@ def read(kind: Kind, body: Body, headers: Headers) -> list[Ask]:
     ]
 
 
-def _first(kind: Kind, body: Body, headers: Headers, *, batch: bool) -> Ask:
+def _first(kind: Kind, body: Body, headers: Headers, *, batch: bool) -> PromptRequest:
     """The members that all prompts of a request share; `read` adds those of each prompt."""
     sampling = fields.mapping(body, "sampling_params") if kind == "generate" else body
     options = fields.mapping(body, "stream_options")
     stream = fields.flag(body, "stream")
     _check_sampling(sampling)
-    return Ask(
+    return PromptRequest(
         kind=kind,
         rid="",
         model=_model(body),
