@@ -1,1 +1,5 @@
-"""What serves the tokens: the embedded engine, a model of one that speaks the same protocol."""
+"""Engines: the embedded one, and SGLang on this CPU. The package never imports the proxy.
+
+engine    the embedded engine: a model of an engine that speaks SGLang's protocol
+sglang    runs the real SGLang on a CPU, for tests and the demo
+"""

@@ -1,1 +1,16 @@
-"""The `warmroute` command: composes sdk, proxy and backend, and is imported by none of them."""
+"""The `warmroute` command. It composes sdk, proxy and backend, and none of them imports it.
+
+It holds no logic of a server: commands read options, start processes, and print results.
+
+main        the command line and its subcommands
+arguments   readers of option values
+demo        `warmroute demo`
+replay      `warmroute replay`
+up          `warmroute up`: the embedded fleet until Ctrl-C
+engines     `warmroute engines`: list and drain the engines of a running proxy
+fleet       starts embedded engines, proxies and the network between them
+processes   child processes: start, wait, stop
+wan         a TCP relay that adds the delay between regions
+state       the folder with secret, keys and logs
+recordings  the packaged recordings of agent sessions
+"""

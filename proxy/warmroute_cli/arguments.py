@@ -1,4 +1,4 @@
-"""Values of command lines: each reader says in words what it wants where it cannot read what was given."""
+"""Readers of option values. Each has an error message with the value that it expects."""
 
 import argparse
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""`warmroute engines`: how the engines of a running proxy are, and draining one before it is restarted.
+"""`warmroute engines`: the state of the engines of a running proxy, and draining one before its restart.
 
 Speaks to the proxy's admin listener. Its address is that of the config file, or `--admin-url`; its key follows from the
 fleet secret, or is in the variable `WARMROUTE_ADMIN_KEY` where the config has a digest of another one.
@@ -24,11 +24,11 @@ KEY_VARIABLE: Final = "WARMROUTE_ADMIN_KEY"
 
 
 class AdminError(Exception):
-    """The proxy could not be asked, or refused; the message says why."""
+    """The proxy does not answer, or refuses; the message has the reason."""
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Do what the command line says. 0: done, 1: not drained in time, 2: not done."""
+    """Run the action. 0: done, 1: not drained in time, 2: not done."""
     try:
         config = load_config(arguments.config)
         admin = Admin(arguments.admin_url or _url(config), _key(config))
@@ -63,7 +63,7 @@ class Admin:
                 return json.load(response)
         except urllib.error.HTTPError as error:
             with error:
-                raise AdminError(_said(error)) from None
+                raise AdminError(_reason(error)) from None
         except (OSError, ValueError) as error:
             reason = getattr(error, "reason", error)
             raise AdminError(f"{self._url} does not answer: {reason}") from None
@@ -97,7 +97,7 @@ def _drain(admin: Admin, path: str, wait_s: float | None) -> int:
 
 def _url(config: Config) -> str:
     if not config.proxy.admin_port:
-        raise AdminError("the config has no admin_port: say --admin-url, which the proxy prints when it starts")
+        raise AdminError("the config has no admin_port: give --admin-url, which the proxy prints when it starts")
     host = config.proxy.admin_host
     return f"http://{f'[{host}]' if ':' in host else host}:{config.proxy.admin_port}"
 
@@ -111,7 +111,7 @@ def _key(config: Config) -> str:
     return Secrets(load_secret(config.secret_file, os.environ)).admin_key()
 
 
-def _said(error: urllib.error.HTTPError) -> str:
+def _reason(error: urllib.error.HTTPError) -> str:
     try:
         return str(json.load(error)["error"]["message"])
     except (ValueError, KeyError, TypeError):

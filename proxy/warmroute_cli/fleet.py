@@ -118,7 +118,7 @@ class Fleet:
         self._proxy_children.clear()
 
     def ended(self) -> list[str]:
-        """Names of processes that ended though nobody stopped them."""
+        """Names of processes that ended without being stopped."""
         return [child.name for child in (*self._children, *self._proxy_children) if not child.running()]
 
     def finished(self) -> list[dict[str, Any]]:
@@ -146,7 +146,7 @@ class Fleet:
         for region, child in proxies:
             line = child.listening(deadline_s)
             self.proxies[region] = Proxy(region, line["url"], line["admin_url"], self.run_dir / region)
-        relay.tell({region: proxy.url for region, proxy in self.proxies.items()})
+        relay.send({region: proxy.url for region, proxy in self.proxies.items()})
         for region, child in proxies:
             wait_ready(child, self.proxies[region].url, deadline_s)
 
@@ -189,7 +189,7 @@ def render(values: dict[str, Any], template: str = "fleet.toml") -> str:
 
 
 def wait_ready(child: Child, url: str, deadline_s: float) -> None:
-    """Wait until a proxy says that it can serve."""
+    """Wait until a proxy can serve."""
     while True:
         try:
             with urllib.request.urlopen(f"{url}/ready", timeout=HTTP_TIMEOUT_S):  # noqa: S310 (our own process)

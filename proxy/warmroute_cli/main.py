@@ -1,7 +1,7 @@
 """The `warmroute` command: `demo`, `up`, `replay`, `proxy`, `engines`, `key`.
 
 Each subcommand imports what it needs when it is chosen, so that `warmroute proxy` starts without an OpenAI client and
-`warmroute --version` without anything. Exit codes: 0 done, 1 done but not as it must be, 2 not done: a wrong command
+`warmroute --version` without anything. Exit codes: 0 done, 1 done and a check has failed, 2 not done: a wrong command
 line or configuration, or a process that did not start.
 """
 
@@ -14,17 +14,15 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from warmroute import __version__
-from warmroute_cli import replay_arguments
 from warmroute_cli.arguments import above_zero, count
+from warmroute_cli.replay import arguments as replay_arguments
 from warmroute_proxy import COMPILED
 
 NEEDED = ("fastapi", "httptools", "msgspec", "rich", "uvloop", "xxhash")
-"""What the extra `proxy` brings; the SDK alone does without."""
+"""What the extra `proxy` installs; the SDK does not need it."""
 
 COLLECT_EVERY = 100_000
-"""Objects between two looks for cycles in a replay: imports and turns under way make many, of which hardly any is in
-one.
-"""
+"""Allocations between two runs of the garbage collector in a replay, whose objects are hardly ever in cycles."""
 
 DEFAULT_STATE_DIR = Path(".warmroute")
 DEMO_SPEED = 25.0
@@ -48,60 +46,72 @@ def main(argv: Sequence[str] | None = None) -> int:
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     kind = " (compiled)" if COMPILED else ""
-    found = argparse.ArgumentParser(prog="warmroute", description="Turns of agents land where their cache is warm.")
+    found = argparse.ArgumentParser(
+        prog="warmroute", description="Route agent turns to the engines that have their KV cache."
+    )
     found.add_argument("--version", action="version", version=f"warmroute {__version__}{kind}")
-    names = ", ".join(HARNESSES)
     commands = found.add_subparsers(required=True, metavar="COMMAND")
-
-    demo = commands.add_parser("demo", help="replay recorded agent sessions on an embedded fleet and audit the result")
-    demo.add_argument(
-        "--engine",
-        choices=("embedded", "sglang"),
-        default="embedded",
-        help="sglang: the real one on this CPU; see scripts/sglang (%(default)s)",
-    )
-    demo.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
-    demo.add_argument("--speed", type=above_zero, default=DEMO_SPEED, help="virtual seconds a second (%(default)g)")
-    demo.add_argument("--seed", type=int, default=1, help="of ingress and engines (%(default)d)")
-    demo.add_argument("--sessions", type=count, default=3, metavar="N", help="sessions at once (%(default)d)")
-    demo.add_argument(
-        "--harness", nargs="+", choices=HARNESSES, default=(), metavar="NAME", help=f"replay only {names}"
-    )
-    _add_state_dir(demo)
-    demo.set_defaults(run=_demo)
-
-    up = commands.add_parser("up", help="start the embedded fleet and stay")
-    up.add_argument("--speed", type=above_zero, default=1.0, help="virtual seconds a second (%(default)g)")
-    _add_state_dir(up)
-    up.set_defaults(run=_up)
-
+    _add_demo(commands.add_parser("demo", help="play recorded agent sessions on an embedded fleet, and audit them"))
+    _add_up(commands.add_parser("up", help="start the embedded fleet and keep it running until Ctrl-C"))
     replay = commands.add_parser("replay", help="play a trace on a virtual clock, and compare placements")
     replay_arguments.add(replay)
     replay.set_defaults(run=_replay)
-
-    proxy = commands.add_parser("proxy", help="run one proxy")
-    proxy.add_argument("--config", required=True, metavar="FILE", help="its TOML file")
-    proxy.add_argument("--processes", type=_processes, metavar="N", help="instead of the file's: a number, or auto")
-    proxy.add_argument("--check", action="store_true", help="say what is wrong with the file, and end")
-    proxy.set_defaults(run=_proxy)
-
-    engines = commands.add_parser("engines", help="the engines of a running proxy: list, drain, undrain")
-    engines.add_argument("action", choices=("list", "drain", "undrain"))
-    engines.add_argument("engine", nargs="?", metavar="ID", help="which one, for drain and undrain")
-    engines.add_argument("--config", required=True, type=Path, metavar="FILE", help="the proxy's TOML file")
-    engines.add_argument("--admin-url", metavar="URL", help="its admin listener, where the file names no port")
-    engines.add_argument("--wait", type=above_zero, metavar="SECONDS", help="drain: wait until nothing runs there")
-    engines.set_defaults(run=_engines)
-
-    key = commands.add_parser("key", help="make an API key, and the line for the configuration")
+    _add_proxy(commands.add_parser("proxy", help="run one proxy"))
+    _add_engines(commands.add_parser("engines", help="list, drain or undrain the engines of a running proxy"))
+    key = commands.add_parser("key", help="make an API key and its line of the configuration")
     key.add_argument("--admin-of", type=Path, metavar="FILE", help="print the admin key of the proxy with this config")
     key.set_defaults(run=_key)
     return found
 
 
+def _add_demo(demo: argparse.ArgumentParser) -> None:
+    names = ", ".join(HARNESSES)
+    demo.add_argument(
+        "--engine",
+        choices=("embedded", "sglang"),
+        default="embedded",
+        help="sglang: the real SGLang on this CPU, see scripts/sglang (%(default)s)",
+    )
+    demo.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
+    demo.add_argument("--speed", type=above_zero, default=DEMO_SPEED, help="virtual seconds per second (%(default)g)")
+    demo.add_argument("--seed", type=int, default=1, help="seed of engines and of choices of regions (%(default)d)")
+    demo.add_argument("--sessions", type=count, default=3, metavar="N", help="sessions at the same time (%(default)d)")
+    demo.add_argument(
+        "--harness", nargs="+", choices=HARNESSES, default=(), metavar="NAME", help=f"only sessions of these: {names}"
+    )
+    _add_state_dir(demo)
+    demo.set_defaults(run=_demo)
+
+
+def _add_up(up: argparse.ArgumentParser) -> None:
+    up.add_argument("--speed", type=above_zero, default=1.0, help="virtual seconds per second (%(default)g)")
+    _add_state_dir(up)
+    up.set_defaults(run=_up)
+
+
+def _add_proxy(proxy: argparse.ArgumentParser) -> None:
+    proxy.add_argument("--config", required=True, metavar="FILE", help="the proxy's TOML file")
+    proxy.add_argument("--processes", type=_processes, metavar="N", help="a number, or auto; overrides the file")
+    proxy.add_argument("--check", action="store_true", help="check the file, print its errors, and exit")
+    proxy.set_defaults(run=_proxy)
+
+
+def _add_engines(engines: argparse.ArgumentParser) -> None:
+    engines.add_argument("action", choices=("list", "drain", "undrain"))
+    engines.add_argument("engine", nargs="?", metavar="ID", help="the engine to drain or undrain")
+    engines.add_argument("--config", required=True, type=Path, metavar="FILE", help="the proxy's TOML file")
+    engines.add_argument("--admin-url", metavar="URL", help="the proxy's admin listener, if the file names no port")
+    engines.add_argument("--wait", type=above_zero, metavar="SECONDS", help="drain: wait until no request runs there")
+    engines.set_defaults(run=_engines)
+
+
 def _add_state_dir(command: argparse.ArgumentParser) -> None:
     command.add_argument(
-        "--state-dir", type=Path, default=DEFAULT_STATE_DIR, metavar="DIR", help="secret, key, logs (%(default)s)"
+        "--state-dir",
+        type=Path,
+        default=DEFAULT_STATE_DIR,
+        metavar="DIR",
+        help="secret, key and logs (%(default)s)",
     )
 
 
@@ -114,12 +124,12 @@ def _demo(arguments: argparse.Namespace) -> int:
 
     try:
         if arguments.engine == "sglang":
-            from warmroute_cli import demo_sglang
+            from warmroute_cli.demo import sglang
 
-            return demo_sglang.run(arguments)
-        from warmroute_cli import demo
+            return sglang.run(arguments)
+        from warmroute_cli.demo import embedded
 
-        return demo.run(arguments)
+        return embedded.run(arguments)
     except FleetError as error:
         return _failed(error)
 
@@ -140,7 +150,7 @@ def _replay(arguments: argparse.Namespace) -> int:
         return 2
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy starts a thread for each core, and nothing here uses any
     gc.set_threshold(COLLECT_EVERY)
-    from warmroute_cli.replay import replay
+    from warmroute_cli.replay.command import replay
 
     return replay(arguments)
 

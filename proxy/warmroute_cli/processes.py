@@ -1,6 +1,6 @@
-"""Child processes that say on their first line of output where they listen.
+"""Child processes that print their addresses on the first line of their output.
 
-Output goes to files, so that no child ever blocks on a pipe that nobody reads, and so that the reason of a failed
+Output goes to files, so that no child blocks on a full pipe, and so that the reason of a failed
 start can be shown. Children run in sessions of their own: Ctrl-C reaches the launcher alone, which then stops them in
 its own order.
 """
@@ -56,7 +56,7 @@ class Child:
                 raise FleetError(f"{self.name} did not listen in time{self.last_words()}")
             time.sleep(POLL_S)
 
-    def tell(self, message: dict[str, Any]) -> None:
+    def send(self, message: dict[str, Any]) -> None:
         """Write one JSON line to its standard input."""
         pipe = self._process.stdin
         if pipe is not None:
@@ -102,7 +102,7 @@ def stop_all(children: Sequence[Child], grace_s: float) -> None:
 def stopping_on_signals() -> Iterator[None]:
     """SIGTERM and SIGHUP unwind the stack as Ctrl-C does, so that children are stopped on the way out."""
 
-    def interrupt(_signal: int, _frame: FrameType | None) -> None:
+    def interrupt(_signal: int, _stack: FrameType | None) -> None:
         raise KeyboardInterrupt
 
     previous = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}

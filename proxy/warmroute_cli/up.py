@@ -1,4 +1,4 @@
-"""`warmroute up`: the embedded fleet, up until it is told to stop."""
+"""`warmroute up`: the embedded fleet, until Ctrl-C or SIGTERM."""
 
 import time
 from argparse import Namespace
@@ -12,7 +12,7 @@ LOOK_S = 0.5
 
 
 def run(arguments: Namespace) -> int:
-    """Start the fleet, say how to use it, and stay."""
+    """Start the fleet, print how to use it, and wait."""
     options = FleetOptions(speed=arguments.speed)
     with stopping_on_signals(), locked_state(arguments.state_dir) as state_dir:
         run_dir = state_dir / "up"

@@ -3,7 +3,7 @@
 Each link listens on a port of its own and passes connections to one target, unknown until the process reads a line
 `{"<link>": "http://host:port"}` on standard input; the relay comes first because its address stands in the
 configuration of the proxies. Bytes, ends and aborts travel with the same delay in both directions, in order. The end
-of standard input ends the process, so that it never outlives who started it.
+of standard input ends the process, so that it never outlives its parent.
 
 At most `PENDING_BYTES_MAX` wait in one direction; above that the sender is paused, as a full pipe would do.
 """
@@ -28,7 +28,7 @@ class Link:
         self._connecting: set[asyncio.Task[None]] = set()
 
     def set_target(self, url: str) -> None:
-        """Say where connections go; the first word counts."""
+        """Set where connections go; only the first call counts."""
         parts = urlsplit(url)
         if not self._target.done():
             self._target.set_result((parts.hostname or "127.0.0.1", parts.port or 80))
@@ -75,11 +75,11 @@ class End(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
-        """Bytes start their way."""
+        """Bytes are delivered after the delay."""
         self._send(data)
 
     def eof_received(self) -> bool:
-        """The end of this direction starts its way; the other direction stays open."""
+        """The end of this direction follows after the delay; the other direction stays open."""
         self._read_ended = True
         self._send(None)
         return True
@@ -100,7 +100,7 @@ class End(asyncio.Protocol):
         if self.peer is not None:
             self.peer.flush()
 
-    # The way
+    # Delay
 
     def _send(self, data: bytes | None) -> None:
         self._pending.append((asyncio.get_running_loop().time() + self.delay_s, data))

@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
-from warmroute_cli.drive import Target, drive
+from warmroute_cli.demo.drive import Target, drive
 from warmroute_cli.fleet import REGIONS, Fleet, FleetOptions, Proxy
 from warmroute_cli.recordings import load_recordings
+from warmroute_cli.replay.verify import verify_records
 from warmroute_cli.state import locked_state, secret_file
-from warmroute_cli.verify import verify_records
 from warmroute_proxy.core.replicas.record import (
     MAGIC,
     Call,

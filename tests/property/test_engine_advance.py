@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from warmroute_backend.engine.model.model import Costs, Event, Phase, Scheduler, Step, Work
+from warmroute_backend.engine.model.tiers import HostTier
 
 PAGE = 16
 TREES = 3
@@ -70,7 +71,7 @@ class StepByStep:
                 self._step = model.begin()
                 if self._step is None:
                     return
-                yield from self._tell(self._step.start_s, self._step.joined, joined=True)
+                yield from self._tell(self._step.start_s, self._step.delivered, joined=True)
             step = self._step
             if step.end_s > until_s:
                 return
@@ -195,7 +196,7 @@ def test_a_rank_does_the_same_from_event_to_event_as_step_by_step(
             role="aggregated",
             kv_tokens=kv_pages * PAGE,
             pin_waiting=pin,
-            host_tokens=host_pages * PAGE,
+            host=HostTier(host_pages * PAGE),
         )
 
     assert outcome(driver) == outcome(StepByStep)

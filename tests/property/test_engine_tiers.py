@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from warmroute_backend.engine.model.model import Scheduler, Work
+from warmroute_backend.engine.model.tiers import HostTier
 
 PAGE = 64
 DEVICE_PAGES = 40
@@ -66,8 +67,7 @@ def test_tiers_keep_their_bounds_and_their_counts(
         page_size=PAGE,
         max_running=4,
         pin_waiting=pin,
-        host_tokens=host_pages * PAGE,
-        storage=storage if stored else None,
+        host=HostTier(host_pages * PAGE, storage if stored else None),
         listener=ledger,
     )
     now_s = 0.0

@@ -6,7 +6,8 @@ import pytest
 
 from warmroute_proxy.replay.made_up import MADE_UP, made_up
 from warmroute_proxy.replay.results import Result
-from warmroute_proxy.replay.scenarios import Scenario, pd, regions
+from warmroute_proxy.replay.scenarios import pd, regions
+from warmroute_proxy.replay.scenarios.scenario import Scenario
 from warmroute_proxy.replay.setup import run
 
 

@@ -21,12 +21,12 @@ HEADER_OVERRIDES = "SGLANG_ENABLE_REQUEST_HEADER_OVERRIDES"
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run one engine until it is told to stop; ends with 2 where it cannot start, and the reason on stderr."""
+    """Run one engine until SIGTERM or SIGINT; exits with 2 if it cannot start, with the reason on stderr."""
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     parser = _parser()
     args = parser.parse_args(argv)
     if args.kv_tokens < args.page_size:
-        parser.error(f"--kv-tokens {args.kv_tokens}: the pool has no room for a page of {args.page_size} tokens")
+        parser.error(f"--kv-tokens {args.kv_tokens}: the pool does not hold a page of {args.page_size} tokens")
     settings = Settings(
         role=args.role,
         engine_id=args.engine_id,
@@ -79,9 +79,9 @@ def _parser() -> argparse.ArgumentParser:
     add("--max-running-requests", type=_at_least(int, 1), default=defaults.max_running, help="over all ranks")
     add("--max-queued-requests", type=_at_least(int, 0), default=defaults.max_queued, help="per rank; not in PD")
     add("--bootstrap-timeout-s", type=_at_least(float, 0.01), default=defaults.bootstrap_timeout_s)
-    add("--api-key", help="everything but health and metrics then wants it as a bearer token")
-    add("--request-log", type=Path, help="a file to which each ended request is added, a line of JSON each")
-    add("--admin-api-key", help="control paths then want it, and not the other")
+    add("--api-key", help="bearer token of all paths but health and metrics")
+    add("--request-log", type=Path, help="a file that gets a line of JSON for each ended request")
+    add("--admin-api-key", help="bearer token of control paths, instead of --api-key")
     add("--kv-events-config", type=_kv_events, help="JSON as SGLang has it; port 0 lets the system choose")
     add(
         "--speculative-algorithm",

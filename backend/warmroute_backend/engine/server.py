@@ -1,4 +1,4 @@
-"""Listens, says so, and stops: the life of an engine process."""
+"""An engine process: listens, announces its address, and stops."""
 
 import asyncio
 import json
@@ -18,7 +18,7 @@ BACKLOG = 4096
 
 
 class StartError(Exception):
-    """An address or a directory that the engine was told to use cannot be had; the message says which and why."""
+    """An address or a directory cannot be used; the message has which one, and why."""
 
 
 async def serve(settings: Settings, host: str, port: int, bootstrap_port: int) -> None:

@@ -1,6 +1,10 @@
-"""The real SGLang on a CPU, as a process: its installation, its command line, its start and its end.
+"""The real SGLang on a CPU, as a process. For tests and the demo; a proxy in production never uses it.
 
 Standard library only, so that SGLang's own environment can run it too.
+
+installation    where SGLang is installed
+command         the command line and the environment of a server
+server          one running SGLang: start, wait, kill, restart
 """
 
 from warmroute_backend.sglang.command import Role

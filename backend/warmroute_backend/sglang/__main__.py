@@ -1,4 +1,4 @@
-"""`scripts/sglang serve`: start servers, say on one line of JSON where they are, stay until Ctrl-C or SIGTERM."""
+"""`scripts/sglang serve`: start servers, print their addresses as one line of JSON, wait for Ctrl-C or SIGTERM."""
 
 import argparse
 import json

@@ -36,7 +36,7 @@ WAITING_TIMEOUT_S = 15
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """Where a server listens. `bootstrap` of prefill is what decode is told with each request."""
+    """Where a server listens. `bootstrap` of prefill is named in each request to decode."""
 
     http: int
     kv_events: int

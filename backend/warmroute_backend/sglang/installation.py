@@ -11,7 +11,7 @@ STAMP = ".stamp"
 
 
 class NotInstalledError(Exception):
-    """SGLang is not here; the message says how to get it."""
+    """SGLang is not installed; the message has the command that installs it."""
 
 
 @dataclass(frozen=True, slots=True)

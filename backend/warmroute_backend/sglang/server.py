@@ -204,10 +204,10 @@ def get_json(url: str, timeout_s: float = PROBE_TIMEOUT_S) -> Any:
 
 
 def _free_ports(http: int) -> Ports:
-    """Free ports for a server, which cannot be told to take any.
+    """Free ports for a server, which cannot choose its own.
 
     They lie below those that the system hands out: it takes half a minute until the server binds them, and until then
-    a connection of somebody else would get one.
+    a connection of another process would get one.
     """
     found: list[int] = []
     while len(found) < PORTS_OF_A_SERVER:

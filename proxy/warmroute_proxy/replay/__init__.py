@@ -1,1 +1,18 @@
-"""The virtual clock: recorded traffic through the same core, over the engine's own model of its scheduler."""
+"""The replay: traces through placement policies on a virtual clock, over the engine's own model of its scheduler.
+
+It opens no socket and reads no clock but for the CPU time that it reports. The policy of production is the same
+`core.Router` that a proxy runs.
+
+trace, loaders                  requests, and the files they are read from
+made_up, agents, tool_calls     generated traces
+setup                           one run: fleet, policy, load
+simulation, split               the event loop, and that of a fleet of prefill and decode workers
+fleet, storage                  workers and their load; a store that they share
+policy                          the interface of placement policies
+production, waiting             the policy of production, and its queue
+regions                         policies that know nothing of regions, one for each region
+baselines                       published and plain policies
+scenarios                       ready-made comparisons
+results, page, plot             the figures, an HTML page of them, its plots
+record                          decisions of a proxy's record, made again
+"""

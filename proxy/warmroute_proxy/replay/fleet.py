@@ -15,12 +15,12 @@ from warmroute_proxy.replay.trace import Request
 
 
 class Turn(msgspec.Struct, eq=False):
-    """One request on its way: where and when it was sent, and what came of it. Times are virtual seconds."""
+    """One request in the simulation: where and when it was sent, and its outcome. Times are virtual seconds."""
 
     request: Request
     arrived_s: float
     origin: str
-    """The region whose proxy the client spoke to."""
+    """The region that the client sent it to."""
     worker: "Worker | None" = None
     work: Work | None = None
     """What the worker has to do for it, None when it is done or was lost."""
@@ -33,11 +33,11 @@ class Turn(msgspec.Struct, eq=False):
     cached_tokens: int = 0
     retries: int = 0
     state: Any = None
-    """Whatever the policy wants to keep for this turn."""
+    """The policy's own state of this turn."""
 
 
 class Worker:
-    """A worker: one rank of an engine, its place, and what it was given."""
+    """A worker: one rank of an engine, its region, and its requests."""
 
     __slots__ = (
         "_estimates",

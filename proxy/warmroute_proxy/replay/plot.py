@@ -90,16 +90,16 @@ def _entry(series: Series, y: float) -> str:
     )
 
 
-def _drawn(series: Series, places: Sequence[tuple[float, float]]) -> str:
+def _drawn(series: Series, pixels: Sequence[tuple[float, float]]) -> str:
     name = html.escape(series.name)
     if series.dots:
         beside = html.escape(series.name if series.mark is None else series.mark)
         return "".join(
             f'<circle cx="{x}" cy="{y}" r="5" fill="{series.colour}"><title>{name}</title></circle>'
             f'<text x="{x + 7}" y="{y - 5}" fill="{series.colour}">{beside}</text>'
-            for x, y in places
+            for x, y in pixels
         )
-    path = " ".join(f"{x},{y}" for x, y in places)
+    path = " ".join(f"{x},{y}" for x, y in pixels)
     stroke = f'fill="none" stroke="{series.colour}" stroke-width="1.6"'
     return f'<polyline points="{path}" {stroke}><title>{name}</title></polyline>'
 
@@ -113,8 +113,8 @@ def _ticks(values: Sequence[float], count: int = 5) -> list[float]:
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(power * factor for factor in (1, 2, 5, 10, 20) if power * factor >= rough)
     first = math.floor(low / step)
-    last = math.ceil(high / step)
-    return [round(number * step, 12) for number in range(first, last + 1)]
+    last_step = math.ceil(high / step)
+    return [round(number * step, 12) for number in range(first, last_step + 1)]
 
 
 def _log_ticks(values: Sequence[float]) -> list[float]:

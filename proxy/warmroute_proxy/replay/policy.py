@@ -1,4 +1,4 @@
-"""What a policy is: the interface between a replay and whoever places its requests.
+"""The interface of placement policies in a replay.
 
 A policy is made for one run: `SomePolicy(fleet)`. Then, in order of virtual time:
 
@@ -37,16 +37,16 @@ class Policy:
 
     def __init__(self, fleet: Fleet) -> None:
         self.fleet = fleet
-        self.send: Callable[[Turn, Worker, float], None] = _nobody
+        self.send: Callable[[Turn, Worker, float], None] = _cannot_send
         """`send(turn, worker, now_s)`: send a turn that has waited. Set by the simulation."""
-        self.later: Callable[[float, Callable[[float], None]], None] = _nowhere
+        self.later: Callable[[float, Callable[[float], None]], None] = _cannot_call
         """`later(when_s, call)`: have something called at a time of the virtual clock. Set by the simulation."""
 
     def choose(self, turn: Turn, now_s: float) -> Worker | None:
         """The worker that computes this turn's prompt, None if it waits."""
         raise NotImplementedError
 
-    def choose_decode(self, turn: Turn, prefill: Worker, now_s: float) -> Worker:  # noqa: ARG002 - for those who override
+    def choose_decode(self, turn: Turn, prefill: Worker, now_s: float) -> Worker:  # noqa: ARG002 - for subclasses
         """The worker of the decode side for this turn."""
         return min(self.fleet.decodes, key=lambda worker: worker.tokens)
 
@@ -66,12 +66,12 @@ class Policy:
         """A worker has begun anew, with an empty cache."""
 
     def report(self, now_s: float) -> None:
-        """Engines say how they are."""
+        """Read the engines' reports."""
 
 
-def _nowhere(when_s: float, call: Callable[[float], None]) -> None:
+def _cannot_call(when_s: float, call: Callable[[float], None]) -> None:
     raise RuntimeError(f"no simulation runs: {call} at {when_s} s")
 
 
-def _nobody(turn: Turn, worker: Worker, now_s: float) -> None:
+def _cannot_send(turn: Turn, worker: Worker, now_s: float) -> None:
     raise RuntimeError(f"no simulation runs: {turn} to {worker} at {now_s} s")

@@ -1,16 +1,16 @@
-"""The policy that production runs: the same `core.Router`, fed with what a proxy would see.
+"""The policy that production runs: the same `core.Router`, with the inputs that a proxy would have.
 
 Block ids stand for the prompt's chain: a cut at each block's end and at the prompt's. A token counts as 4 bytes, so the
-learned bytes per token are exact; a real proxy is some percent off. The proxy hears of a turn's first token and end, of
-the cached tokens that the engine reports with it, and once a second of each worker's `/v1/loads`, like the server. It
-is not told of tokens in between (`progress`): what a turn holds is its prompt until it ends. With `event_lag_s` it also
-gets each worker's KV events, so much later.
+learned bytes per token are exact; a real proxy is some percent off. Like the server, the proxy observes the first
+token and the end of a turn, the cached tokens that the engine reports with it, and each worker's `/v1/loads` once a
+second. It does not observe tokens in between (`progress`): a turn counts as its prompt until it ends. With
+`event_lag_s` it also gets each worker's KV events, delayed by that time.
 
 Each region has `routers` proxies, which know nothing of each other but what engines report, unless they are processes
-of one proxy (`share_lag_s`): those tell each other what they do, so much later. Requests go to them in turn. Regions
-are peers. A client that names its session sends back where it was last served (the home hint), and its turns may be
-forwarded there; the others stay where they come in. The second proxy of a forwarded turn decides half a round trip too
-early, with what it knows when the first does.
+of one proxy (`share_lag_s`): those send each other their events, delayed by that time. Requests go to them in turn.
+Regions are peers. A client that names its session sends back where it was last served (the home hint), and its turns
+may be forwarded there; other turns stay in the region that they arrive at. The second proxy of a forwarded turn decides
+half a round trip too early, with what it knows when the first does.
 
 Where a trace names no sessions, a session is what a derived key would find: the prompts that continue each other.
 """
@@ -59,7 +59,7 @@ class Proxies:
     host_cache: bool = False
     store: bool = False
     queue: bool = False
-    """What engines have no room for waits at the router, as in production; else in the engines."""
+    """Whether requests beyond the capacity of engines wait at the router, as in production, or in the engines."""
 
 
 class _Leg(msgspec.Struct, frozen=True, gc=False):
@@ -71,25 +71,25 @@ class _Leg(msgspec.Struct, frozen=True, gc=False):
 
 
 class Feed:
-    """A worker's KV events, to be given to its scheduler as `listener`. Nobody hears them until `tell` is set."""
+    """A worker's KV events: the `listener` of its scheduler. They go to `on_event`, once that is set."""
 
     def __init__(self) -> None:
-        self.tell: Callable[[str, list[int], Tier], None] | None = None
+        self.on_event: Callable[[str, list[int], Tier], None] | None = None
 
     def stored(self, work: Work, start: int, stop: int, tier: Tier, *, computed: bool) -> None:  # noqa: ARG002 - as asked
-        if self.tell is not None:
-            self.tell("stored", list(work.keys[start:stop]), tier)
+        if self.on_event is not None:
+            self.on_event("stored", list(work.keys[start:stop]), tier)
 
     def removed(self, keys: Sequence[int], tier: Tier) -> None:
-        if self.tell is not None:
-            self.tell("removed", list(keys), tier)
+        if self.on_event is not None:
+            self.on_event("removed", list(keys), tier)
 
     def cleared(self) -> None:
-        """Nobody flushes a cache in a replay: a restart is told by itself."""
+        """No cache is flushed in a replay; a restart has a call of its own."""
 
 
 class _PeerProcesses:
-    """The routers of one proxy's processes. Each tells the others once within `lag_s`, as a process would."""
+    """The routers of one proxy's processes. Each sends its events to the others within `lag_s`, as a process does."""
 
     def __init__(self, policy: Policy, lag_s: float) -> None:
         self.routers: list[PeerRouter] = []
@@ -97,7 +97,7 @@ class _PeerProcesses:
         self._lag_s = lag_s
         self._outboxes: dict[int, list[Event]] = {}
 
-    def told(self, number: int, event: Event, now_s: float) -> None:
+    def send(self, number: int, event: Event, now_s: float) -> None:
         if number not in self._outboxes:
             self._policy.later(now_s + self._lag_s, partial(self._share, number))
         self._outboxes.setdefault(number, []).append(event)
@@ -134,9 +134,9 @@ class Production(Policy):
         if self._proxies.queue:
             routers = [router for each in self._routers.values() for router in each]
             self._queues = {router: ProxyQueue(self, router, partial(self._waited, router)) for router in routers}
-        self._told: dict[Worker, int] = {}  # its steps at the last report, if nothing was under way
+        self._reported_steps: dict[Worker, int] = {}  # its steps at the last report, or _UNDER_WAY
         for worker, feed in zip(fleet.workers, feeds, strict=False):
-            feed.tell = lambda kind, keys, tier, worker=worker: self._hear(worker, kind, keys, tier)
+            feed.on_event = lambda kind, keys, tier, worker=worker: self._event_later(worker, kind, keys, tier)
 
     # --- decisions -----------------------------------------------------------------------------------------------
 
@@ -218,7 +218,7 @@ class Production(Policy):
         self._freed(now_s)
 
     def _freed(self, now_s: float) -> None:
-        """Somebody who waits may have room now."""
+        """Waiting turns may have capacity now."""
         for queue in self._queues.values():
             queue.freed(now_s)
 
@@ -226,16 +226,16 @@ class Production(Policy):
 
     def report(self, now_s: float) -> None:
         """Each worker's `/v1/loads`, where it differs from the report before or anything is under way."""
-        told = self._told
+        reported = self._reported_steps
         for worker in self.fleet.workers:
             scheduler, requests = worker.scheduler, worker.requests
             totals = scheduler.totals
             if requests:
-                told[worker] = _UNDER_WAY
-            elif told.get(worker) == totals.steps:
+                reported[worker] = _UNDER_WAY
+            elif reported.get(worker) == totals.steps:
                 continue
             else:
-                told[worker] = totals.steps
+                reported[worker] = totals.steps
             loads = EngineLoads(
                 requests,
                 scheduler.waiting_uncached_tokens(),
@@ -259,8 +259,8 @@ class Production(Policy):
         for router in self._routers[worker.region]:
             router.worker_restarted(worker.name)
 
-    def _hear(self, worker: Worker, kind: str, keys: list[int], tier: Tier) -> None:
-        """A KV event, so much later than it happened."""
+    def _event_later(self, worker: Worker, kind: str, keys: list[int], tier: Tier) -> None:
+        """Apply a KV event `event_lag_s` after it happened."""
         lag_s = self._proxies.event_lag_s
         if lag_s is None:
             return
@@ -289,7 +289,7 @@ class Production(Policy):
             return [Router(region, own, peers) for _ in range(count)]
         peer_processes = _PeerProcesses(self, lag_s)
         for number in range(count):
-            peer_processes.routers.append(PeerRouter(region, own, peers, tell=partial(peer_processes.told, number)))
+            peer_processes.routers.append(PeerRouter(region, own, peers, tell=partial(peer_processes.send, number)))
         return list(peer_processes.routers)
 
 

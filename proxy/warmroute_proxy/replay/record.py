@@ -9,9 +9,9 @@ from warmroute_proxy.core.replicas.recording_router import Playback
 
 
 class Verdict(NamedTuple):
-    """What came of playing a record again.
+    """The result of replaying a record.
 
-    `first_difference` says where and in what; None where all are the same. `cut_off` says where a record without an
+    `first_difference` is where and in what; None where all are the same. `cut_off` is where a record without an
     end marker ends (its proxy was killed, or the disk was full), None for a whole one.
     """
 
@@ -49,13 +49,13 @@ def judge(frames: Frames) -> Verdict:
                 differing += 1
                 first = first or _difference(found, decisions, call, again)
         elif playback is not None:
-            _tell(playback, found)
+            _apply(playback, found)
     if opened is None:
         raise RecordError(f"is empty: cut off {frames.cut_off}")
     return Verdict(opened.software, decisions, differing, first, frames.cut_off, closed)
 
 
-def _tell(playback: Playback, found: Frame) -> None:
+def _apply(playback: Playback, found: Frame) -> None:
     try:
         playback.tell(found.call)
     except Exception as error:

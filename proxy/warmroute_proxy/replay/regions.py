@@ -13,7 +13,7 @@ class InRegion(Policy):
         super().__init__(fleet)
         self._fleets = {name: Fleet(fleet.workers) for name in dict.fromkeys(each.region for each in fleet.workers)}
         self.changed(0.0)
-        self._policies = {name: make(part) for name, part in self._fleets.items()}
+        self._policies = {name: make(region_fleet) for name, region_fleet in self._fleets.items()}
         self.exact = any(policy.exact for policy in self._policies.values())
 
     def choose(self, turn: Turn, now_s: float) -> Worker | None:
@@ -32,8 +32,8 @@ class InRegion(Policy):
         self._policies[turn.origin].lost(turn, now_s)
 
     def changed(self, now_s: float) -> None:
-        for name, part in self._fleets.items():
-            part.set_up({each.index for each in self.fleet.workers if each.region == name} & self.fleet.up)
+        for name, region_fleet in self._fleets.items():
+            region_fleet.set_up({each.index for each in self.fleet.workers if each.region == name} & self.fleet.up)
         for policy in getattr(self, "_policies", {}).values():
             policy.changed(now_s)
 

@@ -1,4 +1,4 @@
-"""What came of a run: hit ratio, latencies, imbalance, and each worker's load over time."""
+"""The figures of a run: hit ratio, latencies, imbalance, and each worker's load over time."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -43,6 +43,34 @@ class Result:
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
         return asdict(self)
+
+
+class LoadSamples:
+    """Each worker's outstanding tokens, sampled at arrivals: their mean imbalance, and a series for plots."""
+
+    def __init__(self) -> None:
+        self.times_s: list[float] = []
+        self.tokens: list[list[int]] = []
+        """Outstanding tokens of each worker at `times_s`."""
+        self.interval_s = 0.0
+        """Between two points of the series."""
+        self._next_s = 0.0
+        self._imbalance = 0.0
+        self._arrivals = 0
+
+    def add(self, tokens: list[int], now_s: float) -> None:
+        """The outstanding tokens of all workers after an arrival."""
+        total = sum(tokens)
+        self._imbalance += max(tokens) * len(tokens) / total if total else 1.0
+        self._arrivals += 1
+        if now_s >= self._next_s:
+            self.times_s.append(now_s)
+            self.tokens.append(tokens)
+            self._next_s = now_s + self.interval_s
+
+    def imbalance(self) -> float:
+        """The mean over arrivals of the largest over the mean number of outstanding tokens."""
+        return self._imbalance / self._arrivals if self._arrivals else 0.0
 
 
 def percentiles(values: Sequence[float], *quantiles: float) -> list[float]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from warmroute_backend.engine.model.model import Role, Scheduler
-from warmroute_backend.engine.model.tiers import Storage
+from warmroute_backend.engine.model.tiers import HostTier, Storage
 from warmroute_proxy.core.cache.index import MAX_SLOTS
 from warmroute_proxy.replay.baselines import BASELINES
 from warmroute_proxy.replay.fleet import Fleet, Worker
@@ -13,7 +13,15 @@ from warmroute_proxy.replay.policy import Policy
 from warmroute_proxy.replay.production import Feed, Production, Proxies
 from warmroute_proxy.replay.regions import InRegion
 from warmroute_proxy.replay.results import Result
-from warmroute_proxy.replay.simulation import MAX_RUNNING, Change, Ingress, Progress, Simulation, make_scheduler
+from warmroute_proxy.replay.simulation import (
+    MAX_RUNNING,
+    Change,
+    Changes,
+    Ingress,
+    Progress,
+    Simulation,
+    make_scheduler,
+)
 from warmroute_proxy.replay.split import SplitSimulation
 from warmroute_proxy.replay.storage import Store
 from warmroute_proxy.replay.trace import Trace, TraceError
@@ -77,7 +85,7 @@ def run(trace: Trace, setup: Setup, policy: str, speed_up: float = 1.0, progress
     simulation = kind(
         trace, built.fleet, built.policy(policy), speed_up, progress,
         ingress=Ingress(setup.region_names, setup.each_turn, setup.rtt_s, setup.home_share),
-        changes=setup.changes, renew=built.scheduler, skip_share=setup.skip_share,
+        changes=Changes(setup.changes, built.scheduler), skip_share=setup.skip_share,
     )  # fmt: skip
     result = simulation.run()
     result.policy = policy
@@ -93,14 +101,14 @@ class _Built:
         self._setup = setup
         pool: list[Role] = ["prefill" if setup.decodes else "aggregated"] * setup.prefills
         pool += ["decode"] * setup.decodes
-        places = [(region, role) for region in setup.region_names for role in pool]
-        self._feeds = [Feed() for _ in places] if with_events else []
+        slots = [(region, role) for region in setup.region_names for role in pool]
+        self._feeds = [Feed() for _ in slots] if with_events else []
         self._stores: dict[str, Storage] = {}
         if setup.store_tokens:
             self._stores = {name: Store(setup.store_tokens // trace.block_tokens) for name in setup.region_names}
         workers = [
             Worker(index, region, role, self._scheduler(index, region, role))
-            for index, (region, role) in enumerate(places)
+            for index, (region, role) in enumerate(slots)
         ]
         self.fleet = Fleet(workers)
         later = {change.worker for change in setup.changes if change.kind == "add"}
@@ -126,8 +134,7 @@ class _Built:
         setup = self._setup
         return make_scheduler(
             role, setup.kv_tokens, self._trace.block_tokens, max_running=setup.max_running,
-            host_tokens=setup.host_tokens if role != "decode" else 0,
-            storage=self._stores.get(region) if role != "decode" else None,
+            host=HostTier(setup.host_tokens, self._stores.get(region)) if role != "decode" else None,
             listener=self._feeds[index] if self._feeds else None,
         )  # fmt: skip
 

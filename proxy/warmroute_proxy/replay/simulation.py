@@ -1,15 +1,14 @@
 """The event loop: a trace, a fleet and a policy on one virtual clock.
 
-Events are arrivals, and what a router can see of a worker: first tokens and ends of answers. Between them nothing is
-simulated but the steps that compute prompts (`warmroute_backend.engine.model.model` says what it jumps over). A worker
-is looked at when a step, or a run of them, ends, before anything else of that instant: so what anybody asks of it is of
-now, without advancing it first.
+Events are arrivals, and what a router can observe of a worker: first tokens and ends of answers. Between them only the
+steps that compute prompts are simulated (see `warmroute_backend.engine.model.model`). A worker is observed when a step,
+or a run of steps, ends, before all other events of that instant: so its state is current whenever a policy reads it.
 
 Open-loop requests come at their time divided by `speed_up`; a turn that follows another comes its think time after that
 one's end, whatever the speed-up, which then only compresses the starts of sessions.
 
-A turn that is placed in another region than the one whose proxy its client spoke to is half a round trip late there,
-and so are its tokens on their way back.
+A turn that is placed in another region than its client's arrives there half a round trip late, and so do its tokens at
+the client.
 """
 
 import time
@@ -23,18 +22,18 @@ from typing import Any, NamedTuple
 from warmroute_backend.engine.model.model import Role, Scheduler, Work
 from warmroute_proxy.replay.fleet import Fleet, Turn, Worker
 from warmroute_proxy.replay.policy import Policy
-from warmroute_proxy.replay.results import SAMPLES, Result, summary
+from warmroute_proxy.replay.results import SAMPLES, LoadSamples, Result, summary
 from warmroute_proxy.replay.trace import Request, Trace, mixed
 
 PROGRESS_STEPS = 200
 MAX_RUNNING = 512
 FIRST = 1 << 48
-"""Wake-ups come before anything else of the same instant: a router has seen what has happened."""
+"""Observations come before all other events of an instant: a router knows what has happened."""
 
 _tokens = attrgetter("tokens")
 
 Progress = Callable[[int, int], None]
-"""Told how many turns have ended, and how many there are."""
+"""Called with the number of turns that have ended, and of all turns."""
 
 
 def make_worker(index: int, role: Role, kv_tokens: int, block_tokens: int, region: str = "", **options: Any) -> Worker:
@@ -58,6 +57,13 @@ class Change(NamedTuple):
     at_s: float
     kind: str
     worker: int
+
+
+class Changes(NamedTuple):
+    """What happens to workers during a run. `renew` makes the empty scheduler of a worker that restarts."""
+
+    changes: Iterable[Change]
+    renew: Callable[[Worker], Scheduler]
 
 
 class Ingress(NamedTuple):
@@ -85,12 +91,10 @@ class Simulation:
         progress: Progress | None = None,
         *,
         ingress: Ingress | None = None,
-        changes: Iterable[Change] = (),
-        renew: Callable[[Worker], Scheduler] | None = None,
+        changes: Changes | None = None,
         skip_share: float = 0.0,
     ) -> None:
-        """`renew` makes the empty scheduler of a worker that restarts; `skip_share` of the arrivals, the first ones,
-        warm the caches up and are left out of the figures."""
+        """`skip_share` of the arrivals, the first ones, warm the caches up and are left out of the figures."""
         self.trace = trace
         self.fleet = fleet
         self.policy = policy
@@ -99,8 +103,7 @@ class Simulation:
         self.speed_up = speed_up
         self.turns: list[Turn] = []
         self._ingress = ingress or Ingress()
-        self._changes = sorted(changes)
-        self._renew = renew
+        self._changes = changes
         self._skip_share = skip_share
         self._progress = progress
         self._progress_step = max(1, len(trace.requests) // PROGRESS_STEPS)
@@ -109,21 +112,19 @@ class Simulation:
         self._followers: dict[int, list[Request]] = {}
         self._heap: list[tuple[float, int, Worker | Turn | Callable[[float], None]]] = []
         self._count = 0
-        self._imbalance = 0.0
-        self._sample_s = self._next_sample_s = 0.0
-        self._load_times_s: list[float] = []
-        self._load_tokens: list[list[int]] = []
+        self._samples = LoadSamples()
 
     def run(self) -> Result:
         """Play the trace to its end."""
         cpu_s = time.process_time()
         starts = self._starts()
         if starts:
-            self._sample_s = starts[-1].arrived_s / SAMPLES
+            self._samples.interval_s = starts[-1].arrived_s / SAMPLES
             if self.policy.report_every_s:
                 self.at(starts[0].arrived_s, self._report)
-        for change in self._changes:
-            self.at(change.at_s, partial(self._change, change))
+        if self._changes is not None:
+            for change in sorted(self._changes.changes):
+                self.at(change.at_s, partial(self._change, change, self._changes.renew))
         self._ahead = len(starts)
         for turn in starts:
             self._ahead -= 1
@@ -136,11 +137,11 @@ class Simulation:
             self.trace.name,
             self.speed_up,
             **summary(counted),
-            imbalance=self._imbalance / len(self.turns) if self.turns else 0.0,
+            imbalance=self._samples.imbalance(),
             simulated_s=max((turn.ended_s for turn in self.turns), default=0.0),
             cpu_s=time.process_time() - cpu_s,
-            load_times_s=self._load_times_s,
-            load_tokens=self._load_tokens,
+            load_times_s=self._samples.times_s,
+            load_tokens=self._samples.tokens,
         )
 
     def at(self, when_s: float, what: Turn | Callable[[float], None]) -> None:
@@ -151,7 +152,7 @@ class Simulation:
     # --- arrivals ------------------------------------------------------------------------------------------------
 
     def _starts(self) -> list[Turn]:
-        """Turns whose time is known, in order; the others wait for whom they follow."""
+        """Turns with a time of their own, in order; the others start after the turn that they follow."""
         starts = []
         for request in self.trace.requests:
             if request.after is None:
@@ -185,10 +186,10 @@ class Simulation:
     def _arrive(self, turn: Turn) -> None:
         self.turns.append(turn)
         self._place(turn, turn.arrived_s)
-        self._sample(turn.arrived_s)
+        self._samples.add(list(map(_tokens, self.fleet.workers)), turn.arrived_s)
 
     def _place(self, turn: Turn, now_s: float) -> None:
-        """Choose for a turn, and send it, unless the policy lets it wait."""
+        """Place a turn, and send it, unless the policy lets it wait."""
         chosen = self.policy.choose(turn, now_s)
         if chosen is not None:
             self._send(turn, chosen, now_s)
@@ -206,7 +207,7 @@ class Simulation:
             self._land(turn, turn.work, now_s)
 
     def _land(self, turn: Turn, work: Work, now_s: float) -> None:
-        """A turn is at its worker, if it was not lost on its way."""
+        """A turn has arrived at its worker, if that worker was not lost meanwhile."""
         if turn.work is work:
             assert turn.worker is not None
             self._add(turn.worker, work, now_s)
@@ -220,7 +221,7 @@ class Simulation:
     # --- what workers do -----------------------------------------------------------------------------------------
 
     def _schedule(self, worker: Worker) -> None:
-        """Look at a worker again when something may be seen of it."""
+        """Observe a worker again at its next event."""
         next_s = worker.scheduler.next_event_s()
         if next_s != worker.next_s:
             worker.next_s = next_s
@@ -229,7 +230,7 @@ class Simulation:
                 heappush(self._heap, (next_s, self._count - FIRST, worker))
 
     def _observe(self, worker: Worker, now_s: float) -> None:
-        """What the worker has to show at this time."""
+        """Apply the events of a worker up to this time."""
         worker.next_s = inf
         for at_s, work, ended in worker.scheduler.advance(now_s):
             if ended:
@@ -247,7 +248,7 @@ class Simulation:
         assert work is not None
         turn.ended_s = ended_s = now_s + turn.network_s
         turn.cached_tokens = work.cached_tokens
-        self._let_go(turn)
+        self._release(turn)
         self.policy.ended(turn, now_s)
         turn.work = turn.decode_work = turn.state = None
         self._done += 1
@@ -256,8 +257,8 @@ class Simulation:
         for request in self._followers.get(turn.request.number, ()):
             self.at(ended_s + request.at_s, Turn(request, ended_s + request.at_s, self._origin(request)))
 
-    def _let_go(self, turn: Turn) -> None:
-        """The turn's worker is done with it."""
+    def _release(self, turn: Turn) -> None:
+        """The turn no longer counts as load of its worker."""
         worker = turn.worker
         assert worker is not None
         worker.requests -= 1
@@ -266,19 +267,18 @@ class Simulation:
     # --- what happens to workers ---------------------------------------------------------------------------------
 
     def _report(self, now_s: float) -> None:
-        """Engines say how they are, as long as anybody is there."""
+        """Let the policy read the engines' reports, as long as there are events."""
         self.policy.report(now_s)
         if self._heap or self._ahead:
             self.at(now_s + self.policy.report_every_s, self._report)
 
-    def _change(self, change: Change, now_s: float) -> None:
+    def _change(self, change: Change, renew: Callable[[Worker], Scheduler], now_s: float) -> None:
         worker = self.fleet.workers[change.worker]
         up = self.fleet.up - {worker.index} if change.kind == "remove" else self.fleet.up | {worker.index}
         lost: list[Turn] = []
         if change.kind != "add":
-            assert self._renew is not None
             lost = [turn for turn in self.turns if turn.worker is worker and turn.work is not None]
-            worker.restart(self._renew(worker))
+            worker.restart(renew(worker))
         self.fleet.set_up(up)
         if change.kind == "restart":
             self.policy.restarted(worker, now_s)
@@ -291,12 +291,3 @@ class Simulation:
             turn.first_token_s = 0.0
         for turn in lost:
             self._place(turn, now_s)
-
-    def _sample(self, now_s: float) -> None:
-        tokens = list(map(_tokens, self.fleet.workers))
-        total = sum(tokens)
-        self._imbalance += max(tokens) * len(tokens) / total if total else 1.0
-        if now_s >= self._next_sample_s:
-            self._load_times_s.append(now_s)
-            self._load_tokens.append(tokens)
-            self._next_sample_s = now_s + self._sample_s

@@ -29,7 +29,7 @@ class SplitSimulation(Simulation):
         self._grant(decode, now_s)
 
     def _grant(self, decode: Worker, now_s: float) -> None:
-        """Let the prefill workers begin with those who have their pages."""
+        """Start the prefill of turns that have their pages on the decode worker."""
         for granted in decode.scheduler.allocate(now_s):
             turn: Turn = granted.owner
             assert turn.worker is not None
@@ -68,7 +68,7 @@ class SplitSimulation(Simulation):
         decode.scheduler.deliver(turn.decode_work, turn.work.cached_tokens, now_s)
         self._schedule(decode)
 
-    def _let_go(self, turn: Turn) -> None:
+    def _release(self, turn: Turn) -> None:
         assert turn.decode is not None
         turn.decode.requests -= 1
         turn.decode.tokens -= turn.request.input_tokens

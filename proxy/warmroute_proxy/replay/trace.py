@@ -4,8 +4,8 @@ A trace is *open loop* where requests come at their time whatever happens (chat 
 a turn of a session comes some time after the one before it has ended (an agent that thinks and runs tools). Both may
 stand in one trace: a request either has a time, or follows another.
 
-Ids are mixed to 64 bits and salted by the trace's place on the command line: two traces share nothing, and an id says
-nothing of its neighbours, as in the index of a real proxy.
+Ids are mixed to 64 bits and salted by the trace's position on the command line: two traces share nothing, and an id
+reveals nothing of its neighbours, as in the index of a real proxy.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ MAX_REQUESTS = 5_000_000
 
 
 class TraceError(ValueError):
-    """A trace that cannot be replayed: the message says where and why."""
+    """A trace that cannot be replayed; the message has the position and the reason."""
 
 
 class Request(msgspec.Struct, eq=False, gc=False):
@@ -85,7 +85,7 @@ def mixed(ids: "Sequence[int] | np.ndarray[Any, Any]", salt: int) -> list[int]:
     return found
 
 
-def joined(traces: Sequence[Trace]) -> Trace:
+def concatenated(traces: Sequence[Trace]) -> Trace:
     """Traces one after the other, as one: each begins when the one before has had its last (first) arrival."""
     first = traces[0]
     if len(traces) == 1:

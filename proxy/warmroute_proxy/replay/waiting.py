@@ -1,7 +1,7 @@
-"""The queue of a proxy in a replay: what `server.admission` does with `core.queue.dispatch_order`, on the virtual
+"""The queue of a proxy in a replay: as `server.request.admission` uses `core.queue.dispatch_order`, on the virtual
 clock.
 
-One tenant without limits; nobody is turned away, however long it waits. A turn that another region has forwarded does
+One tenant without limits; no turn is refused, however long it waits. A turn that another region has forwarded does
 not wait.
 """
 
@@ -32,7 +32,7 @@ class Waiting(NamedTuple):
 
 
 class ProxyQueue:
-    """Those who wait at one router."""
+    """The turns that wait at one router."""
 
     def __init__(self, policy: Policy, router: Router, go: Callable[[Turn, Facts, Decision, float], None]) -> None:
         """`go` is to dispatch a turn that has waited."""

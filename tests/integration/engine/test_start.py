@@ -41,7 +41,7 @@ def taken() -> Iterator[int]:
         (("--port", "70000"), "between 0 and 65535"),
         (("--role", "prefill", "--bootstrap-port", "99999"), "--bootstrap-port"),
         (("--host", "no-such-host.invalid"), "cannot listen on no-such-host.invalid"),
-        (("--page-size", "64", "--kv-tokens", "63"), "no room for a page"),
+        (("--page-size", "64", "--kv-tokens", "63"), "does not hold a page"),
         (("--role", "decode", "--enable-hierarchical-cache"), "keeps no cache"),
     ],
     ids=str,

@@ -10,7 +10,7 @@ from typing import Any
 from tests.integration.proxy.harness import ProxyProcess, until
 from warmroute_backend.sglang import Server
 from warmroute_backend.sglang.server import get_json
-from warmroute_cli.results_sglang import metric_sum
+from warmroute_cli.demo.results_sglang import metric_sum
 
 PAGE_TOKENS = 16
 SYSTEM = "You are a careful assistant, and you say what you have not checked. " * 40

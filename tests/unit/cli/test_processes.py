@@ -51,7 +51,7 @@ def test_a_child_that_ignores_the_signal_is_killed(tmp_path: Path) -> None:
 
 def test_a_child_hears_what_it_is_told(tmp_path: Path) -> None:
     one = child(tmp_path, "line = input()", "print(line, flush=True)", STAY)
-    one.tell({"west": "url"})
+    one.send({"west": "url"})
     assert one.listening(time.monotonic() + 10) == {"west": "url"}
     stop_all([one], 10)
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from warmroute_cli.audit import ClientTurn, Violation
-from warmroute_cli.ideal import Ideal
-from warmroute_cli.results import Pass, failures, summarize
+from warmroute_cli.demo.audit import ClientTurn, Violation
+from warmroute_cli.demo.ideal import Ideal
+from warmroute_cli.demo.results import Pass, failures, summarize
 
 RTT_MS = 30.0
 

@@ -195,7 +195,7 @@ def test_decode_role_allocates_in_order_and_emits_the_handed_over_token_at_once(
     model.deliver(first, 5 * PAGE, 1.0)
     step = model.begin()
     assert step is not None
-    assert step.joined == [first]
+    assert step.delivered == [first]
     assert (first.first_token_s, first.cached_tokens, len(model.cache)) == (1.0, 5 * PAGE, 0)
     model.finish(step)
     assert first.phase is Phase.DONE

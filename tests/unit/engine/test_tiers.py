@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from warmroute_backend.engine.model.model import Costs, Scheduler, Work
+from warmroute_backend.engine.model.tiers import HostTier
 
 PAGE = 64
 COSTS = Costs(host_load_s_per_token=1e-6, storage_fetch_s_per_token=1e-5)
@@ -44,8 +45,7 @@ def rank(
         page_size=PAGE,
         max_running=8,
         costs=COSTS,
-        host_tokens=host_pages * PAGE,
-        storage=storage,
+        host=HostTier(host_pages * PAGE, storage),
         listener=listener,
     )
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from warmroute_proxy.replay.loaders import load, prompts
-from warmroute_proxy.replay.trace import TraceError, joined
+from warmroute_proxy.replay.trace import TraceError, concatenated
 
 
 def written(path: Path, rows: list[Any]) -> Path:
@@ -181,7 +181,7 @@ def test_what_is_no_trace_is_refused(tmp_path: Path, content: bytes, reason: str
 
 def test_traces_are_played_one_after_the_other(tmp_path: Path) -> None:
     path = written(tmp_path / "t.jsonl", [chat(0, 1100, [1, 2, 3]), chat(4000, 1700, [1, 2, 5, 6])])
-    both = joined([load(path, 0), load(path, 1)])
+    both = concatenated([load(path, 0), load(path, 1)])
     assert [request.number for request in both.requests] == [0, 1, 2, 3]
     assert [request.session for request in both.requests] == [0, 0, 1, 1]
     times = [request.at_s for request in both.requests]

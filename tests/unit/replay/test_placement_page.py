@@ -7,7 +7,7 @@ import pytest
 from scripts.placement.parts import PARTS
 from scripts.placement.rule import verdicts
 
-from warmroute_cli.replay_arguments import MADE_UP, SCENARIOS
+from warmroute_cli.replay.arguments import MADE_UP, SCENARIOS
 from warmroute_proxy.replay import made_up
 from warmroute_proxy.replay.plot import Series, svg
 

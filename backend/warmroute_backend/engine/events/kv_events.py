@@ -1,4 +1,4 @@
-"""KV events: what a rank tells of pages that entered or left its cache, in the form of SGLang 0.5.23.
+"""KV events: which pages entered or left a rank's cache, in the form of SGLang 0.5.23.
 
 A page is named by a chained SHA-256 over its tokens as little-endian uint32,
 
@@ -38,7 +38,7 @@ _SALT_TAG = b"sglang-cache-salt-v1\0"
 
 
 class _Event(msgspec.Struct, omit_defaults=True, tag=True):
-    """A map with the class name under `type`; optional fields that say nothing are left out."""
+    """A map with the class name under `type`; optional fields with their default are left out."""
 
 
 class BlockStored(_Event):
@@ -77,7 +77,7 @@ class Batch(msgspec.Struct, array_like=True):
 
 
 def chain_seed(cache_salt: str | None) -> bytes:
-    """What stands before the first page of a path."""
+    """The digest before the first page of a path."""
     return b"" if cache_salt is None else hashlib.sha256(_SALT_TAG + cache_salt.encode()).digest()
 
 
@@ -104,7 +104,7 @@ def _ids(tokens: bytes) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """What lies on the pages of a request, and whose they are. `answer` gives the text behind the prompt."""
+    """The text on the pages of a request, and its names. `answer` gives the text behind the prompt."""
 
     prompt: bytes
     answer: Callable[[], bytes] = bytes
@@ -137,8 +137,8 @@ class Recorder:
         self._copies: list[Event] = []
 
     def take(self) -> list[Event]:
-        """What is to be published now. Copies to the host tier are told one turn after what they copy, since the
-        engine hears of a finished copy when it next looks."""
+        """The events to publish now. Copies to the host tier come with the next call after what they copy: SGLang
+        looks for finished copies one scheduler round later."""
         events, self._events, self._copies = self._events, self._copies, []
         return events
 
@@ -146,14 +146,14 @@ class Recorder:
         """Pages `work.keys[start:stop]` are new in a tier."""
         if tier == "storage":
             return
-        whose = self._path_of(work)
+        path = self._path_of(work)
         copied_out = tier == "host" and computed
-        session_id = whose.session_id if tier == "device" and computed else None
+        session_id = path.session_id if tier == "device" and computed else None
         for index in range(start, stop):
             key = work.keys[index]
             page = self._pages.get(key)
             if page is None:
-                page = self._pages[key] = self._page(work.keys, index, whose)
+                page = self._pages[key] = self._page(work.keys, index, path)
             page.tiers.add(tier)
             self._add(self._event(page, MEDIA[tier], session_id), self._copies if copied_out else self._events)
 
@@ -176,17 +176,17 @@ class Recorder:
         self._copies = []
         self._events.append(AllBlocksCleared())
 
-    def _page(self, keys: Sequence[int], index: int, whose: Path) -> _Page:
+    def _page(self, keys: Sequence[int], index: int, path: Path) -> _Page:
         page_bytes = self.page_size * TOKEN_BYTES
         begin = index * page_bytes
         if self.bigram:
-            units = pairs(whose.cut(begin, begin + page_bytes + TOKEN_BYTES))
+            units = pairs(path.cut(begin, begin + page_bytes + TOKEN_BYTES))
         else:
-            units = whose.cut(begin, begin + page_bytes)
+            units = path.cut(begin, begin + page_bytes)
         parent = self._pages[keys[index - 1]] if index else None
-        digest = chain(chain_seed(whose.cache_salt) if parent is None else parent.digest, units)
+        digest = chain(chain_seed(path.cache_salt) if parent is None else parent.digest, units)
         above = None if parent is None else published(parent.digest)
-        return _Page(digest, above, units, whose.cache_salt, set())
+        return _Page(digest, above, units, path.cache_salt, set())
 
     def _event(self, page: _Page, medium: Medium, session_id: str | None) -> BlockStored:
         ids = _ids(page.units)
@@ -203,21 +203,25 @@ class Recorder:
 
     @staticmethod
     def _add(event: Event, to: list[Event]) -> None:
-        """Append, or extend the last event when this one continues it."""
-        last = to[-1] if to else None
-        if isinstance(event, BlockRemoved) and isinstance(last, BlockRemoved) and last.medium == event.medium:
-            last.block_hashes += event.block_hashes
-        elif isinstance(event, BlockStored) and isinstance(last, BlockStored) and _continues(event, last):
-            last.block_hashes += event.block_hashes
-            last.token_ids += event.token_ids  # type: ignore[operator]
+        """Append, or extend the last event if this one continues it."""
+        last_event = to[-1] if to else None
+        if (
+            isinstance(event, BlockRemoved)
+            and isinstance(last_event, BlockRemoved)
+            and last_event.medium == event.medium
+        ):
+            last_event.block_hashes += event.block_hashes
+        elif isinstance(event, BlockStored) and isinstance(last_event, BlockStored) and _continues(event, last_event):
+            last_event.block_hashes += event.block_hashes
+            last_event.token_ids += event.token_ids  # type: ignore[operator]
         else:
             to.append(event)
 
 
-def _continues(event: BlockStored, last: BlockStored) -> bool:
+def _continues(event: BlockStored, last_event: BlockStored) -> bool:
     return (
-        event.parent_block_hash == last.block_hashes[-1]
-        and event.medium == last.medium
-        and event.cache_salt == last.cache_salt
-        and event.session_id == last.session_id
+        event.parent_block_hash == last_event.block_hashes[-1]
+        and event.medium == last_event.medium
+        and event.cache_salt == last_event.cache_salt
+        and event.session_id == last_event.session_id
     )

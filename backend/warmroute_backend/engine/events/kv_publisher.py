@@ -3,12 +3,12 @@
 A message is three frames: topic, sequence number (8 bytes, big endian, from 0 for each rank of each process), and the
 batch as msgpack. Rank r publishes on the endpoint's port + r, and replays on the replay endpoint's port + r. A
 subscriber that missed something sends ["", first wanted sequence number] to the replay socket and gets
-["", topic, sequence, batch] for everything from there on that is still kept, then ["", "", -1, ""].
+["", topic, sequence, batch] for everything from there on that is still in the buffer, then ["", "", -1, ""].
 
 An endpoint with a wildcard host is bound, another is connected to, unless `bind` says otherwise. Port 0 lets the
-system choose (for all ranks consecutive ones); `/server_info` tells which.
+system choose (for all ranks consecutive ones); `/server_info` has them.
 
-`max_queue_size` is read for the sake of the form: nothing is queued here.
+`max_queue_size` is accepted and not used: nothing is queued here.
 
 Bounds: the newest `buffer_steps` batches are kept for replay; beyond `hwm` unsent batches a subscriber loses some.
 """
@@ -36,7 +36,7 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class KvEventsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What `--kv-events-config` says. Sockets other than TCP, and the format "dynamo", are not modelled."""
+    """The value of `--kv-events-config`. Sockets other than TCP, and the format "dynamo", are not modelled."""
 
     publisher: Literal["zmq", "null"] = "null"
     endpoint: str = "tcp://*:5557"
@@ -50,7 +50,7 @@ class KvEventsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def read_config(text: str) -> KvEventsConfig | None:
-    """The configuration in a JSON text; None when it asks for no publisher.
+    """The configuration in a JSON text; None when it names no publisher.
 
     Raises: ValueError with what is wrong.
     """
@@ -80,13 +80,13 @@ class Publisher:
         self._topic = config.topic.encode()
         self._context = zmq.Context()
         self._next = [0] * ranks
-        self._kept: list[deque[tuple[int, bytes]]] = [deque(maxlen=config.buffer_steps) for _ in range(ranks)]
+        self._recent: list[deque[tuple[int, bytes]]] = [deque(maxlen=config.buffer_steps) for _ in range(ranks)]
         try:
             self._pubs, self.port = self._sockets(zmq.PUB, config.endpoint, ranks, config.hwm)
             self._routers: list[zmq.Socket[bytes]] = []
             self.replay_port: int | None = None
             if config.replay_endpoint is not None:
-                # A ROUTER drops what is over its mark, and hears of what was read only every half of it: a whole replay
+                # A ROUTER drops what is over its mark, and learns what was read only every half of it: a whole replay
                 # (with its end) must fit beside that much of the one before.
                 hwm = 2 * (config.buffer_steps + 2)
                 self._routers, self.replay_port = self._sockets(zmq.ROUTER, config.replay_endpoint, ranks, hwm)
@@ -99,7 +99,7 @@ class Publisher:
         loop = asyncio.get_running_loop()
         for rank, router in enumerate(self._routers):
             loop.add_reader(_option(router, zmq.FD), self._replay, rank)
-            loop.call_soon(self._replay, rank)  # the descriptor only tells of what comes from now on
+            loop.call_soon(self._replay, rank)  # the descriptor signals only what arrives from now on
 
     def publish(self, rank: int, events: list[Event]) -> None:
         """Send one batch, if there is anything in it."""
@@ -107,7 +107,7 @@ class Publisher:
             return
         number, self._next[rank] = self._next[rank], self._next[rank] + 1
         batch = _encode(Batch(time.time(), events, rank))
-        self._kept[rank].append((number, batch))
+        self._recent[rank].append((number, batch))
         self._pubs[rank].send_multipart((self._topic, number.to_bytes(8, "big"), batch))
         if self._routers:
             self._replay(rank)
@@ -139,7 +139,7 @@ class Publisher:
                 continue  # SGLang does not answer those either
             client, _, wanted = frames
             first = int.from_bytes(wanted, "big")
-            for number, batch in self._kept[rank]:
+            for number, batch in self._recent[rank]:
                 if number >= first:
                     router.send_multipart((client, b"", self._topic, number.to_bytes(8, "big"), batch))
             router.send_multipart((client, b"", b"", END_OF_REPLAY, b""))

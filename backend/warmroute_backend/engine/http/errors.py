@@ -1,6 +1,6 @@
-"""The one error that endpoints raise, and the shapes in which it is told.
+"""The one error that endpoints raise, and its forms in answers.
 
-`Refusal`: the request cannot be served; `status` says whose fault it is (4xx the client's, 5xx the engine's).
+`Refusal`: the request cannot be served; `status` is 4xx for a fault of the client, 5xx for one of the engine.
 
 The protocol has one shape for the OpenAI endpoints and another for `/generate`, and it matters where a request was
 refused: by the schema of the body or by HTTP itself (flat on every endpoint), or by what was asked for (flat on the
@@ -16,7 +16,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Refusal(Exception):
-    """A request that is not served because of what it asks for, or (5xx) because the engine cannot."""
+    """A request that is not served: by its own fault (4xx), or because the engine cannot (5xx)."""
 
     def __init__(self, status: int, message: str, *, flat_type: str | None = None) -> None:
         super().__init__(message)
@@ -36,7 +36,7 @@ class Refusal(Exception):
 
     @property
     def semantic(self) -> bool:
-        """Whether the body was well formed, and its wish could not be granted."""
+        """Whether the body was well formed, and the request cannot be served."""
         return self._flat_type is None
 
     def flat(self) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""A lean HTTP/1.1 server protocol: httptools parses, a callback answers, and the callback learns when a client leaves.
+"""A lean HTTP/1.1 server protocol: httptools parses, a callback answers, and `on_leave` reports a disconnect.
 
 One `Exchange` is one request and its answer. Answers go out in the order of the requests; a pipelined request waits.
 An answer is either whole (`respond`) or a stream (`start_stream`, `send`, `end`). A connection that closes while an
@@ -32,7 +32,7 @@ _STREAM_HEAD = (
 
 
 class Exchange:
-    """One request and the way to answer it."""
+    """One request, and the methods to answer it."""
 
     __slots__ = ("_protocol", "body", "closed", "headers", "method", "on_leave", "path", "query")
 
@@ -136,7 +136,7 @@ class HttpProtocol(asyncio.Protocol):
         self._start_idle()
 
     def pause_writing(self) -> None:
-        """The client does not read: nothing is held for it without limit."""
+        """The client does not read: close, since unsent bytes are bounded."""
         self.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -154,7 +154,7 @@ class HttpProtocol(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            # The request itself is answered; what follows on this connection is in a language unknown to us.
+            # The request itself is answered; what follows on this connection is of an unknown protocol.
             self._keep = False
             if self._current is None and self._transport is not None:
                 self._transport.close()

@@ -10,21 +10,44 @@ last token, and a heap has the next of these on top.
 
 from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
+from typing import NamedTuple
 
-from warmroute_backend.engine.model.work import Work
+from warmroute_backend.engine.model.work import Costs, Work
+
+
+class _Ending(NamedTuple):
+    """When a sequence has its last token. `order` is that of joining, and decides between equal steps."""
+
+    last_step: int
+    order: int
+    work: Work
 
 
 class DecodeBatch:
-    """Who decodes, and what was planned: `planned` steps (0 when none), the last one ending at the time returned."""
+    """The sequences that decode, and `planned` steps (0 when none), the last one ending at the time returned."""
 
-    __slots__ = ("_done", "_ending", "_joins", "_origin_s", "_step_s", "_steps", "planned", "width")
+    __slots__ = (
+        "_costs",
+        "_done",
+        "_ending",
+        "_joins",
+        "_origin_s",
+        "_step_s",
+        "_step_s_of",
+        "_steps",
+        "planned",
+        "width",
+    )
 
-    def __init__(self) -> None:
+    def __init__(self, costs: Costs) -> None:
+        self._costs = costs
+        self._step_s_of: dict[int, float] = {}
+        """The length of a step by width, as far as they were needed."""
         self.width = 0
         """Sequences; one piece of work may be several."""
         self.planned = 0
         self._steps = 0  # since the start
-        self._ending: list[tuple[int, int, Work]] = []  # last step, order of joining
+        self._ending: list[_Ending] = []
         self._joins = 0
         self._origin_s = 0.0
         self._step_s = 0.0
@@ -35,13 +58,13 @@ class DecodeBatch:
         work.last_step = self._steps + work.output_tokens - 1
         self.width += work.width
         self._joins += 1
-        heappush(self._ending, (work.last_step, self._joins, work))
+        heappush(self._ending, _Ending(work.last_step, self._joins, work))
 
     def leave(self, work: Work) -> None:
-        """Before its end."""
+        """Remove `work` before its end."""
         work.generated = self.generated(work)
         self.width -= work.width
-        self._ending = [entry for entry in self._ending if entry[2] is not work]
+        self._ending = [entry for entry in self._ending if entry.work is not work]
         heapify(self._ending)
 
     def generated(self, work: Work) -> int:
@@ -49,15 +72,19 @@ class DecodeBatch:
         return work.output_tokens - (work.last_step - self._steps)
 
     def plan_mixed(self) -> None:
-        """One step that prefills too: its length is the caller's affair."""
+        """Plan one step that prefills too; the caller knows its length."""
         self.planned = 1 if self.width else 0
         self._step_s = 0.0
 
-    def plan_run(self, start_s: float, step_s: float, *, one_step: bool) -> float:
-        """Decode, until a sequence ends; goes on with the run that ends at `start_s` if its steps are like these."""
+    def plan_run(self, start_s: float, *, one_step: bool) -> float:
+        """Decode until a sequence ends; goes on with the run that ends at `start_s` if its steps are as long."""
+        width = self.width
+        step_s = self._step_s_of.get(width)
+        if step_s is None:
+            step_s = self._step_s_of[width] = self._costs.prefill_s(0) + self._costs.decode_s(width)
         if step_s != self._step_s or self._origin_s + self._done * step_s != start_s:
             self._origin_s, self._step_s, self._done = start_s, step_s, 0
-        self.planned = 1 if one_step else self._ending[0][0] - self._steps
+        self.planned = 1 if one_step else self._ending[0].last_step - self._steps
         return self._origin_s + (self._done + self.planned) * step_s
 
     def cut(self, at_s: float) -> float:
@@ -76,16 +103,16 @@ class DecodeBatch:
         return self._origin_s + self._done * self._step_s
 
     def apply(self, steps: int) -> Sequence[Work]:
-        """`steps` of those planned have ended. Takes out those who have their last token, in order of joining."""
+        """`steps` of those planned have ended. Removes and returns the work that has ended, in order of joining."""
         self.planned -= steps
         self._done += steps
         self._steps = steps = self._steps + steps
         ending = self._ending
-        if not ending or ending[0][0] != steps:  # as after most runs, which end because somebody joins
+        if not ending or ending[0].last_step != steps:  # as after most runs, which end because work joins
             return ()
         ended = []
-        while ending and ending[0][0] == steps:
-            work = heappop(ending)[2]
+        while ending and ending[0].last_step == steps:
+            work = heappop(ending).work
             work.generated = work.output_tokens
             self.width -= work.width
             ended.append(work)

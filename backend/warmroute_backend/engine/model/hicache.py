@@ -36,7 +36,7 @@ WritePolicy = Literal["write_through"]
 
 
 class ExtraConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What `--hicache-storage-backend-extra-config` may say here."""
+    """The options of `--hicache-storage-backend-extra-config` that are modelled."""
 
     prefetch_threshold: int = 256
     """Tokens. A shorter hit in storage is not fetched."""
@@ -45,7 +45,7 @@ class ExtraConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class HiCache:
-    """What an engine with a hierarchical cache is started with. `ratio` is host capacity per device capacity."""
+    """The settings of an engine with a hierarchical cache. `ratio` is host capacity per device capacity."""
 
     ratio: float = 2.0
     size_gb: float = 0.0
@@ -78,7 +78,7 @@ def read_extra_config(text: str | None) -> ExtraConfig:
 def directory_of(extra: ExtraConfig) -> Path:
     """Where the file backend stores.
 
-    Raises: ValueError when nobody said.
+    Raises: ValueError when no directory is configured.
     """
     root = os.environ.get(DIRECTORY_VARIABLE) or extra.file_storage_path
     if root is None:
@@ -95,7 +95,7 @@ class FileStore:
         directory.mkdir(parents=True, exist_ok=True)
         self._directory = directory
         self._known: set[int] = set()
-        self._told = False
+        self._warned = False
 
     def __contains__(self, key: object, /) -> bool:
         if key in self._known:
@@ -126,13 +126,13 @@ class FileStore:
         return True
 
     def _tried(self, access: Callable[[], bool]) -> bool:
-        """What an access to the directory says; False where it fails. Only the first failure is logged."""
+        """The result of an access to the directory; False where it fails. Only the first failure is logged."""
         try:
             return access()
         except OSError as error:
-            if not self._told:
+            if not self._warned:
                 _log.warning("the storage tier in %s cannot be used: %s", self._directory, error.strerror)
-            self._told = True
+            self._warned = True
             return False
 
     def _file(self, key: int) -> Path:
@@ -140,7 +140,7 @@ class FileStore:
 
 
 class StorageBackend:
-    """What is attached now. `apply` gives the store, or None, and the threshold in tokens to the schedulers."""
+    """The attached backend. `apply` gives the store, or None, and the threshold in tokens to the schedulers."""
 
     def __init__(
         self,
@@ -149,18 +149,18 @@ class StorageBackend:
         page_size: int,
         apply: Callable[[FileStore | None, int], None],
     ) -> None:
-        """Raises: ValueError or OSError when the configured backend cannot be had."""
+        """Raises: ValueError or OSError when the configured backend cannot be opened."""
         self._config = replace(config, storage_backend=None)
-        self._place = f"{_UNSAFE.sub('-', model)}-{page_size}"
+        self._folder_name = f"{_UNSAFE.sub('-', model)}-{page_size}"
         self._apply = apply
         self.store: FileStore | None = None
         if config.storage_backend is not None:
             self._open(config.extra_config)
             self._config = config
 
-    def attach(self, wish: dict[str, Any]) -> tuple[bool, str]:
-        """Attach what a PUT asks for, or change the policies of what is attached. Returns success and a message."""
-        backend = wish["hicache_storage_backend"]
+    def attach(self, changes: dict[str, Any]) -> tuple[bool, str]:
+        """Attach the backend that a PUT names, or change the attached one's policies. Returns success and a message."""
+        backend = changes["hicache_storage_backend"]
         attached = self._config.storage_backend
         if attached is not None and backend != attached:
             return False, (
@@ -169,14 +169,14 @@ class StorageBackend:
             )
         if backend != "file":
             return False, f"Unknown storage backend: {backend}"
-        extra = wish.get("hicache_storage_backend_extra_config_json")
+        extra = changes.get("hicache_storage_backend_extra_config_json")
         extra = self._config.extra_config if extra is None else extra
         for name, only in (
             ("hicache_storage_prefetch_policy", "wait_complete"),
             ("hicache_write_policy", "write_through"),
         ):
-            if wish.get(name) not in (None, only):
-                return False, f"Only {name} '{only}' is modelled, got '{wish[name]}'."
+            if changes.get(name) not in (None, only):
+                return False, f"Only {name} '{only}' is modelled, got '{changes[name]}'."
         try:
             self._open(extra)
         except (ValueError, OSError) as error:
@@ -187,7 +187,7 @@ class StorageBackend:
         return True, "HiCache storage backend already enabled with same backend; policies updated."
 
     def detach(self) -> str:
-        """Let go of the backend; what it holds stays."""
+        """Detach the backend; its pages stay."""
         self.store = None
         self._config = replace(self._config, storage_backend=None, extra_config=None)
         self._apply(None, 0)
@@ -205,5 +205,5 @@ class StorageBackend:
 
     def _open(self, extra_config: str | None) -> None:
         extra = read_extra_config(extra_config)
-        self.store = FileStore(directory_of(extra) / self._place)
+        self.store = FileStore(directory_of(extra) / self._folder_name)
         self._apply(self.store, extra.prefetch_threshold)

@@ -6,25 +6,13 @@ the engine does against the wall; or from event to event (`advance`, `next_event
 virtual seconds.
 
 A step starts when the one before has ended and there is something to do, and runs
-- *prefill*: at most `chunk_tokens` uncached prompt tokens, first the rest of a prompt begun earlier, then waiting
-  prompts in order of arrival. The prefix cache is looked up when a prompt is first scheduled, so a prompt that
-  waited profits from those before it. What a chunk computed is cached when its step ends.
-- *decode*: one token for every sequence whose prompt is complete.
+- *prefill*: a chunk of uncached prompt tokens (`prefill.py`). What it computed is cached when its step ends.
+- *decode*: one token for every sequence whose prompt is complete (`batch.py`).
 Its duration is prefill / rate + overhead, plus, when it decodes, a base and a share for each sequence: decoding
-gets slower as the batch grows, and a long prompt holds up the tokens of everybody, as in a real engine.
+gets slower as the batch grows, and a long prompt delays the tokens of all sequences, as in a real engine.
 
-Simulated step by step: every step with prefill in it. Jumped over: runs of steps that only decode. Nothing changes
-in such a run but the token counts, until a sequence ends or somebody joins, so it is one multiplication (`batch.py`),
-whichever way the model is driven.
-
-Admission is first come, first served by KV room (`pool.py`): a head of the queue that does not fit blocks those
-behind it. With `pin_waiting` the cached pages of waiting work are not evicted either, as if a router's choice were a
-promise; when nothing runs and the head of the queue does not fit because of that, those who came last lose it. SGLang
-does not do so.
-
-Cache tiers below the device (`tiers.py`) are looked up at admission. What they have is loaded in the step in which
-the prompt begins, and lengthens it: the copy from the host by its whole time, though SGLang hides part of it behind
-the computation layer by layer; the fetch from storage by what is left of it, since it starts when a request arrives.
+Every step with prefill in it is simulated. A run of steps that only decode is not: until a sequence ends or another
+one joins, only the token counts change, so the run is one multiplication, whichever way the model is driven.
 
 Roles. *Prefill* ends work with its first token, and holds its pages until `release` (the transfer has ended).
 *Decode* keeps no cache: work gets its pages first (`allocate`), then its KV from a prefill engine (`deliver`), and
@@ -39,8 +27,9 @@ from math import inf
 
 from warmroute_backend.engine.model.batch import DecodeBatch
 from warmroute_backend.engine.model.pool import KvPool
+from warmroute_backend.engine.model.prefill import Prefill
 from warmroute_backend.engine.model.radix import RadixCache
-from warmroute_backend.engine.model.tiers import Listener, LowerTiers, Storage
+from warmroute_backend.engine.model.tiers import HostTier, Listener, LowerTiers
 from warmroute_backend.engine.model.work import Costs, Event, Phase, Role, Step, Totals, Work
 
 __all__ = ["Costs", "Event", "Phase", "Role", "Scheduler", "Step", "Totals", "Work"]
@@ -61,17 +50,16 @@ class Scheduler:
         max_running: int,
         costs: Costs | None = None,
         pin_waiting: bool = False,
-        host_tokens: int = 0,
-        storage: Storage | None = None,
+        host: HostTier | None = None,
         listener: Listener | None = None,
     ) -> None:
-        """`kv_tokens` and `host_tokens` are the capacities of device and host; storage needs a host tier."""
+        """`kv_tokens` is the capacity of the device."""
         self.role = role
         self.page_size = page_size
         self.max_running = max_running
-        self.costs = costs or Costs()
+        self.costs = costs = costs or Costs()
         self.pin_waiting = pin_waiting and role != "decode"  # which keeps no cache
-        tiers = LowerTiers(host_tokens // page_size, page_size, storage, listener) if host_tokens else None
+        tiers = LowerTiers(host, page_size, listener) if host is not None and host.tokens else None
         self.pool = KvPool(kv_tokens // page_size, page_size, tiers, listener)
         self.clock_s = 0.0
         """The end of the last step that was applied."""
@@ -81,17 +69,14 @@ class Scheduler:
         self.allocated: set[Work] = set()
         self.transferring: set[Work] = set()
         self._running: dict[Work, None] = {}  # in order of joining: prompts under way, then decoding sequences
-        self._chunked: Work | None = None
+        self._prefill = Prefill(costs, self.pool, self.totals, self.waiting, self._running, max_running)
+        self._batch = DecodeBatch(costs)
         self._now_s = 0.0  # how far the caller has advanced
         self._events: list[Event] = []
-        self._batch = DecodeBatch()
-        # What was planned to run next, or runs: prompts with their share, and the batch's steps, until when.
         self._planned = False
+        """Whether the chunk of `_prefill` and the steps of `_batch` run, or run next."""
         self._start_s = 0.0
         self._end_s = 0.0
-        self._prefill: list[tuple[Work, int]] = []
-        self._decode_step_s: dict[int, float] = {}  # by width, as far as they were needed
-        self._load_s = 0.0
 
     # --- what callers put in -------------------------------------------------------------------------------------
 
@@ -110,7 +95,7 @@ class Scheduler:
         self.waiting.append(work)
 
     def allocate(self, now_s: float) -> list[Work]:
-        """Decode role: give pages to waiting work, in order, while they last. Returns who got theirs."""
+        """Decode role: give pages to waiting work, in order, while they last. Returns the work that got them."""
         granted = []
         while self.waiting:
             work = self.waiting[0]
@@ -139,7 +124,7 @@ class Scheduler:
         """Prefill role: the transfer has ended, the pages may be reused."""
         self.transferring.discard(work)
         self._finish_work(work)
-        if self.waiting and not self._running:  # the head of the queue was waiting for these pages
+        if self.waiting and not self._running:  # the head of the queue waited for these pages
             self.clock_s = max(self.clock_s, at_s)
 
     def abort(self, work: Work) -> None:
@@ -166,10 +151,10 @@ class Scheduler:
         """The next step, or None when nothing can run. Call `finish` with it before beginning another."""
         if not self._plan(inf, one_step=True):
             return None
-        joined = [work for _, work, ended in self._events if not ended]
+        delivered = [work for _, work, ended in self._events if not ended]
         self._events.clear()
         decode = [work for work in self._running if work.phase is _DECODE]
-        return Step(self._start_s, self._end_s, self._prefill, decode, joined)
+        return Step(self._start_s, self._end_s, self._prefill.shares, decode, delivered)
 
     def finish(self, step: Step) -> list[Work]:
         """Apply a step at its end. Returns the work that has a new token; work that ended is `DONE` or `TRANSFER`."""
@@ -203,7 +188,7 @@ class Scheduler:
     def next_event_s(self) -> float:
         """No event comes before this time if nothing is added; infinite when nothing can run.
 
-        Begins the step that can start now: ask when everything that arrives at this instant has been added.
+        Begins the step that can start now: call it when everything that arrives at this instant has been added.
         """
         if self._events:
             return self._events[0][0]
@@ -235,14 +220,14 @@ class Scheduler:
         return list(self._running)
 
     def waiting_uncached_tokens(self) -> int:
-        """Prompt tokens that still have to be computed, as far as the device's cache can tell now."""
-        rest = 0 if self._chunked is None else self._chunked.prompt_tokens - self._chunked.computed_tokens
+        """Prompt tokens that still have to be computed, by what the device has cached now."""
+        uncached = self._prefill.remaining_tokens()
         for work in self.waiting:
-            rest += work.prompt_tokens - self.pool.match(work) * self.page_size
-        return rest
+            uncached += work.prompt_tokens - self.pool.match(work) * self.page_size
+        return uncached
 
     def flush(self) -> None:
-        """Empty the cache, of what no work holds."""
+        """Remove all pages from the cache that no work holds."""
         self.pool.flush()
 
     def idle(self) -> bool:
@@ -261,26 +246,23 @@ class Scheduler:
         batch = self._batch
         width = batch.width
         self._start_s = start_s
-        tokens, joined = 0, False
+        tokens, started = 0, False
         if self.role == "decode":
-            joined = self._join_delivered(start_s)
-        elif self.waiting or self._chunked is not None:
-            tokens = self._plan_prefill(start_s)
+            started = self._start_delivered(start_s)
+        elif self.waiting or self._prefill.unfinished is not None:
+            tokens = self._prefill.plan(start_s)
         if tokens:
-            duration_s = self.costs.prefill_s(tokens) + self._load_s
+            duration_s = self.costs.prefill_s(tokens) + self._prefill.load_s
             self.totals.prefill_busy_s += duration_s
             if width:
                 duration_s += self.costs.decode_s(width)
             batch.plan_mixed()
             self._end_s = start_s + duration_s
-        elif width := batch.width:  # who was delivered has joined
-            step_s = self._decode_step_s.get(width)
-            if step_s is None:
-                step_s = self._decode_step_s[width] = self.costs.prefill_s(0) + self.costs.decode_s(width)
-            self._end_s = batch.plan_run(start_s, step_s, one_step=one_step)
+        elif batch.width:  # with what was delivered
+            self._end_s = batch.plan_run(start_s, one_step=one_step)
             if (self.waiting or self.delivered) and (arrival_s := self._next_arrival_s()) > start_s:
                 self._cut(arrival_s)
-        elif joined:  # answers of one token, over as they came
+        elif started:  # answers of one token, which end at once
             self._end_s = start_s
         else:
             return False
@@ -288,7 +270,7 @@ class Scheduler:
         return True
 
     def _cut(self, at_s: float) -> None:
-        """Somebody may join at `at_s`: end a run of decode steps with the one under way then."""
+        """Work may join at `at_s`: end a run of decode steps with the step under way then."""
         if self._batch.planned > 1 and at_s < self._end_s:
             self._end_s = self._batch.cut(at_s)
 
@@ -307,56 +289,16 @@ class Scheduler:
             return self.delivered[0].delivered_s if self.delivered else inf
         return self.waiting[0].arrival_s if self.waiting else inf
 
-    def _join_delivered(self, start_s: float) -> bool:
-        joined = False
+    def _start_delivered(self, start_s: float) -> bool:
+        started = False
         while self.delivered and self.delivered[0].delivered_s <= start_s and len(self._running) < self.max_running:
             work = self.delivered.popleft()
             self.totals.prompt_tokens += work.prompt_tokens
             self.totals.cached_tokens += work.cached_tokens
             self._running[work] = None
             self._first_token(work, start_s)
-            joined = True
-        return joined
-
-    def _plan_prefill(self, start_s: float) -> int:
-        """Fill a chunk. Returns its tokens."""
-        self._prefill = []
-        self._load_s = 0.0
-        budget = chunk = self.costs.chunk_tokens
-        if self._chunked is not None:
-            budget -= self._take(self._chunked, budget)
-        waiting = self.waiting
-        while budget > 0 and waiting and len(self._running) < self.max_running:
-            work = waiting[0]
-            if work.arrival_s > start_s or not self._admit(work, start_s):
-                break
-            waiting.popleft()
-            budget -= self._take(work, budget)
-        return chunk - budget
-
-    def _take(self, work: Work, budget: int) -> int:
-        rest = work.prompt_tokens - work.computed_tokens
-        take = rest if rest < budget else budget  # noqa: FURB136 - min() takes three times as long
-        self._prefill.append((work, take))
-        self._chunked = None if take == rest else work
-        return take
-
-    def _admit(self, work: Work, start_s: float) -> bool:
-        while not self.pool.admit(work):
-            if self._running or not self.pool.let_go(self.waiting):
-                return False
-        work.phase = _PREFILL
-        self._running[work] = None
-        totals = self.totals
-        totals.prompt_tokens += work.prompt_tokens
-        totals.cached_tokens += work.cached_tokens
-        host, storage = work.cached_host_tokens, work.cached_storage_tokens
-        if host or storage:
-            totals.cached_host_tokens += host
-            totals.cached_storage_tokens += storage
-            still_fetching_s = self.costs.fetch_s(storage) - (start_s - work.arrival_s)
-            self._load_s += self.costs.load_s(host + storage) + max(0.0, still_fetching_s)
-        return True
+            started = True
+        return started
 
     # --- applying ------------------------------------------------------------------------------------------------
 
@@ -364,21 +306,21 @@ class Scheduler:
         """What was planned has ended."""
         self._planned = False
         self.clock_s = end_s = self._end_s
-        batch, prefill = self._batch, self._prefill
+        batch, shares = self._batch, self._prefill.shares
         if batch.planned:
             for work in self._apply_decode(batch.planned):
                 self._finish_work(work)
                 self._events.append((end_s, work, True))
-        elif prefill:
+        elif shares:
             self.totals.steps += 1
-        if prefill:
-            self._prefill = []
-            for work, take in prefill:
+        if shares:
+            self._prefill.shares = []
+            for work, take in shares:
                 if work.phase is _PREFILL:  # else aborted meanwhile
                     self._computed(work, take, end_s)
 
     def _apply_decode(self, steps: int) -> Sequence[Work]:
-        """Steps of the batch have ended. Returns who has ended with them."""
+        """Steps of the batch have ended. Returns the work that has ended with them."""
         batch, totals = self._batch, self.totals
         totals.steps += steps
         totals.generated_tokens += steps * batch.width
@@ -412,8 +354,8 @@ class Scheduler:
         if self.role == "aggregated" and work.width == 1 and 0 < work.computed_tokens == work.prompt_tokens:
             # The last token was sampled, never computed: it has no KV yet.
             self.pool.keep(work, work.prompt_tokens + work.generated - 1)
-        self.pool.give_back(work)
+        self.pool.release(work)
         self._running.pop(work, None)
-        if self._chunked is work:
-            self._chunked = None
+        if self._prefill.unfinished is work:
+            self._prefill.unfinished = None
         work.phase = _DONE

@@ -1,8 +1,8 @@
-"""The KV room of one rank: pages reserved for work under way, pages cached, and the tiers below.
+"""The KV capacity of one rank: pages reserved for running work, pages cached, and the tiers below.
 
-Room is reserved whole at admission (what is not cached on the device, and the answer, whose length the model knows).
-Pages reserved + pages cached never exceed the capacity; idle cached pages are evicted to make room. What was computed
-moves from the reservation into the cache.
+All pages of a request are reserved at admission (what is not cached on the device, and the answer, whose length the
+model knows). Pages reserved + pages cached never exceed the capacity; idle cached pages are evicted to free pages. What
+was computed moves from the reservation into the cache.
 
 A page is a hit when all of it was computed, and the last token of a prompt is always computed. So the incomplete last
 page of a prompt is never a hit, and the answer is one only where `keys` cover it.
@@ -11,7 +11,7 @@ page of a prompt is never a hit, and the answer is one only where `keys` cover i
 from collections.abc import Sequence
 
 from warmroute_backend.engine.model.radix import RadixCache
-from warmroute_backend.engine.model.tiers import Listener, LowerTiers, tell
+from warmroute_backend.engine.model.tiers import Listener, LowerTiers, report_stored
 from warmroute_backend.engine.model.work import Work
 
 
@@ -50,11 +50,11 @@ class KvPool:
         return (work.prompt_tokens - 1 - self.lookahead_tokens) // self.page_size
 
     def hold(self, work: Work) -> None:
-        """Keep what is cached of waiting work, now or later, from eviction."""
+        """Protect the pages of waiting work from eviction, those cached now and those cached later."""
         work.path = self.cache.hold(work.keys)
 
-    def let_go(self, waiting: Sequence[Work]) -> bool:
-        """Take back the `hold` of the last of those `waiting` who has one; False when nobody has."""
+    def unpin_last(self, waiting: Sequence[Work]) -> bool:
+        """Take back the `hold` of the latest work in `waiting` that has one; False when none has."""
         for work in reversed(waiting):
             if work.path is not None:
                 self.cache.release(work.path)
@@ -63,7 +63,7 @@ class KvPool:
         return False
 
     def admit(self, work: Work) -> bool:
-        """Look up the prompt, make room and reserve it; False when there is not enough."""
+        """Look up the prompt and reserve its pages, evicting idle ones; False when there are not enough."""
         cache = self.cache
         limit = self._hit_limit(work)
         if work.path is None:
@@ -107,17 +107,17 @@ class KvPool:
         if self.tiers is not None:  # before the device: what storage had came by the host
             self.tiers.write(work, pages, work.cached_tokens // self.page_size)
         if self._listener is not None:
-            tell(self._listener, work, pages - new, pages, "device", work.cached_tokens // self.page_size)
+            report_stored(self._listener, work, pages - new, pages, "device", work.cached_tokens // self.page_size)
 
-    def give_back(self, work: Work) -> None:
-        """`work` is over: its cached pages become idle, the rest free."""
+    def release(self, work: Work) -> None:
+        """`work` has ended: its cached pages become idle, the other pages free."""
         self.cache.release(work.path)
         work.path = None
         self.reserved_pages -= work.reserved_pages
         work.reserved_pages = 0
 
     def flush(self) -> None:
-        """Empty device and host of what nobody holds. Storage keeps what it has."""
+        """Remove all pages from device and host that no work holds. Storage keeps what it has."""
         self.cache.flush()
         if self.tiers is not None:
             self.tiers.host.flush()

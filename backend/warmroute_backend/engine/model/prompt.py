@@ -49,19 +49,19 @@ def render(body: Mapping[str, Any]) -> bytes:
 
 
 def begun_answer(body: Mapping[str, Any]) -> bytes:
-    """What a chat body says that the answer begins with, which is not to be said again."""
+    """The beginning of the answer that a chat body gives; it is not generated again."""
     return _open_end(body)[1] if body.get("messages") else b""
 
 
 def _open_end(body: Mapping[str, Any]) -> tuple[Sequence[Mapping[str, Any]], bytes]:
     """The messages in front of the answer, and what it begins with."""
     messages = body["messages"]
-    last = messages[-1] if messages else {}
-    if last.get("role") != "assistant" or not isinstance(last.get("content"), str):
+    last_message = messages[-1] if messages else {}
+    if last_message.get("role") != "assistant" or not isinstance(last_message.get("content"), str):
         return messages, b""
     if body.get("continue_final_message"):
-        return messages[:-1], last["content"].encode()
-    return [*messages[:-1], {"role": "user", "content": last["content"]}], b""
+        return messages[:-1], last_message["content"].encode()
+    return [*messages[:-1], {"role": "user", "content": last_message["content"]}], b""
 
 
 def render_plain(prompt: Any) -> bytes:

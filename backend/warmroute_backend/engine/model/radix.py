@@ -1,4 +1,4 @@
-"""The paged radix cache: which prompt prefixes are resident, held by whom, and what goes first when room is needed.
+"""The paged radix cache: which prompt prefixes are resident, which are held, and which are evicted first.
 
 A page is `page_size` tokens. Its key is a hash chained over the pages before it, starting from the salt, so a key
 names the whole path from the root: two prompts share a key exactly when they share the salt and everything up to the
@@ -10,13 +10,13 @@ operation on it. Because keys are chained, a map from the first key of each node
 node, and comparing one key compares everything before it.
 
 Held paths are in the tree from their first to their last page, whether computed or not: a page is *resident* (its KV
-exists) or a *ghost* (somebody will compute it, or waits for it). What is resident is the beginning of its path, and a
+exists) or a *ghost* (a request will compute it, or waits for it). What is resident is the beginning of its path, and a
 ghost lives only while it is held. So a page that a waiting request shares is protected from the moment it is computed,
 and what is resident of a held path is found by walking up from its end.
 
 Eviction is least recently used, leaf first, held pages excepted, at O(1) a node. No search for leaves is needed
-because of one rule: a path is put into the recency order *deepest node first*. Whoever holds a node holds all its
-ancestors, so a parent becomes idle when its child does or later, and stands behind it in the order. The oldest idle
+because of one rule: a path is put into the recency order *deepest node first*. A request that holds a node holds all
+its ancestors, so a parent becomes idle when its child does or later, and stands behind it in the order. The oldest idle
 node thus never has a child in the cache. Part of a node is evicted from its end.
 
 The number of resident pages is bounded by the caller, which evicts before it fills; `Scheduler` holds that bound.
@@ -28,31 +28,34 @@ from collections.abc import Callable, Sequence
 
 
 class Node:
-    """A run of pages, of which the first `filled` are resident. `end` is the depth of its last page, from 1."""
+    """A run of pages, of which the first `filled` are resident. `end` is the depth of its last page, from 1.
 
-    __slots__ = ("end", "filled", "holders", "keys", "parent")
+    `holds` counts the requests that hold it.
+    """
 
-    def __init__(self, keys: list[int], parent: "Node | None", end: int, filled: int, holders: int) -> None:
+    __slots__ = ("end", "filled", "holds", "keys", "parent")
+
+    def __init__(self, keys: list[int], parent: "Node | None", end: int, filled: int, holds: int) -> None:
         self.keys = keys
         self.parent = parent
         self.end = end
         self.filled = filled
-        self.holders = holders
+        self.holds = holds
 
 
 class RadixCache:
-    """`_heads` finds a node by its first key; `_idle` orders the resident nodes that nobody holds, oldest first."""
+    """`_heads` finds a node by its first key; `_idle` orders the resident nodes without a hold, oldest first."""
 
     __slots__ = ("_heads", "_idle", "_on_removed", "evicted_pages", "idle_pages", "resident_pages")
 
     def __init__(self, on_removed: Callable[[Sequence[int]], None] | None = None) -> None:
-        """`on_removed` is told the keys of pages that are evicted, in the order of their path."""
+        """`on_removed` gets the keys of pages that are evicted, in the order of their path."""
         self._on_removed = on_removed
         self._heads: dict[int, Node] = {}
         self._idle: OrderedDict[Node, None] = OrderedDict()
         self.resident_pages = 0
         self.idle_pages = 0
-        """Resident pages that nobody holds: what can be evicted."""
+        """Resident pages without a hold: what can be evicted."""
         self.evicted_pages = 0
 
     def __len__(self) -> int:
@@ -68,7 +71,7 @@ class RadixCache:
             if node is None:
                 break
             pages = _shared(node.keys, keys, matched, limit)
-            if not node.holders:
+            if not node.holds:
                 from_idle += pages
             elif pages > node.filled:
                 pages = node.filled
@@ -78,7 +81,7 @@ class RadixCache:
         return matched, from_idle
 
     def known(self, keys: Sequence[int], limit: int) -> int:
-        """How many leading pages of `keys[:limit]` are resident or will be, as those who hold them are computed."""
+        """How many leading pages of `keys[:limit]` are resident, or will be when held paths are computed."""
         heads = self._heads
         limit = min(limit, len(keys))
         known = 0
@@ -106,10 +109,10 @@ class RadixCache:
             pages = _shared(child.keys, keys, at, total)
             if pages < len(child.keys):
                 child = self._split(child, pages)
-            if not child.holders:
+            if not child.holds:
                 self._idle.pop(child, None)  # the beginning of a node that was just split was never in the order
                 self.idle_pages -= pages
-            child.holders += 1
+            child.holds += 1
             node = child
             at += pages
         return node
@@ -133,10 +136,10 @@ class RadixCache:
         return new
 
     def release(self, path: Node | None) -> None:
-        """Let go of a held path. Resident pages that nobody holds become the most recently used."""
+        """Release a held path. Resident pages without a hold become the most recently used."""
         while path is not None:
-            path.holders -= 1
-            if not path.holders:
+            path.holds -= 1
+            if not path.holds:
                 filled = path.filled
                 if filled:
                     self._idle[path] = None
@@ -170,7 +173,7 @@ class RadixCache:
             pages -= count
 
     def flush(self) -> None:
-        """Drop every idle page; neither counted nor told as evicted."""
+        """Drop every idle page; they are neither counted nor reported as evicted."""
         for node in self._idle:
             del self._heads[node.keys[0]]
         self._idle.clear()
@@ -180,7 +183,7 @@ class RadixCache:
     def _split(self, node: Node, pages: int) -> Node:
         """Cut `node` after its first `pages` pages. It keeps its identity and its end; returns the new beginning."""
         filled = min(node.filled, pages)
-        upper = Node(node.keys[:pages], node.parent, node.end - len(node.keys) + pages, filled, node.holders)
+        upper = Node(node.keys[:pages], node.parent, node.end - len(node.keys) + pages, filled, node.holds)
         node.keys = node.keys[pages:]
         node.filled -= filled
         node.parent = upper

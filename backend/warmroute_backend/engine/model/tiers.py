@@ -1,4 +1,4 @@
-"""The cache tiers below the device, as SGLang's HiCache has them with `write_through`, and who is told of changes.
+"""The cache tiers below the device, as SGLang's HiCache has them with `write_through`, and the listener to changes.
 
 Host: whatever is cached on the device is copied to the host at once. It is a radix cache of its own with its own
 capacity: LRU, leaf first, and touched whenever the device's copy of a path is written or used. Evicting on the device
@@ -14,7 +14,7 @@ device, and on the host, when the first prefill step of its request ends.
 """
 
 from collections.abc import Sequence
-from typing import Final, Literal, Protocol
+from typing import Final, Literal, NamedTuple, Protocol
 
 from warmroute_backend.engine.model.radix import RadixCache
 from warmroute_backend.engine.model.work import Work
@@ -24,7 +24,7 @@ PREFETCH_THRESHOLD_TOKENS: Final = 256
 
 
 class Listener(Protocol):
-    """Is told of pages that enter or leave the host and, after it, the device. Storage tells nobody, as in SGLang."""
+    """Receives each change of host and, after it, device. Changes of storage are not reported, as in SGLang."""
 
     def stored(self, work: Work, start: int, stop: int, tier: Tier, *, computed: bool) -> None:
         """Pages `work.keys[start:stop]` are new in a tier. Not `computed`: they were copied from another tier."""
@@ -37,20 +37,27 @@ class Listener(Protocol):
 
 
 class Storage(Protocol):
-    """A set of pages by key, bounded by whoever made it: a `set`, a directory."""
+    """A set of pages by key, such as a `set` or a directory. Its owner bounds it."""
 
     def __contains__(self, key: object, /) -> bool: ...
 
     def add(self, key: int, /) -> None: ...
 
 
+class HostTier(NamedTuple):
+    """The capacity of a rank's host tier in tokens, and the storage behind it, if any."""
+
+    tokens: int
+    storage: Storage | None = None
+
+
 class LowerTiers:
     """The host tier of one rank, and the storage behind it. `storage` may be attached and detached when idle."""
 
-    def __init__(self, host_pages: int, page_size: int, storage: Storage | None, listener: Listener | None) -> None:
-        self.host_pages = host_pages
+    def __init__(self, host: HostTier, page_size: int, listener: Listener | None) -> None:
+        self.host_pages = host.tokens // page_size
         self.page_size = page_size
-        self.storage = storage
+        self.storage = host.storage
         self.prefetch_threshold_tokens = PREFETCH_THRESHOLD_TOKENS
         self.host = RadixCache(None if listener is None else lambda keys: listener.removed(keys, "host"))
         self.host_written_pages = 0
@@ -86,7 +93,7 @@ class LowerTiers:
         host.release(path)
         self.host_written_pages += stop - start
         if self._listener is not None:
-            tell(self._listener, work, start, stop, "host", computed_from)
+            report_stored(self._listener, work, start, stop, "host", computed_from)
         if self.storage is not None:
             for key in work.keys[start:stop]:
                 if key not in self.storage:
@@ -94,8 +101,8 @@ class LowerTiers:
                     self.storage_written_pages += 1
 
 
-def tell(listener: Listener, work: Work, start: int, stop: int, tier: Tier, computed_from: int) -> None:
-    """Tell of new pages: those loaded from another tier apart from those that `work` computed."""
+def report_stored(listener: Listener, work: Work, start: int, stop: int, tier: Tier, computed_from: int) -> None:
+    """Report new pages: those loaded from another tier apart from those that `work` computed."""
     if start < min(stop, computed_from):
         listener.stored(work, start, min(stop, computed_from), tier, computed=False)
     if max(start, computed_from) < stop:

@@ -1,4 +1,4 @@
-"""What a scheduler deals in: a piece of work and where it is, what steps cost, and the counts it keeps."""
+"""The values of a scheduler: a request and its phase, the costs of steps, events, and counts for metrics."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ Role = Literal["aggregated", "prefill", "decode"]
 
 
 class Phase(Enum):
-    """Where a piece of work is."""
+    """How far a request has come."""
 
     NEW = "new"
     WAITING = "waiting"
@@ -97,17 +97,17 @@ class Work(msgspec.Struct, eq=False):
 
 @dataclass(slots=True)
 class Step:
-    """One step under way. `joined` (decode role) got their handed-over token at `start_s`."""
+    """One step that runs. `delivered` (decode role) got the token of its prefill engine at `start_s`."""
 
     start_s: float
     end_s: float
     prefill: list[tuple[Work, int]] = field(default_factory=list)
     decode: list[Work] = field(default_factory=list)
-    joined: list[Work] = field(default_factory=list)
+    delivered: list[Work] = field(default_factory=list)
 
 
 Event = tuple[float, Work, bool]
-"""What a router sees: when, of which work, and whether it ended (True) or got its first token (False)."""
+"""What a router observes: the time, the work, and whether it ended (True) or got its first token (False)."""
 
 
 @dataclass(slots=True)

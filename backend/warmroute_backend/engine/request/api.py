@@ -47,7 +47,7 @@ def choice_usage(job: Job, index: int, *, cache_report: bool) -> Json:
 
 
 def cached_details(job: Job) -> Json | None:
-    """Where the cached tokens came from, if there were any. A decode engine tells of its prefill engine's tiers."""
+    """The cached tokens by tier, if there are any. A decode engine reports the tiers of its prefill engine."""
     cached = job.counts().cached
     if not cached:
         return None
@@ -61,13 +61,13 @@ def cached_details(job: Job) -> Json | None:
 
 
 def sglext(jobs: Sequence[Job]) -> Json | None:
-    """The extension object, if it was asked for and there is anything to say; a batch's is that of its first prompt."""
-    details = cached_details(jobs[0]) if jobs[0].ask.cached_details else None
+    """The extension object, if requested and not empty; a batch has that of its first prompt."""
+    details = cached_details(jobs[0]) if jobs[0].request.cached_details else None
     return None if details is None else {"cached_tokens_details": details}
 
 
 def weights(generated: int) -> Json:
-    """Which weights made the tokens."""
+    """The version of the weights that generated the tokens."""
     return {
         "weight_version": "default",
         "weight_versions": [{"version": "default", "start": 0, "end": generated}],
@@ -133,7 +133,7 @@ def _chat_choice(job: Job, index: int, *, aborted: bool) -> Json:
             }
             for i, call in enumerate(calls)
         ]
-    top = job.ask.logprobs
+    top = job.request.logprobs
     logprobs = None if top is None else {"content": [chat_logprob(p, top) for p in answer.pieces[:generated]]}
     return {"index": index, "message": message, "logprobs": logprobs, **ending(answer, aborted=aborted)}
 
@@ -151,7 +151,7 @@ def call_id(job: Job, choice: int, index: int) -> str:
 
 def completion_logprobs(job: Job, pieces: list[Piece]) -> Json | None:
     """Log probabilities as the completions endpoint has them. It does not know where in the text a token stands."""
-    top = job.ask.logprobs
+    top = job.request.logprobs
     if top is None:
         return None
     return {
@@ -185,7 +185,7 @@ def generate_item(job: Job, index: int, ended: str | None) -> Json:
 
 
 def _scheduled(job: Job, counts: Counts) -> Json:
-    """What `/generate` says of a request that the scheduler has seen."""
+    """The members of `/generate` for a request that was scheduled."""
     return {
         "prompt_tokens": counts.prompt,
         "num_retractions": 0,
@@ -199,7 +199,7 @@ def _scheduled(job: Job, counts: Counts) -> Json:
 
 
 def _generate_logprobs(job: Job, pieces: list[Piece]) -> Json:
-    top = job.ask.logprobs
+    top = job.request.logprobs
     if top is None:
         return {}
     found: Json = {
@@ -228,7 +228,7 @@ def _generate_ending(answer: Answer, completion_tokens: int, ended: str | None) 
 def generate_body(jobs: Sequence[Job], aborted: frozenset[Job]) -> bytes:
     """A whole answer of `/generate`: one object, or a list of them for a batch or for several choices."""
     items = [generate_item(job, i, "abort" if job in aborted else "planned") for _, job, i in choices_of(jobs)]
-    return encode(items if jobs[0].ask.batch or len(items) > 1 else items[0])
+    return encode(items if jobs[0].request.batch or len(items) > 1 else items[0])
 
 
 # --- log probabilities: made up, the same for the same token ---------------------------------------------------------

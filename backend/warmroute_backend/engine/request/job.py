@@ -1,4 +1,4 @@
-"""One accepted request in an engine: what was asked, what will be answered, and how far it is."""
+"""One accepted request in an engine: its prompt, its planned answer, and its progress."""
 
 import os
 import time
@@ -7,19 +7,19 @@ from typing import NamedTuple, Protocol
 
 from warmroute_backend.engine.http.errors import Refusal
 from warmroute_backend.engine.model.model import Phase, Work
-from warmroute_backend.engine.request.ask import Ask
+from warmroute_backend.engine.request.prompt_request import PromptRequest
 from warmroute_backend.engine.request.text import Answer
 
 
 class Call(Protocol):
-    """What a job may have open to its partner."""
+    """The open connection of a job to its partner."""
 
     def close(self) -> None:
         """Give up."""
 
 
 class Reply(Protocol):
-    """How the jobs of one request are told to its client: `reply.py` has one for each endpoint, streamed or whole."""
+    """Sends the jobs of one request to its client. `reply.py` has one for each endpoint, streamed or whole."""
 
     def token(self, job: "Job") -> None:
         """`job.work.generated` has grown by one."""
@@ -35,7 +35,7 @@ class Reply(Protocol):
 
 
 class Counts(NamedTuple):
-    """What a job's client is told that it used, in tokens."""
+    """The tokens of a job, as its client gets them."""
 
     prompt: int
     cached: int
@@ -47,7 +47,7 @@ class Counts(NamedTuple):
 class Job:
     """A live request. It is in the engine's table from acceptance to its one entry in the finish log."""
 
-    ask: Ask
+    request: PromptRequest
     model: str
     dp_rank: int
     page_size: int
@@ -56,9 +56,9 @@ class Job:
     created: int = field(default_factory=lambda: int(time.time()))
     reply: Reply = field(init=False)
     ids: list[str] = field(init=False)
-    """What each choice is called. Of several choices none is called as the request is: each is a request of its own."""
+    """The id of each choice. Of several choices, each has an id of its own, and none has that of the request."""
     dropped: bool = False
-    """Whether it ended without having been scheduled."""
+    """Whether it ended before it was scheduled."""
     prefill_ttft_s: float = 0.0
     """Decode role: queue, compute and transfer as the prefill engine modelled them, in virtual seconds."""
     link: Call | None = None
@@ -66,10 +66,10 @@ class Job:
     storage_backend: str | None = None
     """The name of the storage tier's backend, where one is attached."""
     fault_at: int | None = None
-    """The token at which the request's script wants an error."""
+    """The token at which the request's script orders an error."""
 
     def __post_init__(self) -> None:
-        self.ids = [self.ask.rid] if self.ask.n == 1 else [os.urandom(16).hex() for _ in range(self.ask.n)]
+        self.ids = [self.request.rid] if self.request.n == 1 else [os.urandom(16).hex() for _ in range(self.request.n)]
 
     @property
     def rid(self) -> str:
@@ -77,11 +77,11 @@ class Job:
         return self.ids[0]
 
     @property
-    def room(self) -> int:
+    def bootstrap_room(self) -> int:
         """The rendezvous of a PD job, checked at acceptance; other jobs have none."""
-        if self.ask.room is None:
-            raise LookupError("this job has no room")
-        return self.ask.room
+        if self.request.bootstrap_room is None:
+            raise LookupError("this job has no bootstrap room")
+        return self.request.bootstrap_room
 
     def completion_tokens(self) -> int:
         generated = self.work.generated
@@ -96,9 +96,11 @@ class Job:
         work = self.work
         if self.dropped:
             return Counts(0, 0, 0, 0)
-        cached = work.cached_tokens if self.ask.n == 1 else (work.prompt_tokens - 1) // self.page_size * self.page_size
+        cached = (
+            work.cached_tokens if self.request.n == 1 else (work.prompt_tokens - 1) // self.page_size * self.page_size
+        )
         generated = work.generated
-        reasoning = sum(answer.reasoning_tokens(generated) for answer in self.answers) if self.ask.thinking else 0
+        reasoning = sum(answer.reasoning_tokens(generated) for answer in self.answers) if self.request.thinking else 0
         return Counts(work.prompt_tokens, cached, self.completion_tokens(), reasoning)
 
     def drop(self) -> None:

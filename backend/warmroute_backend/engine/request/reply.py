@@ -1,4 +1,4 @@
-"""Tells the jobs of a request to its client, streamed or whole.
+"""Answers of requests, streamed or whole.
 
 A stream's head goes out with the first token, not before; only `/generate` sends it at once. A chat stream is: a
 role-only chunk per choice, a chunk per token, a finish chunk per choice, an `sglext` chunk and a usage chunk (both with
@@ -26,10 +26,12 @@ _WHOLE = {"chat": api.chat_body, "completion": api.completion_body, "generate": 
 
 def reply_to(jobs: Sequence[Job], exchange: Exchange) -> Reply:
     """The reply that the request asked for."""
-    ask = jobs[0].ask
-    if not ask.stream:
+    request = jobs[0].request
+    if not request.stream:
         return WholeReply(jobs, exchange)
-    return {"chat": ChatStream, "completion": CompletionStream, "generate": GenerateStream}[ask.kind](jobs, exchange)
+    return {"chat": ChatStream, "completion": CompletionStream, "generate": GenerateStream}[request.kind](
+        jobs, exchange
+    )
 
 
 class WholeReply:
@@ -50,14 +52,14 @@ class WholeReply:
         del job
         self._open -= 1
         if not self._open:
-            self._exchange.respond(200, _WHOLE[self._jobs[0].ask.kind](self._jobs, self._aborted))
+            self._exchange.respond(200, _WHOLE[self._jobs[0].request.kind](self._jobs, self._aborted))
 
     def abort(self, job: Job) -> None:
         self._aborted |= {job}
         self.finish(job)
 
     def fail(self, job: Job, refusal: Refusal) -> None:
-        self._exchange.respond(refusal.status, refusal.body(native=job.ask.kind == "generate"))
+        self._exchange.respond(refusal.status, refusal.body(native=job.request.kind == "generate"))
 
 
 class _Stream:
@@ -113,16 +115,16 @@ class _Stream:
     def _tail(self) -> None:
         extension = api.sglext(self._jobs)
         if extension is not None:
-            self._event({**self._frame(self._jobs[0], 0, []), "usage": None, "sglext": extension})
-        if self._jobs[0].ask.include_usage:
-            self._event({**self._frame(self._jobs[0], 0, []), "usage": self._usage()})
+            self._event({**self._chunk_object(self._jobs[0], 0, []), "usage": None, "sglext": extension})
+        if self._jobs[0].request.include_usage:
+            self._event({**self._chunk_object(self._jobs[0], 0, []), "usage": self._usage()})
         self._exchange.send(DONE)
         self._exchange.end()
 
     def _usage(self) -> Json:
         return api.usage(self._jobs)
 
-    def _frame(self, job: Job, number: int, choices: list[Json]) -> Json:
+    def _chunk_object(self, job: Job, number: int, choices: list[Json]) -> Json:
         return {
             "id": job.ids[number],
             "object": self._OBJECT,
@@ -144,8 +146,8 @@ class ChatStream(_Stream):
     def __init__(self, jobs: Sequence[Job], exchange: Exchange) -> None:
         super().__init__(jobs, exchange)
         self._job = jobs[0]
-        ask = self._job.ask
-        self._plain = ask.logprobs is None and not ask.continuous_usage
+        request = self._job.request
+        self._plain = request.logprobs is None and not request.continuous_usage
         self._calls = [-1] * len(self._job.answers)
         self._fast = [self._halves(i) for i in range(len(self._job.answers))] if self._plain else []
 
@@ -174,7 +176,7 @@ class ChatStream(_Stream):
         elif piece.text:
             content = piece.kind == CONTENT
             delta = {"reasoning_content": None, "content": piece.text} if content else {"reasoning_content": piece.text}
-            top = self._job.ask.logprobs
+            top = self._job.request.logprobs
             logprobs = None if top is None else {"content": [api.chat_logprob(piece, top)]}
             self._chunk(number, delta, counted=True, logprobs=logprobs)
 
@@ -199,10 +201,10 @@ class ChatStream(_Stream):
 
     def _chunk(self, number: int, delta: Json, *, counted: bool = False, **choice: object) -> None:
         """Send a chunk of one choice; `counted` ones carry the running usage, if it was asked for."""
-        frame = self._frame(self._job, number, [{**self._choice(number, delta), **choice}])
-        if counted and self._job.ask.continuous_usage:
-            frame["usage"] = api.choice_usage(self._job, number, cache_report=True)
-        self._event(frame)
+        chunk = self._chunk_object(self._job, number, [{**self._choice(number, delta), **choice}])
+        if counted and self._job.request.continuous_usage:
+            chunk["usage"] = api.choice_usage(self._job, number, cache_report=True)
+        self._event(chunk)
 
     def _choice(self, number: int, delta: Json) -> Json:
         return {"index": number, "delta": delta, "logprobs": None, "finish_reason": None, "matched_stop": None}
@@ -211,7 +213,7 @@ class ChatStream(_Stream):
         """The bytes before and after the text of a content chunk."""
         mark = "\0"
         delta = {"reasoning_content": None, "content": mark}
-        event = encode(self._frame(self._job, number, [self._choice(number, delta)]))
+        event = encode(self._chunk_object(self._job, number, [self._choice(number, delta)]))
         head, tail = event.rsplit(encode(mark), 1)
         return b"data: " + head, tail + b"\n\n"
 
@@ -246,9 +248,9 @@ class CompletionStream(_Stream):
 
     def _chunk(self, job: Job, number: int, text: str, **choice: object) -> None:
         plain = {"index": self._first[job] + number, "text": text, "logprobs": None}
-        frame = self._frame(job, number, [{**plain, "finish_reason": None, "matched_stop": None, **choice}])
-        counted = job.ask.continuous_usage
-        self._event({**frame, "usage": api.choice_usage(job, number, cache_report=False) if counted else None})
+        chunk = self._chunk_object(job, number, [{**plain, "finish_reason": None, "matched_stop": None, **choice}])
+        counted = job.request.continuous_usage
+        self._event({**chunk, "usage": api.choice_usage(job, number, cache_report=False) if counted else None})
 
     def _usage(self) -> Json:
         return {name: value for name, value in super()._usage().items() if value is not None}
@@ -284,7 +286,7 @@ class GenerateStream(_Stream):
         item = api.generate_item(job, number, ended)
         if reason is not None:
             item["meta_info"]["finish_reason"] = reason
-        if job.ask.batch or len(job.answers) > 1:
+        if job.request.batch or len(job.answers) > 1:
             item["index"] = self._first[job] + number
         self._event(item)
 

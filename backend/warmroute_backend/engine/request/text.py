@@ -1,4 +1,4 @@
-"""What the embedded engine answers: deterministic pseudo-words, or what the request's script says.
+"""The text of answers: deterministic pseudo-words, or the script of the request.
 
 The text is drawn from a digest of (seed, prompt, choice), so the same prompt gets the same answer from every engine
 with the same seed, and a shorter answer is a prefix of a longer one. A request may carry a script in its metadata,
@@ -122,7 +122,7 @@ def answer(
         whole = answer(seed_digest, limit=limit, script=script, stops=stops, thinking=thinking, ignore_eos=ignore_eos)
         return Answer(_rest(whole.pieces, begun), whole.finish_reason, whole.matched_stop)
     total = script.output_tokens or DEFAULT_TOKENS_MIN + seed_digest[0] % DEFAULT_TOKENS_SPREAD
-    most = limit + 1  # whatever a script asks for: one token over the limit shows that it was reached
+    most = limit + 1  # whatever a script orders: one token over the limit shows that it was reached
     pieces: list[Piece] = []
     if thinking:
         pieces += _pieces(REASONING, words(seed_digest + b"think", min(most, max(1, total // 3))))
@@ -156,7 +156,7 @@ def seed_digest(seed: int, rendered: bytes, choice: int) -> bytes:
 
 
 def read_script(body: Mapping[str, Any]) -> Script:
-    """The step of the request's script that this turn asks for."""
+    """The step of the request's script for this turn."""
     metadata = body.get("metadata")
     if not isinstance(metadata, dict) or metadata.get("script") is None:
         return NO_SCRIPT
@@ -214,14 +214,14 @@ def _pieces(kind: int, text: str) -> list[Piece]:
 
 
 def _rest(pieces: list[Piece], begun: str) -> list[Piece]:
-    """What follows the content that was said already; all of it where something else was said."""
-    said = ""
+    """The pieces behind the content `begun`; all pieces where the content begins otherwise."""
+    content = ""
     for i, piece in enumerate(pieces):
         if piece.kind == CONTENT:
-            said += piece.text
-            if len(said) >= len(begun):
-                rest = [Piece(CONTENT, said[len(begun) :])] if len(said) > len(begun) else []
-                return [*rest, *pieces[i + 1 :]] or [Piece(SILENT, "")] if said.startswith(begun) else pieces
+            content += piece.text
+            if len(content) >= len(begun):
+                rest = [Piece(CONTENT, content[len(begun) :])] if len(content) > len(begun) else []
+                return [*rest, *pieces[i + 1 :]] or [Piece(SILENT, "")] if content.startswith(begun) else pieces
     return pieces
 
 
@@ -233,7 +233,7 @@ def _call_pieces(call: Call) -> list[Piece]:
 
 
 def _stop_at(pieces: list[Piece], stops: Sequence[str]) -> tuple[int, str] | None:
-    """Cut the content before the first stop string. Returns the tokens generated until it was seen, and which."""
+    """Cut the content before the first stop string. Returns the tokens generated until then, and the stop string."""
     content = "".join(piece.text for piece in pieces if piece.kind == CONTENT)
     found = [(at, stop) for stop in stops if stop and (at := content.find(stop)) >= 0]
     if not found:

@@ -1,8 +1,8 @@
-"""Who may ask for what, and the storage backend of the cache, attached and detached at run time.
+"""Keys of paths, and the storage backend of the cache, attached and detached at run time.
 
-With `--api-key`, everything but health and metrics wants `Authorization: Bearer <key>`. With `--admin-api-key`, control
-paths want that one instead; alone it leaves inference and information open. Without either, control paths are open to
-all, but for the storage backend, which nobody may change without an admin key (clearing it excepted).
+With `--api-key`, all paths but health and metrics need `Authorization: Bearer <key>`. With `--admin-api-key`, control
+paths need that key instead; alone it leaves inference and information open. Without either, control paths are open,
+except for the storage backend: it can be cleared, but not attached or detached.
 """
 
 import secrets
@@ -14,13 +14,13 @@ import msgspec
 from warmroute_backend.engine.http import fields
 from warmroute_backend.engine.http.errors import Refusal
 from warmroute_backend.engine.http.http1 import Exchange
-from warmroute_backend.engine.request.ask import parse
+from warmroute_backend.engine.request.prompt_request import parse
 from warmroute_backend.engine.serving.engine import Engine
 
 BACKEND: Final = "/hicache/storage-backend"
 PATHS: Final = frozenset({"/flush_cache", "/abort_request", BACKEND, f"{BACKEND}/clear"})
 OPEN: Final = ("/health", "/ready", "/metrics")
-"""Whatever begins so wants no key."""
+"""Paths that begin so need no key."""
 
 _TEXT = b"text/plain; charset=utf-8"
 _NO_KEY = (
@@ -49,7 +49,7 @@ class Admin:
         }
 
     def refuses(self, exchange: Exchange) -> bool:
-        """Whether this request was not for its sender to make; it has then been answered."""
+        """Whether the request lacks the key for its path; it has been answered then."""
         settings = self._engine.settings
         if exchange.path.startswith(OPEN):
             return False
@@ -70,8 +70,8 @@ class Admin:
 
     def _attach(self, exchange: Exchange) -> None:
         body = parse(exchange.body)
-        wish = {name: fields.string(body, name) for name in _FIELDS}
-        if wish[_FIELDS[0]] is None:
+        changes = {name: fields.string(body, name) for name in _FIELDS}
+        if changes[_FIELDS[0]] is None:
             raise Refusal.schema(f"{_FIELDS[0]} is missing")
         storage = self._engine.storage
         if storage is None:
@@ -79,7 +79,7 @@ class Admin:
         elif not self._engine.idle():
             done, message = False, "Reject attach: scheduler is not idle."
         else:
-            done, message = storage.attach(wish)
+            done, message = storage.attach(changes)
         head = "HiCache storage backend attached." if done else "Failed to attach HiCache storage backend."
         exchange.respond(200 if done else 400, f"{head}\n{message}\n".encode(), _TEXT)
 

@@ -1,4 +1,4 @@
-"""Faults on order: what an engine does when it is broken, for whoever tests what stands in front of it.
+"""Faults on order: a broken engine, for tests of what stands in front of it.
 
 `POST /engine/faults` arms one fault for the next inference requests. SGLang has no such path; what a client sees is
 what a broken SGLang, its host or something between the two shows. A fault changes what is answered, never what is
@@ -86,7 +86,7 @@ class Faults:
 
 
 class FaultyExchange(Exchange):
-    """An exchange whose answer goes wrong."""
+    """An exchange that answers as its fault orders."""
 
     __slots__ = ("_behind", "_events", "_fault", "_last_s")
 

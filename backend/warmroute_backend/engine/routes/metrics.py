@@ -1,4 +1,4 @@
-"""What the engine tells of itself: loads, Prometheus metrics, server and model information.
+"""What an engine reports: loads, Prometheus metrics, server and model information.
 
 Names and shapes are those of the protocol that the engine speaks (prefix `sglang:` included); the values are the
 model's, in virtual time.
@@ -54,7 +54,7 @@ def _load(engine: Engine, rank: int, scheduler: Scheduler) -> dict[str, Any]:
     used = _used_tokens(scheduler)
     queued = sum(work.prompt_tokens for work in scheduler.waiting)
     waiting = len(scheduler.waiting) + len(scheduler.delivered)
-    bootstrap = engine.rooms.waiting() if rank == 0 else 0
+    bootstrap = engine.bootstrap_rooms.waiting() if rank == 0 else 0
     return {
         "timestamp": time.time(),
         "dp_rank": rank,

@@ -12,7 +12,7 @@ from warmroute_backend.engine.http.fields import Body
 from warmroute_backend.engine.http.http1 import Exchange
 from warmroute_backend.engine.model import prompt
 from warmroute_backend.engine.request.api import encode
-from warmroute_backend.engine.request.ask import Kind, overridden, parse, read
+from warmroute_backend.engine.request.prompt_request import Kind, overridden, parse, read
 from warmroute_backend.engine.request.reply import DONE
 from warmroute_backend.engine.routes import metrics
 from warmroute_backend.engine.routes.admin import Admin
@@ -22,8 +22,8 @@ from warmroute_backend.engine.serving.engine import Engine
 
 _log = logging.getLogger(__name__)
 _TEXT = b"text/plain; charset=utf-8"
-ROOM = re.compile(r"[0-9]{1,20}")
-"""A room's number in a path: 64 bits."""
+BOOTSTRAP_ROOM = re.compile(r"[0-9]{1,20}")
+"""The number of a bootstrap room in a path: 64 bits."""
 
 Handler = Callable[[Exchange], None]
 
@@ -91,8 +91,8 @@ class Routes:
         """Answer one request of a prefill engine's bootstrap port."""
         settings = self._engine.settings
         number = exchange.path.removeprefix("/room/")
-        if exchange.method == "POST" and number != exchange.path and ROOM.fullmatch(number):
-            self._engine.rooms.call(int(number), exchange)
+        if exchange.method == "POST" and number != exchange.path and BOOTSTRAP_ROOM.fullmatch(number):
+            self._engine.bootstrap_rooms.call(int(number), exchange)
         elif exchange.path == "/health":
             exchange.respond(200, b"OK", _TEXT)
         elif exchange.path == "/route":
@@ -124,14 +124,14 @@ class Routes:
         body = _json_body(exchange)
         if (body.get("prompt") is None) == (body.get("messages") is None):
             raise Refusal.schema("Exactly one of 'prompt' or 'messages' must be provided.")
-        asks = read("chat" if body.get("messages") is not None else "completion", body, exchange.headers)
+        requests = read("chat" if body.get("messages") is not None else "completion", body, exchange.headers)
         step = prompt.TOKEN_BYTES
         found = [
-            [int.from_bytes(ask.rendered[i : i + step], "little") for i in range(0, len(ask.rendered), step)]
-            for ask in asks
+            [int.from_bytes(request.rendered[i : i + step], "little") for i in range(0, len(request.rendered), step)]
+            for request in requests
         ]
         counts = [len(ids) for ids in found]
-        ids, count = (found, counts) if asks[0].batch else (found[0], counts[0])
+        ids, count = (found, counts) if requests[0].batch else (found[0], counts[0])
         length = self._engine.settings.context_length
         exchange.respond(200, encode({"tokens": ids, "count": count, "max_model_len": length}))
 

@@ -6,12 +6,12 @@ time pass, and answers the call with what it modelled. The open connection is th
 goes away or gives up, the prefill leg ends at once; when prefill goes away, the decode leg does.
 
 (SGLang exchanges addresses over this port and pushes KV out of band; one call carries both here. It notices a dead
-partner by heartbeat after about 10 s; here the connection tells at once.)
+partner by heartbeat after about 10 s; here the connection shows it at once.)
 
 A decode leg that gives up before its partner has come is remembered, so that the partner fails when it comes.
 
-Bounds: `MAX_ROOMS` rooms, and as many remembered; a room whose second party does not come within `timeout_s` (wall) is
-failed and removed.
+Bounds: `MAX_BOOTSTRAP_ROOMS` rooms, and as many remembered; a room whose second leg does not come within `timeout_s`
+(wall) is failed and removed.
 """
 
 import asyncio
@@ -32,14 +32,14 @@ from warmroute_backend.engine.request.job import Job
 _TEXT = b"text/plain; charset=utf-8"
 _JSON = b"application/json; charset=utf-8"
 _RANK = re.compile(r"-?[0-9]{1,9}")
-MAX_ROOMS = 16_384
+MAX_BOOTSTRAP_ROOMS = 16_384
 MAX_ANSWER_BYTES = 64 * 1024
 WAITING_TIMEOUT_S = 300.0
 DECODE_GONE = "Aborted by decode-side abort notification."
 
 
 class Meet(msgspec.Struct):
-    """What decode says when it calls."""
+    """The call of a decode engine."""
 
     rid: str
     prompt_tokens: int
@@ -47,7 +47,7 @@ class Meet(msgspec.Struct):
 
 
 class Handover(msgspec.Struct):
-    """What prefill answers: counts, and its modelled times in virtual seconds."""
+    """The answer of a prefill engine: counts, and its modelled times in virtual seconds."""
 
     cached_tokens: int
     ttft_s: float
@@ -57,7 +57,7 @@ class Handover(msgspec.Struct):
 
 
 @dataclass(slots=True)
-class Room:
+class BootstrapRoom:
     """A rendezvous: at least one of `job` (prefill's) and `call` (decode's) is there."""
 
     timer: asyncio.TimerHandle
@@ -66,7 +66,7 @@ class Room:
     meet: Meet | None = None
 
 
-class Rooms:
+class BootstrapRooms:
     """Prefill's table of rooms. `on_meet` starts a job whose partner has come; `on_lost` ends one without partner."""
 
     def __init__(
@@ -78,7 +78,7 @@ class Rooms:
         self._timeout_s = timeout_s
         self._on_meet = on_meet
         self._on_lost = on_lost
-        self._rooms: dict[int, Room] = {}
+        self._rooms: dict[int, BootstrapRoom] = {}
         self._given_up: OrderedDict[int, None] = OrderedDict()
 
     def waiting(self) -> int:
@@ -86,11 +86,15 @@ class Rooms:
         return sum(1 for room in self._rooms.values() if room.job is not None and room.call is None)
 
     def taken(self, number: int) -> Refusal | None:
-        """Why a job may not have this room."""
+        """The refusal of a job whose room is taken, if it is."""
         room = self._rooms.get(number)
         if room is not None and room.job is not None:
             return Refusal(500, f"Duplicate or cancelled bootstrap room {number}")
-        return Refusal(503, "The bootstrap queue is full.") if room is None and len(self._rooms) >= MAX_ROOMS else None
+        return (
+            Refusal(503, "The bootstrap queue is full.")
+            if room is None and len(self._rooms) >= MAX_BOOTSTRAP_ROOMS
+            else None
+        )
 
     def offer(self, number: int, job: Job) -> None:
         """A prefill request for this room."""
@@ -112,7 +116,7 @@ class Rooms:
             exchange.respond(400, b'{"message":"malformed call"}')
             return
         room = self._rooms.get(number)
-        if (room is not None and room.call is not None) or (room is None and len(self._rooms) >= MAX_ROOMS):
+        if (room is not None and room.call is not None) or (room is None and len(self._rooms) >= MAX_BOOTSTRAP_ROOMS):
             exchange.respond(409, b'{"message":"Duplicate or cancelled bootstrap room"}')
             return
         room = self._room(number)
@@ -129,19 +133,19 @@ class Rooms:
             room.call.respond(200, msgspec.json.encode(handover))
 
     def fail(self, number: int, message: str) -> None:
-        """The prefill leg has ended badly: tell decode and forget the room."""
+        """The prefill leg has ended badly: answer decode and forget the room."""
         room = self._forget(number)
         if room is not None and room.call is not None:
             room.call.respond(500, msgspec.json.encode({"message": message}))
 
-    def _room(self, number: int) -> Room:
+    def _room(self, number: int) -> BootstrapRoom:
         room = self._rooms.get(number)
         if room is None:
             timer = asyncio.get_running_loop().call_later(self._timeout_s, self._expire, number)
-            room = self._rooms[number] = Room(timer)
+            room = self._rooms[number] = BootstrapRoom(timer)
         return room
 
-    def _forget(self, number: int) -> Room | None:
+    def _forget(self, number: int) -> BootstrapRoom | None:
         room = self._rooms.pop(number, None)
         if room is not None:
             room.timer.cancel()
@@ -153,7 +157,7 @@ class Rooms:
             self._on_lost(room.job, DECODE_GONE)
         elif room is not None:
             self._given_up[number] = None
-            if len(self._given_up) > MAX_ROOMS:
+            if len(self._given_up) > MAX_BOOTSTRAP_ROOMS:
                 self._given_up.popitem(last=False)
 
     def _expire(self, number: int) -> None:

@@ -5,7 +5,7 @@ back. Before that it gets its entry in the finish log (`_note`), and then its cl
 that leaves aborts its job at once (SGLang notices within about 4 s).
 
 In PD the prefill leg waits in its room until decode calls, runs, and lets the transfer time pass; the decode leg gets
-its pages, calls, and joins the batch when the call is answered. When one leg ends badly the other is told.
+its pages, calls, and joins the batch when the call is answered. When one leg fails, the other gets its error.
 
 Bounds: live jobs by `max_queued` per rank on top of what runs (PD engines do not refuse for queue depth; there the
 number of connections is the bound); the finish log keeps the newest `FINISHED_MAX`.
@@ -22,12 +22,13 @@ from warmroute_backend.engine.http.errors import Refusal
 from warmroute_backend.engine.http.http1 import Exchange
 from warmroute_backend.engine.model.hicache import BACKEND_NAME, FileStore, StorageBackend
 from warmroute_backend.engine.model.model import Phase, Role, Scheduler, Work
-from warmroute_backend.engine.request.ask import Ask
+from warmroute_backend.engine.model.tiers import HostTier
 from warmroute_backend.engine.request.job import Job
 from warmroute_backend.engine.request.plan import jobs_of
+from warmroute_backend.engine.request.prompt_request import PromptRequest
 from warmroute_backend.engine.request.reply import reply_to
 from warmroute_backend.engine.serving import legs
-from warmroute_backend.engine.serving.bootstrap import Call, Handover, Meet, Rooms
+from warmroute_backend.engine.serving.bootstrap import BootstrapRooms, Call, Handover, Meet
 from warmroute_backend.engine.serving.kv_feed import KvFeed, path_of
 from warmroute_backend.engine.serving.pace import Pacer, VirtualClock
 from warmroute_backend.engine.serving.request_log import RequestLog
@@ -63,8 +64,8 @@ class Engine:
         self.aborted_total = 0
         self.ttft_sum_s = 0.0
         self.ttft_count = 0
-        self.rooms = Rooms(settings.bootstrap_timeout_s, self._met, self._lost)
-        self._decode_rooms: set[int] = set()
+        self.bootstrap_rooms = BootstrapRooms(settings.bootstrap_timeout_s, self._met, self._lost)
+        self._decode_bootstrap_rooms: set[int] = set()
         self._next_rank = 0
 
     def _pacer(self, rank: int) -> Pacer:
@@ -75,7 +76,7 @@ class Engine:
             page_size=settings.page_size,
             max_running=max(1, settings.max_running // settings.dp_size),
             costs=settings.costs,
-            host_tokens=0 if settings.hicache is None else settings.hicache.host_tokens(settings.kv_tokens),
+            host=None if settings.hicache is None else HostTier(settings.hicache.host_tokens(settings.kv_tokens)),
             listener=None if feed is None else feed.recorders[rank],
         )
         scheduler.pool.lookahead_tokens = int(settings.bigram)
@@ -96,12 +97,12 @@ class Engine:
 
     # --- requests ------------------------------------------------------------------------------------------------
 
-    def submit(self, asks: Sequence[Ask], exchange: Exchange) -> None:
+    def submit(self, requests: Sequence[PromptRequest], exchange: Exchange) -> None:
         """Accept the prompts of one request, or raise `Refusal`."""
-        for ask in asks:
-            if ask.rid in self.jobs:
-                raise Refusal(400, f"Duplicate request ID detected: {ask.rid}")
-        jobs = jobs_of(self.settings, asks, [self._rank(ask) for ask in asks])
+        for request in requests:
+            if request.rid in self.jobs:
+                raise Refusal(400, f"Duplicate request ID detected: {request.rid}")
+        jobs = jobs_of(self.settings, requests, [self._rank(request) for request in requests])
         for job in jobs:
             self._check_size(job.work, self.schedulers[job.dp_rank])
             if self.storage is not None and self.storage.store is not None:
@@ -118,11 +119,11 @@ class Engine:
             self._start(job)
 
     def abort(self, rid: str, *, everything: bool) -> None:
-        """Abort as SGLang does: a live `rid` takes all those along whose ids begin with it, any other does nothing."""
+        """Abort as SGLang does: a live `rid` aborts all requests whose ids begin with it; another aborts none."""
         if everything or rid in self.jobs:
             hit = [job for name, job in self.jobs.items() if everything or name.startswith(rid)]
             for job in hit:
-                self._abort(job, tell=True)
+                self._abort(job, notify=True)
 
     def idle(self) -> bool:
         """Whether nothing is live."""
@@ -149,22 +150,22 @@ class Engine:
             )
 
     def _turned_away(self, jobs: Sequence[Job]) -> Refusal | None:
-        """Why the scheduler does not take a request: an answer like any other, so a stream of it begins with 200."""
+        """The refusal of the scheduler, if any: an answer like any other, so a stream of it begins with 200."""
         if self._full(jobs):
             return Refusal(503, "The request queue is full.")
         role = self.settings.role
-        refusals = (legs.lacking(role, job.ask) or self._taken(role, job) for job in jobs)
+        refusals = (legs.lacking(role, job.request) or self._taken(role, job) for job in jobs)
         return next((refusal for refusal in refusals if refusal is not None), None)
 
     def _taken(self, role: Role, job: Job) -> Refusal | None:
         if role == "prefill":
-            return self.rooms.taken(job.room)
-        if role == "decode" and job.room in self._decode_rooms:
-            return Refusal(500, f"Duplicate or cancelled bootstrap room {job.room}")
+            return self.bootstrap_rooms.taken(job.bootstrap_room)
+        if role == "decode" and job.bootstrap_room in self._decode_bootstrap_rooms:
+            return Refusal(500, f"Duplicate or cancelled bootstrap room {job.bootstrap_room}")
         return None
 
     def _full(self, jobs: Sequence[Job]) -> bool:
-        """Whether a rank's queue has no room for its share. PD engines refuse nothing for the length of a queue."""
+        """Whether a rank's queue has no capacity for its share. PD engines refuse nothing for the length of a queue."""
         if self.settings.role != "aggregated":
             return False
         coming = Counter(job.dp_rank for job in jobs)
@@ -175,25 +176,25 @@ class Engine:
         self.jobs[job.rid] = job
         self.emptied.clear()
         if self.settings.role == "prefill":
-            self.rooms.offer(job.room, job)
+            self.bootstrap_rooms.offer(job.bootstrap_room, job)
             return
         pacer = self.pacers[job.dp_rank]
         now_s = self.clock.now_s()
         pacer.scheduler.add(job.work, now_s)
         if self.settings.role == "decode":
-            self._decode_rooms.add(job.room)
+            self._decode_bootstrap_rooms.add(job.bootstrap_room)
             self._grant(pacer, now_s)
         else:
             pacer.wake()
 
-    def _rank(self, ask: Ask) -> int:
+    def _rank(self, request: PromptRequest) -> int:
         size = self.settings.dp_size
-        if ask.dp_rank is not None:
-            if not 0 <= ask.dp_rank < size:
-                raise Refusal(400, f"routed_dp_rank={ask.dp_rank} out of range [0, {size})")
-            return ask.dp_rank
-        if self.settings.role == "prefill" and ask.room is not None:
-            return ask.room % size
+        if request.dp_rank is not None:
+            if not 0 <= request.dp_rank < size:
+                raise Refusal(400, f"routed_dp_rank={request.dp_rank} out of range [0, {size})")
+            return request.dp_rank
+        if self.settings.role == "prefill" and request.bootstrap_room is not None:
+            return request.bootstrap_room % size
         rank, self._next_rank = self._next_rank, (self._next_rank + 1) % size
         return rank
 
@@ -222,7 +223,7 @@ class Engine:
         ttft_s = job.ttft_s() or 0.0
         work = job.work
         handover = Handover(work.cached_tokens, ttft_s, transfer_s, work.cached_host_tokens, work.cached_storage_tokens)
-        self.rooms.hand_over(job.room, handover)
+        self.bootstrap_rooms.hand_over(job.bootstrap_room, handover)
         job.reply.token(job)
         self._note(job, job.answers[0].finish_reason)
         job.reply.finish(job)
@@ -240,15 +241,15 @@ class Engine:
             pacer.wake()
 
     def _grant(self, pacer: Pacer, now_s: float) -> None:
-        """Decode: those who have their pages now call their prefill engine."""
+        """Decode: jobs that have their pages now call their prefill engine."""
         for work in pacer.scheduler.allocate(now_s):
             job: Job = work.owner
-            ask = job.ask
+            request = job.request
             job.link = Call(
-                ask.bootstrap_host or "",
-                ask.bootstrap_port or DEFAULT_BOOTSTRAP_PORT,
-                job.room,
-                Meet(ask.rid, work.prompt_tokens, ask.prefill_dp_rank),
+                request.bootstrap_host or "",
+                request.bootstrap_port or DEFAULT_BOOTSTRAP_PORT,
+                job.bootstrap_room,
+                Meet(request.rid, work.prompt_tokens, request.prefill_dp_rank),
                 partial(self._got, job),
             )
 
@@ -270,27 +271,27 @@ class Engine:
     def _leave(self, jobs: Sequence[Job]) -> None:
         """The client of a request has gone."""
         for job in jobs:
-            self._abort(job, tell=False)
+            self._abort(job, notify=False)
 
-    def _abort(self, job: Job, *, tell: bool) -> None:
+    def _abort(self, job: Job, *, notify: bool) -> None:
         if not self._is_live(job):
             return
         role = self.settings.role
-        if tell and legs.waits(role, job):
+        if notify and legs.waits(role, job):
             self._lost(job, legs.ABORTED)
             return
         job.drop()
         self._note(job, "abort", aborted=True)
-        if tell:
+        if notify:
             job.reply.abort(job)
         self._close(job, problem="aborted")
 
     def _lost(self, job: Job, problem: str) -> None:
-        """The hand-over between the legs will not come about."""
+        """The handover between the legs has failed."""
         self._fail(job, legs.failed(self.settings.role, job, problem), problem)
 
     def _fail(self, job: Job, refusal: Refusal, problem: str | None = None) -> None:
-        """A failed prompt ends its request, and with it the other prompts of a batch. A partner hears the `problem`."""
+        """A failed prompt ends its request, and the other prompts of its batch. Its partner gets the `problem`."""
         if self.settings.role == "aggregated":  # a PD engine reports the tokens of a prompt that it never computed
             job.drop()
         failed = [other for other in self.jobs.values() if other.reply is job.reply]
@@ -304,8 +305,8 @@ class Engine:
         return self.jobs.get(job.rid) is job
 
     def _note(self, job: Job, finish_reason: str, *, aborted: bool = False) -> None:
-        """Write the entry of a job that ends, before its client hears of it: what is written to a client goes out at
-        once, so a kill between the two would leave an answer that is in no log.
+        """Write the entry of a job that ends, before the end of its answer: bytes to a client go out at once, so a
+        kill between the two would leave an answer that is in no log.
         """
         entry = self._entry(job, finish_reason, aborted=aborted)
         self.finished.append(entry)
@@ -318,14 +319,14 @@ class Engine:
             self.ttft_sum_s += entry["ttft_virtual_ms"] / 1000
 
     def _close(self, job: Job, problem: str | None = None) -> None:
-        """The one end of a job: out of the table, its pages back, its partner told."""
+        """The one end of a job: remove it from the table, release its pages, notify its partner."""
         del self.jobs[job.rid]
         pacer = self.pacers[job.dp_rank]
         work = job.work
-        if job.ask.room is not None:
-            self._decode_rooms.discard(job.ask.room)
+        if job.request.bootstrap_room is not None:
+            self._decode_bootstrap_rooms.discard(job.request.bootstrap_room)
             if self.settings.role == "prefill" and problem is not None:
-                self.rooms.fail(job.ask.room, problem)
+                self.bootstrap_rooms.fail(job.request.bootstrap_room, problem)
         if job.link is not None:
             job.link.close()
             job.link = None
@@ -340,7 +341,7 @@ class Engine:
     def _entry(self, job: Job, finish_reason: str, *, aborted: bool) -> dict[str, Any]:
         ttft_s = job.ttft_s()
         return {
-            "rid": job.ask.rid,
+            "rid": job.request.rid,
             "role": self.settings.role,
             "dp_rank": job.dp_rank,
             "prompt_tokens": job.work.prompt_tokens,

@@ -1,8 +1,8 @@
 """When KV events are published: what the ranks recorded goes out at the moments at which SGLang publishes.
 
 These are the end of every step with prefill in it, just after its first tokens; every `DECODE_INTERVAL` decode steps;
-and whenever a rank has nothing to do. So while a rank only decodes, what happened to its cache is told late. A rank's
-first message says that its cache is empty.
+and whenever a rank has nothing to do. So while a rank only decodes, its events are published late. A rank's first
+message is that its cache is empty.
 """
 
 from collections.abc import Callable
@@ -20,8 +20,8 @@ DECODE_INTERVAL: Final = 40
 def path_of(work: Work) -> Path:
     """What lies on the pages of a job."""
     job: Job = work.owner
-    ask = job.ask
-    return Path(ask.rendered, job.answers[0].rendered, ask.cache_salt, ask.session_id)
+    request = job.request
+    return Path(request.rendered, job.answers[0].rendered, request.cache_salt, request.session_id)
 
 
 class KvFeed:

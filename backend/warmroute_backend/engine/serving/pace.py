@@ -1,4 +1,4 @@
-"""Lets the modelled steps of one scheduler pass at the pace of the wall clock, and hands out the tokens they bring.
+"""Runs the modelled steps of one scheduler at the pace of the wall clock, and passes on their tokens.
 
 The schedule is the model's: a step starts where the last one ended, whatever the wall does. A process that is late
 (too many streams for its core) emits late and catches up, several steps in one turn of the event loop; the virtual
@@ -31,9 +31,9 @@ class VirtualClock:
 
 
 class Pacer:
-    """Drives one `Scheduler`; `on_token` is told of each work with a new token, once per step and work.
+    """Drives one `Scheduler`; `on_token` gets each work with a new token, once per step and work.
 
-    `on_step` is told of each step that has ended, after its tokens, and of None when there is nothing to do.
+    `on_step` gets each step that has ended, after its tokens, and None when there is nothing to do.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Pacer:
                 if step is None:
                     self._on_step(None)
                     break
-                for work in step.joined:
+                for work in step.delivered:
                     self._on_token(work)
             ahead_s = step.end_s - self._clock.now_s()
             if ahead_s > 0:

@@ -1,4 +1,4 @@
-"""The log of ended requests on disk: what `/engine/finished` tells, for whoever audits an engine that was killed.
+"""The log of ended requests on disk: the entries of `/engine/finished`, also of an engine that was killed.
 
 One entry is one line of JSON, written by one `write` before the end of the answer is handed to the system: kill -9
 leaves whole lines, and no client saw an answer end that is not in the log. A restarted engine adds to the same file.

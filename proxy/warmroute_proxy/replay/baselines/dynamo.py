@@ -15,6 +15,8 @@ and session affinity are off, as by default.
 from collections import Counter
 from random import Random
 
+import msgspec
+
 from warmroute_proxy.replay.baselines.load import least
 from warmroute_proxy.replay.fleet import Fleet, Turn, Worker
 from warmroute_proxy.replay.policy import Policy
@@ -26,6 +28,14 @@ class Active:
     def __init__(self) -> None:
         self.prefill_tokens = 0
         self.blocks: Counter[int] = Counter()
+
+
+class _Placed(msgspec.Struct):
+    """What one turn has added to its worker's `Active`."""
+
+    active: Active
+    prefill_tokens: int
+    blocks: list[int]
 
 
 class DynamoKv(Policy):
@@ -56,18 +66,19 @@ class DynamoKv(Policy):
         uncached = request.input_tokens - chosen.cached_tokens(request)
         active.prefill_tokens += uncached
         active.blocks.update(blocks)
-        turn.state = [chosen.index, uncached, blocks]
+        turn.state = _Placed(active, uncached, blocks)
         return chosen
 
     def started(self, turn: Turn, now_s: float) -> None:  # noqa: ARG002 - part of the interface
-        index, uncached, _ = turn.state
-        self.active[index].prefill_tokens -= uncached
-        turn.state[1] = 0
+        placed: _Placed = turn.state
+        placed.active.prefill_tokens -= placed.prefill_tokens
+        placed.prefill_tokens = 0
 
     def ended(self, turn: Turn, now_s: float) -> None:
         self.started(turn, now_s)
-        active = self.active[turn.state[0]].blocks
-        for block in turn.state[2]:
+        placed: _Placed = turn.state
+        active = placed.active.blocks
+        for block in placed.blocks:
             active[block] -= 1
             if not active[block]:
                 del active[block]

@@ -33,7 +33,8 @@ class LlmdAffinity(Policy):
         workers = self.fleet.prefills
         cached = {each: each.cached_tokens(request, in_flight=self._counts_in_flight) for each in workers}
         scored = {
-            each: self._loads[each.index] + request.input_tokens - cached[each] for each in self._kept(turn, cached)
+            each: self._loads[each.index] + request.input_tokens - cached[each]
+            for each in self._candidates(turn, cached)
         }
         least = min(scored.values())
         chosen = self._random.choice([each for each, score in scored.items() if score == least])
@@ -49,7 +50,7 @@ class LlmdAffinity(Policy):
         if not turn.first_token_s:
             self.started(turn, now_s)
 
-    def _kept(self, turn: Turn, cached: dict[Worker, int]) -> list[Worker]:
+    def _candidates(self, turn: Turn, cached: dict[Worker, int]) -> list[Worker]:
         """What the filter leaves."""
         workers = list(cached)
         enough = AFFINITY_THRESHOLD * turn.request.input_tokens

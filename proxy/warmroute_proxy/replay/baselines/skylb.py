@@ -64,15 +64,15 @@ class SkyLb(Policy):
         self.ended(turn, now_s)
 
     def _replica(self, request: Request, workers: Sequence[Worker]) -> Worker:
-        matched, last = self._replicas[workers[0].region].match(request, {worker.index for worker in workers})
-        if isinstance(last, int) and matched > CACHE_THRESHOLD * request.input_tokens:
-            return self.fleet.workers[last]
+        matched, last_tenant = self._replicas[workers[0].region].match(request, {worker.index for worker in workers})
+        if isinstance(last_tenant, int) and matched > CACHE_THRESHOLD * request.input_tokens:
+            return self.fleet.workers[last_tenant]
         return min(workers, key=lambda worker: worker.requests)
 
     def _region(self, request: Request, here: str, regions: list[str]) -> str:
-        matched, last = self._regions[here].match(request, set(regions))
-        if isinstance(last, str) and matched > CACHE_THRESHOLD * request.input_tokens:
-            return last
+        matched, last_tenant = self._regions[here].match(request, set(regions))
+        if isinstance(last_tenant, str) and matched > CACHE_THRESHOLD * request.input_tokens:
+            return last_tenant
         return min(regions, key=lambda region: self._pushed[here, region])
 
 

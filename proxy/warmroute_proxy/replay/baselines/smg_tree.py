@@ -49,13 +49,13 @@ class RoutedTree:
 
     def match(self, request: Request, among: set[int | str]) -> tuple[int, int | str | None]:
         """(matched tokens, the tenant of `among` that was last sent that prefix)."""
-        tokens, last = 0, None
+        tokens, last_tenant = 0, None
         for block, size in self._path(request):
             tenant = next((name for name in reversed(self._tenants.get(block, {})) if name in among), None)
             if tenant is None:
                 break
-            tokens, last = tokens + size, tenant
-        return tokens, last
+            tokens, last_tenant = tokens + size, tenant
+        return tokens, last_tenant
 
     def insert(self, request: Request, tenant: int | str) -> None:
         """The prompt was sent to a tenant."""
@@ -103,9 +103,9 @@ class SmgApprox(Policy):
         chosen = min(workers, key=lambda worker: (worker.requests, self._processed[worker.index]))
         most = max(worker.requests for worker in workers)
         if most - chosen.requests <= limits.balance_abs or most <= chosen.requests * limits.balance_rel:
-            matched, last = self._tree.match(request, {worker.index for worker in workers})
-            if isinstance(last, int) and matched > limits.cache * request.input_tokens:
-                chosen = self.fleet.workers[last]
+            matched, last_tenant = self._tree.match(request, {worker.index for worker in workers})
+            if isinstance(last_tenant, int) and matched > limits.cache * request.input_tokens:
+                chosen = self.fleet.workers[last_tenant]
         self._tree.insert(request, chosen.index)
         self._processed[chosen.index] += 1
         return chosen

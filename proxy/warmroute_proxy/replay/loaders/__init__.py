@@ -1,4 +1,12 @@
-"""Loaders: one module for each format of a trace, and `load`, which tells them apart by their first line."""
+"""Readers of trace files. The format is found by looking at the file, not by its name.
+
+A reader makes a `Trace` and simulates nothing.
+
+mooncake    chat requests in blocks of 512 tokens, open loop
+sessions    agent sessions as lengths and shared prefixes, closed loop
+prompts     recorded prompts of agent sessions
+records     records of a live proxy's decisions
+"""
 
 import gzip
 import zlib

@@ -91,7 +91,7 @@ def _requests(turns: list[_Turn], salt: int) -> tuple[list[Request], int]:
         key = (True, facts.lineage) if facts.session is None else (False, facts.session)
         session = sessions.setdefault(key, len(sessions))
         known = lasts.setdefault(facts.lineage, [])
-        after = next((last for last in known if _continues(facts.chain, turns[last].facts.chain)), None)
+        after = next((earlier for earlier in known if _continues(facts.chain, turns[earlier].facts.chain)), None)
         if after is not None:
             continued_by.setdefault(after, number)
             known.remove(after)

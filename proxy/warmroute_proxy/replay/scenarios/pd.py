@@ -1,7 +1,7 @@
 """The same GPUs, aggregated or split into prefill and decode workers (PD): time per token and TTFT against load.
 
-In an aggregated worker a chunk of somebody's prompt (8,192 tokens, 0.41 s) is computed in the same step as everybody's
-next token, and holds it up; a decode worker never computes prompts, so its tokens come at the pace of its batch
+In an aggregated worker a chunk of a prompt (8,192 tokens, 0.41 s) is computed in the same step as the next token of
+all sequences, and delays it; a decode worker never computes prompts, so its tokens come at the pace of its batch
 (Cloudflare, 16 April 2026: the p90 of the time per token fell from 100 ms with large variance to 20-30 ms). What that
 costs: some of the GPUs cannot prefill, and the KV of each prompt crosses the network before the second token. So an
 aggregated fleet has the lower TTFT, and serves more where prompts are most of the work.
@@ -19,7 +19,7 @@ Mooncake measured 164 GB/s over four such links. 8 workers of 3M KV tokens.
 
 from typing import Final
 
-from warmroute_proxy.replay.scenarios import Run, Scenario
+from warmroute_proxy.replay.scenarios.scenario import Run, Scenario
 from warmroute_proxy.replay.setup import Setup
 from warmroute_proxy.replay.tool_calls import ToolCalls, tool_calls_trace
 

@@ -18,7 +18,7 @@ from dataclasses import replace
 from typing import Final
 
 from warmroute_proxy.replay.agents import Agents, agents_trace
-from warmroute_proxy.replay.scenarios import Run, Scenario
+from warmroute_proxy.replay.scenarios.scenario import Run, Scenario
 from warmroute_proxy.replay.setup import Setup
 
 SHARES: Final = (0.1, 0.2, 0.34, 0.5, 0.7, 1.0)

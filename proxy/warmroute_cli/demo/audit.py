@@ -1,4 +1,4 @@
-"""The audit of a pass: what the clients saw, what the ledgers say and what the engines did must be one story.
+"""The audit of a pass: the logs of clients, ledgers and engines must agree.
 
 A pure function over three logs that were written by different processes. Each violation is a sentence.
 

@@ -19,10 +19,10 @@ from typing import NamedTuple
 
 from warmroute_proxy.replay.loaders import load
 from warmroute_proxy.replay.results import Result
-from warmroute_proxy.replay.scenarios import Run, Scenario, scenario
+from warmroute_proxy.replay.scenarios.scenario import Run, Scenario
 from warmroute_proxy.replay.setup import POLICIES, PRODUCTION, Setup, run
 from warmroute_proxy.replay.simulation import Change, Progress
-from warmroute_proxy.replay.trace import Trace, TraceError, joined
+from warmroute_proxy.replay.trace import Trace, TraceError, concatenated
 
 SWEEP_LOADS = (1.0, 2.0, 4.0)
 COPIES = 8
@@ -35,7 +35,7 @@ def replay(arguments: argparse.Namespace) -> int:
         print("\n".join(POLICIES))
         return 0
     if arguments.verify:
-        from warmroute_cli.verify import verify_records
+        from warmroute_cli.replay.verify import verify_records
 
         return verify_records(arguments.traces)
     began_s = time.perf_counter()
@@ -52,7 +52,7 @@ def replay(arguments: argparse.Namespace) -> int:
 
 
 def _play(arguments: argparse.Namespace) -> tuple[list[Result], tuple[str, ...]]:
-    """The results, and what to say of them."""
+    """The results, and the notes below their table."""
     notes: tuple[str, ...] = ()
     named = (arguments.made_up, arguments.scenario)
     chosen = [bool(arguments.traces), arguments.recorded, *(name is not None for name in named)]
@@ -138,6 +138,8 @@ class Source(NamedTuple):
 
 @lru_cache(maxsize=1)
 def _ready_made(name: str) -> Scenario:
+    from warmroute_proxy.replay.scenarios.by_name import scenario
+
     return scenario(name)
 
 
@@ -157,7 +159,7 @@ def _trace(source: Source) -> Trace:
             prompts.Recorded(each.name, [request.body for request in each.requests]) for each in load_recordings()
         ]
         return prompts.load(sessions, COPIES)
-    return joined([load(path, salt) for salt, path in enumerate(source.paths)])
+    return concatenated([load(path, salt) for salt, path in enumerate(source.paths)])
 
 
 def _one(source: Source, chosen: Run, progress: Progress | None = None) -> Result:
@@ -172,8 +174,8 @@ def _played(source: Source, runs: Sequence[Run]) -> list[Result]:
     gc.freeze()  # the trace stays: the collector need not walk it again and again
     results = []
     for each in runs:
-        with _bar(f"{each.label} {each.speed_up:g}x", requests) as told:
-            results.append(_one(source, each, told))
+        with _bar(f"{each.label} {each.speed_up:g}x", requests) as report:
+            results.append(_one(source, each, report))
     gc.freeze()  # nor what the last run left, when the process ends: that took 80 ms
     return results
 
@@ -183,21 +185,21 @@ def _swept(source: Source, runs: Sequence[Run]) -> list[Result]:
     from concurrent.futures import ProcessPoolExecutor, as_completed
     from multiprocessing import active_children, get_context
 
-    source.trace()  # what is wrong with it is said here, and once
+    source.trace()  # its errors are raised here, and once
     results: dict[int, Result] = {}
     processes = min(os.cpu_count() or 1, len(runs))
     with (
         ProcessPoolExecutor(processes, get_context("spawn"), _end_with_parent) as pool,
-        _bar(f"{len(runs)} runs on {processes} cores", len(runs)) as told,
+        _bar(f"{len(runs)} runs on {processes} cores", len(runs)) as report,
     ):
         futures = {pool.submit(_one, source, each): at for at, each in enumerate(runs)}
         try:
             for future in as_completed(futures):
                 results[futures[future]] = future.result()
-                told(len(results), len(runs))
+                report(len(results), len(runs))
         except BaseException:
             for process in active_children():
-                process.terminate()  # a run takes minutes, and nobody waits for it any more
+                process.terminate()  # a run takes minutes, and its result is not needed any more
             raise
     return [results[at] for at in range(len(runs))]
 

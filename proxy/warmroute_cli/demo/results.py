@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from warmroute.contract import receipt as receipts
-from warmroute_cli.audit import BILLED_ROLES, ClientTurn, Finished, Row, Violation
-from warmroute_cli.ideal import Ideal
+from warmroute_cli.demo.audit import BILLED_ROLES, ClientTurn, Finished, Row, Violation
+from warmroute_cli.demo.ideal import Ideal
 
 ALLOWED_GAP = 0.01
 """How far the hit ratio may stay below the ideal of perfect session loyalty."""
@@ -86,8 +86,8 @@ def failures(summary: Mapping[str, Any]) -> list[str]:
     cost = summary["cost_nanousd"]
     if cost["charged"] >= cost["list"]:
         found.append(f"The charged {cost['charged']} nanodollars are not below the list price of {cost['list']}.")
-    for name, part in {"all harnesses": summary, **summary["by_harness"]}.items():
-        ratio = part["hit_ratio"]
+    for name, figures in {"all harnesses": summary, **summary["by_harness"]}.items():
+        ratio = figures["hit_ratio"]
         if ratio["on"] < ratio["ideal_session"] - ALLOWED_GAP:
             found.append(
                 f"The hit ratio of {name} is {ratio['on']:.1%}, more than a point below the ideal of "

@@ -3,7 +3,7 @@
 The ideal of a request is the longest prefix that it shares with an earlier request, in whole pages of the engine and
 never the last token, which must be computed to have something to sample from. *session* looks at earlier requests of
 the same recording: what perfect loyalty to one worker with endless memory gives. *shared* looks at all earlier requests
-of the tenant: what one cache for everybody would give. Models share nothing.
+of the tenant: what one cache for all would give. Models share nothing.
 
 Pages are compared by chained keys, so "the longest shared prefix" is the number of leading keys seen before: the time
 is linear in the length of the prompts, whatever their number.

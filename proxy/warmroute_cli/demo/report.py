@@ -11,8 +11,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from warmroute.contract import receipt as receipts
-from warmroute_cli.audit import ClientTurn, Violation
-from warmroute_cli.results import Pass, token_sums
+from warmroute_cli.demo.audit import ClientTurn, Violation
+from warmroute_cli.demo.results import Pass, token_sums
 
 WIDTH = 120
 VIOLATIONS_SHOWN = 10
@@ -27,7 +27,7 @@ CAVEAT = (
 
 
 class Advance(Protocol):
-    """Says that one more turn is done."""
+    """Called when one more turn is done."""
 
     def __call__(self, turn: ClientTurn, /) -> None: ...
 
@@ -64,7 +64,7 @@ def progress(out: Console, title: str, total: int) -> Iterator[Advance]:
 
 
 def show(out: Console, summary: Mapping[str, Any], on: Pass) -> None:
-    """The table, one receipt whole, and the sentence that says what the figures are."""
+    """Print the table, one receipt, and the caveat."""
     out.print()
     out.print(table(summary, on))
     out.print()
@@ -99,16 +99,16 @@ def table(summary: Mapping[str, Any], on: Pass) -> Table:
         found.add_column(head, justify="right", no_wrap=True)
     for head in ("TTFT p50 ms\noff / on", "TTFT p90 ms\noff / on", "list\nUSD", "price\nUSD", "saved\nUSD"):
         found.add_column(head, justify="right", no_wrap=True)
-    for name, part in summary["by_harness"].items():
-        found.add_row(name, *_cells(part, [turn for turn in on.turns if turn.harness == name]))
+    for name, figures in summary["by_harness"].items():
+        found.add_row(name, *_cells(figures, [turn for turn in on.turns if turn.harness == name]))
     found.add_section()
     found.add_row("all", *_cells(summary, on.turns), style="bold")
     return found
 
 
-def _cells(part: Mapping[str, Any], turns: Sequence[ClientTurn]) -> Iterable[str]:
+def _cells(figures: Mapping[str, Any], turns: Sequence[ClientTurn]) -> Iterable[str]:
     prompt, cached = token_sums(turns)
-    ratio, ttft, cost = part["hit_ratio"], part["ttft_ms"], part["cost_nanousd"]
+    ratio, ttft, cost = figures["hit_ratio"], figures["ttft_ms"], figures["cost_nanousd"]
     yield from (f"{len(turns)}", f"{prompt:,}", f"{cached:,}")
     yield from (f"{ratio[name]:.1%}" for name in ("off", "on", "ideal_session"))
     yield from (f"{_ms(ttft['off'][rank])} / {_ms(ttft['on'][rank])}" for rank in ("p50", "p90"))
@@ -121,6 +121,6 @@ def _ms(value: float | None) -> str:
 
 
 def _shown_turn(turns: Iterable[ClientTurn]) -> ClientTurn | None:
-    """A turn whose receipt has something to tell: the one with the most cached tokens."""
-    told = [turn for turn in turns if turn.usage is not None]
-    return max(told, key=lambda turn: receipts.cached_tokens(turn.usage or {}), default=None)
+    """The turn with the most cached tokens: the one whose receipt shows most."""
+    with_usage = [turn for turn in turns if turn.usage is not None]
+    return max(with_usage, key=lambda turn: receipts.cached_tokens(turn.usage or {}), default=None)

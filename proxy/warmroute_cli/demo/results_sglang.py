@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from warmroute.contract import receipt as receipts
-from warmroute_cli.audit import ClientTurn
-from warmroute_cli.results import Pass, broken_sums
+from warmroute_cli.demo.audit import ClientTurn
+from warmroute_cli.demo.results import Pass, broken_sums
 
 
 def summarize(one: Pass, engine_prompt_tokens: int, engine_cached_tokens: int) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The command line of `warmroute replay`, apart from what it runs: `warmroute --help` needs no numpy."""
+"""The options of `warmroute replay`. Their own module, so that `warmroute --help` needs no numpy."""
 
 import argparse
 from pathlib import Path
@@ -14,58 +14,74 @@ _CHANGES: Final = ("add", "remove", "restart")
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Put the options on a parser."""
+    """Add the options to a parser."""
+    _add_trace(parser)
+    _add_fleet(parser.add_argument_group("the fleet"))
+    _add_proxies(parser.add_argument_group("the proxies (policy warmroute)"))
+
+
+def _add_trace(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("traces", nargs="*", type=Path, metavar="TRACE", help="files, played one after the other")
     parser.add_argument("--scenario", choices=SCENARIOS, help="play a ready-made comparison instead of a trace")
-    parser.add_argument("--made-up", choices=MADE_UP, help="play a trace that is generated")
-    parser.add_argument("--seed", type=int, default=1, metavar="N", help="of a trace that is generated (1)")
+    parser.add_argument("--made-up", choices=MADE_UP, help="play a generated trace")
+    parser.add_argument("--seed", type=int, default=1, metavar="N", help="seed of a generated trace (1)")
     parser.add_argument("--recorded", action="store_true", help="play the packaged recordings of agent sessions")
-    parser.add_argument("--verify", action="store_true", help="make every decision of a proxy's record again")
-    parser.add_argument("--policy", nargs="+", metavar="NAME", help="placements, or all (default: warmroute)")
-    parser.add_argument("--policies", action="store_true", help="name all policies, and end")
-    parser.add_argument("--speed-up", nargs="+", type=above_zero, metavar="X", help="divides arrival times (1)")
-    parser.add_argument("--sweep", action="store_true", help="all policies at 1x, 2x, 4x unless named, on all cores")
+    parser.add_argument("--verify", action="store_true", help="make each decision of a proxy's record again")
+    parser.add_argument("--policy", nargs="+", metavar="NAME", help="policies to compare, or all (warmroute)")
+    parser.add_argument("--policies", action="store_true", help="list all policies, and exit")
+    parser.add_argument("--speed-up", nargs="+", type=above_zero, metavar="X", help="divide arrival times by X (1)")
+    parser.add_argument("--sweep", action="store_true", help="use all cores; all policies at 1x, 2x, 4x unless named")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with plots to FILE")
 
-    fleet = parser.add_argument_group("the fleet")
+
+def _add_fleet(fleet: argparse._ArgumentGroup) -> None:
     fleet.add_argument(
-        "--workers", type=_workers, default=(8, 0), metavar="N|P:D", help="workers a region, or prefill:decode (8)"
+        "--workers",
+        type=_workers,
+        default=(8, 0),
+        metavar="N|P:D",
+        help="workers per region, or prefill:decode (8)",
     )
     fleet.add_argument(
         "--kv-tokens", type=_kv_tokens, default=(3_000_000, 0, 0), metavar="N[:HOST[:STORE]]",
-        help="of each worker on the device and the host, and of a region's store, like 3M:10M (3M)",
+        help="KV tokens of each worker's device and host, and of a region's store, like 3M:10M (3M)",
     )  # fmt: skip
     fleet.add_argument(
         "--max-running", type=count, default=512, metavar="N", help="requests that a worker runs at once (512)"
     )
+    fleet.add_argument("--regions", type=_count, default=1, metavar="N", help="number of regions (1)")
+    fleet.add_argument("--rtt-ms", type=_not_negative, default=100.0, metavar="MS", help="round trip of regions (100)")
     fleet.add_argument(
-        "--regions", type=_count, default=1, metavar="N", help="regions, with all those workers each (1)"
-    )
-    fleet.add_argument("--rtt-ms", type=_not_negative, default=100.0, metavar="MS", help="between regions (100)")
-    fleet.add_argument(
-        "--each-turn-anywhere", action="store_true", help="a turn comes in at any region (else a session at one)"
+        "--each-turn-anywhere",
+        action="store_true",
+        help="each turn arrives at any region, else each session at one",
     )
     fleet.add_argument(
         "--change", nargs="+", type=_change, default=(), metavar="S:KIND:WORKER",
-        help=f"at a second of virtual time, {', '.join(_CHANGES)} a worker, like 600:restart:3",
+        help=f"{', '.join(_CHANGES)}: change a worker at a second of virtual time, like 600:restart:3",
     )  # fmt: skip
 
-    proxies = parser.add_argument_group("the proxies (policy warmroute)")
-    proxies.add_argument("--routers", type=_count, default=1, metavar="N", help="proxies a region (1)")
+
+def _add_proxies(proxies: argparse._ArgumentGroup) -> None:
+    proxies.add_argument("--routers", type=_count, default=1, metavar="N", help="proxies of each region (1)")
     proxies.add_argument(
         "--share-lag-ms", type=_not_negative, metavar="MS",
-        help="the routers of a region are processes of one proxy: each hears of the others so much later",
+        help="the routers of a region are processes of one proxy, and learn of each other's requests after this time",
     )  # fmt: skip
     proxies.add_argument(
         "--event-lag-ms",
         type=_not_negative,
         default=100.0,
         metavar="MS",
-        help="of KV events, for warmroute+events (100)",
+        help="delay of KV events, for warmroute+events (100)",
     )
     proxies.add_argument(
-        "--naming-share", type=_share, default=1.0, metavar="X", help="sessions that name themselves to all regions (1)"
+        "--naming-share",
+        type=_share,
+        default=1.0,
+        metavar="X",
+        help="share of sessions that send a session name (1)",
     )
 
 
@@ -98,7 +114,7 @@ def _workers(text: str) -> tuple[int, int]:
 
 @wants("DEVICE[:HOST[:STORE]] in tokens, like 3M:10M")
 def _kv_tokens(text: str) -> tuple[int, int, int]:
-    tiers = [_tokens(part) for part in text.split(":")]
+    tiers = [_tokens(tier) for tier in text.split(":")]
     if len(tiers) > 3:
         raise ValueError(text)
     device, host, store = (*tiers, 0, 0)[:3]

@@ -1,4 +1,4 @@
-"""Reads a request body into an `Ask` for each of its prompts: everything the engine needs to know, checked once.
+"""Reads a request body into a `PromptRequest` for each of its prompts: all that the engine uses, checked once.
 
 Unknown fields are ignored and unknown model names are accepted, as engines of this protocol do. A chat has one prompt;
 a completion and `/generate` may have several (a batch), each of which is a request of its own.
@@ -27,7 +27,7 @@ MAX_LOGPROBS = 128
 DEFAULT_MODEL = "default"
 COMPLETION_TOKENS = 16
 GENERATE_TOKENS = 128
-"""How long an answer is at most when the request does not say; a chat's may fill the context."""
+"""The default limits of an answer's length; a chat may fill the context."""
 
 _ROLES = {"user", "system", "assistant", "tool", "function", "developer", "latest_reminder", "root"}
 _NEED_CONTENT = {"user"}
@@ -44,8 +44,8 @@ _decode = msgspec.json.Decoder().decode
 
 
 @dataclass(slots=True)
-class Ask:
-    """One prompt of a request. `None` means that the client did not say. `begun`: the end of `rendered` that is the
+class PromptRequest:
+    """One prompt of a request. `None` stands for an absent member. `begun`: the end of `rendered` that is the
     beginning of the answer.
     """
 
@@ -69,7 +69,7 @@ class Ask:
     ignore_eos: bool
     thinking: bool
     logprobs: int | None
-    room: int | None
+    bootstrap_room: int | None
     bootstrap_host: str | None
     bootstrap_port: int | None
     dp_rank: int | None
@@ -96,7 +96,7 @@ def parse(raw: bytes) -> dict[str, Any]:
 
 
 def overridden(body: Body, headers: Headers) -> Body:
-    """The body with what `x-override-*` headers say in place of its own."""
+    """The body, with members replaced by `x-override-*` headers."""
     found: dict[str, Any] = {}
     for header, (name, kind) in _OVERRIDES.items():
         value = headers.get(header)
@@ -108,12 +108,12 @@ def overridden(body: Body, headers: Headers) -> Body:
     return {**body, **found} if found else body
 
 
-def read(kind: Kind, body: Body, headers: Headers) -> list[Ask]:
-    """Check a body and take from it what the engine uses: an `Ask` for each prompt."""
+def read(kind: Kind, body: Body, headers: Headers) -> list[PromptRequest]:
+    """Check a body and take from it what the engine uses: a `PromptRequest` for each prompt."""
     prompts, batch = _prompts(kind, body)
     rids = _rids(body, len(prompts), batch=batch)
     salts, keys = (fields.each(body, name, str, len(prompts)) for name in ("cache_salt", "extra_key"))
-    rooms = _rooms(body, len(prompts))
+    bootstrap_rooms = _bootstrap_rooms(body, len(prompts))
     hosts = fields.each(body, "bootstrap_host", str, len(prompts))
     first = _first(kind, body, headers, batch=batch)
     return [
@@ -123,20 +123,20 @@ def read(kind: Kind, body: Body, headers: Headers) -> list[Ask]:
             rendered=rendered,
             cache_salt=salts[i],
             extra_key=keys[i],
-            room=rooms[i],
+            bootstrap_room=bootstrap_rooms[i],
             bootstrap_host=hosts[i],
         )
         for i, rendered in enumerate(prompts)
     ]
 
 
-def _first(kind: Kind, body: Body, headers: Headers, *, batch: bool) -> Ask:
-    """What all prompts of a request have in common; what each has of its own is filled in by `read`."""
+def _first(kind: Kind, body: Body, headers: Headers, *, batch: bool) -> PromptRequest:
+    """The members that all prompts of a request share; `read` adds those of each prompt."""
     sampling = fields.mapping(body, "sampling_params") if kind == "generate" else body
     options = fields.mapping(body, "stream_options")
     stream = fields.flag(body, "stream")
     _check_sampling(sampling)
-    return Ask(
+    return PromptRequest(
         kind=kind,
         rid="",
         model=_model(body),
@@ -157,7 +157,7 @@ def _first(kind: Kind, body: Body, headers: Headers, *, batch: bool) -> Ask:
         ignore_eos=fields.flag(sampling, "ignore_eos"),
         thinking=kind == "chat" and _thinking(body),
         logprobs=_logprobs(kind, body),
-        room=None,
+        bootstrap_room=None,
         bootstrap_host=None,
         bootstrap_port=fields.within(body, "bootstrap_port", 1, 65_535),
         dp_rank=_dp_rank(body, headers.get(b"x-data-parallel-rank")),
@@ -225,12 +225,12 @@ def _rids(body: Body, count: int, *, batch: bool) -> list[str]:
     return [rid or os.urandom(16).hex() for rid in given]
 
 
-def _rooms(body: Body, count: int) -> list[int | None]:
-    """The room of each prompt: a single one is that of the first, and the others count up from it."""
+def _bootstrap_rooms(body: Body, count: int) -> list[int | None]:
+    """The bootstrap room of each prompt: a single one is that of the first, and the others count up from it."""
     if isinstance(body.get("bootstrap_room"), list):
         return fields.each(body, "bootstrap_room", int, count)
-    room = fields.within(body, "bootstrap_room", None, (1 << 64) - 1)
-    return [None if room is None else room + i for i in range(count)]
+    bootstrap_room = fields.within(body, "bootstrap_room", None, (1 << 64) - 1)
+    return [None if bootstrap_room is None else bootstrap_room + i for i in range(count)]
 
 
 # --- members ---------------------------------------------------------------------------------------------------------
@@ -267,7 +267,7 @@ def _limit(sampling: Body, name: str) -> int | None:
 
 
 def _check_sampling(sampling: Body) -> None:
-    """The ranges of what this engine does not use."""
+    """Check the ranges of sampling parameters that this engine does not use."""
     temperature, top_p = sampling.get("temperature"), sampling.get("top_p")
     for name, value in (("temperature", temperature), ("top_p", top_p)):
         if not isinstance(value, int | float | None):
@@ -288,7 +288,7 @@ def _thinking(body: Body) -> bool:
 
 
 def _logprobs(kind: Kind, body: Body) -> int | None:
-    """How many top alternatives are wanted with each token; None when no logprobs are."""
+    """The number of top alternatives with each token; None without logprobs."""
     if kind == "completion":
         return fields.within(body, "logprobs", 0, MAX_LOGPROBS)
     if kind == "generate":

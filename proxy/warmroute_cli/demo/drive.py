@@ -26,7 +26,7 @@ from openai.resources.chat.completions import AsyncCompletions
 
 import warmroute
 from warmroute.contract import headers
-from warmroute_cli.audit import ClientTurn
+from warmroute_cli.demo.audit import ClientTurn
 from warmroute_cli.recordings import RecordedRequest, Recording
 
 TURN_TIMEOUT_S = 60.0
@@ -75,7 +75,7 @@ async def drive(
 ) -> list[ClientTurn]:
     """Replay all recordings, at most `sessions` at once; the turns as the clients saw them, in order of arrival."""
     turns: list[ClientTurn] = []
-    places = asyncio.Semaphore(sessions)
+    limit = asyncio.Semaphore(sessions)
 
     def keep(turn: ClientTurn) -> None:
         turns.append(turn)
@@ -87,7 +87,7 @@ async def drive(
         async with asyncio.TaskGroup() as group:
             for recording in sorted(recordings, key=_work, reverse=True):  # the longest must not come last
                 clients = sdk if recording.name in THROUGH_SDK else stock
-                group.create_task(_replay(recording, clients, target, places, keep))
+                group.create_task(_replay(recording, clients, target, limit, keep))
     return sorted(turns, key=lambda turn: turn.started_at)
 
 
@@ -121,13 +121,13 @@ async def _replay(
     recording: Recording,
     clients: Mapping[str, openai.AsyncOpenAI],
     target: Target,
-    places: asyncio.Semaphore,
+    limit: asyncio.Semaphore,
     keep: Callable[[ClientTurn], None],
 ) -> None:
     sdk = recording.name in THROUGH_SDK
     plan = ingresses(recording.name, len(recording.requests), list(clients), target.seed, roams=sdk)
     draw = random.Random(f"{target.seed}:{recording.name}:think")  # noqa: S311 (a reproducible plan, not a secret)
-    async with places:
+    async with limit:
         with _session(recording):
             for request, ingress in zip(recording.requests, plan, strict=True):
                 await asyncio.sleep(draw.uniform(0, 2 * target.think_s))

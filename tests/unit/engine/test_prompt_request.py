@@ -6,10 +6,17 @@ import pytest
 
 from warmroute_backend.engine.http import fields
 from warmroute_backend.engine.http.errors import Refusal
-from warmroute_backend.engine.request.ask import COMPLETION_TOKENS, GENERATE_TOKENS, Ask, overridden, parse, read
+from warmroute_backend.engine.request.prompt_request import (
+    COMPLETION_TOKENS,
+    GENERATE_TOKENS,
+    PromptRequest,
+    overridden,
+    parse,
+    read,
+)
 
 
-def completion(prompt: Any, **more: Any) -> list[Ask]:
+def completion(prompt: Any, **more: Any) -> list[PromptRequest]:
     return read("completion", {"prompt": prompt, **more}, {})
 
 
@@ -36,13 +43,13 @@ def test_what_is_no_boolean_is_refused(given: Any) -> None:
 
 
 def test_each_prompt_of_a_batch_is_a_request_of_its_own() -> None:
-    asks = completion(["a", "b"], rid="r", cache_salt=["x", "y"], extra_key="k", bootstrap_room=7)
-    assert [ask.rid for ask in asks] == ["r_0", "r_1"]
-    assert [ask.rendered for ask in asks] == [b"a", b"b"]
-    assert [(ask.cache_salt, ask.extra_key) for ask in asks] == [("x", "k"), ("y", "k")]
-    assert [ask.room for ask in asks] == [7, 8]
-    assert [ask.rid for ask in completion(["a", "b"], rid=["one", "two"])] == ["one", "two"]
-    assert len({ask.rid for ask in completion(["a", "b"])}) == 2
+    requests = completion(["a", "b"], rid="r", cache_salt=["x", "y"], extra_key="k", bootstrap_room=7)
+    assert [request.rid for request in requests] == ["r_0", "r_1"]
+    assert [request.rendered for request in requests] == [b"a", b"b"]
+    assert [(request.cache_salt, request.extra_key) for request in requests] == [("x", "k"), ("y", "k")]
+    assert [request.bootstrap_room for request in requests] == [7, 8]
+    assert [request.rid for request in completion(["a", "b"], rid=["one", "two"])] == ["one", "two"]
+    assert len({request.rid for request in completion(["a", "b"])}) == 2
 
 
 @pytest.mark.parametrize(

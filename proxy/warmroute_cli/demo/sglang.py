@@ -20,15 +20,16 @@ from rich.console import Console
 
 from warmroute_backend.sglang import NotInstalledError, Server, StartError, wait_all
 from warmroute_backend.sglang.command import CONTEXT_TOKENS
-from warmroute_cli import report, report_sglang, state
-from warmroute_cli.audit import ClientTurn, audit
-from warmroute_cli.demo import errors_of, ledger_rows, write_json
-from warmroute_cli.drive import Target, drive
+from warmroute_cli import state
+from warmroute_cli.demo import report, report_sglang
+from warmroute_cli.demo.audit import ClientTurn, audit
+from warmroute_cli.demo.drive import Target, drive
+from warmroute_cli.demo.embedded import errors_of, ledger_rows, write_json
+from warmroute_cli.demo.results import Pass
+from warmroute_cli.demo.results_sglang import failures, metric_sum, summarize
 from warmroute_cli.fleet import MODELS, STOP_GRACE_S, Proxy, render, wait_ready
 from warmroute_cli.processes import Child, FleetError, stop_all, stopping_on_signals
 from warmroute_cli.recordings import RecordedRequest, Recording, load_recordings
-from warmroute_cli.results import Pass
-from warmroute_cli.results_sglang import failures, metric_sum, summarize
 from warmroute_cli.state import locked_state
 from warmroute_proxy.server.base.secrets import key_sha256
 
@@ -43,7 +44,7 @@ TOKENIZE_TIMEOUT_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """What SGLang's own counters said at a moment."""
+    """SGLang's own counters at a moment."""
 
     prompt_tokens: int
     cached_tokens: int

@@ -15,14 +15,14 @@ from typing import Any
 
 from rich.console import Console
 
-from warmroute_cli import report, results
-from warmroute_cli.audit import audit
-from warmroute_cli.drive import Target, drive
+from warmroute_cli.demo import report, results
+from warmroute_cli.demo.audit import audit
+from warmroute_cli.demo.drive import Target, drive
+from warmroute_cli.demo.ideal import Ideal, ideals, prompt_of
+from warmroute_cli.demo.results import Pass
 from warmroute_cli.fleet import PAGE_SIZE, Fleet, FleetOptions, Policy, Proxy
-from warmroute_cli.ideal import Ideal, ideals, prompt_of
 from warmroute_cli.processes import FleetError, stopping_on_signals
 from warmroute_cli.recordings import Recording, load_recordings
-from warmroute_cli.results import Pass
 from warmroute_cli.state import locked_state
 from warmroute_proxy.server.ledger.ledger import read_rows
 

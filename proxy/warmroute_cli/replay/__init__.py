@@ -1,0 +1,8 @@
+"""`warmroute replay`: its options, its runs, its output. What is simulated is in `warmroute_proxy.replay`.
+
+It starts no proxy and no engine.
+
+arguments   the options
+command     the runs of a command line, and the table, JSON and page of their results
+verify      `--verify`: make the decisions of a proxy's record again
+"""
