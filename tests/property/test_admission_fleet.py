@@ -174,7 +174,7 @@ class Fleet:
             if isinstance(call, Placed):
                 assert playback.place(call) == call
             else:
-                playback.tell(call)
+                playback.apply(call)
 
     async def rest(self) -> None:
         """Until all that was to be done soon is done."""

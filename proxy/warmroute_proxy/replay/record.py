@@ -49,15 +49,15 @@ def judge(frames: Frames) -> Verdict:
                 differing += 1
                 first = first or _difference(found, decisions, call, again)
         elif playback is not None:
-            _tell(playback, found)
+            _apply(playback, found)
     if opened is None:
         raise RecordError(f"is empty: cut off {frames.cut_off}")
     return Verdict(opened.software, decisions, differing, first, frames.cut_off, closed)
 
 
-def _tell(playback: Playback, found: Frame) -> None:
+def _apply(playback: Playback, found: Frame) -> None:
     try:
-        playback.tell(found.call)
+        playback.apply(found.call)
     except Exception as error:
         name, where = type(found.call).__name__, f"at byte {found.offset}, frame {found.number}"
         problem = f"{type(error).__name__}: {error}"

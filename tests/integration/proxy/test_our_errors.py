@@ -142,7 +142,7 @@ def break_once(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, fails: in
     [
         (os, "urandom", 1, "answer"),  # a receipt's id
         (RecordedRouter, "place", 1, "answer"),
-        (RecordedRouter, "has_room", 1, "answer"),
+        (RecordedRouter, "has_capacity", 1, "answer"),
         (os, "write", 1, "answer"),  # the journal's, as the entry is opened
         (RecordedRouter, "dispatched", 1, "answer"),
         (KvEvents, "feed", 1, "answer"),  # as the request is to be tagged

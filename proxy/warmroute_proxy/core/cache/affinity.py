@@ -34,7 +34,7 @@ class Affinity:
         self._last_by_thread: OrderedDict[int, SettledTurn] = OrderedDict()
         self._region_by_session: OrderedDict[int, str] = OrderedDict()
 
-    def last(self, lineage: int, chain: Chain, turn: int) -> SettledTurn | None:
+    def last_settled(self, lineage: int, chain: Chain, turn: int) -> SettledTurn | None:
         """The turn that this prompt continues; for one under way that continues none, the newest of its lineage."""
         lasts = self._lasts_by_lineage.get(lineage)
         if lasts is None:

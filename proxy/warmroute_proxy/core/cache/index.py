@@ -65,8 +65,10 @@ class PrefixIndex:
         self._walked: Sequence[int] | None = None  # keys of the last walk, if the newest generation had all it found
         self._entries_per_generation = entries_per_generation
         self._rotations = 0
-        self.losses = 0
-        """How often entries were lost or moved away from the newest ones. While it stays, what was added is there."""
+        self.removals = 0
+        """How often entries were removed or moved away from the newest ones. While it stays the same, what was added is
+        there.
+        """
         self._slots: dict[str, int] = {}  # by the name of the cache
         self._live_mask = 0
         self._unused: list[int] = list(range(MAX_SLOTS + SHARER_BITS - 1, SHARER_BITS - 1, -1))
@@ -164,7 +166,7 @@ class PrefixIndex:
 
     def remove(self, keys: Iterable[int], slots: int) -> None:
         """The caches of a mask of slots have lost these cuts. Their text is still known."""
-        self.losses += 1
+        self.removals += 1
         self._walked = None
         kept = ~slots
         for key in keys:
@@ -179,7 +181,7 @@ class PrefixIndex:
 
         Entries that are left without any slot go, so that a prompt which nobody has computed is not known either.
         """
-        self.losses += 1
+        self.removals += 1
         self._walked = None
         kept = ~slots
         for key in keys:
@@ -208,7 +210,7 @@ class PrefixIndex:
         self._lookups = [generation.get for generation in self._generations[1:] if generation]
         self._not_older = None
         self._rotations += 1
-        self.losses += 1
+        self.removals += 1
         self._walked = None
         while self._retired and self._rotations - self._retired[0][1] >= len(self._generations):
             self._unused.append(self._retired.pop(0)[0])
@@ -220,7 +222,7 @@ class PrefixIndex:
                 raise OverflowError(f"more than {MAX_SLOTS} caches")
             self._generations = [{} for _ in self._generations]
             self._lookups = []
-            self.losses += 1
+            self.removals += 1
             self._walked = None
             self._unused = [slot for slot, _ in self._retired]
             self._retired.clear()

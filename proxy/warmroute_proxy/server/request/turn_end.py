@@ -85,7 +85,7 @@ class TurnEnd:
         usage, reported = attempt.account()
         if self._continuation is not None:
             usage = self._continuation.settled(usage, attempt.scanner)
-        loss = losses_of(services.router.last(facts), facts, usage, attempt)
+        loss = losses_of(services.router.last_settled(facts), facts, usage, attempt)
         settled = self._tell_router(attempt, usage, now_s)
         if not charged:
             entry.rates = UNCHARGED
