@@ -167,8 +167,9 @@ def _split(cached: int, tiers: tuple[int, int, int] | None) -> tuple[int, int, i
         return cached, 0, 0, cached == 0
     if sum(tiers) == cached:
         return *tiers, True
-    host = min(tiers[1], cached)
-    storage = min(tiers[2], cached - host)
+    _, host, storage = tiers
+    host = min(host, cached)
+    storage = min(storage, cached - host)
     return cached - host - storage, host, storage, False
 
 

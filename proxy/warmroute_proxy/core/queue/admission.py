@@ -213,7 +213,7 @@ class Queue(Generic[T]):
         order = [(flow.served, flow.waiting[0].due_s, t) for t, flow in line.flows.items() if flow.waiting]
         heapq.heapify(order)
         while order:
-            tenant = heapq.heappop(order)[2]
+            _, _, tenant = heapq.heappop(order)
             flow = line.flows.get(tenant)
             if flow is None or not flow.waiting:
                 continue
