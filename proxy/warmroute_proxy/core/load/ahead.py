@@ -1,9 +1,9 @@
 """What a new request at a worker would have to wait for: a value that is valid until the worker's load changes."""
 
-from typing import NamedTuple
+from warmroute_proxy.core.base.frozen import Frozen
 
 
-class OthersAhead(NamedTuple):
+class OthersAhead(Frozen, frozen=True):
     """The queue and the slowdown with the load of other proxies, which counts until `until_s`."""
 
     until_s: float
@@ -11,7 +11,7 @@ class OthersAhead(NamedTuple):
     slowdown_s: float
 
 
-class Ahead(NamedTuple):
+class Ahead(Frozen, frozen=True):
     """What is ahead of a new request at one worker.
 
     `waits`: whether the request may have to wait. `slowdown_s`: by how much each decode step is slowed. `inserted`:
@@ -30,12 +30,11 @@ class Ahead(NamedTuple):
 
 def waits_s(ahead: Ahead, now_s: float) -> tuple[float, float]:
     """Seconds of prefill ahead of a new request, and seconds by which each of its output tokens is delayed."""
-    _, slowdown_s, _, queue_s, since_s, at_work_s, others = ahead
+    queue_s, slowdown_s, others = ahead.queue_s, ahead.slowdown_s, ahead.others
     if others is not None and now_s < others.until_s:
-        _, queue_s, slowdown_s = others
-    done_s = now_s - since_s
-    if done_s > at_work_s:  # noqa: PLR1730 - min() takes three times as long
-        done_s = at_work_s
+        queue_s, slowdown_s = others.queue_s, others.slowdown_s
+    done_s = now_s - ahead.since_s
+    done_s = min(done_s, ahead.at_work_s)
     if done_s > 0:  # false where nothing is ahead: then nothing is at work
         queue_s -= done_s
     return queue_s, slowdown_s

@@ -17,8 +17,9 @@ a `Group`, whose other terms are computed once.
 """
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
+from warmroute_proxy.core.base.frozen import Frozen
 from warmroute_proxy.core.cache.tiers import NOTHING_HELD, Held
 from warmroute_proxy.core.load.ahead import Ahead, waits_s
 from warmroute_proxy.core.placement.choices import Choices, WorkerState
@@ -32,7 +33,7 @@ TRANSFER_S_PER_TOKEN: Final = 2e-7
 """KV from prefill to decode: 70 KB a token (MLA) over eight 400 Gb/s links."""
 
 
-class Group(NamedTuple):
+class Group(Frozen, frozen=True):
     """Workers that differ only by what is ahead there, by their numbers among the cache workers, and their terms.
 
     `others_s_per_queue_s`: what each second of queue costs others. `idle_s`: the cost while nothing is ahead, the least
@@ -51,7 +52,7 @@ class Group(NamedTuple):
     held: Held
 
 
-class PeerCost(NamedTuple):
+class PeerCost(Frozen, frozen=True):
     """A peer region, what of the prompt is cached there, and its cost."""
 
     peer: WorkerState

@@ -17,10 +17,11 @@ the values of the decision (`Weighed`).
 
 import math
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from xxhash import xxh3_64_intdigest
 
+from warmroute_proxy.core.base.frozen import Frozen
 from warmroute_proxy.core.cache.tiers import NOTHING_HELD, Held
 from warmroute_proxy.core.load.ahead import Ahead, OthersAhead, waits_s
 from warmroute_proxy.core.load.traffic import Traffic
@@ -34,7 +35,7 @@ from warmroute_proxy.core.prompt.facts import Facts
 _MASK_64: Final = (1 << 64) - 1
 
 
-class Weighed(NamedTuple):
+class Weighed(Frozen, frozen=True):
     """All that the cost of a decision depends on. Workers and then peers are numbered from 0, in the order of
     `cache_workers` and `peers`; `ahead` is by number. `decode_id` is the decode worker beside prefill workers.
     """
@@ -50,10 +51,10 @@ class Weighed(NamedTuple):
 
     def cheapest(self) -> tuple[int, ...]:
         """The numbers of the cheapest. More than one where they cost the same."""
-        _, groups, ahead, churn, peers, output_tokens, _, now_s = self
+        ahead, churn, output_tokens, now_s = self.ahead, self.churn_s_per_inserted, self.output_tokens, self.now_s
         least_s = math.inf
         cheapest: tuple[int, ...] = ()
-        for group in groups:
+        for group in self.groups:
             if group.idle_s > least_s:
                 continue
             for number in group.numbers:
@@ -62,7 +63,7 @@ class Weighed(NamedTuple):
                     least_s, cheapest = candidate_s, (number,)
                 elif candidate_s == least_s:
                     cheapest = (*cheapest, number)
-        for number, peer in enumerate(peers, len(ahead)):
+        for number, peer in enumerate(self.peers, len(ahead)):
             candidate_s = peer.candidate.cost_s
             if candidate_s < least_s:
                 least_s, cheapest = candidate_s, (number,)
@@ -86,7 +87,7 @@ def place_by_cost(
     best_bytes = match.drops[-1][1] if match.drops else 0
     churn = 0.0
     if best_bytes <= (match.shared[-1][0] if match.shared else 0):
-        churn = churn_s(sum([each.inserted for each in ahead]), len(ahead), s_per_token)
+        churn = churn_s(sum([load.inserted for load in choices.loads]), len(ahead), s_per_token)
     busy, returning_per_s = traffic.of_each(count, now_s)
     prices = Prices(prompt.bytes_per_token, s_per_token, match.shared, best_bytes, count, busy, returning_per_s)
     peers: list[PeerCost] = []
@@ -102,8 +103,8 @@ def place_by_cost(
     winner = cheapest[0] if len(cheapest) == 1 else _break_tie(cheapest, facts, choices, home)
     reasons = Reasons(None, candidates, weighed, winner)
     if winner >= len(ahead):
-        peer, matched, held, _ = peers[winner - len(ahead)]
-        return _decision(peer, None, matched, held, choices.region, prompt, "cost", reasons)
+        there = peers[winner - len(ahead)]
+        return _decision(there.peer, None, there.matched_bytes, there.held, choices.region, prompt, "cost", reasons)
     chosen = groups[0]
     for group in groups:
         if winner in group.numbers:
@@ -114,13 +115,13 @@ def place_by_cost(
 
 def candidates(weighed: Weighed, winner: int, *, alone: bool = False) -> tuple[Candidate, ...]:
     """The winner, then (unless it is wanted alone) the cheapest of the others, with the terms of their costs."""
-    cache_workers, groups, all_ahead, churn, peers, output_tokens, decode_id, now_s = weighed
+    churn, output_tokens, now_s = weighed.churn_s_per_inserted, weighed.output_tokens, weighed.now_s
     found: list[tuple[bool, float, int, Candidate]] = []
-    for group in groups:
+    for group in weighed.groups:
         for number in group.numbers:
             if alone and number != winner:
                 continue
-            worker, ahead = cache_workers[number], all_ahead[number]
+            worker, ahead = weighed.cache_workers[number], weighed.ahead[number]
             queue_s, slowdown_s = waits_s(ahead, now_s)
             candidate = Candidate(
                 worker.id,
@@ -137,10 +138,10 @@ def candidates(weighed: Weighed, winner: int, *, alone: bool = False) -> tuple[C
                 group.uncached_tokens,
                 group.held.host,
                 group.held.storage,
-                decode_id if worker.role == "prefill" else "",
+                weighed.decode_id if worker.role == "prefill" else "",
             )
             found.append((number != winner, candidate.cost_s, number, candidate))
-    for number, peer in enumerate(peers, len(cache_workers)):
+    for number, peer in enumerate(weighed.peers, len(weighed.cache_workers)):
         found.append((number != winner, peer.candidate.cost_s, number, peer.candidate))
     return tuple([candidate for _, _, _, candidate in sorted(found)[:MAX_REASONS]])
 
@@ -178,10 +179,10 @@ def _decoding_there(cache_workers: Sequence[WorkerState], ahead: list[Ahead], sl
         if worker.role != "prefill":
             found.append(each)
             continue
-        waits, _, inserted, queue_s, since_s, at_work_s, others = each
+        others = each.others
         if others is not None:
             others = OthersAhead(others.until_s, others.queue_s, slowdown_s)
-        found.append(Ahead(waits, slowdown_s, inserted, queue_s, since_s, at_work_s, others))
+        found.append(Ahead(each.waits, slowdown_s, each.inserted, each.queue_s, each.since_s, each.at_work_s, others))
     return found
 
 

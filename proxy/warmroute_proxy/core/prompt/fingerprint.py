@@ -1,8 +1,8 @@
 """The prompt as a chain of 64-bit hashes over its parts in template order.
 
-An engine caches prefixes of the *rendered* prompt: tools first, then messages. The request body is no stand-in for
-it: real harnesses send messages before tools, move `cache_control` markers from turn to turn, and write the same text
-as a string or as a list with one part. So each part (a tool, a message) gets a canonical form, and the chain is
+An engine caches prefixes of the *rendered* prompt: tools first, then messages. The request body cannot be used
+instead: real harnesses send messages before tools, move `cache_control` markers from turn to turn, and write the same
+text as a string or as a list with one part. So each part (a tool, a message) gets a canonical form, and the chain is
 
     h[0] = xxh3_64(block[0], seed),    h[i] = xxh3_64(block[i], seed = h[i - 1])
 
