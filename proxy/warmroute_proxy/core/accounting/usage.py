@@ -125,7 +125,7 @@ def _count(value: object) -> int | None:
 
 
 def _stated_cached(usage: Mapping[str, Any]) -> int | None:
-    """The cached count as stated, out of range or not, so that a wrong one can be told from a missing one."""
+    """The cached count as stated, out of range or not, so that a wrong one is distinguished from a missing one."""
     details = usage.get("prompt_tokens_details")
     value = details.get("cached_tokens") if isinstance(details, dict) else None
     if type(value) is not int:

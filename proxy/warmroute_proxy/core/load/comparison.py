@@ -5,7 +5,7 @@ all new sessions to the one that seems 1 % faster.
 
 A worker is slow if what it does *at most* (`pace`) is less than `1 / CLEARLY` of what the others of its role and models
 do *at least*, by their median (the lower one of two). Workers that are alike but unequally busy are therefore never
-told apart, and at most half of a group is slow: no worker in the faster half has a faster median above it. The
+distinguished, and at most half of a group is slow: no worker in the faster half has a faster median above it. The
 difference is added to what a token costs there (`WorkerLoad.slowdown_s`), so that a session stays where computing its
 prompt again would take longer than slow tokens do.
 

@@ -5,7 +5,7 @@ flag as it is. What proves that an engine is alive is work that gets done: repor
 with each chunk of a prompt and each few decode steps). Where no report has changed for `SILENT_S` while requests run
 there, or for `IDLE_S` while none does, `/health` is requested: SGLang then generates one token and waits up to 20 s for
 any sign of its scheduler. So an engine that works is never probed, and an idle one once a minute. An engine that does
-not report is not probed either: a long prompt could not be told from a hang.
+not report is not probed either: a long prompt could not be distinguished from a hang.
 
     alive    its reports change, or it answered 200
     unwell   `/health` gave no 200 in time: no new work; probed again each `SILENT_S`, which also clears SGLang's flag

@@ -10,7 +10,7 @@ together with it.
 
 A prefill worker is priced together with the decode worker that is best for all of them: the least slowed one. Both
 roles of an aggregated worker are its own, and it needs no transfer. A peer region's queue is what this proxy has
-forwarded there and not yet seen answered; its prefill rate is taken to be like ours.
+forwarded there and has not been answered yet; its prefill rate is taken to be like ours.
 
 Workers with the same part of the prompt and the same rate differ only by what is ahead of a new request there. They are
 a `Group`, whose other terms are computed once.

@@ -37,7 +37,7 @@ class Worker:
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Another region, as this proxy sees it. `models` is `{"*"}` when its engines are not known here."""
+    """Another region. `models` is `{"*"}` when its engines are not known here."""
 
     region: str
     rtt_s: float

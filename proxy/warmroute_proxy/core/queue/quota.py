@@ -80,7 +80,7 @@ class Quota:
         self.tokens_running = 0
 
     def reserve(self, tokens: int, now_s: float) -> Shortage | None:
-        """Take one request of so many tokens, or say what is short and take nothing."""
+        """Reserve one request of so many tokens, or return what is short and reserve nothing."""
         if self.requests is not None and (wait_s := self.requests.wait_s(1, now_s)) > 0:
             return Shortage("requests", self.requests.limit, wait_s)
         if self.tokens is not None:

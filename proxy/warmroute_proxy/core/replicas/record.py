@@ -105,14 +105,14 @@ Call = Opened | Placed | Dispatched | FirstToken | Progress | Ended | Failed | F
 
 
 def _made(reasons: object) -> tuple[Candidate, ...]:
-    """Reasons as they stand in a record."""
+    """Reasons in the form of a record."""
     if isinstance(reasons, Reasons):
         return reasons.made()
     raise NotImplementedError(f"a record cannot hold a {type(reasons).__name__}")
 
 
 def _read(kind: type, found: object) -> Reasons:
-    """Reasons as they were read from one."""
+    """Reasons from the form of a record."""
     if kind is Reasons:
         return Reasons(msgspec.convert(found, tuple[Candidate, ...]))
     raise NotImplementedError(f"a record cannot hold a {kind.__name__}")
@@ -127,13 +127,13 @@ class RecordError(ValueError):
 
 
 def frame(call: Call) -> bytes:
-    """One call as it stands in a record."""
+    """The bytes of one call in a record."""
     payload = _encode(call)
     return _HEAD.pack(len(payload), xxh32_intdigest(payload)) + payload
 
 
 class Frame(NamedTuple):
-    """One call and where it stands: its number in the record from 1, and the offset of its first byte."""
+    """One call, its number in the record from 1, and the offset of its first byte."""
 
     number: int
     offset: int
@@ -141,9 +141,9 @@ class Frame(NamedTuple):
 
 
 class Frames:
-    """The calls of a record, read piece by piece. Iterate once; afterwards `cut_off` says how the bytes ended.
+    """The calls of a record, read piece by piece. Iterate once. If the bytes ended early, `cut_off` says where.
 
-    A record without its end is no error: a process that was killed leaves one. Everything before is as it was.
+    A record without its end is no error: a process that was killed leaves one. Everything before is intact.
     """
 
     def __init__(self, read: Callable[[int], bytes]) -> None:
