@@ -146,10 +146,10 @@ def candidates(weighed: Weighed, winner: int, *, alone: bool = False) -> tuple[C
     return tuple([candidate for _, _, _, candidate in sorted(found)[:MAX_REASONS]])
 
 
-def place_round_robin(choices: Choices, prompt: MatchedPrompt, turn: int) -> Decision:
-    """Round robin, for comparison: the `turn`-th worker of this region, whatever is cached where. Never forwards."""
-    worker = choices.cache_workers[turn % len(choices.cache_workers)]
-    decode = choices.decode_workers[turn % len(choices.decode_workers)] if choices.decode_workers else None
+def place_round_robin(choices: Choices, prompt: MatchedPrompt, position: int) -> Decision:
+    """Round robin, for comparison: the worker of this region at a position, whatever is cached. Never forwards."""
+    worker = choices.cache_workers[position % len(choices.cache_workers)]
+    decode = choices.decode_workers[position % len(choices.decode_workers)] if choices.decode_workers else None
     matched, held = prompt.held(worker, prompt.match.bytes_by_slot)
     terms_s = [0.0] * 10
     uncached = prompt.tokens - sum(held)

@@ -72,7 +72,7 @@ class Router:
         self._histories = Histories()
         self._in_flight = InFlight(self._fleet, self._histories)
         self._accuracy = Accuracy()
-        self._turns = 0
+        self._round_robin = 0  # requests placed in turn
         for worker in workers:
             self._fleet.add_worker(worker, serves_traffic=self._affinity.lineages > 0)
         for peer in peers:
@@ -88,8 +88,8 @@ class Router:
         choices = fleet.choices(facts.model)
         if self._policy == "round_robin":
             usable = choices.alone().usable(facts, now_s, exclude)
-            self._turns += 1
-            return place_round_robin(usable, self._match(facts, choices.mask), self._turns - 1)
+            self._round_robin += 1
+            return place_round_robin(usable, self._match(facts, choices.mask), self._round_robin - 1)
         usable = choices.usable(facts, now_s, exclude)
         home = self._home(facts, usable) if usable.peers else None
         return place_by_cost(facts, usable, self._match(facts, choices.mask), home, fleet.traffic, now_s)
