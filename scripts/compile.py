@@ -33,8 +33,9 @@ NAME: Final = "warmroute_proxy.native"  # of the library that holds the code; `p
 _COMPILED: Final = {
     "core/accounting": "entry_steps losses receipt usage",
     "core/cache": "affinity index tiers",
-    "core/load": "breaker capacity load pace traffic",
-    "core/placement": "choices fleet_state placement prices router ticket",
+    "core/load": "ahead availability breaker capacity comparison departures load other_load pace prefill_queue"
+    " prefill_rate traffic",
+    "core/placement": "choices costs fleet_state fullness in_flight matched_prompt placement prices router ticket",
     "core/prompt": "bytes_per_token fingerprint",
     "core/queue": "retry_budget",
     "core/replicas": "peer_router",

@@ -1,4 +1,4 @@
-"""Fuzzing by hand: `python -m tests.fuzz [http1|body|frames|sse|passage] [--minutes 10]`.
+"""Fuzzing by hand: `python -m tests.fuzz [http1|body|body_template|sse|passthrough] [--minutes 10]`.
 
 Runs atheris, in a virtual environment of its own that the first run makes, over the targets of this folder: coverage of
 the proxy's code leads it. What it finds new is added to `corpus/`, which the test suite runs through the same targets.
@@ -17,7 +17,7 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 ENVIRONMENT = ROOT / ".venv-fuzz"
 REQUIREMENTS = ("-e", f"{ROOT}[proxy]", "atheris>=3,<4", "h11>=0.16,<1")
-TARGETS = ("http1", "body", "frames", "sse", "passage")
+TARGETS = ("http1", "body", "body_template", "sse", "passthrough")
 MAX_BYTES = 4096
 
 
@@ -64,12 +64,12 @@ def _check(target: str) -> Callable[[bytes], None]:
         from tests.fuzz.http1 import check
     elif target == "body":
         from tests.fuzz.body import check
-    elif target == "frames":
-        from tests.fuzz.frames import check
+    elif target == "body_template":
+        from tests.fuzz.body_template import check
     elif target == "sse":
         from tests.fuzz.sse import check
     else:
-        from tests.fuzz.passage import check
+        from tests.fuzz.passthrough import check
     return check
 
 

@@ -14,7 +14,7 @@ import re
 from typing import Any, NamedTuple
 
 import h11
-from tests.fuzz.frames import caller
+from tests.fuzz.body_template import caller
 
 from warmroute_proxy.server.base.config import Limits
 from warmroute_proxy.server.base.errors import Refusal

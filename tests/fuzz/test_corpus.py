@@ -6,15 +6,15 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.fuzz import body, frames, http1, passage, sse
+from tests.fuzz import body, body_template, http1, passthrough, sse
 
 CORPUS = Path(__file__).parent / "corpus"
 CHECKS: dict[str, Callable[[bytes], None]] = {
     "http1": http1.check,
     "body": body.check,
-    "frames": frames.check,
+    "body_template": body_template.check,
     "sse": sse.check,
-    "passage": passage.check,
+    "passthrough": passthrough.check,
 }
 
 

@@ -25,7 +25,7 @@ import asyncio, os, random, sys
 from pathlib import Path
 from warmroute.contract.money import Rates
 from warmroute_proxy.core.accounting.entry import Entry
-from warmroute_proxy.core.accounting.entry_steps import dispatch, settle
+from warmroute_proxy.core.accounting.entry_steps import Ending, dispatch, settle
 from warmroute_proxy.core.accounting.receipt import ServedBy
 from warmroute_proxy.core.accounting.usage import merge_usage
 from warmroute_proxy.server.ledger import journal
@@ -61,8 +61,8 @@ async def main():
         elif running:
             settling, entry = running.pop(draw.randrange(len(running)))
             settle(
-                entry, merge_usage(REPORTED, None, None, 0), {"cold": 36}, REPORTED, outcome="completed", status=200,
-                settled_at=2.0, proxy_ms=0.1, ttft_ms=1.0,
+                entry, merge_usage(REPORTED, None, None, 0), {"cold": 36}, REPORTED,
+                Ending(outcome="completed", status=200, settled_at=2.0, proxy_ms=0.1, ttft_ms=1.0),
             )
             report(b"s", settling)
             book.settle(entry, lambda failure, settling=settling: report(b"d", settling))

@@ -6,7 +6,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from warmroute_proxy.core.queue.admission import RETRY_AFTER_MAX_S, Drain, Queue, Waiter
+from warmroute_proxy.core.queue.admission import RETRY_AFTER_MAX_S, DispatchRate, Queue, Waiter
 
 MAX_REQUESTS, MAX_BYTES, MAX_COST = 12, 1000, 500
 TENANTS, MODELS, PLACES = ("a", "b", "c"), ("m", "n"), ("w0", "w1")
@@ -55,7 +55,7 @@ class QueueMachine(RuleBasedStateMachine):
     def move(self, pick: int, place: str, compute_s: float) -> None:
         waiter = self.inside[pick % len(self.inside)]
         self.queue.move(waiter, place, compute_s)
-        assert waiter.spot == (waiter.model, place)
+        assert waiter.line_key == (waiter.model, place)
         assert waiter.since_s <= waiter.due_s <= waiter.since_s + MAX_PATIENCE_S
 
     @rule(
@@ -67,8 +67,8 @@ class QueueMachine(RuleBasedStateMachine):
     def serve(self, model: str, place: str, costs: list[int], cannot: set[str]) -> None:
         """A round as the server makes it: some go, some cannot."""
         asked: set[str] = set()
-        for waiter in self.queue.in_turn((model, place)):
-            mine = [each for each in self.inside if (each.spot, each.tenant) == ((model, place), waiter.tenant)]
+        for waiter in self.queue.fair_order((model, place)):
+            mine = [each for each in self.inside if (each.line_key, each.tenant) == ((model, place), waiter.tenant)]
             assert waiter.due_s == min(each.due_s for each in mine)
             asked.add(waiter.tenant)
             if waiter.tenant in cannot:
@@ -77,7 +77,7 @@ class QueueMachine(RuleBasedStateMachine):
                 return
             self.queue.served(waiter, costs.pop())
             self.inside.remove(waiter)
-        left = {each.tenant for each in self.inside if each.spot == (model, place)}
+        left = {each.tenant for each in self.inside if each.line_key == (model, place)}
         assert left <= cannot & asked  # whoever could go was asked
 
     @rule(before=st.integers(0, 50))
@@ -89,10 +89,10 @@ class QueueMachine(RuleBasedStateMachine):
         assert self.queue.requests == len(self.inside) <= MAX_REQUESTS
         assert self.queue.bytes == sum(each.bytes for each in self.inside) <= MAX_BYTES
         assert set(self.queue.waiting()) == set(self.inside)
-        assert set(self.queue.lines()) == {each.spot for each in self.inside}
+        assert set(self.queue.lines()) == {each.line_key for each in self.inside}
         for model in MODELS:
-            places = {each.place for each in self.inside if each.model == model}
-            assert self.queue.waited_for(model) == places
+            places = {each.worker_id for each in self.inside if each.model == model}
+            assert self.queue.awaited_workers(model) == places
             assert all(
                 self.queue.before(self.other(model), place, 0.0) == self.tenants(model, place) for place in places
             )
@@ -100,17 +100,17 @@ class QueueMachine(RuleBasedStateMachine):
     @invariant()
     def nothing_is_kept_of_empty_lines(self) -> None:
         assert len(self.queue._lines) <= len(MODELS) * len(PLACES)
-        assert len(self.queue._held) <= len(MODELS) * len(TENANTS)
+        assert len(self.queue._shares) <= len(MODELS) * len(TENANTS)
         if not self.inside:
             assert not self.queue._lines
-            assert not self.queue._held
+            assert not self.queue._shares
 
     def other(self, model: str) -> Waiter[int]:
         """One of a tenant that has nothing waiting: one of each other one may go before."""
         return Waiter(0, "d", model, 0, float(self.joined))
 
     def tenants(self, model: str, place: str) -> int:
-        return len({each.tenant for each in self.inside if each.spot == (model, place)})
+        return len({each.tenant for each in self.inside if each.line_key == (model, place)})
 
 
 QueueMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)
@@ -133,7 +133,7 @@ def test_while_two_tenants_wait_they_are_served_alike_to_within_a_request_of_eac
     queue, _ = full_queue(costs)
     served = dict.fromkeys(costs, 0)
     left = {tenant: len(each) for tenant, each in costs.items()}
-    for waiter in queue.in_turn(("m", "w0")):
+    for waiter in queue.fair_order(("m", "w0")):
         queue.served(waiter, waiter.item)
         served[waiter.tenant] += waiter.item
         left[waiter.tenant] -= 1
@@ -151,7 +151,7 @@ def test_who_sends_one_at_a_time_waits_for_at_most_a_few_of_a_flood(flood: int, 
         waiter = Waiter(cost, "one", "m", 1, 1.0)
         assert queue.join(waiter, "w0", 0.0) == []
         before = 0
-        while (head := next(queue.in_turn(("m", "w0")))) is not waiter:
+        while (head := next(queue.fair_order(("m", "w0")))) is not waiter:
             queue.served(head, head.item)
             before += 1
         assert before <= 2  # one that had begun, and one for what its last turn was ahead by
@@ -168,7 +168,7 @@ def test_how_many_go_before_one_is_known(others: list[tuple[str, float]], at: in
         queue.join(each, "w0", each.item)
     expected = queue.before(waiter, "w0", waiter.item)
     went = 0
-    for each in queue.in_turn(("m", "w0")):
+    for each in queue.fair_order(("m", "w0")):
         if each is waiter:
             break
         queue.served(each, 1)
@@ -182,7 +182,7 @@ def test_nobody_is_passed_by_who_comes_after_it_is_due(turns: list[tuple[int, in
     for since_s, compute_s in turns:
         queue.join(Waiter(compute_s, "a", "m", 1, since_s), "w0", compute_s)
     passed: list[Waiter[float]] = []
-    for waiter in queue.in_turn(("m", "w0")):
+    for waiter in queue.fair_order(("m", "w0")):
         queue.served(waiter, 1)
         assert all(
             waiter.since_s >= other.since_s or waiter.item >= other.item for other in passed
@@ -208,15 +208,15 @@ def test_a_flood_that_fills_the_queue_keeps_nobody_else_out(flood: int, others: 
 def test_who_is_turned_away_is_told_a_time_within_bounds_and_not_all_the_same(
     per_s: float, served: int, waiting: int
 ) -> None:
-    drain = Drain()
+    rate = DispatchRate()
     now = 1000.0
     for number in range(served):
         now = 1000.0 + number / per_s
-        drain.served(now)
-    told = [drain.retry_after_s(waiting, now) for _ in range(200)]
+        rate.observe(now)
+    told = [rate.retry_after_s(waiting, now) for _ in range(200)]
     assert all(1 <= each <= RETRY_AFTER_MAX_S for each in told)
     assert told == sorted(told)
     if served > 50 and 1 < per_s < 100 and served / per_s > 2:
-        assert drain.per_s(now) / per_s < 2.2
-        assert per_s / drain.per_s(now) < 2.2
+        assert rate.per_s(now) / per_s < 2.2
+        assert per_s / rate.per_s(now) < 2.2
         assert waiting / per_s > 50 or told[-1] > told[0] or 200 / per_s < 2

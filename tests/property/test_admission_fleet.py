@@ -174,7 +174,7 @@ class Fleet:
             if isinstance(call, Placed):
                 assert playback.place(call) == call
             else:
-                playback.tell(call)
+                playback.apply(call)
 
     async def rest(self) -> None:
         """Until all that was to be done soon is done."""
@@ -191,7 +191,7 @@ class Fleet:
         queue = self.admission.queue
         waiting = queue.waiting()
         held_up = {each.item for each in waiting if each.tenant == "held" and held}
-        for waiter in queue.firsts():  # nobody waits who could go
+        for waiter in queue.heads():  # nobody waits who could go
             found = self.admission._ask(waiter)
             assert found is None or not found.goes
             assert found is not None or waiter.item in held_up or self.is_down(waiter.model)

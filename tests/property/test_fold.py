@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from warmroute.contract.money import Rates
 from warmroute_proxy.core.accounting.entry import Entry
-from warmroute_proxy.core.accounting.entry_steps import dispatch, settle
+from warmroute_proxy.core.accounting.entry_steps import Ending, dispatch, settle
 from warmroute_proxy.core.accounting.receipt import ServedBy
 from warmroute_proxy.core.accounting.usage import merge_usage
 from warmroute_proxy.server.ledger import fold as module
@@ -112,7 +112,7 @@ class Book:
         if entry is not None:
             settle(
                 entry, merge_usage(REPORTED, None, None, 0), {"cold": 36}, REPORTED,
-                outcome="completed", status=200, settled_at=2.0, proxy_ms=0.1, ttft_ms=None,
+                Ending(outcome="completed", status=200, settled_at=2.0, proxy_ms=0.1, ttft_ms=None),
             )  # fmt: skip
             self.record(entry, named)
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from warmroute.contract.money import Rates
 from warmroute_proxy.core.accounting.entry import Entry
-from warmroute_proxy.core.accounting.entry_steps import dispatch, interrupt, settle
+from warmroute_proxy.core.accounting.entry_steps import Ending, dispatch, interrupt, settle
 from warmroute_proxy.core.accounting.usage import merge_usage
 from warmroute_proxy.server.ledger import ledger as module
 from warmroute_proxy.server.ledger.journal import JournalError
@@ -115,7 +115,13 @@ def end(ledger: Ledger, entry: Entry, told: dict[str, JournalError | None], *, c
         interrupt(entry, 2.0)
     else:
         usage = merge_usage(REPORTED, None, None, 0)
-        settle(entry, usage, {}, REPORTED, outcome="completed", status=200, settled_at=2.0, proxy_ms=0.1, ttft_ms=None)
+        settle(
+            entry,
+            usage,
+            {},
+            REPORTED,
+            Ending(outcome="completed", status=200, settled_at=2.0, proxy_ms=0.1, ttft_ms=None),
+        )
 
     def tell(failure: JournalError | None) -> None:
         assert entry.id not in told

@@ -9,8 +9,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from warmroute.contract import receipt as contract
 from warmroute.contract.money import Rates
 from warmroute_proxy.core.accounting.entry import Entry, Outcome
-from warmroute_proxy.core.accounting.entry_steps import TransitionError, dispatch, interrupt, settle
-from warmroute_proxy.core.accounting.losses import classify
+from warmroute_proxy.core.accounting.entry_steps import Ending, TransitionError, dispatch, interrupt, settle
+from warmroute_proxy.core.accounting.losses import IndexEstimates, classify
 from warmroute_proxy.core.accounting.receipt import ServedBy
 from warmroute_proxy.core.accounting.usage import merge_usage
 
@@ -60,10 +60,8 @@ class EntryMachine(RuleBasedStateMachine):
             prompt_tokens=usage.prompt_tokens,
             cached_tokens=usage.cached_tokens,
             page_size=64,
-            known_tokens=0,
-            predicted_cached=0,
-            best_elsewhere=0,
-            last=None,
+            estimates=IndexEstimates(0, 0, 0),
+            last_turn=None,
             disaggregated=False,
             misreported=usage.misreported_tokens > 0,
         )
@@ -74,11 +72,7 @@ class EntryMachine(RuleBasedStateMachine):
                 usage,
                 loss,
                 reported,
-                outcome=outcome,
-                status=200,
-                settled_at=2.0,
-                proxy_ms=0.1,
-                ttft_ms=None,
+                Ending(outcome=outcome, status=200, settled_at=2.0, proxy_ms=0.1, ttft_ms=None),
             )
             return bytes(self.entry.usage)
 

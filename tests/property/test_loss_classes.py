@@ -4,7 +4,7 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from warmroute.contract.receipt import LOSS_CLASSES
-from warmroute_proxy.core.accounting.losses import LastTurn, classify
+from warmroute_proxy.core.accounting.losses import IndexEstimates, LastTurn, classify
 
 tokens = st.integers(-50, 300_000) | st.integers(0, 400)
 lasts = st.none() | st.builds(LastTurn, tokens, tokens, st.booleans(), st.booleans())
@@ -39,10 +39,8 @@ def test_losses_sum_and_are_of_known_classes(
         prompt_tokens=prompt,
         cached_tokens=cached,
         page_size=page,
-        known_tokens=known,
-        predicted_cached=here,
-        best_elsewhere=elsewhere,
-        last=last,
+        estimates=IndexEstimates(known, here, elsewhere),
+        last_turn=last,
         disaggregated=pd,
         misreported=misreported,
         cached_reported=counted,
@@ -78,10 +76,8 @@ def test_estimate_noise_never_blames_a_warm_turn(
         prompt_tokens=previous + appended,
         cached_tokens=previous // page * page,
         page_size=page,
-        known_tokens=estimate,
-        predicted_cached=estimate,
-        best_elsewhere=estimate if elsewhere else 0,
-        last=LastTurn(previous, answer, same_worker, False),
+        estimates=IndexEstimates(estimate, estimate, estimate if elsewhere else 0),
+        last_turn=LastTurn(previous, answer, same_worker, False),
         disaggregated=pd,
     )
     assert set(losses) <= {"new", "not_kept", "page_rounding"}
@@ -104,10 +100,8 @@ def test_a_new_session_on_a_warm_worker_is_cold_only_beyond_what_is_shared(
         prompt_tokens=prompt,
         cached_tokens=cached,
         page_size=page,
-        known_tokens=estimate,
-        predicted_cached=estimate,
-        best_elsewhere=0,
-        last=None,
+        estimates=IndexEstimates(estimate, estimate, 0),
+        last_turn=None,
         disaggregated=False,
     )
     assert set(losses) <= {"cold", "page_rounding", "unknown"}
@@ -122,10 +116,8 @@ def test_a_wiped_cache_is_an_eviction_and_a_strange_worker_a_move(previous: int,
             prompt_tokens=previous + appended,
             cached_tokens=0,
             page_size=page,
-            known_tokens=previous,
-            predicted_cached=previous if same else 0,
-            best_elsewhere=0 if same else previous,
-            last=LastTurn(previous, 0, same, False),
+            estimates=IndexEstimates(previous, previous if same else 0, 0 if same else previous),
+            last_turn=LastTurn(previous, 0, same, False),
             disaggregated=False,
         )
         assert losses[name] >= previous - page

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from warmroute.contract import receipt as contract
 from warmroute.contract.money import MAX_USD_PER_MTOK, PICO_PER_USD_PER_MTOK, Rates
-from warmroute_proxy.core.accounting.losses import LastTurn, classify
+from warmroute_proxy.core.accounting.entry import Entry
+from warmroute_proxy.core.accounting.losses import IndexEstimates, LastTurn, classify
 from warmroute_proxy.core.accounting.receipt import ServedBy, usage_object, workers_json
 from warmroute_proxy.core.accounting.usage import merge_usage, plain_usage
 from warmroute_proxy.core.accounting.usage_fields import MAX_TOKENS
@@ -96,10 +97,8 @@ def test_what_is_read_by_types_is_what_the_rules_say(reported: Any, details: Any
     if plain is not None:
         assert plain == merge_usage(reported, details, prefill, 0)
         price = Rates(600_000, 60_000, 3_000_000)
-        one, other = (
-            usage_object("wr-1", None, turn, "here", msgspec.Raw(b"[]"), plain, 0, {}, price, said)
-            for said in (text, reported)
-        )
+        entry = Entry("wr-1", "acme", None, "aa", turn, "here", "m", "chat", True, price, 5.0)
+        one, other = (usage_object(entry, plain, {}, said) for said in (text, reported))
         assert one == other
 
 
@@ -122,16 +121,15 @@ def test_every_receipt_passes_the_readers_check(
         prompt_tokens=usage.prompt_tokens,
         cached_tokens=usage.cached_tokens,
         page_size=data.draw(st.sampled_from([1, 16, 64])),
-        known_tokens=data.draw(size),
-        predicted_cached=data.draw(size),
-        best_elsewhere=data.draw(size),
-        last=data.draw(st.none() | st.builds(LastTurn, size, size, st.booleans(), st.booleans())),
+        estimates=IndexEstimates(data.draw(size), data.draw(size), data.draw(size)),
+        last_turn=data.draw(st.none() | st.builds(LastTurn, size, size, st.booleans(), st.booleans())),
         disaggregated=data.draw(st.booleans()),
         misreported=usage.misreported_tokens > 0,
         cached_reported="cached_tokens" not in usage.estimated,
     )
     workers = workers_json((ServedBy("east-a0", 0, "aggregated"),))
-    text, full, charged = usage_object("wr-1", None, 1, "east", workers, usage, 0, loss, price, reported)
+    entry = Entry("wr-1", "acme", None, "aa", 1, "east", "m", "chat", True, price, 5.0, workers=workers)
+    text, full, charged = usage_object(entry, usage, loss, reported)
     assert b"\n" not in text
     shown = json.loads(text)
     assert contract.check(shown) == []

@@ -106,7 +106,7 @@ class _PeerProcesses:
         for event in self._outboxes.pop(number):
             for other, peer in enumerate(self.routers):
                 if other != number:
-                    peer.hear(number, event, now_s)
+                    peer.apply(number, event, now_s)
 
 
 class Production(Policy):
@@ -289,7 +289,7 @@ class Production(Policy):
             return [Router(region, own, peers) for _ in range(count)]
         peer_processes = _PeerProcesses(self, lag_s)
         for number in range(count):
-            peer_processes.routers.append(PeerRouter(region, own, peers, tell=partial(peer_processes.send, number)))
+            peer_processes.routers.append(PeerRouter(region, own, peers, send=partial(peer_processes.send, number)))
         return list(peer_processes.routers)
 
 

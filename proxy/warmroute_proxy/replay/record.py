@@ -57,7 +57,7 @@ def judge(frames: Frames) -> Verdict:
 
 def _apply(playback: Playback, found: Frame) -> None:
     try:
-        playback.tell(found.call)
+        playback.apply(found.call)
     except Exception as error:
         name, where = type(found.call).__name__, f"at byte {found.offset}, frame {found.number}"
         problem = f"{type(error).__name__}: {error}"

@@ -14,7 +14,7 @@ from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.core.prompt.facts import Facts
 from warmroute_proxy.core.queue.admission import Queue, Waiter
-from warmroute_proxy.core.queue.dispatch_order import Found, next_dispatches, place_queued
+from warmroute_proxy.core.queue.dispatch_order import Placement, next_dispatches, place_queued
 from warmroute_proxy.replay.fleet import Turn
 from warmroute_proxy.replay.policy import Policy
 
@@ -78,7 +78,7 @@ class ProxyQueue:
     def _round(self, now_s: float, *, again: bool) -> None:
         router = self._router
 
-        def find(waiter: Waiter[Waiting]) -> Found | None:
+        def find(waiter: Waiter[Waiting]) -> Placement | None:
             facts = waiter.item.facts
             try:
                 return self._find(waiter, router.place(facts, now_s), now_s)
@@ -93,5 +93,5 @@ class ProxyQueue:
             self._queue.served(waiter, uncached + facts.expected_output_tokens)
             self._go(turn, facts, decision, now_s)
 
-    def _find(self, waiter: Waiter[Waiting], decision: Decision, now_s: float) -> Found:
+    def _find(self, waiter: Waiter[Waiting], decision: Decision, now_s: float) -> Placement:
         return place_queued(self._router, self._queue, waiter, waiter.item.facts, decision, frozenset(), now_s)

@@ -198,7 +198,7 @@ async def _build(config: Config, seat: Seat | None) -> Services:
         router = RecordedRouter(recording.write, version("warmroute"), *fleet)
     elif seat is not None:
         peer_processes = PeerProcesses(seat.board, seat.number, clock, loop)
-        router = peer = PeerRouter(*fleet, tell=peer_processes.tell, listen=peer_processes.listen)
+        router = peer = PeerRouter(*fleet, send=peer_processes.tell, receive=peer_processes.listen)
         peer_processes.start(peer, engines, metrics)
     for engine_id, since_s in drain_orders.load(config.proxy.state_dir).items():
         if engine_id in engines.by_id:

@@ -18,7 +18,7 @@ from warmroute.contract import receipt as contract_receipt
 from .harness import ProxyProcess, chat, events, until
 from .scripted import ROLE, Handler, Script, ScriptedEngine, delta
 from .test_faults import PAIRS, Fleet, Stream
-from .test_keyed import Asker, complete, rows_of
+from .test_idempotency import Asker, complete, rows_of
 
 ON = "continue_broken = true"
 USAGE: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": True}}

@@ -36,7 +36,11 @@ def entry() -> Entry:
 def settle(made: Entry) -> bytes:
     usage = merge_usage(REPORTED, None, None, 0)
     entry_steps.settle(
-        made, usage, {"cold": 36}, REPORTED, outcome="completed", status=200, settled_at=9.0, proxy_ms=0.2, ttft_ms=3.0
+        made,
+        usage,
+        {"cold": 36},
+        REPORTED,
+        entry_steps.Ending(outcome="completed", status=200, settled_at=9.0, proxy_ms=0.2, ttft_ms=3.0),
     )
     return bytes(made.usage)
 

@@ -63,11 +63,7 @@ def settle(ledger: Ledger, entry: Entry) -> tuple[bytes, JournalError | None]:
         merge_usage(REPORTED, None, None, 0),
         {"cold": 36},
         REPORTED,
-        outcome="completed",
-        status=200,
-        settled_at=1001.5,
-        proxy_ms=0.25,
-        ttft_ms=12.0,
+        entry_steps.Ending(outcome="completed", status=200, settled_at=1001.5, proxy_ms=0.25, ttft_ms=12.0),
     )
     text = bytes(entry.usage)
     ledger.settle(entry, told.append)
@@ -265,7 +261,7 @@ def test_what_is_dispatched_is_on_record_before_anything_else_happens(
     told: list[JournalError | None] = []
     entry_steps.settle(
         first, merge_usage(REPORTED, None, None, 0), {"cold": 36}, REPORTED,
-        outcome="completed", status=200, settled_at=1001.5, proxy_ms=0.25, ttft_ms=12.0,
+        entry_steps.Ending(outcome="completed", status=200, settled_at=1001.5, proxy_ms=0.25, ttft_ms=12.0),
     )  # fmt: skip
     ledger.settle(first, told.append)
     opened(ledger, 2)
@@ -379,7 +375,7 @@ def made(number: int, *, ends: bool) -> Entry:
     if ends:
         entry_steps.settle(
             entry, merge_usage(REPORTED, None, None, 0), {"cold": 36}, REPORTED,
-            outcome="completed", status=200, settled_at=1795283950.1234567, proxy_ms=0.25, ttft_ms=None,
+            entry_steps.Ending("completed", 200, settled_at=1795283950.1234567, proxy_ms=0.25, ttft_ms=None),
         )  # fmt: skip
     return entry
 

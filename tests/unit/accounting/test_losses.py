@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from warmroute_proxy.core.accounting.losses import LastTurn, classify
+from warmroute_proxy.core.accounting.losses import IndexEstimates, LastTurn, classify
 
 PAGE = 64
 
@@ -16,10 +16,8 @@ def why(
         prompt_tokens=prompt,
         cached_tokens=cached,
         page_size=more.pop("page", PAGE),
-        known_tokens=known,
-        predicted_cached=here,
-        best_elsewhere=elsewhere,
-        last=last,
+        estimates=IndexEstimates(known, here, elsewhere),
+        last_turn=last,
         disaggregated=more.pop("disaggregated", False),
         **more,
     )

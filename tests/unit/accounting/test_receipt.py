@@ -4,6 +4,7 @@ import json
 
 from warmroute.contract import receipt as contract
 from warmroute.contract.money import Rates
+from warmroute_proxy.core.accounting.entry import Entry
 from warmroute_proxy.core.accounting.receipt import ServedBy, usage_object, workers_json
 from warmroute_proxy.core.accounting.usage import merge_usage
 
@@ -24,8 +25,11 @@ REPORTED = {
 def text() -> bytes:
     usage = merge_usage(REPORTED, None, None, 0)
     workers = workers_json((ServedBy("east-p0", 0, "prefill"), ServedBy("east-d1", 2, "decode")))
-    receipt_id = "wr-000000000000000000000001"
-    return usage_object(receipt_id, "0123456789abcdef", 3, "east", workers, usage, 960, {}, RATES, REPORTED)[0]
+    entry = Entry(
+        "wr-000000000000000000000001", "acme", "0123456789abcdef", "aa", 3, "east", "m", "chat", True, RATES, 5.0,
+        workers=workers, predicted_cached=960,
+    )  # fmt: skip
+    return usage_object(entry, usage, {}, REPORTED)[0]
 
 
 def test_the_engines_fields_survive_and_the_settled_numbers_win() -> None:

@@ -20,7 +20,7 @@ def test_a_lineage_is_remembered_by_its_last_turn_and_its_session_by_region() ->
     affinity.remember(1, CHAIN, LAST, session=7)
     second = replace(LAST, turn=2, region="west", prompt_bytes=4500, tip=20)
     affinity.remember(1, longer(20), second, session=7)
-    assert affinity.last(1, longer(21, longer(20)), 3) == second
+    assert affinity.last_settled(1, longer(21, longer(20)), 3) == second
     assert affinity.home(7) == "west"
 
 
@@ -29,13 +29,16 @@ def test_two_conversations_of_one_lineage_are_told_apart_by_their_prefix() -> No
     affinity.remember(1, CHAIN, LAST, session=None)
     other = Chain([11, 12, 93], [1000, 2000, 2700])
     affinity.remember(1, other, replace(LAST, prompt_bytes=2700, tip=93, prompt_tokens=600), session=None)
-    continues_first, continues_other = affinity.last(1, longer(15), 2), affinity.last(1, longer(94, other), 2)
+    continues_first = affinity.last_settled(1, longer(15), 2)
+    continues_other = affinity.last_settled(1, longer(94, other), 2)
     assert continues_first is not None
     assert continues_other is not None
     assert (continues_first.prompt_tokens, continues_other.prompt_tokens) == (1000, 600)
     third = Chain([11, 12, 55], [1000, 2000, 2500])
-    assert affinity.last(1, third, 1) is None  # a third conversation begins
-    assert affinity.last(1, third, 2) == continues_other  # one under way was rewritten: compared with the newest
+    assert affinity.last_settled(1, third, 1) is None  # a third conversation begins
+    assert (
+        affinity.last_settled(1, third, 2) == continues_other
+    )  # one under way was rewritten: compared with the newest
 
 
 def test_forks_of_a_lineage_are_bounded() -> None:
@@ -43,13 +46,15 @@ def test_forks_of_a_lineage_are_bounded() -> None:
     chains = [Chain([n], [100]) for n in range(1, MAX_FORKS + 3)]
     for chain in chains:
         affinity.remember(1, chain, replace(LAST, prompt_bytes=100, tip=chain.hashes[0]), session=None)
-    assert [affinity.last(1, longer(99, chain), 1) is not None for chain in chains] == [False] * 2 + [True] * MAX_FORKS
+    assert [affinity.last_settled(1, longer(99, chain), 1) is not None for chain in chains] == [False] * 2 + [
+        True
+    ] * MAX_FORKS
 
 
 def test_a_session_without_a_home_of_its_own_gets_none() -> None:
     affinity = Affinity()
     affinity.remember(1, CHAIN, LAST, session=None)
-    assert affinity.last(1, CHAIN, 1) == LAST
+    assert affinity.last_settled(1, CHAIN, 1) == LAST
     assert affinity.sessions == 0
 
 
@@ -59,6 +64,6 @@ def test_the_least_recently_served_goes_first() -> None:
         affinity.remember(key, CHAIN, LAST, session=10 * key)
     affinity.remember(1, CHAIN, LAST, session=10)
     affinity.remember(4, CHAIN, LAST, session=40)
-    assert [key for key in (1, 2, 3, 4) if affinity.last(key, CHAIN, 1)] == [1, 3, 4]
+    assert [key for key in (1, 2, 3, 4) if affinity.last_settled(key, CHAIN, 1)] == [1, 3, 4]
     assert [key for key in (10, 20, 30, 40) if affinity.home(key)] == [10, 30, 40]
     assert (affinity.lineages, affinity.sessions) == (3, 3)

@@ -129,22 +129,22 @@ def test_the_conversations_that_were_used_least_lately_go_first() -> None:
     for name, ticket in enumerate(tickets):
         histories.end(name, ticket, 0)
     tickets[0].cache_worker.load.retention.kept_tokens = -1e9  # all are gone
-    assert [name for name in range(5) if histories.gone_from(name)] == [2, 3, 4]
+    assert [name for name in range(5) if histories.evicted_from(name)] == [2, 3, 4]
 
 
 def test_a_kept_distance_rises_at_once_and_falls_slowly() -> None:
     retention = Retention()
-    retention.found(1000.0, 8000, 5000, 0)
+    retention.observe(1000.0, 8000, 5000, 0)
     assert retention.kept_tokens == math.inf  # as long as it has reported nothing as cached
     retention.reports = True
-    retention.found(1000.0, 3000, 500, 0)
-    retention.found(1000.0, 90_000, 5000, 0)
+    retention.observe(1000.0, 3000, 500, 0)
+    retention.observe(1000.0, 90_000, 5000, 0)
     assert retention.kept_tokens == math.inf  # too short to tell
-    retention.found(1000.0, 8000, 5000, 0)
+    retention.observe(1000.0, 8000, 5000, 0)
     assert retention.kept_tokens == 2000.0
-    retention.found(1000.0, 8000, 5000, 0)
+    retention.observe(1000.0, 8000, 5000, 0)
     assert retention.kept_tokens == 1900.0
-    retention.found(3000.0, 8000, 5000, 0)
+    retention.observe(3000.0, 8000, 5000, 0)
     assert retention.kept_tokens == 1900.0  # as expected
-    retention.found(3000.0, 8000, 5000, 4000)
+    retention.observe(3000.0, 8000, 5000, 4000)
     assert retention.kept_tokens == 3000.0

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from warmroute_proxy.core.load.comparison import CLEARLY, level_paces
 from warmroute_proxy.core.load.load import WorkerLoad
-from warmroute_proxy.core.load.pace import CLEARLY, FORGET_S, MIN_STREAMS, MIN_TOKENS, Pace, level_paces
+from warmroute_proxy.core.load.pace import FORGET_S, MIN_STREAMS, MIN_TOKENS, Pace
 from warmroute_proxy.core.placement.fleet import Worker
 from warmroute_proxy.core.placement.router import Router, Ticket
 from warmroute_proxy.core.replicas.peer_events import Event
@@ -232,15 +233,15 @@ def test_slow_is_more_than_twice(factor: float) -> None:
         assert (loads[1].slower_s > 0) == (factor > CLEARLY)
 
 
-def test_a_sibling_hears_how_fast_streams_flow() -> None:
-    told: list[tuple[Event, float]] = []
-    heard = PeerRouter("east", aggregated("a", "b"), tell=lambda _event, _now_s: None)
-    router = PeerRouter("east", aggregated("a", "b"), tell=lambda event, now_s: told.append((event, now_s)))
+def test_a_peer_process_knows_how_fast_streams_flow() -> None:
+    sent: list[tuple[Event, float]] = []
+    peer = PeerRouter("east", aggregated("a", "b"), send=lambda _event, _now_s: None)
+    router = PeerRouter("east", aggregated("a", "b"), send=lambda event, now_s: sent.append((event, now_s)))
     now_s = after_streams(router, {"a": BASE_S, "b": 5 * BASE_S}, rounds=MIN_STREAMS + 1)
-    for event, at_s in told:
-        heard.hear(1, event, at_s)
+    for event, at_s in sent:
+        peer.apply(1, event, at_s)
     assert worker(router, "b", now_s)["decode_slower_s_per_token"] > 0
-    assert heard.snapshot(now_s)["workers"] == router.snapshot(now_s)["workers"]
+    assert peer.snapshot(now_s)["workers"] == router.snapshot(now_s)["workers"]
 
 
 def test_decisions_by_pace_come_out_of_a_record_again() -> None:
@@ -259,5 +260,5 @@ def test_decisions_by_pace_come_out_of_a_record_again() -> None:
             assert call.decision is not None
             decode_s.add(max(reason.decode_s for reason in call.decision.reasons))
         else:
-            playback.tell(call)
+            playback.apply(call)
     assert {0.0} < decode_s

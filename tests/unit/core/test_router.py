@@ -258,10 +258,10 @@ def test_bytes_per_token_are_learned_by_model_and_by_lineage() -> None:
 def test_what_a_turn_taught_is_told_and_remembered() -> None:
     router = Router("east", PD, [Peer("west", 0.05)])
     request = facts(salt_epoch=3, turn=4)
-    assert router.last(request) is None
+    assert router.last_settled(request) is None
     first = router.settled(send(router, request), request, 0.0, TOKENS, 0, 20)
     assert (first.error_tokens, first.predicted_cached_tokens) == (0, 0)
-    assert router.last(request) == SettledTurn(("p", "d"), "east", 4 * TOKENS, TOKENS, 20, 0, 4, 3, tip=1009)
+    assert router.last_settled(request) == SettledTurn(("p", "d"), "east", 4 * TOKENS, TOKENS, 20, 0, 4, 3, tip=1009)
     second = router.settled(send(router, request), request, 0.0, TOKENS, 9000, 20)
     assert second.error_tokens == TOKENS - 1 - 9000
     unreported = router.settled(send(router, request), request, 0.0, None, None, None)
@@ -290,11 +290,11 @@ def test_a_new_system_prompt_in_a_running_conversation_continues_its_thread() ->
     router = Router("east", aggregated("a"))
     router.settled(send(router, facts(1, thread=7)), facts(1, thread=7), 1.0, TOKENS, 0, 120)
     running, fresh = facts(2, thread=7, turn=2), facts(3, thread=7, turn=1)
-    found = router.last(running)
+    found = router.last_settled(running)
     assert found is not None
     assert found.prompt_tokens == TOKENS
-    assert router.last(fresh) is None  # a title or a compaction begins anew
-    assert router.last(facts(2, turn=2)) is None
+    assert router.last_settled(fresh) is None  # a title or a compaction begins anew
+    assert router.last_settled(facts(2, turn=2)) is None
 
 
 def test_a_sub_agent_begins_where_its_parent_lives() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from warmroute.contract import receipt as contract
 from warmroute.contract.money import Rates
+from warmroute_proxy.core.accounting.entry import Entry
 from warmroute_proxy.core.accounting.receipt import usage_object
 from warmroute_proxy.core.accounting.usage import merge_usage
 from warmroute_proxy.core.accounting.usage_fields import Usage
@@ -231,9 +232,9 @@ def reported(prompt: int, cached: int, completion: int, **tiers: int) -> Usage:
 
 def checked(usage: Usage) -> dict[str, Any]:
     loss = {"new": usage.prompt_tokens - usage.cached_tokens}
-    text, _, _ = usage_object(
-        "wr-1", None, 1, "east", msgspec.Raw(b"[]"), usage, 0, loss, Rates.from_usd_per_mtok("0.6", "0.1", "3"), None
-    )
+    rates = Rates.from_usd_per_mtok("0.6", "0.1", "3")
+    entry = Entry("wr-1", "acme", None, "aa", 1, "east", "m", "chat", True, rates, 5.0)
+    text, _, _ = usage_object(entry, usage, loss, None)
     found: dict[str, Any] = json.loads(text)
     assert contract.check(found) == []
     return found

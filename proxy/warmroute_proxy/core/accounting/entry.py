@@ -1,8 +1,9 @@
 """The ledger entry of one logical request: a structure that is its own record. Its transitions are `entry_steps`.
 
-An entry is written as an array of its fields in their order, because names would be a third of it. `record` writes it
-to the journal when it is dispatched and when it has ended; `Entry.read` reads it, also as it was written before, by
-names. First comes what an entry begins with, then what folding adds up, last `usage`: null while it is under way.
+An entry is written as an array of its fields in their order, because names would be a third of it. `record` makes the
+line that is written to the journal when the entry is dispatched and when it has ended; `Entry.read` parses it, also in
+the older form with names. First come the fields that are set at the beginning, then those that folding adds up, last
+`usage`: null while the request is under way.
 """
 
 from typing import Final, Literal
@@ -56,7 +57,7 @@ class Entry(msgspec.Struct, array_like=True, gc=False):
 
     @staticmethod
     def read(record: bytes | str) -> "Entry":
-        """What `record` wrote. Raises: msgspec.DecodeError."""
+        """Parse what `record` made. Raises: msgspec.DecodeError."""
         try:
             return _decode(record)
         except msgspec.ValidationError:
@@ -68,7 +69,7 @@ class Entry(msgspec.Struct, array_like=True, gc=False):
         return self.state not in UNDER_WAY
 
     def record(self) -> bytes:
-        """The entry as it stands, one line of JSON; a later record replaces an earlier one."""
+        """The entry as one line of JSON; a later record replaces an earlier one."""
         return _encode(self)
 
 

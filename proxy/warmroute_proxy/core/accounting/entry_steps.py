@@ -6,10 +6,10 @@
       └──────interrupt───────┴──────────────▶ interrupted
 
 A retry takes a new rid; only the last attempt is billed and named in the receipt. An entry ends exactly once: after
-`settle` or `interrupt` every transition raises `TransitionError`. Interrupted entries are charged nothing. What ended,
-but could not be written, has not ended for anybody else: it is `withdrawn`.
+`settle` or `interrupt` every transition raises `TransitionError`. Interrupted entries are charged nothing. An entry
+that ended, but whose row could not be written, is `withdrawn`: its end was not reported to the client.
 
-These are functions, and stand apart from the structure, so that they can be compiled.
+These are functions in a module of their own, so that they can be compiled.
 """
 
 from collections.abc import Mapping
@@ -21,6 +21,7 @@ from warmroute_proxy.core.accounting.entry import UNDER_WAY, Entry, Outcome, Sta
 from warmroute_proxy.core.accounting.receipt import ServedBy, usage_object, workers_json
 from warmroute_proxy.core.accounting.usage import NOTHING
 from warmroute_proxy.core.accounting.usage_fields import Usage
+from warmroute_proxy.core.base.frozen import Frozen
 
 SETTLE_OUTCOMES: Final = ("completed", "client_left", "refused", "engine_error", "cut_off")
 
@@ -42,30 +43,37 @@ def dispatch(entry: Entry, rid: str, workers: tuple[ServedBy, ...], predicted_ca
     entry.state = "dispatched"
 
 
+class Ending(Frozen, frozen=True):
+    """How a request ended. `status` is the HTTP status that the client got, 0 if none; `ttft_ms` is None where no byte
+    of an answer came.
+    """
+
+    outcome: Outcome
+    status: int
+    settled_at: float
+    proxy_ms: float
+    ttft_ms: float | None
+
+
 def settle(
     entry: Entry,
     usage: Usage,
     loss: Mapping[str, int],
     reported: Mapping[str, Any] | bytes | None,
-    *,
-    outcome: Outcome,
-    status: int,
-    settled_at: float,
-    proxy_ms: float,
-    ttft_ms: float | None,
+    ending: Ending,
 ) -> None:
     """dispatched -> settled, priced by the last attempt; then `usage` is the object for the client.
 
-    `reported` is the engine's own usage object, whose unknown fields are kept: JSON where it says just what `usage`
-    does; `status` is the HTTP status that the
-    client saw, 0 if none; `ttft_ms` is None where no byte of an answer came.
+    `reported` is the engine's own usage object, whose unknown fields are kept: JSON where it has exactly the counts of
+    `usage`.
     """
     if entry.state != "dispatched":
         raise _not_allowed(entry, "settle")
-    if outcome not in SETTLE_OUTCOMES:
-        raise TransitionError(f"entry {entry.id}: {outcome} is no outcome of a settled entry")
-    _close(entry, "settled", outcome, usage, loss, reported)
-    entry.status, entry.settled_at, entry.proxy_ms, entry.ttft_ms = status, settled_at, proxy_ms, ttft_ms
+    if ending.outcome not in SETTLE_OUTCOMES:
+        raise TransitionError(f"entry {entry.id}: {ending.outcome} is no outcome of a settled entry")
+    _close(entry, "settled", ending.outcome, usage, loss, reported)
+    entry.status, entry.settled_at = ending.status, ending.settled_at
+    entry.proxy_ms, entry.ttft_ms = ending.proxy_ms, ending.ttft_ms
 
 
 def interrupt(entry: Entry, now_s: float) -> None:
@@ -77,7 +85,7 @@ def interrupt(entry: Entry, now_s: float) -> None:
 
 
 def withdrawn(entry: Entry) -> Entry:
-    """The entry, which has ended, as interrupted: its row could not be written, and nobody was told of it."""
+    """A copy of an entry that has ended, as interrupted: its row could not be written."""
     made = msgspec.structs.replace(entry, status=0, proxy_ms=None, ttft_ms=None)
     _close(made, "interrupted", "interrupted", NOTHING, {}, None)
     return made
@@ -91,10 +99,7 @@ def _close(
     loss: Mapping[str, int],
     reported: Mapping[str, Any] | bytes | None,
 ) -> None:
-    text, entry.list_nanousd, entry.price_nanousd = usage_object(
-        entry.id, entry.session, entry.turn, entry.region, entry.workers, usage, entry.predicted_cached, loss,
-        entry.rates, reported,
-    )  # fmt: skip
+    text, entry.list_nanousd, entry.price_nanousd = usage_object(entry, usage, loss, reported)
     entry.state, entry.outcome, entry.usage = state, outcome, msgspec.Raw(text)
     entry.prompt_tokens, entry.cached_tokens = usage.prompt_tokens, usage.cached_tokens
     entry.completion_tokens = usage.completion_tokens

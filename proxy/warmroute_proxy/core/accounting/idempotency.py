@@ -1,18 +1,18 @@
-"""Which requests are one and the same by their key, and what has been answered to them: a bounded memory.
+"""Which requests repeat each other by their idempotency key, and their recorded answers: a bounded memory.
 
-A client that retries sends the key of its first try again. The key stands for one call, which goes through
+A client that retries sends the key of its first attempt again. The key stands for one call, which goes through
 
-    under way, recorded ──▶ ended, recorded ──(replay_s, or room is needed)──▶ ended ──(remember_s)──▶ forgotten
+    under way, recorded ──▶ ended, recorded ──(replay_s, or memory is needed)──▶ ended ──(remember_s)──▶ forgotten
           │                                                                      ▲
           └──(the answer outgrew its bound)──▶ under way ────────────────────────┤
-          └──(everybody left for good)────────────────────────────────────────────┘
+          └──(all clients left for good)─────────────────────────────────────────┘
     under way ──(it failed, and is charged nothing)──▶ forgotten
 
-As long as a call is recorded, whoever has its key can read the answer from its first byte. Afterwards its key is only
+While a call is recorded, every request with its key gets the answer from its first byte. Afterwards only the key is
 remembered, because the call was charged, and a second computation would be charged again: one key is charged once at
 most. A call that failed is forgotten at once: its key may try again.
 
-Bounds, and what goes first:
+Bounds, and what is dropped first:
 - an answer that grows beyond `answer_bytes` is no longer recorded;
 - beyond `total_bytes`, answers that ended are dropped, the oldest first, but none that is being read; where none is
   left, the one that grows is no longer recorded;
@@ -24,14 +24,14 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Final
 
-PART_BYTES: Final = 72
-"""What a part costs beside its bytes: the header of a bytes object, the allocator's rounding, its place in a list."""
+CHUNK_OVERHEAD_BYTES: Final = 72
+"""Of a chunk beside its bytes: the header of a bytes object, the allocator's rounding, its slot in a list."""
 
 
 @dataclass(frozen=True, slots=True)
 class IdempotencyBounds:
-    """Bounds of the memory. `replay_s`: how long an answer can be had after its end; `remember_s`: how long its key is
-    known after that.
+    """Bounds of the memory. `replay_s`: how long an answer can be replayed after its end; `remember_s`: how long its
+    key is known after that.
     """
 
     answer_bytes: int
@@ -42,23 +42,23 @@ class IdempotencyBounds:
 
 
 class Recording:
-    """An answer from its first byte: its head, and its parts by reference. `status` is 0 as long as there is no head,
-    `streamed` says that the parts came one by one, `whole` that no part follows.
+    """An answer from its first byte: its head, and its chunks by reference. `status` is 0 while there is no head;
+    `streamed`: the chunks came one by one; `whole`: no chunk follows.
     """
 
-    __slots__ = ("headers", "parts", "size", "status", "streamed", "whole")
+    __slots__ = ("chunks", "headers", "size", "status", "streamed", "whole")
 
     def __init__(self) -> None:
         self.status = 0
         self.headers: list[tuple[str, str]] = []
         self.streamed = False
-        self.parts: list[bytes] = []
+        self.chunks: list[bytes] = []
         self.size = 0
         self.whole = False
 
 
 class Call:
-    """What is known of one key. `body` is a hash of the request's body; `recording` is None once it was dropped."""
+    """The call of one key. `body` is a hash of the request's body; `recording` is None once it was dropped."""
 
     __slots__ = ("body", "key", "queued", "readers", "recording", "under_way", "until_s")
 
@@ -91,7 +91,7 @@ class IdempotencyKeys:
         return self._calls.get(key)
 
     def begin(self, call: Call, now: float) -> bool:
-        """A call that is not known yet is under way from now on; False where there is no room for it."""
+        """A call that is not known yet is under way from now on; False where the memory is full."""
         assert call.key not in self._calls
         if len(self._calls) >= self.bounds.keys:
             while self._answers and not self._spent:
@@ -102,13 +102,13 @@ class IdempotencyKeys:
         self._calls[call.key] = call
         return True
 
-    def add(self, call: Call, part: bytes, now: float) -> bool:
-        """Record a part of a call under way; False if the recording was dropped over it, or before."""
+    def add(self, call: Call, chunk: bytes, now: float) -> bool:
+        """Record a chunk of a call under way; False if the recording is dropped by that, or was before."""
         recording = call.recording
         if recording is None:
             return False
-        cost = len(part) + PART_BYTES
-        recording.parts.append(part)
+        cost = len(chunk) + CHUNK_OVERHEAD_BYTES
+        recording.chunks.append(chunk)
         recording.size += cost
         self.recorded_bytes += cost
         bounds = self.bounds
@@ -121,7 +121,7 @@ class IdempotencyKeys:
         return False
 
     def ended(self, call: Call, now: float) -> None:
-        """A call has its whole answer: it is kept for `replay_s`, if it was recorded."""
+        """A call has its whole answer, which can be replayed for `replay_s` if it was recorded."""
         assert call.under_way
         call.under_way = False
         if call.recording is None:
@@ -133,38 +133,38 @@ class IdempotencyKeys:
         self._answers.append(call)
 
     def lost(self, call: Call, now: float) -> None:
-        """A call ended without anybody to hear it, and may be charged: only its key is kept."""
+        """A call ended without any client, and may be charged: only its key is remembered."""
         assert call.under_way
         call.under_way = False
         self._forget_recording(call)
         self._remember(call, now)
 
     def failed(self, call: Call) -> None:
-        """A call failed and is charged nothing: it is as if it had never been."""
+        """A call failed and is charged nothing: it is forgotten."""
         assert call.under_way
         call.under_way = False
         self._forget_recording(call)
         del self._calls[call.key]
 
-    def read(self, call: Call) -> None:
-        """Somebody begins to read the answer of a call that ended: it stays until he has."""
+    def acquire(self, call: Call) -> None:
+        """A client begins to read the answer of a call that ended: the answer stays until `release`."""
         call.readers += 1
 
-    def released(self, call: Call, now: float) -> None:
-        """He has; what should have gone meanwhile goes now."""
+    def release(self, call: Call, now: float) -> None:
+        """The client has read it; an answer that was due to be dropped meanwhile is dropped now."""
         call.readers -= 1
         if not call.readers and not call.queued:
             self._drop(call, now)
 
     def expire(self, now: float) -> None:
-        """Drop what is past its time."""
+        """Drop answers and keys whose time is over."""
         while self._answers and self._answers[0].until_s <= now:
             self._drop(self._answers.popleft(), now)
         while self._spent and self._spent[0].until_s <= now:
             del self._calls[self._spent.popleft().key]
 
     def _drop(self, call: Call, now: float) -> None:
-        """The answer of a call that ended, which is in no queue any more."""
+        """Drop the answer of a call that ended and that is in no queue any more."""
         call.queued = False
         if not call.readers:
             self._forget_recording(call)

@@ -1,17 +1,17 @@
-"""Says why prompt tokens were not cached: every uncached token gets exactly one class of `contract.receipt`.
+"""Explains why prompt tokens were not cached: every uncached token gets exactly one class of `contract.receipt`.
 
 The prompt is a line of P tokens. The engine found its first C tokens; [C, P) has to be explained. Two more points on
 the line do it:
 
     0 ------------- C ---------------- R --- K ------------------------------ P
-      cached          reusable, missed   |     text that nobody computed before
+      cached          reusable, missed   |     text that was never computed before
                                          page rounding
 
 K is where known text ends. For a lineage with a previous turn it is that turn's prompt (an exact count), unless the
 index shows that the client rewrote part of it (known text ends clearly earlier: the rest of the old prompt is
-`prefix_changed`) or that the text beyond it is known from somewhere else (K moves out). For a new lineage K is what
-the index knows, and the rest is `cold`. Beyond the previous prompt tokens are `new`; of these the last answer comes
-first, and where prefill and decode are apart it is `not_kept`, because its KV stayed with the decode engine.
+`prefix_changed`) or that the text beyond it is known from another conversation (K moves out). For a new lineage K is
+what the index knows, and the rest is `cold`. Beyond the previous prompt tokens are `new`; of these the last answer
+comes first, and where prefill and decode are apart it is `not_kept`, because its KV stayed with the decode engine.
 
 R is K cut to what an engine can reuse: whole pages, and never the last token of the prompt. [R, K) is `page_rounding`.
 
@@ -21,8 +21,8 @@ this worker was expected to hold is `evicted`, what only another was expected to
 A worker is expected to hold what the index predicts, and what the previous turn computed on it.
 
 Index figures are estimates made from bytes and are off by a few per cent; counts of turns are exact. So differences
-between an estimate and a count mean something only beyond `ESTIMATE_ERROR` of it plus a page, and no class that blames
-a worker or a client (`evicted`, `moved`, `prefix_changed`) is given for less.
+between an estimate and a count count only beyond `ESTIMATE_ERROR` of it plus a page, and no class that blames a worker
+or a client (`evicted`, `moved`, `prefix_changed`) is given for less.
 """
 
 from typing import Final
@@ -46,24 +46,31 @@ class LastTurn(Frozen, frozen=True):
     salt_changed: bool
 
 
+class IndexEstimates(Frozen, frozen=True):
+    """Prefixes of the prompt by the index, in tokens: the longest known anywhere in the tenant, the one predicted on
+    the chosen worker, and the one on the best other worker.
+    """
+
+    known: int
+    here: int
+    elsewhere: int
+
+
 def classify(
     *,
     prompt_tokens: int,
     cached_tokens: int,
     page_size: int,
-    known_tokens: int,
-    predicted_cached: int,
-    best_elsewhere: int,
-    last: LastTurn | None,
+    estimates: IndexEstimates,
+    last_turn: LastTurn | None,
     disaggregated: bool,
     misreported: bool = False,
     cached_reported: bool = True,
 ) -> dict[str, int]:
     """Loss class -> tokens, summing to `prompt_tokens - cached_tokens`; classes without tokens are left out.
 
-    `known_tokens`, `predicted_cached` and `best_elsewhere` are the index's estimates: the longest prefix known anywhere
-    in the tenant, on the chosen worker, and on the best other worker. `misreported`: the cached count was out of range,
-    so nothing can be said about the rest. `cached_reported`: false where the engine gave no cached count.
+    `misreported`: the cached count was out of range, so that the rest cannot be explained. `cached_reported`: false
+    where the engine gave no cached count.
     """
     prompt, cached, page = prompt_tokens, cached_tokens, page_size
     if page < 1 or not 0 <= cached <= prompt:
@@ -71,47 +78,61 @@ def classify(
         cached = min(max(0, cached), prompt)
     if misreported:
         return {"engine_misreport": prompt - cached} if prompt > cached else {}
-    end = known_tokens if cached < known_tokens else cached  # noqa: FURB136 - max() takes three times as long
-    if end > prompt:  # noqa: PLR1730
-        end = prompt
     losses: dict[str, int] = {}
-    if last is None:
-        if end < prompt:
-            losses["cold"] = prompt - end
-    else:
-        previous = last.prompt_tokens if last.prompt_tokens < prompt else prompt  # noqa: FURB136
-        # Where the salt changed: the index's chain starts from it, and knows nothing about the old text.
-        if last.salt_changed or abs(end - previous) <= ESTIMATE_ERROR * previous + page:
-            end = previous
-        _beyond_known(losses, prompt, cached if cached > end else end, previous, last, disaggregated)  # noqa: FURB136
+    end = _known_end(losses, prompt, cached, page, estimates.known, last_turn, disaggregated)
     reusable = end if end < prompt else prompt - 1
     reusable -= reusable % page
-    begins = cached if cached > reusable else reusable  # noqa: FURB136
+    begins = cached if cached > reusable else reusable  # noqa: FURB136 - max() takes three times as long
     if end > begins:
         losses["page_rounding"] = end - begins
     missed = reusable - cached
     if missed > 0:
         if not cached_reported:
             losses["unknown"] = missed
-        elif last is not None and last.salt_changed:
+        elif last_turn is not None and last_turn.salt_changed:
             losses["salt_changed"] = missed
         elif missed <= page:
             losses["page_rounding"] = losses.get("page_rounding", 0) + missed
         else:
-            here = _expected(predicted_cached, last, at_last=True)
-            elsewhere = _expected(best_elsewhere, last, at_last=False)
+            here = _expected(estimates.here, last_turn, at_chosen=True)
+            elsewhere = _expected(estimates.elsewhere, last_turn, at_chosen=False)
             _missed(losses, cached, reusable, here, elsewhere, page)
     return losses
 
 
+def _known_end(
+    losses: dict[str, int],
+    prompt: int,
+    cached: int,
+    page: int,
+    known: int,
+    last_turn: LastTurn | None,
+    disaggregated: bool,
+) -> int:
+    """K, where known text ends; the classes of what lies beyond it are added."""
+    end = known if cached < known else cached  # noqa: FURB136 - max() takes three times as long
+    if end > prompt:  # noqa: PLR1730
+        end = prompt
+    if last_turn is None:
+        if end < prompt:
+            losses["cold"] = prompt - end
+        return end
+    previous = last_turn.prompt_tokens if last_turn.prompt_tokens < prompt else prompt  # noqa: FURB136
+    # Where the salt changed: the index's chain starts from it, and has nothing of the old text.
+    if last_turn.salt_changed or abs(end - previous) <= ESTIMATE_ERROR * previous + page:
+        end = previous
+    _beyond_known(losses, prompt, cached if cached > end else end, previous, last_turn, disaggregated)  # noqa: FURB136
+    return end
+
+
 def _beyond_known(
-    losses: dict[str, int], prompt: int, start: int, previous: int, last: LastTurn, disaggregated: bool
+    losses: dict[str, int], prompt: int, start: int, previous: int, last_turn: LastTurn, disaggregated: bool
 ) -> None:
     if start < previous:
         losses["prefix_changed"] = previous - start
         start = previous
     if disaggregated:
-        answer_end = max(start, min(max(last.prompt_tokens, 0) + max(last.completion_tokens, 0), prompt))
+        answer_end = max(start, min(max(last_turn.prompt_tokens, 0) + max(last_turn.completion_tokens, 0), prompt))
         _add(losses, "not_kept", start, answer_end)
         start = answer_end
     if start < prompt:
@@ -133,10 +154,10 @@ def _missed(losses: dict[str, int], cached: int, reusable: int, here: int, elsew
     _add(losses, "unknown", max(here, elsewhere), reusable)
 
 
-def _expected(estimate: int, last: LastTurn | None, at_last: bool) -> int:
-    """Tokens that a place is expected to hold; `at_last`: the place is the chosen worker, not another."""
-    if last is not None and last.same_worker == at_last:
-        return max(estimate, last.prompt_tokens, 0)
+def _expected(estimate: int, last_turn: LastTurn | None, at_chosen: bool) -> int:
+    """Tokens that a worker is expected to hold; `at_chosen`: the chosen worker, not another."""
+    if last_turn is not None and last_turn.same_worker == at_chosen:
+        return max(estimate, last_turn.prompt_tokens, 0)
     return max(estimate, 0)
 
 

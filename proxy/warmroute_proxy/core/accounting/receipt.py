@@ -1,7 +1,7 @@
 """Builds the receipt of a turn and the usage object that carries it to the client.
 
-`contract.receipt` says what a receipt holds and how a reader checks it; here it is made. The usage object keeps every
-field that the engine wrote and changes only what was settled otherwise: the token counts, `cost`, `warmroute`.
+`contract.receipt` defines what a receipt holds and how a reader checks it. The usage object keeps every field that the
+engine wrote and changes only what was settled differently: the token counts, `cost`, `warmroute`.
 """
 
 from collections.abc import Mapping
@@ -12,6 +12,7 @@ import msgspec
 
 from warmroute.contract import money
 from warmroute.contract.receipt import VERSION
+from warmroute_proxy.core.accounting.entry import Entry
 from warmroute_proxy.core.accounting.usage_fields import Usage
 from warmroute_proxy.core.base.frozen import Frozen
 
@@ -52,28 +53,20 @@ class _Receipt(Frozen, frozen=True):
 
 
 def usage_object(
-    receipt_id: str,
-    session: str | None,
-    turn: int,
-    region: str,
-    workers: msgspec.Raw,
-    usage: Usage,
-    predicted_cached: int,
-    loss: Mapping[str, int],
-    rates: money.Rates,
-    reported: Mapping[str, Any] | bytes | None,
+    entry: Entry, usage: Usage, loss: Mapping[str, int], reported: Mapping[str, Any] | bytes | None
 ) -> tuple[bytes, int, int]:
     """The usage object for the client, as JSON: the engine's own fields, the settled counts, `cost` and `warmroute`.
 
-    `workers` is JSON; so is `reported` where it says just what was settled (`plain_usage`). Returned with what the turn
-    would have cost with nothing cached, and what it costs, nanodollars.
+    `reported` is JSON where it has exactly the settled counts (`plain_usage`). Returned with what the turn would have
+    cost with nothing cached, and what it costs, in nanodollars.
     """
+    rates = entry.rates
     full, price = money.list_and_price(rates, usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens)
     tiers = _Tiers(usage.device, usage.host, usage.storage)
     receipt = _encode(
         _Receipt(
-            VERSION, receipt_id, session, turn, region, workers, tiers, predicted_cached, loss, _rates_json(rates),
-            full, price, full - price, usage.estimated,
+            VERSION, entry.id, entry.session, entry.turn, entry.region, entry.workers, tiers, entry.predicted_cached,
+            loss, _rates_json(rates), full, price, full - price, usage.estimated,
         )
     )  # fmt: skip
     cost = money.usd(price).encode()
@@ -85,7 +78,7 @@ def usage_object(
 
 
 def _merged(usage: Usage, reported: Mapping[str, Any] | bytes | None, cost: bytes, receipt: bytes) -> bytes:
-    """The engine's object with the settled counts in the place of its own."""
+    """The engine's object with the settled counts instead of its own."""
     merged: dict[str, Any] = dict(reported) if isinstance(reported, Mapping) else {}
     details = merged.get("prompt_tokens_details")
     cached = {"cached_tokens": usage.cached_tokens}
@@ -100,11 +93,11 @@ def _merged(usage: Usage, reported: Mapping[str, Any] | bytes | None, cost: byte
 
 @lru_cache(maxsize=1_024)
 def workers_json(workers: tuple[ServedBy, ...]) -> msgspec.Raw:
-    """The workers of an attempt as receipts and rows show them: a fleet has few, so they are written once."""
+    """The workers of an attempt as receipts and rows show them. Cached, since a fleet has few."""
     return msgspec.Raw(_encode(workers))
 
 
 @lru_cache(maxsize=1_024)
 def _rates_json(rates: money.Rates) -> msgspec.Raw:
-    """Rates as the receipt shows them; few as well."""
+    """Rates as the receipt shows them. Cached, since there are few."""
     return msgspec.Raw(_encode(rates.as_usd_per_mtok()))

@@ -8,9 +8,9 @@ fills the per-request details. The rules here, in order:
   the same prompt, so its numbers are measured, not guessed.
 * Cached tokens: the reported count when it is above zero, else the larger of the prefill leg's count and the sum of
   the details. A zero in the report is weak evidence, because engines also write it when they do not count.
-* Afterwards `0 <= cached <= prompt`, and the tiers sum to the cached tokens. What that changed is said:
-  `misreported_tokens` is the distance by which a count was out of range, `estimated` names the numbers that nobody
-  reported. Absent is not zero: such a number stands as 0 (or as the lower bound seen) *and* is named.
+* Afterwards `0 <= cached <= prompt`, and the tiers sum to the cached tokens. What that changed is reported:
+  `misreported_tokens` is the distance by which a count was out of range, `estimated` names the numbers that no engine
+  reported. Absent is not zero: such a number is 0 (or the lower bound that was counted) *and* is named.
 
 A prompt has at least one token: where an engine reports none, because the request was aborted or refused while it
 waited, it has not counted, and neither its prompt nor its cached tokens are known.
@@ -35,7 +35,7 @@ _NO_TIERS: Final = [None, None, None]
 NOTHING: Final = Usage(
     0, 0, 0, 0, 0, 0, None, ("prompt_tokens", "completion_tokens", "cached_tokens", "cached_tiers"), 0
 )
-"""The usage of a turn about which no engine said anything."""
+"""The usage of a turn for which no engine reported anything."""
 
 
 _plain: Final = msgspec.json.Decoder(PlainUsage).decode
@@ -125,7 +125,7 @@ def _count(value: object) -> int | None:
 
 
 def _stated_cached(usage: Mapping[str, Any]) -> int | None:
-    """The cached count as stated, out of range or not, so that a wrong one can be told from a missing one."""
+    """The cached count as stated, out of range or not, so that a wrong one is distinguished from a missing one."""
     details = usage.get("prompt_tokens_details")
     value = details.get("cached_tokens") if isinstance(details, dict) else None
     if type(value) is not int:
@@ -136,7 +136,7 @@ def _stated_cached(usage: Mapping[str, Any]) -> int | None:
 def _cached(
     stated: int | None, helper: int | None, tiers: tuple[int, int, int] | None, prompt: int | None
 ) -> tuple[int | None, int]:
-    """(cached tokens or None where nobody counted them, tokens by which the count was out of range)."""
+    """(cached tokens or None where no engine counted them, tokens by which the count was out of range)."""
     if prompt is None:
         return None, 0
     count = stated
@@ -162,13 +162,14 @@ def _tiers(details: object) -> tuple[int, int, int] | None:
 
 
 def _split(cached: int, tiers: tuple[int, int, int] | None) -> tuple[int, int, int, bool]:
-    """(device, host, storage, whether the engine said so); where it did not, device takes the rest."""
+    """(device, host, storage, whether the engine reported that); where it did not, device takes the rest."""
     if tiers is None:
         return cached, 0, 0, cached == 0
     if sum(tiers) == cached:
         return *tiers, True
-    host = min(tiers[1], cached)
-    storage = min(tiers[2], cached - host)
+    _, host, storage = tiers
+    host = min(host, cached)
+    storage = min(storage, cached - host)
     return cached - host - storage, host, storage, False
 
 

@@ -1,4 +1,4 @@
-"""What is said of a turn's tokens: as engines write it in JSON, in its usual forms, and as it was settled."""
+"""Token counts of a turn: the usual JSON forms of engines, and the settled counts."""
 
 from typing import Annotated, Final
 
@@ -24,11 +24,11 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
     estimated: tuple[str, ...]
     misreported_tokens: int
     continued_after: int | None = None
-    """Tokens of the answer that a broken engine had said before another went on."""
+    """Tokens of the answer that a broken engine had sent before another one continued it."""
 
 
 class Accounts(msgspec.Struct, gc=False):
-    """The members of a whole answer that say something of tokens; empty where it has none of that name."""
+    """The members of a whole answer that report tokens; empty where it has none of that name."""
 
     usage: msgspec.Raw = _ABSENT
     sglext: msgspec.Raw = _ABSENT

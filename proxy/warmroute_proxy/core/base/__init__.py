@@ -1,1 +1,5 @@
-"""Base."""
+"""What all rooms of the core are built on; it imports none of them.
+
+frozen   the base of plain values
+mypyc    options of classes for the compiler
+"""

@@ -1,4 +1,4 @@
-"""What a class says to mypyc, where the request path is compiled; at run time it says nothing, and needs no package."""
+"""Options of classes for mypyc, where the request path is compiled; without effect at run time."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar

@@ -2,14 +2,15 @@
 
 An entry is one cut of a chain: hash -> bitmask of slots, a plain int. A slot is one life of one cache: of a worker's
 device or host memory, or of a store that workers share. When an engine restarts with an empty cache, that cache gets a
-fresh slot and the bits of the old one mean nothing any more. Because
-hashes are chained, a prompt is looked up from its start: the set of slots that still match is the AND of the masks
-so far, and a slot's matched prefix ends at the cut where it drops out. Slots that never matched cost nothing.
+fresh slot and the bits of the old one mean nothing any more. Because hashes are chained, a prompt is looked up from its
+start: the set of slots that still match is the AND of the masks so far, and a slot's matched prefix ends at the cut
+where it drops out. Slots that never matched cost nothing.
 
 The lowest bits of an entry are no slots: they count the conversations that began with this cut when it was known
-already, up to `MAX_SHARERS`. So a prefix that many share is told from the history of one conversation.
+already, up to `MAX_SHARERS`. They distinguish a prefix that many share from the history of one conversation.
 
-An entry without any slot is text that was computed once and is gone everywhere: it tells an eviction from new text.
+An entry without any slot is text that was computed once and is gone everywhere. It distinguishes an eviction from new
+text.
 
 Eviction without per-entry bookkeeping: entries live in generations, plain dicts, newest first. New entries go to the
 newest; inserting a chain again moves its entries there too (without the bits of dead slots). When the newest is full,
@@ -41,8 +42,8 @@ class Match(Frozen, frozen=True):
     """How much of a chain is known: by which slots, and by any slot, dead or alive.
 
     `drops` are masks of slots with the bytes that those have, from few to many; slots with none are left out. `shared`
-    says of the prefix that several conversations have begun with how many they were: (end in bytes, sharers)
-    of each stretch with equal numbers, from the start.
+    is the prefix that several conversations have begun with: (end in bytes, sharers) of each stretch with an equal
+    number of them, from the start.
     """
 
     drops: list[tuple[int, int]]
@@ -65,15 +66,17 @@ class PrefixIndex:
         self._walked: Sequence[int] | None = None  # keys of the last walk, if the newest generation had all it found
         self._entries_per_generation = entries_per_generation
         self._rotations = 0
-        self.losses = 0
-        """How often entries were lost or moved away from the newest ones. While it stays, what was added is there."""
+        self.removals = 0
+        """How often entries were removed or moved away from the newest ones. While it stays the same, what was added is
+        there.
+        """
         self._slots: dict[str, int] = {}  # by the name of the cache
         self._live_mask = 0
         self._unused: list[int] = list(range(MAX_SLOTS + SHARER_BITS - 1, SHARER_BITS - 1, -1))
         self._retired: list[tuple[int, int]] = []  # (slot, rotations at its retirement), oldest first
 
     def slot_for(self, cache: str) -> int:
-        """The slot of a cache, made when it is first asked for. The name is the caller's choice."""
+        """The slot of a cache, assigned at the first call. The name is the caller's choice."""
         slot = self._slots.get(cache)
         if slot is None:
             slot = self._slots[cache] = self._free_slot()
@@ -81,7 +84,7 @@ class PrefixIndex:
         return slot
 
     def retire(self, cache: str) -> None:
-        """The cache is gone or empty (restart, removal); it gets a fresh slot when it is next asked for."""
+        """The cache is gone or empty (restart, removal); the next `slot_for` assigns a fresh slot."""
         slot = self._slots.pop(cache, None)
         if slot is not None:
             self._live_mask &= ~(1 << slot)
@@ -132,12 +135,12 @@ class PrefixIndex:
         """The cuts are (or are about to be) in all caches of a mask of slots. Keys beyond `MAX_CUTS` are left out.
 
         `begins`: a new conversation begins with them; where they are known already it is one more sharer. `cached`: so
-        many of the first cuts were in these caches at the last walk; if that was a walk of these very keys, and nothing
-        was lost or moved since, there is nothing to be done for them.
+        many of the first cuts were in these caches at the last walk; if that was a walk of the same list of keys, and
+        nothing was removed or moved since, those are skipped.
         """
-        room = self._entries_per_generation
+        limit = self._entries_per_generation
         newest = self._generations[0]
-        kept = self._live_mask | MAX_SHARERS
+        live_bits = self._live_mask | MAX_SHARERS
         unknown = False  # once a cut of a chain is unknown, so are all behind it
         if len(keys) > MAX_CUTS:
             keys = keys[:MAX_CUTS]
@@ -146,16 +149,16 @@ class PrefixIndex:
         for at, key in enumerate(keys):
             known = newest.get(key)
             if known is None:
-                if len(newest) >= room:
+                if len(newest) >= limit:
                     newest = self._rotate()
                 older = None if unknown or key == self._not_older else _older(self._lookups, key)
                 if older is None:
-                    if not unknown and _added(newest, keys[at:], slots, room):
+                    if not unknown and _added(newest, keys[at:], slots, limit):
                         return
                     unknown = True
                     newest[key] = slots
                     continue
-                known = older & kept
+                known = older & live_bits
                 newest[key] = known | slots
             elif known & slots != slots:
                 newest[key] = known | slots
@@ -164,31 +167,31 @@ class PrefixIndex:
 
     def remove(self, keys: Iterable[int], slots: int) -> None:
         """The caches of a mask of slots have lost these cuts. Their text is still known."""
-        self.losses += 1
+        self.removals += 1
         self._walked = None
-        kept = ~slots
+        other_slots = ~slots
         for key in keys:
             for generation in self._generations:  # the newest copy is the one that counts
                 known = generation.get(key)
                 if known is not None:
-                    generation[key] = known & kept
+                    generation[key] = known & other_slots
                     break
 
     def forget(self, keys: Iterable[int], slots: int) -> None:
         """The cuts were not computed in these caches after all.
 
-        Entries that are left without any slot go, so that a prompt which nobody has computed is not known either.
+        Entries that are left without any slot are deleted, so that a prompt that was never computed is not known.
         """
-        self.losses += 1
+        self.removals += 1
         self._walked = None
-        kept = ~slots
+        other_slots = ~slots
         for key in keys:
             for generation in self._generations:
                 known = generation.get(key)
                 if known is None:
                     continue
-                if known & kept & ~MAX_SHARERS:
-                    generation[key] = known & kept
+                if known & other_slots & ~MAX_SHARERS:
+                    generation[key] = known & other_slots
                 else:
                     del generation[key]
 
@@ -208,7 +211,7 @@ class PrefixIndex:
         self._lookups = [generation.get for generation in self._generations[1:] if generation]
         self._not_older = None
         self._rotations += 1
-        self.losses += 1
+        self.removals += 1
         self._walked = None
         while self._retired and self._rotations - self._retired[0][1] >= len(self._generations):
             self._unused.append(self._retired.pop(0)[0])
@@ -220,7 +223,7 @@ class PrefixIndex:
                 raise OverflowError(f"more than {MAX_SLOTS} caches")
             self._generations = [{} for _ in self._generations]
             self._lookups = []
-            self.losses += 1
+            self.removals += 1
             self._walked = None
             self._unused = [slot for slot, _ in self._retired]
             self._retired.clear()
@@ -236,9 +239,9 @@ def _older(lookups: list[_Lookup], key: int) -> int | None:
     return None
 
 
-def _added(newest: dict[int, int], keys: Sequence[int], slots: int, room: int) -> bool:
-    """Add keys all at once, which is faster, if all are unknown and different, and there is room. True if they were."""
-    if len(newest) + len(keys) > room:
+def _added(newest: dict[int, int], keys: Sequence[int], slots: int, limit: int) -> bool:
+    """Add keys all at once, which is faster, if all are unknown and different, and fit. False if they do not."""
+    if len(newest) + len(keys) > limit:
         return False
     added = dict.fromkeys(keys, slots)
     if len(added) < len(keys) or not newest.keys().isdisjoint(added):

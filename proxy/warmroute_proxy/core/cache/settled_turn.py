@@ -1,10 +1,10 @@
-"""What is kept of a settled turn, for the turn that follows it."""
+"""What is stored of a settled turn, for the turn that follows it."""
 
 import msgspec
 
 
 class SettledTurn(msgspec.Struct, frozen=True, gc=False):
-    """A last settled turn of a lineage. `None` counts were never reported; `tip` is the chain's last hash."""
+    """A last settled turn of a lineage. Counts that were not reported are None; `tip` is the chain's last hash."""
 
     workers: tuple[str, ...]
     region: str

@@ -1,10 +1,10 @@
-"""The tiers of a KV cache, and what it costs to use a prefix that lies in each.
+"""The tiers of a KV cache, and what it costs to use a prefix from each.
 
     device    in GPU memory: costs nothing
     host      in the worker's own memory: copied over PCIe when a prompt needs it
     storage   in a store, shared by all workers that name the same one: fetched to the host, then copied
 
-A block may lie in several tiers; a prompt uses each block from the fastest. An engine loads what it finds in host and
+A block may be in several tiers; a prompt uses each block from the fastest. An engine loads what it finds in host and
 storage behind what it finds on the device, so tiers of a prompt are consecutive: first device, then host, then
 storage, then what has to be computed.
 
@@ -49,7 +49,7 @@ class MoveRates:
         self.fetch_s_per_token = FETCH_S_PER_TOKEN_PRIOR
 
     def seconds(self, held: Held) -> float:
-        """Seconds until all that is held is on the device."""
+        """Seconds until all of it is on the device."""
         return held.host * self.load_s_per_token + held.storage * self.fetch_s_per_token
 
     def observe_load(self, tokens: int, seconds: float) -> None:
@@ -64,5 +64,5 @@ class MoveRates:
 def _learned(known: float, tokens: int, seconds: float) -> float:
     if tokens <= 0 or seconds <= 0:
         return known
-    seen = min(max(seconds / tokens, MOVE_S_PER_TOKEN_MIN), MOVE_S_PER_TOKEN_MAX)
-    return known + tokens / (tokens + MOVE_WEIGHT_TOKENS) * (seen - known)
+    observed = min(max(seconds / tokens, MOVE_S_PER_TOKEN_MIN), MOVE_S_PER_TOKEN_MAX)
+    return known + tokens / (tokens + MOVE_WEIGHT_TOKENS) * (observed - known)

@@ -1,1 +1,19 @@
-"""Load."""
+"""What each worker is busy with, how fast it is, and whether it can be used.
+
+It never knows models, roles or costs: those are of placement. `WorkerLoad` has all others of one worker as fields.
+
+load             the load of one worker
+ahead            what a new request would have to wait for there
+prefill_queue    prompts that have no first token yet
+departures       when the next request is expected to end
+other_load       the load of other proxies
+prefill_rate     learned seconds of prefill per token
+pace             how fast the worker's streams flow
+comparison       rates and paces of a fleet's workers, compared
+capacity         the bounds of what the worker runs at once
+availability     health, drains and the breaker together
+breaker          closes a worker to traffic after failures
+health_monitor   when an engine is probed, and what its answer means
+engine_loads     what an engine reports at `/v1/loads`
+traffic          how busy the fleet has been lately
+"""

@@ -1,10 +1,10 @@
-"""What an engine says of its load. It is read back from a record, so it stands in a module that is not compiled."""
+"""What an engine reports of its load. It is decoded from records, so this module is not compiled."""
 
 from warmroute_proxy.core.base.frozen import Frozen
 
 
 class EngineLoads(Frozen, frozen=True):
-    """What an engine says of one rank at `/v1/loads`; `None` where it does not say. Totals only ever grow."""
+    """What an engine reports of one rank at `/v1/loads`; None where it does not. Totals only grow."""
 
     running: int | None = None
     waiting_uncached_tokens: int | None = None
@@ -13,7 +13,7 @@ class EngineLoads(Frozen, frozen=True):
     prefill_busy_us_total: int | None = None
     waiting: int | None = None
     total_tokens: int | None = None
-    """In use, and of what waits."""
+    """In use, with those of requests that wait."""
     max_running: int | None = None
     max_tokens: int | None = None
-    """What its KV pool holds."""
+    """The size of its KV pool."""

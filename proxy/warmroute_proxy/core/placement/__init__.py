@@ -1,1 +1,20 @@
-"""Placement."""
+"""Where a request goes, and why: the fleet, the costs, the decision and the router that has them all.
+
+It never sends anything: the server dispatches what was decided, and reports what became of it.
+
+router           the one object that the server uses
+fleet            workers and peer regions as configured
+fleet_state      the workers of a router with their loads and caches
+choices          those that could serve a model, and those that one request may use
+fullness         whether a model's workers have capacity
+matched_prompt   a prompt in tokens, and what of it each worker has cached
+prices           what a placement costs all other requests
+costs            the cost at each worker: the formula and its terms
+placement        the cheapest of them, with the reasons
+decision         a decision and its candidates
+ticket           one dispatched attempt
+in_flight        the effect of attempts on loads and caches, until they end
+histories        where conversations left their histories
+accuracy         how far predictions were off
+hot_prompts      the last prompts of hot lineages, to be computed elsewhere before a drain
+"""

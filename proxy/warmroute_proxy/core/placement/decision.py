@@ -1,4 +1,4 @@
-"""What a decision is: where a request goes, what is expected there, and the places that it was chosen from."""
+"""A decision: where a request goes, what is expected there, and the candidates that it was chosen from."""
 
 from collections.abc import Callable, Sequence
 from typing import Final, Literal, NamedTuple, overload
@@ -14,7 +14,9 @@ Policy = Literal["cost", "round_robin"]
 
 
 class Candidate(NamedTuple):
-    """One possible place and each term of its cost: their sum is `cost_s`. `id` is a worker's, or `region:<name>`."""
+    """One possible worker or region and each term of its cost (`costs`): their sum is `cost_s`. `id` is that of the
+    worker, or `region:<name>`.
+    """
 
     id: str
     cost_s: float
@@ -34,37 +36,39 @@ class Candidate(NamedTuple):
 
 
 class Reasons(Sequence[Candidate]):
-    """The cheapest places, the chosen one first; at most `MAX_REASONS`. Equal to the tuple of them.
+    """The cheapest candidates, the chosen one first; at most `MAX_REASONS`. Equal to the tuple of them.
 
-    Candidates are made when somebody looks: few decisions are ever looked at, and each has been taken by then.
+    Candidates are made when they are first read: the reasons of few decisions ever are, and each was taken by then.
     """
 
-    __slots__ = ("_made", "_make", "_weighed")
+    __slots__ = ("_made", "_make", "_weighed", "_winner")
 
     def __init__(
         self,
         made: tuple[Candidate, ...] | None,
         make: Callable[..., tuple[Candidate, ...]] | None = None,
-        weighed: tuple[object, ...] = (),
+        weighed: object = None,
+        winner: int = 0,
     ) -> None:
-        """Either made already, as in a record, or to be made of what was weighed: by `make(*weighed)`."""
+        """Either made already, as in a record, or to be made by `make(weighed, winner)`."""
         self._made = made
         self._make = make
         self._weighed = weighed
+        self._winner = winner
 
     def chosen(self) -> Candidate:
-        """The chosen one alone, where nobody wants to know of the others."""
+        """The chosen one alone, without making the others."""
         if self._made is not None:
             return self._made[0]
         assert self._make is not None
-        return self._make(*self._weighed, alone=True)[0]
+        return self._make(self._weighed, self._winner, alone=True)[0]
 
     def made(self) -> tuple[Candidate, ...]:
         """All of them."""
         if self._made is None:
             assert self._make is not None
-            self._made = self._make(*self._weighed)
-            self._make, self._weighed = None, ()
+            self._made = self._make(self._weighed, self._winner)
+            self._make = self._weighed = None
         return self._made
 
     @overload
@@ -91,7 +95,7 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
     """Where a request goes, what was expected there, and why.
 
     `cache_worker` is the id of the worker (or `region:<name>`) whose cache will hold the prompt. `matched_bytes` of the
-    prompt are there already, by the index or by the home hint; `predicted` says in which tiers.
+    prompt are there already, by the index or by the home hint; `predicted` are their tokens by tier.
     """
 
     kind: Literal["local", "forward"]

@@ -1,7 +1,7 @@
-"""What requests can be placed on: the workers of this region, and the regions next door.
+"""What requests can be placed on: the workers of this region, and the peer regions.
 
 A worker is one data-parallel rank of one engine, because each rank has a prefix cache of its own. A peer region is
-placed on as if it were one worker, `region:<name>`: this proxy knows what it sent there, and nothing else.
+treated as one worker, `region:<name>`: this proxy knows only what it sent there.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ class Worker:
 
     `host_cache`: it keeps in host memory what it drops from the device. `store`: the name of the store that it writes
     through to and reads from, if any; workers with the same name share it. `max_running`: how many requests may be
-    sent at once, whatever the engine says of itself.
+    sent at once, whatever the engine reports.
     """
 
     id: str
@@ -31,13 +31,13 @@ class Worker:
     max_running: int | None = None
 
     def serves(self, model: str) -> bool:
-        """Whether requests for `model` may come here."""
+        """Whether requests for `model` may be sent here."""
         return "*" in self.models or model in self.models
 
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Another region, as this proxy sees it. `models` is `{"*"}` when its engines are not known here."""
+    """Another region. `models` is `{"*"}` when its engines are not known here."""
 
     region: str
     rtt_s: float
@@ -49,5 +49,5 @@ class Peer:
 
 
 def peer_id(region: str) -> str:
-    """The id under which a peer region stands among the workers."""
+    """The id of a peer region among the workers."""
     return f"region:{region}"

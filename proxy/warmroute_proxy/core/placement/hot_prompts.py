@@ -1,9 +1,9 @@
-"""The last prompts of hot lineages, in memory, so that they can be computed elsewhere before their home goes.
+"""The last prompts of hot lineages, in memory, so that another engine can compute them before their home is drained.
 
-Newest first: what makes room is what was used least lately. Limits: `max_bytes` of all together, `MAX_AGE_S` since the
-last use (then the lineage is cold, and the engine that had it is about to evict it), and prompts below `MIN_BYTES` are
-not kept at all, since computing them takes a fraction of a second wherever their next turn goes. They are held by
-reference, as they came, and nothing writes them anywhere.
+What was used least lately is dropped first. Limits: `max_bytes` of all together, `MAX_AGE_S` since the last use (then
+the lineage is cold, and its engine is about to evict it). Prompts below `MIN_BYTES` are not stored at all: computing
+them takes a fraction of a second wherever their next turn goes. They are held by reference, as they came, and never
+written anywhere.
 """
 
 import math
@@ -19,7 +19,7 @@ MAX_AGE_S: Final = 600.0
 _BYTES_PER_CUT: Final = 96  # a hash and an end, each an integer of its own in a list
 
 
-class KeptPrompt:
+class HotPrompt:
     """One prompt: the request that brought it, without its head, and the worker that has it cached."""
 
     __slots__ = ("body", "cache_worker", "facts", "path", "salt", "size", "tagged", "used_s", "wire_model")
@@ -47,26 +47,26 @@ class KeptPrompt:
         self.size = len(body) + _BYTES_PER_CUT * len(facts.chain.hashes)
 
     def heat(self, now_s: float) -> float:
-        """What there is to lose, in bytes to compute again, by how likely it is to be asked for again soon."""
+        """The bytes that would have to be computed again, weighted by how likely the prompt is used again soon."""
         return len(self.body) * math.exp(min(0.0, self.used_s - now_s) / MEMORY_S)
 
 
-class KeptPrompts:
+class HotPrompts:
     """The newest prompt of each lineage."""
 
     def __init__(self, max_bytes: int) -> None:
         self.min_bytes = MIN_BYTES if max_bytes else 1 << 62
-        """Shorter bodies are not kept: for a caller to compare before anything is made."""
+        """Shorter bodies are not stored; a caller may compare before it makes a `HotPrompt`."""
 
         self.bytes = 0
         self._max_bytes = max_bytes
-        self._by_lineage: OrderedDict[int, KeptPrompt] = OrderedDict()  # least lately used first
+        self._by_lineage: OrderedDict[int, HotPrompt] = OrderedDict()  # least lately used first
 
     def __len__(self) -> int:
         return len(self._by_lineage)
 
-    def keep(self, prompt: KeptPrompt, now_s: float) -> None:
-        """A turn was served: its prompt takes the place of the last one of its lineage."""
+    def keep(self, prompt: HotPrompt, now_s: float) -> None:
+        """A turn was served: its prompt replaces the last one of its lineage."""
         self.drop(prompt.facts.lineage)
         if prompt.size > self._max_bytes or len(prompt.body) < self.min_bytes:
             return
@@ -77,21 +77,21 @@ class KeptPrompts:
             self.drop(next(iter(self._by_lineage)))
 
     def drop(self, lineage: int) -> None:
-        """Forget one."""
+        """Drop the prompt of a lineage."""
         found = self._by_lineage.pop(lineage, None)
         if found is not None:
             self.bytes -= found.size
 
     def expire(self, now_s: float) -> None:
-        """Forget what has become cold."""
+        """Drop prompts that have become cold."""
         while self._by_lineage:
             oldest = next(iter(self._by_lineage.values()))
             if now_s - oldest.used_s <= MAX_AGE_S:
                 return
             self.drop(oldest.facts.lineage)
 
-    def hottest(self, cache_workers: Iterable[str], now_s: float) -> list[KeptPrompt]:
-        """What these workers have, the hottest first."""
+    def hottest(self, cache_workers: Iterable[str], now_s: float) -> list[HotPrompt]:
+        """The prompts that these workers have cached, the hottest first."""
         wanted = frozenset(cache_workers)
         found = [prompt for prompt in self._by_lineage.values() if prompt.cache_worker in wanted]
         return sorted(found, key=lambda prompt: -prompt.heat(now_s))

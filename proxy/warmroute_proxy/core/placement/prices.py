@@ -1,34 +1,34 @@
-"""What placing a request costs everybody else: three prices of a token that has to be computed.
+"""What placing a request costs all other requests: three prices of a token that has to be computed.
 
-**others**: who comes to the same worker next waits longer. An engine prefills in order of arrival, so work x that is
+**others**: the next request at the same worker waits longer. An engine prefills in order of arrival, so work x that is
 put behind a queue q delays each request that arrives until then, of which there are (returning requests a second) * q,
 by x. Only requests that return for what is cached there count: any other one would have gone elsewhere. This term is
 what keeps an overloaded fleet apart into its sessions.
 
     others = DELAYED * returning_per_s * queue * compute
 
-**reuse**: a token that is cached at the place that has most of the prompt, and is computed again at another one, is
-work that need not have been. It delays all who arrive until the worker is idle again. By the theory of the M/G/1 queue
-the work that is waiting grows as 1 / (1 - busy), and so does the time in which a second of work is gotten through: who
-is delayed grows as the square of it, which is also what one more second of work adds to everybody's wait.
+**reuse**: a token that is cached at the worker that has most of the prompt, and is computed again at another one, is
+avoidable work. It delays all requests that arrive until the worker is idle again. By the theory of the M/G/1 queue the
+work that is waiting grows as 1 / (1 - busy), and so does the time in which a second of work is completed: the number of
+delayed requests grows as the square of it, which is also what one more second of work adds to the wait of each.
 
     reuse = private tokens computed again * (AGAIN / (1 - busy)^2 - 1) * s_per_token
-          + shared tokens computed again * (AGAIN * (1 / (1 - busy)^2 - 1) / (1 + sharers / places) - 1) * s_per_token
+          + shared tokens computed again * (AGAIN * (1 / (1 - busy)^2 - 1) / (1 + sharers / workers) - 1) * s_per_token
 
-Tokens that only this conversation has used are private: what is done for them is done in vain. A prefix that other
+Tokens that only this conversation has used are private: their second copy serves no other request. A prefix that other
 conversations have begun with is different: its second copy would have been made some time anyway, so that it costs only
 what it costs more now than in an idle fleet; and it serves those that will begin at this worker, of whom as many are
 still to come as have come, in equal shares to all workers. Without that, new conversations with one long system prompt
 all join the worker that has it. The last -1: the request's own time is in `compute` already, and even that is spread.
 
 **churn**: a new conversation that settles at a worker displaces what was used there least lately. Workers that write
-more to their caches keep everything for a shorter time, so it is the dearer the more this worker has written lately, as
-a multiple of the mean. For turns of a conversation that is known somewhere it is 0: where they go is not a matter of
+more to their caches keep everything for a shorter time, so churn is the dearer the more this worker has written lately,
+as a multiple of the mean. It is 0 for turns of a conversation that is known somewhere: where they go is not a matter of
 balance.
 
     churn = CHURN * uncached * s_per_token * inserted / mean inserted
 
-Utilisation, rates and what was inserted are measured (`traffic`); nothing is set.
+Utilisation, rates and what was inserted are measured (`load.traffic`); nothing is configured.
 """
 
 from typing import Final
@@ -41,45 +41,45 @@ MAX_BUSY: Final = 0.9
 
 
 class Prices:
-    """The prices of one prompt at all places of a fleet."""
+    """The prices of one prompt at all workers of a fleet."""
 
-    __slots__ = ("_busy", "_bytes_per_token", "_places", "_shared", "best", "delayed_per_s", "s_per_token")
+    __slots__ = ("_busy", "_bytes_per_token", "_shared", "_workers", "best_bytes", "delayed_per_s", "s_per_token")
 
     def __init__(
         self,
         bytes_per_token: float,
         s_per_token: float,
         shared: list[tuple[int, int]],
-        best: int,
-        places: int,
+        best_bytes: int,
+        workers: int,
         busy: float,
         returning_per_s: float,
     ) -> None:
-        """`shared` is the index's (`Match`), `best` the longest prefix in bytes that any place has."""
+        """`shared` is that of the index (`Match`), `best_bytes` the longest prefix that any worker has."""
         self.s_per_token = s_per_token
         self.delayed_per_s = DELAYED * returning_per_s
-        """Times queue and compute, both in seconds, it is `others`."""
+        """`others`, for each second of queue and each of compute."""
         self._busy = busy
         self._shared = shared
-        self.best = best
-        self._places = places
+        self.best_bytes = best_bytes
+        self._workers = workers
         self._bytes_per_token = bytes_per_token
 
     def reuse_s(self, matched: int) -> float:
-        """Where so many bytes are cached: for the tokens between there and what is cached at best."""
-        best, slower = self.best, 1 / (1 - min(self._busy, MAX_BUSY)) ** 2
+        """`reuse` at a worker that has so many bytes cached: for the tokens from there to the longest cached prefix."""
+        best, slower = self.best_bytes, 1 / (1 - min(self._busy, MAX_BUSY)) ** 2
         private, shared = AGAIN * slower, AGAIN * (slower - 1)
         weighted = (best - matched) * (private - 1)
         for end, sharers in self._shared:
             if matched < end and matched < best:
-                difference = shared / (1 + sharers / self._places) - private
+                difference = shared / (1 + sharers / self._workers) - private
                 weighted += (min(end, best) - matched) * difference
                 matched = end
         return weighted / self._bytes_per_token * self.s_per_token
 
 
-def churn_s(inserted: float, places: int, s_per_token: float) -> float:
-    """What a token of a new conversation costs at a place, for each that was inserted there lately; `inserted` is the
-    sum of all places, in any unit.
+def churn_s(inserted: float, workers: int, s_per_token: float) -> float:
+    """`churn` of one token of a new conversation, for each token that was inserted at that worker lately. `inserted` is
+    the sum of all workers, in the same unit.
     """
-    return CHURN * s_per_token * places / inserted if inserted else 0.0
+    return CHURN * s_per_token * workers / inserted if inserted else 0.0

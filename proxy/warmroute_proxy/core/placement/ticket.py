@@ -1,4 +1,4 @@
-"""What one dispatched attempt has raised in the load of the places that it runs on, until it ends."""
+"""What one dispatched attempt adds to the load of the workers that it runs on, until it ends."""
 
 from bisect import bisect_right
 
@@ -8,11 +8,11 @@ from warmroute_proxy.core.prompt.chain import Chain
 
 
 class Ticket:
-    """One dispatched attempt, and what it has raised. Opaque to its holder; ends by one `settled` or `failed`.
+    """One dispatched attempt, and what it has added to loads. Opaque to the server; ends by one `settled` or `failed`.
 
-    `from_cut` is the first cut that was not cached. `losses` are those of the index at dispatch: while it has had no
+    `from_cut` is the first cut that was not cached. `removals` are those of the index at dispatch: while it has had no
     more, all that was added then is still there. `first_s`, `prefilling_s` and `slowdown_s` are of the first token:
-    when it came, and what its generator's load said.
+    when it came, and the load of the decode worker then.
     """
 
     __slots__ = (
@@ -24,9 +24,9 @@ class Ticket:
         "distance",
         "first_s",
         "from_cut",
-        "losses",
         "open",
         "prefilling_s",
+        "removals",
         "resident",
         "sent_s",
         "slowdown_s",
@@ -34,7 +34,7 @@ class Ticket:
         "uncached",
     )
 
-    losses: int
+    removals: int
     sent_s: float
     first_s: float
     prefilling_s: float
@@ -55,14 +55,14 @@ class Ticket:
         self.turn = 0
         self.open = True
 
-    def parties(self) -> tuple[WorkerState, ...]:
-        """The places that the attempt runs on."""
+    def workers(self) -> tuple[WorkerState, ...]:
+        """The workers that the attempt runs on."""
         if self.decode_worker is None or self.decode_worker is self.cache_worker:
             return (self.cache_worker,)
         return (self.cache_worker, self.decode_worker)
 
     def close(self, now_s: float) -> None:
-        """Lower what was raised, once."""
+        """Remove from loads what was added, once."""
         assert self.open, "a ticket is settled or failed once"
         self.open = False
         cache_worker, decode_worker = self.cache_worker, self.decode_worker
@@ -70,12 +70,12 @@ class Ticket:
         if not self.computed:
             load.prefill_ended(self, now_s)
         if decode_worker is cache_worker:
-            load.runs(-1, -self.resident)
-            load.left(now_s - self.sent_s, now_s)
+            load.add_running(-1, -self.resident)
+            load.departures.observe(now_s - self.sent_s, now_s)
             return
         if decode_worker is not None:
-            decode_worker.load.runs(-1, -self.resident)
-            decode_worker.load.left(now_s - self.sent_s, now_s)
+            decode_worker.load.add_running(-1, -self.resident)
+            decode_worker.load.departures.observe(now_s - self.sent_s, now_s)
         if decode_worker is None or not self.computed:
-            load.runs(-1, 0)
-            load.left(now_s - self.sent_s, now_s)
+            load.add_running(-1, 0)
+            load.departures.observe(now_s - self.sent_s, now_s)

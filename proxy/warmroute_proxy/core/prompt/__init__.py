@@ -1,1 +1,11 @@
-"""Prompt."""
+"""A prompt without its text: a chain of hashes in template order, its sizes, and how long its tokens are.
+
+It never renders a template or counts tokens: an engine does that. It never stores text.
+
+messages          the JSON form of a message
+canonical         the canonical bytes of each tool and message
+fingerprint       a request's prompt as a chain of hashes
+chain             the chain, and what is stored beside it
+bytes_per_token   learned ratios of bytes to tokens
+facts             what placement knows of a request
+"""

@@ -1,4 +1,4 @@
-"""How many canonical bytes of a prompt make a token, as usage has shown for each model."""
+"""How many canonical bytes of a prompt make a token, learned for each model from reported usage."""
 
 from typing import Final
 
@@ -10,35 +10,35 @@ MAX_MODELS: Final = 1024
 
 
 def bounded_bytes_per_token(ratio: float) -> float:
-    """The ratio, kept to what tokenizers do."""
+    """The ratio, bounded to what tokenizers do."""
     if BYTES_PER_TOKEN_MIN <= ratio <= BYTES_PER_TOKEN_MAX:
         return ratio
     return min(max(ratio, BYTES_PER_TOKEN_MIN), BYTES_PER_TOKEN_MAX)
 
 
 class BytesPerToken:
-    """Canonical prompt bytes per token of each model, learned from usage. At most `MAX_MODELS`, the oldest goes."""
+    """Canonical prompt bytes per token of each model, learned from usage. At most `MAX_MODELS` are stored."""
 
     def __init__(self) -> None:
         self._by_model: dict[str, float] = {}
 
     def of(self, model: str) -> float:
-        """The ratio for a model, the prior before anything was learned."""
+        """The ratio for a model; the prior where none was learned."""
         return self._by_model.get(model, BYTES_PER_TOKEN_PRIOR)
 
     def observe(self, model: str, prompt_bytes: int, prompt_tokens: int) -> None:
         """Learn from one prompt that an engine has counted."""
         if prompt_bytes <= 0 or prompt_tokens <= 0:
             return
-        seen = bounded_bytes_per_token(prompt_bytes / prompt_tokens)
+        observed = bounded_bytes_per_token(prompt_bytes / prompt_tokens)
         known = self._by_model.get(model)
         if known is not None:
-            self._by_model[model] = known + BYTES_PER_TOKEN_WEIGHT * (seen - known)
+            self._by_model[model] = known + BYTES_PER_TOKEN_WEIGHT * (observed - known)
             return
         if len(self._by_model) >= MAX_MODELS:
             del self._by_model[next(iter(self._by_model))]
-        self._by_model[model] = seen
+        self._by_model[model] = observed
 
     def as_dict(self) -> dict[str, float]:
-        """What was learned, for pages and metrics."""
+        """The learned ratios, for pages and metrics."""
         return dict(self._by_model)

@@ -1,9 +1,9 @@
 """Messages and tools in their canonical form: the bytes that a fingerprint hashes.
 
-The canonical form keeps what templates print and drops the rest: of a message role, content, reasoning, tool calls,
-tool call id and name, as the raw JSON of each value; of a tool its function. Member order, unknown members, space
-between members, `null` or empty content and `cache_control` make no difference. Anything but text (images, audio,
-files) counts by its content, but a long one only as a digest: its bytes say nothing of its tokens.
+The canonical form has what templates print and drops the rest: of a message role, content, reasoning, tool calls, tool
+call id and name, as the raw JSON of each value; of a tool its function. Member order, unknown members, space between
+members, `null` or empty content and `cache_control` make no difference. Anything but text (images, audio, files) counts
+by its content, but a long one only as a digest: its number of tokens does not follow from its bytes.
 """
 
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ QUOTE: Final = 0x22
 BRACKET: Final = 0x5B
 
 _BRACE: Final = 0x7B
-# Control characters cannot stand unescaped in JSON, so no raw value can imitate one of these.
+# Control characters are always escaped in JSON, so no raw value can contain one of these.
 _TOOL: Final = b"\x01"
 _MESSAGE: Final = b"\x02"
 _CONTENT: Final = b"\x03"
@@ -43,7 +43,7 @@ _OBJECTS: Final = msgspec.json.Decoder(list[dict[str, Raw]])
 
 
 class MalformedPrompt(ValueError):
-    """A prompt that no engine would take. The client's fault; `path` says where, like `messages[3].content`."""
+    """A prompt that no engine would accept, by the client's fault; `path` is where, like `messages[3].content`."""
 
     def __init__(self, path: str, problem: str) -> None:
         super().__init__(f"{path} {problem}")
@@ -148,16 +148,16 @@ def is_present(value: Raw) -> bool:
 
 
 def decode_part(decoder: "msgspec.json.Decoder[_T]", raw: Raw | memoryview | bytes, path: str) -> _T:
-    """Decode, or say where the prompt is malformed; never with any of its text."""
+    """Decode, or raise `MalformedPrompt` with the path of the error and none of the text."""
     try:
         return decoder.decode(raw)
     except msgspec.ValidationError as error:
-        problem, _, place = str(error).partition(" - at `$")
-        raise MalformedPrompt(_join(path, problem, place.rstrip("`")), f"is malformed: {problem}") from None
+        problem, _, inner = str(error).partition(" - at `$")
+        raise MalformedPrompt(_join(path, problem, inner.rstrip("`")), f"is malformed: {problem}") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise MalformedPrompt(path, "is not valid JSON") from None
 
 
-def _join(path: str, problem: str, place: str) -> str:
+def _join(path: str, problem: str, inner: str) -> str:
     _, _, missing = problem.partition("missing required field `")
-    return path + place + (f".{missing.rstrip('`')}" if missing else "")
+    return path + inner + (f".{missing.rstrip('`')}" if missing else "")

@@ -1,4 +1,4 @@
-"""What is kept of a prompt: a chain of hashes, and what stands beside it. `fingerprint.py` makes them."""
+"""What is stored of a prompt: a chain of hashes, and some sizes and digests. `fingerprint` makes them."""
 
 from typing import NamedTuple
 
@@ -19,7 +19,7 @@ class Chain(msgspec.Struct, frozen=True, gc=False):
 
 
 class Fingerprint(msgspec.Struct, frozen=True, gc=False):
-    """What the proxy keeps of a prompt.
+    """What the proxy stores of a prompt.
 
     `structural_bytes` are those before the last assistant message, which an append-only conversation has already sent;
     `tools_digest` and `tools_system_digest` do not depend on the seed; `user_contents` are the raw contents of the user
@@ -45,7 +45,7 @@ class ToolsPrefix(NamedTuple):
 
 
 class Begun(NamedTuple):
-    """What is known of a prompt that begins with messages which were read before, an assistant's among them.
+    """The fingerprint of the first messages of a prompt, which were read before; an assistant's is among them.
 
     `hashes` and `ends` are those of its first messages and of the tools before them; the rest is as in `Fingerprint`.
     """

@@ -6,14 +6,14 @@ from warmroute_proxy.core.prompt.chain import Chain
 
 
 class Facts(msgspec.Struct, frozen=True, gc=False):
-    """One request, as the server has read it.
+    """One request, as the server has parsed it.
 
     `lineage` and `session` are 64-bit keys made under the tenant's key: equal keys of two tenants differ.
     `structural_bytes` are the canonical bytes that the previous turn of an append-only conversation has already sent.
     `thread` is a lineage without its system prompt, None for a request without a session: where a client rewrote the
-    system prompt of a running conversation, it finds what the rewritten one continues. `parent` names the session that
-    started this one. Placement needs no rule for it: what a child shares with its parent is a prefix, and the index
-    finds it.
+    system prompt of a running conversation, it identifies the conversation that the rewritten one continues. `parent`
+    is the session that started this one: placement begins at its home region; what a child shares with its parent is a
+    prefix, which the index finds.
     """
 
     model: str

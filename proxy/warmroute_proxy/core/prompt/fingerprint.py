@@ -1,8 +1,8 @@
 """The prompt as a chain of 64-bit hashes over its parts in template order.
 
-An engine caches prefixes of the *rendered* prompt: tools first, then messages. The request body is no stand-in for
-it: real harnesses send messages before tools, move `cache_control` markers from turn to turn, and write the same text
-as a string or as a list with one part. So each part (a tool, a message) gets a canonical form, and the chain is
+An engine caches prefixes of the *rendered* prompt: tools first, then messages. The request body cannot be used
+instead: real harnesses send messages before tools, move `cache_control` markers from turn to turn, and write the same
+text as a string or as a list with one part. So each part (a tool, a message) gets a canonical form, and the chain is
 
     h[0] = xxh3_64(block[0], seed),    h[i] = xxh3_64(block[i], seed = h[i - 1])
 
@@ -50,7 +50,7 @@ _LEADING: Final = frozenset({"system", "developer"})
 
 
 class _NotText(ValueError):
-    """Not a text of a role that is known: to be read as what it is."""
+    """A message that is not a plain text of a known role: it is read in full."""
 
 
 NO_TOOLS: Final = ToolsPrefix((), (), 0)
@@ -65,7 +65,7 @@ _ROLES: Final = {
     role: (b"\x02%b\x03%%b" % role.encode(), len(role) + 4, kind)
     for role, kind in (("system", _LEADS), ("developer", _LEADS), ("user", _USER), ("assistant", _ASSISTANT))
 }
-"""How the part of a text begins, the bytes of an empty one's, and what its role is, by role."""
+"""By role: the format of a text message's part, the length of an empty one, and the kind of the role."""
 
 _ONE_MESSAGE: Final = msgspec.json.Decoder(Message)
 _KEPT_TOOLS: Final[dict[tuple[int, bytes], ToolsPrefix]] = {}
@@ -251,7 +251,7 @@ def _checked(decoded: list[Message]) -> list[Message]:
 
 
 def tools_prefix(tools: Raw | None, seed: int) -> ToolsPrefix:
-    """The chain over the tools: the same in every turn of an agent, so it is kept. Else `MalformedPrompt`."""
+    """The chain over the tools, cached: it is the same in every turn of an agent. Raises `MalformedPrompt`."""
     if tools is None or not is_present(tools):
         return NO_TOOLS
     key = (seed, xxh3_128_digest(tools))
@@ -272,7 +272,7 @@ def tools_prefix(tools: Raw | None, seed: int) -> ToolsPrefix:
 
 
 def _check_unicode(contents: list[Raw]) -> None:
-    """Refuse what `first_user_text` could not read: raw slices are checked for JSON's syntax, not for UTF-8."""
+    """Refuse what `first_user_text` could not decode: raw slices are checked for JSON's syntax, not for UTF-8."""
     for content in reversed(contents):
         if is_present(content):
             try:
@@ -284,8 +284,8 @@ def _check_unicode(contents: list[Raw]) -> None:
 
 
 def first_user_text(prompt: Fingerprint) -> str | None:
-    """What a derived key is made from: what `contract.identity.derived_key` finds. Most clients name their sessions, so
-    it is read only when asked for.
+    """The text that a derived key is made from, as `contract.identity.derived_key` finds it. It is decoded on demand:
+    most clients name their sessions.
     """
     for content in reversed(prompt.user_contents):
         if not is_present(content):

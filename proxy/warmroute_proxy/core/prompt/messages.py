@@ -1,4 +1,4 @@
-"""What is read of a message: the raw JSON of each value that a template prints."""
+"""The JSON form of a message: the raw text of each value that a chat template prints."""
 
 from typing import Final
 

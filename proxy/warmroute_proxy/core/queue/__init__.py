@@ -1,1 +1,9 @@
-"""Queue."""
+"""Which requests wait, in which order they go, and how much each tenant and each retry may use.
+
+It never holds a connection or a timer: the server's admission does, and calls these rules.
+
+admission        the queue: lines, fairness, bounds, retry times
+dispatch_order   whether a queued request goes now, and where
+quota            limits of one tenant by the minute and at once
+retry_budget     how many retries are made
+"""

@@ -1,30 +1,30 @@
-"""The queue of turns for which the fleet has no room: who is next, who is turned away, and when to come back.
+"""The queue of requests for which the fleet has no capacity: which is next, which is refused, and when to retry.
 
-**A line for each place.** A turn waits where placement wants it, so that those who wait for one busy worker do not hold
-up those who want another. `room` says when it should want another one instead.
+**A line for each worker.** A request waits for the worker that placement prefers, so that requests for one busy worker
+do not delay those for another. `dispatch_order` decides when it should wait for another one instead.
 
-**Fair between tenants.** In a line each tenant has a queue of its own. The next turn is that of the tenant which has
+**Fair between tenants.** In a line each tenant has a queue of its own. The next request is that of the tenant which has
 been served the fewest tokens (start-time fair queueing: P. Goyal, H. Vin, H. Cheng, SIGCOMM 1996; the same shares as
-deficit round robin, without a quantum and without knowing a request's size before it is served). A tenant that comes
-anew starts where the line is, so that it has nothing saved up and nothing to make up for; one that comes back before
-the line has passed what it was served starts from there. While two tenants both wait in a line, what they are served
-there differs by at most one request of each.
+deficit round robin, without a quantum and without knowing a request's size before it is served). A new tenant starts at
+the line's present position, so that it has neither credit nor debt; one that comes back before the line has passed what
+it was served starts from there. While two tenants both wait in a line, what they are served there differs by at most
+one request of each.
 
-The cost of a turn is what it has the engines do: the tokens that are predicted to be computed, and those of the answer.
+The cost of a request is what it has the engines do: the tokens that are predicted to be computed, and those of the
+answer.
 
-**Short work first, as long as it is not at the expense of who waits long.** Of one tenant's turns the next is the one
-that is due first. A turn is due when it has waited `PATIENCE` times as long as its own prompt takes to compute, and at
-most half of what it may wait. So a turn that is warm passes one that is cold, which has to wait for itself much longer
-anyway, and whose own wait is hardly longer by that; and no one is passed by whoever comes later than it is due.
-(Shortest first alone has the shortest mean, and starves the long; first come first served lets everybody wait for the
-longest.)
+**Short work first, but not at the expense of long waits.** Of one tenant's requests the next is the one that is due
+first. A request is due when it has waited `PATIENCE` times as long as its own prompt takes to compute, and at most half
+of what it may wait. So a warm request passes a cold one, whose own computation takes much longer than this adds to its
+wait; and no request is passed by one that comes later than it is due. (Shortest first alone has the shortest mean, and
+starves long requests; in order of arrival all wait for the longest.)
 
-**Bounded.** At most `max_requests` wait, with at most `max_bytes` of bodies. Who finds the queue full pushes out the
-newest turns of the tenant that holds most of it for a model, if that one is still left with more than the newcomer's
-tenant has; else it is turned away itself. So a tenant that floods meets its own excess.
+**Bounded.** At most `max_requests` wait, with at most `max_bytes` of bodies. A request that finds the queue full pushes
+out the newest requests of the tenant that holds most of it for a model, if that tenant is still left with more than the
+newcomer's tenant has; else the newcomer is refused. So a tenant that floods the queue is refused first.
 
-**When to come back.** Places come free at a rate that is measured while anybody waits. Each that is turned away is told
-another moment, one place after the last one's, so that they do not all come back at once.
+**When to retry.** Capacity becomes free at a rate that is measured while any request waits. Each refused request gets
+another retry time, one dispatch after the last one's, so that they do not all come back at once.
 """
 
 import heapq
@@ -36,24 +36,25 @@ from typing import Final, Generic, TypeVar
 
 PATIENCE: Final = 4.0
 """From 0 to 4 TTFT becomes a quarter shorter at p90, beyond that longer at p99
-(docs/decisions/019-waiting-for-a-place.md)."""
+(docs/decisions/019-waiting-for-a-place.md).
+"""
 
 RATE_MEMORY_S: Final = 10.0
 RATE_PRIOR_PER_S: Final = 1.0
 RETRY_AFTER_MAX_S: Final = 60
-"""What OpenAI's clients still obey: of a longer one they take no notice."""
+"""The longest that OpenAI's clients obey: they ignore a longer one."""
 
 T = TypeVar("T")
-Spot = tuple[str, str]
-"""What a line waits for: a model, and the id of the place that has its prompts."""
+LineKey = tuple[str, str]
+"""What a line waits for: a model, and the id of the worker that is to have its prompts cached."""
 
 
 class Waiter(Generic[T]):
-    """One turn that waits, for a place, and when it is due there. `asked_s` is when it was last asked whether it wants
-    another one.
+    """One request that waits for a worker, and when it is due there. `checked_s` is when it was last placed again, to
+    find out whether it should wait for another one.
     """
 
-    __slots__ = ("asked_s", "bytes", "due_s", "item", "model", "place", "since_s", "tenant")
+    __slots__ = ("bytes", "checked_s", "due_s", "item", "model", "since_s", "tenant", "worker_id")
 
     def __init__(self, item: T, tenant: str, model: str, size_bytes: int, since_s: float) -> None:
         self.item = item
@@ -61,22 +62,22 @@ class Waiter(Generic[T]):
         self.model = model
         self.bytes = size_bytes
         self.since_s = since_s
-        self.asked_s = since_s
-        self.place = ""
+        self.checked_s = since_s
+        self.worker_id = ""
         self.due_s = since_s
 
     @property
-    def spot(self) -> Spot:
-        """The line it belongs to."""
-        return self.model, self.place
+    def line_key(self) -> LineKey:
+        """The line that it belongs to."""
+        return self.model, self.worker_id
 
 
 def _due(waiter: Waiter[T]) -> float:
     return waiter.due_s
 
 
-class _Held(Generic[T]):
-    """What one tenant has in all lines of a model, in order of arrival."""
+class _TenantShare(Generic[T]):
+    """The requests of one tenant in all lines of a model, in order of arrival."""
 
     __slots__ = ("bytes", "waiting")
 
@@ -86,7 +87,7 @@ class _Held(Generic[T]):
 
 
 class _Flow(Generic[T]):
-    """What one tenant has in one line, who is due first at the beginning. `served` is the tag of its next turn."""
+    """The requests of one tenant in one line, in the order that they are due. `served` is the tag of its next one."""
 
     __slots__ = ("served", "waiting")
 
@@ -96,7 +97,7 @@ class _Flow(Generic[T]):
 
 
 class _Line(Generic[T]):
-    """All who wait for one place. `passed` is the tag of the last one served."""
+    """All requests that wait for one worker. `passed` is the tag of the last one served."""
 
     __slots__ = ("flows", "passed")
 
@@ -104,51 +105,53 @@ class _Line(Generic[T]):
         self.flows: dict[str, _Flow[T]] = {}
         self.passed = 0
 
-    def forget_even(self) -> None:
-        """Tenants that have nothing here, and owe nothing."""
+    def drop_idle_tenants(self) -> None:
+        """Drop tenants that have no request here and no more served than the line has passed."""
         for tenant in [t for t, f in self.flows.items() if not f.waiting and f.served <= self.passed]:
             del self.flows[tenant]
 
 
 class Queue(Generic[T]):
-    """All lines. Empty ones are forgotten, and tenants in a line that owe nothing to it."""
+    """All lines. Empty lines are dropped, and so are idle tenants of a line."""
 
     def __init__(self, max_requests: int, max_bytes: int, timeout_s: float) -> None:
-        """`timeout_s`: how long a turn may wait; whoever calls sees to it, by `expired`."""
+        """`timeout_s`: how long a request may wait; the caller enforces it, by `expired`."""
         self.max_requests = max_requests
         self.max_bytes = max_bytes
         self.max_patience_s = timeout_s / 2
         self.requests = 0
         self.bytes = 0
-        self._lines: dict[Spot, _Line[T]] = {}
-        self._held: dict[tuple[str, str], _Held[T]] = {}  # by model and tenant
+        self._lines: dict[LineKey, _Line[T]] = {}
+        self._shares: dict[tuple[str, str], _TenantShare[T]] = {}  # by model and tenant
 
     def __contains__(self, waiter: Waiter[T]) -> bool:
-        held = self._held.get((waiter.model, waiter.tenant))
-        return held is not None and waiter in held.waiting
+        share = self._shares.get((waiter.model, waiter.tenant))
+        return share is not None and waiter in share.waiting
 
-    def lines(self) -> list[Spot]:
+    def lines(self) -> list[LineKey]:
         """The lines, the one that was served last at the end."""
         return list(self._lines)
 
-    def waited_for(self, model: str) -> set[str]:
-        """The places for which anybody waits."""
-        return {place for each, place in self._lines if each == model}
+    def awaited_workers(self, model: str) -> set[str]:
+        """The ids of the workers for which any request waits."""
+        return {worker_id for each, worker_id in self._lines if each == model}
 
-    def before(self, waiter: Waiter[T], place: str, compute_s: float) -> int:
-        """How many others who wait for a place are likely to go before a turn that takes so long to compute there.
+    def before(self, waiter: Waiter[T], worker_id: str, compute_s: float) -> int:
+        """How many other requests are likely to go to a worker before one that takes so long to compute there.
 
-        Those of its own tenant that are due before it; and since tenants take turns, as many of each other one at most,
-        and one more.
+        Those of its own tenant that are due before it; and since tenants alternate, as many of each other tenant at
+        most, and one more.
         """
-        line = self._lines.get((waiter.model, place))
+        line = self._lines.get((waiter.model, worker_id))
         if line is None:
             return 0
         own = line.flows.get(waiter.tenant)
         before = 0
         if own is not None:
             due_s = self._due_s(waiter, compute_s)
-            before = bisect_right(own.waiting, due_s, key=_due) - (waiter.place == place and waiter.due_s <= due_s)
+            before = bisect_right(own.waiting, due_s, key=_due) - (
+                waiter.worker_id == worker_id and waiter.due_s <= due_s
+            )
         most = before + 1
         for flow in line.flows.values():
             if flow is not own:
@@ -156,64 +159,64 @@ class Queue(Generic[T]):
                 before += waiting if waiting < most else most  # noqa: FURB136 - min() takes three times as long
         return before
 
-    def join(self, waiter: Waiter[T], place: str, compute_s: float) -> list[Waiter[T]] | None:
-        """Wait for a place, where the prompt takes so long to compute.
+    def join(self, waiter: Waiter[T], worker_id: str, compute_s: float) -> list[Waiter[T]] | None:
+        """Wait for a worker, where the prompt takes so long to compute.
 
-        Returns who was pushed out for that, or None where there is no room to wait.
+        Returns the requests that were pushed out for it, or None where the queue is full.
         """
-        pushed_out = self._make_space(waiter)
+        pushed_out = self._pushed_out_by(waiter)
         if pushed_out is None:
             return None
         for other in pushed_out:
             self.leave(other)
-        held = self._held.setdefault((waiter.model, waiter.tenant), _Held())
-        held.waiting[waiter] = None
-        held.bytes += waiter.bytes
+        share = self._shares.setdefault((waiter.model, waiter.tenant), _TenantShare())
+        share.waiting[waiter] = None
+        share.bytes += waiter.bytes
         self.requests += 1
         self.bytes += waiter.bytes
-        self._line_up(waiter, place, compute_s)
+        self._line_up(waiter, worker_id, compute_s)
         return pushed_out
 
     def leave(self, waiter: Waiter[T]) -> bool:
-        """Stop waiting, for whatever reason. Whether it was waiting."""
+        """Stop waiting, for whatever reason. False if it was not waiting."""
         if waiter not in self:
             return False
-        held = self._held[waiter.model, waiter.tenant]
-        del held.waiting[waiter]
-        held.bytes -= waiter.bytes
+        share = self._shares[waiter.model, waiter.tenant]
+        del share.waiting[waiter]
+        share.bytes -= waiter.bytes
         self.requests -= 1
         self.bytes -= waiter.bytes
-        if not held.waiting:
-            del self._held[waiter.model, waiter.tenant]
+        if not share.waiting:
+            del self._shares[waiter.model, waiter.tenant]
         self._step_out(waiter)
         return True
 
-    def move(self, waiter: Waiter[T], place: str, compute_s: float) -> None:
-        """Wait for another place, or be due there at another time. When it came counts there as well."""
+    def move(self, waiter: Waiter[T], worker_id: str, compute_s: float) -> None:
+        """Wait for another worker, or be due there at another time. The time of arrival stays."""
         self._step_out(waiter)
-        self._line_up(waiter, place, compute_s)
+        self._line_up(waiter, worker_id, compute_s)
 
-    def firsts(self) -> list[Waiter[T]]:
+    def heads(self) -> list[Waiter[T]]:
         """The first of each tenant in each line."""
         return [flow.waiting[0] for line in self._lines.values() for flow in line.flows.values() if flow.waiting]
 
-    def first(self, spot: Spot, tenant: str) -> Waiter[T] | None:
+    def head(self, key: LineKey, tenant: str) -> Waiter[T] | None:
         """The first of a tenant in a line."""
-        line = self._lines.get(spot)
+        line = self._lines.get(key)
         flow = line.flows.get(tenant) if line is not None else None
         return flow.waiting[0] if flow is not None and flow.waiting else None
 
-    def in_turn(self, spot: Spot) -> Iterator[Waiter[T]]:
-        """Those in a line whose turn it is, one after the other. One that is still the first of its tenant by the time
-        that the next is asked for cannot go now: nor can the rest of its tenant's.
+    def fair_order(self, key: LineKey) -> Iterator[Waiter[T]]:
+        """The requests of a line in fair order. A request that still waits when the next one is taken cannot go now:
+        then the rest of its tenant's requests are skipped.
         """
-        line = self._lines.get(spot)
+        line = self._lines.get(key)
         if line is None:
             return
         order = [(flow.served, flow.waiting[0].due_s, t) for t, flow in line.flows.items() if flow.waiting]
         heapq.heapify(order)
         while order:
-            tenant = heapq.heappop(order)[2]
+            _, _, tenant = heapq.heappop(order)
             flow = line.flows.get(tenant)
             if flow is None or not flow.waiting:
                 continue
@@ -223,68 +226,70 @@ class Queue(Generic[T]):
                 heapq.heappush(order, (flow.served, flow.waiting[0].due_s, tenant))
 
     def served(self, waiter: Waiter[T], tokens: int) -> None:
-        """A turn that waits is dispatched, and costs so many tokens."""
-        line = self._lines[waiter.spot]
+        """A request that waits is dispatched, and costs so many tokens."""
+        line = self._lines[waiter.line_key]
         flow = line.flows[waiter.tenant]
         line.passed = max(line.passed, flow.served)
         flow.served += max(1, tokens)
         self.leave(waiter)
-        line.forget_even()
-        if waiter.spot in self._lines:
-            self._lines[waiter.spot] = self._lines.pop(waiter.spot)
+        line.drop_idle_tenants()
+        if waiter.line_key in self._lines:
+            self._lines[waiter.line_key] = self._lines.pop(waiter.line_key)
 
     def expired(self, before_s: float) -> list[Waiter[T]]:
-        """Who has waited since before then."""
+        """The requests that have waited since before then."""
         found = []
-        for held in self._held.values():
-            for waiter in held.waiting:
+        for share in self._shares.values():
+            for waiter in share.waiting:
                 if waiter.since_s >= before_s:
                     break
                 found.append(waiter)
         return found
 
     def waiting(self) -> list[Waiter[T]]:
-        """All who wait, in no order."""
+        """All requests that wait, in no order."""
         return self.expired(math.inf)
 
     def _due_s(self, waiter: Waiter[T], compute_s: float) -> float:
         return waiter.since_s + min(PATIENCE * compute_s, self.max_patience_s)
 
-    def _line_up(self, waiter: Waiter[T], place: str, compute_s: float) -> None:
-        waiter.place = place
+    def _line_up(self, waiter: Waiter[T], worker_id: str, compute_s: float) -> None:
+        waiter.worker_id = worker_id
         waiter.due_s = self._due_s(waiter, compute_s)
-        line = self._lines.setdefault(waiter.spot, _Line())
+        line = self._lines.setdefault(waiter.line_key, _Line())
         flow = line.flows.setdefault(waiter.tenant, _Flow())
         if not flow.waiting:
             flow.served = max(flow.served, line.passed)
         insort(flow.waiting, waiter, key=_due)
 
     def _step_out(self, waiter: Waiter[T]) -> None:
-        line = self._lines[waiter.spot]
+        line = self._lines[waiter.line_key]
         flow = line.flows[waiter.tenant]
         flow.waiting.remove(waiter)
         if flow.waiting:
             return
         if not any(flow.waiting for flow in line.flows.values()):
-            del self._lines[waiter.spot]
+            del self._lines[waiter.line_key]
         elif flow.served <= line.passed:
             del line.flows[waiter.tenant]
 
-    def _make_space(self, waiter: Waiter[T]) -> list[Waiter[T]] | None:
-        """Whom the newcomer pushes out: the newest of who holds most. None where that may not be."""
+    def _pushed_out_by(self, waiter: Waiter[T]) -> list[Waiter[T]] | None:
+        """The requests that the newcomer pushes out: the newest of the tenant that holds most. None to refuse it."""
         requests = self.requests + 1 - self.max_requests
         size = self.bytes + waiter.bytes - self.max_bytes
         if requests <= 0 and size <= 0:
             return []
-        own = self._held.get((waiter.model, waiter.tenant))
-        least = self._share(1 + (len(own.waiting) if own else 0), waiter.bytes + (own.bytes if own else 0))
-        largest = max(self._held.values(), key=lambda held: self._share(len(held.waiting), held.bytes), default=None)
+        own = self._shares.get((waiter.model, waiter.tenant))
+        least = self._fraction(1 + (len(own.waiting) if own else 0), waiter.bytes + (own.bytes if own else 0))
+        largest = max(
+            self._shares.values(), key=lambda share: self._fraction(len(share.waiting), share.bytes), default=None
+        )
         if largest is None or largest is own:
             return None
         out: list[Waiter[T]] = []
         left, left_bytes = len(largest.waiting), largest.bytes
         for newest in reversed(largest.waiting):
-            if self._share(left, left_bytes) <= least:
+            if self._fraction(left, left_bytes) <= least:
                 return None
             out.append(newest)
             left -= 1
@@ -293,12 +298,12 @@ class Queue(Generic[T]):
                 return out
         return None
 
-    def _share(self, requests: int, size_bytes: int) -> float:
+    def _fraction(self, requests: int, size_bytes: int) -> float:
         return max(requests / max(1, self.max_requests), size_bytes / max(1, self.max_bytes))
 
 
-class Drain:
-    """How fast places come free, by the turns that got one, lately; and when to come back, by that."""
+class DispatchRate:
+    """How fast requests are dispatched from the queue lately, and when a refused one should retry."""
 
     __slots__ = ("_at_s", "_began_s", "_count", "_promised_s")
 
@@ -308,8 +313,8 @@ class Drain:
         self._began_s = 0.0
         self._promised_s = -math.inf
 
-    def served(self, now_s: float) -> None:
-        """A turn that waited has got its place."""
+    def observe(self, now_s: float) -> None:
+        """A request that waited was dispatched."""
         left = math.exp(min(0.0, self._at_s - now_s) / RATE_MEMORY_S)
         if self._count * left < 0.5:  # of long ago: measured anew
             self._count, left, self._began_s = 0.0, 0.0, now_s
@@ -317,7 +322,7 @@ class Drain:
         self._at_s = max(now_s, self._at_s)
 
     def per_s(self, now_s: float) -> float:
-        """Places a second; a guess before any were measured."""
+        """Dispatches a second; a guess before any were measured."""
         age_s = now_s - self._began_s
         left = math.exp(min(0.0, self._at_s - now_s) / RATE_MEMORY_S)
         if self._count * left < 0.5 or age_s <= 0:
@@ -325,9 +330,9 @@ class Drain:
         return self._count * left / (RATE_MEMORY_S * (1 - math.exp(-max(age_s, 1.0) / RATE_MEMORY_S)))
 
     def retry_after_s(self, waiting: int, now_s: float) -> int:
-        """Whole seconds until it is worth asking again, with so many who wait: from 1 to `RETRY_AFTER_MAX_S`."""
+        """Whole seconds until a retry is useful, with so many waiting: from 1 to `RETRY_AFTER_MAX_S`."""
         rate = self.per_s(now_s)
-        come_s = max(now_s + waiting / rate, self._promised_s + 1 / rate)
-        self._promised_s = min(come_s, now_s + RETRY_AFTER_MAX_S)
+        retry_s = max(now_s + waiting / rate, self._promised_s + 1 / rate)
+        self._promised_s = min(retry_s, now_s + RETRY_AFTER_MAX_S)
         left_s = min(self._promised_s - now_s, RETRY_AFTER_MAX_S)  # a sum and a difference of floats may be beyond
         return max(1, math.ceil(left_s))

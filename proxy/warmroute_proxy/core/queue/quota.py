@@ -1,12 +1,12 @@
 """What one tenant may use: requests and tokens a minute, and at once.
 
-By the minute they are buckets that hold one minute's worth and fill evenly. A request takes one, and as many tokens as
-its prompt is estimated to have and its answer expected to; once it is settled, what it really used is known and the
-rest is given back. All tokens of a prompt count, cached ones too, as OpenAI counts them. A request that is larger than
-the bucket passes when that is full, and leaves it in debt.
+Limits by the minute are buckets that hold one minute's worth and fill evenly. A request reserves one request, and as
+many tokens as its prompt is estimated to have and its answer is expected to have; once it is settled, what it did not
+use is given back. All tokens of a prompt count, cached ones too, as OpenAI counts them. A request that is larger than
+the bucket passes when the bucket is full, and leaves it in debt.
 
-What is beyond a minute's worth is refused. What is beyond "at once" waits in the queue until one of the tenant's own
-has ended; that bound is on what is under way already, so that it is exceeded by at most one request.
+A request beyond a minute's worth is refused. A request beyond the limits "at once" waits in the queue until another of
+the tenant's has ended; that bound is on what is under way already, so that it is exceeded by at most one request.
 """
 
 from typing import Final, Literal, NamedTuple
@@ -17,7 +17,7 @@ Kind = Literal["requests", "tokens"]
 
 
 class TenantLimits(NamedTuple):
-    """What an operator has set; None: no limit."""
+    """The limits that an operator has configured; None: no limit."""
 
     requests_per_minute: int | None = None
     tokens_per_minute: int | None = None
@@ -26,7 +26,7 @@ class TenantLimits(NamedTuple):
 
 
 class Bucket:
-    """A minute's worth of something."""
+    """A bucket of one minute's worth of requests or tokens."""
 
     __slots__ = ("_at_s", "_level", "limit")
 
@@ -48,7 +48,7 @@ class Bucket:
         return self.wait_s(self.limit, now_s)
 
     def take(self, amount: int, now_s: float) -> None:
-        """Take, or with a negative amount give back. The level may fall below nothing, never above the limit."""
+        """Take, or with a negative amount give back. The level may fall below 0, and never rises above the limit."""
         self._level = min(self._filled(now_s) - amount, float(self.limit))
 
     def _filled(self, now_s: float) -> float:
@@ -80,7 +80,7 @@ class Quota:
         self.tokens_running = 0
 
     def reserve(self, tokens: int, now_s: float) -> Shortage | None:
-        """Take one request of so many tokens, or say what is short and take nothing."""
+        """Reserve one request of so many tokens, or return what is short and reserve nothing."""
         if self.requests is not None and (wait_s := self.requests.wait_s(1, now_s)) > 0:
             return Shortage("requests", self.requests.limit, wait_s)
         if self.tokens is not None:
@@ -92,7 +92,7 @@ class Quota:
         return None
 
     def give_back(self, requests: int, tokens: int, now_s: float) -> None:
-        """What was reserved and not used; `tokens` is negative where more were used."""
+        """Return what was reserved and not used; `tokens` is negative where more were used."""
         if self.requests is not None:
             self.requests.take(-requests, now_s)
         if self.tokens is not None:
@@ -109,6 +109,6 @@ class Quota:
         self.tokens_running += tokens
 
     def end(self, tokens: int) -> None:
-        """It is no more; the same tokens as at its begin."""
+        """A request has ended; `tokens` as in `begin`."""
         self.running -= 1
         self.tokens_running -= tokens

@@ -1,9 +1,9 @@
-"""How many retries a fleet may be asked to bear: a share of what it has served lately.
+"""How many retries are made: a share of what the fleet has served lately.
 
-A retry is a second request for one answer. While few requests fail, retries repair what the client need not see; when
-many do, each retry is more load on a fleet that has too much. So retries are at most `SHARE` of the successes of the
-last `WINDOW_S` to twice that, and `FLOOR` more, for the proxy that serves a request now and then (the budget of Finagle
-and Envoy; Google SRE, "Addressing Cascading Failures").
+A retry is a second request for one answer. While few requests fail, retries hide failures from clients; when many do,
+each retry is more load on a fleet that has too much. So retries are at most `SHARE` of the successes of the last
+`WINDOW_S` to twice that, and `FLOOR` more, for a proxy with little traffic (the budget of Finagle and Envoy; Google
+SRE, "Addressing Cascading Failures").
 """
 
 from typing import Final
@@ -26,15 +26,15 @@ class RetryBudget:
         self._retries_before = 0
 
     def succeeded(self, now_s: float) -> None:
-        """A turn was served."""
+        """A request was served."""
         if now_s >= self._ends_s:
-            self._turn(now_s)
+            self._begin_window(now_s)
         self._successes += 1
 
     def spend(self, now_s: float) -> bool:
         """Whether one more retry may be made; it is counted as made."""
         if now_s >= self._ends_s:
-            self._turn(now_s)
+            self._begin_window(now_s)
         if self._retries + self._retries_before >= self.allowed():
             return False
         self._retries += 1
@@ -44,7 +44,7 @@ class RetryBudget:
         """Retries that both windows may have together."""
         return FLOOR + SHARE * (self._successes + self._successes_before)
 
-    def _turn(self, now_s: float) -> None:
+    def _begin_window(self, now_s: float) -> None:
         """Begin a window; the one before counts only if it ended just now."""
         recent = now_s < self._ends_s + WINDOW_S
         self._successes_before = self._successes if recent else 0

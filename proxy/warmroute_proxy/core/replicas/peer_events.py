@@ -1,4 +1,4 @@
-"""What routers of several processes tell each other of their requests. They are read from another process."""
+"""What the routers of several processes send each other about their requests. It is decoded from another process."""
 
 import msgspec
 
@@ -33,7 +33,7 @@ class Served(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="e"):
     session: int | None
     thread: int | None
     model: str
-    last: SettledTurn
+    settled_turn: SettledTurn
     streamed_tokens: int | None = None
 
 

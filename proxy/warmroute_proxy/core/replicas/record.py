@@ -1,14 +1,14 @@
-"""The format of a record of everything that a router was told and decided; `recorded` makes and plays such records.
+"""The format of a record of all calls and decisions of a router; `recording_router` writes and plays such records.
 
     file   = MAGIC frame*
     frame  = length xxh32 payload           two 32-bit little-endian numbers; the hash is that of the payload
     payload = msgpack of one of the calls below, with named fields: first `Opened`, last `Closed`
 
-What is in a record: what placement sees (`facts`), which is keyed hashes, sizes and the names of models, regions and
-workers; never a prompt, a key or a session id. A client may send any text as its home region: one that is no region of
-the fleet is written as `UNKNOWN_REGION`, which is none either.
+A record holds what placement knows of requests (`prompt.facts`): keyed hashes, sizes and the names of models, regions
+and workers; never a prompt, a key or a session id. A client may send any text as its home region: one that is no region
+of the fleet is written as `UNKNOWN_REGION`, which is none either.
 
-A file of records grows as long as its writer lets it; a frame has at most `MAX_FRAME_BYTES`.
+The writer bounds the size of a file; a frame has at most `MAX_FRAME_BYTES`.
 """
 
 import struct
@@ -88,8 +88,8 @@ class Failed(msgspec.Struct, tag="failed", frozen=True):
     at_fault: list[str]
 
 
-class Told(msgspec.Struct, tag="told", frozen=True):
-    """Any other call: what the router was told of its fleet. Arguments by name."""
+class FleetUpdate(msgspec.Struct, tag="told", frozen=True):
+    """Any other call: a change of the fleet, by the name of the router's method and its arguments."""
 
     name: str
     arguments: dict[str, Any]
@@ -101,18 +101,18 @@ class Closed(msgspec.Struct, tag="closed", frozen=True):
     reason: str
 
 
-Call = Opened | Placed | Dispatched | FirstToken | Progress | Ended | Failed | Told | Closed
+Call = Opened | Placed | Dispatched | FirstToken | Progress | Ended | Failed | FleetUpdate | Closed
 
 
 def _made(reasons: object) -> tuple[Candidate, ...]:
-    """Reasons as they stand in a record."""
+    """Reasons in the form of a record."""
     if isinstance(reasons, Reasons):
         return reasons.made()
     raise NotImplementedError(f"a record cannot hold a {type(reasons).__name__}")
 
 
 def _read(kind: type, found: object) -> Reasons:
-    """Reasons as they were read from one."""
+    """Reasons from the form of a record."""
     if kind is Reasons:
         return Reasons(msgspec.convert(found, tuple[Candidate, ...]))
     raise NotImplementedError(f"a record cannot hold a {kind.__name__}")
@@ -127,13 +127,13 @@ class RecordError(ValueError):
 
 
 def frame(call: Call) -> bytes:
-    """One call as it stands in a record."""
+    """The bytes of one call in a record."""
     payload = _encode(call)
     return _HEAD.pack(len(payload), xxh32_intdigest(payload)) + payload
 
 
 class Frame(NamedTuple):
-    """One call and where it stands: its number in the record from 1, and the offset of its first byte."""
+    """One call, its number in the record from 1, and the offset of its first byte."""
 
     number: int
     offset: int
@@ -141,9 +141,9 @@ class Frame(NamedTuple):
 
 
 class Frames:
-    """The calls of a record, read piece by piece. Iterate once; afterwards `cut_off` says how the bytes ended.
+    """The calls of a record, read piece by piece. Iterate once. If the bytes ended early, `cut_off` says where.
 
-    A record without its end is no error: a process that was killed leaves one. Everything before is as it was.
+    A record without its end is no error: a process that was killed leaves one. Everything before is intact.
     """
 
     def __init__(self, read: Callable[[int], bytes]) -> None:

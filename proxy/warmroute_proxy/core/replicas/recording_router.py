@@ -1,12 +1,11 @@
-"""A router that writes down what it is told and what it decided, and a playback that decides it all again.
+"""A router that records its calls and decisions, and a playback that makes the decisions of a record again.
 
-A router has no inputs but its calls: no clock, no randomness, no other state. So the log of its calls, in order, is
-the input of every decision, and with the decisions that came out it is a proof: made again, on a new router, each
-decision must come out the same, with every term of its cost.
+A router has no inputs but its calls: no clock, no randomness, no other state. So the record of its calls, in order, is
+the input of every decision, and together with the decisions it is a proof: made again, on a new router, each decision
+must be the same, with every term of its cost.
 """
 
 from collections.abc import Callable, Collection, Iterable
-from functools import wraps
 from typing import Any, Final
 
 import msgspec
@@ -25,22 +24,39 @@ from warmroute_proxy.core.replicas.record import (
     Ended,
     Failed,
     FirstToken,
+    FleetUpdate,
     Opened,
     Placed,
     Progress,
     RecordError,
-    Told,
 )
+
+FLEET_UPDATES: Final[dict[str, dict[str, Any]]] = {
+    "add_worker": {"worker": Worker},
+    "remove_worker": {"worker_id": str},
+    "worker_restarted": {"worker_id": str},
+    "set_draining": {"worker_id": str, "draining": bool},
+    "set_up": {"worker_id": str, "up": bool},
+    "set_peer_up": {"region": str, "up": bool},
+    "observe_loads": {"worker_id": str, "loads": EngineLoads, "now_s": float},
+    "cache_stored": {"worker_id": str, "keys": list[int], "tier": Tier},
+    "cache_removed": {"worker_id": str, "keys": list[int], "tier": Tier},
+    "cache_cleared": {"worker_id": str},
+    "observe_moves": {"worker_id": str, "tier": Tier, "tokens": int, "seconds": float},
+}
+"""The methods that change a router's fleet, by their names in records, with the types of their arguments in order. They
+are written out because compiled methods have no annotations.
+"""
 
 
 class RecordedRouter(Router):
-    """A router that writes down what it is told, and what it decided.
+    """A router that records each call that changes it, and each decision.
 
-    A `Router` by type only: everything is done by the one inside, so that calls which a router makes to itself are
-    not written twice. Methods that are not written out here are added below.
+    Methods that change nothing are inherited. A router makes no calls to itself by these methods, so that each call is
+    recorded once.
     """
 
-    def __init__(  # not the base's: the state is inside
+    def __init__(
         self,
         write: Callable[[Call], None],
         software: str,
@@ -51,42 +67,44 @@ class RecordedRouter(Router):
     ) -> None:
         """`write` must not raise: a request does not fail because its record does."""
         workers, peers = list(workers), list(peers)
-        self._inside = Router(region, workers, peers, policy)
+        super().__init__(region, workers, peers, policy)
         self._write = write
         self._regions = frozenset({region, *(peer.region for peer in peers)})
-        self._last: tuple[Facts, Decision] | None = None
+        self._last_placed: tuple[Facts, Decision] | None = None
         self._tickets: dict[Ticket, tuple[int, Facts]] = {}
         self._dispatches = 0
         write(Opened(software, region, policy, workers, peers))
 
+    # Attempts
+
     def place(self, facts: Facts, now_s: float, exclude: frozenset[str] = frozenset()) -> Decision:
         try:
-            decision = self._inside.place(facts, now_s, exclude)
+            decision = super().place(facts, now_s, exclude)
         except NoWorker as error:
-            self._write(Placed(now_s, self._named(facts), exclude, None, error.served))
+            self._write(Placed(now_s, self._without_unknown_home(facts), exclude, None, error.served))
             raise
-        self._last = facts, decision
-        self._write(Placed(now_s, self._named(facts), exclude, decision))
+        self._last_placed = facts, decision
+        self._write(Placed(now_s, self._without_unknown_home(facts), exclude, decision))
         return decision
 
     def dispatched(self, facts: Facts, decision: Decision, now_s: float) -> Ticket:
-        ticket = self._inside.dispatched(facts, decision, now_s)
+        ticket = super().dispatched(facts, decision, now_s)
         self._tickets[ticket] = self._dispatches, facts
         self._dispatches += 1
-        last = self._last
-        if last is not None and last[0] is facts and last[1] is decision:
+        placed = self._last_placed
+        if placed is not None and placed[0] is facts and placed[1] is decision:
             self._write(Dispatched(now_s))
         else:
-            self._write(Dispatched(now_s, self._named(facts), decision))
+            self._write(Dispatched(now_s, self._without_unknown_home(facts), decision))
         return ticket
 
     def first_token(self, ticket: Ticket, now_s: float) -> None:
-        self._inside.first_token(ticket, now_s)
+        super().first_token(ticket, now_s)
         if ticket in self._tickets:
             self._write(FirstToken(self._tickets[ticket][0], now_s))
 
     def progress(self, ticket: Ticket, completion_tokens: int) -> None:
-        self._inside.progress(ticket, completion_tokens)
+        super().progress(ticket, completion_tokens)
         if ticket in self._tickets:
             self._write(Progress(self._tickets[ticket][0], completion_tokens))
 
@@ -101,70 +119,69 @@ class RecordedRouter(Router):
         streamed_tokens: int | None = None,
     ) -> Settled:
         counts = prompt_tokens, cached_tokens, completion_tokens
-        settled = self._inside.settled(ticket, facts, now_s, *counts, streamed_tokens)
+        settled = super().settled(ticket, facts, now_s, *counts, streamed_tokens)
         number, dispatched = self._tickets.pop(ticket)
-        other = None if dispatched is facts else self._named(facts)
+        other = None if dispatched is facts else self._without_unknown_home(facts)
         self._write(Ended(number, now_s, *counts, other, streamed_tokens))
         return settled
 
     def failed(self, ticket: Ticket, now_s: float, at_fault: Collection[str]) -> None:
-        self._inside.failed(ticket, now_s, at_fault)
+        super().failed(ticket, now_s, at_fault)
         self._write(Failed(self._tickets.pop(ticket)[0], now_s, list(at_fault)))
 
-    def _named(self, facts: Facts) -> Facts:
+    # The fleet
+
+    def add_worker(self, worker: Worker) -> None:
+        super().add_worker(worker)
+        self._write_update("add_worker", worker=worker)
+
+    def remove_worker(self, worker_id: str) -> None:
+        super().remove_worker(worker_id)
+        self._write_update("remove_worker", worker_id=worker_id)
+
+    def worker_restarted(self, worker_id: str) -> None:
+        super().worker_restarted(worker_id)
+        self._write_update("worker_restarted", worker_id=worker_id)
+
+    def set_draining(self, worker_id: str, draining: bool) -> None:
+        super().set_draining(worker_id, draining)
+        self._write_update("set_draining", worker_id=worker_id, draining=draining)
+
+    def set_up(self, worker_id: str, up: bool) -> None:
+        super().set_up(worker_id, up)
+        self._write_update("set_up", worker_id=worker_id, up=up)
+
+    def set_peer_up(self, region: str, up: bool) -> None:
+        super().set_peer_up(region, up)
+        self._write_update("set_peer_up", region=region, up=up)
+
+    def observe_loads(self, worker_id: str, loads: EngineLoads, now_s: float) -> None:
+        super().observe_loads(worker_id, loads, now_s)
+        self._write_update("observe_loads", worker_id=worker_id, loads=loads, now_s=now_s)
+
+    def cache_stored(self, worker_id: str, keys: list[int], tier: Tier) -> None:
+        super().cache_stored(worker_id, keys, tier)
+        self._write_update("cache_stored", worker_id=worker_id, keys=keys, tier=tier)
+
+    def cache_removed(self, worker_id: str, keys: list[int], tier: Tier) -> None:
+        super().cache_removed(worker_id, keys, tier)
+        self._write_update("cache_removed", worker_id=worker_id, keys=keys, tier=tier)
+
+    def cache_cleared(self, worker_id: str) -> None:
+        super().cache_cleared(worker_id)
+        self._write_update("cache_cleared", worker_id=worker_id)
+
+    def observe_moves(self, worker_id: str, tier: Tier, tokens: int, seconds: float) -> None:
+        super().observe_moves(worker_id, tier, tokens, seconds)
+        self._write_update("observe_moves", worker_id=worker_id, tier=tier, tokens=tokens, seconds=seconds)
+
+    def _write_update(self, name: str, **arguments: Any) -> None:
+        self._write(FleetUpdate(name, arguments))
+
+    def _without_unknown_home(self, facts: Facts) -> Facts:
         if facts.home_hint is None or facts.home_hint in self._regions:
             return facts
         return msgspec.structs.replace(facts, home_hint=UNKNOWN_REGION)
-
-
-ASKED: Final = frozenset(
-    {"busy", "full", "has_capacity", "has_capacity_at", "is_full", "last", "next_end_s", "running", "snapshot"}
-)
-"""Methods of a router that change nothing: they are not written down."""
-
-TOLD: Final[dict[str, dict[str, Any]]] = {
-    "add_worker": {"worker": Worker},
-    "remove_worker": {"worker_id": str},
-    "worker_restarted": {"worker_id": str},
-    "set_draining": {"worker_id": str, "draining": bool},
-    "set_up": {"worker_id": str, "up": bool},
-    "set_peer_up": {"region": str, "up": bool},
-    "observe_loads": {"worker_id": str, "loads": EngineLoads, "now_s": float},
-    "cache_stored": {"worker_id": str, "keys": list[int], "tier": Tier},
-    "cache_removed": {"worker_id": str, "keys": list[int], "tier": Tier},
-    "cache_cleared": {"worker_id": str},
-    "observe_moves": {"worker_id": str, "tier": Tier, "tokens": int, "seconds": float},
-}
-"""Methods by which a router learns of its fleet, and their arguments in order: a compiled one does not show them."""
-
-
-def _asked(name: str) -> Callable[..., Any]:
-    method = getattr(Router, name)
-
-    @wraps(method)
-    def ask(self: RecordedRouter, *arguments: Any, **named: Any) -> Any:
-        return method(self._inside, *arguments, **named)
-
-    return ask
-
-
-def _told(name: str) -> Callable[..., Any]:
-    method = getattr(Router, name)
-    parameters = TOLD[name]
-
-    @wraps(method)
-    def tell(self: RecordedRouter, *arguments: Any, **named: Any) -> Any:
-        answer = method(self._inside, *arguments, **named)
-        self._write(Told(name, dict(zip(parameters, arguments, strict=False)) | named))
-        return answer
-
-    return tell
-
-
-for _name in ASKED:
-    setattr(RecordedRouter, _name, _asked(_name))
-for _name in TOLD:
-    setattr(RecordedRouter, _name, _told(_name))
 
 
 class Playback:
@@ -172,20 +189,22 @@ class Playback:
 
     def __init__(self, opened: Opened) -> None:
         self._router = Router(opened.region, opened.workers, opened.peers, opened.policy)
-        self._last: Placed | None = None
+        self._last_placed: Placed | None = None
         self._tickets: dict[int, tuple[Ticket, Facts]] = {}
         self._dispatches = 0
 
     def place(self, call: Placed) -> Placed:
-        """The call with the decision that comes out now."""
-        self._last = call
+        """The call with the decision that is made now."""
+        self._last_placed = call
         try:
             return msgspec.structs.replace(call, decision=self._router.place(call.facts, call.now_s, call.exclude))
         except NoWorker as error:
             return msgspec.structs.replace(call, decision=None, served=error.served)
 
-    def tell(self, call: Call) -> None:
-        """Any other call. Dispatches are made as decided then, so that each decision is judged by itself."""
+    def apply(self, call: Call) -> None:
+        """Make any other call. Requests are dispatched as decided in the record, so that each decision is compared by
+        itself.
+        """
         match call:
             case Dispatched():
                 self._dispatch(call)
@@ -199,20 +218,20 @@ class Playback:
                 self._router.settled(ticket, call.facts or facts, call.now_s, *counts, call.streamed_tokens)
             case Failed():
                 self._router.failed(self._tickets.pop(call.ticket)[0], call.now_s, call.at_fault)
-            case Told():
-                self._tell(call)
+            case FleetUpdate():
+                self._update_fleet(call)
 
     def _dispatch(self, call: Dispatched) -> None:
         facts, decision = call.facts, call.decision
-        if self._last is not None:
-            facts, decision = facts or self._last.facts, decision or self._last.decision
+        if self._last_placed is not None:
+            facts, decision = facts or self._last_placed.facts, decision or self._last_placed.decision
         if facts is None or decision is None:
             raise RecordError("a dispatch without a decision")
         self._tickets[self._dispatches] = self._router.dispatched(facts, decision, call.now_s), facts
         self._dispatches += 1
 
-    def _tell(self, call: Told) -> None:
-        if call.name not in TOLD:
-            raise RecordError(f"{call.name!r} is nothing that this warmroute's router is told")
-        method, types = getattr(self._router, call.name), TOLD[call.name]
+    def _update_fleet(self, call: FleetUpdate) -> None:
+        if call.name not in FLEET_UPDATES:
+            raise RecordError(f"{call.name!r} is no fleet update that this version of warmroute knows")
+        method, types = getattr(self._router, call.name), FLEET_UPDATES[call.name]
         method(**{name: msgspec.convert(value, types.get(name, Any)) for name, value in call.arguments.items()})

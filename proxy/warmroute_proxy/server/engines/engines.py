@@ -223,11 +223,11 @@ class Engines:
         """Ask an engine that answers and shows nothing of any work for a token."""
         now_s, health_monitor = self.clock(), engine.health_monitor
         if not engine.was_ready:
-            health_monitor.begins(now_s)
+            health_monitor.restart(now_s)
             return
         works = any(router.running(worker.id) for worker in engine.workers())
-        if engine.asking is None and health_monitor.to_be_asked(works=works, now_s=now_s):
-            health_monitor.asked(now_s)
+        if engine.asking is None and health_monitor.is_probe_due(works=works, now_s=now_s):
+            health_monitor.probe_sent(now_s)
             if self.peer_processes is not None:
                 self.peer_processes.asked(engine.config.id, None)
             engine.asking = asyncio.get_running_loop().create_task(self._ask_health(engine))
@@ -247,14 +247,14 @@ class Engines:
         if engine is None:
             return
         if status is None:
-            engine.health_monitor.asked(now_s)
+            engine.health_monitor.probe_sent(now_s)
         else:
             self._health_said(engine, status, now_s)
 
     def _health_said(self, engine: Engine, status: int, now_s: float) -> None:
         drains = "engine" in self.drains.of(engine.config.id)
         was_unwell = engine.health_monitor.unwell
-        engine.health_monitor.says(status, now_s, drains=drains)
+        engine.health_monitor.observe_probe(status, now_s, drains=drains)
         if engine.health_monitor.unwell and not was_unwell:
             log.error("engine %s hangs: /health answered %s", engine.config.id, status or "nothing")
 
@@ -297,7 +297,7 @@ class Engines:
         rows = found.get("loads") if found else None
         by_rank = {w.dp_rank: w for w in engine.workers()}
         if isinstance(rows, list):
-            engine.health_monitor.shows([_work_of(row) for row in rows if isinstance(row, dict)], self.clock())
+            engine.health_monitor.observe_report([_work_of(row) for row in rows if isinstance(row, dict)], self.clock())
         for row in rows if isinstance(rows, list) else []:
             worker = by_rank.get(_int(row, "dp_rank") or 0) if isinstance(row, dict) else None
             if worker is not None:

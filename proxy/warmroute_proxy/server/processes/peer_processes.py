@@ -139,7 +139,7 @@ class PeerProcesses:
 
     def tagged(self, cache_worker: str, tag: str) -> None:
         """The request that the router sent last went out under a tag."""
-        self.tell(Tagged(self._router.sent, cache_worker, tag))
+        self.tell(Tagged(self._router.last_number, cache_worker, tag))
 
     def measured(self, cache_worker: str, tag: str, prompt_tokens: int) -> None:
         """The prompt of a tag has so many tokens."""
@@ -193,7 +193,7 @@ class PeerProcesses:
                 self._lives[number] = message.life
             for told in message.told:
                 if isinstance(told, Tagged):
-                    ticket = router.heard(number, told.number)
+                    ticket = router.ticket_of(number, told.number)
                     if ticket is not None:
                         self._engines.expect(told.cache_worker, told.tag, ticket.chain)
                 elif isinstance(told, Measured):
@@ -203,7 +203,7 @@ class PeerProcesses:
                 elif isinstance(told, Asked):
                     self._engines.heard_health(told.engine, told.status, message.at_s)
                 else:
-                    router.hear(number, told, message.at_s)
+                    router.apply(number, told, message.at_s)
         if number != self.number and reader.lane.life != self._lives[number]:
             router.forget(number, self._clock())
             self._lives[number] = reader.lane.life

@@ -21,8 +21,8 @@ from typing import Any, Final, Protocol
 from warmroute_proxy.core.placement.choices import NoWorker
 from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.core.placement.router import Router
-from warmroute_proxy.core.queue.admission import Drain, Queue, Waiter
-from warmroute_proxy.core.queue.dispatch_order import Found, next_dispatches, place_queued
+from warmroute_proxy.core.queue.admission import DispatchRate, Queue, Waiter
+from warmroute_proxy.core.queue.dispatch_order import Placement, next_dispatches, place_queued
 from warmroute_proxy.core.queue.quota import Bucket, Quota, Shortage
 from warmroute_proxy.core.queue.retry_budget import RetryBudget
 from warmroute_proxy.server.base.config import Config
@@ -91,7 +91,7 @@ class Admission:
         self._router = router
         self._metrics = metrics
         self._clock = clock
-        self._drain = Drain()
+        self._dispatch_rate = DispatchRate()
         self._pumping = False
         self._again = False  # whether the next round asks some of those, too, for whose place there is no room
         now = clock()
@@ -182,7 +182,7 @@ class Admission:
         """What the admin page shows."""
         waiting = self.queue.waiting()
         by_tenant = Counter(waiter.tenant for waiter in waiting)
-        by_place = Counter(waiter.place for waiter in waiting)
+        by_place = Counter(waiter.worker_id for waiter in waiting)
         return {
             "queue": {
                 "requests": self.queue.requests,
@@ -191,7 +191,7 @@ class Admission:
                 "bytes_limit": self.queue.max_bytes,
                 "timeout_s": self._timeout_s,
                 "oldest_s": now_s - min((waiter.since_s for waiter in waiting), default=now_s),
-                "drain_per_s": self._drain.per_s(now_s),
+                "drain_per_s": self._dispatch_rate.per_s(now_s),
                 "by_tenant": dict(by_tenant),
                 "by_place": dict(by_place),
             },
@@ -200,7 +200,7 @@ class Admission:
 
     # -- inside
 
-    def _place_queued(self, waiter: "Waiter[Asker]", decision: Decision) -> Found:
+    def _place_queued(self, waiter: "Waiter[Asker]", decision: Decision) -> Placement:
         turn, now = waiter.item, self._clock()
         return place_queued(self._router, self.queue, waiter, turn.intake.facts, decision, turn.excluded, now)
 
@@ -228,11 +228,11 @@ class Admission:
                 self.freed()
                 return
 
-    def _ask(self, waiter: "Waiter[Asker]") -> Found | None:
+    def _ask(self, waiter: "Waiter[Asker]") -> Placement | None:
         """Where a turn that waits can go now, if it can."""
         turn = waiter.item
         if not _may_begin(turn):
-            if waiter.spot != (waiter.model, _NOWHERE[0]):
+            if waiter.line_key != (waiter.model, _NOWHERE[0]):
                 self.queue.move(waiter, *_NOWHERE)
             return None
         try:
@@ -249,7 +249,7 @@ class Admission:
         turn, now = waiter.item, self._clock()
         tokens = decision.prompt_tokens_est - decision.predicted_cached_tokens
         self.queue.served(waiter, tokens + turn.intake.facts.expected_output_tokens)
-        self._drain.served(now)
+        self._dispatch_rate.observe(now)
         self._metrics.queue_wait.observe(now - waiter.since_s)
         turn.waiter = None
         if turn.hold is not None:
@@ -267,7 +267,7 @@ class Admission:
 
     def _full(self, message: str) -> Refusal:
         """A 429 because the fleet is busy: its limits are those of the queue."""
-        after_s = self._drain.retry_after_s(self.queue.requests, self._clock())
+        after_s = self._dispatch_rate.retry_after_s(self.queue.requests, self._clock())
         headers = (
             ("x-ratelimit-limit-requests", str(self.queue.max_requests)),
             ("x-ratelimit-remaining-requests", str(max(0, self.queue.max_requests - self.queue.requests))),

@@ -66,7 +66,7 @@ class Reader:
         exchange, recording = self.exchange, self.recording
         if recording is None or not recording.status:
             return
-        parts = recording.parts
+        parts = recording.chunks
         if not recording.streamed:
             self.let_go()
             exchange.respond(recording.status, recording.headers, parts[0])
@@ -106,7 +106,7 @@ class SharedExchange(Exchange):
     def __init__(self, idempotent_calls: "IdempotentCalls", call: Call, first: Exchange) -> None:
         self._idempotent_calls = idempotent_calls
         self._call = call
-        self._parts = call.recording.parts if call.recording is not None else []
+        self._parts = call.recording.chunks if call.recording is not None else []
         self._readers = [Reader(first, call.recording, self)]
         self._slow = False
         self._kept = False  # whether the answer is to be kept, if it comes to its end
@@ -266,13 +266,13 @@ class _Replay:
     def __init__(self, idempotent_calls: "IdempotentCalls", call: Call) -> None:
         self._idempotent_calls = idempotent_calls
         self._call = call
-        idempotent_calls.calls.read(call)
+        idempotent_calls.calls.acquire(call)
 
     def paced(self) -> None:
         """Nobody has to wait for him."""
 
     def left(self, reader: Reader) -> None:  # noqa: ARG002 - it is the only one
-        self._idempotent_calls.calls.released(self._call, self._idempotent_calls.clock())
+        self._idempotent_calls.calls.release(self._call, self._idempotent_calls.clock())
 
 
 class IdempotentCalls:

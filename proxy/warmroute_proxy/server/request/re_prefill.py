@@ -24,7 +24,7 @@ import msgspec
 
 from warmroute_proxy.core.placement.choices import NoWorker
 from warmroute_proxy.core.placement.decision import Decision
-from warmroute_proxy.core.placement.hot_prompts import KeptPrompt, KeptPrompts
+from warmroute_proxy.core.placement.hot_prompts import HotPrompt, HotPrompts
 from warmroute_proxy.server.intake.body import Body
 from warmroute_proxy.server.request.attempt import Attempt
 from warmroute_proxy.server.request.dispatch import engine_headers
@@ -56,7 +56,7 @@ class RePrefills:
 
     def __init__(self, services: "Services") -> None:
         config = services.config
-        self.kept = KeptPrompts(config.limits.kept_prompt_bytes // config.proxy.processes)
+        self.kept = HotPrompts(config.limits.kept_prompt_bytes // config.proxy.processes)
         self.done = 0
         self._services = services
         self._under_way: dict[str, _RePrefill] = {}  # by the engine that computes: one each
@@ -70,9 +70,7 @@ class RePrefills:
             return
         facts = msgspec.structs.replace(intake.facts, may_forward=False, expected_output_tokens=1)
         model = intake.model.name if intake.alias else None
-        prompt = KeptPrompt(
-            facts, body, path, intake.salt, model, tagged=intake.prompts == 1, cache_worker=cache_worker
-        )
+        prompt = HotPrompt(facts, body, path, intake.salt, model, tagged=intake.prompts == 1, cache_worker=cache_worker)
         self.kept.keep(prompt, self._services.clock())
 
     def waiting(self, engine_id: str) -> int:
@@ -136,13 +134,13 @@ class RePrefills:
     def _cache_workers(self, engine_id: str) -> list[str]:
         return [worker.id for worker in self._services.engines.by_id[engine_id].workers()]
 
-    def _placed(self, prompt: KeptPrompt, now_s: float) -> Decision | None:
+    def _placed(self, prompt: HotPrompt, now_s: float) -> Decision | None:
         try:
             return self._services.router.place(prompt.facts, now_s)
         except NoWorker:
             return None
 
-    def _may_begin(self, prompt: KeptPrompt, decision: Decision, now_s: float) -> bool:
+    def _may_begin(self, prompt: HotPrompt, decision: Decision, now_s: float) -> bool:
         services, engine_id = self._services, decision.workers[0].engine
         return (
             engine_id not in self._under_way
@@ -152,7 +150,7 @@ class RePrefills:
             and services.router.has_capacity(prompt.facts.model, decision, now_s)
         )
 
-    def _begin(self, prompt: KeptPrompt, decision: Decision, leaves: str) -> None:
+    def _begin(self, prompt: HotPrompt, decision: Decision, leaves: str) -> None:
         one = _RePrefill(self, self._services, prompt, decision, leaves)
         self._under_way[one.engine_id] = one
         prompt.cache_worker = decision.cache_worker
@@ -176,7 +174,7 @@ class _RePrefill:
     """One prompt on its way to its new home: what a turn is to an attempt, without a client."""
 
     def __init__(
-        self, owner: RePrefills, services: "Services", prompt: KeptPrompt, decision: Decision, leaves: str
+        self, owner: RePrefills, services: "Services", prompt: HotPrompt, decision: Decision, leaves: str
     ) -> None:
         self.prompt = prompt
         self.leaves = leaves

@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from warmroute_proxy.core.accounting.losses import LastTurn, classify
+from warmroute_proxy.core.accounting.losses import IndexEstimates, LastTurn, classify
 from warmroute_proxy.core.accounting.usage_fields import Usage
 from warmroute_proxy.core.cache.settled_turn import SettledTurn
 from warmroute_proxy.core.prompt.facts import Facts
@@ -19,10 +19,10 @@ def losses_of(last: SettledTurn | None, facts: Facts, usage: Usage, attempt: Att
         prompt_tokens=usage.prompt_tokens,
         cached_tokens=usage.cached_tokens,
         page_size=attempt.engine.page_tokens,
-        known_tokens=decision.known_tokens,
-        predicted_cached=decision.predicted_cached_tokens,
-        best_elsewhere=decision.best_elsewhere_tokens,
-        last=LastTurn(
+        estimates=IndexEstimates(
+            decision.known_tokens, decision.predicted_cached_tokens, decision.best_elsewhere_tokens
+        ),
+        last_turn=LastTurn(
             last.prompt_tokens or 0,
             last.completion_tokens or 0,
             decision.cache_worker in last.workers,

@@ -14,7 +14,7 @@ import msgspec
 from warmroute.contract import headers as names
 from warmroute.contract.money import Rates
 from warmroute_proxy.core.accounting.entry import Entry, Outcome
-from warmroute_proxy.core.accounting.entry_steps import settle
+from warmroute_proxy.core.accounting.entry_steps import Ending, settle
 from warmroute_proxy.core.accounting.usage_fields import Usage
 from warmroute_proxy.core.placement.router import Settled, Ticket
 from warmroute_proxy.server.base.errors import Refusal, error_event
@@ -85,23 +85,14 @@ class TurnEnd:
         usage, reported = attempt.account()
         if self._continuation is not None:
             usage = self._continuation.settled(usage, attempt.scanner)
-        loss = losses_of(services.router.last(facts), facts, usage, attempt)
+        loss = losses_of(services.router.last_settled(facts), facts, usage, attempt)
         settled = self._tell_router(attempt, usage, now_s)
         if not charged:
             entry.rates = UNCHARGED
         if self.hold is not None:
             services.admission.ended(self, usage.prompt_tokens + usage.completion_tokens if charged else 0)
-        settle(
-            entry,
-            usage,
-            loss,
-            reported,
-            outcome=outcome,
-            status=status,
-            settled_at=services.unix_clock(),
-            proxy_ms=self._proxy_s * 1000,
-            ttft_ms=self._ttft_ms,
-        )
+        ending = Ending(outcome, status, services.unix_clock(), self._proxy_s * 1000, self._ttft_ms)
+        settle(entry, usage, loss, reported, ending)
         services.ledger.settle(entry, self._durable)
         services.request_metrics.settled(entry, usage, loss, attempt.decision.predicted, settled)
 

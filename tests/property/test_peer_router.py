@@ -54,17 +54,17 @@ def facts(number: int) -> Facts:
 
 
 class Processes:
-    """Some siblings, and one router that is told all that any of them is."""
+    """Some peer processes, and one router that gets all calls of any of them."""
 
     def __init__(self) -> None:
         self.one = Router("east", WORKERS, PEERS)
-        self.told: list[list[Event]] = [[] for _ in range(COUNT)]
-        self.many = [PeerRouter("east", WORKERS, PEERS, tell=partial(self._tell, number)) for number in range(COUNT)]
+        self.sent: list[list[Event]] = [[] for _ in range(COUNT)]
+        self.many = [PeerRouter("east", WORKERS, PEERS, send=partial(self._send, number)) for number in range(COUNT)]
         self.now_s = 0.0
         self.open: list[tuple[int, Ticket, Ticket, Facts]] = []
 
-    def _tell(self, number: int, event: Event, _now_s: float) -> None:
-        self.told[number].append(event)
+    def _send(self, number: int, event: Event, _now_s: float) -> None:
+        self.sent[number].append(event)
 
     def do(self, operation: str, who: int, number: int) -> None:
         self.now_s += 0.07 * number
@@ -78,13 +78,13 @@ class Processes:
         self.share()
 
     def share(self) -> None:
-        for number, told in enumerate(self.told):
-            events = decode(encode(told))
-            told.clear()
+        for number, sent in enumerate(self.sent):
+            events = decode(encode(sent))
+            sent.clear()
             for event in events:
                 for peer in range(COUNT):
                     if peer != number:
-                        self.many[peer].hear(number, event, self.now_s)
+                        self.many[peer].apply(number, event, self.now_s)
 
     def answers(self, number: int) -> list[Decision | None]:
         """What each would decide now, the one first."""

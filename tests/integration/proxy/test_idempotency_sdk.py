@@ -13,7 +13,7 @@ import warmroute
 from warmroute.contract import receipt as contract_receipt
 
 from .harness import DEADLINE_S, chat, until
-from .test_keyed import PAIR, Fleet, rows_of
+from .test_idempotency import PAIR, Fleet, rows_of
 
 
 class Cutter:

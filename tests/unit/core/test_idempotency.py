@@ -2,9 +2,9 @@
 
 import pytest
 
-from warmroute_proxy.core.accounting.idempotency import PART_BYTES, Call, IdempotencyBounds, IdempotencyKeys
+from warmroute_proxy.core.accounting.idempotency import CHUNK_OVERHEAD_BYTES, Call, IdempotencyBounds, IdempotencyKeys
 
-PART = b"x" * (100 - PART_BYTES)  # costs 100
+PART = b"x" * (100 - CHUNK_OVERHEAD_BYTES)  # costs 100
 
 
 def calls(keys: int = 10) -> IdempotencyKeys:
@@ -83,11 +83,11 @@ def test_an_answer_that_is_read_stays_and_the_one_that_grows_gives_way() -> None
     memory = calls()
     kept = [answered(memory, name, 2) for name in "ab"]
     for call in kept:
-        memory.read(call)
+        memory.acquire(call)
     growing = begun(memory, "c")
     assert not memory.add(growing, PART, 0.0)
     assert all(call.recording is not None for call in kept)
-    memory.released(kept[0], 0.0)  # its time was up when room was needed
+    memory.release(kept[0], 0.0)  # its time was up when room was needed
     assert kept[0].recording is None
     assert memory.find(b"a", 0.0) is kept[0]
 
@@ -113,4 +113,4 @@ def test_parts_are_kept_by_reference(size: int) -> None:
     part = bytes(size)
     memory.add(call, part, 0.0)
     assert call.recording is not None
-    assert call.recording.parts[0] is part
+    assert call.recording.chunks[0] is part

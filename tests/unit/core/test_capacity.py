@@ -12,7 +12,7 @@ from warmroute_proxy.core.placement.router import Router, Ticket
 from warmroute_proxy.core.prompt.chain import Chain
 from warmroute_proxy.core.prompt.facts import Facts
 from warmroute_proxy.core.queue.admission import Queue, Waiter
-from warmroute_proxy.core.queue.dispatch_order import ASKED_AGAIN, Found, next_dispatches, place_queued
+from warmroute_proxy.core.queue.dispatch_order import MAX_RECHECKED, Placement, next_dispatches, place_queued
 
 SLOTS, STAY_S = 4, 8.0
 
@@ -41,7 +41,9 @@ class Scene:
 
     def send(self, turn: Facts, to: str) -> Ticket:
         """Sent to one engine, and computed."""
-        others = frozenset({place.id for place in self.router._places.values() if place.holds} - {to})
+        others = frozenset(
+            {worker.id for worker in self.router._fleet.workers.values() if worker.caches_prompts} - {to}
+        )
         ticket = self.router.dispatched(turn, self.router.place(turn, self.now, others), self.now)
         self.router.first_token(ticket, self.now)
         return ticket
@@ -69,7 +71,7 @@ class Scene:
         self.queue.join(waiter, found.decision.cache_worker, found.compute_s)
         return waiter
 
-    def find(self, waiter: Waiter[Facts]) -> Found:
+    def find(self, waiter: Waiter[Facts]) -> Placement:
         decision = self.router.place(waiter.item, self.now)
         return place_queued(self.router, self.queue, waiter, waiter.item, decision, frozenset(), self.now)
 
@@ -183,7 +185,7 @@ def test_one_that_was_idle_before_it_became_full_is_not_stuck() -> None:
 
 def test_of_many_who_wait_a_few_are_asked_at_once_and_all_of_them_in_turn(scene: Scene) -> None:
     scene.router.set_up("b", up=False)
-    everyone = {scene.wait(facts(1, 101), f"tenant {number}") for number in range(3 * ASKED_AGAIN)}
+    everyone = {scene.wait(facts(1, 101), f"tenant {number}") for number in range(3 * MAX_RECHECKED)}
     scene.router.set_up("b", up=True)
     for _ in range(2):
         asked = []

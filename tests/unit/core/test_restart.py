@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from warmroute_proxy.core.load.breaker import Breaker
 from warmroute_proxy.core.load.engine_loads import EngineLoads
-from warmroute_proxy.core.load.load import PREFILL_S_PER_TOKEN_PRIOR, PROVEN_S, WorkerLoad
+from warmroute_proxy.core.load.load import PROVEN_S, WorkerLoad
+from warmroute_proxy.core.load.prefill_rate import PREFILL_S_PER_TOKEN_PRIOR
 from warmroute_proxy.core.placement.choices import NoWorker
 from warmroute_proxy.core.placement.router import Router
 
@@ -24,7 +25,7 @@ def worker(router: Router, id_: str) -> dict[str, Any]:
 
 def begun(rate: float = RATE) -> WorkerLoad:
     load = WorkerLoad()
-    load.begins(rate)
+    load.restart(rate)
     return load
 
 

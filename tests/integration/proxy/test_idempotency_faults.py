@@ -17,7 +17,7 @@ from warmroute_proxy.server.base.secrets import new_api_key
 
 from .harness import EngineProcess, ProxyProcess, chat, events, until
 from .scripted import ROLE, Handler, ScriptedEngine, delta
-from .test_keyed import Asker, Fleet, complete, long, rows_of
+from .test_idempotency import Asker, Fleet, complete, long, rows_of
 
 USAGE = {
     "prompt_tokens": 700,

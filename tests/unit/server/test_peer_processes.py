@@ -32,7 +32,7 @@ class Process:
         self.engines = Engines(ENGINES, 1.0, loop.time, loop.time, self.metrics)
         self.peer_processes = PeerProcesses(board, number, loop.time, loop)
         self.router = PeerRouter(
-            "", self.engines.workers(), tell=self.peer_processes.tell, listen=self.peer_processes.listen
+            "", self.engines.workers(), send=self.peer_processes.tell, receive=self.peer_processes.listen
         )
         self.peer_processes.start(self.router, self.engines, self.metrics)
 

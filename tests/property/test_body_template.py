@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.fuzz.frames import LEAST, LONG, SECRETS, TENANT, caller, check_all, outcome
+from tests.fuzz.body_template import LEAST, LONG, SECRETS, TENANT, caller, check_all, outcome
 
 from warmroute_proxy.core.prompt.canonical import MAX_PARTS
 from warmroute_proxy.server.intake.body_template import Kept

@@ -4,7 +4,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from warmroute_proxy.core.accounting.idempotency import PART_BYTES, Call, IdempotencyBounds, IdempotencyKeys
+from warmroute_proxy.core.accounting.idempotency import CHUNK_OVERHEAD_BYTES, Call, IdempotencyBounds, IdempotencyKeys
 
 BOUNDS = IdempotencyBounds(answer_bytes=1_000, total_bytes=2_500, keys=6, replay_s=60.0, remember_s=600.0)
 NAMES = st.integers(0, 9)
@@ -34,7 +34,7 @@ class Keyed(RuleBasedStateMachine):
             if name in self.under_way:
                 assert call is self.under_way[name]
             if call.recording is not None:
-                assert b"".join(call.recording.parts) == self.written[name]
+                assert b"".join(call.recording.chunks) == self.written[name]
                 assert call.recording.whole == (name not in self.under_way)
             return
         assert name not in self.under_way
@@ -82,8 +82,8 @@ class Keyed(RuleBasedStateMachine):
     def read(self, name: int) -> None:
         call = self.calls.find(self.key(name), self.now)
         if call is not None and not call.under_way and call.recording is not None:
-            self.calls.read(call)
-            self.reading.append((name, call, call.recording.parts))
+            self.calls.acquire(call)
+            self.reading.append((name, call, call.recording.chunks))
 
     @precondition(lambda self: self.reading)
     @rule(data=st.data())
@@ -91,9 +91,9 @@ class Keyed(RuleBasedStateMachine):
         index = data.draw(st.integers(0, len(self.reading) - 1))
         name, call, parts = self.reading.pop(index)
         assert call.recording is not None
-        assert call.recording.parts is parts
+        assert call.recording.chunks is parts
         assert b"".join(parts) == self.written[name]
-        self.calls.released(call, self.now)
+        self.calls.release(call, self.now)
 
     @rule(seconds=st.sampled_from([1.0, 59.0, 61.0, 599.0, 601.0]))
     def wait(self, seconds: float) -> None:
@@ -107,7 +107,9 @@ class Keyed(RuleBasedStateMachine):
         known = [call for name in range(10) if (call := self.calls.find(self.key(name), self.now))]
         assert len(known) == len(self.calls)
         sizes = [
-            sum(len(part) + PART_BYTES for part in call.recording.parts) for call in known if call.recording is not None
+            sum(len(part) + CHUNK_OVERHEAD_BYTES for part in call.recording.chunks)
+            for call in known
+            if call.recording is not None
         ]
         assert self.calls.recorded_bytes == sum(sizes)
         assert all(size <= BOUNDS.answer_bytes for size in sizes)

@@ -5,28 +5,28 @@ from collections import OrderedDict
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from warmroute_proxy.core.placement.hot_prompts import MAX_AGE_S, MIN_BYTES, KeptPrompt, KeptPrompts
+from warmroute_proxy.core.placement.hot_prompts import MAX_AGE_S, MIN_BYTES, HotPrompt, HotPrompts
 
 from .test_router import facts
 
 
-def prompt(lineage: int, size: int = MIN_BYTES, cache_worker: str = "a") -> KeptPrompt:
-    return KeptPrompt(facts(lineage), b"x" * size, "/v1", "salt", None, tagged=True, cache_worker=cache_worker)
+def prompt(lineage: int, size: int = MIN_BYTES, cache_worker: str = "a") -> HotPrompt:
+    return HotPrompt(facts(lineage), b"x" * size, "/v1", "salt", None, tagged=True, cache_worker=cache_worker)
 
 
-def bodies(kept: KeptPrompts, cache_worker: str = "a", now_s: float = 0.0) -> list[tuple[int, int]]:
+def bodies(kept: HotPrompts, cache_worker: str = "a", now_s: float = 0.0) -> list[tuple[int, int]]:
     return [(found.facts.lineage, len(found.body)) for found in kept.hottest([cache_worker], now_s)]
 
 
 def test_a_lineage_has_its_last_prompt() -> None:
-    kept = KeptPrompts(10**6)
+    kept = HotPrompts(10**6)
     kept.keep(prompt(1), 0.0)
     kept.keep(prompt(1, 20_000, "b"), 1.0)
     assert (bodies(kept), bodies(kept, "b")) == ([], [(1, 20_000)])
 
 
 def test_short_and_too_large_prompts_are_not_kept_and_their_predecessors_go() -> None:
-    kept = KeptPrompts(50_000)
+    kept = HotPrompts(50_000)
     for size in (MIN_BYTES - 1, 60_000):
         kept.keep(prompt(1), 0.0)
         kept.keep(prompt(1, size), 0.0)
@@ -34,14 +34,14 @@ def test_short_and_too_large_prompts_are_not_kept_and_their_predecessors_go() ->
 
 
 def test_nothing_is_kept_without_room() -> None:
-    kept = KeptPrompts(0)
+    kept = HotPrompts(0)
     kept.keep(prompt(1, 2_000_000), 0.0)
     assert len(kept) == 0
     assert kept.min_bytes > 2**40, "a caller finds every body too short"
 
 
 def test_the_hottest_is_long_and_recent() -> None:
-    kept = KeptPrompts(10**6)
+    kept = HotPrompts(10**6)
     kept.keep(prompt(1, 40_000), 0.0)
     kept.keep(prompt(2, 20_000), 0.0)
     kept.keep(prompt(3, 30_000), 290.0)
@@ -49,7 +49,7 @@ def test_the_hottest_is_long_and_recent() -> None:
 
 
 def test_a_cold_lineage_is_forgotten() -> None:
-    kept = KeptPrompts(10**6)
+    kept = HotPrompts(10**6)
     kept.keep(prompt(1), 0.0)
     kept.keep(prompt(2), 1.0)
     kept.expire(MAX_AGE_S)
@@ -64,7 +64,7 @@ def test_a_cold_lineage_is_forgotten() -> None:
 @settings(max_examples=80)
 def test_it_is_the_newest_that_fit(steps: list[tuple[int, int]]) -> None:
     limit = MIN_BYTES * 8
-    kept, model = KeptPrompts(limit), OrderedDict[int, int]()
+    kept, model = HotPrompts(limit), OrderedDict[int, int]()
     overhead = prompt(0).size - MIN_BYTES
     for now, (lineage, size) in enumerate(steps):
         kept.keep(prompt(lineage, size), float(now))

@@ -1,0 +1,41 @@
+"""The prompts that were sent to a worker and have no first token yet, oldest first."""
+
+from collections import OrderedDict
+
+
+class PrefillQueue:
+    """Tokens to compute, by request. Engines prefill in order of arrival, so the oldest prompt is the one at work."""
+
+    __slots__ = ("_busy_s", "_tokens_of", "at_work_tokens", "since_s", "tokens")
+
+    def __init__(self) -> None:
+        self._tokens_of: OrderedDict[object, int] = OrderedDict()
+        self.tokens = 0
+        self.at_work_tokens = 0  # of the oldest prompt
+        self.since_s = 0.0  # when the oldest prompt became the oldest
+        self._busy_s = 0.0  # in which any prompt was queued, until `since_s`
+
+    def __len__(self) -> int:
+        return len(self._tokens_of)
+
+    def add(self, request: object, tokens: int, now_s: float) -> None:
+        """Append a prompt with so many tokens to compute."""
+        if not self._tokens_of:
+            self.since_s = now_s
+            self.at_work_tokens = tokens
+        self._tokens_of[request] = tokens
+        self.tokens += tokens
+
+    def remove(self, request: object, now_s: float) -> None:
+        """Remove a prompt that has been computed, or never will be."""
+        self.tokens -= self._tokens_of.pop(request)
+        self.at_work_tokens = 0
+        for tokens in self._tokens_of.values():  # of the oldest one
+            self.at_work_tokens = tokens
+            break
+        self._busy_s += now_s - self.since_s
+        self.since_s = now_s
+
+    def busy_s(self, now_s: float) -> float:
+        """Seconds in which any prompt was queued, since the beginning."""
+        return self._busy_s + now_s - self.since_s if self._tokens_of else self._busy_s

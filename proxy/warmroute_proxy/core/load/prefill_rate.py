@@ -1,0 +1,62 @@
+"""Prefill seconds per token of a worker, learned from counters that the engine publishes.
+
+They are learned from its busy time, never from latencies, which contain queueing. The rate is an exponential average in
+tokens, bounded to what hardware can do.
+"""
+
+from typing import Final
+
+from warmroute_proxy.core.load.engine_loads import EngineLoads
+
+PREFILL_S_PER_TOKEN_PRIOR: Final = 1 / 20_000
+PREFILL_S_PER_TOKEN_MIN: Final = 1e-6
+PREFILL_S_PER_TOKEN_MAX: Final = 0.1
+RATE_MIN_TOKENS: Final = 256
+RATE_WEIGHT_TOKENS: Final = 50_000
+"""Tokens of new evidence that weigh as much as all that was learned before."""
+
+
+class PrefillRate:
+    """The learned rate of one worker, and the counters of its last report."""
+
+    __slots__ = ("_busy_us_total", "_uncached_total", "s_per_token")
+
+    def __init__(self) -> None:
+        self.s_per_token = PREFILL_S_PER_TOKEN_PRIOR
+        self._uncached_total: int | None = None
+        self._busy_us_total: int | None = None
+
+    def has_restarted(self, loads: EngineLoads) -> bool:
+        """Whether the totals of a report are below those of the last one: the engine restarted in between."""
+        tokens = loads.prefill_uncached_tokens_total
+        return tokens is not None and self._uncached_total is not None and tokens < self._uncached_total
+
+    def observe(self, loads: EngineLoads) -> bool:
+        """Learn from a report. True if the rate was learned anew."""
+        tokens, busy_us = loads.prefill_uncached_tokens_total, loads.prefill_busy_us_total
+        if tokens is None or busy_us is None:
+            return False
+        if self._uncached_total is None or self._busy_us_total is None or tokens < self._uncached_total:
+            self._uncached_total, self._busy_us_total = tokens, busy_us  # the first report, or the engine restarted
+            return False
+        if tokens - self._uncached_total < RATE_MIN_TOKENS:
+            return False
+        learned = self.learn(tokens - self._uncached_total, (busy_us - self._busy_us_total) / 1e6)
+        self._uncached_total, self._busy_us_total = tokens, busy_us
+        return learned
+
+    def learn(self, uncached_tokens: int, busy_s: float) -> bool:
+        """Learn from tokens that were computed and the time that took. False if they teach nothing."""
+        if uncached_tokens <= 0 or busy_s <= 0:
+            return False
+        observed = busy_s / uncached_tokens
+        if not PREFILL_S_PER_TOKEN_MIN <= observed <= PREFILL_S_PER_TOKEN_MAX:
+            observed = min(max(observed, PREFILL_S_PER_TOKEN_MIN), PREFILL_S_PER_TOKEN_MAX)
+        weight = uncached_tokens / (uncached_tokens + RATE_WEIGHT_TOKENS)
+        self.s_per_token += weight * (observed - self.s_per_token)
+        return True
+
+    def restart(self, s_per_token: float) -> None:
+        """The engine restarts: its counters begin anew, and its rate is taken to be `s_per_token`."""
+        self.s_per_token = s_per_token
+        self._uncached_total = self._busy_us_total = None

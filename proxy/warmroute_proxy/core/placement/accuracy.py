@@ -1,0 +1,35 @@
+"""How far predictions of cached tokens were from what engines reported: sums for pages and metrics."""
+
+
+class Accuracy:
+    """Sums over settled attempts."""
+
+    __slots__ = ("_attempts", "_overpredicted_tokens", "_predicted_tokens", "_underpredicted_tokens")
+
+    def __init__(self) -> None:
+        self._attempts = 0
+        self._predicted_tokens = 0
+        self._overpredicted_tokens = 0
+        self._underpredicted_tokens = 0
+
+    def observe(self, predicted: int, cached: int | None) -> int | None:
+        """Count one attempt. Returns predicted minus cached tokens, None where the engine reported none."""
+        self._attempts += 1
+        if cached is None:
+            return None
+        error = predicted - cached
+        self._predicted_tokens += predicted
+        if error > 0:
+            self._overpredicted_tokens += error
+        else:
+            self._underpredicted_tokens -= error
+        return error
+
+    def as_dict(self) -> dict[str, int]:
+        """The sums by their names in the admin JSON."""
+        return {
+            "turns": self._attempts,
+            "predicted_tokens": self._predicted_tokens,
+            "overpredicted_tokens": self._overpredicted_tokens,
+            "underpredicted_tokens": self._underpredicted_tokens,
+        }

@@ -1,0 +1,156 @@
+"""The cost of placing one prompt at each worker and each peer region, in seconds.
+
+    cost = network + queue + compute + load + decode_slowdown * expected_output + transfer + others + reuse + churn
+
+The first seven terms are the request's own time. `network` is the round trip to a peer region, `queue` the prefill
+ahead there, `compute` what the index does not predict to be cached there in any tier, `load` the time to bring cached
+tokens to the device (`cache.tiers`), `transfer` the time to send KV from a prefill to a decode worker. The last three
+are what the placement costs all other requests (`prices`). `others` is in proportion to `queue`, and is computed
+together with it.
+
+A prefill worker is priced together with the decode worker that is best for all of them: the least slowed one. Both
+roles of an aggregated worker are its own, and it needs no transfer. A peer region's queue is what this proxy has
+forwarded there and has not been answered yet; its prefill rate is taken to be like ours.
+
+Workers with the same part of the prompt and the same rate differ only by what is ahead of a new request there. They are
+a `Group`, whose other terms are computed once.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from warmroute_proxy.core.base.frozen import Frozen
+from warmroute_proxy.core.cache.tiers import NOTHING_HELD, Held
+from warmroute_proxy.core.load.ahead import Ahead, waits_s
+from warmroute_proxy.core.placement.choices import Choices, WorkerState
+from warmroute_proxy.core.placement.decision import Candidate
+from warmroute_proxy.core.placement.fleet import Peer
+from warmroute_proxy.core.placement.matched_prompt import MatchedPrompt
+from warmroute_proxy.core.placement.prices import Prices
+from warmroute_proxy.core.prompt.facts import Facts
+
+TRANSFER_S_PER_TOKEN: Final = 2e-7
+"""KV from prefill to decode: 70 KB a token (MLA) over eight 400 Gb/s links."""
+
+
+class Group(Frozen, frozen=True):
+    """Workers that differ only by what is ahead there, by their numbers among the cache workers, and their terms.
+
+    `others_s_per_queue_s`: what each second of queue costs others. `idle_s`: the cost while nothing is ahead, the least
+    that any of these workers can cost.
+    """
+
+    numbers: tuple[int, ...]
+    idle_s: float
+    compute_s: float
+    load_s: float
+    transfer_s: float
+    reuse_s: float
+    others_s_per_queue_s: float
+    uncached_tokens: int
+    matched_bytes: int
+    held: Held
+
+
+class PeerCost(Frozen, frozen=True):
+    """A peer region, what of the prompt is cached there, and its cost."""
+
+    peer: WorkerState
+    matched_bytes: int
+    held: Held
+    candidate: Candidate
+
+
+def cost_s(group: Group, ahead: Ahead, output_tokens: int, churn_s_per_inserted: float, now_s: float) -> float:
+    """The cost at one worker of a group; a worker of this region has no `network`."""
+    queue_s, slowdown_s = waits_s(ahead, now_s) if ahead.waits else (0.0, ahead.slowdown_s)
+    return (
+        group.idle_s  # compute + load + transfer + reuse
+        + queue_s * (1.0 + group.others_s_per_queue_s)  # queue + others
+        + slowdown_s * output_tokens
+        + churn_s_per_inserted * ahead.inserted * group.uncached_tokens
+    )
+
+
+def groups_of(choices: Choices, prompt: MatchedPrompt, prices: Prices) -> list[Group]:
+    """All cache workers, in groups; those that have most of the prompt come first where that is known."""
+    if choices.plain:
+        return _groups_by_match(choices, prompt, prices)
+    return _groups_of_one(choices.cache_workers, prompt, prices)
+
+
+def _groups_by_match(choices: Choices, prompt: MatchedPrompt, prices: Prices) -> list[Group]:
+    """Equally fast workers with one tier each that need no transfer: a group for each length that is cached."""
+    groups: list[Group] = []
+    s_per_token, other_slots = choices.s_per_token, choices.mask
+    for mask, matched in reversed(prompt.match.drops):
+        other_slots &= ~mask
+        numbers = choices.numbers_of(mask)
+        if numbers:
+            held = Held(prompt.tokens_of(matched), 0, 0)
+            groups.append(_group(numbers, prompt, prices, s_per_token, matched, held))
+    numbers = choices.numbers_of(other_slots) if other_slots else ()
+    if numbers:
+        groups.append(_group(numbers, prompt, prices, s_per_token, 0, NOTHING_HELD))
+    return groups
+
+
+def _groups_of_one(cache_workers: Sequence[WorkerState], prompt: MatchedPrompt, prices: Prices) -> list[Group]:
+    """Each worker by itself, whatever its role, rate and tiers."""
+    bytes_by_slot = prompt.match.bytes_by_slot
+    groups: list[Group] = []
+    for number, worker in enumerate(cache_workers):
+        load = worker.load
+        matched, held = prompt.held(worker, bytes_by_slot)
+        transfer_s = prompt.tokens * TRANSFER_S_PER_TOKEN if worker.role == "prefill" else 0.0
+        load_s, s_per_token = load.moves.seconds(held), load.prefill_s_per_token
+        groups.append(_group((number,), prompt, prices, s_per_token, matched, held, load_s, transfer_s))
+    return groups
+
+
+def _group(
+    numbers: tuple[int, ...],
+    prompt: MatchedPrompt,
+    prices: Prices,
+    s_per_token: float,
+    matched: int,
+    held: Held,
+    load_s: float = 0.0,
+    transfer_s: float = 0.0,
+) -> Group:
+    device, host, storage = held
+    uncached = prompt.tokens - (device + host + storage)
+    compute_s = uncached * s_per_token
+    reuse_s = prices.reuse_s(matched) if matched < prices.best_bytes else 0.0
+    idle_s = compute_s + load_s + transfer_s + reuse_s
+    others_s_per_queue_s = prices.delayed_per_s * compute_s
+    return Group(numbers, idle_s, compute_s, load_s, transfer_s, reuse_s, others_s_per_queue_s, uncached, matched, held)
+
+
+def peer_costs(
+    facts: Facts, choices: Choices, prompt: MatchedPrompt, prices: Prices, churn: float, home: str | None, now_s: float
+) -> list[PeerCost]:
+    """The peer regions. `churn`: what a token of a new conversation costs there, 0 for a known one."""
+    found: list[PeerCost] = []
+    bytes_by_slot = prompt.match.bytes_by_slot
+    for state in choices.peers:
+        peer, queue_s = state.target, state.load.queue_s(now_s)
+        assert isinstance(peer, Peer)
+        matched = bytes_by_slot.get(state.slot, 0)
+        network_s, note = peer.rtt_s, ""
+        if peer.region == home:
+            network_s, note = 0.0, "home"
+            matched = max(matched, facts.structural_bytes)
+        cached = prompt.tokens_of(matched)
+        uncached = prompt.tokens - cached
+        compute_s = uncached * prices.s_per_token
+        others_s = prices.delayed_per_s * queue_s * compute_s
+        reuse_s = prices.reuse_s(matched)
+        churn_s = churn * uncached
+        peer_cost_s = network_s + queue_s + compute_s + others_s + reuse_s + churn_s
+        candidate = Candidate(
+            state.id, peer_cost_s, network_s, queue_s, compute_s, 0.0, 0.0, 0.0, others_s, reuse_s, churn_s, uncached,
+            0, 0, note,
+        )  # fmt: skip
+        found.append(PeerCost(state, matched, Held(cached, 0, 0), candidate))
+    return found

@@ -1,0 +1,33 @@
+"""A prompt in tokens, and how much of it each worker has cached."""
+
+from warmroute_proxy.core.base.frozen import Frozen
+from warmroute_proxy.core.cache.index import Match
+from warmroute_proxy.core.cache.tiers import MIN_FETCH_TOKENS, NOTHING_HELD, Held
+from warmroute_proxy.core.placement.choices import WorkerState
+
+
+class MatchedPrompt(Frozen, frozen=True):
+    """A prompt by the index and the learned ratio of bytes to tokens."""
+
+    tokens: int
+    bytes_per_token: float
+    match: Match
+
+    def tokens_of(self, prefix_bytes: int) -> int:
+        """Tokens of a prefix; never the whole prompt, because an engine computes at least the last token."""
+        found, most = int(prefix_bytes / self.bytes_per_token), self.tokens - 1
+        return found if found < most else most  # noqa: FURB136 - min() takes three times as long
+
+    def held(self, worker: WorkerState, matched: dict[int, int]) -> tuple[int, Held]:
+        """What of the prompt a worker has, by the bytes of each slot: bytes in all, and tokens of each tier."""
+        device_bytes = matched.get(worker.slot, 0)
+        host_bytes = max(device_bytes, matched.get(worker.host_slot, 0))
+        all_bytes = max(host_bytes, matched.get(worker.store_slot, 0))
+        if not all_bytes:
+            return 0, NOTHING_HELD
+        device = self.tokens_of(device_bytes)
+        host = device if host_bytes == device_bytes else self.tokens_of(host_bytes)
+        storage = host if all_bytes == host_bytes else self.tokens_of(all_bytes)
+        if storage - host < MIN_FETCH_TOKENS:
+            all_bytes, storage = host_bytes, host
+        return all_bytes, Held(device, host - device, storage - host)
