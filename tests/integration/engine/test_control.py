@@ -7,6 +7,7 @@ from collections import Counter
 from typing import Any
 
 import httpx
+from tests.machine import seconds
 
 USER = {"role": "user", "content": "hi"}
 
@@ -41,7 +42,7 @@ def test_aborts_of_a_live_id_match_by_prefix_and_answer_whole_requests_with_200(
     answers: dict[str, httpx.Response] = {}
 
     def ask(rid: str) -> None:
-        answers[rid] = httpx.post(engine.url + "/v1/chat/completions", json=endless(rid), timeout=20)
+        answers[rid] = httpx.post(engine.url + "/v1/chat/completions", json=endless(rid), timeout=seconds(20))
 
     threads = [threading.Thread(target=ask, args=(rid,)) for rid in ("req-1", "req-10", "req-2")]
     for thread in threads:

@@ -18,6 +18,7 @@ import openai
 import pytest
 
 import warmroute
+from tests.machine import seconds
 
 from .harness import ProxyProcess, answer, chat, events, until
 from .scripted import ROLE, Handler, ScriptedEngine, delta, whole
@@ -42,7 +43,7 @@ class Gate:
 
     def __call__(self, handler: Handler) -> None:
         streamed = json.loads(handler.engine.bodies[-1]).get("stream")
-        self._passes.acquire(timeout=60)
+        self._passes.acquire(timeout=seconds(60))
         if streamed:
             handler.stream(ROLE, delta("a"), delta(finish="stop"), LAST, "[DONE]")
         else:

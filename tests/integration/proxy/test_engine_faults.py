@@ -16,6 +16,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.machine import seconds
 from warmroute.contract import receipt as contract_receipt
 from warmroute_cli.processes import stop_all
 
@@ -110,7 +111,7 @@ class Fleet:
 
     def stop(self) -> None:
         self.proxy.stop()
-        stop_all([engine.child for engine in (*self.engines.values(), *self.replaced)], 5.0)
+        stop_all([engine.child for engine in (*self.engines.values(), *self.replaced)], seconds(5.0))
 
     def worker(self, name: str) -> dict[str, Any]:
         with self.proxy.admin() as admin:

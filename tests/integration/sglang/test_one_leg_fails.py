@@ -15,6 +15,7 @@ import pytest
 from tests.integration.proxy.harness import ProxyProcess, until
 from tests.integration.proxy.scripted import Handler, Script, ScriptedEngine
 from tests.integration.sglang.behind import conversation, toml, work_of
+from tests.machine import seconds
 from warmroute_backend.sglang import Server
 
 STOPS_WITHIN_S = 5.0
@@ -39,7 +40,7 @@ def breaks(handler: Handler) -> None:
 
 def never_answers(handler: Handler) -> None:
     assert isinstance(handler.engine, Half)
-    handler.engine.left.wait(60)
+    handler.engine.left.wait(seconds(60))
     handler.cut()
 
 
