@@ -1,7 +1,6 @@
 """Limits in time: what an idle machine has is the least, and slow or busy ones have more."""
 
 import pytest
-
 from tests import machine
 from tests.machine import MAX_SLOWNESS, Speed
 
