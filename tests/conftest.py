@@ -1,9 +1,11 @@
 """What all tests share: how hypothesis searches, limits in time, and the real SGLang for those that ask for it."""
 
+import inspect
 import os
 import signal
 from pathlib import Path
 
+import httpx
 import pytest
 import pytest_timeout  # type: ignore[import-untyped]
 from hypothesis import HealthCheck, settings
@@ -20,6 +22,10 @@ settings.register_profile(
     print_blob=True,
 )
 settings.load_profile("warmroute")
+
+# httpx gives up after 5 s where it is told nothing else; most calls of tests tell it nothing.
+for _part in ("connect", "read", "write", "pool"):
+    setattr(inspect.signature(httpx.Client).parameters["timeout"].default, _part, seconds(20))
 
 # A shell's job in the background ignores SIGINT, and so would all that tests start and then interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

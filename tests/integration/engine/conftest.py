@@ -1,7 +1,9 @@
 """Engine processes on ports of the system's choice."""
 
+import json
 import os
 import signal
+import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -44,6 +46,14 @@ class EngineProcess:
             assert time.monotonic() < deadline_s, f"still {log}"
             time.sleep(0.01)
         return log
+
+    def send(self, body: dict[str, Any]) -> socket.socket:
+        """A request whose answer is not read; to close the socket is to leave."""
+        text, url = json.dumps(body).encode(), httpx.URL(self.url)
+        sock = socket.create_connection((url.host, url.port or 80), timeout=seconds(20))
+        head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {len(text)}\r\n"
+        sock.sendall(f"{head}content-type: application/json\r\n\r\n".encode() + text)
+        return sock
 
     def load(self) -> dict[str, Any]:
         return self.client.get("/v1/loads").json()["loads"][0]  # type: ignore[no-any-return]

@@ -97,6 +97,7 @@ def test_the_other_half_is_told_to_stop(
 def test_a_client_that_leaves_while_the_halves_meet(sglang_pair: Pair, tmp_path: Path, name: str, role: str) -> None:
     with beside(tmp_path, sglang_pair, role, never_answers) as (proxy, real):
         with proxy.client() as client, pytest.raises(httpx.ReadTimeout):
-            client.post("/v1/chat/completions", json=conversation(name, max_tokens=4), timeout=1.0)
+            limits = httpx.Timeout(seconds(20), read=1.0)
+            client.post("/v1/chat/completions", json=conversation(name, max_tokens=4), timeout=limits)
         until(lambda: work_of(real) == 0, "it holds nothing for a client that left", STOPS_WITHIN_S)
         assert proxy.rows(expected=1)[0]["outcome"] == "client_left"
