@@ -74,14 +74,14 @@ def test_noise_is_no_leak(noise: float) -> None:
 @pytest.mark.parametrize(
     "series",
     [
-        *(pytest.param(leak(each), id=f"{each} bytes") for each in (20, 30, 50, 80)),
-        *(pytest.param(together(leak(each), step(3 * MB, 0.5)), id=f"{each} bytes and a step") for each in (20, 80)),
-        pytest.param(together(leak(30), step(3 * MB, 0.2), step(3 * MB, 0.8)), id="30 bytes and two steps"),
+        *(pytest.param(leak(each), id=f"{each} bytes") for each in (45, 50, 80)),
+        *(pytest.param(together(leak(each), step(3 * MB, 0.5)), id=f"{each} bytes and a step") for each in (45, 80)),
+        pytest.param(together(leak(50), step(3 * MB, 0.2), step(3 * MB, 0.8)), id="50 bytes and two steps"),
         pytest.param(together(leak(50), sawtooth(MB, 10)), id="50 bytes and a sawtooth"),
-        pytest.param(lambda share: max(0.0, share - 0.5) * 80 * REQUESTS, id="80 bytes from the middle on"),
+        pytest.param(lambda share: max(0.0, share - 0.5) * 100 * REQUESTS, id="100 bytes from the middle on"),
         *(
-            pytest.param(stair(50, steps, phase / 8), id=f"{steps} steps, {phase}")
-            for steps in (4, 5, 6, 8, 12, 40)
+            pytest.param(stair(each, steps, phase / 8), id=f"{each} bytes in {steps} steps, {phase}")
+            for each, steps in ((100, 4), (80, 5), (60, 6), (50, 8), (50, 12), (50, 40))
             for phase in range(8)
         ),
     ],

@@ -23,6 +23,7 @@ def test_a_limit_grows_with_what_makes_work_slow(
     monkeypatch.setattr(machine, "measured", lambda: speed)
     monkeypatch.setattr(machine, "load", lambda: load)
     assert machine.seconds(20) == pytest.approx(20 * slowness)
+    assert machine.configured(2) == pytest.approx(2 * min(5, slowness))
 
 
 def test_this_machine_is_measured() -> None:

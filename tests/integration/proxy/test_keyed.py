@@ -11,14 +11,14 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.machine import seconds
+from tests.machine import configured, seconds
 from warmroute.contract import receipt as contract_receipt
 from warmroute_cli.processes import stop_all
 
 from .harness import EngineProcess, ProxyProcess, chat, until
 
 PAIR = {"p0": "prefill", "d0": "decode"}
-OUTLIVE_S = 3.0
+OUTLIVE_S = configured(3)
 
 
 def long(text: str, tokens: int = 150, **fields: Any) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.machine import seconds
+from tests.machine import configured, seconds
 from warmroute_cli.processes import stop_all
 from warmroute_proxy.server.base.secrets import new_api_key
 
@@ -216,7 +216,7 @@ def test_a_forwarded_turn_is_joined_where_the_client_asks_and_stops_at_its_home(
             engine.listening()
         west = ProxyProcess(tmp_path / "p", [engines[1].toml("west")], region="west", keys=keys).start()
         proxies.append(west)
-        limits = "keyed_outlive_s = 3"
+        limits = f"keyed_outlive_s = {configured(3)}"
         peer = ("west", west.url)
         east = ProxyProcess(
             tmp_path / "p", [engines[0].toml("east")], region="east", keys=keys, peer=peer, limits=limits

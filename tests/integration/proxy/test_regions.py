@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.machine import seconds
+from tests.machine import configured, seconds
 from warmroute.contract import receipt as contract_receipt
 from warmroute_cli.processes import stop_all
 from warmroute_proxy.server.base.secrets import new_api_key
@@ -226,7 +226,7 @@ def test_a_client_that_reads_slowly_is_no_home_that_says_nothing(tmp_path: Path)
     try:
         west.start()
         peer = ("west", west.url)
-        limits = "idle_timeout_s = 0.5"
+        limits = f"idle_timeout_s = {configured(0.5)}"
         east = ProxyProcess(tmp_path, [engines[1].toml()], keys=west.keys, peer=peer, limits=limits).start()
         try:
             body = chat("roam", turns=2, stream=True, prompt_cache_key="roamer")

@@ -14,7 +14,7 @@ import pytest
 from openai import DefaultHttpxClient, OpenAI
 
 from tests.certificates import make
-from tests.machine import seconds
+from tests.machine import configured, seconds
 from warmroute_cli.processes import stop_all
 from warmroute_proxy.server.main import serve
 
@@ -70,7 +70,7 @@ def scene(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     try:
         table = engine.listening().toml("east")
         extra = f"processes = {request.param}"
-        proxy = SecureProxy(folder / "p", [table], extra=extra, limits="head_timeout_s = 1.0")
+        proxy = SecureProxy(folder / "p", [table], extra=extra, limits=f"head_timeout_s = {configured(1)}")
         proxy.start()
         yield Scene(proxy, engine)
     finally:
