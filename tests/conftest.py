@@ -1,10 +1,16 @@
-"""What all tests share: how hypothesis searches, and the real SGLang for those that ask for it."""
+"""What all tests share: how hypothesis searches, limits in time, and the real SGLang for those that ask for it."""
 
+import inspect
 import os
 import signal
 from pathlib import Path
 
+import httpx
+import pytest
+import pytest_timeout  # type: ignore[import-untyped]
 from hypothesis import HealthCheck, settings
+
+from tests.machine import seconds
 
 # Shared machines stall: a slow example says nothing about the code. In CI the search is the same each time, so that a
 # change is judged by itself; elsewhere it goes on looking.
@@ -17,6 +23,10 @@ settings.register_profile(
 )
 settings.load_profile("warmroute")
 
+# httpx gives up after 5 s where it is told nothing else; most calls of tests tell it nothing.
+for _part in ("connect", "read", "write", "pool"):
+    setattr(inspect.signature(httpx.Client).parameters["timeout"].default, _part, seconds(20))
+
 # A shell's job in the background ignores SIGINT, and so would all that tests start and then interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -25,5 +35,13 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # imports: a third of its start. So it is kept, away from the sources.
 if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
     os.environ["PYTHONPYCACHEPREFIX"] = str(Path(__file__).parents[1] / ".pytest_cache" / "bytecode")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_timeout_set_timer(item: pytest.Item, settings: pytest_timeout.Settings) -> bool | None:
+    """A test's limit is for an idle machine of the reference's speed (`tests/machine.py`)."""
+    stretched = settings._replace(timeout=seconds(settings.timeout))
+    return bool(pytest_timeout.pytest_timeout_set_timer(item, stretched))
+
 
 pytest_plugins = ["tests.subjects.sglang"]

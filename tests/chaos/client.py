@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
+from tests.machine import seconds
+
 from .asks import Ask
 
 End = Literal["whole", "error", "left", "killed", "unfinished"]
@@ -95,7 +97,7 @@ class Line:
         self._at = 0
         answer = Answer(ask.text)
         try:
-            async with asyncio.timeout(ANSWER_TIMEOUT_S):
+            async with asyncio.timeout(seconds(ANSWER_TIMEOUT_S)):
                 if await self._asked(ask, key, answer):
                     return self._seen(ask, answer, "left", "")
         except TimeoutError:

@@ -11,6 +11,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any, Final
 
+from tests.machine import seconds
 from warmroute_cli.processes import Child
 
 from .cutter import Cutter
@@ -70,7 +71,7 @@ class Engine:
         ]
         command += ["--kv-events-config", _KV_EVENTS] if self.name in PUBLISHERS else []
         self._child = child = Child(f"{self.name}-{self.started}", command, self._folder)
-        line = await asyncio.to_thread(child.listening, time.monotonic() + START_TIMEOUT_S)
+        line = await asyncio.to_thread(child.listening, time.monotonic() + seconds(START_TIMEOUT_S))
         self.url = line["url"]
         self.network.target = int(self.url.rpartition(":")[2])
         await self.network.accept()
@@ -146,7 +147,7 @@ class Engine:
         if not self.running:
             return True
         try:
-            socket.create_connection(("127.0.0.1", self.network.target or 1), timeout=5).close()
+            socket.create_connection(("127.0.0.1", self.network.target or 1), timeout=seconds(5)).close()
         except ConnectionRefusedError:
             return True
         return False
@@ -155,7 +156,7 @@ class Engine:
     async def _ended(child: Child) -> None:
         """Tell it to stop, where it has not, and see it gone."""
         child.ask_to_stop()
-        await asyncio.to_thread(child.wait_or_kill, time.monotonic() + TERM_TIMEOUT_S)
+        await asyncio.to_thread(child.wait_or_kill, time.monotonic() + seconds(TERM_TIMEOUT_S))
 
     async def _cut(self, fault: Fault) -> None:
         for network in self._networks():
@@ -182,13 +183,13 @@ class Engine:
     def _arm(self, order: dict[str, Any]) -> None:
         request = urllib.request.Request(f"{self.url}/engine/faults", json.dumps(order).encode(), method="POST")
         try:
-            with urllib.request.urlopen(request, timeout=5):
+            with urllib.request.urlopen(request, timeout=seconds(5)):
                 pass
         except OSError:
             pass  # it has crashed by an earlier order: `strike` sees that
 
 
 def _get(url: str) -> dict[str, Any]:
-    with urllib.request.urlopen(url, timeout=5) as response:
+    with urllib.request.urlopen(url, timeout=seconds(5)) as response:
         found: dict[str, Any] = json.load(response)
     return found

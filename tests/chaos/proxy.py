@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.integration.proxy.harness import ProxyProcess
+from tests.machine import seconds
 from warmroute_proxy.core.accounting.entry import Entry
 from warmroute_proxy.server.ledger.ledger import LEDGER_FILE
 
@@ -116,7 +117,7 @@ def open_entries(state_dir: Path) -> set[str]:
 
 async def eventually(condition: Any, timeout_s: float) -> bool:
     """Whether a condition, asked in a thread, came true in time."""
-    deadline_s = time.monotonic() + timeout_s
+    deadline_s = time.monotonic() + seconds(timeout_s)
     while not await asyncio.to_thread(condition):
         if time.monotonic() > deadline_s:
             return False

@@ -13,6 +13,7 @@ from typing import Any, Literal
 from urllib.parse import urlsplit
 
 import httpx
+from tests.machine import seconds
 
 Json = dict[str, Any]
 Kind = Literal["embedded", "sglang"]
@@ -70,7 +71,7 @@ class Subject:
 
         def run() -> None:
             try:
-                future.set_result(httpx.post(self.url + path, json=body, timeout=DEADLINE_S))
+                future.set_result(httpx.post(self.url + path, json=body, timeout=seconds(DEADLINE_S)))
             except Exception as error:
                 future.set_exception(error)
 
@@ -82,7 +83,7 @@ class Subject:
         parts = urlsplit(self.url)
         raw = json.dumps(body).encode()
         head = f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
-        connection = socket.create_connection((parts.hostname, parts.port), timeout=DEADLINE_S)
+        connection = socket.create_connection((parts.hostname, parts.port), timeout=seconds(DEADLINE_S))
         self.connections.append(connection)
         connection.sendall(f"{head}content-length: {len(raw)}\r\n\r\n".encode() + raw)
         return connection
@@ -126,7 +127,7 @@ def events(lines: Iterator[str]) -> list[Json]:
 
 def until(condition: Callable[[], object], what: Callable[[], str]) -> None:
     """Poll until the condition holds."""
-    deadline_s = time.monotonic() + DEADLINE_S
+    deadline_s = time.monotonic() + seconds(DEADLINE_S)
     while not condition():
         assert time.monotonic() < deadline_s, f"still: {what()}"
         time.sleep(0.05)

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.machine import seconds
 
 from warmroute.contract.receipt import LOSS_CLASSES, check
 from warmroute_cli.fleet import Fleet, FleetOptions
@@ -32,7 +33,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, 
 
 
 def run(command: list[str], environment: dict[str, str]) -> str:
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=50)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=seconds(50))
     assert done.returncode == 0, done.stderr
     return done.stdout
 

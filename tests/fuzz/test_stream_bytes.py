@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx
 from tests.integration.proxy.harness import ProxyProcess, chat
+from tests.machine import seconds
 
 STREAM_BYTES = 10_000_000
 INFO = b'{"page_size":64,"dp_size":1,"start_time":1}'
@@ -104,7 +105,7 @@ async def test_ten_million_bytes_come_through_to_the_byte(tmp_path: Path) -> Non
         try:
             got, tail = hashlib.sha256(), b""
             body: dict[str, Any] = chat(stream=True)
-            client = httpx.AsyncClient(headers={"authorization": f"Bearer {proxy.keys[0]}"}, timeout=30)
+            client = httpx.AsyncClient(headers={"authorization": f"Bearer {proxy.keys[0]}"}, timeout=seconds(30))
             async with client, client.stream("POST", f"{proxy.base_url}/chat/completions", json=body) as answer:
                 async for piece in answer.aiter_raw():
                     held = tail + piece

@@ -7,6 +7,7 @@ import sys
 import time
 from pathlib import Path
 
+from tests.machine import seconds
 from tests.subjects.copies import Copy
 from warmroute_cli.processes import stop_all
 
@@ -22,9 +23,9 @@ def test_its_status_and_its_last_words_are_its_own(tmp_path: Path) -> None:
 def test_it_runs_in_a_session_of_its_own_and_hears_signals(tmp_path: Path) -> None:
     asked, killed = Copy("a", ENGINE, tmp_path), Copy("k", ENGINE, tmp_path)
     for made in (asked, killed):
-        assert made.listening(time.monotonic() + 20)["pid"] == made.pid == os.getsid(made.pid)
+        assert made.listening(time.monotonic() + seconds(20))["pid"] == made.pid == os.getsid(made.pid)
     os.kill(killed.pid, signal.SIGKILL)
-    stop_all([asked], 20.0)
+    stop_all([asked], seconds(20.0))
     assert (asked.status(), killed.status()) == (0, -signal.SIGKILL)
 
 
@@ -34,7 +35,7 @@ import os, signal, time
 from pathlib import Path
 from tests.subjects.copies import Copy
 made = Copy("c", {ENGINE!r}, Path({str(tmp_path)!r}))
-made.listening(time.monotonic() + 20)
+made.listening(time.monotonic() + {seconds(20)})
 print(made.pid, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -42,7 +43,7 @@ os.kill(os.getpid(), signal.SIGKILL)
         [sys.executable, "-c", code], cwd=Path(__file__).parents[2], stdout=subprocess.PIPE, check=False
     )
     assert said.returncode == -signal.SIGKILL
-    pid, deadline = int(said.stdout), time.monotonic() + 20
+    pid, deadline = int(said.stdout), time.monotonic() + seconds(20)
     while runs(pid):
         assert time.monotonic() < deadline
         time.sleep(0.01)

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
+from tests.machine import seconds
 from warmroute_cli.demo.drive import Target, drive
 from warmroute_cli.fleet import REGIONS, Fleet, FleetOptions, Proxy
 from warmroute_cli.recordings import load_recordings
@@ -66,7 +67,7 @@ class Run(NamedTuple):
 
 
 def until(condition: Callable[[], bool], what: str) -> None:
-    deadline_s = time.monotonic() + 20
+    deadline_s = time.monotonic() + seconds(20)
     while not condition():
         assert time.monotonic() < deadline_s, what
         time.sleep(0.01)
@@ -89,7 +90,7 @@ def shown(proxy: Proxy, admin_key: str) -> list[dict[str, Any]]:
     request = urllib.request.Request(
         f"{proxy.admin_url}/admin/decisions?limit=1000", headers={"authorization": f"Bearer {admin_key}"}
     )
-    with urllib.request.urlopen(request, timeout=10) as response:
+    with urllib.request.urlopen(request, timeout=seconds(10)) as response:
         found: list[dict[str, Any]] = json.load(response)["decisions"]
     return found[::-1]
 

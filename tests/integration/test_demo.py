@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from tests.machine import seconds
+
 COMMAND = [sys.executable, "-m", "warmroute_cli.main"]
 HARNESSES = ("aider", "codex", "mini-swe-agent")
 TURNS = 6 + 12 + 9
@@ -38,7 +40,9 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.Completed
     folder = tmp_path_factory.mktemp("demo").resolve()
     words = ["demo", "--json", "demo.json", "--state-dir", "state", "--speed", "50", "--sessions", "2"]
     words += ["--harness", *HARNESSES]
-    done = subprocess.run([*COMMAND, *words], cwd=folder, capture_output=True, text=True, timeout=150, check=False)
+    done = subprocess.run(
+        [*COMMAND, *words], cwd=folder, capture_output=True, text=True, timeout=seconds(150), check=False
+    )
     path = folder / "demo.json"
     assert path.exists(), done.stdout + done.stderr
     return done, json.loads(path.read_text()), folder
@@ -97,7 +101,7 @@ def first_turn(said: dict[str, str]) -> dict[str, Any]:
         json.dumps({"model": "m", "messages": [{"role": "user", "content": "hello"}]}).encode(),
         {"authorization": f"Bearer {said['key']}", "content-type": "application/json"},
     )
-    with urllib.request.urlopen(request, timeout=30) as response:
+    with urllib.request.urlopen(request, timeout=seconds(30)) as response:
         answer: dict[str, Any] = json.load(response)
         return answer
 
@@ -109,12 +113,12 @@ def test_up_serves_until_it_is_told_to_stop_and_keeps_its_key(tmp_path: Path, nu
         assert first_turn(said)["usage"]["warmroute"]["turn"] == 1
         assert len(processes_of(folder / "state")) == 11  # eight engines, two proxies, the delay between them
         process.send_signal(number)
-        assert process.wait(30) == 0
+        assert process.wait(seconds(30)) == 0
     assert processes_of(folder / "state") == []
     with up(folder) as (process, again):
         assert again["key"] == said["key"]
         process.send_signal(number)
-        assert process.wait(30) == 0
+        assert process.wait(seconds(30)) == 0
 
 
 def test_up_ends_when_a_process_of_the_fleet_is_gone(tmp_path: Path) -> None:
@@ -126,10 +130,10 @@ def test_up_ends_when_a_process_of_the_fleet_is_gone(tmp_path: Path) -> None:
             if entry.name.isdigit() and f"{folder}/state/up/west-d1.log" == _standard_error(entry)
         ]
         os.kill(int(engines[0].name), signal.SIGKILL)
-        assert process.wait(30) == 2
+        assert process.wait(seconds(30)) == 2
         assert process.stdout is not None
         assert "west-d1 ended" in process.stdout.read()
-    deadline_s = time.monotonic() + 10
+    deadline_s = time.monotonic() + seconds(10)
     while processes_of(folder / "state"):
         assert time.monotonic() < deadline_s
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.proxy.harness import until
+from tests.machine import seconds
 
 
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGKILL])
@@ -22,7 +23,7 @@ def test_a_sweep_that_is_ended_leaves_no_process(tmp_path: Path, ending: signal.
     with subprocess.Popen(command, stderr=subprocess.DEVNULL, start_new_session=True) as sweep:
         until(lambda: len(_busy(sweep.pid)) > 1, "runs in processes of their own")
         sweep.send_signal(ending)
-        assert sweep.wait(20) != 0
+        assert sweep.wait(seconds(20)) != 0
     until(lambda: not _busy(sweep.pid), "the end of all runs")
 
 

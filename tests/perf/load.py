@@ -12,6 +12,7 @@ from typing import Final
 
 import httptools
 
+from tests.machine import seconds
 from tests.perf.loop import Loop, Wire
 
 API_KEY: Final = "sk-perf"
@@ -61,7 +62,7 @@ class Client(Wire):
         ended: Callable[[], None],
         pause_s: float = 0.0,
     ) -> None:
-        sock = socket.create_connection(("127.0.0.1", port), _CONNECT_TIMEOUT_S)
+        sock = socket.create_connection(("127.0.0.1", port), seconds(_CONNECT_TIMEOUT_S))
         super().__init__(loop, sock)
         self.stopping = False
         self._requests = requests

@@ -16,6 +16,7 @@ from pathlib import Path
 from string import Template
 from typing import Final, Literal
 
+from tests.machine import seconds
 from tests.perf.engines import MODEL, Engine
 from tests.perf.load import API_KEY
 from tests.perf.peers import nginx_program
@@ -254,4 +255,4 @@ class Running:
         self.port = free_port()
         how = proxy.start(Place(self.port, free_port(), folder, environment), fleet)
         self.process = Process(how.command, folder / "log", how.variables, core)
-        self.give_up_s = time.monotonic() + START_TIMEOUT_S
+        self.give_up_s = time.monotonic() + seconds(START_TIMEOUT_S)

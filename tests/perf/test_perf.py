@@ -174,6 +174,8 @@ def test_a_short_soak_sees_all_sorts_of_requests_end_as_they_must(tmp_path: Path
     assert result.wrong == {}
     assert all(result.begun[sort.name] > 0 for sort in SORTS)
     assert len(result.samples) >= 2
-    grown = replace(result, bytes_a_request=MAX_BYTES_A_REQUEST + 1, wrong={"stream: incomplete": 3})
+    rate = MAX_BYTES_A_REQUEST + 1
+    leak = result.memory._replace(without_steps=rate, median_slope=rate, second_half=rate)
+    grown = replace(result, memory=leak, wrong={"stream: incomplete": 3})
     assert [fault.split(" ")[0] for fault in grown.faults] == ["3", "memory"]
     assert isinstance(result, Result)

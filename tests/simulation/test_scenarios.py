@@ -22,6 +22,7 @@ def played(scenario: Scenario, *wanted: str, load: float = 1.0) -> dict[str, Res
     return found
 
 
+@pytest.mark.timeout(180)  # it computes for 8 s
 def test_the_header_takes_the_hit_ratio_from_60_to_80_and_to_the_bound() -> None:
     """A replica in each region, for a sixth of the agents in half the time."""
     scenario = regions.scenario(replace(regions.AGENTS, sessions=180, starts_within_s=1600.0), replicas=1)

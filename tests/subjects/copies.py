@@ -27,6 +27,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import BinaryIO, Final, cast
 
+from tests.machine import seconds
 from warmroute_cli.processes import Child
 
 MAX_MESSAGE_BYTES: Final = 100_000  # a command line and an environment
@@ -45,7 +46,7 @@ class Copy(Child):
 
     def status(self, timeout_s: float = 20.0) -> int:
         """How it ended, once it has: its exit code, or a signal's number below 0."""
-        return self._process.wait(timeout_s)
+        return self._process.wait(seconds(timeout_s))
 
     def _start(self, command: Sequence[str], out: BinaryIO, log: BinaryIO) -> "subprocess.Popen[bytes]":
         return cast("subprocess.Popen[bytes]", _origin().copied(command, out.fileno(), log.fileno()))

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 
+from tests.machine import seconds
+
 START_TIMEOUT_S = 20.0
 STOP_TIMEOUT_S = 5.0
 
@@ -19,7 +21,7 @@ class EmbeddedEngine:
         command = [sys.executable, "-m", "warmroute_backend.engine", *args]
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, env={**os.environ, **(environ or {})})
         assert self._process.stdout is not None
-        ready, _, _ = select.select([self._process.stdout], [], [], START_TIMEOUT_S)
+        ready, _, _ = select.select([self._process.stdout], [], [], seconds(START_TIMEOUT_S))
         line = self._process.stdout.readline() if ready else b""
         if not line:
             self.stop()
@@ -37,7 +39,7 @@ class EmbeddedEngine:
         """End the process."""
         self._process.terminate()
         try:
-            self._process.wait(STOP_TIMEOUT_S)
+            self._process.wait(seconds(STOP_TIMEOUT_S))
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()

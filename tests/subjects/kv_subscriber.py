@@ -9,6 +9,8 @@ import msgspec
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
+from tests.machine import seconds
+
 WAIT_S = 20.0
 NOTHING_FROM_HERE = 2**62
 """A sequence number that no publisher reaches."""
@@ -40,7 +42,7 @@ class KvSubscriber:
         self._sub.setsockopt_string(zmq.SUBSCRIBE, info["topic"])
         monitor = self._sub.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED)
         self._sub.connect(f"tcp://{host}:{info['endpoint_port_base'] + rank}")
-        assert monitor.poll(int(WAIT_S * 1000)), "no connection to the publisher"
+        assert monitor.poll(int(seconds(WAIT_S) * 1000)), "no connection to the publisher"
         recv_monitor_message(monitor)
         self._sub.disable_monitor()
         monitor.close(linger=0)
@@ -60,9 +62,9 @@ class KvSubscriber:
     ) -> None:
         self._context.destroy(linger=0)
 
-    def next(self, timeout_s: float = WAIT_S) -> Message | None:
+    def next(self, timeout_s: float | None = None) -> Message | None:
         """The next message, or None when none comes in time."""
-        if not self._sub.poll(int(timeout_s * 1000)):
+        if not self._sub.poll(int((seconds(WAIT_S) if timeout_s is None else timeout_s) * 1000)):
             return None
         topic, number, raw = self._sub.recv_multipart()
         return Message(topic, int.from_bytes(number, "big"), raw)
@@ -72,7 +74,7 @@ class KvSubscriber:
         members)."""
         messages: list[Message] = []
         missing = list(wanted)
-        deadline_s = time.monotonic() + WAIT_S
+        deadline_s = time.monotonic() + seconds(WAIT_S)
         while missing:
             message = self.next(max(0.0, deadline_s - time.monotonic()))
             assert message is not None, f"no event like {missing[0]} came; there were {events(messages)}"
@@ -86,7 +88,7 @@ class KvSubscriber:
         self.ask_replay(b"", first.to_bytes(8, "big"))
         messages: list[Message] = []
         while True:
-            frames = self.replay_answer(WAIT_S)
+            frames = self.replay_answer(seconds(WAIT_S))
             assert frames is not None, "the replay did not end"
             empty, topic, number, raw = frames
             assert empty == b""

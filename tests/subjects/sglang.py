@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from tests.machine import seconds
 from warmroute_backend.sglang import NotInstalledError, Role, Server
 from warmroute_backend.sglang.server import START_TIMEOUT_S
 
@@ -84,7 +85,7 @@ class Servers:
         for role in roles:
             if role not in self._servers:
                 self._servers[role] = self._found(role) or Server(role, self._folder).start()
-                self._deadline_s = time.monotonic() + START_TIMEOUT_S
+                self._deadline_s = time.monotonic() + seconds(START_TIMEOUT_S)
 
     def get(self, role: Role) -> Server:
         """The server of a role, serving. One that a test has killed is started again."""

@@ -11,6 +11,7 @@ from typing import Any
 
 import httpx
 from tests.contract.subject import Kind
+from tests.machine import seconds
 
 TIMEOUT_S = 50.0
 CHAT = "/v1/chat/completions"
@@ -47,7 +48,7 @@ class Pair:
     def both(self, body: dict[str, Any]) -> tuple[httpx.Response, httpx.Response]:
         """Send a request to both, as a router does; what prefill and what decode answered."""
         prefill, decode = post(self.prefill, body), post(self.decode, body)
-        return prefill.result(TIMEOUT_S), decode.result(TIMEOUT_S)
+        return prefill.result(seconds(TIMEOUT_S)), decode.result(seconds(TIMEOUT_S))
 
     def abort_all(self) -> None:
         """End what a test left on the engines that still run."""
@@ -67,7 +68,7 @@ def post(url: str, body: dict[str, Any], path: str = CHAT) -> "Future[httpx.Resp
 
     def ask() -> None:
         try:
-            future.set_result(httpx.post(url + path, json=body, timeout=TIMEOUT_S))
+            future.set_result(httpx.post(url + path, json=body, timeout=seconds(TIMEOUT_S)))
         except httpx.HTTPError as error:
             future.set_exception(error)
 
@@ -87,7 +88,7 @@ def fresh_text(words: int) -> str:
 
 def wait_for(condition: Callable[[], bool]) -> None:
     """Wait until a request is where it is wanted."""
-    deadline_s = time.monotonic() + TIMEOUT_S
+    deadline_s = time.monotonic() + seconds(TIMEOUT_S)
     while not condition():
         assert time.monotonic() < deadline_s
         time.sleep(0.02)

@@ -8,6 +8,7 @@ import httpx
 import pytest
 from tests.contract.pd.conftest import Mortal
 from tests.contract.pd.pair import CHAT, TIMEOUT_S, Pair, abort, fresh_text, post, wait_for
+from tests.machine import seconds
 
 ALL = {"prefill_dp_rank": -1, "prefill_cp_rank": -1, "target_tp_rank": -1, "target_pp_rank": -1}
 
@@ -64,8 +65,8 @@ def test_a_stream_of_decode_ends_with_the_usage(pair: Pair) -> None:
     pair.both(pair.body(text))
     body = pair.body(text, stream=True, stream_options={"include_usage": True})
     prefill, decode = post(pair.prefill, {**body, "stream": False, "stream_options": None}), post(pair.decode, body)
-    whole = prefill.result(TIMEOUT_S).json()
-    *chunks, last = events(decode.result(TIMEOUT_S))
+    whole = prefill.result(seconds(TIMEOUT_S)).json()
+    *chunks, last = events(decode.result(seconds(TIMEOUT_S)))
     assert chunks[0]["choices"][0]["delta"] == {"role": "assistant", "content": "", "reasoning_content": None}
     assert chunks[1]["choices"][0]["delta"]["content"] == whole["choices"][0]["message"]["content"]
     assert chunks[-1]["choices"][0]["finish_reason"] == "length"
@@ -83,8 +84,8 @@ def test_the_pair_computes_what_one_engine_computes(pair: Pair, aggregated: str)
     }
     place = {name: value for name, value in pair.body("").items() if name.startswith("bootstrap")}
     legs = post(pair.prefill, {**wish, **place}, "/generate"), post(pair.decode, {**wish, **place}, "/generate")
-    prefill, decode = (leg.result(TIMEOUT_S).json()["meta_info"] for leg in legs)
-    alone = httpx.post(f"{aggregated}/generate", json=wish, timeout=TIMEOUT_S).json()["meta_info"]
+    prefill, decode = (leg.result(seconds(TIMEOUT_S)).json()["meta_info"] for leg in legs)
+    alone = httpx.post(f"{aggregated}/generate", json=wish, timeout=seconds(TIMEOUT_S)).json()["meta_info"]
     expected = [pytest.approx(value, abs=1e-4) for value, *_ in alone["output_token_logprobs"]]
     assert [value for value, *_ in decode["output_token_logprobs"]] == expected
     assert [token for _, token, *_ in decode["output_token_logprobs"]] == [
@@ -95,7 +96,7 @@ def test_the_pair_computes_what_one_engine_computes(pair: Pair, aggregated: str)
 
 def test_each_side_serves_health_without_a_partner_and_says_what_it_is(pair: Pair) -> None:
     for url, mode in ((pair.prefill, "prefill"), (pair.decode, "decode")):
-        assert httpx.get(f"{url}/health", timeout=TIMEOUT_S).status_code == 200
+        assert httpx.get(f"{url}/health", timeout=seconds(TIMEOUT_S)).status_code == 200
         assert httpx.get(f"{url}/model_info").json()["disaggregation_mode"] == mode
         assert httpx.get(f"{url}/v1/loads").json()["loads"][0]["disaggregation"]["mode"] == mode
 
@@ -152,7 +153,7 @@ def test_a_leg_whose_partner_never_comes_fails_when_its_time_is_up(pair: Pair) -
     lonely, other = pair.body(fresh_text(20)), pair.body(fresh_text(20))
     streamed = pair.body(fresh_text(20), stream=True, stream_options={"include_usage": True})
     legs = post(pair.prefill, lonely), post(pair.decode, other), post(pair.decode, streamed)
-    prefill, decode, stream = (leg.result(TIMEOUT_S) for leg in legs)
+    prefill, decode, stream = (leg.result(seconds(TIMEOUT_S)) for leg in legs)
     assert failure(prefill).startswith("Prefill bootstrap failed for request rank=0 ")
     assert "timed out after" in failure(prefill)
     assert failure(decode).startswith("Decode transfer failed for request rank=0 ")
@@ -173,7 +174,7 @@ def test_a_leg_that_is_aborted_while_it_waits_fails(pair: Pair, side: str) -> No
         leg = post(url, body)
         wait_for(lambda: pair.queue(url, queue) == 1)
         abort(url, body)
-        answer = leg.result(TIMEOUT_S)
+        answer = leg.result(seconds(TIMEOUT_S))
         if stream:
             (event,) = events(answer)
             assert "Aborted by AbortReq." in event["error"]["message"]
@@ -187,8 +188,8 @@ def test_prefill_fails_at_once_when_decode_was_aborted_before_it_came(pair: Pair
     decode = post(pair.decode, body)
     wait_for(lambda: pair.queue(pair.decode, "decode_transfer_queue") == 1)
     abort(pair.decode, body)
-    assert "Aborted by AbortReq." in failure(decode.result(TIMEOUT_S))
-    prefill = post(pair.prefill, body).result(TIMEOUT_S)
+    assert "Aborted by AbortReq." in failure(decode.result(seconds(TIMEOUT_S)))
+    prefill = post(pair.prefill, body).result(seconds(TIMEOUT_S))
     assert "Aborted by decode-side abort notification." in failure(prefill)
 
 
@@ -199,8 +200,8 @@ def test_prefill_fails_when_decode_is_aborted_while_it_computes(pair: Pair) -> N
     prefill = post(pair.prefill, body, "/generate")
     wait_for(lambda: httpx.get(f"{pair.prefill}/v1/loads").json()["loads"][0]["num_active_tokens"] > 0)
     abort(pair.decode, body)
-    assert "Aborted by AbortReq." in failure(decode.result(TIMEOUT_S))
-    assert "Aborted by decode-side abort notification." in failure(prefill.result(TIMEOUT_S))
+    assert "Aborted by AbortReq." in failure(decode.result(seconds(TIMEOUT_S)))
+    assert "Aborted by decode-side abort notification." in failure(prefill.result(seconds(TIMEOUT_S)))
 
 
 def test_decode_fails_when_prefill_was_aborted_before_it_came(pair: Pair) -> None:
@@ -208,8 +209,8 @@ def test_decode_fails_when_prefill_was_aborted_before_it_came(pair: Pair) -> Non
     prefill = post(pair.prefill, body)
     wait_for(lambda: pair.queue(pair.prefill, "prefill_bootstrap_queue") == 1)
     abort(pair.prefill, body)
-    failure(prefill.result(TIMEOUT_S))
-    assert "timed out after" in failure(post(pair.decode, body).result(TIMEOUT_S))
+    failure(prefill.result(seconds(TIMEOUT_S)))
+    assert "timed out after" in failure(post(pair.decode, body).result(seconds(TIMEOUT_S)))
 
 
 def test_an_abort_in_the_middle_of_decode_ends_its_stream_with_the_usage(pair: Pair) -> None:
@@ -217,7 +218,7 @@ def test_an_abort_in_the_middle_of_decode_ends_its_stream_with_the_usage(pair: P
         fresh_text(20), max_tokens=4000, ignore_eos=True, stream=True, stream_options={"include_usage": True}
     )
     prefill = post(pair.prefill, {**body, "stream": False, "stream_options": None})
-    with httpx.stream("POST", pair.decode + CHAT, json=body, timeout=TIMEOUT_S) as answer:
+    with httpx.stream("POST", pair.decode + CHAT, json=body, timeout=seconds(TIMEOUT_S)) as answer:
         lines = (line for line in answer.iter_lines() if line)
         for _ in range(4):
             next(lines)
@@ -226,7 +227,7 @@ def test_an_abort_in_the_middle_of_decode_ends_its_stream_with_the_usage(pair: P
     assert done == "data: [DONE]"
     assert json.loads(finish.removeprefix("data: "))["choices"][0]["finish_reason"] == "abort"
     assert 3 <= json.loads(usage.removeprefix("data: "))["usage"]["completion_tokens"] < 4000
-    assert prefill.result(TIMEOUT_S).json()["usage"]["completion_tokens"] == 1
+    assert prefill.result(seconds(TIMEOUT_S)).json()["usage"]["completion_tokens"] == 1
 
 
 def test_a_client_that_leaves_decode_ends_the_request(pair: Pair) -> None:
@@ -236,7 +237,7 @@ def test_a_client_that_leaves_decode_ends_the_request(pair: Pair) -> None:
     def running() -> int:
         return int(httpx.get(f"{pair.decode}/v1/loads").json()["loads"][0]["num_running_reqs"])
 
-    with httpx.stream("POST", pair.decode + CHAT, json=body, timeout=TIMEOUT_S) as answer:
+    with httpx.stream("POST", pair.decode + CHAT, json=body, timeout=seconds(TIMEOUT_S)) as answer:
         lines = answer.iter_lines()  # kept: dropped, it would close the connection
         next(lines)
         wait_for(lambda: running() == 1)
@@ -255,8 +256,8 @@ def test_decode_fails_when_prefill_dies_and_serves_with_the_one_that_takes_its_p
     decode = post(pair.decode, body := pair.body(text))
     wait_for(lambda: pair.queue(pair.decode, "decode_transfer_queue") == 1)
     prefill.kill()
-    assert failure(decode.result(TIMEOUT_S)).startswith("Decode transfer failed for request rank=0 ")
-    assert body["rid"] in failure(decode.result(TIMEOUT_S))
+    assert failure(decode.result(seconds(TIMEOUT_S))).startswith("Decode transfer failed for request rank=0 ")
+    assert body["rid"] in failure(decode.result(seconds(TIMEOUT_S)))
     prefill.restart()
     answers = pair.both(pair.body(text))
     assert [answer.status_code for answer in answers] == [200, 200], answers[1].text

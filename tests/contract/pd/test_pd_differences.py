@@ -5,6 +5,7 @@ from collections.abc import Callable
 import httpx
 import pytest
 from tests.contract.pd.pair import CHAT, TIMEOUT_S, Pair, abort, fresh_text, post, wait_for
+from tests.machine import seconds
 
 
 def real(pair: Pair) -> bool:
@@ -14,13 +15,13 @@ def real(pair: Pair) -> bool:
 def test_room_zero(pair: Pair) -> None:
     body = {**pair.body(fresh_text(20)), "bootstrap_room": 0}
     legs = post(pair.prefill, body), post(pair.decode, body)
-    prefill = legs[0].result(TIMEOUT_S)
+    prefill = legs[0].result(seconds(TIMEOUT_S))
     if real(pair):
         assert prefill.status_code == 200
         abort(pair.decode, body)
-        assert legs[1].result(TIMEOUT_S).status_code == 500, "it was still waiting"
+        assert legs[1].result(seconds(TIMEOUT_S)).status_code == 500, "it was still waiting"
     else:
-        assert (prefill.status_code, legs[1].result(TIMEOUT_S).status_code) == (400, 400)
+        assert (prefill.status_code, legs[1].result(seconds(TIMEOUT_S)).status_code) == (400, 400)
 
 
 def test_a_room_that_is_live(pair: Pair) -> None:
@@ -32,10 +33,10 @@ def test_a_room_that_is_live(pair: Pair) -> None:
     if real(pair):
         wait_for(lambda: pair.queue(pair.prefill, "prefill_bootstrap_queue") == 2)
     else:
-        assert "Duplicate" in second.result(TIMEOUT_S).json()["message"]
-    assert post(pair.decode, body).result(TIMEOUT_S).status_code == 200
-    assert first.result(TIMEOUT_S).status_code == 200
-    assert second.result(TIMEOUT_S).status_code == (200 if real(pair) else 500)
+        assert "Duplicate" in second.result(seconds(TIMEOUT_S)).json()["message"]
+    assert post(pair.decode, body).result(seconds(TIMEOUT_S)).status_code == 200
+    assert first.result(seconds(TIMEOUT_S)).status_code == 200
+    assert second.result(seconds(TIMEOUT_S)).status_code == (200 if real(pair) else 500)
 
 
 def test_prefill_aborted_when_decode_is_there(pair: Pair) -> None:
@@ -49,8 +50,8 @@ def test_prefill_aborted_when_decode_is_there(pair: Pair) -> None:
     prefill = post(pair.prefill, body, "/generate")
     wait_for(lambda: httpx.get(f"{pair.prefill}/v1/loads").json()["loads"][0]["num_active_tokens"] > 0)
     abort(pair.prefill, body)
-    assert prefill.result(TIMEOUT_S).json()["meta_info"]["finish_reason"]["type"] == "abort"
-    answer = decode.result(TIMEOUT_S)
+    assert prefill.result(seconds(TIMEOUT_S)).json()["meta_info"]["finish_reason"]["type"] == "abort"
+    answer = decode.result(seconds(TIMEOUT_S))
     assert answer.status_code == 500
     assert ("timed out" in answer.json()["message"]) == real(pair)
 
@@ -67,9 +68,9 @@ def test_a_room_without_a_host(pair: Pair, decode_runs: Callable[[], bool]) -> N
     del body["bootstrap_host"]
     if real(pair):
         with pytest.raises(httpx.TransportError):
-            httpx.post(pair.decode + CHAT, json=body, timeout=TIMEOUT_S)
+            httpx.post(pair.decode + CHAT, json=body, timeout=seconds(TIMEOUT_S))
         wait_for(lambda: not decode_runs())
     else:
-        answer = httpx.post(pair.decode + CHAT, json=body, timeout=TIMEOUT_S)
+        answer = httpx.post(pair.decode + CHAT, json=body, timeout=seconds(TIMEOUT_S))
         assert answer.status_code == 400
         assert "without bootstrap host" in answer.json()["message"]

@@ -6,6 +6,7 @@ import httpx
 import pytest
 from tests.contract.cache.lab import PAGE, kv_events_config
 from tests.contract.subject import DEADLINE_S, Subject
+from tests.machine import seconds
 from tests.subjects.embedded import EmbeddedEngine
 
 
@@ -24,7 +25,7 @@ def drafting(request: pytest.FixtureRequest) -> Iterator[Subject]:
     """A subject that drafts."""
     real = request.param == "sglang"
     url = request.getfixturevalue("sglang_speculative").url if real else request.getfixturevalue("embedded_drafting")
-    with httpx.Client(base_url=url, timeout=DEADLINE_S) as client:
+    with httpx.Client(base_url=url, timeout=seconds(DEADLINE_S)) as client:
         yield Subject(request.param, url, client)
 
 

@@ -1,7 +1,9 @@
 """Engine processes on ports of the system's choice."""
 
+import json
 import os
 import signal
+import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -12,6 +14,7 @@ from typing import Any
 import httpx
 import pytest
 from tests.integration.proxy.harness import PLAIN
+from tests.machine import seconds
 from tests.subjects.copies import Copy
 
 from warmroute_cli.processes import stop_all
@@ -26,23 +29,31 @@ class EngineProcess:
         self.folder = TemporaryDirectory()
         command = [sys.executable, "-m", "warmroute_backend.engine", *args]
         self.child = Copy("engine", command, Path(self.folder.name))
-        line = self.child.listening(time.monotonic() + START_TIMEOUT_S)
+        line = self.child.listening(time.monotonic() + seconds(START_TIMEOUT_S))
         assert line["event"] == "listening"
         self.url: str = line["url"]
         self.bootstrap_port: int | None = line["bootstrap_port"]
         self.pid: int = line["pid"]
-        self.client = httpx.Client(base_url=self.url, timeout=20, verify=PLAIN)
+        self.client = httpx.Client(base_url=self.url, timeout=seconds(20), verify=PLAIN)
 
     def finished(self) -> dict[str, Any]:
         return self.client.get("/engine/finished").json()  # type: ignore[no-any-return]
 
     def wait(self, condition: Callable[[dict[str, Any]], bool], timeout_s: float = 5.0) -> dict[str, Any]:
         """Poll the finish log until it is as wanted."""
-        deadline_s = time.monotonic() + timeout_s
+        deadline_s = time.monotonic() + seconds(timeout_s)
         while not condition(log := self.finished()):
             assert time.monotonic() < deadline_s, f"still {log}"
             time.sleep(0.01)
         return log
+
+    def send(self, body: dict[str, Any]) -> socket.socket:
+        """A request whose answer is not read; to close the socket is to leave."""
+        text, url = json.dumps(body).encode(), httpx.URL(self.url)
+        sock = socket.create_connection((url.host, url.port or 80), timeout=seconds(20))
+        head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {len(text)}\r\n"
+        sock.sendall(f"{head}content-type: application/json\r\n\r\n".encode() + text)
+        return sock
 
     def load(self) -> dict[str, Any]:
         return self.client.get("/v1/loads").json()["loads"][0]  # type: ignore[no-any-return]
@@ -50,7 +61,7 @@ class EngineProcess:
     def stop(self) -> str:
         """End the process if it still runs; returns what it logged."""
         self.client.close()
-        stop_all([self.child], 5.0)
+        stop_all([self.child], seconds(5.0))
         return (Path(self.folder.name) / "engine.log").read_text()
 
     def kill(self) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 import httpx
 import pytest
+from tests.machine import seconds
 
 USER = {"role": "user", "content": "hi"}
 
@@ -113,7 +114,7 @@ def test_head_is_answered_without_a_body(engine: Any) -> None:
 def test_numbers_of_any_length_in_bootstrap_paths(start_engine: Any) -> None:
     engine = start_engine("--role", "prefill")
     long = "9" * 5000
-    with httpx.Client(base_url=f"http://127.0.0.1:{engine.bootstrap_port}", timeout=10) as client:
+    with httpx.Client(base_url=f"http://127.0.0.1:{engine.bootstrap_port}", timeout=seconds(10)) as client:
         assert client.post(f"/room/{long}", json={"rid": "r", "prompt_tokens": 1}).status_code == 404
         ranks = dict.fromkeys(("prefill_cp_rank", "target_tp_rank", "target_pp_rank"), "0")
         assert client.get("/route", params={"prefill_dp_rank": long, **ranks}).status_code == 400
@@ -134,7 +135,7 @@ def test_unknown_paths_and_methods(engine: Any) -> None:
 )
 def test_malformed_http_is_answered_and_closed(engine: Any, sent: bytes, status: bytes) -> None:
     host, port = engine.url.removeprefix("http://").split(":")
-    with socket.create_connection((host, int(port)), timeout=5) as connection:
+    with socket.create_connection((host, int(port)), timeout=seconds(5)) as connection:
         connection.sendall(sent)
         received = b""
         while piece := connection.recv(65_536):
@@ -149,7 +150,7 @@ def test_pipelined_requests_are_answered_in_order(engine: Any) -> None:
     first = (
         b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
     )
-    with socket.create_connection((host, int(port)), timeout=5) as connection:
+    with socket.create_connection((host, int(port)), timeout=seconds(5)) as connection:
         last = b"GET /v1/models HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
         connection.sendall(first % len(body) + body + last)
         received = b""

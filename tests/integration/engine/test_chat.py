@@ -6,6 +6,7 @@ from typing import Any
 
 import httpx
 import pytest
+from tests.machine import seconds
 
 Json = dict[str, Any]
 
@@ -206,7 +207,7 @@ def test_concurrent_streams_all_end_with_their_own_text(engine: Any) -> None:
 
     async def everyone() -> dict[int, str]:
         limits = httpx.Limits(max_connections=60)
-        async with httpx.AsyncClient(base_url=engine.url, limits=limits, timeout=20) as client:
+        async with httpx.AsyncClient(base_url=engine.url, limits=limits, timeout=seconds(20)) as client:
             return dict(await asyncio.gather(*(one(client, number) for number in range(50))))
 
     texts = asyncio.run(everyone())

@@ -7,6 +7,7 @@ from collections import Counter
 from typing import Any
 
 import httpx
+from tests.machine import seconds
 
 USER = {"role": "user", "content": "hi"}
 
@@ -41,7 +42,7 @@ def test_aborts_of_a_live_id_match_by_prefix_and_answer_whole_requests_with_200(
     answers: dict[str, httpx.Response] = {}
 
     def ask(rid: str) -> None:
-        answers[rid] = httpx.post(engine.url + "/v1/chat/completions", json=endless(rid), timeout=20)
+        answers[rid] = httpx.post(engine.url + "/v1/chat/completions", json=endless(rid), timeout=seconds(20))
 
     threads = [threading.Thread(target=ask, args=(rid,)) for rid in ("req-1", "req-10", "req-2")]
     for thread in threads:
@@ -61,12 +62,10 @@ def test_aborts_of_a_live_id_match_by_prefix_and_answer_whole_requests_with_200(
 
 
 def test_a_client_that_leaves_is_noticed_before_and_after_the_head(start_engine: Any) -> None:
-    engine = start_engine("--speed", "0.5")
+    engine = start_engine("--speed", "0.1")  # 50 s to the first token
     long = {"messages": [{"role": "user", "content": "x" * 400_000}], "rid": "before-head", "stream": True}
-    try:
-        httpx.post(engine.url + "/v1/chat/completions", json=long, timeout=0.3)
-    except httpx.ReadTimeout:
-        pass
+    with engine.send(long):
+        engine.wait(lambda log: log["running"] == 1)
     log = engine.wait(lambda log: log["total"] == 1)
     assert entry(log, "before-head")["completion_tokens"] == 0
     assert log["running"] == 0

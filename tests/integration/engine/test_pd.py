@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 
 import httpx
 import pytest
+from tests.machine import seconds
 
-LONG = "x" * 200_000  # 50,000 tokens: 2.5 virtual seconds of prefill
+LONG = "x" * 200_000  # 50,000 tokens: 2.5 virtual seconds of prefill, 50 s at speed 0.05
 
 
 class Pair(NamedTuple):
@@ -33,13 +34,14 @@ class Pair(NamedTuple):
         return post(self.decode, body)
 
 
-def post(engine: Any, body: dict[str, Any], timeout_s: float = 20.0) -> "Future[httpx.Response]":
+def post(engine: Any, body: dict[str, Any]) -> "Future[httpx.Response]":
     """Post from a thread of its own."""
+    limit_s = seconds(20)
     future: Future[httpx.Response] = Future()
 
     def ask() -> None:
         try:
-            future.set_result(httpx.post(engine.url + "/v1/chat/completions", json=body, timeout=timeout_s))
+            future.set_result(httpx.post(engine.url + "/v1/chat/completions", json=body, timeout=limit_s))
         except httpx.HTTPError as error:
             future.set_exception(error)
 
@@ -138,7 +140,7 @@ def test_a_room_that_is_live_is_not_given_twice(pair: Callable[..., Pair]) -> No
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_decode_fails_at_once_when_prefill_is_killed(pair: Callable[..., Pair], stream: bool) -> None:
-    legs = pair(0.5)
+    legs = pair(0.05)
     body = legs.body(7, LONG, stream=stream, stream_options={"include_usage": True} if stream else None)
     prefill, decode = legs.prefill_leg(body), legs.decode_leg(body)
     legs.prefill.wait(lambda log: log["running"] == 1)
@@ -146,7 +148,7 @@ def test_decode_fails_at_once_when_prefill_is_killed(pair: Callable[..., Pair], 
     killed_s = time.monotonic()
     legs.prefill.kill()
     answer = decode.result()
-    assert time.monotonic() - killed_s < 2
+    assert time.monotonic() - killed_s < seconds(2)
     if stream:
         error, usage, done = answer.text.split("\n\n")[:3]
         assert error.startswith('data: {"error": {"object": "error"')
@@ -160,7 +162,7 @@ def test_decode_fails_at_once_when_prefill_is_killed(pair: Callable[..., Pair], 
 
 
 def test_prefill_stops_at_once_when_decode_is_killed(pair: Callable[..., Pair]) -> None:
-    legs = pair(0.5)
+    legs = pair(0.05)
     bodies = [legs.body(room, LONG) for room in range(1, 6)]
     futures = [legs.prefill_leg(body) for body in bodies]
     broken = [legs.decode_leg(body) for body in bodies]
@@ -183,7 +185,7 @@ def test_decode_fails_when_its_prefill_engine_does_not_exist(pair: Callable[...,
 
 @pytest.mark.parametrize("content", ["hello", LONG], ids=["in the bootstrap queue", "computing"])
 def test_aborting_prefill_ends_the_decode_leg(pair: Callable[..., Pair], content: str) -> None:
-    legs = pair(0.5)
+    legs = pair(0.05)
     body = legs.body(7, content)
     prefill = legs.prefill_leg(body)
     legs.prefill.wait(lambda log: log["running"] == 1)
@@ -204,7 +206,7 @@ def test_aborting_prefill_ends_the_decode_leg(pair: Callable[..., Pair], content
 
 
 def test_aborting_decode_ends_the_prefill_leg(pair: Callable[..., Pair]) -> None:
-    legs = pair(0.5)
+    legs = pair(0.05)
     body = legs.body(7, LONG)
     prefill, decode = legs.prefill_leg(body), legs.decode_leg(body)
     legs.prefill.wait(lambda log: log["running"] == 1)
@@ -219,12 +221,14 @@ def test_aborting_decode_ends_the_prefill_leg(pair: Callable[..., Pair]) -> None
 
 @pytest.mark.parametrize("leaver", ["prefill", "decode"])
 def test_a_client_that_leaves_one_leg_before_the_head_ends_both(pair: Callable[..., Pair], leaver: str) -> None:
-    legs = pair(0.5)
+    legs = pair(0.05)
     body = legs.body(7, LONG, stream=True)
     engines = {"prefill": legs.prefill, "decode": legs.decode}
     (stayer,) = set(engines) - {leaver}
     staying = post(engines[stayer], body)
-    post(engines[leaver], body, timeout_s=0.5)
+    with engines[leaver].send(body):
+        engines[leaver].wait(lambda log: log["running"] == 1)
+        legs.prefill.wait(lambda _: legs.prefill.load()["disaggregation"]["prefill_bootstrap_queue_reqs"] == 0)
     assert '"error"' in staying.result().text
     assert [ended(engine)["aborted"] for engine in legs] == [True, True]
 
@@ -258,10 +262,32 @@ def test_the_room_chooses_the_rank_of_prefill(pair: Callable[..., Pair]) -> None
 
 
 def test_decode_without_room_for_the_kv_waits_for_it(pair: Callable[..., Pair]) -> None:
-    legs = pair(50, "--kv-tokens", "2048")
-    bodies = [legs.body(room, "z" * 4000, max_tokens=400, ignore_eos=True) for room in (7, 8, 9)]
-    futures = [leg(body) for body in bodies for leg in (legs.prefill_leg, legs.decode_leg)]
-    assert [future.result().status_code for future in futures] == [200] * 6
-    waits = sorted(entry["ttft_virtual_ms"] for entry in legs.decode.finished()["finished"])
-    assert waits[1] > waits[0] + 4000
-    assert waits[2] > waits[1] + 4000
+    """Two do not fit. Each would decode for minutes, so it has the room until it is aborted."""
+    speed = 0.1
+    legs = pair(speed, "--kv-tokens", "2048")
+    bodies = [legs.body(room, "z" * 4000, max_tokens=1000, ignore_eos=True) for room in (7, 8, 9)]
+
+    def until_others_wait(number: int) -> float:
+        def as_wanted(log: dict[str, Any]) -> bool:
+            load = legs.decode.load()
+            waiting = load["disaggregation"]["decode_prealloc_queue_reqs"]
+            return (log["running"], load["num_running_reqs"], waiting) == (1 + number, 1, number)
+
+        legs.decode.wait(as_wanted)
+        return time.monotonic()
+
+    prefills, decodes, waits_since_s, least_waits_ms = [], [], [], [0.0]
+    for number, body in enumerate(bodies):
+        prefills.append(legs.prefill_leg(body))
+        decodes.append(legs.decode_leg(body))
+        waits_since_s.append(until_others_wait(number))
+    for number, body in enumerate(bodies):
+        until_others_wait(2 - number)
+        assert not any(leg.done() for leg in (*prefills[number + 1 :], *decodes[number:]))
+        if number < 2:
+            least_waits_ms.append((time.monotonic() - waits_since_s[number + 1]) * speed * 1000)
+        legs.decode.client.post("/abort_request", json={"rid": body["rid"]})
+        assert prefills[number].result().status_code == decodes[number].result().status_code == 200
+    finished = legs.decode.finished()["finished"]
+    assert [entry["rid"] for entry in finished] == [body["rid"] for body in bodies]
+    assert all(entry["ttft_virtual_ms"] > least for entry, least in zip(finished, least_waits_ms, strict=True))

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.machine import seconds
 from tests.subjects.kv_subscriber import KvSubscriber
 
 PAGE = 64
@@ -130,7 +131,7 @@ def test_flags_that_do_not_make_sense(flags: list[str], problem: str) -> None:
         check=False,
         capture_output=True,
         text=True,
-        timeout=20,
+        timeout=seconds(20),
     )
     assert ended.returncode != 0
     assert problem in ended.stderr

@@ -15,6 +15,7 @@ from typing import Any
 
 import httpx
 
+from tests.machine import seconds
 from tests.subjects.copies import Copy
 from warmroute_cli.processes import Child, stop_all
 from warmroute_proxy.server.base.secrets import new_api_key
@@ -26,13 +27,14 @@ PLAIN = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
 def until(condition: Callable[[], Any], what: str, timeout_s: float = DEADLINE_S) -> Any:
-    """Poll until the condition gives something true."""
+    """Poll until the condition gives something true; `timeout_s` is of an idle machine."""
+    timeout_s = seconds(timeout_s)
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         if found := condition():
             return found
         time.sleep(0.01)
-    raise AssertionError(f"not within {timeout_s} s: {what}")
+    raise AssertionError(f"not within {timeout_s:.1f} s: {what}")
 
 
 class EngineProcess:
@@ -47,7 +49,7 @@ class EngineProcess:
         self.line: dict[str, Any] = {}
 
     def listening(self) -> "EngineProcess":
-        self.line = self.child.listening(time.monotonic() + DEADLINE_S)
+        self.line = self.child.listening(time.monotonic() + seconds(DEADLINE_S))
         return self
 
     @property
@@ -56,7 +58,7 @@ class EngineProcess:
 
     def log(self) -> dict[str, Any]:
         """The engine's own account: how many requests run, and which have finished."""
-        with urllib.request.urlopen(f"{self.url}/engine/finished", timeout=5) as response:
+        with urllib.request.urlopen(f"{self.url}/engine/finished", timeout=seconds(5)) as response:
             found: dict[str, Any] = json.load(response)
         return found
 
@@ -115,7 +117,7 @@ class ProxyProcess:
         command = [sys.executable, "-m", "warmroute_cli.main", "proxy", "--config", str(self.config)]
         make = Child if self.fresh or self.state_dir.exists() else Copy
         self.child = make(f"{self.region}-proxy-{self.starts}", command, self.folder)
-        self.line = self.child.listening(time.monotonic() + DEADLINE_S)
+        self.line = self.child.listening(time.monotonic() + seconds(DEADLINE_S))
         until(self.is_ready, "the proxy is ready")
         return self
 
@@ -129,11 +131,11 @@ class ProxyProcess:
     def kill(self) -> None:
         assert self.child is not None
         os.kill(self.child.pid, signal.SIGKILL)
-        stop_all([self.child], 5.0)
+        stop_all([self.child], seconds(5.0))
 
     def stop(self) -> None:
         if self.child is not None:
-            stop_all([self.child], 5.0)
+            stop_all([self.child], seconds(5.0))
 
     @property
     def url(self) -> str:
@@ -149,13 +151,13 @@ class ProxyProcess:
 
     def client(self, tenant: int = 0) -> httpx.Client:
         headers = {"authorization": f"Bearer {self.keys[tenant]}"}
-        return httpx.Client(base_url=self.url, headers=headers, timeout=30, verify=PLAIN)
+        return httpx.Client(base_url=self.url, headers=headers, timeout=seconds(30), verify=PLAIN)
 
     def send(self, body: dict[str, Any], tenant: int = 0, headers: dict[str, str] | None = None) -> socket.socket:
         """A request whose answer is not read yet; `answer` does that."""
         text = json.dumps(body).encode()
         url = httpx.URL(self.url)
-        sock = socket.create_connection((url.host, url.port or 80), timeout=60)
+        sock = socket.create_connection((url.host, url.port or 80), timeout=seconds(60))
         given = {"host": "x", "authorization": f"Bearer {self.keys[tenant]}", "content-length": len(text)}
         head = "".join(f"{name}: {value}\r\n" for name, value in (given | (headers or {})).items())
         sock.sendall(f"POST /v1/chat/completions HTTP/1.1\r\n{head}\r\n".encode() + text)
@@ -163,7 +165,7 @@ class ProxyProcess:
 
     def admin(self) -> httpx.Client:
         headers = {"authorization": f"Bearer {self.admin_key}"}
-        return httpx.Client(base_url=str(self.line["admin_url"]), headers=headers, timeout=10, verify=PLAIN)
+        return httpx.Client(base_url=str(self.line["admin_url"]), headers=headers, timeout=seconds(10), verify=PLAIN)
 
     def rows(self, expected: int | None = None) -> list[dict[str, Any]]:
         """The ledger's rows, once there are as many as expected (the journal is folded twice a second)."""

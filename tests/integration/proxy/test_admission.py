@@ -18,6 +18,7 @@ import openai
 import pytest
 
 import warmroute
+from tests.machine import configured, seconds
 
 from .harness import ProxyProcess, answer, chat, events, until
 from .scripted import ROLE, Handler, ScriptedEngine, delta, whole
@@ -42,7 +43,7 @@ class Gate:
 
     def __call__(self, handler: Handler) -> None:
         streamed = json.loads(handler.engine.bodies[-1]).get("stream")
-        self._passes.acquire(timeout=60)
+        self._passes.acquire(timeout=seconds(60))
         if streamed:
             handler.stream(ROLE, delta("a"), delta(finish="stop"), LAST, "[DONE]")
         else:
@@ -309,11 +310,12 @@ def test_a_tenant_at_its_limit_at_once_waits_and_delays_nobody(tmp_path: Path) -
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 def test_an_answer_has_an_end_in_total(tmp_path: Path, stream: bool) -> None:
-    with scene(tmp_path, running=100, limits="total_timeout_s = 0.5") as it:
+    total_s = configured(0.5)
+    with scene(tmp_path, running=100, limits=f"total_timeout_s = {total_s}") as it:
         status, _, body = answer(it.send("a", stream=stream))
         error = json.loads(body)["error"]
         assert (status, error["code"]) == (504, "deadline_exceeded")
-        assert "0.5 s" in error["message"]
+        assert f"{total_s:g} s" in error["message"]
         assert worker(it)["failures_in_a_row"] == 0
         row = it.proxy.rows(expected=1)[0]
         assert (row["outcome"], row["price_nanousd"]) == ("cut_off", 0)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.machine import seconds
 from warmroute_cli.processes import stop_all
 
 from .harness import EngineProcess, ProxyProcess, answer, chat, until
@@ -42,7 +43,7 @@ class Watched:
 
     def _watch(self) -> None:
         while not self._over.wait(0.05):
-            with urllib.request.urlopen(f"{self.engines[-1].url}/v1/loads", timeout=10) as response:
+            with urllib.request.urlopen(f"{self.engines[-1].url}/v1/loads", timeout=seconds(10)) as response:
                 row = json.load(response)["loads"][0]
             self.most = max(self.most, row["num_running_reqs"] + row["num_waiting_reqs"])
 
@@ -54,7 +55,7 @@ class Watched:
         self._over.set()
         self._thread.join()
         self.proxy.stop()
-        stop_all([engine.child for engine in self.engines], 5.0)
+        stop_all([engine.child for engine in self.engines], seconds(5.0))
 
 
 @pytest.fixture(params=list(ROLES))
@@ -107,7 +108,7 @@ def test_sessions_stay_where_they_are_cached_when_every_slot_is_taken(tmp_path: 
             turns = [turn for session in pool.map(partial(converse, proxy), range(18)) for turn in session]
     finally:
         proxy.stop()
-        stop_all([engine.child for engine in engines], 5.0)
+        stop_all([engine.child for engine in engines], seconds(5.0))
     assert len(turns) == 18 * 6
     later = [usage for number, usage in turns if number]
     cached = sum(usage["prompt_tokens_details"]["cached_tokens"] for usage in later)

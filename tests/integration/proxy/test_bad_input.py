@@ -10,6 +10,7 @@ import httpx
 import openai
 import pytest
 
+from tests.machine import seconds
 from warmroute.contract.steering import REFUSED_FIELDS
 from warmroute_cli.processes import stop_all
 
@@ -32,7 +33,7 @@ def proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProxyProcess]:
     finally:
         if started is not None:
             started.stop()
-        stop_all([engine.child], 5.0)
+        stop_all([engine.child], seconds(5.0))
 
 
 @pytest.fixture(scope="module")
@@ -218,7 +219,7 @@ def test_a_key_is_the_same_in_header_and_body(client: httpx.Client) -> None:
 def test_bytes_that_are_no_utf_8_get_an_answer(client: httpx.Client) -> None:
     for field in (b'"prompt_cache_key":"\xff"', b'"metadata":{"user_id":"\xff"}', b'"user":"\xff"', b'"model":"\xff"'):
         content = b'{"messages":[{"role":"user","content":"x"}],"model":"kimi-k2.5",' + field + b"}"
-        answer = client.post("/v1/chat/completions", content=content, timeout=5)
+        answer = client.post("/v1/chat/completions", content=content, timeout=seconds(5))
         assert answer.status_code == 400
 
 
@@ -242,7 +243,7 @@ def test_the_openai_client_raises_its_own_errors(proxy: ProxyProcess) -> None:
 
 def test_garbage_on_the_socket(proxy: ProxyProcess, client: httpx.Client) -> None:
     host, port = proxy.url.removeprefix("http://").split(":")
-    with socket.create_connection((host, int(port)), timeout=5) as connection:
+    with socket.create_connection((host, int(port)), timeout=seconds(5)) as connection:
         connection.sendall(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(range(256)))
         assert connection.recv(65536).startswith(b"HTTP/1.1 400")
     assert client.get("/health").status_code == 200
@@ -263,7 +264,7 @@ def test_an_operator_gets_errors_of_the_same_shape(proxy: ProxyProcess, path: st
 @pytest.mark.parametrize("framing", [b"content-length: 200000", b"transfer-encoding: chunked"])
 def test_who_has_no_key_sends_no_body(proxy: ProxyProcess, path: str, framing: bytes) -> None:
     url = httpx.URL(proxy.url)
-    with socket.create_connection((url.host, url.port or 80), timeout=20) as sock:
+    with socket.create_connection((url.host, url.port or 80), timeout=seconds(20)) as sock:
         sock.sendall(b"POST %b HTTP/1.1\r\nhost: x\r\n%b\r\n\r\n" % (path.encode(), framing))
         answer = HTTPResponse(sock)
         answer.begin()

@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.machine import seconds
 from warmroute import OpenAI
 from warmroute.contract import receipt as contract_receipt
 
@@ -77,10 +78,10 @@ def test_every_stream_of_an_engine_that_dies_goes_on(fleet: Fleet) -> None:
     bodies = [chat(f"stream {n}", **USAGE, **script(output_tokens=150)) for n in range(8)]
     streams = [Stream(fleet.proxy, body) for body in bodies]
     for stream in streams:
-        assert stream.first.wait(20)
+        assert stream.first.wait(seconds(20))
     fleet.kill(busy(fleet))
     for stream in streams:
-        stream.join(30)
+        stream.join(seconds(30))
     usages = [check_one_answer(stream) for stream in streams]
     continued = [n for n, usage in enumerate(usages) if "continued" in usage["warmroute"]]
     assert continued
@@ -92,7 +93,7 @@ def test_every_stream_of_an_engine_that_dies_goes_on(fleet: Fleet) -> None:
         assert len(json.loads(row["rids"])) == 1 + (n in continued)
         assert row["price_nanousd"] == usage["warmroute"]["price_nanousd"] > 0
     for n, whole in wholes.items():
-        whole.join(30)
+        whole.join(seconds(30))
         unbroken, usage = check_one_answer(whole), usages[n]
         assert text_of(streams[n]) == text_of(whole)
         assert usage["prompt_tokens"] == unbroken["prompt_tokens"]
@@ -101,7 +102,7 @@ def test_every_stream_of_an_engine_that_dies_goes_on(fleet: Fleet) -> None:
 
 def told_of_the_failure(fleet: Fleet, stream: Stream) -> dict[str, Any]:
     """An error event, a row that is charged nothing, and nothing left on any engine; the row's usage is returned."""
-    stream.join(30)
+    stream.join(seconds(30))
     assert stream.failed_clearly, stream.text[-300:]
     row = next(row for row in fleet.proxy.rows(expected=1) if row["id"] == stream.receipt)
     assert (row["outcome"], row["price_nanousd"]) == ("engine_error", 0)
@@ -128,7 +129,7 @@ def test_a_tool_call_behind_the_break_comes_whole(fleet: Fleet) -> None:
     stream = Stream(fleet.proxy, body)
     until(lambda: stream.text.count('"content"') > 3, "the text has begun")
     fleet.kill(busy(fleet))
-    stream.join(30)
+    stream.join(seconds(30))
     usage = check_one_answer(stream)
     assert usage["warmroute"]["continued"]["after_tokens"] > 0
     assert text_of(stream) == "I shall write it. " * 30
@@ -166,7 +167,7 @@ def test_a_completion_goes_on_within_its_limit(fleet: Fleet) -> None:
     stream = Stream(fleet.proxy, body, "/v1/completions")
     until(lambda: stream.text.count('"text"') > 3, "it has begun")
     fleet.kill(busy(fleet))
-    stream.join(30)
+    stream.join(seconds(30))
     assert stream.completed
     found = events(stream.text)
     assert len({event["id"] for event in found}) == 1
@@ -186,7 +187,7 @@ def test_an_engine_that_freezes_is_left_long_before_its_time_is_up(fleet: Fleet)
     frozen = fleet.engines[busy(fleet)]
     os.kill(frozen.child.pid, signal.SIGSTOP)
     try:
-        stream.join(30)
+        stream.join(seconds(30))
         usage = check_one_answer(stream)
     finally:
         os.kill(frozen.child.pid, signal.SIGCONT)
@@ -284,7 +285,7 @@ def calls(handler: Handler) -> None:
 def test_the_other_engine_is_sent_the_same_request_with_the_beginning_of_its_answer(tmp_path: Path) -> None:
     with scripted(tmp_path, dies, goes_on) as (engines, proxy):
         stream = Stream(proxy, chat("best", **USAGE, max_tokens=50, temperature=0.5))
-        stream.join(30)
+        stream.join(seconds(30))
         usage = check_one_answer(stream)
         assert text_of(stream) == "It was the best of times"
         assert (usage["prompt_tokens"], usage["completion_tokens"]) == (700, 3)
@@ -303,11 +304,11 @@ def test_all_who_sent_the_key_read_one_answer_whoever_gave_it(tmp_path: Path) ->
 
     def dies_when_told(handler: Handler) -> None:
         dies(handler)
-        dead.wait(30)
+        dead.wait(seconds(30))
 
     def waits(handler: Handler) -> None:
         asked.set()
-        may_answer.wait(30)
+        may_answer.wait(seconds(30))
         goes_on(handler)
 
     with scripted(tmp_path, dies_when_told, waits) as (engines, proxy):
@@ -317,7 +318,7 @@ def test_all_who_sent_the_key_read_one_answer_whoever_gave_it(tmp_path: Path) ->
             leaves = Asker(proxy, "continued", body).begun()
             leaves.leave()
             dead.set()
-            assert asked.wait(20)
+            assert asked.wait(seconds(20))
             joins = Asker(proxy, "continued", body).begun()
             may_answer.set()
             readers = [first.done(), joins.done(), Asker(proxy, "continued", body).done()]
@@ -337,7 +338,7 @@ def test_all_who_sent_the_key_read_one_answer_whoever_gave_it(tmp_path: Path) ->
 def test_what_is_no_rest_ends_with_an_error_of_the_engine(tmp_path: Path, rest: Script) -> None:
     with scripted(tmp_path, dies, rest) as (engines, proxy):
         stream = Stream(proxy, chat("best", **USAGE))
-        stream.join(30)
+        stream.join(seconds(30))
         assert stream.failed_clearly
         assert events(stream.text)[-1]["error"]["code"] == "engine_error"
         assert text_of(stream) == "It was the best"

@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.machine import seconds
 from warmroute_cli.main import main
 from warmroute_cli.processes import stop_all
 from warmroute_proxy.server.engines import drain_orders
@@ -40,7 +41,7 @@ class Fleet:
         self.admin.close()
         self.client.close()
         self.proxy.stop()
-        stop_all([engine.child for engine in self.engines.values()], 5.0)
+        stop_all([engine.child for engine in self.engines.values()], seconds(5.0))
 
     def engine(self, engine_id: str) -> dict[str, Any]:
         found: dict[str, Any] = self.admin.get(f"/admin/engines/{engine_id}").raise_for_status().json()
@@ -167,7 +168,7 @@ def test_an_order_outlives_the_engine_and_its_successor_is_cold(tmp_path: Path) 
         kept = next(text for n in range(100) if fleet.served_by(text := f"kept {n}") == "e0")
         fleet.admin.post("/admin/engines/e0/drain").raise_for_status()
         until(lambda: fleet.engine("e0")["drained"], "nothing runs there")
-        stop_all([old.child], 5.0)
+        stop_all([old.child], seconds(5.0))
         until(lambda: fleet.engine("e0")["state"] == "down", "it is gone")
         (tmp_path / "again").mkdir()
         port = old.url.rsplit(":", 1)[1]

@@ -16,6 +16,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.machine import configured, seconds
 from warmroute.contract import receipt as contract_receipt
 from warmroute_cli.processes import stop_all
 
@@ -23,7 +24,7 @@ from .harness import EngineProcess, ProxyProcess, chat, events, until
 
 PAGE = Path(__file__).parents[3] / "docs/reference/failures.md"
 BEGIN, END = "<!-- made by tests/integration/proxy/test_engine_faults.py -->\n", "<!-- end -->\n"
-LIMITS = "first_token_timeout_s = 2\nidle_timeout_s = 1"
+LIMITS = f"first_token_timeout_s = {configured(2)}\nidle_timeout_s = {configured(1)}"
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,7 @@ class Fleet:
 
     def stop(self) -> None:
         self.proxy.stop()
-        stop_all([engine.child for engine in (*self.engines.values(), *self.replaced)], 5.0)
+        stop_all([engine.child for engine in (*self.engines.values(), *self.replaced)], seconds(5.0))
 
     def worker(self, name: str) -> dict[str, Any]:
         with self.proxy.admin() as admin:

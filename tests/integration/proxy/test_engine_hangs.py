@@ -8,6 +8,7 @@ from pathlib import Path
 
 import httpx
 
+from tests.machine import seconds
 from warmroute_cli.processes import stop_all
 from warmroute_proxy.core.load.health_monitor import IDLE_S
 from warmroute_proxy.core.placement.router import Router
@@ -74,7 +75,7 @@ def test_what_waits_for_an_engine_that_froze_goes_to_another(tmp_path: Path) -> 
     tables = [engine.listening().toml("east") for engine in engines.values()]
     proxy = ProxyProcess(tmp_path / "p", tables).start()
     with contextlib.ExitStack() as stack:
-        stack.callback(stop_all, [engine.child for engine in engines.values()], 5.0)
+        stack.callback(stop_all, [engine.child for engine in engines.values()], seconds(5.0))
         stack.callback(proxy.stop)
         client = stack.enter_context(proxy.client())
 
@@ -85,7 +86,7 @@ def test_what_waits_for_an_engine_that_froze_goes_to_another(tmp_path: Path) -> 
         os.kill(engines[home].child.pid, signal.SIGSTOP)
         stack.callback(os.kill, engines[home].child.pid, signal.SIGCONT)
         with ThreadPoolExecutor(1) as pool:  # no limit of time but the 600 s for a first token
-            answer = pool.submit(ask, 2).result(timeout=60)
+            answer = pool.submit(ask, 2).result(timeout=seconds(60))
         assert answer.status_code == 200
         assert answer.json()["usage"]["warmroute"]["workers"][0]["id"] != home
         rows = proxy.rows(expected=2)

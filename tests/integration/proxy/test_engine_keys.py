@@ -7,6 +7,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.machine import seconds
 from warmroute_cli.processes import stop_all
 from warmroute_proxy.server.main import serve
 
@@ -33,7 +34,7 @@ def engines(tmp_path: Path) -> Iterator[list[EngineProcess]]:
     try:
         yield [engine.listening() for engine in started]
     finally:
-        stop_all([engine.child for engine in started], 5.0)
+        stop_all([engine.child for engine in started], seconds(5.0))
 
 
 def running(engine: EngineProcess) -> int:
@@ -80,19 +81,19 @@ def test_a_wrong_key_is_the_operators_fault_and_another_engine_serves(
         answers = []
         for number in range(4):
             one = Stream(proxy, chat(f"turn {number}", stream=stream, max_tokens=2))
-            one.join(20)
+            one.join(seconds(20))
             answers.append(one.status)
         assert answers == [200] * 4
         other.ready = b"no"
         with proxy.admin() as admin:
             until(lambda: admin.get("/admin/workers").json()["workers"]["other"]["health"] != "up", "it is down")
         alone = Stream(proxy, chat("nobody is left", stream=stream))
-        alone.join(20)
+        alone.join(seconds(20))
         assert (alone.status, json.loads(alone.text)["error"]["code"]) in [(502, "engine_error"), (503, "no_worker")]
     finally:
         proxy.stop()
         other.stop()
-        stop_all([locked.child], 5.0)
+        stop_all([locked.child], seconds(5.0))
     assert "engine locked answers 401 at /server_info: its key_file is missing or wrong" in proxy.written()
     for secret in (KEY, ADMIN_KEY, "wrong-canary-55"):
         assert secret not in proxy.written()

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
+from tests.machine import seconds
 from warmroute.contract import receipt as contract_receipt
 from warmroute_cli.processes import stop_all
 
@@ -38,7 +39,7 @@ class Fleet:
 
     def stop(self) -> None:
         self.proxy.stop()
-        stop_all([engine.child for engine in self.engines.values()], 5.0)
+        stop_all([engine.child for engine in self.engines.values()], seconds(5.0))
 
     def kill(self, name: str) -> None:
         os.kill(self.engines[name].child.pid, signal.SIGKILL)
@@ -81,7 +82,7 @@ class Stream(threading.Thread):
 
     def run(self) -> None:
         parts = urlsplit(self._proxy.url)
-        connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=30)
+        connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=seconds(30))
         try:
             headers = {"authorization": f"Bearer {self._proxy.keys[0]}", "content-type": "application/json"}
             connection.request("POST", self._path, json.dumps(self._body), headers)
@@ -119,16 +120,16 @@ class Stream(threading.Thread):
 def test_a_decode_engine_dies_under_ten_streams(pairs: Fleet) -> None:
     streams = [Stream(pairs.proxy, chat(f"stream {n}", stream=True, **LONG)) for n in range(10)]
     for stream in streams:
-        assert stream.first.wait(20)
+        assert stream.first.wait(seconds(20))
     busy = until(lambda: [name for name in ("d0", "d1") if pairs.engines[name].running()], "a decode engine works")
     pairs.kill(busy[0])
     killed_s = time.monotonic()
     for stream in streams:
-        stream.join(30)
+        stream.join(seconds(30))
     failed = [stream for stream in streams if not stream.completed]
     assert failed
     assert all(stream.failed_clearly for stream in failed)
-    assert all(stream.ended_s - killed_s < 5 for stream in failed)
+    assert all(stream.ended_s - killed_s < seconds(5) for stream in failed)
     until(pairs.idle, "no engine works for anybody", 5.0)
 
     rows = {row["id"]: row for row in pairs.proxy.rows(expected=10)}
@@ -139,7 +140,7 @@ def test_a_decode_engine_dies_under_ten_streams(pairs: Fleet) -> None:
         assert (row["price_nanousd"] == 0) == (not stream.completed)
         assert contract_receipt.check(json.loads(row["usage"])) == []
     again = Stream(pairs.proxy, chat("after", stream=True, max_tokens=3))
-    again.join(20)
+    again.join(seconds(20))
     assert again.completed
 
 
@@ -174,7 +175,7 @@ def test_a_prefill_engine_dies_while_it_computes(tmp_path: Path) -> None:
 def test_a_client_leaves(pairs: Fleet, moment: str) -> None:
     text = "a long prompt " * 12_000 if moment == "before the head" else "short"
     parts = urlsplit(pairs.proxy.url)
-    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=30)
+    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=seconds(30))
     headers = {"authorization": f"Bearer {pairs.proxy.keys[0]}", "content-type": "application/json"}
     body = chat(text, stream=moment != "whole answer", **LONG)
     connection.request("POST", "/v1/chat/completions", json.dumps(body), headers)
@@ -201,11 +202,11 @@ def test_the_proxy_is_killed_and_every_answer_that_ended_has_its_row(pairs: Flee
     streams = [Stream(pairs.proxy, chat(f"short {n}", stream=True, max_tokens=5)) for n in range(8)]
     long = [Stream(pairs.proxy, chat(f"long {n}", stream=True, **LONG)) for n in range(4)]
     for stream in (*streams, *long):
-        assert stream.first.wait(20)
+        assert stream.first.wait(seconds(20))
     until(lambda: sum(stream.completed for stream in streams) >= 4, "some answers have ended")
     pairs.proxy.kill()
     for stream in (*streams, *long):
-        stream.join(20)
+        stream.join(seconds(20))
     until(pairs.idle, "the engines notice", 5.0)
     pairs.proxy.start()
     rows = {row["id"]: row for row in pairs.proxy.rows(expected=12)}
@@ -226,11 +227,11 @@ def test_the_proxy_is_killed_and_every_answer_that_ended_has_its_row(pairs: Flee
 
 def test_a_proxy_that_is_told_to_stop_lets_streams_end(pairs: Fleet) -> None:
     stream = Stream(pairs.proxy, chat("goodbye", stream=True, max_tokens=60))
-    assert stream.first.wait(20)
+    assert stream.first.wait(seconds(20))
     assert pairs.proxy.child is not None
     os.kill(pairs.proxy.child.pid, signal.SIGTERM)
     until(lambda: _refuses(pairs.proxy), "new requests are not taken")
-    stream.join(20)
+    stream.join(seconds(20))
     assert stream.completed
     until(lambda: pairs.proxy.child and not pairs.proxy.child.running(), "the proxy ends")
 

@@ -13,6 +13,8 @@ from typing import Any
 
 import httpx
 
+from tests.machine import seconds
+
 from .harness import ProxyProcess, chat, events, until
 from .scripted import Handler, ScriptedEngine, delta, whole
 
@@ -56,7 +58,7 @@ def test_turns_that_a_full_disk_kept_from_their_rows_have_them_once_it_is_not(tm
             handler.stream(delta("begun"), end=False)
             handler.close_connection = False
         if asked != "before":
-            goes_on.wait(60)
+            goes_on.wait(seconds(60))
         if asked == "again":
             handler.reply(500, b"{}")
         elif asked == "streamed":

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
+from tests.machine import seconds
 from warmroute_proxy.server.base.config import Limits
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.http.exchange import Exchange, Request
@@ -85,10 +86,10 @@ class Client:
         self.writer.write(raw)
 
     async def until(self, marker: bytes) -> bytes:
-        return await asyncio.wait_for(self.reader.readuntil(marker), 10)
+        return await asyncio.wait_for(self.reader.readuntil(marker), seconds(10))
 
     async def rest(self) -> bytes:
-        data = await asyncio.wait_for(self.reader.read(), 10)
+        data = await asyncio.wait_for(self.reader.read(), seconds(10))
         self.writer.close()
         return data
 
@@ -357,7 +358,7 @@ async def test_a_client_that_leaves_is_noticed_at_once(server: Server, leave: st
         client.writer.transport.abort()
     else:
         client.writer.close()
-    await asyncio.wait_for(server.endpoint.gone.wait(), 2)
+    await asyncio.wait_for(server.endpoint.gone.wait(), seconds(2))
     server.endpoint.held[0].respond(200, [], b"too late")  # must not fail
 
 
@@ -375,7 +376,7 @@ async def test_a_client_that_does_not_read_pauses_the_answer(server: Server) -> 
         assert written < 200_000_000
     got = 0
     while got < written:
-        data = await asyncio.wait_for(client.reader.read(1_000_000), 10)
+        data = await asyncio.wait_for(client.reader.read(1_000_000), seconds(10))
         assert data
         got += len(data)
     assert server.endpoint.paused == [True, False]
@@ -427,7 +428,7 @@ async def test_a_slow_reader_gets_all_of_its_answer(server: Server, line: str) -
     exchange.respond(200, [], b"x" * 20_000_000)
     got = len(await client.until(b"\r\n\r\n"))
     while got < 20_000_000:
-        data = await asyncio.wait_for(client.reader.read(1_000_000), 10)
+        data = await asyncio.wait_for(client.reader.read(1_000_000), seconds(10))
         assert data, got
         got += len(data)
         server.listener.sweep()
@@ -441,7 +442,7 @@ async def test_the_next_answer_waits_for_a_client_that_has_not_read_the_last(ser
     assert len(server.endpoint.held) == 1
     got = 0
     while got < 20_000_000:
-        got += len(await asyncio.wait_for(client.reader.read(1_000_000), 10))
+        got += len(await asyncio.wait_for(client.reader.read(1_000_000), seconds(10)))
     while len(server.endpoint.held) == 1:
         await asyncio.sleep(0)
     server.endpoint.held[1].respond(200, [], b"second")

@@ -11,13 +11,14 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from tests.machine import configured, seconds
 from warmroute.contract import receipt as contract_receipt
 from warmroute_cli.processes import stop_all
 
 from .harness import EngineProcess, ProxyProcess, chat, until
 
 PAIR = {"p0": "prefill", "d0": "decode"}
-OUTLIVE_S = 3.0
+OUTLIVE_S = configured(3)
 
 
 def long(text: str, tokens: int = 150, **fields: Any) -> dict[str, Any]:
@@ -36,7 +37,7 @@ class Fleet:
 
     def stop(self) -> None:
         self.proxy.stop()
-        stop_all([engine.child for engine in self.engines.values()], 5.0)
+        stop_all([engine.child for engine in self.engines.values()], seconds(5.0))
 
     def running(self) -> int:
         return sum(engine.running() for engine in self.engines.values() if engine.child.running())
@@ -67,7 +68,7 @@ class Asker(threading.Thread):
     ) -> None:
         super().__init__(daemon=True)
         parts = urlsplit(proxy.url)
-        self._connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=30)
+        self._connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=seconds(30))
         self._headers = {
             "authorization": f"Bearer {proxy.keys[tenant]}",
             "content-type": "application/json",
@@ -101,12 +102,12 @@ class Asker(threading.Thread):
 
     def begun(self) -> "Asker":
         """Once its first byte is there."""
-        assert self.first.wait(20)
+        assert self.first.wait(seconds(20))
         return self
 
     def done(self) -> "Asker":
         """Once its answer has ended."""
-        self.join(30)
+        self.join(seconds(30))
         assert not self.is_alive()
         return self
 

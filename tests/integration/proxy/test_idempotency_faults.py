@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from tests.machine import configured, seconds
 from warmroute_cli.processes import stop_all
 from warmroute_proxy.server.base.secrets import new_api_key
 
@@ -130,7 +131,7 @@ class SlowReader:
         parts = urlsplit(proxy.url)
         self._socket = socket.socket()
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8192)
-        self._socket.settimeout(30)
+        self._socket.settimeout(seconds(30))
         self._socket.connect((parts.hostname, parts.port))
         head = f"POST /v1/chat/completions HTTP/{version}\r\nhost: x\r\nauthorization: Bearer {proxy.keys[0]}\r\n"
         head += f"idempotency-key: {key}\r\ncontent-length: {len(body)}\r\n\r\n"
@@ -158,7 +159,7 @@ def test_a_slow_first_client_holds_up_nobody_and_still_gets_everything(
     engine, proxy = scripted(script)
     body = json.dumps(chat("slow", stream=True)).encode()
     slow = SlowReader(proxy, "slow", body)
-    assert told.wait(20)
+    assert told.wait(seconds(20))
     fast = Asker(proxy, "slow", chat("slow", stream=True)).done()
     assert complete(fast)
     assert [event["choices"][0]["delta"]["content"][:5] for event in events(fast.text)[1 : parts + 1]] == [
@@ -179,7 +180,7 @@ def test_two_requests_with_a_key_on_one_connection(
     head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {proxy.keys[0]}\r\n"
     head += f"idempotency-key: pipelined\r\ncontent-length: {len(body)}\r\n"
     first, last = f"{head}\r\n".encode(), f"{head}connection: close\r\n\r\n".encode()
-    with socket.create_connection((parts.hostname, parts.port), timeout=20) as client:
+    with socket.create_connection((parts.hostname, parts.port), timeout=seconds(20)) as client:
         client.sendall(first + body + last + body)
         text = b"".join(iter(lambda: client.recv(65536), b"")).decode()
     assert text.count("HTTP/1.1 200 OK") == 2
@@ -215,7 +216,7 @@ def test_a_forwarded_turn_is_joined_where_the_client_asks_and_stops_at_its_home(
             engine.listening()
         west = ProxyProcess(tmp_path / "p", [engines[1].toml("west")], region="west", keys=keys).start()
         proxies.append(west)
-        limits = "keyed_outlive_s = 3"
+        limits = f"keyed_outlive_s = {configured(3)}"
         peer = ("west", west.url)
         east = ProxyProcess(
             tmp_path / "p", [engines[0].toml("east")], region="east", keys=keys, peer=peer, limits=limits
@@ -241,4 +242,4 @@ def test_a_forwarded_turn_is_joined_where_the_client_asks_and_stops_at_its_home(
     finally:
         for proxy in proxies:
             proxy.stop()
-        stop_all([engine.child for engine in engines], 5.0)
+        stop_all([engine.child for engine in engines], seconds(5.0))

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 import pytest
 
 import warmroute
+from tests.machine import seconds
 from warmroute.contract import receipt as contract_receipt
 
 from .harness import DEADLINE_S, chat, until
@@ -126,7 +127,7 @@ def test_the_connection_breaks_while_the_answer_is_computed(fleet: Fleet) -> Non
         thread.start()
         until(fleet.running, "it is computed")
         cutter.cut()
-        thread.join(DEADLINE_S)
+        thread.join(seconds(DEADLINE_S))
     cutter.close()
     assert cutter.connections == 2
     receipt = warmroute.receipt_of(found[0])

@@ -16,6 +16,7 @@ import pytest
 import zmq
 
 from tests.integration.proxy.harness import DEADLINE_S
+from tests.machine import seconds
 from warmroute_proxy.core.placement.fleet import Worker
 from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.core.prompt.chain import Chain
@@ -94,7 +95,7 @@ class Publisher:
 
 def _bind(socket: Any, address: str) -> None:
     """Bind, once the socket that had the address before is closed: ZeroMQ does that in a thread of its own."""
-    deadline_s = time.monotonic() + DEADLINE_S
+    deadline_s = time.monotonic() + seconds(DEADLINE_S)
     while True:
         try:
             socket.bind(address)
@@ -149,11 +150,11 @@ class Scene:
 
 async def until(condition: Callable[[], bool], what: str) -> None:
     try:
-        async with asyncio.timeout(DEADLINE_S):
+        async with asyncio.timeout(seconds(DEADLINE_S)):
             while not condition():
                 await asyncio.sleep(0.005)
     except TimeoutError:
-        pytest.fail(f"{what}: not within {DEADLINE_S} s")
+        pytest.fail(f"{what}: not within {seconds(DEADLINE_S):.0f} s")
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ import pytest
 
 from tests.integration.proxy.harness import EngineProcess, ProxyProcess, chat, until
 from tests.integration.proxy.kv_scene import ask, follow, metric, predicted_tiers, removed_blocks
+from tests.machine import seconds
 from warmroute_cli.processes import stop_all
 
 PAGE = 16
@@ -33,7 +34,7 @@ def pair(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Pair]:
     engine = EngineProcess(tmp_path, "e", "aggregated", *options, *request.param).listening()
     made = ProxyProcess(tmp_path, [engine.toml("east")]).start()
     yield Pair(made, engine)
-    stop_all([*([made.child] if made.child else []), engine.child], 5.0)
+    stop_all([*([made.child] if made.child else []), engine.child], seconds(5.0))
 
 
 def test_what_was_evicted_is_not_predicted(pair: Pair, request: pytest.FixtureRequest) -> None:
@@ -82,7 +83,7 @@ def test_a_flush_is_known(pair: Pair) -> None:
     assert predicted_tiers(proxy)["device"] > 1024
     batches = metric(proxy, "warmroute_kv_event_batches_total")
     request = urllib.request.Request(f"{pair.engine.url}/flush_cache", b"", method="POST")
-    urllib.request.urlopen(request, timeout=5).close()
+    urllib.request.urlopen(request, timeout=seconds(5)).close()
     until(lambda: metric(proxy, "warmroute_kv_event_batches_total") > batches, "the flush is heard of")
     ask(proxy, chat(f"first {LONG}", max_tokens=4), "a")
     assert predicted_tiers(proxy) == {"device": 0, "host": 0, "storage": 0}
@@ -104,4 +105,4 @@ def test_each_of_several_processes_joins_the_events_of_all_prompts(tmp_path: Pat
         close = [abs(predicted - cached) <= ERROR_TOKENS for predicted, cached in seen[3:]]
         assert sum(close) >= len(close) - 1, "whoever decides knows of what the engine has evicted"
     finally:
-        stop_all([*([proxy.child] if proxy.child else []), engine.child], 5.0)
+        stop_all([*([proxy.child] if proxy.child else []), engine.child], seconds(5.0))

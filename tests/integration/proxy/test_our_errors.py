@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from tests.machine import seconds
 from warmroute_proxy.core.replicas.recording_router import RecordedRouter
 from warmroute_proxy.server.base.config_file import load_config
 from warmroute_proxy.server.base.metrics import Metrics
@@ -61,7 +62,7 @@ class Scene:
         head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {self._key}\r\n{headers}"
         writer.write(f"{head}connection: close\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body)
         try:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(seconds(20)):
                 return await reader.read()
         finally:
             writer.close()
@@ -88,7 +89,7 @@ class Scene:
 
     async def nothing_is_left(self) -> None:
         try:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(seconds(20)):
                 while any(self.left().values()):
                     await asyncio.sleep(0.02)
         except TimeoutError:
@@ -109,7 +110,7 @@ async def scene(folder: Path, limits: str = "") -> AsyncIterator[Scene]:
         sweep.cancel()
         await listener.close(1.0)
         services.engines.close()
-        async with asyncio.timeout(20):  # engines may still be answering that they have stopped
+        async with asyncio.timeout(seconds(20)):  # engines may still be answering that they have stopped
             while any(engine.upstream.open for engine in services.engines.by_id.values()):
                 await asyncio.sleep(0.01)
         services.ledger.close()
@@ -193,7 +194,7 @@ async def test_who_cannot_be_placed_does_not_hold_up_who_waits_behind(
         quota = it.services.admission.quotas["second"]
         quota.begin(1)
         asked = [asyncio.create_task(it.ask("answer")) for _ in range(3)]
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(seconds(20)):
             while it.services.admission.queue.requests < 3:
                 await asyncio.sleep(0.02)
         break_once(monkeypatch, RecordedRouter, "place")
@@ -205,7 +206,7 @@ async def test_who_cannot_be_placed_does_not_hold_up_who_waits_behind(
 async def test_deadlines_hold_after_an_error_in_the_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with scene(tmp_path, "queue_timeout_s = 0.5") as it:
         failed = break_once(monkeypatch, Admission, "sweep")
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(seconds(20)):
             while not failed():
                 await asyncio.sleep(0.02)
         it.services.admission.quotas["second"].begin(1)

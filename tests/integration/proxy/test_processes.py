@@ -10,6 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.machine import seconds
 from warmroute_cli.processes import stop_all
 from warmroute_proxy.server.ledger.ledger import read_rows
 
@@ -61,7 +62,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     finally:
         if proxy is not None:
             proxy.stop()
-        stop_all([engine.child for engine in engines], 5.0)
+        stop_all([engine.child for engine in engines], seconds(5.0))
 
 
 def processes_that_answered(scene: Scene) -> Counter[str]:
@@ -184,7 +185,7 @@ class TestAProcessThatDies:
 
             until(served, "the others serve")
         for stream in streams:
-            stream.join(60)
+            stream.join(seconds(60))
         broken = [stream for stream in streams if stream.broke]
         assert all("[DONE]" not in stream.text for stream in broken)
         assert all("[DONE]" in stream.text for stream in streams if not stream.broke)
@@ -223,7 +224,7 @@ def test_sigterm_ends_all_of_them(tmp_path: Path) -> None:
             assert client.get("/v1/usage").json()["turns"] == 4
         fewer.stop()
     finally:
-        stop_all([engine.child], 5.0)
+        stop_all([engine.child], seconds(5.0))
 
 
 def test_processes_whose_parent_is_killed_end_too_and_the_next_proxy_goes_on(tmp_path: Path) -> None:
@@ -241,7 +242,7 @@ def test_processes_whose_parent_is_killed_end_too_and_the_next_proxy_goes_on(tmp
             assert client.get("/v1/usage").json()["turns"] == 1
         again.stop()
     finally:
-        stop_all([engine.child], 5.0)
+        stop_all([engine.child], seconds(5.0))
 
 
 def test_what_all_of_them_left_open_is_counted_by_the_next_proxy(tmp_path: Path) -> None:
@@ -260,13 +261,13 @@ def test_what_all_of_them_left_open_is_counted_by_the_next_proxy(tmp_path: Path)
         for pid in scene.pids:
             os.kill(pid, signal.SIGKILL)
         for stream in streams:
-            stream.join(60)
+            stream.join(seconds(60))
         again = ProxyProcess(tmp_path / "p", [table], keys=proxy.keys, extra="processes = 2").start()
         after = Scene(again, [engine])
         until(lambda: after.metric('warmroute_turns_total{outcome="interrupted"}') == 2, "both are counted")
         again.stop()
     finally:
-        stop_all([engine.child], 5.0)
+        stop_all([engine.child], seconds(5.0))
 
 
 def alive(pid: int) -> bool:

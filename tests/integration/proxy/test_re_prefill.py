@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.machine import seconds
 from warmroute_cli.processes import stop_all
 
 from .harness import EngineProcess, ProxyProcess, chat, until
@@ -38,7 +39,7 @@ class Fleet:
         self.admin.close()
         self.client.close()
         self.proxy.stop()
-        stop_all([engine.child for engine in self.engines.values()], 5.0)
+        stop_all([engine.child for engine in self.engines.values()], seconds(5.0))
 
     def receipt(self, body: dict[str, Any]) -> dict[str, Any]:
         answer = self.client.post("/v1/chat/completions", json=body).raise_for_status().json()

@@ -12,6 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.machine import configured, seconds
 from warmroute.contract import receipt as contract_receipt
 from warmroute_cli.processes import stop_all
 from warmroute_proxy.server.base.secrets import new_api_key
@@ -50,7 +51,7 @@ def regions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Regions]:
     finally:
         for proxy in proxies:
             proxy.stop()
-        stop_all([engine.child for engine in engines], 5.0)
+        stop_all([engine.child for engine in engines], seconds(5.0))
 
 
 def ask(proxy: ProxyProcess, turns: int, home: str | None = None, stream: bool = False) -> httpx.Response:
@@ -136,7 +137,7 @@ def test_a_home_that_does_not_trust_us_is_replaced_by_serving_here(regions: Regi
 
 def test_a_home_without_engines_is_replaced_by_serving_here(regions: Regions) -> None:
     ask(regions.west, 1)
-    stop_all([regions.engines[1].child], 5.0)
+    stop_all([regions.engines[1].child], seconds(5.0))
     until(lambda: not regions.west.is_ready(), "west knows that its engine is gone")
     answer = ask(regions.east, 2, home="west")
     assert answer.json()["usage"]["warmroute"]["region"] == "east"
@@ -215,7 +216,7 @@ def test_a_client_that_reads_slowly_is_no_home_that_says_nothing(tmp_path: Path)
     def script(handler: Handler) -> None:
         if json.loads(handler.engine.bodies[-1])["messages"][-1]["content"].startswith("silent"):
             handler.stream(delta("x"), end=False)
-            over.wait(60)
+            over.wait(seconds(60))
         else:
             texts = [delta(f"{number:05d}" + "x" * 5000) for number in range(parts)]
             handler.stream(*texts, delta(finish="stop"), "[DONE]")
@@ -225,7 +226,7 @@ def test_a_client_that_reads_slowly_is_no_home_that_says_nothing(tmp_path: Path)
     try:
         west.start()
         peer = ("west", west.url)
-        limits = "idle_timeout_s = 0.5"
+        limits = f"idle_timeout_s = {configured(0.5)}"
         east = ProxyProcess(tmp_path, [engines[1].toml()], keys=west.keys, peer=peer, limits=limits).start()
         try:
             body = chat("roam", turns=2, stream=True, prompt_cache_key="roamer")

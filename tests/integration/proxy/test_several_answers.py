@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from tests.machine import seconds
 from warmroute.contract import receipt as contract_receipt
 from warmroute_cli.processes import stop_all
 
@@ -29,7 +30,7 @@ def engines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Engi
     try:
         yield {name: engine.listening() for name, engine in started.items()}
     finally:
-        stop_all([engine.child for engine in started.values()], 5.0)
+        stop_all([engine.child for engine in started.values()], seconds(5.0))
 
 
 def serving(engines: dict[str, EngineProcess], folder: Path, *names: str) -> ProxyProcess:
@@ -85,7 +86,7 @@ def test_a_client_that_leaves_ends_them_all(
     proxy = serving(engines, tmp_path, "a0")
     try:
         parts = urlsplit(proxy.url)
-        connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=30)
+        connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=seconds(30))
         headers = {"authorization": f"Bearer {proxy.keys[0]}", "content-type": "application/json"}
         connection.request("POST", path, json.dumps(body | {"stream": stream}), headers)
         until(engines["a0"].running, "they run")

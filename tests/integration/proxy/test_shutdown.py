@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from tests.machine import seconds
 from warmroute_cli.processes import stop_all
 
 from .harness import EngineProcess, ProxyProcess, chat, events, until
@@ -25,7 +26,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineProcess]:
     """Slow enough for a stream to be open when signals come: some 300 tokens take 3 s."""
     found = EngineProcess(tmp_path_factory.mktemp("engine"), "e0", "aggregated", speed=2.0).listening()
     yield found
-    stop_all([found.child], 5.0)
+    stop_all([found.child], seconds(5.0))
 
 
 @contextlib.contextmanager
@@ -43,7 +44,7 @@ class Stream:
 
     def __init__(self, proxy: ProxyProcess, text: str, tokens: int) -> None:
         where = urlsplit(proxy.url)
-        self._connection = http.client.HTTPConnection(str(where.hostname), where.port, timeout=60)
+        self._connection = http.client.HTTPConnection(str(where.hostname), where.port, timeout=seconds(60))
         body = json.dumps(chat(text, stream=True, max_tokens=tokens, ignore_eos=True))
         self._connection.request(
             "POST", "/v1/chat/completions", body, {"authorization": f"Bearer {proxy.keys[0]}", **_JSON}
@@ -67,7 +68,7 @@ _JSON = {"content-type": "application/json"}
 def begin(proxy: ProxyProcess, head: str) -> socket.socket:
     """A connection on which a request has begun and its head not ended: not idle, so that no time runs out."""
     where = urlsplit(proxy.url)
-    found = socket.create_connection((where.hostname, where.port), timeout=20)
+    found = socket.create_connection((where.hostname, where.port), timeout=seconds(20))
     found.sendall(f"{head}\r\nhost: x\r\n".encode())
     return found
 
@@ -85,7 +86,7 @@ def finish(connection: socket.socket, rest: bytes) -> tuple[int, dict[str, str],
 def refuses(proxy: ProxyProcess) -> bool:
     where = urlsplit(proxy.url)
     try:
-        socket.create_connection((where.hostname, where.port), timeout=20).close()
+        socket.create_connection((where.hostname, where.port), timeout=seconds(20)).close()
     except ConnectionRefusedError:
         return True
     return False
@@ -183,7 +184,7 @@ def test_an_engine_of_many_streams_hears_of_each_that_it_is_over(tmp_path: Path)
 
     def streams(handler: Handler) -> None:
         handler.stream(delta("begun"), end=False)
-        over.wait(60)
+        over.wait(seconds(60))
 
     scripted = ScriptedEngine("e0", streams)
     try:

@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.machine import seconds
 from warmroute_cli.processes import stop_all
 
 from .harness import EngineProcess, ProxyProcess, chat, events, until
@@ -34,7 +35,7 @@ class Fleet:
         self.admin.close()
         self.client.close()
         self.proxy.stop()
-        stop_all([engine.child for engine in self.engines.values()], 5.0)
+        stop_all([engine.child for engine in self.engines.values()], seconds(5.0))
 
     def stream(self, body: dict[str, Any]) -> str:
         """Who served it."""
@@ -57,7 +58,7 @@ class Fleet:
         """Use up what is left of a fault, without the proxy."""
         url = f"{self.engines[id_].url}/v1/chat/completions"
         for _ in range(left):
-            httpx.post(url, json=chat("rest", max_tokens=1), timeout=30).raise_for_status()
+            httpx.post(url, json=chat("rest", max_tokens=1), timeout=seconds(30)).raise_for_status()
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ import pytest
 from openai import DefaultHttpxClient, OpenAI
 
 from tests.certificates import make
+from tests.machine import configured, seconds
 from warmroute_cli.processes import stop_all
 from warmroute_proxy.server.main import serve
 
@@ -37,7 +38,7 @@ class SecureProxy(ProxyProcess):
 
     def client(self, tenant: int = 0) -> httpx.Client:
         headers = {"authorization": f"Bearer {self.keys[tenant]}"}
-        return httpx.Client(base_url=self.url, headers=headers, timeout=30, verify=self.trusting)
+        return httpx.Client(base_url=self.url, headers=headers, timeout=seconds(30), verify=self.trusting)
 
     def is_ready(self) -> bool:
         return httpx.get(f"{self.url}/ready", verify=self.trusting).status_code == 200
@@ -69,20 +70,20 @@ def scene(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     try:
         table = engine.listening().toml("east")
         extra = f"processes = {request.param}"
-        proxy = SecureProxy(folder / "p", [table], extra=extra, limits="head_timeout_s = 1.0")
+        proxy = SecureProxy(folder / "p", [table], extra=extra, limits=f"head_timeout_s = {configured(1)}")
         proxy.start()
         yield Scene(proxy, engine)
     finally:
         if proxy is not None:
             proxy.stop()
-        stop_all([engine.child], 5.0)
+        stop_all([engine.child], seconds(5.0))
 
 
 class TestClients:
     def test_the_openai_client_gets_whole_and_streamed_answers(self, scene: Scene) -> None:
         proxy = scene.proxy
         assert proxy.url.startswith("https://")
-        http = DefaultHttpxClient(verify=proxy.trusting, timeout=30)
+        http = DefaultHttpxClient(verify=proxy.trusting, timeout=seconds(30))
         messages = [{"role": "user", "content": "hello"}]
         with OpenAI(base_url=proxy.base_url, api_key=proxy.keys[0], http_client=http) as client:
             body: dict[str, Any] = {"model": "kimi-k2.5", "messages": messages, "max_tokens": 5}
@@ -122,12 +123,12 @@ class TestClients:
 class TestBadConnections:
     def test_a_handshake_that_does_not_come_is_given_up(self, scene: Scene) -> None:
         with socket.create_connection(scene.proxy.address, 10) as silent:
-            silent.settimeout(20)
+            silent.settimeout(seconds(20))
             assert silent.recv(1) == b"", "closed by the proxy, not by the client's own limit"
 
     def test_plain_http_is_refused_and_harms_nobody(self, scene: Scene) -> None:
         with pytest.raises(httpx.HTTPError):
-            httpx.get(scene.proxy.url.replace("https", "http") + "/health", timeout=10)
+            httpx.get(scene.proxy.url.replace("https", "http") + "/health", timeout=seconds(10))
         assert scene.proxy.is_ready()
 
     def test_a_client_that_does_not_trust_the_certificate_harms_nobody(self, scene: Scene) -> None:

@@ -8,6 +8,7 @@ import httpx
 import openai
 import pytest
 
+from tests.machine import seconds
 from warmroute.contract import receipt as contract_receipt
 from warmroute_cli.processes import stop_all
 
@@ -24,7 +25,7 @@ def engines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[EnginePro
     try:
         yield [engine.listening() for engine in started]
     finally:
-        stop_all([engine.child for engine in started], 5.0)
+        stop_all([engine.child for engine in started], seconds(5.0))
 
 
 @pytest.fixture(scope="module")

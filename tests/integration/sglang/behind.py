@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Any
 
 from tests.integration.proxy.harness import ProxyProcess, until
+from tests.machine import seconds
 from warmroute_backend.sglang import Server
 from warmroute_backend.sglang.server import get_json
 from warmroute_cli.demo.results_sglang import metric_sum
@@ -90,7 +91,7 @@ def work_of(server: Server) -> int:
 
 
 def get_text(url: str) -> str:
-    with urllib.request.urlopen(url, timeout=20) as response:
+    with urllib.request.urlopen(url, timeout=seconds(20)) as response:
         text: str = response.read().decode()
     return text
 
@@ -100,7 +101,7 @@ def post(server: Server, path: str, body: dict[str, Any] | None = None) -> None:
     request = urllib.request.Request(
         server.url + path, json.dumps(body or {}).encode(), {"content-type": "application/json"}
     )
-    urllib.request.urlopen(request, timeout=60).close()
+    urllib.request.urlopen(request, timeout=seconds(60)).close()
 
 
 def push_out(server: Server) -> None:

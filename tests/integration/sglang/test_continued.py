@@ -10,6 +10,7 @@ from tests.integration.proxy.harness import ProxyProcess, until
 from tests.integration.proxy.test_continued import ON, USAGE, check_one_answer, text_of
 from tests.integration.proxy.test_faults import Stream
 from tests.integration.sglang.behind import Behind, conversation, toml, work_of
+from tests.machine import seconds
 from warmroute_backend.sglang import Server
 
 TOKENS = 600
@@ -38,12 +39,12 @@ def test_an_answer_goes_on_at_another_server(
         victim = sglang_aggregated if work_of(sglang_aggregated) else sglang_pair[1]
         killed.append(victim)
         victim.kill()
-        stream.join(60)
+        stream.join(seconds(60))
         usage = check_one_answer(stream)
         row = behind.proxy.rows(expected=1)[0]
         until(behind.idle, "nobody works for the dead", 30.0)
         whole = Stream(behind.proxy, conversation(name, **LONG))
-        whole.join(60)
+        whole.join(seconds(60))
         unbroken = check_one_answer(whole)
     assert usage["warmroute"]["continued"]["after_tokens"] > 10
     assert {worker["id"] for worker in usage["warmroute"]["workers"]}.isdisjoint({victim.role})

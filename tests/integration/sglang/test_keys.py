@@ -11,6 +11,7 @@ import pytest
 from tests.integration.proxy.harness import ProxyProcess, until
 from tests.integration.proxy.test_faults import Stream
 from tests.integration.sglang.behind import conversation, toml
+from tests.machine import seconds
 from warmroute_backend.sglang import Server
 from warmroute_backend.sglang.server import START_TIMEOUT_S
 
@@ -41,7 +42,7 @@ def in_front(server: Server, folder: Path, **keys: str) -> ProxyProcess:
 
 def running(server: Server) -> int:
     request = urllib.request.Request(f"{server.url}/v1/loads", headers={"authorization": f"Bearer {KEY}"})
-    with urllib.request.urlopen(request, timeout=20) as answer:
+    with urllib.request.urlopen(request, timeout=seconds(20)) as answer:
         return int(json.load(answer)["loads"][0]["num_running_reqs"])
 
 
@@ -86,7 +87,7 @@ def test_a_wrong_key_is_no_fault_of_the_clients(locked: Server, tmp_path: Path, 
     try:
         proxy.start()
         stream = Stream(proxy, conversation(name, stream=True))
-        stream.join(20)
+        stream.join(seconds(20))
         error = json.loads(stream.text)["error"]
         assert (stream.status, error["message"]) == (502, "the engine refused the proxy's credentials")
     finally:

@@ -8,6 +8,7 @@ import pytest
 
 from tests.integration.proxy.harness import until
 from tests.integration.sglang.behind import LONG_PROMPT, Behind, conversation, work_of
+from tests.machine import seconds
 from warmroute.contract import receipt as contract_receipt
 
 LEFT_WITHIN_S = 8.0
@@ -21,7 +22,7 @@ def test_a_client_that_leaves_stops_the_work(behind: Behind, moment: str, name: 
     text = name + (LONG_PROMPT if moment == "before the head" else "")
     body = conversation(text, stream=moment != "whole answer", max_tokens=LONG_ANSWER)
     parts = urlsplit(behind.proxy.url)
-    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=30)
+    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=seconds(30))
     headers = {"authorization": f"Bearer {behind.proxy.keys[0]}", "content-type": "application/json"}
     connection.request("POST", "/v1/chat/completions", json.dumps(body), headers)
     if moment == "mid-stream":

@@ -15,6 +15,7 @@ import pytest
 from tests.integration.proxy.harness import ProxyProcess, until
 from tests.integration.proxy.scripted import Handler, Script, ScriptedEngine
 from tests.integration.sglang.behind import conversation, toml, work_of
+from tests.machine import seconds
 from warmroute_backend.sglang import Server
 
 STOPS_WITHIN_S = 5.0
@@ -39,7 +40,7 @@ def breaks(handler: Handler) -> None:
 
 def never_answers(handler: Handler) -> None:
     assert isinstance(handler.engine, Half)
-    handler.engine.left.wait(60)
+    handler.engine.left.wait(seconds(60))
     handler.cut()
 
 
@@ -96,6 +97,7 @@ def test_the_other_half_is_told_to_stop(
 def test_a_client_that_leaves_while_the_halves_meet(sglang_pair: Pair, tmp_path: Path, name: str, role: str) -> None:
     with beside(tmp_path, sglang_pair, role, never_answers) as (proxy, real):
         with proxy.client() as client, pytest.raises(httpx.ReadTimeout):
-            client.post("/v1/chat/completions", json=conversation(name, max_tokens=4), timeout=1.0)
+            limits = httpx.Timeout(seconds(20), read=1.0)
+            client.post("/v1/chat/completions", json=conversation(name, max_tokens=4), timeout=limits)
         until(lambda: work_of(real) == 0, "it holds nothing for a client that left", STOPS_WITHIN_S)
         assert proxy.rows(expected=1)[0]["outcome"] == "client_left"

@@ -15,6 +15,7 @@ from tests.integration.proxy.harness import ProxyProcess, until
 from tests.integration.proxy.scripted import ScriptedEngine
 from tests.integration.proxy.test_engine_misbehaves import sound
 from tests.integration.sglang.behind import Behind, conversation, toml, work_of
+from tests.machine import seconds
 from warmroute.contract import receipt as contract_receipt
 from warmroute_backend.sglang import Server
 from warmroute_backend.sglang.command import QUEUED_REQUESTS, RUNNING_REQUESTS
@@ -35,7 +36,7 @@ def full(server: Server) -> Iterator[None]:
     try:
         for more in (RUNNING_REQUESTS, QUEUED_REQUESTS):  # not at once: all that has not begun to run is in the queue
             for _ in range(more):
-                connections.append(http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=30))
+                connections.append(http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=seconds(30)))
                 connections[-1].request("POST", CHAT, body, {"content-type": "application/json"})
             until(lambda: work_of(server) >= len(connections), "its places are taken")
         yield
@@ -112,7 +113,7 @@ def test_choices_share_their_prompt_and_tell_nothing_of_the_cache(aggregated: Be
 def test_choices_end_with_their_client(aggregated: Behind, name: str, stream: bool) -> None:
     body = conversation(name, n=2, stream=stream, max_tokens=4_000)
     parts = urlsplit(aggregated.proxy.url)
-    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=30)
+    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=seconds(30))
     headers = {"authorization": f"Bearer {aggregated.proxy.keys[0]}", "content-type": "application/json"}
     connection.request("POST", CHAT, json.dumps(body), headers)
     until(lambda: work_of(aggregated.computes) == 2, "both run")

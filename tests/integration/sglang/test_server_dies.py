@@ -15,6 +15,7 @@ import pytest
 from tests.integration.proxy.harness import ProxyProcess, events, until
 from tests.integration.proxy.test_faults import Stream
 from tests.integration.sglang.behind import LONG_PROMPT, Behind, conversation, toml
+from tests.machine import seconds
 from tests.subjects.sglang import Servers
 from warmroute.contract import receipt as contract_receipt
 from warmroute_backend.sglang import Server
@@ -42,7 +43,7 @@ def under(behind: Behind, text: str, started: Callable[[Stream], bool], strike: 
     until(lambda: started(stream) or not stream.is_alive(), "the turn runs")
     assert stream.is_alive(), (stream.status, stream.text)
     strike()
-    stream.join(TOLD_WITHIN_S)
+    stream.join(seconds(TOLD_WITHIN_S))
     assert not stream.is_alive()
     return stream
 

@@ -10,6 +10,7 @@ import pytest
 
 from tests.integration.proxy.harness import until
 from tests.integration.sglang.behind import PAGE_TOKENS, Behind, conversation, get_text
+from tests.machine import seconds
 from tests.subjects.kv_subscriber import KvSubscriber
 from warmroute.contract import receipt as contract_receipt
 from warmroute_backend.sglang import Server
@@ -53,7 +54,7 @@ def test_events_carry_pairs_of_tokens(sglang_speculative: Server, name: str) -> 
     tokens = httpx.post(f"{sglang_speculative.url}/v1/tokenize", json={"prompt": name * 20}).json()["tokens"]
     with KvSubscriber(get_json(f"{sglang_speculative.url}/server_info")["kv_events"]) as events:
         body = {"input_ids": tokens, "sampling_params": {"max_new_tokens": 1, "temperature": 0}}
-        answer = httpx.post(f"{sglang_speculative.url}/generate", json=body, timeout=60)
+        answer = httpx.post(f"{sglang_speculative.url}/generate", json=body, timeout=seconds(60))
         assert answer.status_code == 200, answer.text
         while sum(len(event["block_hashes"]) for event in stored) < (len(tokens) - 1) // PAGE_TOKENS:
             message = events.next()
@@ -67,7 +68,7 @@ def test_events_carry_pairs_of_tokens(sglang_speculative: Server, name: str) -> 
 
 def test_it_says_how_its_drafts_fared(sglang_speculative: Server, name: str) -> None:
     body = conversation(name, max_tokens=64, return_spec_tokens_details=True)
-    answer = httpx.post(f"{sglang_speculative.url}/v1/chat/completions", json=body, timeout=60).json()
+    answer = httpx.post(f"{sglang_speculative.url}/v1/chat/completions", json=body, timeout=seconds(60)).json()
     details = answer["sglext"]["spec_tokens_details"]
     assert set(details) >= DETAILS
     assert details["spec_num_proposed_drafts"] == DRAFTS * details["spec_verify_ct"] > 0

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.machine import seconds
 from tests.subjects.sglang import Servers
 from warmroute_backend.sglang import NotInstalledError, installation
 
@@ -18,7 +19,12 @@ COMMAND = [sys.executable, "-m", "warmroute_cli.main", "demo", "--engine", "sgla
 def test_the_demo_shows_what_sglang_reported(sglang_servers: Servers, tmp_path: Path) -> None:
     sglang_servers.stop()  # the demo starts a pair of its own: no more than three servers at a time
     done = subprocess.run(
-        [*COMMAND, "--json", "demo.json"], cwd=tmp_path, capture_output=True, text=True, timeout=580, check=False
+        [*COMMAND, "--json", "demo.json"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=seconds(580),
+        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     figures: dict[str, Any] = json.loads((tmp_path / "demo.json").read_text())

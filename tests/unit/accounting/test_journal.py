@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.machine import seconds
 
 from warmroute_proxy.server.ledger import journal as journal_module
 from warmroute_proxy.server.ledger.journal import Journal, JournalError, journal_path, journal_sequences, read_whole
@@ -128,7 +129,7 @@ async def test_disk_sync_tells_nobody_before_the_disk_has_it_and_groups(
     real: Callable[[int], None] = os.fdatasync
 
     def fdatasync(fd: int) -> None:
-        may_sync.wait(10)
+        may_sync.wait(seconds(10))
         syncs.append(fd)
         real(fd)
 
@@ -144,7 +145,7 @@ async def test_disk_sync_tells_nobody_before_the_disk_has_it_and_groups(
         await asyncio.sleep(0)
     assert told == []
     may_sync.set()
-    await asyncio.wait_for(done.wait(), 10)
+    await asyncio.wait_for(done.wait(), seconds(10))
     assert told == list(range(20))
     assert len(syncs) == 2  # the first alone, the others together
     journal.close()
@@ -161,7 +162,7 @@ class Disk:
         monkeypatch.setattr(os, "fdatasync", self._fdatasync)
 
     def _fdatasync(self, fd: int) -> None:
-        self.goes_on.wait(60)
+        self.goes_on.wait(seconds(60))
         if self.fails:
             raise OSError(5, "Input/output error")
         self._real(fd)
@@ -171,7 +172,7 @@ async def settled(journal: Journal, record: bytes) -> None:
     done = asyncio.Event()
     journal.write(record + b"\n")
     journal.settled_durably(done.set)
-    await asyncio.wait_for(done.wait(), 20)
+    await asyncio.wait_for(done.wait(), seconds(20))
 
 
 def open_files() -> int:
@@ -183,7 +184,7 @@ def healthy(journal: Journal) -> bool:
 
 
 async def until_healthy(journal: Journal) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(seconds(20)):
         while not healthy(journal):
             await asyncio.sleep(0.01)
 
@@ -214,7 +215,7 @@ async def test_while_the_disk_fails_no_file_is_left_open(tmp_path: Path, monkeyp
     journal = Journal(tmp_path, 1, "disk", asyncio.get_running_loop())
     await settled(journal, b"{}")
     before = open_files()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(seconds(20)):
         while journal_sequences(tmp_path)[-1] < 12:
             assert not healthy(journal)
             await asyncio.sleep(0.001)
@@ -248,10 +249,10 @@ async def test_a_disk_that_hangs_gets_nothing_new(tmp_path: Path, monkeypatch: p
     done = asyncio.Event()
     journal.write(b"{}\n")
     journal.settled_durably(done.set)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(seconds(20)):
         while healthy(journal):
             await asyncio.sleep(0.01)
     disk.goes_on.set()
-    await asyncio.wait_for(done.wait(), 20)
+    await asyncio.wait_for(done.wait(), seconds(20))
     assert journal.healthy
     journal.close()

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.machine import seconds
 
 from warmroute.contract import receipt as contract
 from warmroute.contract.money import Rates
@@ -99,7 +100,7 @@ def manual_fold(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def folded(path: Path, count: int) -> None:
     """Waits until so many rows are there."""
-    end = time.monotonic() + 20
+    end = time.monotonic() + seconds(20)
     while len(read_rows(path)) < count:
         assert time.monotonic() < end
         time.sleep(0.01)

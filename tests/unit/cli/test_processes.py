@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.machine import seconds
 
 from warmroute_cli.processes import Child, FleetError, stop_all, stopping_on_signals
 from warmroute_cli.state import api_key, locked_state, secret_file
@@ -22,29 +23,29 @@ def child(tmp_path: Path, *lines: str) -> Child:
 
 def test_a_child_says_where_it_listens_and_stops_when_asked(tmp_path: Path) -> None:
     one = child(tmp_path, LISTEN, STAY)
-    assert one.listening(time.monotonic() + 10)["url"] == "u"
+    assert one.listening(time.monotonic() + seconds(10))["url"] == "u"
     assert one.running()
-    stop_all([one], 10)
+    stop_all([one], seconds(10))
     assert not one.running()
 
 
 def test_a_child_that_ends_shows_its_last_words(tmp_path: Path) -> None:
     one = child(tmp_path, "raise SystemExit('no such model')")
     with pytest.raises(FleetError, match=r"child ended with status 1(?s:.*)no such model"):
-        one.listening(time.monotonic() + 10)
-    stop_all([one], 10)
+        one.listening(time.monotonic() + seconds(10))
+    stop_all([one], seconds(10))
 
 
 def test_a_child_that_says_nothing_runs_into_the_deadline(tmp_path: Path) -> None:
     one = child(tmp_path, STAY)
     with pytest.raises(FleetError, match="did not listen in time"):
         one.listening(time.monotonic() + 0.1)
-    stop_all([one], 10)
+    stop_all([one], seconds(10))
 
 
 def test_a_child_that_ignores_the_signal_is_killed(tmp_path: Path) -> None:
     one = child(tmp_path, DEAF, LISTEN, "while True:", "    signal.pause()")
-    one.listening(time.monotonic() + 10)
+    one.listening(time.monotonic() + seconds(10))
     stop_all([one], 0.1)
     assert not one.running()
 
@@ -52,8 +53,8 @@ def test_a_child_that_ignores_the_signal_is_killed(tmp_path: Path) -> None:
 def test_a_child_hears_what_it_is_told(tmp_path: Path) -> None:
     one = child(tmp_path, "line = input()", "print(line, flush=True)", STAY)
     one.send({"west": "url"})
-    assert one.listening(time.monotonic() + 10) == {"west": "url"}
-    stop_all([one], 10)
+    assert one.listening(time.monotonic() + seconds(10)) == {"west": "url"}
+    stop_all([one], seconds(10))
 
 
 def test_sigterm_unwinds_like_ctrl_c() -> None:

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 
 import pytest
+from tests.machine import seconds
 
 DELAY_S = 0.05
 
@@ -53,7 +54,7 @@ async def relay() -> AsyncIterator[Relay]:
     line = json.loads(await process.stdout.readline())
     yield Relay(process, int(line["urls"]["west"].rpartition(":")[2]))
     process.stdin.close()
-    assert await asyncio.wait_for(process.wait(), 10) == 0, "the end of its input ends the relay"
+    assert await asyncio.wait_for(process.wait(), seconds(10)) == 0, "the end of its input ends the relay"
 
 
 @asynccontextmanager
@@ -73,7 +74,7 @@ async def far_server(handler: Handler) -> AsyncIterator[int]:
     server = await asyncio.start_server(handle, "127.0.0.1", 0)
     async with server:
         yield server.sockets[0].getsockname()[1]
-        await asyncio.wait_for(asyncio.gather(*handled), 10)
+        await asyncio.wait_for(asyncio.gather(*handled), seconds(10))
 
 
 async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -131,9 +132,9 @@ async def test_a_client_that_drops_its_connection_is_noticed_on_the_far_side(rel
         relay.lead_to(port)
         async with relay.connection() as (_, writer):
             writer.write(b"x")
-            await asyncio.wait_for(arrived.wait(), 10)
+            await asyncio.wait_for(arrived.wait(), seconds(10))
             writer.transport.abort()
-            await asyncio.wait_for(noticed.wait(), 10)
+            await asyncio.wait_for(noticed.wait(), seconds(10))
 
 
 async def test_a_server_that_is_not_there_ends_the_connection(relay: Relay) -> None:
@@ -142,4 +143,4 @@ async def test_a_server_that_is_not_there_ends_the_connection(relay: Relay) -> N
         relay.lead_to(free.getsockname()[1])
     async with relay.connection() as (reader, _):
         with suppress(ConnectionError):
-            assert await asyncio.wait_for(reader.read(), 10) == b""
+            assert await asyncio.wait_for(reader.read(), seconds(10)) == b""

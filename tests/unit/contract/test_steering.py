@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import pytest
+from tests.machine import seconds
 
 from warmroute.contract import headers, identity, steering
 
@@ -52,5 +53,5 @@ def test_the_contract_loads_nothing_of_the_proxy_and_no_openai() -> None:
         "unwanted = ('openai', 'httpx', 'httpx2', 'msgspec', 'warmroute_proxy');"
         "print([m for m in sys.modules if m.split('.')[0] in unwanted])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=30)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=seconds(30))
     assert done.stdout.strip() == "[]"

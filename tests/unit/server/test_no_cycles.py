@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from tests.integration.proxy.harness import ProxyProcess, chat
 from tests.integration.proxy.scripted import Handler, ScriptedEngine, delta, whole
+from tests.machine import seconds
 
 from warmroute_proxy.server.base.config_file import load_config
 from warmroute_proxy.server.endpoint import PublicEndpoint
@@ -75,7 +76,7 @@ async def test_a_turn_is_freed_when_it_has_ended(
         before = _alive()
         for _ in range(TURNS):
             await _ask(port, head.encode() + body)
-        async with asyncio.timeout(20):  # connections of both sides close, and a trailer's timer ends
+        async with asyncio.timeout(seconds(20)):  # connections of both sides close, and a trailer's timer ends
             while _alive() - before:
                 await asyncio.sleep(0.05)
     except TimeoutError:

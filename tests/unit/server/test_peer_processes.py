@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 
 import msgspec
+from tests.machine import seconds
 
 from warmroute_proxy.core.prompt.chain import Chain
 from warmroute_proxy.core.prompt.facts import Facts
@@ -51,7 +52,7 @@ class Process:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(seconds(20)):
         while not condition():
             await asyncio.sleep(0.002)
 
