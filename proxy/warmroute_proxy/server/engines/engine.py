@@ -11,11 +11,11 @@ from warmroute_proxy.core.load.health_monitor import HealthMonitor
 from warmroute_proxy.core.placement.fleet import Worker
 from warmroute_proxy.server.base.config import EngineConfig
 from warmroute_proxy.server.base.secrets import bearer
+from warmroute_proxy.server.engines.engine_headers import CONTENT_TYPE
 from warmroute_proxy.server.engines.kv_events import KvSource
 from warmroute_proxy.server.engines.kv_move_costs import Totals
 from warmroute_proxy.server.engines.small_get import Collector
 from warmroute_proxy.server.engines.upstream import Upstream
-from warmroute_proxy.server.request.dispatch import CONTENT_TYPE
 
 log = logging.getLogger(__name__)
 

@@ -31,11 +31,11 @@ from warmroute_proxy.server.base.config import EngineConfig
 from warmroute_proxy.server.base.metrics import Metrics
 from warmroute_proxy.server.engines.drains import By, Drains
 from warmroute_proxy.server.engines.engine import MOVES_EVERY_S, Engine
+from warmroute_proxy.server.engines.ids import Ids
 from warmroute_proxy.server.engines.kv_events import KvEvents, KvSource, kv_source
 from warmroute_proxy.server.engines.kv_feed import KvFeed
 from warmroute_proxy.server.engines.kv_move_costs import totals_by_rank
 from warmroute_proxy.server.engines.small_get import get
-from warmroute_proxy.server.request.dispatch import Ids
 
 if TYPE_CHECKING:
     from warmroute_proxy.server.processes.peer_processes import PeerProcesses

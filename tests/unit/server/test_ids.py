@@ -5,8 +5,8 @@ import itertools
 import pytest
 
 from warmroute_proxy.server.engines.engines import MAX_DP_RANKS
+from warmroute_proxy.server.engines.ids import Ids
 from warmroute_proxy.server.intake.intake import MAX_PROMPTS
-from warmroute_proxy.server.request.dispatch import Ids
 
 
 def test_requests_of_many_processes_share_no_room() -> None:
