@@ -9,8 +9,8 @@ import os
 import time
 from typing import Final
 
-_ROOM_COUNTER_BITS: Final = 39
-_ROOM_STEP: Final = 1024  # rooms of one request: room .. room + prompts, and the choice of a rank
+_BOOTSTRAP_ROOM_BITS: Final = 39
+_BOOTSTRAP_ROOM_STEP: Final = 1024  # rooms of one request: room .. room + prompts, and the choice of a rank
 
 
 class Ids:
@@ -19,10 +19,11 @@ class Ids:
     def __init__(self) -> None:
         self._prefix = os.urandom(10).hex()
         self._count = 0
-        self._random: list[str] = []  # drawn for the next receipts, the next one last
+        self._random: list[str] = []  # for the next receipts, the first one last
         self._second = ""
-        self._room_base = int.from_bytes(os.urandom(3), "big") << _ROOM_COUNTER_BITS  # 24 + 39 = 63 bits
-        self._rooms = int.from_bytes(os.urandom(4), "big")  # where counting begins: one base may be drawn twice
+        self._bootstrap_room_base = int.from_bytes(os.urandom(3), "big") << _BOOTSTRAP_ROOM_BITS  # 24 + 39 = 63 bits
+        # Counting begins at a random number, since two processes may draw the same base.
+        self._bootstrap_rooms = int.from_bytes(os.urandom(4), "big")
 
     def receipt(self) -> str:
         """`wr-` and 24 hex digits: the second in which a few hundred were drawn, then 64 random bits.
@@ -40,10 +41,10 @@ class Ids:
         self._count += 1
         return f"{self._prefix}{self._count & 0xFFFFFFFFFFFF:012x}"
 
-    def room(self, rank: int, ranks: int, prompts: int) -> int:
+    def bootstrap_room(self, rank: int, ranks: int, prompts: int) -> int:
         """A room whose remainder by `ranks` is `rank`, and one for each further prompt; from 1 to 2^63 - 1,024."""
-        assert prompts + ranks <= _ROOM_STEP
-        self._rooms += 1
-        space = (1 << _ROOM_COUNTER_BITS) // _ROOM_STEP - 2
-        room = self._room_base + (1 + self._rooms % space) * _ROOM_STEP
+        assert prompts + ranks <= _BOOTSTRAP_ROOM_STEP
+        self._bootstrap_rooms += 1
+        space = (1 << _BOOTSTRAP_ROOM_BITS) // _BOOTSTRAP_ROOM_STEP - 2
+        room = self._bootstrap_room_base + (1 + self._bootstrap_rooms % space) * _BOOTSTRAP_ROOM_STEP
         return room - room % ranks + rank

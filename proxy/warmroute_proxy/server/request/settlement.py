@@ -18,7 +18,7 @@ def losses_of(last: SettledTurn | None, facts: Facts, usage: Usage, attempt: Att
     return classify(
         prompt_tokens=usage.prompt_tokens,
         cached_tokens=usage.cached_tokens,
-        page_size=attempt.engine.page_tokens,
+        page_size=attempt.engine.info.page_tokens,
         known_tokens=decision.known_tokens,
         predicted_cached=decision.predicted_cached_tokens,
         best_elsewhere=decision.best_elsewhere_tokens,
