@@ -27,7 +27,7 @@ from typing import Any, Final
 
 from warmroute_proxy.server.base.config import Config
 from warmroute_proxy.server.ledger.fold import recover_all
-from warmroute_proxy.server.ledger.ledger import LEDGER_FILE, explained, lock
+from warmroute_proxy.server.ledger.ledger import LEDGER_FILE, ledger_errors, lock
 from warmroute_proxy.server.processes.shared_memory import SharedMemory
 from warmroute_proxy.server.processes.shared_nonces import SharedNonces
 
@@ -126,7 +126,7 @@ class Supervisor:
             os.close(self._lock_fd)
 
     def _recover(self) -> int:
-        with explained(self._state_dir):
+        with ledger_errors(self._state_dir):
             return recover_all(self._state_dir, self._state_dir / LEDGER_FILE, time.time())
 
     def _start(self, process: _Process) -> None:
