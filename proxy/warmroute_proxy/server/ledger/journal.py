@@ -58,7 +58,7 @@ def folder_of(state_dir: Path, process: int) -> Path:
 
 def processes_in(state_dir: Path) -> list[int]:
     """The numbers of the processes that have left a folder here, and of the first one."""
-    return sorted({0, *(int(path.name.partition("-")[2]) for path in state_dir.glob("process-[0-9]*"))})
+    return sorted({0, *(int(path.name.removeprefix("process-")) for path in state_dir.glob("process-[0-9]*"))})
 
 
 def journal_path(folder: Path, sequence: int) -> Path:
@@ -68,7 +68,7 @@ def journal_path(folder: Path, sequence: int) -> Path:
 
 def journal_sequences(folder: Path) -> list[int]:
     """The sequence numbers of the files in a folder, ascending."""
-    return sorted(int(path.stem.partition("-")[2]) for path in folder.glob("journal-[0-9]*.jsonl"))
+    return sorted(int(path.stem.removeprefix("journal-")) for path in folder.glob("journal-[0-9]*.jsonl"))
 
 
 def read_whole(path: Path, offset: int, limit_bytes: int) -> bytes:
