@@ -46,5 +46,5 @@ class Ids:
         assert prompts + ranks <= _BOOTSTRAP_ROOM_STEP
         self._bootstrap_rooms += 1
         space = (1 << _BOOTSTRAP_ROOM_BITS) // _BOOTSTRAP_ROOM_STEP - 2
-        room = self._bootstrap_room_base + (1 + self._bootstrap_rooms % space) * _BOOTSTRAP_ROOM_STEP
-        return room - room % ranks + rank
+        first = self._bootstrap_room_base + (1 + self._bootstrap_rooms % space) * _BOOTSTRAP_ROOM_STEP
+        return first - first % ranks + rank
