@@ -46,8 +46,8 @@ class Stream(Protocol):
 class Source(Protocol):
     """The connection to the engine."""
 
-    def reads(self, passage: "Passthrough") -> bool:
-        """Whether the answer that takes this way still goes on."""
+    def reads(self, passthrough: "Passthrough") -> bool:
+        """Whether the answer of this passthrough still goes on."""
 
     def feed(self, data: bytes) -> None:
         """Parse, and tell what was found."""
