@@ -40,7 +40,7 @@ _COMPILED: Final = {
     "core/queue": "retry_budget",
     "core/replicas": "peer_router",
     "server": "endpoint",
-    "server/engines": "engine engines leg passthrough small_get sse upstream",
+    "server/engines": "engine engine_headers engines ids leg passthrough small_get sse upstream",
     "server/http": "exchange header_names heads http1 incoming_body listener",
     "server/intake": "body body_template intake",
     "server/ledger": "journal ledger",

@@ -1,4 +1,4 @@
-"""warmroute: turns of agents land where their KV cache is warm, and a receipt proves it.
+"""warmroute: an agent's turns go where their KV cache is, and a receipt shows what was cached.
 
     from warmroute import OpenAI            # openai's client, same methods, same types
 
@@ -8,8 +8,25 @@
     print(client.cache.report())            # what was cached, what it cost, what that saved
     print(client.cache.explain())           # why the last turn was not warmer
 
-Names are loaded when they are first used: `import openai` costs over a second, and neither `warmroute.contract` nor
-the tools that share this package need it.
+Everything public is in this module and in `contract`. The package never makes a call fail that openai's client would
+complete, and never sends anything but the calls of its caller and, on request, for receipts.
+
+    _client    the clients: openai's, with three methods overridden
+    _observer  prepares a call, and follows it until its usage is known
+    _outgoing  what is added to a call: the session, and the request for usage
+    _watch     takes the usage out of an answer while it is read
+    _stream    openai's streams, without the usage chunk that only the SDK requested
+    _books     sums, sessions, homes and pending receipts of a client
+    _prompt    digests of prompts, and what changed between two of them
+    _usage     the numbers of a usage object
+    _receipt   the receipt of an answer
+    _cache     `client.cache`
+    _report    what `client.cache.report()` returns
+    _explain   the sentences of `client.cache.explain()`
+    _session   `with warmroute.session(...)`
+
+Names are loaded when they are first used: `import openai` takes over a second, and neither `warmroute.contract` nor the
+tools that share this package need it.
 """
 
 from typing import TYPE_CHECKING, Final
@@ -47,7 +64,7 @@ _HOMES: Final = {
 }
 
 
-if not TYPE_CHECKING:  # a type checker that saw this would take any name for one of ours
+if not TYPE_CHECKING:  # with this, a type checker would accept any name
 
     def __getattr__(name: str) -> object:
         home = _HOMES.get(name)

@@ -1,9 +1,9 @@
-"""What a client has seen: sums, sessions, homes, receipts still to come. One for a client and all of its copies.
+"""What a client has observed: sums, sessions, homes, pending receipts. A client and all of its copies share one.
 
-Everything is bounded, and the oldest or least recently used goes first: homes by `MAX_HOMES`, sessions (their sums,
-last turn and `PROMPTS_KEPT` prompt digests) by `MAX_SESSIONS`, announced receipts by `MAX_PENDING`, receipts that were
-counted by `MAX_COUNTED`, faults by `MAX_FAULTS`. The totals lose nothing when a session goes. One lock covers all of
-it; nothing waits while it is held.
+Everything is bounded, and the oldest or least recently used is dropped first: homes by `MAX_HOMES`, sessions (their
+sums, last turn and `PROMPTS_KEPT` prompt digests) by `MAX_SESSIONS`, announced receipts by `MAX_PENDING`, receipts that
+were counted by `MAX_COUNTED`, faults by `MAX_FAULTS`. The totals keep the turns of dropped sessions. One lock covers
+everything; no call blocks while it is held.
 """
 
 import logging
@@ -28,7 +28,7 @@ MAX_PENDING: Final = 1000
 MAX_COUNTED: Final = 1000
 MAX_FAULTS: Final = 100
 PROMPTS_KEPT: Final = 3
-"""A session's last prompts; a new one is compared with the one that it continues most likely."""
+"""The last prompts of a session. A new prompt is compared with the one that it most likely continues."""
 
 
 @dataclass(slots=True)
@@ -38,11 +38,11 @@ class Turn:
     session: str | None
     streamed: bool
     withhold: bool = False
-    """Whether usage was asked for by the SDK only, so that its chunk is not for the caller."""
+    """Whether only the SDK requested usage, so that the caller must not get its chunk."""
     change: str | None = None
-    """What the client itself changed in the prompt, a clause; None where it only grew."""
+    """A clause that says what the caller changed in the prompt; None where the prompt only grew."""
     first: bool = True
-    """Whether nothing of the session was known when it began."""
+    """Whether it is the first known turn of its session."""
     receipt_id: str | None = None
     measured: Measured | None = None
 
@@ -65,7 +65,7 @@ class Counts:
     losses: dict[str, int] = field(default_factory=dict)
 
     def add(self, turn: Measured) -> None:
-        """Adds the numbers of one turn."""
+        """Add the numbers of one turn."""
         self.turns_measured += 1
         self.receipts += turn.has_receipt
         self.continued += turn.continued
@@ -82,17 +82,17 @@ class Counts:
             self.losses[name] = self.losses.get(name, 0) + tokens
 
     def values(self) -> dict[str, Any]:
-        """The sums as they stand, by the names of `Totals`."""
+        """The sums by the names of `Totals`."""
         sums = {name: getattr(self, name) for name in self.__slots__}
         return {**sums, "losses": dict(self.losses)}
 
 
 class _Session:
-    __slots__ = ("counts", "last", "prompts")
+    __slots__ = ("counts", "last_turn", "prompts")
 
     def __init__(self) -> None:
         self.counts = Counts()
-        self.last: Turn | None = None
+        self.last_turn: Turn | None = None
         self.prompts: deque[Prompt] = deque(maxlen=PROMPTS_KEPT)
 
 
@@ -109,13 +109,13 @@ class _Guard:
         if not isinstance(error, Exception):
             return False
         self._books.count_internal_error()
-        # Without the message: it may hold what the caller sent.
+        # Without the message: it may contain what the caller sent.
         log.debug("error inside the SDK, kept from the call: %s", type(error).__name__)
         return True
 
 
 class Books:
-    """The shared memory of a client and its copies. Thread-safe."""
+    """The books of a client and its copies. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -127,11 +127,11 @@ class Books:
         self._faults: deque[str] = deque(maxlen=MAX_FAULTS)
         self._faults_found = 0
         self._internal_errors = 0
-        self._last: Turn | None = None
+        self._last_turn: Turn | None = None
         self._reader = PromptReader()
 
     def home(self, base_url: str, session: str | None) -> str | None:
-        """The region in which the server at `base_url` said that it holds the session."""
+        """The region that holds the session, as the server at `base_url` reported it."""
         if session is None:
             return None
         with self._lock:
@@ -140,7 +140,7 @@ class Books:
             return self._homes.get((base_url, session))
 
     def compare(self, turn: Turn, body: Mapping[str, Any]) -> None:
-        """Finds what changed in the prompt of `turn` since the session's turns before, and remembers its digests."""
+        """Find what changed in the prompt of `turn` since earlier turns of its session, and store its digests."""
         if turn.session is None:
             return
         prompt = self._reader.read(body)
@@ -152,25 +152,25 @@ class Books:
             prompts.append(prompt)
 
     def answered(self, turn: Turn, base_url: str, home: str | None, receipt_id: str | None) -> None:
-        """An answer began: its head named a home and a receipt, or neither. A receipt that is known already is the
-        same turn again, asked for under the same key.
+        """An answer has begun. `home` and `receipt_id`: from its head. A known receipt means the same turn again,
+        repeated with the same idempotency key.
         """
         turn.receipt_id = receipt_id
         with self._lock:
             known = receipt_id in self._pending or receipt_id in self._counted
             self._counts.turns += not known
-            self._last = turn
+            self._last_turn = turn
             if receipt_id is not None and receipt_id not in self._counted:
                 _put(self._pending, receipt_id, turn, MAX_PENDING)
             if turn.session is not None:
                 session = self._session(turn.session)
                 session.counts.turns += not known
-                session.last = turn
+                session.last_turn = turn
                 if home is not None:
                     _put(self._homes, (base_url, turn.session), home, MAX_HOMES)
 
     def settle(self, turn: Turn, usage: Mapping[str, Any]) -> None:
-        """Adds up the usage of a turn, once: it may come from the answer, a retry's, and a fetched receipt."""
+        """Add the usage of a turn, once: it may come from the answer, a retry's answer, and a fetched receipt."""
         measured = measure(usage, turn.receipt_id)
         with self._lock:
             if turn.measured is not None:
@@ -188,35 +188,35 @@ class Books:
             self._faults_found += len(measured.faults)
 
     def settle_fetched(self, receipt_id: str, usage: Mapping[str, Any]) -> None:
-        """Adds up usage that was fetched by its receipt's id, if that receipt is still to come."""
+        """Add usage that was fetched by its receipt's id, if that receipt is pending."""
         with self._lock:
             turn = self._pending.get(receipt_id)
         if turn is not None:
             self.settle(turn, usage)
 
     def guard(self) -> "_Guard":
-        """A block whose exceptions are counted and go no further, because they are ours and not the call's."""
+        """A block whose exceptions are counted and suppressed, because they are the SDK's and not the call's."""
         return _Guard(self)
 
     def count_internal_error(self) -> None:
-        """Counts an exception that a guard stopped."""
+        """Count an exception that a guard suppressed."""
         with self._lock:
             self._internal_errors += 1
 
     def pending(self) -> list[str]:
-        """Ids of receipts that were announced and not seen, oldest first."""
+        """Ids of receipts that were announced but not read, oldest first."""
         with self._lock:
             return list(self._pending)
 
-    def last(self, session: str | None) -> Turn | None:
+    def last_turn(self, session: str | None) -> Turn | None:
         """The last turn of a session, or of all."""
         with self._lock:
             if session is None:
-                return self._last
-            return self._sessions[session].last if session in self._sessions else None
+                return self._last_turn
+            return self._sessions[session].last_turn if session in self._sessions else None
 
     def report(self) -> CacheReport:
-        """Everything as it stands."""
+        """All numbers as they are now."""
         with self._lock:
             return CacheReport(
                 **self._counts.values(),

@@ -1,4 +1,4 @@
-"""`client.cache`: what the client has seen of the cache, and fetching of receipts that it has not seen."""
+"""`client.cache`: what the client has observed of the cache, and fetching of receipts."""
 
 import re
 from collections.abc import Awaitable, Callable, Mapping
@@ -12,7 +12,7 @@ _ID: Final = re.compile(r"[A-Za-z0-9_-]{1,128}")
 
 
 class _View:
-    """What both kinds of clients have. Makes no calls."""
+    """What both kinds of clients share. It makes no calls."""
 
     def __init__(self, books: Books) -> None:
         self._books = books
@@ -23,10 +23,10 @@ class _View:
 
     def explain(self, session: str | None = None) -> str:
         """Why the last turn, of `session` or of all, was not warmer, in sentences."""
-        return explain(self._books.last(session), session)
+        return explain(self._books.last_turn(session), session)
 
     def pending(self) -> list[str]:
-        """Ids of receipts that were announced and not seen, oldest first; the newest thousand."""
+        """Ids of receipts that were announced but not read, oldest first; the newest thousand."""
         return self._books.pending()
 
     def _settled(self, receipt_id: str, answer: object) -> Mapping[str, Any] | None:
@@ -38,7 +38,7 @@ class _View:
 
 
 class Cache(_View):
-    """The cache as an `OpenAI` client sees it."""
+    """`client.cache` of an `OpenAI` client."""
 
     def __init__(self, books: Books, get: Callable[[str], object]) -> None:
         super().__init__(books)
@@ -53,7 +53,7 @@ class Cache(_View):
 
 
 class AsyncCache(_View):
-    """The cache as an `AsyncOpenAI` client sees it."""
+    """`client.cache` of an `AsyncOpenAI` client."""
 
     def __init__(self, books: Books, get: Callable[[str], Awaitable[object]]) -> None:
         super().__init__(books)

@@ -1,8 +1,8 @@
-"""`OpenAI` and `AsyncOpenAI`: openai's clients, with warmroute looking on.
+"""`OpenAI` and `AsyncOpenAI`: openai's clients, observed by warmroute.
 
-Three methods of openai's base client are overridden, the same in 2.x and 3.x, and every way of calling runs through
-them: `request` (each call of each resource, before the first attempt), `_process_response` (the answer that went well,
-with its head) and `_process_response_data` (its parsed body, or each chunk of it).
+Three methods of openai's base client are overridden, the same in 2.x and 3.x. Every call runs through them: `request`
+(each call of each resource, before the first attempt), `_process_response` (a successful answer with its head) and
+`_process_response_data` (its parsed body, or each chunk of it).
 """
 
 from typing import Any, Self
@@ -25,7 +25,7 @@ class OpenAI(openai.OpenAI):
 
     @property
     def cache(self) -> Cache:
-        """What this client and its copies have seen of the cache."""
+        """What this client and its copies have observed of the cache."""
         return Cache(self._observer.books, lambda path: self.get(path, cast_to=object))
 
     def copy(self, *, session: str | None = None, **options: Any) -> Self:
@@ -37,7 +37,7 @@ class OpenAI(openai.OpenAI):
     with_options = copy
 
     def request(self, cast_to: Any, options: Any, *, stream: bool = False, stream_cls: Any = None, **more: Any) -> Any:
-        """openai's own, with the session added and usage asked for."""
+        """openai's own, with the session added and usage requested."""
         call = self._observer.begin(self, options, stream=stream, stream_cls=stream_cls)
         outer = current_call.get()
         current_call.set(call)
@@ -45,10 +45,10 @@ class OpenAI(openai.OpenAI):
             try:
                 return super().request(cast_to, call.sent, stream=stream, stream_cls=call.stream_cls, **more)
             except openai.APIStatusError as error:
-                if not call.taken_back(error.status_code):
+                if not call.retry_as_given(error.status_code):
                     raise
             answer = super().request(cast_to, call.given, stream=stream, stream_cls=call.stream_cls, **more)
-            call.was_refused()
+            call.field_refused()
             return answer
         finally:
             current_call.set(outer)
@@ -59,7 +59,7 @@ class OpenAI(openai.OpenAI):
 
     def _process_response_data(self, **parsed: Any) -> Any:
         if (watch := watch_of(parsed.get("response"))) is not None:
-            watch.saw(parsed.get("data"))
+            watch.observe(parsed.get("data"))
         return super()._process_response_data(**parsed)
 
 
@@ -74,7 +74,7 @@ class AsyncOpenAI(openai.AsyncOpenAI):
 
     @property
     def cache(self) -> AsyncCache:
-        """What this client and its copies have seen of the cache."""
+        """What this client and its copies have observed of the cache."""
         return AsyncCache(self._observer.books, lambda path: self.get(path, cast_to=object))
 
     def copy(self, *, session: str | None = None, **options: Any) -> Self:
@@ -88,7 +88,7 @@ class AsyncOpenAI(openai.AsyncOpenAI):
     async def request(
         self, cast_to: Any, options: Any, *, stream: bool = False, stream_cls: Any = None, **more: Any
     ) -> Any:
-        """openai's own, with the session added and usage asked for."""
+        """openai's own, with the session added and usage requested."""
         call = self._observer.begin(self, options, stream=stream, stream_cls=stream_cls)
         outer = current_call.get()
         current_call.set(call)
@@ -96,10 +96,10 @@ class AsyncOpenAI(openai.AsyncOpenAI):
             try:
                 return await super().request(cast_to, call.sent, stream=stream, stream_cls=call.stream_cls, **more)
             except openai.APIStatusError as error:
-                if not call.taken_back(error.status_code):
+                if not call.retry_as_given(error.status_code):
                     raise
             answer = await super().request(cast_to, call.given, stream=stream, stream_cls=call.stream_cls, **more)
-            call.was_refused()
+            call.field_refused()
             return answer
         finally:
             current_call.set(outer)
@@ -110,5 +110,5 @@ class AsyncOpenAI(openai.AsyncOpenAI):
 
     def _process_response_data(self, **parsed: Any) -> Any:
         if (watch := watch_of(parsed.get("response"))) is not None:
-            watch.saw(parsed.get("data"))
+            watch.observe(parsed.get("data"))
         return super()._process_response_data(**parsed)

@@ -1,7 +1,7 @@
-"""The course of a call: prepared before it is sent, watched until its usage is known. The same for both clients.
+"""The course of a call: prepared before it is sent, and watched until its usage is known. Both clients share it.
 
-Nothing in here makes a call fail. Each step runs under a guard that counts an exception and goes on without what the
-step would have given; a call whose whole preparation failed goes out as openai would send it.
+Nothing in here makes a call fail. Each step runs in a guard that counts an exception and continues without the step's
+result. A call whose whole preparation failed is sent as openai would send it.
 """
 
 import copy
@@ -22,7 +22,7 @@ from warmroute._outgoing import (
     may_be_refusal,
     printable,
     session_headers,
-    stream_options_asking,
+    stream_options_with_usage,
 )
 from warmroute._session import checked_key, current
 from warmroute._stream import observed
@@ -39,33 +39,33 @@ _RAW_HEADER: Final = "x-stainless-raw-response"
 class Call:
     """One call: what the caller gave, what is sent, and the watch over its answer (None for calls without usage)."""
 
-    __slots__ = ("asked", "base_url", "given", "sent", "server", "stream_cls", "watch")
+    __slots__ = ("added_usage", "base_url", "given", "sent", "server", "stream_cls", "watch")
 
     def __init__(self, options: Any, stream_cls: Any) -> None:
         self.given = self.sent = options
         self.stream_cls = stream_cls
         self.base_url = ""
         self.server: Server | None = None
-        self.asked = False
+        self.added_usage = False
         self.watch: Watch | None = None
 
-    def taken_back(self, status: int) -> bool:
-        """Whether a call that failed is to be repeated as it was given, since our field may be the reason."""
-        if not self.asked or self.server is None or SERVERS.takes(self.server) or not may_be_refusal(status):
+    def retry_as_given(self, status: int) -> bool:
+        """Whether to repeat a failed call as it was given, because the added field may be the reason."""
+        if not self.added_usage or self.server is None or SERVERS.takes(self.server) or not may_be_refusal(status):
             return False
-        self.asked = False
+        self.added_usage = False
         if self.watch is not None:
             self.watch.turn.withhold = False
         return True
 
-    def was_refused(self) -> None:
-        """The repeated call went well: this server does not take the field."""
+    def field_refused(self) -> None:
+        """The repeated call succeeded, so this server refuses the added field."""
         if self.server is not None:
             SERVERS.learn(self.server, takes=False)
 
 
 current_call: ContextVar[Call | None] = ContextVar("warmroute_call", default=None)
-"""The call that openai's code is busy with, from `request` to `_process_response`."""
+"""The call that openai's code handles now, from `request` to `_process_response`."""
 
 
 class Observer:
@@ -84,7 +84,7 @@ class Observer:
         return twin
 
     def begin(self, client: Any, options: Any, *, stream: bool, stream_cls: Any) -> Call:
-        """Prepares a call of `client`, with the arguments of openai's `request`."""
+        """Prepare a call of `client`, with the arguments of openai's `request`."""
         call = Call(options, stream_cls)
         with self.books.guard():
             call.base_url = str(client.base_url)
@@ -94,26 +94,26 @@ class Observer:
             if options.method.lower() == "post" and options.url.rstrip("/").endswith("/completions"):
                 turn = Turn(session=identity.key, streamed=stream)
                 call.watch = Watch(self.books, turn)
-                self._ask(call, turn, caller, body)
-                self._key(call, caller)
+                self._request_usage(call, turn, caller, body)
+                self._add_key(call, caller)
                 with self.books.guard():
                     self.books.compare(turn, body)
         return call
 
     def answered(self, call: Call | None, response: Any) -> None:
-        """A call went well and `response` is its answer, read already unless it is a stream."""
+        """A call succeeded. `response` has been read unless it is a stream."""
         if call is None or call.watch is None:
             return
         with self.books.guard():
             turn = call.watch.turn
             call.watch.attach(response)
-            if call.asked and call.server is not None:
+            if call.added_usage and call.server is not None:
                 SERVERS.learn(call.server, takes=True)
             home = printable(response.headers.get(headers.HOME), MAX_HOME_CHARS)
             receipt_id = printable(response.headers.get(headers.RECEIPT), MAX_RECEIPT_ID_CHARS)
             self.books.answered(turn, call.base_url, home, receipt_id)
             if not turn.streamed and response.request.headers.get(_RAW_HEADER) == "true":
-                call.watch.saw(_json(response.content))  # the caller may never parse it
+                call.watch.observe(_json(response.content))  # the caller may never parse it
 
     def _identify(self, call: Call, caller: Mapping[str, object], body: Mapping[str, Any]) -> Identity:
         identity = Identity(None, None, False)
@@ -127,8 +127,8 @@ class Observer:
                 call.sent = sent
         return identity
 
-    def _ask(self, call: Call, turn: Turn, caller: Mapping[str, object], body: Mapping[str, Any]) -> None:
-        """Asks for usage where the answer is a stream that can withhold it, and the caller did not speak about it."""
+    def _request_usage(self, call: Call, turn: Turn, caller: Mapping[str, object], body: Mapping[str, Any]) -> None:
+        """Request usage where the answer is a stream that can withhold it, and the caller did not set the option."""
         with self.books.guard():
             ours = observed(call.stream_cls) if turn.streamed else None
             if ours is None:
@@ -136,17 +136,17 @@ class Observer:
             call.stream_cls = ours
             call.server = Server(call.base_url, str(body.get("model")))
             in_extra = isinstance(call.given.extra_json, Mapping) and "stream_options" in call.given.extra_json
-            wanted = stream_options_asking(body, in_extra=in_extra)
+            wanted = stream_options_with_usage(body, in_extra=in_extra)
             reads_bytes = caller.get(_RAW_HEADER) == "stream"
             if wanted is None or reads_bytes or SERVERS.takes(call.server) is False:
                 return
             sent = copy.copy(call.sent)
             sent.json_data = {**call.given.json_data, "stream_options": wanted}
             call.sent = sent
-            call.asked = turn.withhold = True
+            call.added_usage = turn.withhold = True
 
-    def _key(self, call: Call, caller: Mapping[str, object]) -> None:
-        """Gives the call a key of its own, which openai sends with each of its retries."""
+    def _add_key(self, call: Call, caller: Mapping[str, object]) -> None:
+        """Give the call an idempotency key of its own, which openai sends with each of its retries."""
         with self.books.guard():
             if headers.IDEMPOTENCY not in caller:
                 given = call.sent.headers if isinstance(call.sent.headers, Mapping) else {}

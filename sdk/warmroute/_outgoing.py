@@ -1,15 +1,15 @@
-"""What the SDK adds to a call: the session, and the wish for usage. Pure; nothing here sends anything.
+"""What the SDK adds to a call: the session, and the request for usage. Pure; nothing here sends anything.
 
-*Session.* The nearest identity wins, and what the caller put on the call himself is nearer than anything of ours:
+*Session.* The most specific identity wins, and what the caller put on the call is more specific than what we add:
 
     1. a session header set by the caller (on the call, the client or its http client): nothing is added
     2. `with_options(session=...)`, then the `with warmroute.session(...)` block, then the client's own `session=`
-    3. a session field of the body (`prompt_cache_key` and its kin): repeated as the header
+    3. a session field of the body (`prompt_cache_key` and similar ones): repeated as the header
     4. a key derived from the prompt, marked as derived
 
 *Usage.* A stream has its receipt in the usage chunk, which a server sends only when `stream_options.include_usage` is
-set. So the SDK sets it where the caller said nothing about it, and withholds the chunk from him. Few servers refuse the
-option; `Servers` remembers which.
+set. So the SDK sets it where the caller did not set it, and withholds the chunk from the caller. A few servers refuse
+the option; `Servers` remembers which.
 """
 
 import threading
@@ -27,14 +27,14 @@ from warmroute.contract.identity import (
 )
 
 MAX_SERVERS: Final = 1000
-"""Servers whose answer to `stream_options` is remembered in a process; the least recently used goes."""
+"""Servers whose answer to `stream_options` is remembered; the least recently used is dropped."""
 
 _REFUSALS: Final = frozenset({400, 404, 415, 422, 500, 501})
-"""Statuses with which servers refuse fields that they do not know."""
+"""Statuses with which servers refuse unknown fields."""
 
 
 class Identity(NamedTuple):
-    """Who a call belongs to. `header` is what must be sent for it, None where the caller sends it himself."""
+    """The session of a call. `header`: what must be sent for it, None where the caller sends it already."""
 
     key: str | None
     header: str | None
@@ -42,28 +42,28 @@ class Identity(NamedTuple):
 
 
 class Server(NamedTuple):
-    """What may take `stream_options` or not: gateways answer differently for each model."""
+    """What accepts `stream_options` or not: gateways answer differently for each model."""
 
     base_url: str
     model: str
 
 
 class Servers:
-    """Which servers are known to take `stream_options`, and which refused it. Bounded by `MAX_SERVERS`."""
+    """Which servers accept `stream_options`, and which refuse it, as far as known. Bounded by `MAX_SERVERS`."""
 
     def __init__(self) -> None:
         self._takes: OrderedDict[Server, bool] = OrderedDict()
         self._lock = threading.Lock()
 
     def takes(self, server: Server) -> bool | None:
-        """Whether `server` takes the option; None where that is not known."""
+        """Whether `server` accepts the option; None where that is not known."""
         with self._lock:
             if server in self._takes:
                 self._takes.move_to_end(server)
             return self._takes.get(server)
 
     def learn(self, server: Server, *, takes: bool) -> None:
-        """Remembers what `server` did."""
+        """Remember whether `server` accepted the option."""
         with self._lock:
             self._takes[server] = takes
             self._takes.move_to_end(server)
@@ -72,11 +72,11 @@ class Servers:
 
 
 SERVERS: Final = Servers()
-"""One memory for the process: programs make clients by the call."""
+"""One for the process: some programs make a client for each call."""
 
 
 def may_be_refusal(status: int) -> bool:
-    """Whether an error may mean that the server does not know a field that we added."""
+    """Whether an error may mean that the server does not know an added field."""
     return status in _REFUSALS
 
 
@@ -105,7 +105,7 @@ def identity_of(named: str | None, caller: Mapping[str, object], body: Mapping[s
     try:
         found = session_of({}, body)
     except InvalidSessionKey:
-        return Identity(None, None, False)  # the server says so better than we could
+        return Identity(None, None, False)  # the server's error says it better
     if found:
         sendable = found.key.isascii() and found.key == found.key.strip()
         return Identity(found.key, found.key if sendable else None, False)
@@ -114,7 +114,7 @@ def identity_of(named: str | None, caller: Mapping[str, object], body: Mapping[s
 
 
 def session_headers(identity: Identity, home: str | None, caller: Mapping[str, object]) -> dict[str, str]:
-    """The headers to add to a call; none that the caller has set."""
+    """The headers to add to a call, without those that the caller has set."""
     wanted = {}
     if identity.header:
         wanted[headers.AFFINITY] = identity.header
@@ -125,10 +125,10 @@ def session_headers(identity: Identity, home: str | None, caller: Mapping[str, o
     return {name: value for name, value in wanted.items() if name not in caller}
 
 
-def stream_options_asking(body: Mapping[str, Any], *, in_extra: bool) -> dict[str, Any] | None:
-    """The `stream_options` that ask for usage, or None where the caller has spoken about it himself.
+def stream_options_with_usage(body: Mapping[str, Any], *, in_extra: bool) -> dict[str, Any] | None:
+    """The `stream_options` that request usage, or None where the caller has set the option.
 
-    `in_extra` says that the caller gave the field through `extra_body`, which would replace ours as a whole.
+    `in_extra`: the caller gave the field through `extra_body`, which would replace the added one as a whole.
     """
     given = body.get("stream_options")
     if in_extra or (given is not None and (not isinstance(given, Mapping) or "include_usage" in given)):
@@ -137,7 +137,7 @@ def stream_options_asking(body: Mapping[str, Any], *, in_extra: bool) -> dict[st
 
 
 def printable(value: object, limit: int) -> str | None:
-    """A header's value if it is fit to be sent back, else None."""
+    """A header's value if it can be sent back, else None."""
     fit = isinstance(value, str) and 0 < len(value) <= limit and value.isascii() and value.isprintable()
     return value if fit and isinstance(value, str) else None
 

@@ -1,12 +1,12 @@
-"""Digests of a prompt's parts, and which part of it a client changed since the turn before.
+"""Digests of the parts of a prompt, and which part a client changed since an earlier turn.
 
 An engine reuses the longest prefix that is equal token by token, and a chat template puts tools before messages. So the
-first part that differs, in that order, is where the cache ends; everything behind it is computed again. The digests
-follow the template and not the JSON: `cache_control` is no part of it, a string is the same as one text part, the order
-of keys means nothing. Only digests are kept, never text.
+first different part, in that order, is where the cache ends; everything behind it is computed again. The digests follow
+the template and not the JSON: `cache_control` does not count, a string is the same as one text part, and the order of
+keys has no meaning. Only digests are stored, never text.
 
 The digests are Python's own 64-bit hashes: a string keeps its hash, so a conversation that grows by appending costs
-next to nothing to digest again. They mean nothing outside of the process, and are never sent or stored.
+little to digest again. They have no meaning outside of the process, and are never sent or stored on disk.
 """
 
 import re
@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 MAX_PARTS: Final = 512
-"""Parts of a prompt that are compared, tools and messages each; what stands behind is not."""
+"""How many parts of a prompt are compared: tools and messages each."""
 
 MAX_UNDATED: Final = 256
-"""System prompts whose digest without dates is remembered; the oldest goes."""
+"""System prompts whose digest without dates is remembered; the oldest is dropped."""
 
 _SETTINGS: Final = ("reasoning_effort", "chat_template_kwargs", "response_format")
 """Fields that chat templates may write into the prompt."""
@@ -50,7 +50,7 @@ class Prompt:
 
 
 class PromptReader:
-    """Makes `Prompt`s; remembers the undated digests of `MAX_UNDATED` system prompts."""
+    """Makes `Prompt`s, and remembers the undated digests of `MAX_UNDATED` system prompts."""
 
     def __init__(self) -> None:
         self._undated: OrderedDict[int, int] = OrderedDict()
@@ -83,7 +83,7 @@ class PromptReader:
 
 
 def digest(value: object) -> int:
-    """A digest that is equal for values that a template writes alike."""
+    """A digest that is equal for values which a template writes in the same way."""
     if isinstance(value, str):
         return hash(value)
     if isinstance(value, Mapping):
@@ -99,7 +99,7 @@ def digest(value: object) -> int:
 
 
 def closest(prompt: Prompt, earlier: Iterable[Prompt]) -> Prompt | None:
-    """The earlier prompt that `prompt` continues most likely: sessions interleave titles, agents and sub-agents."""
+    """The earlier prompt that `prompt` most likely continues: sessions interleave titles, agents and sub-agents."""
     best, best_score = None, (-1, -1)
     for candidate in earlier:
         pairs = _common(prompt.tools, candidate.tools), _common(prompt.messages, candidate.messages)

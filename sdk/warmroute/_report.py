@@ -1,8 +1,8 @@
-"""What `client.cache.report()` returns, and how it reads. Frozen values; the counting is in `_books`.
+"""What `client.cache.report()` returns, and its text. Frozen values; the counting is in `_books`.
 
-Mappings are plain dicts, copied for each report, so that a report can be pickled, and `dataclasses.asdict` takes it.
-`None` means that no server said it, never 0: a server that reports no cached tokens has no hit ratio, and one without
-prices has no cost.
+Mappings are plain dicts, copied for each report, so that a report can be pickled and given to `dataclasses.asdict`.
+`None`, never 0, means that no server reported it: without cached tokens there is no hit ratio, and without prices no
+cost.
 """
 
 from collections.abc import Mapping
@@ -19,17 +19,17 @@ class Totals:
     turns: int
     """Answers that began."""
     turns_measured: int
-    """Those whose usage was seen; the token counts below are theirs."""
+    """Those whose usage was read; the token counts below are theirs."""
     receipts: int
-    """Those whose receipt was seen; the amounts and losses below are theirs."""
+    """Those whose receipt was read; the amounts and losses below are theirs."""
     continued: int
-    """Those whose engine died in the midst of the answer, which another one went on with."""
+    """Those that another engine continued, because the first one failed in the middle of the answer."""
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int | None
-    """None where no server said how much was cached."""
+    """None where no server reported how much was cached."""
     cached_of_tokens: int
-    """Prompt tokens of the turns that said how much was cached: what `hit_ratio` divides by."""
+    """Prompt tokens of the turns with reported cached tokens: the divisor of `hit_ratio`."""
     list_nanousd: int | None
     """What the turns would have cost with nothing cached."""
     cost_nanousd: int | None
@@ -74,16 +74,16 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class CacheReport(Totals):
-    """What a client and its `with_options()` copies have seen so far."""
+    """What a client and its `with_options()` copies have observed so far."""
 
     receipts_pending: int
-    """Receipts that were announced in a response head and not seen yet: `client.cache.pending()` has their ids."""
+    """Receipts that were announced in a response head but not read yet: `client.cache.pending()` has their ids."""
     violations: tuple[str, ...]
-    """What receipts got wrong, newest last; the newest hundred."""
+    """Faults of receipts, newest last; the newest hundred."""
     violations_found: int
-    """How many there were."""
+    """How many faults there were."""
     internal_errors: int
-    """Errors inside the SDK that were kept from the calls they happened in."""
+    """Errors of the SDK that were suppressed so that calls did not fail."""
     by_session: Mapping[str, Totals]
     """The thousand sessions used last, by key, newest last."""
 

@@ -1,7 +1,7 @@
-"""Sessions that the program names: `with warmroute.session("...")`, carried by a context variable.
+"""Sessions that the program names: `with warmroute.session("...")`, stored in a context variable.
 
-A context variable follows threads' and tasks' own rules: a task started inside the block keeps the session, two tasks
-that each open a block do not see each other's, and blocks nest.
+A context variable follows the rules of threads and tasks: a task started inside the block keeps the session, blocks of
+two tasks do not affect each other, and blocks nest.
 """
 
 import uuid
@@ -29,7 +29,7 @@ def current() -> str | None:
 
 
 def checked_key(key: str) -> str:
-    """The key itself if it can stand in a header exactly as it is, else `ValueError`."""
+    """The key itself if a header can carry it unchanged, else `ValueError`."""
     if not isinstance(key, str):
         raise TypeError(f"a session key is a string, not {type(key).__name__}")
     if not key:

@@ -1,7 +1,7 @@
-"""openai's streams, with the usage chunk withheld from callers who did not ask for it.
+"""openai's streams, with the usage chunk withheld from callers who did not request it.
 
-They stay what they are for callers: real subclasses, made by openai's own code from `stream_cls`, with the generator
-`__stream__` as the one method that differs (openai's own subclasses do the same).
+For callers they stay what they are: subclasses made by openai's own code from `stream_cls`. Only the generator
+`__stream__` differs, as in openai's own subclasses.
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator, Mapping
@@ -19,7 +19,7 @@ class TurnStream(openai.Stream[T]):
 
     @property
     def usage(self) -> Mapping[str, Any] | None:
-        """The `usage` object of the turn, None as long as it has not come."""
+        """The `usage` object of the turn; None until it has arrived."""
         watch = watch_of(self.response)
         return watch.usage if watch else None
 
@@ -41,7 +41,7 @@ class AsyncTurnStream(openai.AsyncStream[T]):
 
     @property
     def usage(self) -> Mapping[str, Any] | None:
-        """The `usage` object of the turn, None as long as it has not come."""
+        """The `usage` object of the turn; None until it has arrived."""
         watch = watch_of(self.response)
         return watch.usage if watch else None
 
@@ -59,7 +59,7 @@ class AsyncTurnStream(openai.AsyncStream[T]):
 
 
 def observed(stream_cls: Any) -> Any:
-    """Our stream for openai's own, `Stream[X]` or `AsyncStream[X]`; None for any other."""
+    """The observed stream class for openai's `Stream[X]` or `AsyncStream[X]`; None for any other."""
     origin, arguments = get_origin(stream_cls), get_args(stream_cls)
     if origin is openai.Stream:
         return TurnStream[arguments[0]]  # type: ignore[valid-type]

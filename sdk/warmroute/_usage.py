@@ -1,7 +1,7 @@
 """Numbers read from the `usage` of an answer, of warmroute or of any other server.
 
-Servers send what they like, so every number is looked at before it is added to a sum: a count is a whole number that is
-not negative, else it counts as absent.
+Servers may send anything, so every number is checked before it is added to a sum: a count that is not a whole number of
+0 or more counts as absent.
 """
 
 from collections.abc import Mapping
@@ -66,7 +66,7 @@ def _faults(usage: Mapping[str, Any], receipt: Mapping[str, Any], announced: str
     identifier = receipt.get("id")
     try:
         found = contract.check(usage)
-    except Exception as error:  # a receipt can be wrong in ways that no check foresaw, and that is its fault
+    except Exception as error:  # a receipt can be wrong in ways that the checks do not foresee
         found = [f"the receipt cannot be checked: {type(error).__name__}: {error}"]
     if announced is not None and identifier != announced:
         found = [*found, f"its id is not the {announced} of the response head"]

@@ -1,4 +1,4 @@
-"""A turn's answer while it is read: its usage is taken from the data, and its usage chunk kept from the caller."""
+"""The answer of a turn while it is read: takes the usage out of the data, and withholds its chunk from the caller."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -9,7 +9,7 @@ _EXTENSION: Final = "warmroute.watch"
 
 
 class Watch:
-    """Looks on while a turn's answer is read. It travels in the response's `extensions`, httpx's place for such."""
+    """Observes a turn's answer while it is read. It is stored in the `extensions` of httpx's response."""
 
     __slots__ = ("_books", "_turn", "usage")
 
@@ -20,15 +20,15 @@ class Watch:
 
     @property
     def turn(self) -> Turn:
-        """The turn that is watched."""
+        """The observed turn."""
         return self._turn
 
     def attach(self, response: Any) -> None:
-        """Sends the watch along with a response."""
+        """Store the watch in a response."""
         response.extensions[_EXTENSION] = self
 
-    def saw(self, data: object) -> None:
-        """Data of the answer, parsed: all of it, or a chunk of a stream. In a stream the last usage counts."""
+    def observe(self, data: object) -> None:
+        """Take the usage out of parsed data: the whole answer, or a chunk of a stream, where the last usage counts."""
         with self._books.guard():
             usage = data.get("usage") if isinstance(data, Mapping) else None
             if isinstance(usage, Mapping):
@@ -37,18 +37,18 @@ class Watch:
                     self.finished()
 
     def withholds(self, chunk: object) -> bool:
-        """Whether a chunk is the usage that only the SDK asked for."""
+        """Whether a chunk is the usage that only the SDK requested."""
         return self._turn.withhold and getattr(chunk, "usage", None) is not None and not getattr(chunk, "choices", True)
 
     def finished(self) -> None:
-        """The answer has been read, or given up."""
+        """The answer has been read to its end, or dropped."""
         with self._books.guard():
             if self.usage is not None:
                 self._books.settle(self._turn, self.usage)
 
 
 def watch_of(response: Any) -> Watch | None:
-    """The watch over the turn that a response answers."""
+    """The watch in a response, or None."""
     extensions = getattr(response, "extensions", None)
     watch = extensions.get(_EXTENSION) if isinstance(extensions, dict) else None
     return watch if isinstance(watch, Watch) else None

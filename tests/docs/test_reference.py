@@ -15,7 +15,7 @@ from warmroute_proxy.server.base import config_file
 from warmroute_proxy.server.base.config import Limits
 from warmroute_proxy.server.base.config_table import Table
 from warmroute_proxy.server.base.metric_help import HELP
-from warmroute_proxy.server.processes.peer_processes import Holding
+from warmroute_proxy.server.processes.peer_processes import Gauges
 
 REFERENCE = Path(__file__).parents[2] / "docs"
 SERVER = sorted(Path(config_file.__file__).parent.parent.rglob("*.py"))
@@ -76,7 +76,7 @@ def metric_rows() -> list[list[str]]:
 def test_every_metric_that_is_counted_has_its_help() -> None:
     written = {name for path in SERVER for name in re.findall(r'"(warmroute_[a-z_]+)"', path.read_text())}
     of_workers = {"dp_rank", "running_limit", "token_limit", "prefill_limit", *WorkerLoad().as_dict(0.0)} - NOT_NUMBERS
-    made = {f"warmroute_worker_{name}" for name in of_workers} | {f"warmroute_{name}" for name in Holding._fields}
+    made = {f"warmroute_worker_{name}" for name in of_workers} | {f"warmroute_{name}" for name in Gauges._fields}
     assert written | made == set(HELP)
 
 

@@ -1,6 +1,6 @@
 """One proxy process: config in, listeners up, signals handled, everything closed in order.
 
-With `processes` above 1 it is one of several (`processes.py`): it has a seat then, and siblings.
+With `processes` above 1 it is one of several (`processes.supervisor`): it has a process slot then, and peer processes.
 """
 
 import asyncio
@@ -30,6 +30,7 @@ from warmroute_proxy.server.base.secrets import ApiKeys, SecretError, Secrets, b
 from warmroute_proxy.server.endpoint import AdminEndpoint, PublicEndpoint
 from warmroute_proxy.server.engines import drain_orders
 from warmroute_proxy.server.engines.engines import Engines
+from warmroute_proxy.server.engines.probing import fetch_server_infos, probe
 from warmroute_proxy.server.engines.small_get import get
 from warmroute_proxy.server.engines.upstream import Upstream
 from warmroute_proxy.server.http.asgi import Bridge
@@ -38,7 +39,7 @@ from warmroute_proxy.server.http.tls import Tls, TlsError
 from warmroute_proxy.server.ledger.ledger import Ledger, LedgerError
 from warmroute_proxy.server.ledger.recording import Recording
 from warmroute_proxy.server.processes.peer_processes import PeerProcesses
-from warmroute_proxy.server.processes.supervisor import Seat, Supervisor
+from warmroute_proxy.server.processes.supervisor import ProcessSlot, Supervisor
 from warmroute_proxy.server.request.forward_claim import Forwards
 from warmroute_proxy.server.request.services import Services
 
@@ -81,10 +82,10 @@ def serve(config_path: str, check: bool, processes: int | str | None = None) -> 
         return 2
 
 
-def _work(config: Config, seat: Seat | None) -> int:
+def _work(config: Config, slot: ProcessSlot | None) -> int:
     """What one process does; its exit code."""
     try:
-        uvloop.run(_run(config, seat))
+        uvloop.run(_run(config, slot))
     except (ConfigError, SecretError, LedgerError, TlsError, OSError) as error:
         print(f"warmroute proxy: {error}", file=sys.stderr)
         return 2
@@ -118,22 +119,22 @@ class _Signals:
             self.hurry = True
 
 
-async def _run(config: Config, seat: Seat | None) -> None:
+async def _run(config: Config, slot: ProcessSlot | None) -> None:
     signals = _Signals()
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, signals.came)
-    if seat is None:
+    if slot is None:
         loop.add_signal_handler(signal.SIGINT, signals.came)
     else:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal tells all of them: the parent passes it on
-        loop.add_reader(seat.parent_fd, _orphaned, seat, signals.stop)
+        loop.add_reader(slot.parent_fd, _orphaned, slot, signals.stop)
     tls = _tls(config, loop)
-    services = await _build(config, seat)
+    services = await _build(config, slot)
     control_plane = await _import_control_plane(services)
     public = Listener(PublicEndpoint(services, control_plane[0]), config.limits, services.clock)
     digest = config.proxy.admin_key_sha256 or key_sha256(services.secrets.admin_key())
     admin = Listener(AdminEndpoint.with_key(digest, control_plane[1]), config.limits, services.clock)
-    shared = seat is not None
+    shared = slot is not None
     context = tls.context if tls is not None else None
     port = await public.listen(config.proxy.host, config.proxy.port, tls=context, shared=shared)
     admin_port = await admin.listen(config.proxy.admin_host, config.proxy.admin_port, shared=shared)
@@ -146,10 +147,10 @@ async def _run(config: Config, seat: Seat | None) -> None:
         "admin_url": f"http://{config.proxy.admin_host}:{admin_port}",
         "region": config.proxy.region,
     }
-    if seat is None:
+    if slot is None:
         _listening(said, [])
     else:
-        seat.ready(said)
+        slot.ready(said)
     await signals.stop.wait()
     await _shut_down(services, public, admin, tasks, signals)
 
@@ -172,33 +173,33 @@ def _tls(config: Config, loop: asyncio.AbstractEventLoop) -> Tls | None:
     return tls
 
 
-def _orphaned(seat: Seat, stop: asyncio.Event) -> None:
+def _orphaned(slot: ProcessSlot, stop: asyncio.Event) -> None:
     """The parent is gone: nobody would start this process again, or tell it to end."""
-    asyncio.get_running_loop().remove_reader(seat.parent_fd)
+    asyncio.get_running_loop().remove_reader(slot.parent_fd)
     log.error("the parent is gone: this process ends")
     stop.set()
 
 
-async def _build(config: Config, seat: Seat | None) -> Services:
+async def _build(config: Config, slot: ProcessSlot | None) -> Services:
     secrets = Secrets(load_secret(config.secret_file, os.environ))
     clock = time.monotonic
     here = config.proxy.region
     metrics = Metrics()
     configs = [engine for engine in config.engines if engine.region == here]
     engines = Engines(configs, config.limits.connect_timeout_s, clock, time.time, metrics)
-    await engines.inform()
+    await fetch_server_infos(engines)
     others = [region for region in config.regions if region.name != here and region.url]
     fleet = here, engines.workers(), [Peer(r.name, r.rtt_ms / 1000) for r in others], config.proxy.policy
     loop = asyncio.get_running_loop()
-    number = seat.number if seat is not None else None
+    number = slot.number if slot is not None else None
     ledger = Ledger(config.proxy.state_dir, config.ledger_sync, loop, number)  # first: it locks
     recording = Recording(config.proxy.record, loop) if config.proxy.record else None
     router, peer_processes = Router(*fleet), None
     if recording is not None:
         router = RecordedRouter(recording.write, version("warmroute"), *fleet)
-    elif seat is not None:
-        peer_processes = PeerProcesses(seat.board, seat.number, clock, loop)
-        router = peer = PeerRouter(*fleet, send=peer_processes.tell, receive=peer_processes.listen)
+    elif slot is not None:
+        peer_processes = PeerProcesses(slot.shared_memory, slot.number, clock, loop)
+        router = peer = PeerRouter(*fleet, send=peer_processes.send, receive=peer_processes.apply_updates)
         peer_processes.start(peer, engines, metrics)
     for engine_id, since_s in drain_orders.load(config.proxy.state_dir).items():
         if engine_id in engines.by_id:
@@ -212,13 +213,13 @@ async def _build(config: Config, seat: Seat | None) -> Services:
         peer_processes=peer_processes,
         engines=engines,
         peers={region.name: Upstream(region.url, config.limits.connect_timeout_s, clock) for region in others},
-        forwards=Forwards(secrets, time.time, random.token_hex, seat.nonces if seat is not None else None),
+        forwards=Forwards(secrets, time.time, random.token_hex, slot.nonces if slot is not None else None),
         ledger=ledger,
         metrics=metrics,
         clock=clock,
         unix_clock=time.time,
     )
-    services.request_metrics.interrupted(ledger.interrupted + (seat.interrupted if seat is not None else 0))
+    services.request_metrics.interrupted(ledger.interrupted + (slot.interrupted if slot is not None else 0))
     return services
 
 
@@ -262,7 +263,7 @@ def _try(step: Callable[[], None]) -> None:
 
 async def _probe(services: Services) -> None:
     while True:
-        await services.engines.probe(services.router)
+        await probe(services.engines, services.router)
         for region, peer in services.peers.items():
             status, _ = await get(peer, "/ready")
             services.router.set_peer_up(region, status == 200)

@@ -1,11 +1,11 @@
 """The wire contract between client, proxy and tools: names, identities, receipts, money.
 
-Everything here is standard library and pure, so that any side may import it at no cost; a test holds that
-neither `openai` nor anything else of ours is loaded by it.
+Everything here is pure and uses only the standard library, so that any side may import it at no cost. It never imports
+`openai` or another package of this project, which a test checks.
 
-    headers    names of the headers and the fields that warmroute adds
-    identity   who sent a turn (session) and which prompt it continues (lineage)
-    steering   what may steer an engine and therefore never comes from a client
+    headers    names of the headers that warmroute reads and adds
+    identity   who sent a turn (session), and which prompt it continues (lineage)
+    steering   fields and headers that steer an engine, and are never taken from a client
     money      rates in picodollars a token, amounts in nanodollars, one rounding rule
     receipt    the receipt of a turn, and the checks that any reader can run on it
 """

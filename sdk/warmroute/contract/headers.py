@@ -12,10 +12,10 @@ IDEMPOTENCY: Final = "idempotency-key"
 """The key of a logical call, equal over its retries; at most 256 bytes, printable."""
 
 HOME: Final = "x-warmroute-home"
-"""Response: the region that holds the session. The client sends it back; it is worth at most a hop plus the prefix."""
+"""Response: the region that holds the session. The client sends it back. A wrong one costs a hop and the prefix."""
 
 RECEIPT: Final = "x-warmroute-receipt"
 """Response: the receipt's id, in every response head of a dispatched request."""
 
 FORWARD: Final = "x-warmroute-forward"
-"""Between proxies only: who is asking, signed under the fleet secret. Dropped from clients."""
+"""Between proxies only: which proxy forwards, signed with the fleet secret. Dropped from clients."""

@@ -3,12 +3,12 @@
 *Session* (who) names the receipt and the ledger row. It is an opaque key that the client chose, in one of the headers
 or body fields below, first match wins; or, where a client sends none, a key derived from the prompt.
 
-*Lineage* (what steers) is (session, model, agent or thread, tools + system): one session id carries several prompts
-(title, compaction, sub-agents), and each has a cache of its own. `lineage_parts` gives what tells lineages of one
-session apart; the proxy adds the digest of tools and system.
+*Lineage* (which prompt) is (session, model, agent or thread, tools + system): one session id has several prompts
+(title, compaction, sub-agents), and each has a cache of its own. `lineage_parts` gives what distinguishes the lineages
+of one session; the proxy adds the digest of tools and system.
 
 The derived key is made from the last text of the last user message before the first assistant message. That text is
-the request a person typed: earlier user text is often the same for everybody (instructions, environment, examples),
+the request a person typed: earlier user text is often the same for all users (instructions, environment, examples),
 and title requests repeat it after an instruction of their own. It is a weak hint: equal prompts share it.
 """
 
@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 from warmroute.contract import headers
 
 MAX_KEY_BYTES: Final = 256
-MAX_USER_ID_CHARS: Final = 4_096  # of `metadata.user_id`, which holds a session among other things
+MAX_USER_ID_CHARS: Final = 4_096  # of `metadata.user_id`, which contains a session among other things
 
 SESSION_HEADERS: Final = (
     headers.AFFINITY,
@@ -38,7 +38,7 @@ SESSION_FIELDS: Final = ("prompt_cache_key", "promptCacheKey", "session_id", "co
 """Top-level body fields that may name a session, in order of precedence. `previous_response_id` is no key."""
 
 AGENT_HEADERS: Final = ("x-claude-code-agent-id", "thread-id")
-"""Headers that tell the agents or threads of one session apart."""
+"""Headers that distinguish the agents or threads of one session."""
 
 PARENT_HEADERS: Final = (
     "x-parent-session-id",
@@ -46,17 +46,17 @@ PARENT_HEADERS: Final = (
     "x-claude-code-parent-agent-id",
     "x-codex-parent-thread-id",
 )
-"""Headers that name the session or agent that this one was started by."""
+"""Headers that name the session or agent which started this one."""
 
 IDENTITY_HEADERS: Final = frozenset({*SESSION_HEADERS, *AGENT_HEADERS, *PARENT_HEADERS, headers.DERIVED, headers.HOME})
-"""All headers that `session_of` and `lineage_parts` look at."""
+"""All headers that `session_of` and `lineage_parts` read."""
 
 
 class InvalidSessionKey(ValueError):
     """A session key that is too long or not printable. The client's fault; `source` names the header or field."""
 
     def __init__(self, source: str, problem: str) -> None:
-        super().__init__(source, problem)  # what it is made of, so that it can be pickled
+        super().__init__(source, problem)  # the arguments, so that it can be pickled
         self.source = source
 
     def __str__(self) -> str:
@@ -72,7 +72,7 @@ class Session(NamedTuple):
 
 
 class LineageParts(NamedTuple):
-    """What tells lineages of one session apart, empty strings where a client says nothing."""
+    """What distinguishes the lineages of one session; empty strings where a client gives nothing."""
 
     agent: str
     parent: str
@@ -105,7 +105,7 @@ def session_of(request_headers: Mapping[str, str], body: Mapping[str, Any]) -> S
 
 
 def lineage_parts(request_headers: Mapping[str, str]) -> LineageParts:
-    """Agent and parent of a request; header names are lower case. Over-long values are cut, they only tell apart."""
+    """Agent and parent of a request; header names are lower case. Over-long values are cut."""
     return LineageParts(_first(request_headers, AGENT_HEADERS), _first(request_headers, PARENT_HEADERS))
 
 
@@ -113,7 +113,7 @@ def derived_key(messages: Iterable[object]) -> str | None:
     """The key of a conversation whose client sends none: `d-` and 32 hex digits, or None without any user text.
 
     `messages` are chat messages (`role`, `content` as a string or a list of parts); only those before the first
-    assistant message are looked at, so the key of a conversation never changes while it grows.
+    assistant message count, so the key of a conversation never changes while it grows.
     """
     text = None
     for message in messages:

@@ -8,10 +8,10 @@ A receipt stands in the `usage` object of a response, beside the token counts th
      "loss": {"new": 117, "page_rounding": 12}, "rates_usd_per_mtok": {"input": "0.6", "cached": "0.1", "output": "3"},
      "list_nanousd": ..., "price_nanousd": ..., "saved_nanousd": ..., "estimated": []}
 
-An answer whose engine died and which another one has continued has `"continued": {"after_tokens": 412, "by": "text"}`:
-tokens that were said before, and what the other engine went on from.
+An answer that was continued by another engine has `"continued": {"after_tokens": 412, "by": "text"}`: the tokens of the
+first engine, and from what the other one continued.
 
-`check` recomputes everything that can be recomputed from the same `usage` object: tiers sum to the cached tokens,
+`check` recomputes all that can be recomputed from the same `usage` object: tiers sum to the cached tokens,
 losses to prompt - cached, the price from the rates. A violation is a sentence, so that it can be shown as it is.
 """
 

@@ -15,6 +15,7 @@ from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.server.base.config import EngineConfig
 from warmroute_proxy.server.base.metrics import Metrics
 from warmroute_proxy.server.engines.engines import Engines
+from warmroute_proxy.server.engines.probing import probe
 
 from .harness import EngineProcess, ProxyProcess, chat, until
 from .scripted import Handler, ScriptedEngine
@@ -37,9 +38,9 @@ async def test_a_hung_scheduler_is_found_by_health_and_only_then_asked() -> None
         return engine.up
 
     async def probed() -> None:
-        await engines.probe(router)
-        if engine.asking is not None:
-            await engine.asking
+        await probe(engines, router)
+        if engine.health_task is not None:
+            await engine.health_task
 
     try:
         await probed()

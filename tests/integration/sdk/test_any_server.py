@@ -161,7 +161,7 @@ def test_retries_of_openai_itself_keep_the_session(driver: "Driver") -> None:
 STEPS = [
     "warmroute._observer.identity_of",
     "warmroute._observer.body_of",
-    "warmroute._observer.stream_options_asking",
+    "warmroute._observer.stream_options_with_usage",
     "warmroute._observer.printable",
     "warmroute._books.first_change",
     "warmroute._books.measure",

@@ -47,17 +47,17 @@ async def test_a_full_disk_is_an_error_and_the_journal_says_so(tmp_path: Path, m
 async def test_what_a_full_disk_is_owed_has_a_bound(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(journal_module, "MAX_OWED_BYTES", 16)
+    monkeypatch.setattr(journal_module, "MAX_WAITING_BYTES", 16)
     journal = Journal(tmp_path, 1, "process", asyncio.get_running_loop())
     short_writes(monkeypatch, [0])
     with pytest.raises(JournalError):
         journal.write(b"{}\n")
     for number in range(3):
-        journal.owe(b'{"n":%d}\n' % number)
-    assert journal.owed == 2
+        journal.write_later(b'{"n":%d}\n' % number)
+    assert journal.waiting == 2
     assert "1 turns are left to the next start" in caplog.text
     journal.write(b'{"n":9}\n')
-    assert journal.owed == 0
+    assert journal.waiting == 0
     journal.close()
     assert lines(tmp_path) == [b'{"n":0}', b'{"n":1}', b'{"n":9}']
 
@@ -108,7 +108,7 @@ async def test_files_rotate_and_lose_nothing(sync: Any, tmp_path: Path, monkeypa
     told: list[int] = []
     for number in range(50):
         journal.write(b'{"n":%d}' % number + b"\n")
-        journal.settled_durably(lambda number=number: told.append(number))  # type: ignore[misc]
+        journal.when_durable(lambda number=number: told.append(number))  # type: ignore[misc]
     journal.close()
     await asyncio.sleep(0)
     sequences = journal_sequences(tmp_path)
@@ -139,8 +139,8 @@ async def test_disk_sync_tells_nobody_before_the_disk_has_it_and_groups(
     told: list[int] = []
     for number in range(20):
         journal.write(b"{}\n")
-        journal.settled_durably(lambda number=number: told.append(number))  # type: ignore[misc]
-    journal.settled_durably(done.set)
+        journal.when_durable(lambda number=number: told.append(number))  # type: ignore[misc]
+    journal.when_durable(done.set)
     for _ in range(5):
         await asyncio.sleep(0)
     assert told == []
@@ -171,7 +171,7 @@ class Disk:
 async def settled(journal: Journal, record: bytes) -> None:
     done = asyncio.Event()
     journal.write(record + b"\n")
-    journal.settled_durably(done.set)
+    journal.when_durable(done.set)
     await asyncio.wait_for(done.wait(), seconds(20))
 
 
@@ -248,7 +248,7 @@ async def test_a_disk_that_hangs_gets_nothing_new(tmp_path: Path, monkeypatch: p
     journal = Journal(tmp_path, 1, "disk", asyncio.get_running_loop())
     done = asyncio.Event()
     journal.write(b"{}\n")
-    journal.settled_durably(done.set)
+    journal.when_durable(done.set)
     async with asyncio.timeout(seconds(20)):
         while healthy(journal):
             await asyncio.sleep(0.01)

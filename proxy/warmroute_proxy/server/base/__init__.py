@@ -1,1 +1,12 @@
-"""Base."""
+"""What all rooms of the server use: configuration, errors, metrics and secrets.
+
+Nothing here opens a socket or serves a request, and nothing here imports another room of the server.
+
+    config        the configuration as frozen values
+    config_file   reads and checks the config file
+    config_table  reads the keys of one of its tables by their types
+    errors        errors in the shape of the OpenAI API
+    metrics       counters and histograms, and their text format
+    metric_help   the description of each metric
+    secrets       the fleet secret and what is derived from it, API keys, engine keys
+"""

@@ -1,6 +1,6 @@
-"""What a proxy is configured with: frozen, checked values. `config_file` reads them.
+"""The configuration of a proxy: frozen, checked values, read by `config_file`.
 
-The core never sees these objects: the server gives it plain values.
+The core never gets these objects: the server gives it plain values.
 """
 
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ ROLES: Final = ("aggregated", "prefill", "decode")
 
 @dataclass(frozen=True, slots=True)
 class ProxyConfig:
-    """Who this proxy is and where it listens; port 0 lets the OS choose."""
+    """The proxy's region, and where it listens. With port 0 the OS chooses the port."""
 
     region: str
     host: str = DEFAULT_HOST
@@ -30,18 +30,18 @@ class ProxyConfig:
     state_dir: Path = Path(DEFAULT_STATE_DIR)
     admin_key_sha256: str | None = None
     record: Path | None = None
-    """Where every decision is recorded with its input; None: nowhere."""
+    """The file that records every decision with its input; None: none is recorded."""
 
     processes: int = 1
     tls_cert: Path | None = None
-    """The certificate of the port that clients reach, and its key; None: no TLS."""
+    """The certificate of the clients' port, and its key; None: no TLS."""
 
     tls_key: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one client may use up. Every path holds them."""
+    """What one client may use. Every route enforces these limits."""
 
     body_bytes: int = 33_554_432
     header_bytes: int = 65_536
@@ -69,7 +69,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class RegionConfig:
-    """A region; `url` is the address of its proxy, empty for the own region; `rtt_ms` is measured from here."""
+    """A region. `url`: the address of its proxy, empty for the own region. `rtt_ms`: the round trip from here."""
 
     name: str
     url: str
@@ -78,7 +78,7 @@ class RegionConfig:
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
-    """One engine. `models` holds `*` where it serves all."""
+    """One engine. `models` contains `*` where it serves all."""
 
     id: str
     url: str
@@ -89,19 +89,19 @@ class EngineConfig:
     bootstrap_host: str | None
     bootstrap_port: int | None
     store: str | None = None
-    """The name of the KV store that it shares with engines of the same; None: it shares none."""
+    """The name of the KV store that it shares with other engines; None: it shares none."""
 
     kv_events: bool = True
-    """Whether its KV events are followed, where it publishes any."""
+    """Whether the proxy follows its KV events, where it publishes any."""
 
     key_file: Path | None = None
-    """Holds the key that it wants of everybody; None: it wants none."""
+    """The file with the key that its requests need; None: they need none."""
 
     admin_key_file: Path | None = None
-    """Holds the key that it wants of who ends requests; None: the other one, if any."""
+    """The file with the key that aborts need; None: the key of `key_file`, if any."""
 
     max_running: int | None = None
-    """Requests that each of its ranks is sent at once, whatever it says of itself; None: what it says."""
+    """How many requests each rank gets at once; None: as many as the engine reports."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,12 +113,12 @@ class ModelConfig:
     rates: Rates
     context_tokens: int | None
     continue_broken: bool = False
-    """Whether another engine goes on with an answer whose engine dies."""
+    """Whether another engine continues an answer whose engine fails."""
 
 
 @dataclass(frozen=True, slots=True)
 class TenantConfig:
-    """A tenant. Its cache is shared with the tenants of the same `share_group` and no others."""
+    """A tenant. It shares its cache only with tenants of the same `share_group`."""
 
     name: str
     key_sha256: tuple[str, ...]
@@ -127,12 +127,12 @@ class TenantConfig:
     regions: frozenset[str]
     salt_epoch: int
     limits: TenantLimits | None = None
-    """What it may use, by the minute and at once; None: whatever there is."""
+    """What it may use in a minute and at once; None: no limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """A config file, whole and checked."""
+    """A whole, checked config file."""
 
     proxy: ProxyConfig
     secret_file: Path | None
@@ -143,7 +143,7 @@ class Config:
     models: tuple[ModelConfig, ...]
     tenants: tuple[TenantConfig, ...]
     model_by_name: dict[str, ModelConfig] = field(repr=False)
-    """Names and aliases."""
+    """By name and by alias."""
 
     tenant_by_name: dict[str, TenantConfig] = field(repr=False)
 

@@ -1,10 +1,10 @@
-"""Reads the config file: TOML into the frozen dataclasses of `config`, checked whole, every problem named at once.
+"""Reads the config file: TOML into the frozen dataclasses of `config`. All problems are reported at once.
 
-    [proxy] [secret] [ledger] [limits]          one table each, all but [proxy] may be left out
+    [proxy] [secret] [ledger] [limits]          one table each; all but [proxy] are optional
     [[region]] [[engine]] [[model]] [[tenant]]  lists
 
-Unknown keys are errors, with the nearest known name, because a misspelt limit is a limit that is not there. Paths are
-relative to the folder of the config file, so that a proxy can be started from anywhere.
+Unknown keys are errors, with the nearest known name, because a misspelt limit would be a limit that is not set. Paths
+are relative to the folder of the config file, so that a proxy can be started from anywhere.
 """
 
 import os
@@ -60,7 +60,7 @@ _LIMIT_BOUNDS: Final[dict[str, tuple[float, float]]] = {
 
 
 class ConfigError(ValueError):
-    """A config that cannot be used; `problems` has one line each: `table[i].key: what is wrong`."""
+    """A config that cannot be used. Each line of `problems` is `table[i].key: what is wrong`."""
 
     def __init__(self, source: str, problems: list[str]) -> None:
         super().__init__("\n".join([f"{source}: {len(problems)} problem{'s' * (len(problems) != 1)}", *problems]))
@@ -68,7 +68,7 @@ class ConfigError(ValueError):
 
 
 def load_config(path: Path, instead: dict[str, Any] | None = None) -> Config:
-    """The config in a file, or `ConfigError` with everything that is wrong with it; `instead`: of keys of [proxy]."""
+    """The config in a file. `instead`: values that replace keys of [proxy]. Raises: ConfigError with all problems."""
     try:
         with path.open("rb") as file:
             document = tomllib.load(file)
@@ -82,7 +82,7 @@ def load_config(path: Path, instead: dict[str, Any] | None = None) -> Config:
 
 
 def parse_config(document: dict[str, Any], folder: Path, source: str) -> Config:
-    """The config in a parsed TOML document; relative paths are taken from `folder`."""
+    """The config in a parsed TOML document. Relative paths start at `folder`."""
     problems: list[str] = []
     _check_top(document, problems)
     secret = Table(document.get("secret", {}), "secret", problems)
@@ -190,7 +190,7 @@ def _region(table: Table) -> RegionConfig:
 
 
 def _engine(table: Table, counters: dict[str, int], folder: Path) -> EngineConfig:
-    """`counters` numbers the engines of a region and role that have no id of their own."""
+    """`counters` numbers the engines of a region and role, for those without an id."""
     url, region = table.url("url"), table.name("region")
     role = table.choice("role", ROLES, "aggregated")
     kind = table.choice("kind", ("sglang", "openai"), "sglang")
@@ -246,7 +246,7 @@ def _model(table: Table) -> ModelConfig:
 
 
 def _price(table: Table, key: str) -> int | None:
-    """None where it cannot be read, which is a problem already."""
+    """A rate, or None where it cannot be read, which is reported as a problem."""
     text = table.text(key)
     try:
         return rate_from_usd_per_mtok(text) if text else None
@@ -326,7 +326,7 @@ def _check_engine_models(
 
 
 def _check_unsalted(engines: tuple[EngineConfig, ...], tenants: tuple[TenantConfig, ...], problems: list[str]) -> None:
-    """A server that takes no salt has one cache for all: who shares it must have agreed to, by a share group."""
+    """A server without cache salts has one cache for all tenants, so only tenants of one share group may use it."""
     for at, engine in enumerate(engines):
         if engine.kind != "openai":
             continue

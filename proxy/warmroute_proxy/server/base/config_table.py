@@ -1,7 +1,7 @@
-"""Reads the keys of one TOML table, each by its type, and collects what is wrong instead of stopping.
+"""Reads the keys of one TOML table, each by its type, and collects problems instead of stopping.
 
-A reader asks for every key that it knows; what is left over at `close` is unknown. A key with a wrong value gives its
-default, so that everything else can still be checked. Values are shown in problems only where they cannot be secret.
+The caller reads every key that it knows; `close` reports the others as unknown. A key with a wrong value gives its
+default, so that everything else can still be checked. Problems show values only where they cannot be secret.
 """
 
 import difflib
@@ -16,26 +16,26 @@ NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,127}")
 
 
 class Table:
-    """One table and the path by which problems name it."""
+    """One table, and its path in problems."""
 
     def __init__(self, values: object, path: str, problems: list[str]) -> None:
         self._values: dict[str, Any] = values if isinstance(values, dict) else {}
         self._path = path
         self._problems = problems
-        self._asked: list[str] = []
+        self._known: list[str] = []
         if not isinstance(values, dict):
             problems.append(f"{path}: must be a table, written [{path}]")
 
     def problem(self, key: str, text: str) -> None:
-        """Adds a problem with a key of this table."""
+        """Add a problem with a key of this table."""
         self._problems.append(f"{self._path}.{key}: {text}")
 
     def has(self, key: str) -> bool:
-        """Whether the key is written in the file."""
+        """Whether the key is in the file."""
         return key in self._values
 
     def text(self, key: str, default: str | None = None) -> str:
-        """A string; one without a default must be there and not be empty."""
+        """A string. Without a default it is required, and must not be empty."""
         value = self._take(key, required=default is None)
         if value is None:
             return default or ""
@@ -52,7 +52,7 @@ class Table:
         return value
 
     def choice(self, key: str, options: Sequence[str], default: str) -> str:
-        """One of a few words; the first problem of a misspelt one is its nearest neighbour."""
+        """One of a few words. The problem of a misspelt word names the nearest one."""
         value = self._take(key)
         if value is None:
             return default
@@ -62,7 +62,7 @@ class Table:
         return str(value)
 
     def flag(self, key: str) -> bool:
-        """True or false; false where it is left out."""
+        """True or false; false by default."""
         value = self._take(key)
         if not isinstance(value, bool | None):
             self.problem(key, f"must be true or false, not {shown(value)}")
@@ -79,7 +79,7 @@ class Table:
         return value if self._in_range(key, value, low, high) else default
 
     def integer_or(self, key: str, word: str, default: int, low: int, high: int) -> int | None:
-        """An integer within bounds; None where a word stands in its place."""
+        """An integer within bounds, or None where `word` is given instead."""
         if self._values.get(key) == word:
             self._take(key)
             return None
@@ -122,7 +122,7 @@ class Table:
         return tuple(value)
 
     def digest(self, key: str) -> str | None:
-        """A SHA-256 in hex, lower case. Its value is never shown: it may be a key that somebody put here by mistake."""
+        """A SHA-256 in hex, lower case. Its value is never shown: it may be a key that was put here by mistake."""
         value = self._take(key)
         if value is None:
             return None
@@ -140,13 +140,13 @@ class Table:
         return tuple(digest for digest in checked if digest)
 
     def close(self) -> None:
-        """Reports the keys that nobody asked for."""
+        """Report the keys that were not read."""
         for key in self._values:
-            if key not in self._asked:
-                self.problem(key, f"unknown key{nearest(key, self._asked)}")
+            if key not in self._known:
+                self.problem(key, f"unknown key{nearest(key, self._known)}")
 
     def _take(self, key: str, *, required: bool = False) -> Any:
-        self._asked.append(key)
+        self._known.append(key)
         value = self._values.get(key)
         if value is None and required:
             self.problem(key, "is missing")
@@ -166,13 +166,13 @@ class Table:
 
 
 def nearest(value: object, options: Collection[str]) -> str:
-    """` (did you mean "x"?)` for the option that resembles a value most, or nothing."""
+    """` (did you mean "x"?)` for the option most similar to a value, or nothing."""
     found = difflib.get_close_matches(str(value), options, n=1)
     return f' (did you mean "{found[0]}"?)' if found else ""
 
 
 def shown(value: object) -> str:
-    """A value of the file as a problem shows it: short, on one line."""
+    """A value as problems show it: short, on one line."""
     text = json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= 80 else f"{text[:77]}..."
 

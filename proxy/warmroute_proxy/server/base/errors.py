@@ -1,22 +1,23 @@
-"""Errors of the request path, each in the shape and with the status that a client of the OpenAI API expects. All codes
-are in docs/reference/errors.md; by whose fault:
+"""Errors of the request path, with the shape and the status that a client of the OpenAI API expects.
+
+All codes are in docs/reference/errors.md. Who causes them:
 
     Refusal
-        whose fault          status  code
+        cause                status  code
         client               400     invalid_value, context_length_exceeded, ...
                              401     invalid_api_key
                              404     model_not_found, not_found
-                             409     idempotency_key_spent      not to be retried under this key
+                             409     idempotency_key_spent      must not be retried with this key
                              413     request_too_large
-                             422     idempotency_key_reused     not to be retried under this key
+                             422     idempotency_key_reused     must not be retried with this key
                              431     headers_too_large
-        proxy (or nobody)    429     rate_limit_exceeded        safe to retry after `retry-after`
+        proxy, or its load   429     rate_limit_exceeded        safe to retry after `retry-after`
                              504     deadline_exceeded          nothing was charged
                              503     no_worker, draining        safe to retry
         engine               502     engine_error               safe to retry: nothing was charged
                              504     engine_timeout
 
-A refusal is raised before anything was dispatched, or turned from an engine's failure before the first byte.
+A refusal is raised before a dispatch, or made from an engine's failure before the first byte of the answer.
 """
 
 import re
@@ -29,7 +30,7 @@ _TYPES: Final = {401: "authentication_error", 403: "permission_error", 404: "not
 
 
 class Refusal(Exception):
-    """A request that is answered with an error; `message` says what, where and what to do."""
+    """The error with which a request is answered. `message` says what is wrong, where, and what to do."""
 
     def __init__(
         self,
@@ -55,7 +56,7 @@ class Refusal(Exception):
 
 
 def no_route(path: str) -> str:
-    """What a client is told that asks for what is not served: a base URL without `/v1`, or another of OpenAI's APIs."""
+    """The message for an unknown path: a base URL without `/v1`, or another of OpenAI's APIs."""
     return (
         f"there is no route {path[:200]!r}: answers come from /v1/chat/completions and /v1/completions, so a base_url "
         "ends with /v1; GET /openapi.json lists all routes"
@@ -63,7 +64,7 @@ def no_route(path: str) -> str:
 
 
 def error_object(status: int, message: str, code: str | None, param: str | None = None) -> dict[str, Any]:
-    """`{"message", "type", "param", "code"}` as OpenAI has it."""
+    """`{"message", "type", "param", "code"}`, as OpenAI defines it."""
     kind = _TYPES.get(status, "invalid_request_error" if status < 500 else "server_error")
     return {"message": message, "type": kind, "param": param, "code": code}
 
@@ -78,7 +79,7 @@ def error_event(status: int, message: str, code: str | None) -> bytes:
     return b"data: " + error_body(status, message, code) + b"\n\n"
 
 
-MAX_MESSAGE_CHARS: Final = 4096  # of what an engine says: some quote the whole request
+MAX_MESSAGE_CHARS: Final = 4096  # of an engine's message: some engines quote the whole request
 MAX_NAME_CHARS: Final = 256
 
 _CONTEXT_PHRASES: Final = (
@@ -89,21 +90,21 @@ _CONTEXT_PHRASES: Final = (
 )
 
 _SOURCE_LINES: Final = "\n\n  File "
-"""After it, SGLang's errors name files of the engine's machine, and quote the body once more."""
+"""Behind it, SGLang's errors name files of the engine's machine, and quote the body again."""
 
 
 _ADDRESS: Final = re.compile(
     r"(?<![\w.-])(?:https?://)?(?:[\w.-]{1,253}|\[[0-9a-fA-F:.]{2,45}\]):\d{2,5}\b(?:/[\w./?=&%-]*)?"
 )
-"""A host and its port: a decode engine that loses its prefill engine says which it was."""
+"""A host and its port: a decode engine that loses its prefill engine names its address."""
 
 
 def refusal_from_engine(status: int, body: bytes, retry_after: str | None = None) -> Refusal:
-    """An engine's error, flat (SGLang) or nested, as a refusal of ours.
+    """An engine's error, flat (SGLang) or nested, as a refusal.
 
-    400s keep their message, and become `context_length_exceeded` where they are that: harnesses compact on it. An
-    engine's own 401 or 403 is a fault of the operator's, not of the client's, and becomes a 502. A 429 or 503 of one
-    that sheds load passes with its `Retry-After` (whole seconds), or with 1 s where it has none. A 5xx loses addresses.
+    A 400 keeps its message; if the prompt is too long its code is `context_length_exceeded`, on which clients compact
+    their context. An engine's 401 or 403 is the operator's fault, not the client's, and becomes a 502. A 429 or 503
+    keeps its `Retry-After` in whole seconds, or gets 1 s. Addresses are removed from the message of a 5xx.
     """
     found = _engine_error(body)
     message = str(found.get("message") or f"the engine answered {status}").partition(_SOURCE_LINES)[0]
@@ -121,18 +122,18 @@ def refusal_from_engine(status: int, body: bytes, retry_after: str | None = None
         if status == 429:
             return Refusal(429, message, code=code or "rate_limit_exceeded", param=param, retry_after_s=after_s)
         return Refusal(status, message, code=code, param=param)
-    shed = after_s if status == 503 else None  # its queue is full: soon it is not
+    shed = after_s if status == 503 else None  # its queue is full, but not for long
     message = _ADDRESS.sub("(address)", message)
     return Refusal(status if status in {502, 503, 504} else 502, message, code="engine_error", retry_after_s=shed)
 
 
 def _short(value: object) -> str | None:
-    """A code, or the name of a parameter."""
+    """A code or the name of a parameter, if it is a short string."""
     return value if isinstance(value, str) and len(value) <= MAX_NAME_CHARS else None
 
 
 def status_of_engine_error(error: Mapping[str, Any]) -> int:
-    """The HTTP status that an error object inside a stream stands for; SGLang has it as `code`."""
+    """The HTTP status of an error object inside a stream; SGLang gives it as `code`."""
     code = error.get("code")
     if isinstance(code, str) and code.isdigit():
         code = int(code)

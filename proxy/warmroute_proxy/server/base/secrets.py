@@ -1,14 +1,14 @@
-"""The fleet secret and everything derived from it, the check of API keys, and the keys of engines.
+"""The fleet secret and what is derived from it, the check of API keys, and the keys of engines.
 
     tenant key   = HMAC(fleet secret, share group)
-    session hash = HMAC(tenant key, "session" | key), the first 16 hex digits: all that is kept of a session key
+    session hash = HMAC(tenant key, "session" | key), the first 16 hex digits: all that is stored of a session key
     cache salt   = HMAC(tenant key, "salt" | epoch), hex: the engine's cache namespace of a share group
 
-The message of an HMAC is its parts, each behind its length in four bytes, so that no two lists of parts give one
-message. The secret is the same in all proxies of a fleet and survives restarts: a new one makes every cache cold.
+The message of an HMAC is a list of fields, each behind its length in four bytes, so that no two lists give the same
+message. The secret is the same in all proxies of a fleet, and survives restarts: with a new one every cache is cold.
 
-OpenSSL costs 30 us a request when it is called cold, so results are kept in plain dicts. Each holds at most
-`MAX_CACHED` entries and is cleared when full: a refill costs less than keeping an order of use.
+A cold call of OpenSSL costs 30 us a request, so results are cached in plain dicts. Each has at most `MAX_CACHED`
+entries and is cleared when full: a refill costs less than keeping an order of use.
 """
 
 import hashlib
@@ -31,11 +31,11 @@ _V = TypeVar("_V")
 
 
 class SecretError(ValueError):
-    """The fleet secret is missing or unfit. The operator's to fix; the message never holds the secret."""
+    """The fleet secret or an engine key is missing or invalid. The message never contains it."""
 
 
 def load_secret(file: Path | None, environ: Mapping[str, str], *, create: bool = False) -> bytes:
-    """The fleet secret: from the environment, else from `file`, which is made (mode 0600) if `create` and absent."""
+    """The fleet secret, from the environment or else from `file`. With `create`, a missing file is made (mode 0600)."""
     text = environ.get(SECRET_ENV)
     if text:
         return _checked(text.encode(), SECRET_ENV)
@@ -52,7 +52,7 @@ def load_secret(file: Path | None, environ: Mapping[str, str], *, create: bool =
 
 
 def bearer(file: Path | None) -> str:
-    """The header line that shows an engine the key in `file`; empty without one. `SecretError`: no key is there."""
+    """The header line with the key in `file`; empty without a file. Raises: SecretError where there is no key in it."""
     if file is None:
         return ""
     try:
@@ -66,23 +66,23 @@ def bearer(file: Path | None) -> str:
     return f"authorization: Bearer {key}\r\n"
 
 
-def mac(key: bytes, *parts: str | bytes) -> bytes:
-    """HMAC-SHA256 over parts, each behind its length."""
+def mac(key: bytes, *message_fields: str | bytes) -> bytes:
+    """HMAC-SHA256 over fields, each behind its length."""
     message = bytearray()
-    for part in parts:
-        raw = part.encode("utf-8", "surrogatepass") if isinstance(part, str) else part
+    for field in message_fields:
+        raw = field.encode("utf-8", "surrogatepass") if isinstance(field, str) else field
         message += len(raw).to_bytes(4, "big") + raw
     return hmac.digest(key, bytes(message), "sha256")
 
 
 def new_api_key() -> tuple[str, str]:
-    """A new API key and the SHA-256 of it, in hex, which is all that a config holds."""
+    """A new API key, and its SHA-256 in hex, which is all that a config contains."""
     key = "wr-" + os.urandom(16).hex()
     return key, key_sha256(key)
 
 
 def key_sha256(key: str) -> str:
-    """The digest of a key, which is how a config knows it."""
+    """The digest of a key, by which a config identifies it."""
     return hashlib.sha256(key.encode()).hexdigest()
 
 
@@ -97,7 +97,7 @@ class Secrets:
         self._seeds: dict[tuple[str, int, str], tuple[str, int]] = {}
 
     def session_of(self, share_group: str, key: str) -> tuple[str, int]:
-        """16 hex digits that stand for a session key in receipts, rows and logs, and the same as a number."""
+        """16 hex digits that replace a session key in receipts, rows and logs, and the same as a number."""
         found = self._sessions.get((share_group, key))
         if found is None:
             text = mac(self._tenant_key(share_group), "session", key).hex()[:SESSION_HEX]
@@ -122,16 +122,16 @@ class Secrets:
             _keep(self._seeds, (share_group, epoch, model), found)
         return found
 
-    def fleet_mac(self, purpose: str, *parts: str | bytes) -> bytes:
-        """HMAC under the fleet secret itself, for what proxies say to each other; `purpose` keeps its uses apart."""
-        return mac(self._secret, "fleet", purpose, *parts)
+    def fleet_mac(self, purpose: str, *message_fields: str | bytes) -> bytes:
+        """HMAC with the fleet secret, for messages between proxies. `purpose` separates its uses."""
+        return mac(self._secret, "fleet", purpose, *message_fields)
 
     def key_for(self, purpose: str) -> str:
-        """An API key that whoever holds the fleet secret can make again, so that it need not be kept."""
+        """An API key that is derived from the fleet secret, so that it need not be stored."""
         return f"wr-{self.fleet_mac('api-key', purpose).hex()[:32]}"
 
     def admin_key(self) -> str:
-        """The admin key where the config names none: whoever holds the fleet secret can have it."""
+        """The admin key where the config has none, derived from the fleet secret."""
         return self.fleet_mac("admin-key").hex()[:32]
 
     def _tenant_key(self, share_group: str) -> bytes:
@@ -143,7 +143,7 @@ class Secrets:
 
 
 class ApiKeys:
-    """API key -> tenant, by the SHA-256 of the key. Only valid keys are cached, so strangers cannot flush the cache."""
+    """API key -> tenant, by the SHA-256 of the key. Only valid keys are cached: others cannot flush the cache."""
 
     def __init__(self, tenant_by_sha256: Mapping[str, str]) -> None:
         self._by_digest = {digest.lower(): tenant for digest, tenant in tenant_by_sha256.items()}
@@ -178,7 +178,7 @@ def _checked(secret: bytes, source: str) -> bytes:
 
 
 def _create(file: Path) -> None:
-    """Makes the secret file unless it is there, whole or not at all, so that two proxies that start at once agree."""
+    """Make the secret file unless it exists. It appears whole, so that proxies which start at once use one secret."""
     if file.exists():
         return
     draft = file.with_name(f".{file.name}.{os.getpid()}")

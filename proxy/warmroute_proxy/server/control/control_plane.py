@@ -19,7 +19,7 @@ from warmroute_proxy.server.base.errors import error_body, no_route
 from warmroute_proxy.server.base.metrics import Labels
 from warmroute_proxy.server.control.engine_admin import add_engine_routes
 from warmroute_proxy.server.control.openapi import description
-from warmroute_proxy.server.processes.peer_processes import Holding, Row, share_metrics
+from warmroute_proxy.server.processes.peer_processes import Gauges, ProcessReport, summed_metrics
 from warmroute_proxy.server.request.forwarding import ask_peers
 from warmroute_proxy.server.request.services import Services
 
@@ -102,9 +102,9 @@ def admin_app(services: Services) -> FastAPI:
             text = services.metrics.render(_gauges(services, []))
         else:  # of this process as it is now, of the others as of their last sweep, or of when they were last asked
             services.publish()  # or the next one asked would show less of this process, or less for ever once it died
-            rows = peer_processes.rows()
-            total = share_metrics(services.metrics, rows)
-            text = total.render(_gauges(services, [row for row in rows if peer_processes.alive(row)]))
+            reports = peer_processes.reports()
+            total = summed_metrics(services.metrics, reports)
+            text = total.render(_gauges(services, list(filter(peer_processes.alive, reports))))
         return Response(text, media_type="text/plain; version=0.0.4")
 
     @app.get("/admin/workers")
@@ -150,10 +150,10 @@ def _not_ready(services: Services) -> list[str]:
     return reasons
 
 
-def _gauges(services: Services, others: list[Row]) -> list[tuple[str, Labels, float]]:
-    held = zip(services.holds(), *(other.holds for other in others), strict=True)
+def _gauges(services: Services, others: list[ProcessReport]) -> list[tuple[str, Labels, float]]:
+    gauges = zip(services.gauges(), *(other.gauges for other in others), strict=True)
     rows: list[tuple[str, Labels, float]] = [
-        (f"warmroute_{name}", (), float(sum(values))) for name, values in zip(Holding._fields, held, strict=True)
+        (f"warmroute_{name}", (), float(sum(values))) for name, values in zip(Gauges._fields, gauges, strict=True)
     ]
     if services.peer_processes is not None:
         rows.append(("warmroute_processes", (), float(1 + len(others))))

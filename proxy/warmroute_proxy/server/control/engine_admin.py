@@ -38,7 +38,7 @@ def add_engine_routes(app: FastAPI, services: Services) -> None:
             engines.drain(engine_id, "operator", draining, services.router)
             drain_orders.save(services.config.proxy.state_dir, engines.drains.by_operator())
             if services.peer_processes is not None:
-                services.peer_processes.drained(engine_id, draining)
+                services.peer_processes.send_drain(engine_id, draining)
         return one(engine_id)
 
     @app.get("/admin/engines")

@@ -1,15 +1,15 @@
-"""What the chunks of one stream have in common: all but a few letters of text, and the size that goes with them."""
+"""What the chunks of one stream have in common: everything but a short text, and the size that depends on it."""
 
 from typing import Final
 
-MAX_SIZES: Final = 16  # of chunks, whose beginnings are kept for a shape
+MAX_SIZES: Final = 16  # of chunks, whose beginnings a shape keeps
 
 _LINE_FEEDS: Final = 4  # of a chunk of one event with one line
 _BEFORE_TEXT: Final = (b'"content":"', b'"text":"', b'"reasoning_content":"', b'"arguments":"')
 
 
 class Shape(dict[int, bytes | tuple[()]]):
-    """How a chunk begins, up to its text, by its size less its `tail`; `()` where none does, since none begins so."""
+    """How a chunk begins, up to its text, by its size without its `tail`; `()` for sizes that no chunk can have."""
 
     def __init__(self, digits: int, head: bytes, tail: bytes) -> None:
         """`digits` of the chunk's size, then `head`, the text, and `tail` with the end of the chunk."""
@@ -31,8 +31,8 @@ class Shape(dict[int, bytes | tuple[()]]):
 
 
 def shape_of(chunk: bytes, digits: int) -> Shape | None:
-    """The shape of a whole chunk of one event, whose size has so many digits; None where it has no text that stands
-    between quotes.
+    """The shape of a whole chunk with one event, or None where it has no text between quotes. `digits`: how many its
+    size has.
     """
     for name in _BEFORE_TEXT:
         start = chunk.find(name) + len(name)

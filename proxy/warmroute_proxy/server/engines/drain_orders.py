@@ -1,7 +1,7 @@
-"""Operators' drain orders on disk, so that they hold over a restart of the proxy too.
+"""Operators' drain orders on disk, so that they hold over a restart of the proxy.
 
-One small file in the state folder, `drains.json`: engine id -> since which unix time. It is written whole, beside and
-then over the old one, with each order, by whichever process was told; only engines of the config are in it.
+They are one small file in the state folder, `drains.json`: engine id -> since which unix time. The process that gets an
+order writes the whole file beside the old one and renames it. Only engines of the config are in it.
 """
 
 import logging
@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 def load(state_dir: Path) -> dict[str, float]:
-    """The orders that stand; none where there is no such file, or it is not readable, which is said."""
+    """The orders in the file. Without a file, or where it cannot be read (which is logged), there are none."""
     path = state_dir / FILE
     try:
         with path.open("rb") as file:
@@ -31,12 +31,12 @@ def load(state_dir: Path) -> dict[str, float]:
 
 
 def save(state_dir: Path, since: dict[str, float]) -> None:
-    """Keep the orders that stand now. Where that is not possible they hold as long as the proxy runs."""
+    """Write the orders. Where that fails they hold until the proxy ends, which is logged."""
     path = state_dir / FILE
-    beside = path.with_suffix(f".{os.getpid()}")
+    draft = path.with_suffix(f".{os.getpid()}")
     try:
-        beside.write_bytes(msgspec.json.encode(since))
-        beside.replace(path)
+        draft.write_bytes(msgspec.json.encode(since))
+        draft.replace(path)
     except OSError as error:
         log.error("drain orders will not hold over a restart: %s", error)
-        beside.unlink(missing_ok=True)
+        draft.unlink(missing_ok=True)

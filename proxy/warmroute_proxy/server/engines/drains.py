@@ -1,25 +1,25 @@
-"""Which engines get no new work although they answer, and since when: because an operator says so, or they themselves.
+"""Which engines drain: they get no new work although they answer, by an operator's order or by their own report.
 
-All of the drain state of a process is in here, and nothing else is: no sockets, no clock. An operator's word holds
-until it is taken back, also over a restart of the engine, and of the proxy (`drain_orders.py`); an engine's own holds
-until its `/ready` is 200 again. At most one entry for each engine and speaker.
+This is all drain state of a process, without sockets or clock. An operator's order holds until it is taken back, also
+over restarts of the engine and of the proxy (`drain_orders`). An engine's own report holds until its `/ready` answers
+200 again. There is at most one entry for each engine and source.
 """
 
 from typing import Final, Literal
 
-By = Literal["operator", "engine"]
-SPEAKERS: Final[tuple[By, ...]] = ("operator", "engine")
+DrainedBy = Literal["operator", "engine"]
+SOURCES: Final[tuple[DrainedBy, ...]] = ("operator", "engine")
 
 
 class Drains:
-    """Who drains which engine."""
+    """Which engine drains, by whom, and since when."""
 
     def __init__(self) -> None:
-        self._since_by_speaker: dict[By, dict[str, float]] = {by: {} for by in SPEAKERS}
+        self._since_by_source: dict[DrainedBy, dict[str, float]] = {by: {} for by in SOURCES}
 
-    def set(self, engine_id: str, by: By, draining: bool, unix_s: float) -> bool:
-        """What one of the two says now. True if the engine begins or ceases to drain by it."""
-        since = self._since_by_speaker[by]
+    def set(self, engine_id: str, by: DrainedBy, draining: bool, unix_s: float) -> bool:
+        """Set what one source says. True if the engine begins or ceases to drain by it."""
+        since = self._since_by_source[by]
         before = self.draining(engine_id)
         if not draining:
             since.pop(engine_id, None)
@@ -28,17 +28,17 @@ class Drains:
         return before != self.draining(engine_id)
 
     def draining(self, engine_id: str) -> bool:
-        """Whether it gets no new work."""
-        return any(engine_id in since for since in self._since_by_speaker.values())
+        """Whether an engine drains."""
+        return any(engine_id in since for since in self._since_by_source.values())
 
-    def of(self, engine_id: str) -> dict[By, float]:
-        """Who drains it, and since which unix time."""
-        return {by: since[engine_id] for by, since in self._since_by_speaker.items() if engine_id in since}
+    def of(self, engine_id: str) -> dict[DrainedBy, float]:
+        """By whom an engine drains, and since which unix time."""
+        return {by: since[engine_id] for by, since in self._since_by_source.items() if engine_id in since}
 
     def by_operator(self) -> dict[str, float]:
-        """Those that an operator drains, and since which unix time."""
-        return dict(self._since_by_speaker["operator"])
+        """The engines that drain by an operator's order, and since which unix time."""
+        return dict(self._since_by_source["operator"])
 
     def engines(self) -> frozenset[str]:
-        """All that drain."""
-        return frozenset().union(*self._since_by_speaker.values())
+        """All engines that drain."""
+        return frozenset().union(*self._since_by_source.values())

@@ -1,4 +1,4 @@
-"""One engine: its connections, and what it last said of itself."""
+"""One engine: its connections, its last reports, and whether it answers."""
 
 import asyncio
 import logging
@@ -11,55 +11,57 @@ from warmroute_proxy.core.load.health_monitor import HealthMonitor
 from warmroute_proxy.core.placement.fleet import Worker
 from warmroute_proxy.server.base.config import EngineConfig
 from warmroute_proxy.server.base.secrets import bearer
-from warmroute_proxy.server.engines.kv_events import KvSource
+from warmroute_proxy.server.engines.engine_headers import CONTENT_TYPE
 from warmroute_proxy.server.engines.kv_move_costs import Totals
+from warmroute_proxy.server.engines.server_info import ServerInfo
 from warmroute_proxy.server.engines.small_get import Collector
 from warmroute_proxy.server.engines.upstream import Upstream
-from warmroute_proxy.server.request.dispatch import CONTENT_TYPE
 
 log = logging.getLogger(__name__)
 
 ABORT_TIMEOUT_S: Final = 5.0
 MOVES_EVERY_S: Final = 15.0
-DEFAULT_PAGE_TOKENS: Final = 64
 
 
 class Engine:
-    """One engine and what it last said of itself."""
+    """One engine. `probing` sets what is learned from its answers."""
 
     def __init__(self, config: EngineConfig, connect_timeout_s: float, clock: Callable[[], float]) -> None:
         self.config = config
         self.upstream = Upstream(config.url, connect_timeout_s, clock)
         self.bearer = bearer(config.key_file)
-        """The header line with its key, for everything that it is asked; empty where it wants none."""
+        """The header line with the engine's key, sent with every request; empty where it needs none."""
 
         self.is_sglang = config.kind == "sglang"
         self._heads: dict[str, bytes] = {}  # by path; the code has two
         self._admin_bearer = bearer(config.admin_key_file) or self.bearer
         self._key_refused = False
-        self.dp_size = 1
-        self.page_tokens = DEFAULT_PAGE_TOKENS
-        self.bootstrap_port = config.bootstrap_port
-        self.started_at: object = None
-        self.host_cache = False
-        self.has_store = False
-        self.kv_source: KvSource | None = None
-        self.moves: dict[int, Totals] = {}  # by rank, as last read
-        self.moves_at_s = -MOVES_EVERY_S
+        self.info = ServerInfo(bootstrap_port=config.bootstrap_port)
+        self.informed = False
+        """Whether `info` was reported since the engine came up."""
+
         self.informed_at_s = 0.0
-        self.up = True  # until a probe says otherwise: an engine is given the benefit of the doubt
-        self.was_ready = False  # since it began: a 503 then means that it wants no more work, not that it starts
+        self.moves: dict[int, Totals] = {}
+        """Tokens moved between cache tiers, by rank, as last read."""
+
+        self.moves_at_s = -MOVES_EVERY_S
+        self.up = True
+        """False once a probe has failed. A new engine counts as up, so that requests need not wait for the probe."""
+
+        self.was_ready = False
+        """Whether it has been ready since it began. A 503 then means that it drains, and before that it starts."""
+
         self.down_since_s = 0.0
         self.health_monitor = HealthMonitor(clock())
-        self.asking: asyncio.Task[None] | None = None  # `/health`: one at a time
-        self.informed = False
+        self.health_task: asyncio.Task[None] | None = None
+        """The request to `/health` under way: one at a time."""
 
     def workers(self) -> list[Worker]:
-        """One worker a rank."""
-        config = self.config
-        many = self.dp_size > 1
-        holds = config.role != "decode"
-        store = (config.store or config.id) if self.has_store and holds else None
+        """One worker for each rank."""
+        config, info = self.config, self.info
+        many = info.dp_size > 1
+        caches_prompts = config.role != "decode"
+        store = (config.store or config.id) if info.has_store and caches_prompts else None
         return [
             Worker(
                 f"{config.id}:{rank}" if many else config.id,
@@ -67,15 +69,15 @@ class Engine:
                 rank,
                 config.role,
                 config.models,
-                self.host_cache and holds,
+                info.host_cache and caches_prompts,
                 store,
                 config.max_running,
             )
-            for rank in range(self.dp_size)
+            for rank in range(info.dp_size)
         ]
 
     def head(self, path: str, headers: str) -> bytes:
-        """The head of a turn's request up to its length; `headers`: what goes with it, see `engine_headers`."""
+        """The head of an inference request, up to its length. `headers`: see `engine_headers`."""
         if headers != CONTENT_TYPE:
             return self.upstream.head("POST", path, headers + self.bearer)
         head = self._heads.get(path)
@@ -84,7 +86,7 @@ class Engine:
         return head
 
     def abort(self, rid: str) -> None:
-        """Ask the engine to stop one request; told, not waited for."""
+        """Ask the engine to stop one request, without waiting for its answer."""
         if self.is_sglang:
             body = msgspec.json.encode({"rid": rid})
             leg = Collector(self._abort_answered)
@@ -93,10 +95,10 @@ class Engine:
             asyncio.get_running_loop().call_later(ABORT_TIMEOUT_S, leg.close)
 
     def _abort_answered(self, status: int, _body: bytes) -> None:
-        self.judge_key(status, "/abort_request", "admin_key_file")
+        self.check_key_accepted(status, "/abort_request", "admin_key_file")
 
-    def judge_key(self, status: int, path: str, key: str) -> None:
-        """Say once in this engine's life that it does not take our key: what hangs on it fails in silence."""
+    def check_key_accepted(self, status: int, path: str, key: str) -> None:
+        """Log once for each engine that it refuses our key: what needs the key fails without another message."""
         if status in {401, 403} and not self._key_refused:
             self._key_refused = True
             log.error("engine %s answers %d at %s: its %s is missing or wrong", self.config.id, status, path, key)

@@ -1,22 +1,24 @@
-"""Joins the blocks that an engine publishes with the cuts of the prompts that this proxy sent.
+"""Matches the blocks in an engine's KV events with the cuts of the prompts that this proxy sent.
 
-An engine names a block by a hash over its tokens, the prefix index names a cut by a hash over the text, and the proxy
-does not tokenise. But each request is sent with a tag that comes back with the blocks which it stored, and every such
-run of blocks names the block before it. So the depth of a block is known by counting, its place in the prompt is
-depth times block size, in tokens, and the prompt's tokens per byte, known when its turn is settled, give the cut:
+An engine identifies a block by a hash over its tokens. The prefix index identifies a cut of a prompt by a hash over the
+text, and the proxy does not tokenise. But the proxy sends each prompt under a tag, and the engine's events give that
+tag with the blocks that the prompt stored. Each run of blocks also names the block before it. So the depth of a block
+is known by counting, and its position in the prompt is depth times block size, in tokens. Once the request is settled,
+the prompt's tokens per byte are known, and with them the cuts:
 
-    a cut is in a cache as long as a block in which it ends is.
+    a cut is cached for as long as a block in which it ends is cached.
 
-It may end in several: where prompts part in the middle of a block, each has its own. A block that is there has all
-before it there too, so the first block of a run also holds the cuts that end shortly before it (`SLACK`): where
-exactly a cut ends is an estimate. Engines evict from the end of a prompt to its start, so an error of some blocks
-matters only for as long as the eviction takes to get there.
+A cut may end in several blocks: where prompts diverge in the middle of a block, each prompt has its own. A cached block
+implies that all blocks before it are cached. So the first block of a run also holds the cuts that end shortly before
+the run (`SLACK`), because the end of a cut is an estimate. Engines evict a prompt from its end to its start, so an
+error of some blocks matters only until the eviction gets there.
 
-With EAGLE a unit of the tree is a pair of neighbouring tokens: the units of a block reach one token further.
+With EAGLE a unit of the engine's tree is a pair of neighbouring tokens, so a block reaches one token further.
 
-Limits: the newest `MAX_TAGS` prompts, with at most `MAX_RUNS` runs until they are settled; twice `MAX_BLOCKS` blocks in
-two generations, the older one dropped whole (about 150 bytes each; at 64 tokens a block that is 16 million tokens);
-`MAX_CUTS_PER_BLOCK`. Blocks that follow one which is not known are not joined, and counted as such.
+Limits: the newest `MAX_TAGS` prompts, each with at most `MAX_RUNS` runs until its request is settled; twice
+`MAX_BLOCKS` blocks in two generations, of which the older one is dropped whole (about 150 bytes a block; at 64 tokens a
+block these are 16 million tokens); `MAX_CUTS_PER_BLOCK`. Blocks that follow an unknown block are not matched, and
+counted as such.
 """
 
 from bisect import bisect_right
@@ -32,14 +34,14 @@ MAX_RUNS: Final = 256
 MAX_BLOCKS: Final = 131_072
 MAX_CUTS_PER_BLOCK: Final = 64
 SLACK: Final = 0.02
-"""How far before a run of blocks cuts are held by it, as a share of its depth; two blocks at least."""
+"""How far before a run its first block still holds cuts, as a share of the run's depth; at least two blocks."""
 
 _BITS: Final[dict[Tier, int]] = {"device": 1, "host": 2, "storage": 4}
-_DEPTH: Final = 8  # what a block is: its depth times this, and the bits of its tiers
+_DEPTH: Final = 8  # a block is stored as its depth times this, plus the bits of its tiers
 
 
-class Joined(NamedTuple):
-    """Cuts that are concerned, and how many of the blocks are known."""
+class Matched(NamedTuple):
+    """The cuts of an event's blocks, and how many of these blocks are known."""
 
     keys: list[int]
     known: int
@@ -57,8 +59,8 @@ class _Prompt:
 
     def __init__(self, chain: Chain) -> None:
         self.chain = chain
-        self.runs: list[_Run] = []  # that came before the prompt's tokens were known
-        self.tokens_per_byte = 0.0  # until then
+        self.runs: list[_Run] = []  # runs that arrived before the prompt's tokens were known
+        self.tokens_per_byte = 0.0  # 0 until then
 
 
 class KvBlocks:
@@ -71,12 +73,12 @@ class KvBlocks:
         self.clear()
 
     def clear(self) -> None:
-        """The cache is empty, or blocks were missed. Prompts under way will store their blocks anew."""
+        """Forget all blocks: the cache is empty, or events were missed. Prompts under way store their blocks again."""
         self._newer: dict[int, int] = {}
         self._older: dict[int, int] = {}
         self._newer_cuts: dict[int, tuple[int, ...]] = {}  # of blocks in which cuts end
         self._older_cuts: dict[int, tuple[int, ...]] = {}
-        self._holders: dict[tuple[int, int], int] = {}  # (cut, bit of a tier) -> blocks there that hold it
+        self._block_counts: dict[tuple[int, int], int] = {}  # (cut, tier bit) -> blocks in that tier that hold the cut
 
     def expect(self, tag: str, chain: Chain) -> None:
         """A prompt was sent under a tag."""
@@ -85,34 +87,36 @@ class KvBlocks:
             self._prompts.popitem(last=False)
 
     def settled(self, tag: str, tokens: int) -> list[int]:
-        """A prompt has so many tokens: its blocks are joined now. Those of its cuts that have left the device."""
+        """Match the blocks of a prompt, now that its tokens are known. Returns its cuts that have left the device."""
         prompt = self._prompts.get(tag)
         if prompt is None or tokens <= 0:
             return []
         prompt.tokens_per_byte = tokens / max(prompt.chain.total_bytes, 1)
         runs, prompt.runs = prompt.runs, []
-        return [key for run in runs for key in self._join(prompt, run)]
+        return [key for run in runs for key in self._match(prompt, run)]
 
     def stored(
         self, hashes: Sequence[int], parent: int | None, tag: str | None, block_size: int, tier: Tier, *, pairs: bool
-    ) -> Joined:
-        """A run of blocks behind `parent` is in a tier now: the cuts it holds. `pairs`: units are pairs of tokens."""
+    ) -> Matched:
+        """A run of blocks behind `parent` was stored in a tier. `pairs`: its units are pairs of tokens."""
         prompt = self._prompts.get(tag) if tag is not None else None
         before = self._find(parent) if parent is not None else -_DEPTH
         run = None
         if prompt is not None and before is not None and block_size > 0 and hashes:
             run = _Run(before // _DEPTH + 1, hashes, block_size, int(pairs))
-            self._place_all(hashes, run.first)
+            self._set_depths(hashes, run.first)
         known = [block for block in hashes if self._enter(block, _BITS[tier])]
         if prompt is not None and run is not None:
             if prompt.tokens_per_byte:
-                self._join(prompt, run)
+                self._match(prompt, run)
             elif len(prompt.runs) < MAX_RUNS:
                 prompt.runs.append(run)
-        return Joined([key for block in known for key in self._cuts_of(block)], len(known))
+        return Matched([key for block in known for key in self._cuts_of(block)], len(known))
 
-    def removed(self, hashes: Iterable[int], tier: Tier) -> Joined:
-        """Blocks left a tier: the cuts that no block there holds any more. A block that is in no tier is forgotten."""
+    def removed(self, hashes: Iterable[int], tier: Tier) -> Matched:
+        """Blocks were removed from a tier. Returns the cuts that no block holds there any more. A block in no tier is
+        forgotten.
+        """
         keys: list[int] = []
         known = 0
         for block in hashes:
@@ -120,11 +124,11 @@ class KvBlocks:
             if found is not None:
                 known += 1
                 keys += self._leave(block, found, _BITS[tier])
-        return Joined(keys, known)
+        return Matched(keys, known)
 
     @property
     def blocks(self) -> int:
-        """Blocks held."""
+        """How many blocks are known."""
         return len(self._newer) + len(self._older)
 
     def _find(self, block: int) -> int | None:
@@ -134,8 +138,8 @@ class KvBlocks:
     def _cuts_of(self, block: int) -> tuple[int, ...]:
         return self._newer_cuts.get(block) or self._older_cuts.get(block, ())
 
-    def _place_all(self, hashes: Sequence[int], first: int) -> None:
-        """Blocks are at depths from `first` on, and become newer ones, with what is known of them."""
+    def _set_depths(self, hashes: Sequence[int], first: int) -> None:
+        """Give blocks the depths from `first` on, and move them to the newer generation."""
         newer, older = self._newer, self._older
         for depth, block in enumerate(hashes, first):
             if block in newer:
@@ -149,8 +153,8 @@ class KvBlocks:
             if cuts is not None:
                 self._newer_cuts[block] = cuts
 
-    def _join(self, prompt: _Prompt, run: _Run) -> list[int]:
-        """Note the cuts that a run of blocks holds. Those whose block has left the device, and no other holds."""
+    def _match(self, prompt: _Prompt, run: _Run) -> list[int]:
+        """Note the cuts that a run of blocks holds. Returns the cuts that no block holds on the device."""
         gone = []
         for number, keys in _cuts_in(prompt, run).items():
             block = run.hashes[max(number, 0)]
@@ -163,11 +167,11 @@ class KvBlocks:
                     if found & bit:
                         self._hold(fresh, bit)
             if number >= 0 and not found & _BITS["device"]:
-                gone += [key for key in keys if (key, _BITS["device"]) not in self._holders]
+                gone += [key for key in keys if (key, _BITS["device"]) not in self._block_counts]
         return gone
 
     def _enter(self, block: int, bit: int) -> bool:
-        """A block is in a tier now; whether it is known at all."""
+        """Note that a block is in a tier. Returns whether the block is known."""
         generation = self._newer if block in self._newer else self._older
         found = generation.get(block)
         if found is None:
@@ -178,6 +182,7 @@ class KvBlocks:
         return True
 
     def _leave(self, block: int, found: int, bit: int) -> list[int]:
+        """Note that a block is no longer in a tier. Returns the cuts that no block holds there any more."""
         if not found & bit:
             return []
         gone = self._release(self._cuts_of(block), bit)
@@ -194,22 +199,22 @@ class KvBlocks:
 
     def _hold(self, cuts: Iterable[int], bit: int) -> None:
         for key in cuts:
-            self._holders[key, bit] = self._holders.get((key, bit), 0) + 1
+            self._block_counts[key, bit] = self._block_counts.get((key, bit), 0) + 1
 
     def _release(self, cuts: Iterable[int], bit: int) -> list[int]:
-        """One block less holds the cuts; those that none holds."""
+        """One block fewer holds these cuts. Returns those that no block holds."""
         gone = []
         for key in cuts:
-            left = self._holders.get((key, bit), 1) - 1
+            left = self._block_counts.get((key, bit), 1) - 1
             if left:
-                self._holders[key, bit] = left
+                self._block_counts[key, bit] = left
             else:
-                self._holders.pop((key, bit), None)
+                self._block_counts.pop((key, bit), None)
                 gone.append(key)
         return gone
 
     def _rotate(self) -> None:
-        """Forget the older generation. What becomes of its blocks will not be known."""
+        """Forget the older generation. Later events of its blocks are ignored."""
         for block, cuts in self._older_cuts.items():
             for bit in _BITS.values():
                 if self._older[block] & bit:
@@ -219,7 +224,7 @@ class KvBlocks:
 
 
 def _cuts_in(prompt: _Prompt, run: _Run) -> dict[int, tuple[int, ...]]:
-    """Number of a block of the run -> the cuts that end in it; -1 for those that end shortly before the run."""
+    """Index of a block of the run -> the cuts that end in it; -1 for cuts that end shortly before the run."""
     ends, ratio = prompt.chain.ends, prompt.tokens_per_byte
     first, count, size, reach = run.first, len(run.hashes), run.block_size, run.reach
     since = first - max(2, int(SLACK * first))
@@ -227,7 +232,7 @@ def _cuts_in(prompt: _Prompt, run: _Run) -> dict[int, tuple[int, ...]]:
     stop = bisect_right(ends, ((first + count) * size + reach) / ratio)
     found: dict[int, tuple[int, ...]] = {}
     for at in range(start, stop):
-        number = -int(-(ends[at] * ratio - reach) // size) - 1 - first  # the block that the end lies in
+        number = -int(-(ends[at] * ratio - reach) // size) - 1 - first  # of the block in which the cut ends
         number = min(max(number, -1), count - 1)
         if first == 0:
             number = max(number, 0)

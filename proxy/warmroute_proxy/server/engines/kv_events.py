@@ -1,16 +1,16 @@
-"""Subscribes to the KV events of engines, so that the prefix index learns what was evicted.
+"""Subscribes to the KV events of engines, from which the prefix index learns what was evicted.
 
-An engine publishes over ZeroMQ: a PUB socket for each DP rank, and perhaps a ROUTER socket that replays. `/server_info`
-says where, under `kv_events`. A message is three frames: topic, number (8 bytes, big endian, from 0), batch. A replay
-is asked for by `["", first number]`; its answers are `["", topic, number, batch]`, the last one has the number -1.
-What is done with a batch is in `kv_feed`.
+An engine publishes over ZeroMQ: on a PUB socket for each DP rank, and perhaps on a ROUTER socket that replays.
+`/server_info` gives the addresses, under `kv_events`. A message has three frames: topic, number (8 bytes, big endian,
+from 0), batch. A replay is requested by `["", first number]`; its answers are `["", topic, number, batch]`, and the
+last one has the number -1. `kv_feed` applies the batches.
 
-All of it runs in the event loop, in small portions: at most `MAX_BATCHES_AT_ONCE` or `MAX_BYTES_AT_ONCE` before other
-callbacks run. A batch is not divided: one of 10,000 blocks holds up the rest for 10 ms, and at one token a page an
-engine may drop a prompt of so many tokens at once. Pages of 64 tokens cost 0.1 % of a core for 20,000 tokens a second,
-pages of one token 4 %.
+Everything runs in the event loop, in small portions: at most `MAX_BATCHES_AT_ONCE` or `MAX_BYTES_AT_ONCE` before other
+callbacks run. A batch is not divided: one of 10,000 blocks delays other callbacks by 10 ms, and with one token a page
+an engine may drop a prompt of that many tokens at once. At 20,000 tokens a second, pages of 64 tokens cost 0.1 % of a
+core and pages of one token 4 %.
 
-Limits: `RECEIVE_QUEUE` batches wait in ZeroMQ, more are lost, which is a gap; `MAX_MESSAGE_BYTES` a batch;
+Limits: `RECEIVE_QUEUE` batches wait in ZeroMQ, and further ones are lost, which is a gap; `MAX_MESSAGE_BYTES` a batch;
 `REPLAY_TIMEOUT_S` for a replay; `MAX_SOCKETS`, two a worker.
 """
 
@@ -37,7 +37,8 @@ MAX_MESSAGE_BYTES: Final = 64 * 2**20
 HEARTBEAT_MS: Final = 5_000
 MAX_SOCKETS: Final = 8_192
 
-_END_OF_REPLAY: Final = (-1).to_bytes(8, "big", signed=True)
+NUMBER_BYTES: Final = 8
+_END_OF_REPLAY: Final = (-1).to_bytes(NUMBER_BYTES, "big", signed=True)
 _WILDCARDS: Final = frozenset({"*", "0.0.0.0", "[::]", "::", ""})
 
 
@@ -53,13 +54,13 @@ class KvSource:
 
 
 def kv_source(info: dict[str, Any], engine_host: str) -> KvSource | None:
-    """What `/server_info` says of KV events; None where the engine publishes none, or not over TCP."""
-    said = info.get("kv_events")
-    if not isinstance(said, dict):
+    """What `/server_info` reports of KV events; None where the engine publishes none, or not over TCP."""
+    report = info.get("kv_events")
+    if not isinstance(report, dict):
         return None
-    host, topic = said.get("endpoint_host"), said.get("topic")
-    port, replay_port = _port(said.get("endpoint_port_base")), _port(said.get("replay_endpoint_port_base"))
-    block_size = said.get("block_size")
+    host, topic = report.get("endpoint_host"), report.get("topic")
+    port, replay_port = _port(report.get("endpoint_port_base")), _port(report.get("replay_endpoint_port_base"))
+    block_size = report.get("block_size")
     if not isinstance(host, str) or port is None or type(block_size) is not int or block_size < 1:
         return None
     host = engine_host if host in _WILDCARDS else host
@@ -70,15 +71,17 @@ class KvEvents:
     """The subscriptions of a proxy, by worker id: at most one a worker."""
 
     def __init__(self, metrics: Metrics, unix_clock: Callable[[], float]) -> None:
-        self.listen: Callable[[], None] = _nothing  # called before events are applied
+        self.apply_peer_updates: Callable[[], None] = _nothing
+        """Called before events are applied: a tag may have been sent by another process."""
+
         self._metrics = metrics
         self._unix_clock = unix_clock
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None  # made when the first engine publishes
         self._subscriptions: dict[str, _Subscription] = {}
-        self._unusable: dict[str, KvSource] = {}  # what was tried and is no address
+        self._unusable: dict[str, KvSource] = {}  # sources whose address is not valid
 
     def follow(self, worker: Worker, source: KvSource | None, router: Router) -> None:
-        """Subscribe to a worker, or stay subscribed; `None`: it publishes nothing (any more)."""
+        """Subscribe to a worker, or stay subscribed. With `None` it publishes nothing: end the subscription."""
         known = self._subscriptions.get(worker.id)
         if known is not None and (known.dp_rank, known.source) == (worker.dp_rank, source):
             return
@@ -98,7 +101,7 @@ class KvEvents:
             can_replay=source.replay_port is not None,
         )
         try:
-            made = _Subscription(self._context, feed, worker.dp_rank, source, self._unix_clock, self.listen)
+            made = _Subscription(self._context, feed, worker.dp_rank, source, self._unix_clock, self.apply_peer_updates)
         except (zmq.ZMQError, ValueError) as error:
             self._unusable[worker.id] = source
             log.warning("KV events of worker %s cannot be followed at %r: %s", worker.id, source.host, error)
@@ -143,10 +146,10 @@ class _Subscription:
         dp_rank: int,
         source: KvSource,
         unix_clock: Callable[[], float],
-        listen: Callable[[], None],
+        apply_peer_updates: Callable[[], None],
     ) -> None:
         self.feed = feed
-        self._listen = listen
+        self._apply_peer_updates = apply_peer_updates
         self.dp_rank = dp_rank
         self.source = source
         self._unix_clock = unix_clock
@@ -160,7 +163,7 @@ class _Subscription:
             self._dealer = _connected(context, zmq.DEALER, source.host, source.replay_port + dp_rank)
         for socket, read in self._readers():
             self._loop.add_reader(_number(socket, zmq.FD), read)
-            self._loop.call_soon(read)  # the descriptor tells only of what comes from now on
+            self._loop.call_soon(read)  # the descriptor signals only what arrives from now on
 
     def close(self) -> None:
         self._closed = True
@@ -177,34 +180,37 @@ class _Subscription:
         return found
 
     def _read_live(self) -> None:
-        self._listen()
+        self._apply_peer_updates()
         for frames in self._received(self._sub, self._read_live):
-            if len(frames) == 3 and len(frames[1]) == 8:
-                wanted = self.feed.live(int.from_bytes(frames[1], "big"), frames[2], self._unix_clock())
-                if wanted is not None:
-                    self._ask(wanted)
+            if len(frames) != 3:
+                continue
+            _topic, number, batch = frames
+            if len(number) == NUMBER_BYTES:
+                first_missing = self.feed.live(int.from_bytes(number, "big"), batch, self._unix_clock())
+                if first_missing is not None:
+                    self._request_replay(first_missing)
 
-    def _ask(self, first: int) -> None:
-        """Ask for a replay."""
+    def _request_replay(self, first: int) -> None:
         assert self._dealer is not None
         if self._timeout is not None:
-            self._timeout.cancel()  # of a replay that the feed has given up
+            self._timeout.cancel()  # of an earlier replay that the feed has given up
         self._timeout = self._loop.call_later(REPLAY_TIMEOUT_S, self._replay_over)
         try:
-            self._dealer.send_multipart([b"", first.to_bytes(8, "big")], zmq.NOBLOCK)
+            self._dealer.send_multipart([b"", first.to_bytes(NUMBER_BYTES, "big")], zmq.NOBLOCK)
         except zmq.Again:
-            return  # nobody is there: the time-out ends it
-        self._loop.call_soon(self._read_replay)  # sending may have consumed the descriptor's news
+            return  # the engine is not there: the time-out ends the replay
+        self._loop.call_soon(self._read_replay)  # sending may have consumed the descriptor's signal
 
     def _read_replay(self) -> None:
         assert self._dealer is not None
         for frames in self._received(self._dealer, self._read_replay):
             if len(frames) != 4 or not self.feed.replaying:
                 continue
-            if frames[2] == _END_OF_REPLAY:
+            _empty, _topic, number, batch = frames
+            if number == _END_OF_REPLAY:
                 self._replay_over()
-            elif len(frames[2]) == 8:
-                self.feed.replayed(int.from_bytes(frames[2], "big"), frames[3], self._unix_clock())
+            elif len(number) == NUMBER_BYTES:
+                self.feed.replayed(int.from_bytes(number, "big"), batch, self._unix_clock())
 
     def _replay_over(self) -> None:
         if self._timeout is not None:
@@ -214,7 +220,7 @@ class _Subscription:
             self.feed.replay_ended(self._unix_clock())
 
     def _received(self, socket: "zmq.Socket[bytes]", again: Callable[[], None]) -> list[list[bytes]]:
-        """Some of what has come; the rest in a later callback."""
+        """Some of the messages that have arrived; the rest is read in a later callback."""
         found: list[list[bytes]] = []
         size = 0
         while not self._closed and _number(socket, zmq.EVENTS) & zmq.POLLIN:
@@ -227,7 +233,7 @@ class _Subscription:
 
 
 def _connected(context: "zmq.Context[zmq.Socket[bytes]]", kind: int, host: str, port: int) -> "zmq.Socket[bytes]":
-    """A socket that connects, and connects again, for as long as it is open."""
+    """A socket that connects, and reconnects for as long as it is open."""
     socket = context.socket(kind)
     for option, value in (
         (zmq.RCVHWM, RECEIVE_QUEUE),

@@ -1,15 +1,15 @@
-"""What one worker publishes of its cache, in order: batches of KV events in, calls of the router out. No sockets here.
+"""Applies what one worker publishes of its cache, in order: batches of KV events in, calls of the router out.
 
-A batch is msgpack, `[time, events, rank]`, and its events are maps. Batches are numbered, and the numbers say what the
-connection does not:
+It has no sockets. A batch is msgpack, `[time, events, rank]`, and its events are maps. The number of a batch says more
+than the connection does:
 
-- the next one: the batch is applied;
-- a later one: batches were lost. They are asked for, if the engine replays; what comes meanwhile waits. What cannot
-  be had is a gap, and with it nobody knows what the worker has: its index is dropped;
-- one that a replay has given already: the two sockets are not in step, it is passed over;
-- one that is not above the last that was published: the engine began anew, with an empty cache.
+- the next number: the batch is applied;
+- a higher one: batches were lost. If the engine replays they are requested, and newer batches wait. Without the missing
+  batches the state of the cache is unknown, and the worker's index is dropped;
+- one that a replay has already given: the two sockets are not in step, and the batch is skipped;
+- one that is not above the last published one: the engine has restarted, with an empty cache.
 
-The first batch that is seen may have any number: what was stored before is in the index by prediction, or not at all.
+The first batch may have any number: blocks that were stored before it are in the index by prediction, or not at all.
 
 Limits: `MAX_WAITING` batches wait for a replay; with more it is given up.
 """
@@ -24,7 +24,7 @@ from warmroute_proxy.core.cache.tiers import Tier
 from warmroute_proxy.core.placement.fleet import Worker
 from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.server.base.metrics import Metrics
-from warmroute_proxy.server.engines.kv_blocks import Joined, KvBlocks
+from warmroute_proxy.server.engines.kv_blocks import KvBlocks, Matched
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ _ARRAYS: Final = frozenset({*range(0x90, 0xA0), 0xDC, 0xDD})
 
 
 class _Event(msgspec.Struct, gc=False):
-    """All kinds of events in one: fields of other kinds keep their defaults, kinds and fields to come are ignored."""
+    """An event of any kind. Fields of other kinds keep their defaults; unknown kinds and fields are ignored."""
 
     type: str
     block_hashes: list[int] = []
@@ -62,7 +62,7 @@ _decode = msgspec.msgpack.Decoder(_Batch).decode
 
 
 class Counts(NamedTuple):
-    """Names of the counters, each labelled by worker."""
+    """Names of the counters; each has the label `worker`."""
 
     batches: str = "warmroute_kv_event_batches_total"
     gaps: str = "warmroute_kv_event_gaps_total"
@@ -76,7 +76,7 @@ COUNTS: Final = Counts()
 
 
 class KvFeed:
-    """What one worker publishes, in order: batches in, calls of the router out. Without sockets."""
+    """The batches of one worker, in order."""
 
     def __init__(self, worker: Worker, router: Router, metrics: Metrics, *, block_size: int, can_replay: bool) -> None:
         self.blocks = KvBlocks()
@@ -87,18 +87,18 @@ class KvFeed:
         self._can_replay = can_replay
         self._router = router
         self._metrics = metrics
-        self._next: int | None = None  # nothing was seen yet: whatever comes is the first
-        self._published = -1  # the last that came by itself, not by a replay; below `_next`
-        self._waiting: deque[tuple[int, bytes]] = deque()
+        self._next: int | None = None  # until the first batch
+        self._published = -1  # number of the newest batch that was not replayed; below `_next`
+        self._waiting: deque[tuple[int, bytes]] = deque()  # number and batch
 
     def settled(self, tag: str, prompt_tokens: int) -> None:
-        """The turn with this tag has ended, and its prompt has so many tokens."""
+        """The request with this tag has ended, and its prompt has so many tokens."""
         gone = self.blocks.settled(tag, prompt_tokens)
         if gone:
             self._router.cache_removed(self._worker.id, gone, "device")
 
     def live(self, number: int, payload: bytes, unix_s: float) -> int | None:
-        """A published batch. Returns from where on a replay is needed, None if none is."""
+        """A published batch. Returns the number from which a replay is needed, or None."""
         if self.replaying:
             self._waiting.append((number, payload))
             if len(self._waiting) > MAX_WAITING:
@@ -122,7 +122,7 @@ class KvFeed:
             self._apply(number, payload, unix_s)
 
     def replay_ended(self, unix_s: float) -> None:
-        """The replay socket has given what it has, or it does not answer: what is missing now cannot be had."""
+        """The replay is complete, or the engine does not answer. Batches that are still missing are lost."""
         waiting, self._waiting, self.replaying = self._waiting, deque(), False
         for number, payload in waiting:
             if self._next is not None and number > self._next:
@@ -132,11 +132,11 @@ class KvFeed:
             self._take(number, payload, unix_s)
 
     def _take(self, number: int, payload: bytes, unix_s: float) -> None:
-        """A published batch before which nothing is missing."""
+        """Apply a published batch, once no batch before it is missing."""
         by_replay = self._next is not None and self._published < number < self._next
         if number <= self._published:
             self._count(COUNTS.restarts)
-            log.warning("worker %s publishes KV events from the start again: it has begun anew", self._worker.id)
+            log.warning("worker %s numbers its KV events from the start again: it has restarted", self._worker.id)
             self.blocks.clear()
             self._router.worker_restarted(self._worker.id)
         self._published = number
@@ -167,7 +167,7 @@ class KvFeed:
     def _apply_one(self, event: _Event, tier: Tier) -> None:
         worker, router = self._worker, self._router
         if event.type == "BlockStored":
-            joined = self.blocks.stored(
+            matched = self.blocks.stored(
                 event.block_hashes,
                 event.parent_block_hash,
                 event.session_id,
@@ -175,18 +175,18 @@ class KvFeed:
                 tier,
                 pairs=_holds_arrays(bytes(event.token_ids)),
             )
-            router.cache_stored(worker.id, joined.keys, tier)
-            self._count_blocks("stored", event, joined)
+            router.cache_stored(worker.id, matched.keys, tier)
+            self._count_blocks("stored", event, matched)
         elif event.type == "BlockRemoved":
-            joined = self.blocks.removed(event.block_hashes, tier)
-            router.cache_removed(worker.id, joined.keys, tier)
-            self._count_blocks("removed", event, joined)
+            matched = self.blocks.removed(event.block_hashes, tier)
+            router.cache_removed(worker.id, matched.keys, tier)
+            self._count_blocks("removed", event, matched)
 
     def _count(self, name: str) -> None:
         self._metrics.add(name, 1, (("worker", self._worker.id),))
 
-    def _count_blocks(self, what: str, event: _Event, joined: Joined) -> None:
-        for known, blocks in (("yes", joined.known), ("no", len(event.block_hashes) - joined.known)):
+    def _count_blocks(self, what: str, event: _Event, matched: Matched) -> None:
+        for known, blocks in (("yes", matched.known), ("no", len(event.block_hashes) - matched.known)):
             if blocks:
                 self._metrics.add(
                     COUNTS.blocks, blocks, (("worker", self._worker.id), ("event", what), ("joined", known))

@@ -1,12 +1,12 @@
-"""What an engine's own metrics say of the cost of host and storage hits.
+"""What an engine's own metrics report about the cost of host and storage hits.
 
-SGLang counts in its Prometheus text, per DP rank and TP rank: tokens loaded from host memory
-(`load_back_tokens_total`) and the seconds that took (`load_back_duration_seconds_sum`, GPU only), tokens fetched from
-storage (`prefetched_tokens_total`) and the bandwidth of each fetch in GB/s (`prefetch_bandwidth`, stores that measure
-it), and tokens and bytes backed up, whose quotient is the size of a token's KV. TP ranks work at the same time on
-shards: tokens and seconds of one rank stand for all, bytes add up.
+SGLang counts in its Prometheus text, by DP rank and TP rank: tokens loaded from host memory (`load_back_tokens_total`)
+and the seconds that this took (`load_back_duration_seconds_sum`, GPU only); tokens fetched from storage
+(`prefetched_tokens_total`) and the bandwidth of each fetch in GB/s (`prefetch_bandwidth`, for stores that measure it);
+and tokens and bytes backed up, whose quotient is the size of a token's KV. TP ranks work in parallel on shards: the
+tokens and seconds of one rank are those of all, and the bytes are summed.
 
-All of them only grow; what is learned comes from what was added between two readings.
+All counters only grow. The cost is computed from the difference of two readings.
 """
 
 import re
@@ -39,7 +39,7 @@ class Totals(NamedTuple):
         return int(self.load_tokens - before.load_tokens), self.load_s - before.load_s
 
     def fetch_since(self, before: "Totals") -> tuple[int, float]:
-        """Tokens fetched from storage, and the seconds that took by the mean bandwidth; 0 where that is not known."""
+        """Tokens fetched from storage, and the seconds that took at the mean bandwidth; 0 where that is not known."""
         tokens = int(self.fetch_tokens - before.fetch_tokens)
         fetches = self.bandwidth_count - before.bandwidth_count
         if tokens <= 0 or fetches <= 0 or self.backup_tokens <= 0:
@@ -50,7 +50,7 @@ class Totals(NamedTuple):
 
 
 def totals_by_rank(text: str) -> dict[int, Totals]:
-    """The counters in a Prometheus text, by DP rank; ranks and counters that it lacks are left out or 0."""
+    """The counters in a Prometheus text, by DP rank. A missing rank is left out, a missing counter is 0."""
     values: dict[int, dict[str, dict[str, float]]] = {}
     for name, labels, value in _samples(text):
         rank = labels.get("dp_rank", "0")

@@ -1,16 +1,16 @@
-"""A stream whose chunks pass as they came: the engine's framing is the client's too.
+"""Relays the chunks of a stream as they came: the client gets the engine's framing, too.
 
-Engines write each event as one HTTP chunk, and a read brings one or several of them whole. As long as nothing of
-interest is in them, the client gets the very bytes, chunk sizes included, in one write a read. So a `Passage` takes the
-place of the connection as the protocol of its transport, from the end of a streamed answer's head on.
+Engines write each event as one HTTP chunk, and a read brings one or several whole chunks. As long as they contain no
+marker (`sse`), the client gets the same bytes, chunk sizes included, with one write for each read. For that a
+`Passthrough` replaces the connection as the protocol of its transport, from the end of a streamed answer's head on.
 
-What passes has been looked at twice. First its *framing*: by its size, each chunk ends where it should, behind the
-blank line of an event. Then what it says, by its *shape*: the events of one stream differ in a few letters of text, so
-an event that begins and ends like one that was searched for markers (`sse`), with text between that has neither quote
-nor line feed, holds none either. Other events are searched themselves, and the next is compared with them.
+Each chunk is checked twice before it passes. First its *framing*: by its size, it must end where it should, behind the
+blank line of an event. Then its content, by its *shape*: the events of one stream differ only in a short text. So an
+event that begins and ends like one without a marker, and whose text has neither a quote nor a line feed, has no marker
+either. Other events are searched for markers, and the next event is compared with them.
 
-All else goes through the parser and the scanner, whole chunks at a time, so that both stand at the border of a chunk
-when the next one passes: what begins an answer, and its end from the accounts on; an answer that somebody has to see or
+All else goes through the parser and the scanner, whole chunks at a time, so that both are at the border of a chunk when
+the next one passes: the beginning of an answer, its end from the usage on, and an answer that the proxy has to read or
 rewrite (`Stream.way` says so). A chunk that is cut by the end of a read waits for its rest, up to `MAX_REST_BYTES` and
 unless it holds an event that could go. A stream with another framing is left to the parser for good.
 """
@@ -23,8 +23,8 @@ from warmroute_proxy.server.engines.chunk_shape import Shape, shape_of
 from warmroute_proxy.server.engines.sse import UNFINISHED, Scanner, has_marker
 
 MAX_REST_BYTES: Final = 65_536
-SMALL_BYTES: Final = 4096  # of an answer that came whole: it is parsed
-MAX_SHAPES: Final = 16  # that one stream may take: then its events are searched
+SMALL_BYTES: Final = 4096  # an answer that came whole and is smaller is parsed
+MAX_SHAPES: Final = 16  # of one stream; then all its events are searched
 MAX_SIZE_DIGITS: Final = 8
 
 _END: Final = b"\n\n\r\n"  # of an event and of its chunk
@@ -35,7 +35,7 @@ Write = Callable[[bytes], None]
 
 
 class Stream(Protocol):
-    """Whose answer it is."""
+    """The stream of an answer, as a passthrough uses it."""
 
     scanner: Scanner
 
@@ -46,20 +46,20 @@ class Stream(Protocol):
 class Source(Protocol):
     """The connection to the engine."""
 
-    def reads(self, passage: "Passthrough") -> bool:
-        """Whether the answer that takes this way still goes on."""
+    def reads(self, passthrough: "Passthrough") -> bool:
+        """Whether the answer of this passthrough still goes on."""
 
     def feed(self, data: bytes) -> None:
-        """Parse, and tell what was found."""
+        """Parse, and give the leg what was found."""
 
     def go_on(self, data: bytes) -> None:
-        """Be the transport's protocol again; `data` comes first."""
+        """Become the transport's protocol again, and parse `data` first."""
 
     def connection_lost(self, exc: Exception | None) -> None: ...
 
 
 class Passthrough:
-    """The protocol of an engine's connection while a stream takes its way through the proxy."""
+    """The protocol of an engine's connection while a stream passes through the proxy."""
 
     __slots__ = (
         "_rest",
@@ -87,7 +87,7 @@ class Passthrough:
         self._text_at = 0
 
     def data_received(self, data: bytes) -> None:
-        """A read, which is one chunk of the shape mostly."""
+        """A read, which is mostly one chunk of the shape."""
         write = self._write
         if write is not None and data.endswith(self._tail):
             end = len(data) - self._tail_bytes
@@ -100,27 +100,27 @@ class Passthrough:
         self._take(data)
 
     def eof_received(self) -> None:
-        """The transport closes, and says so."""
+        """The other side has ended; the transport closes."""
 
     def pause_writing(self) -> None:
-        """A request is sent whole before its answer comes."""
+        """Ignored: a request is sent whole before its answer begins."""
 
     def resume_writing(self) -> None:
-        """Likewise."""
+        """Ignored, too."""
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """What came of a chunk is still a part of the answer."""
+        """Parse the begun chunk: it belongs to the answer."""
         rest, self._rest = self._rest, b""
         if rest:
             self._source.feed(rest)
         self._source.connection_lost(exc)
 
     def see(self) -> None:
-        """Nothing passes any more."""
+        """Parse everything from now on."""
         self._way = self._write = None
 
     def _take(self, data: bytes) -> None:
-        """Any bytes: those that may pass do, and the others are parsed, or kept until there are more."""
+        """Relay the bytes that may pass. Parse the others, or keep them until there are more."""
         if self._rest:
             data = self._rest + data
             self._rest = b""
@@ -128,7 +128,7 @@ class Passthrough:
             data = self._pass(data, self._way)
         if data.endswith(_LAST) and (len(data) < SMALL_BYTES or self._stream.scanner.started):
             self._source.feed(data)
-            if self._source.reads(self):  # that was text of a chunk, and its border is unknown
+            if self._source.reads(self):  # the end was text inside a chunk, and the border is unknown
                 self._source.go_on(b"")
             return
         while data:
@@ -149,7 +149,7 @@ class Passthrough:
         self._write = self._way if not data and self._shape is not None else None
 
     def _goes_on(self, data: bytes) -> bool:
-        """After something was parsed: whether there is more to come, of which `data` has arrived."""
+        """Whether the passthrough goes on after a chunk was parsed. `data` has arrived behind it."""
         if not self._source.reads(self):
             return False
         self._way = None
@@ -161,14 +161,14 @@ class Passthrough:
         return True
 
     def _pass(self, data: bytes, way: Write) -> bytes:
-        """Let pass what may, which is whole chunks of whole events without a marker, and return what follows."""
+        """Relay whole chunks of whole events without a marker. Returns the bytes behind them."""
         at, compared = 0, None
         while True:
             if self._shape is not compared:  # a new one
                 compared = self._shape
                 at += self._alike(data[at:])
             end = data.find(_END, at) + 4
-            if end < 4 or not self._clear(data[at:end], heard=at > 0):
+            if end < 4 or not self._clear(data[at:end], counted=at > 0):
                 break
             at = end
         if at:
@@ -176,11 +176,11 @@ class Passthrough:
         return data[at:]
 
     def _alike(self, data: bytes) -> int:
-        """How much of it is chunks of the shape that may pass, all at once."""
+        """How many bytes are chunks of the shape that may pass. All are checked at once."""
         shape = self._shape
         assert shape is not None
         pieces = data.rsplit(shape.tail)  # from the right: CPython searches twice as fast
-        pieces.pop()  # what is behind the last of them
+        pieces.pop()  # the bytes behind the last one
         alike = list(map(bytes.startswith, pieces, map(shape.__getitem__, map(len, pieces))))
         if False in alike:
             del pieces[alike.index(False) :]
@@ -194,14 +194,14 @@ class Passthrough:
         self._stream.scanner.content_events += len(pieces)
         return sum(map(len, pieces)) + shape.tail_bytes * len(pieces)
 
-    def _clear(self, chunk: bytes, *, heard: bool) -> bool:
+    def _clear(self, chunk: bytes, *, counted: bool) -> bool:
         """Whether these bytes, up to the end of an event, are one chunk that passes as it is; its shape is learned.
 
-        What tells of life but is not counted, such as a comment, only passes together with what is.
+        Chunks without content, such as a comment, pass only together with content.
         """
         digits = chunk.find(b"\r\n")
         events = chunk.count(UNFINISHED)
-        if not (events or heard) or chunk[:digits] != b"%x" % (len(chunk) - digits - 4) or has_marker(chunk):
+        if not (events or counted) or chunk[:digits] != b"%x" % (len(chunk) - digits - 4) or has_marker(chunk):
             return False
         self._stream.scanner.content_events += events
         if events == 1 and self._shapes < MAX_SHAPES:
@@ -216,14 +216,14 @@ class Passthrough:
 
 
 def _is_plain(text: bytes) -> bool:
-    """Whether nothing of interest can be in it or at its edges. Quotes that are escaped are text."""
+    """Whether a text contains no marker, also at its edges. Escaped quotes are text."""
     return b"\n" not in text and (
         b'"' not in text or not (UNFINISHED in text or has_marker(b'"%b"' % text))  # its edges are quotes
     )
 
 
 def _whole_bytes(data: bytes, *, only_first: bool) -> int:
-    """Where the whole chunks end that `data` begins with, all of it if the last is among them; -1 if none begins so."""
+    """Where the whole chunks at the start of `data` end; all of it with the last chunk; -1 if there is none."""
     at = 0
     while found := _SIZE.match(data, at):
         size = int(found[1], 16)
@@ -242,6 +242,6 @@ def _whole_bytes(data: bytes, *, only_first: bool) -> int:
 
 
 def _may_wait(begun: bytes) -> bool:
-    """Whether a chunk that is not whole can wait: it is small, and no event in it is."""
+    """Whether an unfinished chunk can wait: it is small, and has no whole event."""
     events = begun[:-3]
     return len(begun) <= MAX_REST_BYTES and b"\n\n" not in events and b"\r\n\r\n" not in events

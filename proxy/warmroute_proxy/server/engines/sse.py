@@ -1,11 +1,11 @@
-"""The stream as it passes: usage, end and errors are picked out, all other bytes go through as they came.
+"""Scans a stream for usage, end and errors. All other bytes go to the client as they came.
 
-A read from the engine usually holds whole events and nothing of interest: a few substring searches tell, and it is
-relayed as it is. Only a read that holds a marker, or cuts an event in two, is split into events. Markers are JSON with
-bare quotes, which cannot stand inside a JSON string, so text that an engine generates never looks like one.
+A read from the engine usually contains whole events without a marker. A few substring searches find that, and the read
+is relayed unchanged. Only a read that contains a marker, or ends inside an event, is split into events. Markers are
+JSON with bare quotes, which cannot occur inside a JSON string, so generated text never looks like a marker.
 
-Withheld from the client: the usage chunk and `[DONE]` (the relay sends its own once the turn is settled), the `sglext`
-chunk that the proxy asked for, and an engine's error with whatever follows it.
+Withheld from the client: the usage chunk and `[DONE]` (the relay sends its own once the request is settled), the
+`sglext` chunk that only the proxy requested, and an engine's error with whatever follows it.
 """
 
 from typing import Any, Final
@@ -16,7 +16,7 @@ MAX_EVENT_BYTES: Final = 16_777_216
 
 _ABORT: Final = b'"abort"'
 _MARKERS: Final = (b"[DONE]", b'"usage":{', b'"usage": {', b'"sglext"', b'"error"', _ABORT)
-UNFINISHED: Final = b'"finish_reason":null'  # once for each choice that an event has content of
+UNFINISHED: Final = b'"finish_reason":null'  # once for each choice with content in an event
 _ROLE: Final = b'"role":"assistant"'
 _decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
 
@@ -38,13 +38,13 @@ class Scanner:
     )
 
     def __init__(self, *, keep_sglext: bool) -> None:
-        """`keep_sglext`: the client asked for the details itself."""
+        """`keep_sglext`: the client has requested the details, too."""
         self._carry = b""
         self._keep_sglext = keep_sglext
         self.started = False
-        """Whether an event with content has passed: from then on nothing can be taken back."""
+        """Whether an event with content was relayed. After that the answer cannot be replaced by another one."""
         self.content_events = 0
-        """Choices in events that had content of them: a lower bound of the tokens generated."""
+        """How many choices had content, over all events: a lower bound of the generated tokens."""
         self.usage: dict[str, Any] | None = None
         self.usage_event: dict[str, Any] | None = None
         self.details: dict[str, Any] | None = None
@@ -54,12 +54,12 @@ class Scanner:
 
     @property
     def passes(self) -> bool:
-        """Whether whole events without a marker, which come next, reach the client whatever they say."""
+        """Whether the next whole events without a marker are relayed, whatever their content is."""
         return self.started and not self._carry and not self.done and self.error is None
 
     @property
     def lacks_its_end(self) -> bool:
-        """Whether what waits for more is an event but for its blank line: no client could read a part of one."""
+        """Whether the unfinished event lacks only its blank line."""
         if not self._carry:
             return False
         payload = _payload(self._carry)
@@ -69,34 +69,34 @@ class Scanner:
             return False
 
     def feed(self, data: bytes) -> bytes:
-        """Take what was read from the engine, return what goes to the client; `ValueError`: an event never ends."""
+        """Scan one read. Returns what the client gets. Raises: ValueError if an event is too long."""
         if self.done or self.error is not None:
             if self.error is not None:
-                self._events(self._carry + data)  # usage may follow an error: it settles the row, and is not relayed
+                self._events(self._carry + data)  # usage may follow an error: it counts, but is not relayed
             return b""
         if self._carry:
             data = self._carry + data
         elif self.started and data.endswith(b"\n\n") and not has_marker(data):
-            self.content_events += data.count(UNFINISHED)  # whole events and nothing of interest: almost every read
+            self.content_events += data.count(UNFINISHED)  # whole events without a marker: almost every read
             return data
         return self._flow(data) if self.started else self._begin(data)
 
     def _begin(self, data: bytes) -> bytes:
-        """Event by event up to the first content, then on as usual."""
+        """Scan event by event up to the first content, then as usual."""
         first = self._events(data, until_started=True)
         if self.started and self._carry and self.error is None:
             return first + self._flow(self._carry)
         return first
 
     def _flow(self, data: bytes) -> bytes:
-        """Whole events without a marker pass as they are; only what follows is looked at one by one."""
+        """Relay the whole events in front of the first marker unchanged, and scan the others one by one."""
         clean = _clean_bytes(data)
         self.content_events += data.count(UNFINISHED, 0, clean)
         self._carry = b""
         return data if clean == len(data) else data[:clean] + self._events(data[clean:])
 
     def _events(self, data: bytes, *, until_started: bool = False) -> bytes:
-        """Take event by event; what is left of `data` is carried."""
+        """Scan event by event. An unfinished event is kept for the next read."""
         out: list[bytes] = []
         at = 0
         while (end := _event_end(data, at)) > 0:
@@ -115,7 +115,7 @@ class Scanner:
         self._carry = rest
 
     def _take(self, event: bytes) -> bool:
-        """Look at one event; whether the client gets it."""
+        """Scan one event. Returns whether the client gets it."""
         if self.done:
             return False
         if has_marker(event):
@@ -138,9 +138,8 @@ class Scanner:
         try:
             chunk = _decode(payload)
         except (msgspec.DecodeError, ValueError, RecursionError):
-            self.started = (
-                self.started or self.error is None
-            )  # not for us to judge: the client gets what the engine said
+            # Relayed as it is: the client has to handle it.
+            self.started = self.started or self.error is None
             return True
         error = chunk if chunk.get("object") == "error" else chunk.get("error")
         if error:
@@ -167,8 +166,8 @@ class Scanner:
 
 
 def has_marker(data: bytes) -> bool:
-    """Whether anything of interest stands in `data`. From the right: where nothing is found, that is CPython's faster
-    search, by twice for one chunk and by four times for a burst.
+    """Whether `data` contains a marker. It is searched from the right: without a hit, CPython's search is twice
+    as fast for one chunk, and four times for a burst.
     """
     rfind = data.rfind
     return (
@@ -182,7 +181,7 @@ def has_marker(data: bytes) -> bool:
 
 
 def was_aborted(answer: bytes) -> bool:
-    """Whether a chat or text completion says of a choice that it was aborted."""
+    """Whether a choice of a chat or text completion was aborted."""
     if answer.rfind(_ABORT) < 0:  # see `has_marker`
         return False
     try:
@@ -199,13 +198,13 @@ def _any_aborted(choices: object) -> bool:
 
 
 def _clean_bytes(data: bytes) -> int:
-    """How much of `data` is whole events in front of the first one with a marker."""
+    """How many bytes of `data` are whole events in front of the first event with a marker."""
     first = len(data)
     for marker in _MARKERS:
         if data.rfind(marker, 0, first) >= 0:  # see `has_marker`
             first = data.find(marker, 0, first)
-    last = data.rfind(b"\n\n", 0, first)
-    return last + 2 if last >= 0 else 0
+    last_end = data.rfind(b"\n\n", 0, first)
+    return last_end + 2 if last_end >= 0 else 0
 
 
 def _event_end(data: bytes, at: int) -> int:
@@ -223,7 +222,7 @@ def _payload(event: bytes) -> bytes:
 
 
 def _is_role_only(event: bytes) -> bool:
-    """SGLang's first chunk: the role, and nothing said yet."""
+    """Whether it is SGLang's first chunk, which has the role and no content."""
     try:
         choices = _decode(_payload(event)).get("choices")
     except (msgspec.DecodeError, ValueError, RecursionError):

@@ -1,8 +1,8 @@
-"""HTTP/1.1 on the engines' side: one leg of a turn, over pooled connections.
+"""HTTP/1.1 connections to one engine or proxy, pooled.
 
-A `Leg` (`leg`) is one request to one engine, and is told what comes back.
-A connection carries one leg at a time and goes back to its engine's pool when the answer ended in good order. Idle
-connections are dropped before the engine's own keep-alive (5 s in SGLang) can close them under a request.
+A `Leg` is one request to one engine, and gets the callbacks for its answer. A connection carries one leg at a time, and
+returns to the pool when the answer ended in good order. Idle connections are closed before the engine's own keep-alive
+(5 s in SGLang) can close them under a request.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from warmroute_proxy.server.http.heads import whole_answer
 log = logging.getLogger(__name__)
 
 IDLE_S: Final = 3.0
-PART_S: Final = 2.0  # how long a connection stays open for its last word to be read
+CLOSE_AFTER_LAST_BYTES_S: Final = 2.0  # time for the other side to read them
 MAX_HEAD_BYTES: Final = 262_144  # of an answer, without an end
 MAX_IDLE: Final = 256  # connections kept open to one engine
 
@@ -50,7 +50,7 @@ class Upstream:
         self._closed = False
 
     def send(self, method: str, path: str, headers: str, body: Parts, leg: Leg) -> None:
-        """Send a request; `headers` is a block of `name: value\\r\\n` lines. What happens is told to the leg."""
+        """Send a request. `headers` is a block of `name: value\\r\\n` lines. The leg gets the answer."""
         self.send_with(self.head(method, path, headers), body, leg)
 
     def head(self, method: str, path: str, headers: str) -> bytes:
@@ -59,7 +59,7 @@ class Upstream:
         return f"{line}{headers}content-length: ".encode("latin-1")
 
     def send_with(self, head: bytes, body: Parts, leg: Leg) -> None:
-        """Send a request whose head was made before."""
+        """Send a request with a head of `head`."""
         head = b"%b%d\r\n\r\n" % (head, sum(map(len, body)))
         connection = self._take_idle()
         if connection is not None:
@@ -70,7 +70,7 @@ class Upstream:
         task.add_done_callback(self.connecting.discard)
 
     def give_back(self, connection: "_Connection", now_s: float) -> None:
-        """A connection whose answer ended in good order."""
+        """Return a connection to the pool, after its answer ended in good order."""
         if self._closed or len(self._idle) >= MAX_IDLE:
             connection.drop()
             return
@@ -78,6 +78,7 @@ class Upstream:
         self._idle.append(connection)
 
     def forget(self, connection: "_Connection") -> None:
+        """Note that a connection is closed."""
         self.open -= 1
         try:
             self._idle.remove(connection)
@@ -85,13 +86,13 @@ class Upstream:
             pass
 
     def sweep(self) -> None:
-        """Drop connections that were idle for too long; called once a second."""
+        """Close connections that were idle for too long; called several times a second."""
         limit = self.clock() - IDLE_S
         while self._idle and self._idle[0].idle_since_s < limit:
             self._idle.popleft().drop()
 
     def close(self) -> None:
-        """Close idle connections, those that are busy once they are not, and stop connecting."""
+        """Stop connecting, and close idle connections now and busy ones when their answers end."""
         self._closed = True
         for task in self.connecting:
             task.cancel()
@@ -136,15 +137,15 @@ class _Connection(asyncio.Protocol):
         self._parser: Any = None
         self._leg: Leg | None = None
         self._headers: dict[str, str] = {}
-        self._head: int | None = None  # a status that the leg was not told yet
+        self._head: int | None = None  # a status that the leg has not got yet
         self._bodies: list[bytes] = []
         self._framed = False
         self._unparsed_bytes = 0
-        self.complete = False  # the answer was read to its end
+        self.complete = False  # whether the answer was read to its end
         self._keep_alive = False
         self._paused = False
-        self._passage: Passthrough | None = None
-        self._parting = False
+        self._passthrough: Passthrough | None = None
+        self._closing = False
         self.idle_since_s = 0.0
 
     @property
@@ -171,25 +172,25 @@ class _Connection(asyncio.Protocol):
                 self._transport.resume_reading()
 
     def see(self) -> None:
-        """All that comes is told from now on."""
-        if self._passage is not None:
-            self._passage.see()
+        """Parse everything from now on: nothing passes through unparsed."""
+        if self._passthrough is not None:
+            self._passthrough.see()
 
     def part(self, word: bytes) -> None:
-        """Say a last word; the other side hangs up. A reset by us could take the word from it, so what it sends until
-        then is read and dropped.
+        """Write last bytes, and wait for the other side to close. A reset could discard them before they are read, so
+        what the other side sends until then is read and dropped.
         """
         self._leg = None
-        self._passed()
+        self._end_passthrough()
         if self._transport is not None and not self._transport.is_closing():
-            self._parting = True
+            self._closing = True
             self.pause(False)
             self._transport.write(word)
-            asyncio.get_running_loop().call_later(PART_S, self.drop)
+            asyncio.get_running_loop().call_later(CLOSE_AFTER_LAST_BYTES_S, self.drop)
 
     def drop(self) -> None:
         self._leg = None
-        self._passed()
+        self._end_passthrough()
         if self._transport is not None:
             self._transport.abort()
 
@@ -198,7 +199,7 @@ class _Connection(asyncio.Protocol):
         self._upstream.open += 1
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._transport = self._passage = None
+        self._transport = self._passthrough = None
         self._upstream.forget(self)
         leg, self._leg = self._leg, None
         if leg is None:
@@ -211,8 +212,8 @@ class _Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         leg = self._leg
-        if leg is None:  # bytes that nobody asked for
-            if not self._parting:
+        if leg is None:  # bytes without a request
+            if not self._closing:
                 self.drop()
             return
         if self._parser is None:
@@ -249,15 +250,15 @@ class _Connection(asyncio.Protocol):
         stream = leg.streams()
         if stream is not None and self._headers.get("transfer-encoding") == "chunked":
             assert self._transport is not None
-            self._passage = Passthrough(self, stream)
-            protocol: Any = self._passage  # not by type, so that it can be compiled
+            self._passthrough = Passthrough(self, stream)
+            protocol: Any = self._passthrough  # not by type, so that it can be compiled
             self._transport.set_protocol(protocol)
-            self._passage.data_received(data[end:])
+            self._passthrough.data_received(data[end:])
         elif end < len(data):
             self.feed(data[end:])
 
     def feed(self, data: bytes) -> None:
-        """Parse, and tell the leg what was found."""
+        """Parse, and give the leg what was found."""
         leg = self._leg
         if leg is None:
             self.drop()
@@ -278,9 +279,9 @@ class _Connection(asyncio.Protocol):
                 self.drop()
                 leg.guard(lambda: leg.fail(f"the engine's answer has more than {MAX_HEAD_BYTES} bytes of headers"))
                 return
-        self._told(leg)
+        self._give(leg)
 
-    def _told(self, leg: Leg) -> None:
+    def _give(self, leg: Leg) -> None:
         try:
             if self._head is None and not self.complete and len(self._bodies) == 1:  # a chunk of a stream
                 if not leg.done:
@@ -292,25 +293,25 @@ class _Connection(asyncio.Protocol):
         except Exception as error:
             leg.crash(error)
 
-    def reads(self, passage: Passthrough) -> bool:
-        """Whether the answer that takes this way still goes on."""
-        return self._passage is passage
+    def reads(self, passthrough: Passthrough) -> bool:
+        """Whether the answer of this passthrough still goes on."""
+        return self._passthrough is passthrough
 
     def go_on(self, data: bytes) -> None:
-        """The stream is not one that can pass unseen: the parser sees all of it, `data` first."""
-        self._passed()
+        """End the passthrough: the parser gets the rest of the stream, `data` first."""
+        self._end_passthrough()
         if data:
             self.data_received(data)
 
-    def _passed(self) -> None:
+    def _end_passthrough(self) -> None:
         """Be the transport's protocol again."""
-        if self._passage is not None:
-            self._passage = None
+        if self._passthrough is not None:
+            self._passthrough = None
             if self._transport is not None:
                 self._transport.set_protocol(self)
 
     def _deliver(self, leg: Leg) -> None:
-        """What the parser found in one read: a head, some body, the end."""
+        """Give the leg what the parser found in one read: a head, some body, the end."""
         if self._head is not None and not leg.done:
             status, self._head = self._head, None
             leg.head_seen = True
@@ -327,7 +328,7 @@ class _Connection(asyncio.Protocol):
         if self._leg is not leg:
             return  # the leg was closed by its own callback
         self._leg = None
-        self._passed()
+        self._end_passthrough()
         if self._keep_alive and self.usable:
             if self._paused:
                 self.pause(False)
@@ -340,7 +341,7 @@ class _Connection(asyncio.Protocol):
 
     def on_message_begin(self) -> None:
         if self.complete:
-            raise ValueError("an answer that nobody asked for")
+            raise ValueError("an answer without a request")
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._headers[KEPT.get(name) or lower_name(name)] = value.decode("latin-1")

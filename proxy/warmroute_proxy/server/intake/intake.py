@@ -51,7 +51,7 @@ COMPLETIONS: Final = "/v1/completions"
 ROUTES: Final = frozenset({CHAT, COMPLETIONS})
 
 MAX_CHOICES: Final = 128
-MAX_PROMPTS: Final = 512  # of one completion: each has a bootstrap room, see `dispatch.Ids.room`
+MAX_PROMPTS: Final = 512  # of one completion: each has a bootstrap room, see `engines.ids`
 DEFAULT_OUTPUT_TOKENS: Final = 256  # expected where the client sets no maximum
 MAX_EXPECTED_OUTPUT_TOKENS: Final = 1024  # a maximum says little about the answer: agents' turns are short
 

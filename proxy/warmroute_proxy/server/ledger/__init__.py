@@ -1,1 +1,13 @@
-"""Ledger."""
+"""The durable record of turns: a journal in the event loop, folded into an SQLite file by a thread.
+
+This room never computes a price or a usage; it stores entries, finds them and adds them up. It knows no requests: a
+callback says when an entry is durable.
+
+    ledger         opens and settles entries, and answers queries about them
+    journal        the append-only file to which entries are written first
+    fold           moves entries from the journal to SQLite
+    totals         what the turns of a tenant add up to
+    schema         the tables, and the migration of earlier versions
+    all_processes  reads what all processes of a proxy have settled
+    recording      writes the decision record of a router, which is no part of the ledger
+"""

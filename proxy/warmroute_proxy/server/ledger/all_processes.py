@@ -1,32 +1,40 @@
-"""What all processes of a proxy have settled, as each of them sees it: nothing is asked of the others.
+"""Reads what all processes of a proxy have settled, without asking the other processes.
 
-A turn is in the ledger file, or it stands in the journal of the process that served it, behind the position to which
-that one is folded. Both are read: so a receipt is found by any process as soon as its turn has ended, and totals are
-right to the last turn. Journal files are deleted only after the position has left them: if one has meanwhile, all is
-read again.
+A turn is in the ledger file, or in the journal of the process that served it, behind the position up to which that
+journal is folded. Both are read. So any process finds a receipt as soon as its turn has ended, and totals are right to
+the last turn. Journal files are deleted only after the position has left them: if it has moved meanwhile, all is read
+again.
 
 Limits: `TAIL_BYTES` of a journal are read, which is more than the fold is ever behind while it works.
 """
 
 import threading
 from collections.abc import Iterator
-from operator import add
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
 from warmroute_proxy.core.accounting.entry import Entry
-from warmroute_proxy.server.ledger.fold import TOTALS, ended_of
+from warmroute_proxy.server.ledger.fold import ended_of
 from warmroute_proxy.server.ledger.journal import folder_of, journal_path, journal_sequences, read_whole
 from warmroute_proxy.server.ledger.schema import connect
+from warmroute_proxy.server.ledger.totals import TenantTotals
 
 TAIL_BYTES: Final = 16 * 2**20
 TRIES: Final = 5
 
 
-class LedgerOfAll:
-    """Reads for one process. Any thread."""
+class FoldPosition(NamedTuple):
+    """Up to which offset of which journal file a process has folded its journal."""
+
+    process: int
+    sequence: int
+    offset: int
+
+
+class AllProcessesReader:
+    """Reads the ledger file and all journals. Its methods may be called in any thread."""
 
     def __init__(self, state_dir: Path, database: Path) -> None:
         self._state_dir = state_dir
@@ -34,23 +42,23 @@ class LedgerOfAll:
         self._lock = threading.Lock()
 
     def close(self) -> None:
-        """Let the file go."""
+        """Close the ledger file."""
         self._db.close()
 
-    def totals(self, tenant: str) -> list[int]:
-        """Turns, prompt, cached and completion tokens, list and charged nanodollars of a tenant."""
+    def totals(self, tenant: str) -> TenantTotals:
+        """The sums of a tenant over all settled turns."""
         with self._lock:
             for _ in range(TRIES):
                 positions, folded = self._positions(tenant)
-                not_folded: dict[str, list[int]] = {}
+                not_folded: dict[str, TenantTotals] = {}
                 for tail in self._tails(positions):
                     ended_of(tail.decode(errors="surrogateescape").split("\n"), {}, not_folded)
                 if self._positions()[0] == positions:
                     break
-        return list(map(add, folded, not_folded.get(tenant, [0] * len(TOTALS))))
+        return folded.plus(not_folded.get(tenant, TenantTotals()))
 
     def find(self, tenant: str, id_: str) -> Entry | None:
-        """A tenant's turn that is not folded: settled, or open; None if there is none."""
+        """A tenant's turn that is not folded yet, settled or open; None if there is none."""
         found: Entry | None = None
         with self._lock:
             for _ in range(TRIES):
@@ -62,26 +70,28 @@ class LedgerOfAll:
                     break
         return found
 
-    def _positions(self, tenant: str = "") -> tuple[list[tuple[int, int, int]], list[int]]:
-        """Process, journal file and offset of each, and what the tenant's folded rows add up to at that moment."""
+    def _positions(self, tenant: str = "") -> tuple[list[FoldPosition], TenantTotals]:
+        """The position of each process, and the sums of the tenant's folded rows at that moment."""
         with self._db:
             self._db.execute("BEGIN")
-            rows: list[tuple[int, int, int]] = self._db.execute("SELECT process, sequence, offset FROM fold").fetchall()
+            rows = self._db.execute("SELECT process, sequence, offset FROM fold").fetchall()
             total = self._db.execute("SELECT * FROM total WHERE tenant = ?", (tenant,)).fetchone()
-        return rows, [0] * len(TOTALS) if total is None else list(total[1:])
+        positions = [FoldPosition(*row) for row in rows]
+        return positions, TenantTotals() if total is None else TenantTotals(*total[1:])
 
-    def _tails(self, positions: list[tuple[int, int, int]]) -> Iterator[bytes]:
-        """What stands behind the positions, a journal file at a time."""
-        for process, first, offset in positions:
-            folder = folder_of(self._state_dir, process)
-            for sequence in [number for number in journal_sequences(folder) if number >= first]:
-                yield read_whole(journal_path(folder, sequence), offset if sequence == first else 0, TAIL_BYTES)
+    def _tails(self, positions: list[FoldPosition]) -> Iterator[bytes]:
+        """What each journal file has behind the positions."""
+        for position in positions:
+            folder = folder_of(self._state_dir, position.process)
+            for sequence in [number for number in journal_sequences(folder) if number >= position.sequence]:
+                offset = position.offset if sequence == position.sequence else 0
+                yield read_whole(journal_path(folder, sequence), offset, TAIL_BYTES)
 
-    def _having(self, positions: list[tuple[int, int, int]], some: bytes) -> Iterator[Entry]:
-        """The entries behind the positions whose line has some bytes."""
+    def _having(self, positions: list[FoldPosition], id_: bytes) -> Iterator[Entry]:
+        """The entries behind the positions whose line contains an id."""
         for tail in self._tails(positions):
-            for line in tail.split(b"\n") if some in tail else ():
-                if some in line:
+            for line in tail.split(b"\n") if id_ in tail else ():
+                if id_ in line:
                     try:
                         yield Entry.read(line)
                     except msgspec.DecodeError:

@@ -1,19 +1,20 @@
-"""Folds journal files into SQLite: the other half of the ledger, run in its thread and at start and close.
+"""Folds journal files into SQLite. The ledger does this in a thread while it runs, and at its start and close.
 
-A row is the record of an ended entry as it stands in the journal; its columns are read from it when somebody asks (the
-view `turn`), so that folding a turn costs one JSON check and the insertion of one text. What tenants add up to
-is a table of its own.
+A row is the record of an ended entry as it stands in the journal. Its columns are computed when they are queried (the
+view `turn`), so that folding a turn costs one JSON check and the insertion of one text. What the turns of a tenant add
+up to is in a table of its own (`totals`).
 
-A step reads some whole lines, and commits their rows together with the position behind them. So a record is folded
-once: killed before the commit, the step is done again; killed after it, the position is past. Lines that are no record
-(torn by a full disk) are counted and skipped. A file is deleted once a later one exists, all of it is folded, and the
-rows are checkpointed, because SQLite's WAL with `synchronous = NORMAL` may lose its last commits with the power.
+A step reads some whole lines, and commits their rows together with the position behind them. So each record is folded
+once: if the process is killed before the commit, the step is done again; after it, the position is past. Lines that are
+no record (torn by a full disk) are counted and skipped. A file is deleted once a later one exists, all of it is folded,
+and the rows are checkpointed, because SQLite's WAL with `synchronous = NORMAL` may lose its last commits in a power
+failure.
 
-Most turns end in the step that opens them. So ended entries are read first: they end in an object, `usage`, where those
-under way end in `null`. Of the others only what is still under way is read, and kept in `open_turn`.
+Most turns end in the step that opens them. So ended entries are read first: their records end in an object, `usage`,
+where those of open turns end in `null`. Of the others only those that are still open are read, and kept in `open_turn`.
 
-Where a proxy is several processes, each folds its own journal into the one file, at its own position: SQLite has one
-writer at a time, and a commit takes a few ms twice a second. What it interrupts is its own too.
+Where a proxy has several processes, each folds its own journal into the one file, at its own position. SQLite has one
+writer at a time, and a commit takes a few ms twice a second. A process settles only its own open turns as interrupted.
 """
 
 import sqlite3
@@ -29,18 +30,20 @@ from warmroute_proxy.core.accounting.entry import UNDER_WAY, UNDER_WAY_END, Entr
 from warmroute_proxy.core.accounting.entry_steps import interrupt
 from warmroute_proxy.server.ledger.journal import folder_of, journal_path, journal_sequences, processes_in, read_whole
 from warmroute_proxy.server.ledger.schema import LedgerError, connect, prepare
+from warmroute_proxy.server.ledger.totals import ADD_TO_TOTAL, TenantTotals
 
-STEP_BYTES: Final = (
-    4_194_304  # about 3,400 turns: a commit has a price of its own, and writes each page that they touch
-)
-LINES_AT_ONCE: Final = 256  # read, then the loop may have the interpreter lock: it never waits long for it
-ROWS_AT_ONCE: Final = (
-    320  # of at most 3 values: SQLite takes 999 values in a statement wherever it was built, 32,766 today
-)
+STEP_BYTES: Final = 4_194_304
+"""About 3,400 turns: each commit costs something by itself, and writes every page that its rows touch."""
+
+LINES_AT_ONCE: Final = 256
+"""After these the thread gives up the interpreter lock, so that the event loop never waits long for it."""
+
+ROWS_AT_ONCE: Final = 320
+"""Of at most 3 values each: every build of SQLite takes 999 values in a statement, today's take 32,766."""
 
 
 class _Line(msgspec.Struct, array_like=True, gc=False):
-    """What folding looks at: the first fields of an entry; the rest is checked to be JSON, and kept as it is."""
+    """The fields of an entry that folding uses. The others are checked to be JSON, and stored as they are."""
 
     id: str
     tenant: str
@@ -64,24 +67,20 @@ class _Line(msgspec.Struct, array_like=True, gc=False):
 
 _LINE: Final = msgspec.json.Decoder(_Line).decode
 _NO_RECORD: Final = (msgspec.DecodeError, UnicodeEncodeError)
-TOTALS: Final = ("turns", "prompt_tokens", "cached_tokens", "completion_tokens", "list_nanousd", "price_nanousd")
-_ADD_UP: Final = f"""INSERT INTO total VALUES (?{", ?" * len(TOTALS)})
-    ON CONFLICT DO UPDATE SET {", ".join(f"{name} = {name} + excluded.{name}" for name in TOTALS)}"""  # noqa: S608 - constants
-
 _Ended = _Line | Entry
 
 
 class Fold:
-    """The folding end of the journal. Used by one thread at a time."""
+    """Folds the journal of one process. Used by one thread at a time."""
 
     _sequence: int
     _offset: int
     _skipped: int
-    interrupted = 0  # turns that `recover` found open
-    _open: set[str]  # ids in `open_turn`: turns under way, so the limit on connections bounds them
+    interrupted = 0  # open turns that `recover` has settled
+    _open: set[str]  # ids in `open_turn`, at most as many as there are connections
 
     def __init__(self, folder: Path, database: Path, process: int = 0) -> None:
-        """`folder` has the journal of a process."""
+        """`folder`: of the journal of the process."""
         self._folder = folder
         self._process = process
         try:
@@ -105,16 +104,15 @@ class Fold:
         self._open = {id_ for (id_,) in self._db.execute("SELECT id FROM open_turn WHERE process = ?", own)}
 
     def step(self) -> bool:
-        """Folds some records, or begins the next file; False when there is nothing to do now."""
+        """Fold some records, or begin the next file. False if there is nothing to do now."""
         path = journal_path(self._folder, self._sequence)
         found = read_whole(path, self._offset, STEP_BYTES)
         if not found:
             later = [number for number in journal_sequences(self._folder) if number > self._sequence]
             if not later:
                 return False
-            found = read_whole(
-                path, self._offset, STEP_BYTES
-            )  # once a later file is there, nothing is added to this one
+            # Again: nothing is added to this file once there is a later one.
+            found = read_whole(path, self._offset, STEP_BYTES)
         if found:
             self._commit(found)
         else:
@@ -123,7 +121,7 @@ class Fold:
         return True
 
     def recover(self, now_s: float) -> int:
-        """Folds all that is left, interrupts what is open; returns the number for the next journal file."""
+        """Fold all that is left, and settle open turns as interrupted. Returns the number for the next journal file."""
         while self.step():
             pass
         self.interrupted = self._interrupt_open(now_s)
@@ -132,12 +130,12 @@ class Fold:
         return self._sequence
 
     def close(self) -> None:
-        """Leaves one file behind, without a WAL."""
+        """Close the ledger file, so that no WAL is left beside it."""
         self._db.close()
 
     def _commit(self, found: bytes) -> None:
         rows: dict[str, str] = {}
-        sums: dict[str, list[int]] = {}
+        sums: dict[str, TenantTotals] = {}
         texts = found.decode(errors="surrogateescape").split("\n")
         under_way, skipped = ended_of(texts, rows, sums)
         opened, more = _still_open(under_way, rows)
@@ -154,22 +152,22 @@ class Fold:
         self._open -= closed
         self._open.update(opened)
 
-    def _insert(self, rows: dict[str, str], sums: dict[str, list[int]]) -> None:
+    def _insert(self, rows: dict[str, str], sums: dict[str, TenantTotals]) -> None:
         """Insert rows and add them up."""
         self._many("INSERT INTO turn_record VALUES %s ON CONFLICT DO NOTHING", "(?, ?)", rows.items())
-        self._db.executemany(_ADD_UP, [(tenant, *numbers) for tenant, numbers in sums.items()])
+        self._db.executemany(ADD_TO_TOTAL, [(tenant, *totals.values()) for tenant, totals in sums.items()])
 
-    def _many(self, statement: str, place: str, rows: Iterable[tuple[str, ...]]) -> None:
-        """A statement for many rows. Each gives up the interpreter lock and has to wait for it again, while the loop
-        wants it too: so one takes `ROWS_AT_ONCE`.
+    def _many(self, statement: str, values: str, rows: Iterable[tuple[str, ...]]) -> None:
+        """Execute a statement for many rows, `ROWS_AT_ONCE` at a time. Each call gives up the interpreter lock and has
+        to compete with the event loop for it. `values`: the placeholders of one row.
         """
         left = iter(rows)
         while some := list(islice(left, ROWS_AT_ONCE)):
-            self._db.execute(statement % ", ".join([place] * len(some)), list(chain.from_iterable(some)))
+            self._db.execute(statement % ", ".join([values] * len(some)), list(chain.from_iterable(some)))
 
     def _interrupt_open(self, now_s: float) -> int:
         rows: dict[str, str] = {}
-        sums: dict[str, list[int]] = {}
+        sums: dict[str, TenantTotals] = {}
         own = (self._process,)
         for (text,) in self._db.execute("SELECT record FROM open_turn WHERE process = ? ORDER BY rowid", own):
             try:
@@ -193,39 +191,39 @@ class Fold:
     def _delete_folded(self) -> None:
         busy, _, _ = self._db.execute("PRAGMA wal_checkpoint(FULL)").fetchone()
         if busy:
-            return  # a reader holds the WAL back; the files go with the next one
+            return  # a reader uses the WAL; the files are deleted with the next one
         for sequence in journal_sequences(self._folder):
             if sequence < self._sequence:
                 journal_path(self._folder, sequence).unlink(missing_ok=True)
 
 
-def _add_up(turn: _Ended, sums: dict[str, list[int]]) -> None:
-    """Add an ended turn to the sums of its tenant, as `TOTALS` has them."""
-    of_tenant = sums.get(turn.tenant)
-    if of_tenant is None:
-        of_tenant = sums[turn.tenant] = [0] * len(TOTALS)
-    of_tenant[0] += 1
-    of_tenant[1] += turn.prompt_tokens
-    of_tenant[2] += turn.cached_tokens
-    of_tenant[3] += turn.completion_tokens
-    of_tenant[4] += turn.list_nanousd
-    of_tenant[5] += turn.price_nanousd
+def _add_up(turn: _Ended, sums: dict[str, TenantTotals]) -> None:
+    """Add an ended turn to the sums of its tenant."""
+    totals = sums.get(turn.tenant)
+    if totals is None:
+        totals = sums[turn.tenant] = TenantTotals()
+    totals.turns += 1
+    totals.prompt_tokens += turn.prompt_tokens
+    totals.cached_tokens += turn.cached_tokens
+    totals.completion_tokens += turn.completion_tokens
+    totals.list_nanousd += turn.list_nanousd
+    totals.price_nanousd += turn.price_nanousd
 
 
-def _in_turns(texts: list[str]) -> Iterator[str]:
-    """All of them; now and then the loop gets the interpreter lock."""
+def _yielding_lock(texts: list[str]) -> Iterator[str]:
+    """All texts. After each `LINES_AT_ONCE` the event loop can take the interpreter lock."""
     for at in range(0, len(texts), LINES_AT_ONCE):
         time.sleep(0)
         yield from texts[at : at + LINES_AT_ONCE]
 
 
-def ended_of(texts: list[str], rows: dict[str, str], sums: dict[str, list[int]]) -> tuple[list[str], int]:
-    """Find the rows, and add them up: what is decoded is let go at once, while it is warm. Returns the lines that are
-    under way, unread, and how many are no records.
+def ended_of(texts: list[str], rows: dict[str, str], sums: dict[str, TenantTotals]) -> tuple[list[str], int]:
+    """Collect the rows of ended entries, and add them up. Each decoded line is dropped at once, while it is in the
+    processor's cache. Returns the lines of open entries, not decoded, and how many lines are no records.
     """
     under_way: list[str] = []
     skipped = 0
-    for text in _in_turns(texts):
+    for text in _yielding_lock(texts):
         if text.endswith(UNDER_WAY_END):
             under_way.append(text)
             continue
@@ -252,7 +250,7 @@ def _still_open(under_way: list[str], rows: dict[str, str]) -> tuple[dict[str, t
     """Of what began: id -> id, tenant and record of what has not ended; and how many are no records."""
     opened: dict[str, tuple[str, str, str]] = {}
     skipped = 0
-    for text in _in_turns(under_way):
+    for text in _yielding_lock(under_way):
         if text[2 : text.find('"', 2)] in rows:  # an id is plain
             continue
         try:
@@ -266,7 +264,9 @@ def _still_open(under_way: list[str], rows: dict[str, str]) -> tuple[dict[str, t
 
 
 def recover_all(state_dir: Path, database: Path, now_s: float) -> int:
-    """Fold what all processes that ran here have left, and interrupt what they left open: so many. None may run."""
+    """Fold the journals of all processes that ran here, and settle their open turns as interrupted. Returns how many.
+    No process may be running.
+    """
     interrupted = 0
     for process in processes_in(state_dir):
         folder = folder_of(state_dir, process)

@@ -1,19 +1,19 @@
 """The journal: an append-only file that makes an entry durable before a client sees the end of its answer.
 
-One record is one line of JSON; all records of one turn of the event loop are one `os.write` in it: 2 us, and they
-survive kill -9 of the process, because they are with the OS then. A file is named by its sequence number,
-`journal-000001.jsonl`; beyond `ROTATE_BYTES` the next one is begun, and whoever folds the files deletes the old one.
+One record is one line of JSON. All records of one turn of the event loop are one `os.write`, which takes 2 us. They
+survive kill -9 of the process, because the OS has them then. A file is named by its sequence number,
+`journal-000001.jsonl`. Beyond `ROTATE_BYTES` the next one is begun, and the fold deletes the old one.
 
-    sync "process"   durable = with the OS; told at once
+    sync "process"   durable = written to the OS; callbacks run at once
     sync "disk"      durable = on the disk; a thread calls fdatasync for all records that came while it was last busy
 
-A line can be torn, by a full disk or by the end of the machine. The writer starts the next record on a new line, the
+A line can be torn, by a full disk or by a crash of the machine. The writer starts the next record on a new line, the
 reader skips what is not a record, and an unfinished last line is not read until it ends.
 
-What a full disk kept from being written may be *owed* (`owe`): it is written first once anything can be, and until then
-the journal is not healthy.
+Records that a full disk has refused may wait in memory (`write_later`). They are written first once anything can be,
+and until then the journal is not healthy.
 
-Callbacks that wait for the disk: at most one for each request under way, so the limit on connections bounds them.
+Callbacks that wait for the disk: at most one for each open request, so the limit on connections bounds them.
 """
 
 import contextlib
@@ -29,8 +29,8 @@ from typing import Final, Literal
 from warmroute_proxy.core.base.mypyc import mypyc_attr
 
 ROTATE_BYTES = 64 * 2**20
-STALLED_S = 5.0  # a disk that takes longer for one fdatasync is to get no further work
-MAX_OWED_BYTES = 16 * 2**20  # of records; what ends after that is not owed: the next start interrupts it
+STALLED_S = 5.0  # the journal is not healthy while one fdatasync takes longer
+MAX_WAITING_BYTES = 16 * 2**20  # of records; later ones are dropped, and the next start interrupts their turns
 RETRY_EVERY_S = 1.0  # after a failed fdatasync
 _LOG: Final = logging.getLogger(__name__)
 
@@ -45,20 +45,20 @@ Callback = Callable[[], None]
 class JournalError(OSError):
     """Records could not be written. The proxy's fault, or its disk's; the request may be repeated elsewhere.
 
-    Of what was to be written together the first `kept` bytes, whole lines, are in the file.
+    Of the bytes that were to be written together the first `written_bytes`, whole lines, are in the file.
     """
 
-    kept = 0
+    written_bytes = 0
 
 
 def folder_of(state_dir: Path, process: int) -> Path:
-    """Where a process has its journal: each of several has one of its own."""
+    """The folder of a process' journal: each process has one of its own."""
     return state_dir / f"process-{process}" if process else state_dir
 
 
 def processes_in(state_dir: Path) -> list[int]:
-    """The processes that have left a folder here, and the first one."""
-    return sorted({0, *(int(path.name.partition("-")[2]) for path in state_dir.glob("process-[0-9]*"))})
+    """The numbers of the processes that have left a folder here, and of the first one."""
+    return sorted({0, *(int(path.name.removeprefix("process-")) for path in state_dir.glob("process-[0-9]*"))})
 
 
 def journal_path(folder: Path, sequence: int) -> Path:
@@ -67,12 +67,12 @@ def journal_path(folder: Path, sequence: int) -> Path:
 
 
 def journal_sequences(folder: Path) -> list[int]:
-    """The sequence numbers of the files that are there, ascending."""
-    return sorted(int(path.stem.partition("-")[2]) for path in folder.glob("journal-[0-9]*.jsonl"))
+    """The sequence numbers of the files in a folder, ascending."""
+    return sorted(int(path.stem.removeprefix("journal-")) for path in folder.glob("journal-[0-9]*.jsonl"))
 
 
 def read_whole(path: Path, offset: int, limit_bytes: int) -> bytes:
-    """Whole lines from `offset` on, about `limit_bytes` of them; nothing if there is no file."""
+    """Whole lines from `offset` on, about `limit_bytes` in all; nothing if there is no file."""
     try:
         with path.open("rb") as file:
             file.seek(offset)
@@ -99,15 +99,15 @@ class Journal:
         self._loop = loop
         self._fd, self._size = _open_file(folder, sequence)
         self._broken = False  # the last write failed
-        self._owed = b""  # whole lines, and nothing while the last write did not fail
-        self._torn = False  # the file may end in part of a line
+        self._waiting = b""  # whole lines of `write_later`; empty unless the last write failed
+        self._torn = False  # the file may end in the middle of a line
         self._disk = _DiskSync(loop) if sync == "disk" else None
         self._retry_at_s = 0.0
         self._sync_folder()
 
     @property
     def healthy(self) -> bool:
-        """Whether records can be written. Asked after a failure, it tries."""
+        """Whether records can be written. After a failure, reading this property tries to write."""
         if self._broken:
             try:
                 self._append(b"\n", 0)
@@ -116,9 +116,9 @@ class Journal:
         return self._disk is None or self._disk.healthy or self._recovers(self._disk)
 
     def _recovers(self, disk: "_DiskSync") -> bool:
-        """False; but after a failed fdatasync it tries another file, so that the next answer may be True. The same file
-        would not do: a later success says nothing of pages that an earlier fdatasync gave up. What is in it is safe
-        once it is folded.
+        """False; but after a failed fdatasync it begins another file, so that the next result may be True. A later
+        success with the same file would say nothing about pages that an earlier fdatasync gave up. The records in the
+        old file are safe once they are folded.
         """
         now = self._loop.time()
         if disk.failed and not disk.busy and now >= self._retry_at_s:
@@ -128,29 +128,29 @@ class Journal:
             if self._fd != before:
                 with contextlib.suppress(JournalError):
                     self._append(b"\n", 0)
-                    disk.wait(self._fd, _nobody)
+                    disk.wait(self._fd, _do_nothing)
         return False
 
     @property
-    def owed(self) -> int:
+    def waiting(self) -> int:
         """How many records wait to be written."""
-        return self._owed.count(b"\n")
+        return self._waiting.count(b"\n")
 
-    def owe(self, lines: bytes) -> None:
-        """Keep records until they can be written, after `write` has failed."""
-        if len(self._owed) + len(lines) > MAX_OWED_BYTES:
+    def write_later(self, lines: bytes) -> None:
+        """Keep records in memory until they can be written, after `write` has failed."""
+        if len(self._waiting) + len(lines) > MAX_WAITING_BYTES:
             _LOG.error("too many rows wait: those of %d turns are left to the next start", lines.count(b"\n"))
             return
-        self._owed += lines
+        self._waiting += lines
 
-    def pay(self) -> None:
-        """Write what is owed, if that can be done."""
-        if self._owed:
+    def write_waiting(self) -> None:
+        """Try to write the records that wait."""
+        if self._waiting:
             with contextlib.suppress(JournalError):
                 self._append(b"", 0)
 
     def write(self, lines: bytes | bytearray) -> None:
-        """Appends records, each a line of JSON, or raises `JournalError`, which says how much it kept."""
+        """Append records, each a line of JSON. Raises: JournalError, which says how much was written."""
         done = 0
         if not self._broken:
             try:
@@ -164,25 +164,25 @@ class Journal:
         if self._size > ROTATE_BYTES:
             self._rotate()
 
-    def settled_durably(self, callback: Callback) -> None:
-        """Calls back once everything written so far is durable: at once, or from the loop after the next fdatasync."""
+    def when_durable(self, callback: Callback) -> None:
+        """Call back once everything written so far is durable: at once, or from the loop after the next fdatasync."""
         if self._disk is None:
             callback()
         else:
             self._disk.wait(self._fd, callback)
 
     def close(self) -> None:
-        """Calls back everybody who waits, after a last fdatasync."""
+        """Run all callbacks that wait, after a last fdatasync."""
         if self._disk is not None:
             self._disk.close(self._fd)
         os.close(self._fd)
 
     def _append(self, lines: bytes | bytearray, done: int) -> None:
-        """Writes what is owed, and what is missing behind the first `done` bytes."""
-        was_broken, owed = self._broken, self._owed
+        """Write the records that wait, then `lines` from byte `done` on."""
+        was_broken, waiting = self._broken, self._waiting
         start = 0
         if was_broken:
-            before = _TORN_END + owed if self._torn else owed
+            before = _TORN_END + waiting if self._torn else waiting
             lines = before + lines
             start = len(before)
         try:
@@ -191,27 +191,27 @@ class Journal:
         except OSError as error:
             raise self._failed(error, lines, done, start) from None
         self._broken = self._torn = False
-        self._owed = b""
+        self._waiting = b""
         self._size += done
         if was_broken:
-            _LOG.warning("the ledger is written again, with the rows of %d turns that waited", owed.count(b"\n"))
+            _LOG.warning("the ledger is written again, with the rows of %d turns that waited", waiting.count(b"\n"))
 
     def _failed(self, error: OSError, lines: bytes | bytearray, done: int, start: int) -> JournalError:
-        """Of lines that begin at `start` (before it is `_TORN_END`, and what is owed), `done` bytes are in the file."""
+        """The first `done` bytes are in the file. New lines begin at `start`; waiting ones precede them."""
         if not self._broken:
             _LOG.error("the ledger cannot be written: %s; new turns are refused until it can", error.strerror)
         self._broken = True
-        if self._owed:
-            first = start - len(self._owed)
-            self._owed = self._owed[max(0, lines.rfind(b"\n", first, max(first, min(done, start))) + 1 - first) :]
+        if self._waiting:
+            first = start - len(self._waiting)
+            self._waiting = self._waiting[max(0, lines.rfind(b"\n", first, max(first, min(done, start))) + 1 - first) :]
         self._torn = (self._torn and not done) or (done > 0 and lines[done - 1] != _NEWLINE)
         self._size += done
         failure = JournalError(error.errno, f"cannot write the journal: {error.strerror}")
-        failure.kept = max(0, lines.rfind(b"\n", start, max(start, done)) + 1 - start)
+        failure.written_bytes = max(0, lines.rfind(b"\n", start, max(start, done)) + 1 - start)
         return failure
 
     def _rotate(self) -> None:
-        """Begins the next file. While that fails the old one grows on; the record that brought us here is in it."""
+        """Begin the next file. Where that fails the old one grows on. The record that caused the rotation is in it."""
         try:
             fd, size = _open_file(self._folder, self._sequence + 1)
         except OSError as error:
@@ -226,11 +226,11 @@ class Journal:
             self._disk.retire(old)
             try:
                 self._sync_folder()
-            except OSError as error:  # too late to go back: who folds may have seen the new file, and gone on to it
+            except OSError as error:  # too late to go back: the fold may have moved on to the new file
                 self._disk.has_failed(fd, error)
 
     def _sync_folder(self) -> None:
-        """A new file's name must be on the disk before a record in it counts as being there."""
+        """Put a new file's name on the disk, before a record in it counts as durable."""
         if self._disk is None:
             return
         fd = os.open(self._folder, os.O_RDONLY)
@@ -241,7 +241,7 @@ class Journal:
 
 
 class _DiskSync:
-    """Groups fdatasync calls: one is under way at a time, and serves all who came before it began."""
+    """Groups fdatasync calls: one runs at a time, and serves all callbacks that came before it began."""
 
     def __init__(self, loop: AbstractEventLoop) -> None:
         self.failed = False
@@ -253,8 +253,8 @@ class _DiskSync:
         self._retired: list[int] = []
         self._fd = -1  # the file that is written now
         self._jobs: queue.SimpleQueue[tuple[int, list[int], list[Callback]] | None] = queue.SimpleQueue()
-        self._worker = threading.Thread(target=self._run, name="journal-sync", daemon=True)
-        self._worker.start()
+        self._sync_thread = threading.Thread(target=self._run, name="journal-sync", daemon=True)
+        self._sync_thread.start()
 
     @property
     def healthy(self) -> bool:
@@ -262,23 +262,24 @@ class _DiskSync:
         return not self.failed and not (self.busy and self._loop.time() - self._began_s > STALLED_S)
 
     def wait(self, fd: int, callback: Callback) -> None:
+        """Call back after the next fdatasync of a file that begins from now on."""
         self._fd = fd
         self._waiting.append(callback)
         if not self.busy:
             self._begin()
 
     def has_failed(self, fd: int, error: OSError) -> None:
-        """What was written to this file may not be on the disk, and never will be."""
+        """Note that some bytes of a file may never reach the disk."""
         self.failed, self._failed_fd = True, fd
         _LOG.error("the journal cannot be synced to the disk: %s", error.strerror)
 
     def retire(self, fd: int) -> None:
-        """A file that is no longer written: synced once more by the next job, then closed."""
+        """Sync a file that is no longer written once more with the next job, then close it."""
         self._retired.append(fd)
 
     def close(self, fd: int) -> None:
         self._jobs.put(None)
-        self._worker.join()
+        self._sync_thread.join()
         self._sync(fd, self._retired)
         self._retired = []
         waiting, self._waiting = self._waiting, []
@@ -298,11 +299,12 @@ class _DiskSync:
             try:
                 self._loop.call_soon_threadsafe(self._synced, callbacks)
             except RuntimeError:
-                return  # the loop is closed: nobody is left to be told
+                return  # the loop is closed: there are no callbacks to run
 
     def _sync(self, fd: int, retired: list[int]) -> None:
-        """After a failure the bytes are still with the OS: callers go on, but nothing new is taken until another file
-        can be synced."""
+        """Sync files. After a failure the OS still has the bytes, so the callbacks run; but the journal is not healthy
+        until another file is synced.
+        """
         try:
             for old in retired:
                 os.fdatasync(old)
@@ -317,13 +319,13 @@ class _DiskSync:
     def _synced(self, callbacks: list[Callback]) -> None:
         self.busy = False
         for callback in callbacks:
-            self._loop.call_soon(callback)  # one that raises must not keep the others from being told
+            self._loop.call_soon(callback)  # one that raises must not stop the others
         if self._waiting:
             self._begin()
 
 
-def _nobody() -> None:
-    """Who waits for a try."""
+def _do_nothing() -> None:
+    """The callback of a try."""
 
 
 def _open_file(folder: Path, sequence: int) -> tuple[int, int]:

@@ -1,14 +1,14 @@
-"""Keeps the record of a router in a file: `[proxy] record = "decisions.record"`.
+"""Writes the decision record of a router to a file: `[proxy] record = "decisions.record"`.
 
-The request path makes the bytes of a call and puts them on a list. A quarter of a second after the first of them the
-list goes to a thread that writes it, so a slow disk delays no request; kill -9 loses at most that quarter of a second,
-and what was written before can be read. A record ends with a marker that says why: the proxy stopped, or a limit.
+The request path encodes each call and adds it to a list. A quarter of a second after the first call of the list, a
+thread writes it, so that a slow disk delays no request. kill -9 loses at most that quarter of a second, and what was
+written before can be read. A record ends with a marker that says why: the proxy stopped, or a limit was reached.
 
-A file that is there already is the record of an earlier process: it is kept as `<name>.old`, one of them. Whatever is
-no record (a directory, a device, a file of another kind) is left as it is, and the proxy does not start.
+An existing record of an earlier process is renamed to `<name>.old`, one of them. Anything else of that name (a folder,
+a device, a file of another kind) is left as it is, and the proxy does not start.
 
-Limits: `MAX_RECORD_BYTES` a file, then the record ends, because a record without its beginning could not be played;
-`MAX_WAITING_BYTES` made but not written, then the disk is too slow and the record ends there too.
+Limits: `MAX_RECORD_BYTES` a file, then the record ends, because a record without its beginning could not be replayed;
+`MAX_WAITING_BYTES` encoded but not written, then the disk is too slow and the record ends, too.
 """
 
 import logging
@@ -30,7 +30,7 @@ _LOG: Final = logging.getLogger(__name__)
 
 
 class Recording:
-    """The writing end. `write` and `close` are called in the event loop; `OSError` where the file cannot be made."""
+    """Writes one record. `write` and `close` are called in the event loop. Raises: OSError if there can be no file."""
 
     def __init__(self, path: Path, loop: AbstractEventLoop, limit_bytes: int = MAX_RECORD_BYTES) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -40,8 +40,8 @@ class Recording:
         self._loop = loop
         self._limit_bytes = limit_bytes
         self._frames: list[bytes] = [MAGIC]
-        self._made_bytes = len(MAGIC)
-        self._written_bytes = 0  # changed by the thread alone
+        self._encoded_bytes = len(MAGIC)
+        self._written_bytes = 0  # set by the thread alone
         self._flushing = False
         self._ended = False
         self._pieces: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
@@ -57,15 +57,15 @@ class Recording:
         except Exception as error:
             self._end(f"a call cannot be written: {type(error).__name__}")
             return
-        if self._made_bytes + len(made) > self._limit_bytes:
+        if self._encoded_bytes + len(made) > self._limit_bytes:
             self._end(f"the limit of {self._limit_bytes} bytes")
-        elif self._made_bytes - self._written_bytes > MAX_WAITING_BYTES:
+        elif self._encoded_bytes - self._written_bytes > MAX_WAITING_BYTES:
             self._end("the disk is too slow")
         else:
             self._add(made)
 
     def close(self) -> None:
-        """End the record and let the file go."""
+        """End the record and close the file."""
         if not self._ended:
             self._ended = True
             self._add(frame(Closed("the proxy stopped")))
@@ -81,7 +81,7 @@ class Recording:
 
     def _add(self, made: bytes) -> None:
         self._frames.append(made)
-        self._made_bytes += len(made)
+        self._encoded_bytes += len(made)
         if not self._flushing:
             self._flushing = True
             self._loop.call_later(FLUSH_AFTER_S, self._flush)
@@ -99,14 +99,14 @@ class Recording:
                 while done < len(piece):
                     done += os.write(self._fd, piece[done:] if done else piece)
             except OSError as error:
-                self._ended = True  # whatever came through in part is where the record is cut off
+                self._ended = True  # a frame that was written in part is where the record is cut off
                 _LOG.warning("the record %s cannot be written on: %s", self._path, error.strerror)
                 return
             self._written_bytes += len(piece)
 
 
 def _set_aside(path: Path) -> None:
-    """Rename an earlier record. `OSError` where something else has its name."""
+    """Rename an earlier record. Raises: OSError where something else has its name."""
     if not path.exists():
         return
     if not path.is_file():

@@ -1,13 +1,13 @@
-"""The tables of `ledger.sqlite`, and how files of earlier versions get them.
+"""The tables of `ledger.sqlite`, and the migration of files of earlier versions.
 
     turn_record  the record of each ended entry as it stood in the journal: an array, in the order of `Entry`'s fields
-    turn         its columns: a view for whoever asks, who should name them
-    total        what the rows of a tenant add up to
-    open_turn    records that were under way when they were folded
+    turn         its columns: a view for queries, which should name the columns that they use
+    total        what the turns of a tenant add up to
+    open_turn    records of turns that were open when they were folded
     fold         how far the journal of each process is folded
 
-Rows are inserted in the order in which turns end, and ids ascend roughly, so that a commit writes few pages: with ids
-at random it writes a page of the index for each row.
+Rows are inserted in the order in which turns end, and ids ascend roughly, so that a commit writes few pages: with
+random ids it would write a page of the index for each row.
 """
 
 import contextlib
@@ -76,7 +76,7 @@ _STEPS: Final = {
     2: _FROM_2 + _ARRAYS,
     3: _FROM_3 + _ARRAYS,
 }
-"""From which version -> the statements that make it this one."""
+"""Version of a file -> the statements that migrate it to `SCHEMA_VERSION`."""
 
 _NULL: Final = msgspec.Raw(b"null")
 _decode: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
@@ -87,10 +87,10 @@ class LedgerError(RuntimeError):
 
 
 def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
-    """A connection in autocommit mode, whose user sees to it that one thread at a time uses it."""
+    """A connection in autocommit mode. Only one thread at a time may use it."""
     if not read_only:
-        with contextlib.suppress(OSError):  # SQLite says what is wrong
-            path.touch(mode=0o600)  # who asked what when is nobody else's; SQLite's other files take after this one
+        with contextlib.suppress(OSError):  # SQLite raises the error
+            path.touch(mode=0o600)  # private; SQLite creates its other files with the same mode
     uri = f"{path.resolve().as_uri()}?mode={'ro' if read_only else 'rwc'}"
     connection = sqlite3.connect(uri, uri=True, timeout=10.0, isolation_level=None, check_same_thread=False)
     try:
@@ -105,7 +105,7 @@ def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
 
 
 def prepare(connection: sqlite3.Connection, path: Path) -> None:
-    """Give a new file its tables, and one of an earlier version those of today. Raises: LedgerError, sqlite3.Error."""
+    """Create the tables of a new file, or migrate an earlier version. Raises: LedgerError, sqlite3.Error."""
     version = connection.execute("PRAGMA user_version").fetchone()[0]
     if version == SCHEMA_VERSION:
         return
@@ -116,6 +116,6 @@ def prepare(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def _as_array(record: str) -> str:
-    """A record of version 3, which has names, as an array; its values stay as they are written."""
+    """A record of version 3, an object, as an array; its values stay as they are written."""
     named = _decode(record)
     return msgspec.json.encode([named.get(name, _NULL) for name in _FIELDS]).decode()

@@ -1,16 +1,16 @@
-"""One process among several of a proxy: what it tells the others over the board, and what it hears from them.
+"""The other processes of a proxy, as one of them sees them: updates sent and applied, through shared memory.
 
-What a router does (`core/replicas/peer_router.py`), which tag a prompt was sent under (so that each process joins the
-KV events of all of them), and what an operator says of an engine is told at most `TELL_WITHIN_S` later, all that has
-come together in one message. It is heard before each decision, and in each sweep by a process that decides nothing.
+A process sends what its router does (`core/replicas/peer_router.py`), under which tag a prompt was sent (so that each
+process can match the KV events of all prompts), operators' drain orders, and the health of engines. Updates are sent at
+most `SEND_WITHIN_S` later, all that have accumulated in one message. They are applied before each decision, and in each
+sweep by a process that makes no decisions.
 
 A process that starts again reads what is still in the rings of all, its predecessor's too, and so knows the prefixes
-that were sent lately. What its predecessor had under way is load no more.
+that were sent lately. Its predecessor's open requests no longer count as load.
 
-What a process says of itself, its metrics foremost, is a row of the board, written in each sweep. Any process answers
-an operator for all by the sum of the rows. One that was killed has its counters kept in its row, and its successor goes
-on counting from there: sums never fall. What it counted after its last sweep is lost (from metrics, not from the
-ledger).
+Each process publishes a report of itself, its metrics foremost, in each sweep. Any process can answer an operator for
+all of them by the sum of the reports. The report of a killed process stays, and its successor goes on counting from
+there: sums never fall. What a killed process counted after its last sweep is lost (from metrics, not from the ledger).
 """
 
 import logging
@@ -27,12 +27,12 @@ from warmroute_proxy.server.base.metrics import Metrics, State
 from warmroute_proxy.server.engines.engines import Engines
 from warmroute_proxy.server.processes.shared_memory import LaneReader, SharedMemory
 
-TELL_WITHIN_S: Final = 0.002
+SEND_WITHIN_S: Final = 0.002
 
 log = logging.getLogger(__name__)
 
 
-class Tagged(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="t"):
+class TagSent(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="t"):
     """The request with this number was sent under a tag that its KV events will name."""
 
     number: int
@@ -40,7 +40,7 @@ class Tagged(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="t"):
     tag: str
 
 
-class Measured(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="m"):
+class PromptTokens(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="m"):
     """The prompt of a tag has so many tokens."""
 
     cache_worker: str
@@ -48,33 +48,33 @@ class Measured(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="m"):
     prompt_tokens: int
 
 
-class Drained(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="d"):
+class DrainOrder(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="d"):
     """An operator drains an engine, or lets it work again."""
 
     engine: str
     draining: bool
 
 
-class Asked(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="h"):
-    """An engine is asked by `/health` (status None), or has answered; 0: it has not."""
+class Health(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="h"):
+    """`/health` of an engine is requested (status None), or has answered; 0: no answer came."""
 
     engine: str
     status: int | None
 
 
-Told = Event | Tagged | Measured | Drained | Asked
+Update = Event | TagSent | PromptTokens | DrainOrder | Health
 
 
 class Message(msgspec.Struct, gc=False, array_like=True):
-    """What one life of a process has told at a time of the monotonic clock, which all processes share."""
+    """Updates of one generation of a process, sent at a time of the monotonic clock, which all processes share."""
 
-    life: int
+    generation: int
     at_s: float
-    told: list[Told]
+    updates: list[Update]
 
 
-class Holding(NamedTuple):
-    """What a process has in its hands; each a gauge of its name."""
+class Gauges(NamedTuple):
+    """What a process has in memory now. Each field is a gauge of its name."""
 
     turns_live: int
     queue_requests: int
@@ -84,152 +84,160 @@ class Holding(NamedTuple):
     ledger_rows_waiting: int
 
 
-class Row(msgspec.Struct, gc=False, array_like=True):
-    """What one life of a process says of itself."""
+class ProcessReport(msgspec.Struct, gc=False, array_like=True):
+    """What one generation of a process reports of itself."""
 
-    life: int
+    generation: int
     pid: int
-    holds: Holding
+    gauges: Gauges
     connections: dict[str, int]
+    """Open connections by engine."""
+
     drained: list[str]
+    """The engines that drain by an operator's order."""
+
     metrics: State
 
 
 class PeerProcesses:
-    """The other processes, as one of them sees them. All of it in the event loop."""
+    """The other processes. All methods are called in the event loop."""
 
-    def __init__(self, board: SharedMemory, number: int, clock: Callable[[], float], loop: AbstractEventLoop) -> None:
+    def __init__(
+        self, shared_memory: SharedMemory, number: int, clock: Callable[[], float], loop: AbstractEventLoop
+    ) -> None:
+        lanes = shared_memory.lanes
         self.number = number
-        self._lanes = board.lanes
-        self._lane = board.lanes[number]
-        self._life = self._lane.life
+        self._lanes = lanes
+        self._lane = lanes[number]
+        self._generation = self._lane.generation
         self._clock = clock
         self._loop = loop
-        self._outbox: list[Told] = []  # for TELL_WITHIN_S at most
-        self._readers = {at: LaneReader(lane) for at, lane in enumerate(board.lanes) if at != number}
-        self._lives = dict.fromkeys(self._readers, 0)  # of which something was heard
+        self._outbox: list[Update] = []  # for SEND_WITHIN_S at most
+        self._readers = {at: LaneReader(lane) for at, lane in enumerate(lanes) if at != number}
+        self._generations = dict.fromkeys(self._readers, 0)  # whose updates were applied, by process
         self._encode = msgspec.msgpack.Encoder().encode
         self._decode = msgspec.msgpack.Decoder(Message).decode
-        self._decode_row = msgspec.msgpack.Decoder(Row).decode
+        self._decode_report = msgspec.msgpack.Decoder(ProcessReport).decode
         self._router: PeerRouter
         self._engines: Engines
 
     def start(self, router: PeerRouter, engines: Engines, metrics: Metrics) -> None:
-        """Hear what there is, take over what the predecessor has counted, and what operators have said."""
+        """Apply the updates that are there, and take over the predecessor's counters and operators' orders."""
         self._router, self._engines = router, engines
-        engines.share(self)
+        engines.connect_peers(self)
         now_s = self._clock()
-        self._hear(self.number, LaneReader(self._lane))
+        self._apply_from(self.number, LaneReader(self._lane))
         router.forget(self.number, now_s)
-        self.listen()
-        before = self._row(self.number)
+        self.apply_updates()
+        before = self._report_of(self.number)
         if before is not None:
             metrics.take_over(before.metrics)
-        for row in self._rows_alive():
-            for engine in row.drained:
-                self._drain(Drained(engine, draining=True))
+        for report in filter(self.alive, self.reports()):
+            for engine in report.drained:
+                self._apply_drain(DrainOrder(engine, draining=True))
 
-    # What this one tells
+    # Send
 
-    def tell(self, told: Told, now_s: float = 0.0) -> None:  # noqa: ARG002 - as a router calls it
-        """Something for all the others to hear."""
+    def send(self, update: Update, now_s: float = 0.0) -> None:  # noqa: ARG002 - the router calls it with the time
+        """Send an update to all other processes."""
         if not self._outbox:
-            self._loop.call_later(TELL_WITHIN_S, self._tell_all)
-        self._outbox.append(told)
+            self._loop.call_later(SEND_WITHIN_S, self._send_outbox)
+        self._outbox.append(update)
 
-    def tagged(self, cache_worker: str, tag: str) -> None:
-        """The request that the router sent last went out under a tag."""
-        self.tell(Tagged(self._router.last_number, cache_worker, tag))
+    def send_tag(self, cache_worker: str, tag: str) -> None:
+        """The request that the router dispatched last was sent under a tag."""
+        self.send(TagSent(self._router.last_number, cache_worker, tag))
 
-    def measured(self, cache_worker: str, tag: str, prompt_tokens: int) -> None:
+    def send_prompt_tokens(self, cache_worker: str, tag: str, prompt_tokens: int) -> None:
         """The prompt of a tag has so many tokens."""
-        self.tell(Measured(cache_worker, tag, prompt_tokens))
+        self.send(PromptTokens(cache_worker, tag, prompt_tokens))
 
-    def drained(self, engine: str, draining: bool) -> None:
-        """An operator has told this process to drain an engine, or to let it work again."""
-        self.tell(Drained(engine, draining))
+    def send_drain(self, engine: str, draining: bool) -> None:
+        """An operator has ordered this process to drain an engine, or to let it work again."""
+        self.send(DrainOrder(engine, draining))
 
-    def asked(self, engine: str, status: int | None) -> None:
-        """This process asks an engine by `/health`, which the others then need not; or it has answered."""
-        self.tell(Asked(engine, status))
+    def send_health(self, engine: str, status: int | None) -> None:
+        """This process requests `/health` (None), so that the others need not; or it has the answer's status."""
+        self.send(Health(engine, status))
 
-    def publish(self, metrics: Metrics, holds: Holding) -> None:
-        """Write this process' row, and hear the others; in each sweep."""
+    def publish(self, metrics: Metrics, gauges: Gauges) -> None:
+        """Publish this process' report, and apply the others' updates; called in each sweep."""
         engines = self._engines
         connections = {engine.config.id: engine.upstream.open for engine in engines.by_id.values()}
         drained = list(engines.drains.by_operator())
-        row = Row(self._life, os.getpid(), holds, connections, drained, metrics.state())
-        if not self._lane.publish(self._encode(row)):
-            log.error("the metrics of this process are too many for the board: others do not see them")
-        self.listen()
+        report = ProcessReport(self._generation, os.getpid(), gauges, connections, drained, metrics.state())
+        if not self._lane.publish(self._encode(report)):
+            log.error("the metrics of this process exceed its shared memory: other processes do not get them")
+        self.apply_updates()
 
-    # What the others tell
+    def _send_outbox(self) -> None:
+        outbox, self._outbox = self._outbox, []
+        if not self._lane.append(self._encode(Message(self._generation, self._clock(), outbox))):
+            for update in outbox:  # each by itself: a message has a limit
+                if not self._lane.append(self._encode(Message(self._generation, self._clock(), [update]))):
+                    log.warning("an update of type %s is too long for the other processes", type(update).__name__)
 
-    def listen(self) -> None:
-        """Hear what is new."""
+    # Apply
+
+    def apply_updates(self) -> None:
+        """Apply what the other processes have sent since the last call."""
         for number, reader in self._readers.items():
-            if reader.behind or reader.lane.life != self._lives[number]:
+            if reader.behind or reader.lane.generation != self._generations[number]:
                 try:
-                    self._hear(number, reader)
+                    self._apply_from(number, reader)
                 except Exception as error:  # an error of ours must not end the request that waits for a decision
-                    log.error("hearing process %d failed: %s", number, type(error).__name__)
+                    log.error("applying the updates of process %d failed: %s", number, type(error).__name__)
 
-    def rows(self) -> list[Row]:
-        """What all others say of themselves, those that died included."""
-        return [row for number in self._readers if (row := self._row(number)) is not None]
+    def reports(self) -> list[ProcessReport]:
+        """The last reports of all other processes, also of those that died."""
+        return [report for number in self._readers if (report := self._report_of(number)) is not None]
 
-    def alive(self, row: Row) -> bool:
-        """Whether the process that wrote a row lives."""
-        return any(lane.life == row.life for lane in self._lanes)
+    def alive(self, report: ProcessReport) -> bool:
+        """Whether the process that wrote a report is alive."""
+        return any(lane.generation == report.generation for lane in self._lanes)
 
-    def _hear(self, number: int, reader: LaneReader) -> None:
+    def _apply_from(self, number: int, reader: LaneReader) -> None:
         router = self._router
         for payload in reader.read():
             message = self._decode(payload)
-            if reader.missed or self._lives.get(number, message.life) != message.life:
+            if reader.missed or self._generations.get(number, message.generation) != message.generation:
                 router.forget(number, self._clock())
                 reader.missed = False
             if number != self.number:
-                self._lives[number] = message.life
-            for told in message.told:
-                if isinstance(told, Tagged):
-                    ticket = router.ticket_of(number, told.number)
-                    if ticket is not None:
-                        self._engines.expect(told.cache_worker, told.tag, ticket.chain)
-                elif isinstance(told, Measured):
-                    self._engines.measured(told.cache_worker, told.tag, told.prompt_tokens)
-                elif isinstance(told, Drained):
-                    self._drain(told)
-                elif isinstance(told, Asked):
-                    self._engines.heard_health(told.engine, told.status, message.at_s)
-                else:
-                    router.apply(number, told, message.at_s)
-        if number != self.number and reader.lane.life != self._lives[number]:
+                self._generations[number] = message.generation
+            for update in message.updates:
+                self._apply(number, update, message.at_s)
+        if number != self.number and reader.lane.generation != self._generations[number]:
             router.forget(number, self._clock())
-            self._lives[number] = reader.lane.life
+            self._generations[number] = reader.lane.generation
 
-    def _drain(self, told: Drained) -> None:
-        if told.engine in self._engines.by_id:
-            self._engines.drain(told.engine, "operator", told.draining, self._router)
+    def _apply(self, number: int, update: Update, at_s: float) -> None:
+        """Apply an update of the process with this number."""
+        if isinstance(update, TagSent):
+            ticket = self._router.ticket_of(number, update.number)
+            if ticket is not None:
+                self._engines.apply_tag(update.cache_worker, update.tag, ticket.chain)
+        elif isinstance(update, PromptTokens):
+            self._engines.apply_prompt_tokens(update.cache_worker, update.tag, update.prompt_tokens)
+        elif isinstance(update, DrainOrder):
+            self._apply_drain(update)
+        elif isinstance(update, Health):
+            self._engines.apply_health(update.engine, update.status, at_s)
+        else:
+            self._router.apply(number, update, at_s)
 
-    def _tell_all(self) -> None:
-        outbox, self._outbox = self._outbox, []
-        if not self._lane.tell(self._encode(Message(self._life, self._clock(), outbox))):
-            for told in outbox:  # each by itself: a message has a limit
-                if not self._lane.tell(self._encode(Message(self._life, self._clock(), [told]))):
-                    log.warning("a %s is too long for the other processes to hear of", type(told).__name__)
+    def _apply_drain(self, order: DrainOrder) -> None:
+        if order.engine in self._engines.by_id:
+            self._engines.drain(order.engine, "operator", order.draining, self._router)
 
-    def _row(self, number: int) -> Row | None:
-        text = self._lanes[number].row()
-        return self._decode_row(text) if text is not None else None
-
-    def _rows_alive(self) -> list[Row]:
-        return [row for row in self.rows() if self.alive(row)]
+    def _report_of(self, number: int) -> ProcessReport | None:
+        payload = self._lanes[number].report()
+        return self._decode_report(payload) if payload is not None else None
 
 
-def share_metrics(own: Metrics, rows: list[Row]) -> Metrics:
+def summed_metrics(own: Metrics, reports: list[ProcessReport]) -> Metrics:
     """The sums of this process' counters and those of the others."""
     total = Metrics()
-    for state in (own.state(), *(row.metrics for row in rows)):
+    for state in (own.state(), *(report.metrics for report in reports)):
         total.take_over(state)
     return total

@@ -1,12 +1,12 @@
-"""Nonces that were seen by any process of a proxy: a table in memory that they share, under a lock of the system.
+"""Nonces that any process of a proxy has accepted: a table in shared memory, under a lock of the system.
 
-Here alone a lock is needed: of two processes that are shown one nonce at the same time, one must refuse. Forwards come
-from other regions' proxies only, and hold it for some microseconds. It is a record lock on a file in memory, which the
-system takes back from a process that is killed.
+This is the only lock between processes: where two of them get one nonce at the same time, one must refuse it. Only
+forwards from other regions' proxies take the lock, for some microseconds. It is a record lock on a file in memory,
+which the system releases when its process is killed.
 
 A nonce counts for at least `KEEP_S` and at most twice that: there are two tables, and the older one is emptied to
-become the newer. An entry is the hash of a nonce, at the first free place from where its hash points. Limits: three
-quarters of `ENTRIES` a table, so that a search stays short; beyond, forwards are refused.
+become the newer. An entry is the hash of a nonce, in the first free slot from where its hash points. Limits: three
+quarters of `ENTRIES` a table, so that a search stays short; beyond that, forwards are refused.
 """
 
 import fcntl
@@ -31,8 +31,8 @@ class SharedNonces:
         self._entries = entries
 
     def spend(self, nonce: str, now: float) -> bool | None:
-        """True if no process has seen it, and all have from now on; None if there is no room for it."""
-        key = xxh3_64_intdigest(nonce.encode()) or 1  # 0 is a free place
+        """True if no process has accepted this nonce yet, and none will from now on; None if the table is full."""
+        key = xxh3_64_intdigest(nonce.encode()) or 1  # 0 is a free slot
         fcntl.lockf(self._lock, fcntl.LOCK_EX)
         try:
             return self._spend(key, int(now // KEEP_S))
@@ -40,7 +40,7 @@ class SharedNonces:
             fcntl.lockf(self._lock, fcntl.LOCK_UN)
 
     def close(self) -> None:
-        """Let the lock's file go."""
+        """Close the lock's file."""
         os.close(self._lock)
 
     def _spend(self, key: int, era: int) -> bool | None:
@@ -48,17 +48,17 @@ class SharedNonces:
         if words[_ERA] != era:
             self._begin(era)
         newer, older = self._table(era), self._table(era + 1)
-        place = self._find(newer, key)
-        if words[place] or words[self._find(older, key)]:
+        slot = self._find(newer, key)
+        if words[slot] or words[self._find(older, key)]:
             return False
         if words[_COUNT] >= self._entries * 3 // 4:
             return None
-        words[place] = key
+        words[slot] = key
         words[_COUNT] += 1
         return True
 
     def _begin(self, era: int) -> None:
-        """Empty the table that becomes the newer one, and the other one too if its time is over."""
+        """Empty the table that becomes the newer one, and the other one too if its nonces are out of date."""
         words = self._words
         emptied = [era] if words[_ERA] == era - 1 else [era, era + 1]
         for each in emptied:
@@ -71,7 +71,7 @@ class SharedNonces:
         return 2 + era % 2 * self._entries
 
     def _find(self, table: int, key: int) -> int:
-        """Where a key is, or the free place where it would be."""
+        """The slot of a key, or the free slot where it would be."""
         words, entries = self._words, self._entries
         at = key % entries
         while words[table + at] not in (0, key):

@@ -1,12 +1,13 @@
-"""Several processes on one port: a parent that starts, watches and ends them, and serves nothing itself.
+"""Several processes on one port: a supervisor that starts, watches and ends them, and serves no requests itself.
 
-Each process is a whole proxy: it listens on the same ports (`SO_REUSEPORT`: the system deals connections out), decides
-and relays. What they must know of each other is in memory that they share, made here before the first fork: the board
-(`board.py`) and the nonces. The parent also holds the lock on the state folder, and the ports while nobody listens.
+Each process is a whole proxy: it listens on the same ports (`SO_REUSEPORT`: the system distributes connections), makes
+decisions and relays. What they share is in memory that is made here before the first fork: the lanes of updates and
+reports (`shared_memory`) and the nonces (`shared_nonces`). The supervisor also holds the lock on the state folder, and
+reserves the ports while no process listens.
 
-A process that dies is started again: after 0.1 s, twice as long each time it dies within a minute, 30 s at most. What
-was under way in it is settled as interrupted by its successor. SIGTERM and SIGINT end all in good order, a second one
-at once, SIGHUP is passed on. Processes whose parent dies end in good order too: each holds a pipe that breaks then.
+A process that dies is started again: after 0.1 s, twice as long each time it dies within a minute, 30 s at most. Its
+successor settles its open requests as interrupted. SIGTERM and SIGINT end all processes in good order, a second one at
+once; SIGHUP is passed on. Processes whose supervisor dies end in good order too: each holds a pipe that breaks then.
 """
 
 import contextlib
@@ -26,7 +27,7 @@ from typing import Any, Final
 
 from warmroute_proxy.server.base.config import Config
 from warmroute_proxy.server.ledger.fold import recover_all
-from warmroute_proxy.server.ledger.ledger import LEDGER_FILE, explained, lock
+from warmroute_proxy.server.ledger.ledger import LEDGER_FILE, ledger_errors, lock
 from warmroute_proxy.server.processes.shared_memory import SharedMemory
 from warmroute_proxy.server.processes.shared_nonces import SharedNonces
 
@@ -43,22 +44,22 @@ log = logging.getLogger("warmroute.proxy")
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
-    """The place of one process among several. Both descriptors are its ends of pipes."""
+class ProcessSlot:
+    """What the supervisor gives to one process. Both descriptors are the process' ends of pipes."""
 
     number: int
-    board: SharedMemory
+    shared_memory: SharedMemory
     nonces: SharedNonces
     parent_fd: int
-    """Readable once the parent is gone."""
+    """Readable once the supervisor is gone."""
 
     ready_fd: int
     interrupted: int = 0
-    """Turns that were open when the proxy before this one died: for its first process to count."""
+    """Turns that were open when the proxy before this one died. Only the first process counts them."""
 
-    def ready(self, said: dict[str, Any]) -> None:
-        """Tell the parent that this process listens."""
-        os.write(self.ready_fd, json.dumps(said).encode() + b"\n")
+    def ready(self, addresses: dict[str, Any]) -> None:
+        """Report to the supervisor that this process listens, and where."""
+        os.write(self.ready_fd, json.dumps(addresses).encode() + b"\n")
         os.close(self.ready_fd)
 
 
@@ -73,64 +74,64 @@ class _Process:
 
 
 def reserve(host: str, port: int) -> tuple[socket.socket, int]:
-    """A socket that keeps a port for those who share it, and its number. `OSError` where somebody listens there."""
+    """A socket that reserves a port for the processes, and its number. `OSError` where another program listens."""
     family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     if port:
         with socket.socket(family, kind, protocol) as alone:  # with SO_REUSEPORT two proxies would share it unnoticed
             alone.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             alone.bind(address)
-    held = socket.socket(family, kind, protocol)
-    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-    held.bind(address)
-    return held, held.getsockname()[1]
+    reserved = socket.socket(family, kind, protocol)
+    reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    reserved.bind(address)
+    return reserved, reserved.getsockname()[1]
 
 
 class Supervisor:
-    """The parent. `work` is what a process does, in its seat; it returns its exit code."""
+    """The parent process. `work` is what each child does with its slot; it returns the exit code."""
 
-    def __init__(self, config: Config, work: Callable[[Config, Seat], int]) -> None:
+    def __init__(self, config: Config, work: Callable[[Config, ProcessSlot], int]) -> None:
         self._work = work
         self._state_dir = config.proxy.state_dir
         self._lock_fd = lock(self._state_dir)
         self._interrupted = self._recover()
-        held, port = reserve(config.proxy.host, config.proxy.port)
-        admin_held, admin_port = reserve(config.proxy.admin_host, config.proxy.admin_port)
-        self._held = [held, admin_held]
+        public, port = reserve(config.proxy.host, config.proxy.port)
+        admin, admin_port = reserve(config.proxy.admin_host, config.proxy.admin_port)
+        self._reserved = [public, admin]
         self._config = replace(config, proxy=replace(config.proxy, port=port, admin_port=admin_port))
-        self._board = SharedMemory(config.proxy.processes)
+        self._shared_memory = SharedMemory(config.proxy.processes)
         self._nonces = SharedNonces()
         self._alive = os.pipe()
         self._processes = [_Process(number) for number in range(config.proxy.processes)]
-        self._lives = 0
+        self._starts = 0
 
     def run(self, listening: Callable[[dict[str, Any], list[int]], None]) -> int:
-        """Until a signal says that it is over. `listening` is called once, when all processes are ready."""
+        """Run until a signal ends it. `listening` is called once, when all processes are ready."""
         signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         gc.collect()
         gc.freeze()  # so that collections in the children do not copy what they share
         try:
             for process in self._processes:
                 self._start(process)
-            said = self._wait_until_ready()
-            if said is None:
+            addresses = self._wait_until_ready()
+            if addresses is None:
                 return self._end() or 2
-            listening(said, [process.pid for process in self._processes])
+            listening(addresses, [process.pid for process in self._processes])
             self._watch()
             return self._end()
         finally:
-            for held in self._held:
-                held.close()
+            for reserved in self._reserved:
+                reserved.close()
             self._recover()
             os.close(self._lock_fd)
 
     def _recover(self) -> int:
-        with explained(self._state_dir):
+        with ledger_errors(self._state_dir):
             return recover_all(self._state_dir, self._state_dir / LEDGER_FILE, time.time())
 
     def _start(self, process: _Process) -> None:
-        self._lives += 1
-        self._board.lanes[process.number].life = self._lives
+        self._starts += 1
+        self._shared_memory.lanes[process.number].generation = self._starts
         read_fd, write_fd = os.pipe()
         sys.stdout.flush()
         sys.stderr.flush()
@@ -138,19 +139,21 @@ class Supervisor:
         if not pid:
             os.close(read_fd)
             os.close(self._alive[1])
-            interrupted = self._interrupted if self._lives == 1 else 0
-            seat = Seat(process.number, self._board, self._nonces, self._alive[0], write_fd, interrupted)
-            self._be(seat)
+            interrupted = self._interrupted if self._starts == 1 else 0
+            parent_fd = self._alive[0]
+            self._run_child(
+                ProcessSlot(process.number, self._shared_memory, self._nonces, parent_fd, write_fd, interrupted)
+            )
         os.close(write_fd)
         process.pid, process.ready_fd, process.started_s = pid, read_fd, time.monotonic()
 
-    def _be(self, seat: Seat) -> None:
-        """The child: never returns."""
+    def _run_child(self, slot: ProcessSlot) -> None:
+        """Run the child process. Never returns."""
         code = 1
         try:
-            signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the work listens to it
+            signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the work handles it
             signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
-            code = self._work(self._config, seat)
+            code = self._work(self._config, slot)
         except BaseException:
             traceback.print_exc()
         finally:
@@ -159,19 +162,19 @@ class Supervisor:
             os._exit(code)
 
     def _wait_until_ready(self) -> dict[str, Any] | None:
-        """What the last one has said; None if one has ended, or takes too long."""
+        """The addresses that the processes report; None if one has ended, or takes too long."""
         deadline = time.monotonic() + START_S
-        said: dict[str, Any] = {}
+        addresses: dict[str, Any] = {}
         for process in self._processes:
             left_s = max(0.0, deadline - time.monotonic())
             if not select.select([process.ready_fd], [], [], left_s)[0]:
                 log.error("process %d did not start within %g s", process.number, START_S)
                 return None
-            line = os.read(process.ready_fd, 65_536)  # nothing: it has ended, and has said why
+            line = os.read(process.ready_fd, 65_536)  # empty where it has ended, and has logged why
             if not line:
                 return None
-            said = json.loads(line)
-        return said
+            addresses = json.loads(line)
+        return addresses
 
     def _watch(self) -> None:
         while True:
@@ -184,18 +187,18 @@ class Supervisor:
             if caught is not None and caught.si_signo in {signal.SIGTERM, signal.SIGINT}:
                 return
             if caught is not None and caught.si_signo == signal.SIGHUP:
-                self._tell(signal.SIGHUP)
+                self._send(signal.SIGHUP)
             for process in self._reaped():
                 log.error("process %d has died, and is started again in %.1f s", process.number, process.wait_s)
 
     def _reaped(self) -> list[_Process]:
-        """Those that have ended since the last time."""
+        """The processes that have ended since the last call."""
         found = []
         now = time.monotonic()
         for process in self._processes:
             if process.pid and os.waitpid(process.pid, os.WNOHANG)[0]:
                 process.pid = 0
-                self._board.lanes[process.number].life = 0
+                self._shared_memory.lanes[process.number].generation = 0
                 os.close(process.ready_fd)
                 stable = now - process.started_s >= STABLE_S
                 process.wait_s = FIRST_WAIT_S if stable or not process.due_s else min(2 * process.wait_s, MAX_WAIT_S)
@@ -204,19 +207,19 @@ class Supervisor:
         return found
 
     def _end(self) -> int:
-        """All in good order, or by force."""
-        self._tell(signal.SIGTERM)
+        """End all processes in good order, or by force once their time is over."""
+        self._send(signal.SIGTERM)
         deadline = time.monotonic() + self._config.limits.shutdown_grace_s + END_S
         while any(process.pid for process in self._processes):
             if time.monotonic() > deadline:
-                self._tell(signal.SIGKILL)
+                self._send(signal.SIGKILL)
             caught = signal.sigtimedwait(_SIGNALS, POLL_S)
             if caught is not None and caught.si_signo in {signal.SIGTERM, signal.SIGINT}:
-                self._tell(signal.SIGTERM)  # a second one: who sends it does not want to wait
+                self._send(signal.SIGTERM)  # a second one: end at once
             self._reaped()
         return 0
 
-    def _tell(self, number: signal.Signals) -> None:
+    def _send(self, number: signal.Signals) -> None:
         for process in self._processes:
             if process.pid:
                 os.kill(process.pid, number)

@@ -96,17 +96,17 @@ class Attempt(Leg):
         """Send both legs at once. `tagged`: the engine's KV events are to name the rid."""
         engine, prefill = self.engine, self.decision.prefill
         own = own_fields(self.rid, asked.salt, tagged=tagged) if engine.is_sglang else ""
-        rank = self._answering.dp_rank if engine.dp_size > 1 else None
+        rank = self._answering.dp_rank if engine.info.dp_size > 1 else None
         if prefill is None:
             engine.upstream.send_with(engine.head(path, headers), answering_body(asked, own, rank, None), self)
             return
         source = self._engines.of(prefill)
         bootstrap = {
             "bootstrap_host": source.config.bootstrap_host or source.upstream.host,
-            "bootstrap_port": source.bootstrap_port,
-            "bootstrap_room": self._engines.ids.room(prefill.dp_rank, source.dp_size, asked.prompts),
+            "bootstrap_port": source.info.bootstrap_port,
+            "bootstrap_room": self._engines.ids.bootstrap_room(prefill.dp_rank, source.info.dp_size, asked.prompts),
         }
-        prefill_rank = prefill.dp_rank if source.dp_size > 1 else None
+        prefill_rank = prefill.dp_rank if source.info.dp_size > 1 else None
         self._prefill = PrefillLeg(self, self._owner)
         prompt = prefill_body(asked, own, prefill_rank, bootstrap)
         source.upstream.send_with(source.head(path, headers), prompt, self._prefill)

@@ -25,9 +25,9 @@ import msgspec
 from warmroute_proxy.core.placement.choices import NoWorker
 from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.core.placement.hot_prompts import HotPrompt, HotPrompts
+from warmroute_proxy.server.engines.engine_headers import engine_headers
 from warmroute_proxy.server.intake.body import Body
 from warmroute_proxy.server.request.attempt import Attempt
-from warmroute_proxy.server.request.dispatch import engine_headers
 from warmroute_proxy.server.request.failure import Failure
 
 if TYPE_CHECKING:

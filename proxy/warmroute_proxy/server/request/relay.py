@@ -35,12 +35,12 @@ from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.core.prompt.facts import Facts
 from warmroute_proxy.core.queue.admission import Waiter
 from warmroute_proxy.server.base.errors import Refusal
+from warmroute_proxy.server.engines.engine_headers import engine_headers
 from warmroute_proxy.server.engines.passthrough import Write
 from warmroute_proxy.server.ledger.journal import JournalError
 from warmroute_proxy.server.request.admission import Asker
 from warmroute_proxy.server.request.attempt import Attempt
 from warmroute_proxy.server.request.continuation import Continuation, broken, unable
-from warmroute_proxy.server.request.dispatch import engine_headers
 from warmroute_proxy.server.request.failure import Failure, no_worker, timed_out
 from warmroute_proxy.server.request.forwarding import ForwardedRequest
 from warmroute_proxy.server.request.turn_end import EVENTS, TurnEnd

@@ -37,7 +37,7 @@ class RequestMetrics:
         self._wrong = [0] * (2 * _SIDE)  # predictions by how much they were wrong: too high, then too low or right
         self._over = 0.0
         self._under = 0.0
-        metrics.late.append(self.count)
+        metrics.before_read.append(self.count)
 
     def settled(
         self, entry: Entry, usage: Usage, loss: Mapping[str, int], predicted: Held, settled: Settled | None

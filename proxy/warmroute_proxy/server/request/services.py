@@ -16,7 +16,7 @@ from warmroute_proxy.server.engines.engines import Engines
 from warmroute_proxy.server.engines.upstream import Upstream
 from warmroute_proxy.server.ledger.ledger import Ledger
 from warmroute_proxy.server.ledger.recording import Recording
-from warmroute_proxy.server.processes.peer_processes import Holding, PeerProcesses
+from warmroute_proxy.server.processes.peer_processes import Gauges, PeerProcesses
 from warmroute_proxy.server.request.admission import Admission
 from warmroute_proxy.server.request.forward_claim import Forwards
 from warmroute_proxy.server.request.idempotency import IdempotentCalls
@@ -85,9 +85,9 @@ class Services:
     def publish(self) -> None:
         """Tell the other processes how this one does."""
         if self.peer_processes is not None:
-            self.peer_processes.publish(self.metrics, self.holds())
+            self.peer_processes.publish(self.metrics, self.gauges())
 
-    def holds(self) -> Holding:
+    def gauges(self) -> Gauges:
         """What this process has in its hands."""
         queue, kept = self.admission.queue, self.re_prefills.kept
-        return Holding(len(self.live), queue.requests, queue.bytes, len(kept), kept.bytes, self.ledger.waiting)
+        return Gauges(len(self.live), queue.requests, queue.bytes, len(kept), kept.bytes, self.ledger.waiting)

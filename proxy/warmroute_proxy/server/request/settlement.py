@@ -18,7 +18,7 @@ def losses_of(last: SettledTurn | None, facts: Facts, usage: Usage, attempt: Att
     return classify(
         prompt_tokens=usage.prompt_tokens,
         cached_tokens=usage.cached_tokens,
-        page_size=attempt.engine.page_tokens,
+        page_size=attempt.engine.info.page_tokens,
         estimates=IndexEstimates(
             decision.known_tokens, decision.predicted_cached_tokens, decision.best_elsewhere_tokens
         ),

@@ -4,9 +4,9 @@ import itertools
 
 import pytest
 
-from warmroute_proxy.server.engines.engines import MAX_DP_RANKS
+from warmroute_proxy.server.engines.ids import Ids
+from warmroute_proxy.server.engines.server_info import MAX_DP_RANKS
 from warmroute_proxy.server.intake.intake import MAX_PROMPTS
-from warmroute_proxy.server.request.dispatch import Ids
 
 
 def test_requests_of_many_processes_share_no_room() -> None:
@@ -15,7 +15,7 @@ def test_requests_of_many_processes_share_no_room() -> None:
     for process in [Ids() for _ in range(50)]:
         for number in range(200):
             prompts = 1 + number % 7
-            first = process.room(number % 3, 3, prompts)
+            first = process.bootstrap_room(number % 3, 3, prompts)
             assert first % 3 == number % 3
             taken |= set(range(first, first + prompts))
             rooms += prompts
@@ -28,7 +28,7 @@ def test_requests_of_many_processes_share_no_room() -> None:
 def test_the_first_and_the_last_room_are_in_range(random: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.urandom", lambda count: random[:1] * count)
     ids = Ids()
-    rooms = [ids.room(rank, MAX_DP_RANKS, MAX_PROMPTS) for rank in range(MAX_DP_RANKS)]
+    rooms = [ids.bootstrap_room(rank, MAX_DP_RANKS, MAX_PROMPTS) for rank in range(MAX_DP_RANKS)]
     assert min(rooms) > 0
     assert max(rooms) + MAX_PROMPTS < 2**63
     assert [room % MAX_DP_RANKS for room in rooms] == list(range(MAX_DP_RANKS))
@@ -36,5 +36,5 @@ def test_the_first_and_the_last_room_are_in_range(random: bytes, monkeypatch: py
 
 def test_rooms_do_not_meet_where_the_largest_requests_follow_each_other() -> None:
     ids = Ids()
-    rooms = sorted(ids.room(number % MAX_DP_RANKS, MAX_DP_RANKS, MAX_PROMPTS) for number in range(500))
+    rooms = sorted(ids.bootstrap_room(number % MAX_DP_RANKS, MAX_DP_RANKS, MAX_PROMPTS) for number in range(500))
     assert all(after - before >= MAX_PROMPTS for before, after in itertools.pairwise(rooms))

@@ -1,0 +1,27 @@
+"""The headers that an engine is sent with a request: an allow-list of the client's.
+
+The proxy's own headers, such as the key of an engine, are added in `engine`.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from warmroute.contract.steering import FORWARDED_HEADERS, well_formed_request_id
+
+CONTENT_TYPE: Final = "content-type: application/json\r\n"
+"""The header block of almost every request."""
+
+_MAY_PASS: Final = FORWARDED_HEADERS - {"content-type"}
+
+
+def engine_headers(request_headers: Mapping[str, str]) -> str:
+    """The header block for an engine, by allow-list."""
+    if _MAY_PASS.isdisjoint(request_headers):
+        return CONTENT_TYPE
+    lines = [CONTENT_TYPE]
+    for name in FORWARDED_HEADERS:
+        value = request_headers.get(name)
+        if value is None or name == "content-type" or (name == "x-request-id" and not well_formed_request_id(value)):
+            continue
+        lines.append(f"{name}: {value}\r\n")
+    return "".join(lines)

@@ -1,0 +1,211 @@
+"""Probes of all engines: whether they answer, and what they report.
+
+Each round of probes asks each engine for `/ready`. A server without that route is up while it answers at all. An engine
+that was ready and answers 503 drains: it finishes its requests and gets no new ones. With `/ready` goes `/v1/loads`, a
+snapshot of the engine's work. `/server_info` is read when an engine comes up, and each `INFORM_EVERY_S`: the ranks and
+the start time come from there. The router is told of new ranks; a new start time means an empty cache.
+
+`/health` makes the engine generate a token, so it is requested only where nothing else shows progress
+(`core.load.health_monitor`). Where there is a host tier, `/metrics` is read each `MOVES_EVERY_S` for the cost of moving
+tokens between tiers.
+"""
+
+import asyncio
+import logging
+from typing import Any, Final
+
+from warmroute_proxy.core.cache.tiers import Tier
+from warmroute_proxy.core.load.engine_loads import EngineLoads
+from warmroute_proxy.core.load.health_monitor import HEALTH_TIMEOUT_S
+from warmroute_proxy.core.placement.fleet import Worker
+from warmroute_proxy.core.placement.router import Router
+from warmroute_proxy.server.engines.engine import MOVES_EVERY_S, Engine
+from warmroute_proxy.server.engines.engines import Engines
+from warmroute_proxy.server.engines.kv_move_costs import totals_by_rank
+from warmroute_proxy.server.engines.server_info import count, json_object, read_server_info
+from warmroute_proxy.server.engines.small_get import get
+
+log = logging.getLogger(__name__)
+
+GONE_S: Final = 5.0
+"""An engine is lost after this time without an answer from `/ready`: one missed probe says little."""
+
+INFORM_EVERY_S: Final = 60.0
+
+
+async def fetch_server_infos(engines: Engines) -> None:
+    """Ask every engine for its ranks and pages, before the first request."""
+    await asyncio.gather(*(_fetch_server_info(engines, engine, None) for engine in engines.by_id.values()))
+
+
+async def probe(engines: Engines, router: Router) -> None:
+    """One round of probes."""
+    await asyncio.gather(*(_probe_safely(engines, engine, router) for engine in engines.by_id.values()))
+
+
+async def _probe_safely(engines: Engines, engine: Engine, router: Router) -> None:
+    """Probe one engine. An error of ours must not end the probes of the others."""
+    try:
+        await _probe(engines, engine, router)
+    except Exception as error:
+        log.error("probing engine %s failed: %s", engine.config.id, type(error).__name__)
+
+
+async def _probe(engines: Engines, engine: Engine, router: Router) -> None:
+    if engine.config.kind == "openai":
+        return  # there is no probe that every such server answers: the breaker alone decides
+    await _probe_ready(engines, engine, router)
+    _check_health(engines, engine, router)
+    engines.lost = frozenset(_lost(engines))
+    if not engine.up:
+        engine.informed = False
+        return
+    now_s = engines.clock()
+    if not engine.informed or now_s - engine.informed_at_s >= INFORM_EVERY_S:
+        await _fetch_server_info(engines, engine, router)
+    for worker in engine.workers():
+        engines.kv_events.follow(worker, engine.info.kv_source, router)
+    await _observe_loads(engines, engine, router)
+    if engine.info.host_cache and engines.clock() - engine.moves_at_s >= MOVES_EVERY_S:
+        engine.moves_at_s = engines.clock()
+        await _observe_moves(engine, router)
+
+
+async def _probe_ready(engines: Engines, engine: Engine, router: Router) -> None:
+    """Set whether an engine is up, and whether it drains by its own report."""
+    status, _ = await get(engine.upstream, "/ready", engine.bearer)
+    engine.was_ready = status in {200, 404} or (status == 503 and engine.was_ready)
+    engines.drain(engine.config.id, "engine", engine.was_ready and status == 503, router)
+    if engine.was_ready and not engine.up:  # first: it may have restarted, with an empty cache
+        await _fetch_server_info(engines, engine, router)
+    was_up, engine.up = engine.up, engine.was_ready and not engine.health_monitor.unwell
+    if was_up == engine.up:
+        return
+    engine.down_since_s = engines.clock()
+    log.warning(
+        "engine %s is %s (/ready answered %s%s)",
+        engine.config.id,
+        "up" if engine.up else "down",
+        status or "nothing",
+        ", /health did not" if engine.health_monitor.unwell else "",
+    )
+    for worker in engine.workers():
+        router.set_up(worker.id, engine.up)
+
+
+def _check_health(engines: Engines, engine: Engine, router: Router) -> None:
+    """Request `/health` of an engine that answers but shows no progress."""
+    now_s, health_monitor = engines.clock(), engine.health_monitor
+    if not engine.was_ready:
+        health_monitor.restart(now_s)
+        return
+    works = any(router.running(worker.id) for worker in engine.workers())
+    if engine.health_task is None and health_monitor.is_probe_due(works=works, now_s=now_s):
+        health_monitor.probe_sent(now_s)
+        if engines.peer_updates is not None:
+            engines.peer_updates.send_health(engine.config.id, None)
+        engine.health_task = asyncio.get_running_loop().create_task(_request_health(engines, engine))
+
+
+async def _request_health(engines: Engines, engine: Engine) -> None:
+    try:
+        status, _ = await get(engine.upstream, "/health", engine.bearer, HEALTH_TIMEOUT_S)
+        engines.apply_health(engine.config.id, status, engines.clock())
+        if engines.peer_updates is not None:
+            engines.peer_updates.send_health(engine.config.id, status)
+    finally:
+        engine.health_task = None
+
+
+def _lost(engines: Engines) -> list[str]:
+    """The engines that hang, or have not answered for `GONE_S`."""
+    gone_s = engines.clock() - GONE_S
+    return [
+        id_
+        for id_, engine in engines.by_id.items()
+        if not engine.up and (engine.health_monitor.unwell or engine.down_since_s < gone_s)
+    ]
+
+
+async def _fetch_server_info(engines: Engines, engine: Engine, router: Router | None) -> None:
+    status, body = await get(engine.upstream, "/server_info", engine.bearer)
+    engine.check_key_accepted(status, "/server_info", "key_file")
+    info = read_server_info(body, engine.config, engine.upstream.host) if status == 200 else None
+    if info is None:
+        return
+    engine.informed, engine.informed_at_s = True, engines.clock()
+    workers_before, info_before = engine.workers(), engine.info
+    engine.info = info
+    restarted = info_before.started_at is not None and info.started_at != info_before.started_at
+    if router is None:
+        return
+    _update_router(router, workers_before, engine.workers(), restarted)
+    if workers_before != engine.workers() and engines.drains.draining(engine.config.id):
+        for worker in engine.workers():
+            router.set_draining(worker.id, draining=True)
+    for worker_id in {worker.id for worker in workers_before} - {worker.id for worker in engine.workers()}:
+        engines.kv_events.leave(worker_id)
+
+
+def _update_router(router: Router, before: list[Worker], now: list[Worker], restarted: bool) -> None:
+    """Add the workers of an engine, remove those that it no longer has, and clear their caches if it restarted."""
+    if before != now:
+        for worker_id in {worker.id for worker in before} - {worker.id for worker in now}:
+            router.remove_worker(worker_id)
+        for worker in now:
+            router.add_worker(worker)
+    if restarted:
+        for worker in now:
+            router.worker_restarted(worker.id)
+
+
+async def _observe_loads(engines: Engines, engine: Engine, router: Router) -> None:
+    status, body = await get(engine.upstream, "/v1/loads", engine.bearer)
+    found = json_object(body) if status == 200 else None
+    rows = found.get("loads") if found else None
+    by_rank = {worker.dp_rank: worker for worker in engine.workers()}
+    if isinstance(rows, list):
+        engine.health_monitor.observe_report(
+            [_without_time(row) for row in rows if isinstance(row, dict)], engines.clock()
+        )
+    for row in rows if isinstance(rows, list) else []:
+        worker = by_rank.get(count(row, "dp_rank") or 0) if isinstance(row, dict) else None
+        if worker is not None:
+            router.observe_loads(worker.id, _loads(row), engines.clock())
+
+
+async def _observe_moves(engine: Engine, router: Router) -> None:
+    status, body = await get(engine.upstream, "/metrics", engine.bearer)
+    if status != 200:
+        return
+    before, engine.moves = engine.moves, totals_by_rank(body.decode("utf-8", "replace"))
+    for worker in engine.workers():
+        now, then = engine.moves.get(worker.dp_rank), before.get(worker.dp_rank)
+        if now is None or then is None:
+            continue
+        moves: list[tuple[Tier, tuple[int, float]]] = [
+            ("host", now.load_since(then)),
+            ("storage", now.fetch_since(then)),
+        ]
+        for tier, (tokens, seconds) in moves:
+            if tokens > 0 and seconds > 0:
+                router.observe_moves(worker.id, tier, tokens, seconds)
+
+
+def _without_time(row: dict[str, Any]) -> dict[str, Any]:
+    """A row of `/v1/loads` without its timestamp, which changes by itself."""
+    return {name: value for name, value in row.items() if name != "timestamp"}
+
+
+def _loads(row: dict[str, Any]) -> EngineLoads:
+    return EngineLoads(
+        running=count(row, "num_running_reqs"),
+        waiting_uncached_tokens=count(row, "num_waiting_uncached_tokens"),
+        used_tokens=count(row, "num_used_tokens"),
+        prefill_uncached_tokens_total=count(row, "total_prefill_uncached_tokens"),
+        prefill_busy_us_total=count(row, "total_prefill_busy_us"),
+        waiting=count(row, "num_waiting_reqs"),
+        total_tokens=count(row, "num_total_tokens"),
+        max_running=count(row, "max_running_requests"),
+        max_tokens=count(row, "max_total_num_tokens"),
+    )

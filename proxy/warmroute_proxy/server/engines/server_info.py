@@ -1,0 +1,68 @@
+"""What an engine reports of itself at `/server_info`: its ranks, its pages, its cache tiers, its KV events."""
+
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from warmroute_proxy.server.base.config import EngineConfig
+from warmroute_proxy.server.engines.kv_events import KvSource, kv_source
+
+DEFAULT_PAGE_TOKENS: Final = 64
+MAX_DP_RANKS: Final = 64
+
+
+class ServerInfo(NamedTuple):
+    """One report; the defaults hold until the first one."""
+
+    dp_size: int = 1
+    page_tokens: int = DEFAULT_PAGE_TOKENS
+    bootstrap_port: int | None = None
+    host_cache: bool = False
+    has_store: bool = False
+    """Whether its cache has a storage tier."""
+
+    kv_source: KvSource | None = None
+    started_at: object = None
+    """As the engine writes it. A new value means that the engine has restarted, with an empty cache."""
+
+
+def read_server_info(body: bytes, config: EngineConfig, host: str) -> ServerInfo | None:
+    """The report in a body, or None where it is not a JSON object. `host`: where the engine is reached."""
+    info = json_object(body)
+    if info is None:
+        return None
+    host_cache = info.get("enable_hierarchical_cache") is True
+    return ServerInfo(
+        dp_size=min(max(count(info, "dp_size") or 1, 1), MAX_DP_RANKS),
+        page_tokens=max(count(info, "page_size") or 1, 1),
+        bootstrap_port=config.bootstrap_port or count(info, "disaggregation_bootstrap_port"),
+        host_cache=host_cache,
+        has_store=host_cache and isinstance(info.get("hicache_storage_backend"), str),
+        kv_source=_kv_source_of(config, info, host),
+        started_at=info.get("start_time") or info.get("startup_time"),
+    )
+
+
+def _kv_source_of(config: EngineConfig, info: dict[str, Any], host: str) -> KvSource | None:
+    """Where to subscribe to an engine's events. An engine with a session cache would keep tagged blocks from eviction,
+    so its events are not used.
+    """
+    unwanted = not config.kv_events or config.role == "decode"
+    if unwanted or info.get("enable_session_radix_cache") is True:
+        return None
+    return kv_source(info, host)
+
+
+def json_object(body: bytes) -> dict[str, Any] | None:
+    """The JSON object in a body, or None."""
+    try:
+        found = msgspec.json.decode(body)
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def count(report: dict[str, Any], name: str) -> int | None:
+    """A field that is a whole number of 0 or more, or None."""
+    value = report.get(name)
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
