@@ -14,7 +14,6 @@ import re
 from typing import Any, NamedTuple
 
 import h11
-from tests.fuzz.frames import caller
 
 from warmroute_proxy.server.base.config import Limits
 from warmroute_proxy.server.base.errors import Refusal
@@ -25,9 +24,6 @@ from warmroute_proxy.server.http.listener import Listener
 LIMITS = Limits(body_bytes=5_000, header_bytes=1_000_000, header_count=50)
 """Heads without a limit that a piece of them could be at: where it strikes depends on the pieces, as it should."""
 REFUSED = b"by its head"
-CALLER = caller({})
-"""Whoever it is: heads are kept, and found again."""
-
 STATUS = re.compile(rb"HTTP/1\.1 (\d+) [A-Z][A-Za-z -]*\r\n")
 
 
@@ -46,7 +42,6 @@ class Echo:
         self.read: list[Read] = []
 
     def on_head(self, request: Request) -> None:
-        request.caller = CALLER
         if request.path == "/secret":
             self.read.append(Read(request.method, _target(request), REFUSED))
             raise Refusal(401, "no", code="invalid_api_key")
@@ -105,7 +100,7 @@ def check(data: bytes) -> None:
     """Raise `AssertionError` where the connection breaks a rule over `data`."""
     listener = Listener(Echo(), LIMITS, lambda: 0.0)
     whole = run([data], listener)
-    assert run([data], listener) == whole, data  # its heads are known now
+    assert run([data], listener) == whole, data
     chance = random.Random(data[:64])
     cuts = [chance.randrange(len(data) + 1) for _ in range(chance.randrange(1, 8))]
     if chance.random() < 0.5:

@@ -228,7 +228,7 @@ async def test_a_body_that_comes_behind_its_head_is_its_own(server: Server) -> N
     for number in range(3):
         body = b"body %d" % number
         client.send(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 6\r\n\r\n")
-        while not next(iter(server.listener.connections))._missing:
+        while next(iter(server.listener.connections))._request is None:
             await asyncio.sleep(0)
         client.send(body)
         assert (await client.until(b"/v1/completions " + body)).endswith(b"\r\n\r\n/v1/completions " + body)

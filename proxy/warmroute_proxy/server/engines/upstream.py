@@ -18,7 +18,6 @@ import httptools
 from warmroute_proxy.server.engines.leg import Leg
 from warmroute_proxy.server.engines.passthrough import Passthrough
 from warmroute_proxy.server.http.header_names import KEPT, lower_name
-from warmroute_proxy.server.http.heads import whole_answer
 
 log = logging.getLogger(__name__)
 
@@ -216,26 +215,12 @@ class _Connection(asyncio.Protocol):
                 self.drop()
             return
         if self._parser is None:
-            found = None if leg.streamed else whole_answer(data)
-            if found is None:
-                self._begin(leg, data)
-                return
-            # Most answers that are not streamed come whole, and spare the parser.
-            self._leg = leg.connection = None
-            leg.done = True
-            now_s = self._upstream.clock()
-            if self._paused:
-                self.pause(False)
-            self._upstream.give_back(self, now_s)
-            try:
-                leg.on_whole(found[0], found[1], now_s)
-            except Exception as error:
-                leg.crash(error)
+            self._begin(leg, data)
         else:
             self.feed(data)
 
     def _begin(self, leg: Leg, data: bytes) -> None:
-        """The first bytes of an answer that did not come whole."""
+        """The first bytes of an answer."""
         self._parser = httptools.HttpResponseParser(self)
         self._headers = {}
         self._head = None
@@ -311,6 +296,9 @@ class _Connection(asyncio.Protocol):
 
     def _deliver(self, leg: Leg) -> None:
         """What the parser found in one read: a head, some body, the end."""
+        if self._head == 200 and self.complete and not leg.streamed and not leg.done:
+            self._deliver_whole(leg)
+            return
         if self._head is not None and not leg.done:
             status, self._head = self._head, None
             leg.head_seen = True
@@ -323,9 +311,24 @@ class _Connection(asyncio.Protocol):
         if self.complete:
             self._finish(leg)
 
+    def _deliver_whole(self, leg: Leg) -> None:
+        """A 200 that came in one read."""
+        body = b"".join(self._bodies)
+        self._head = None
+        self._bodies.clear()
+        self._release()
+        leg.connection = None
+        leg.done = True
+        leg.on_whole(self._headers, body, self._upstream.clock())
+
     def _finish(self, leg: Leg) -> None:
         if self._leg is not leg:
             return  # the leg was closed by its own callback
+        self._release()
+        leg.end()
+
+    def _release(self) -> None:
+        """The answer was read to its end: the connection can carry another leg, or is closed."""
         self._leg = None
         self._passed()
         if self._keep_alive and self.usable:
@@ -334,7 +337,6 @@ class _Connection(asyncio.Protocol):
             self._upstream.give_back(self, self._upstream.clock())
         else:
             self.drop()
-        leg.end()
 
     # -- the parser's side
 

@@ -59,7 +59,6 @@ class Connection:
         self._refusal: Refusal | None = None
         self._body = IncomingBody(listener.bodies)
         self._body_bytes = 0
-        self._missing = 0  # bytes of a body whose head was looked up, not parsed
         self._active: Exchange | None = None
         self._waiting: deque[Request] = deque()  # at most MAX_PIPELINED
         self._reading = True  # False once no further request will be taken from this connection
@@ -119,11 +118,6 @@ class Connection:
     def data_received(self, data: bytes) -> None:
         if not self._reading:
             return
-        if self._missing:
-            self._collect(data)
-            return
-        if self._request is None and self._active is None and self._take(data):
-            return
         began = self._began + (self._in_head and self._request is None)
         in_head, body_bytes = self._in_head, self._body_bytes
         try:
@@ -141,70 +135,6 @@ class Connection:
         self._unparsed_bytes += len(data)
         if self._unparsed_bytes > self._limits.header_bytes:
             self.stop_reading(_too_large(self._limits))
-
-    def _take(self, data: bytes) -> bool:
-        """A request whose head came in one read, while nothing else is under way: most do, and spare the parser."""
-        if self._offered is not None or self._waiting:
-            return False
-        listener = self.listener
-        found = listener.heads.find(data)
-        if found is None:
-            return False
-        head, length, body = found
-        missing = length - len(body)
-        if missing < 0 or length > self._limits.body_bytes:
-            return False
-        request = Request(listener.clock(), "POST", head.path, head.headers)
-        request.length = length
-        if listener.closing:
-            request.keep_alive = False
-        request.caller = head.caller
-        if head.caller is None:
-            try:
-                listener.endpoint.on_head(request)
-            except Refusal as refusal:
-                if length > LINGER_BODY_BYTES:
-                    return False
-                request.refusal = refusal.with_traceback(None)  # which knows the request
-            if request.caller is not None:
-                head.caller = request.caller
-                listener.heads.keep(head)
-        if missing:
-            self._begin_body(request, body, missing)
-        else:
-            request.body = body
-            self._start(request)
-        return True
-
-    def _begin_body(self, request: Request, data: bytes, missing: int) -> None:
-        """The head came, the body goes on."""
-        self._request = request
-        self._in_head = False
-        self._missing = missing
-        if data:
-            self._body.add(data, self)
-        limits = self._limits
-        self.deadline_s = request.received_s + max(limits.head_timeout_s, limits.body_timeout_s)
-
-    def _collect(self, data: bytes) -> None:
-        """More of a body whose head was looked up."""
-        missing = self._missing - len(data)
-        if missing > 0:
-            self._missing = missing
-            try:
-                self._body.add(data, self)
-            except Refusal as refusal:
-                self.stop_reading(refusal)
-            return
-        request = self._request
-        assert request is not None
-        self._missing = 0
-        self._request = None
-        self._in_head = True
-        request.body = self._body.take(data[:missing] if missing else data)
-        self._start(request)
-        if missing and self._reading:
-            self.data_received(data[missing:])
 
     def _start(self, request: Request) -> None:
         """Begin to answer a request that nothing is before."""
@@ -416,7 +346,6 @@ class Connection:
         request.keep_alive = False
         self._request = None
         self._body.drop()
-        self._missing = 0
         self._waiting.append(request)
         self._start_next()
 

@@ -7,7 +7,6 @@ from typing import Any, Protocol
 
 from warmroute_proxy.server.base.config import Limits
 from warmroute_proxy.server.http.exchange import Exchange, Request
-from warmroute_proxy.server.http.heads import Heads
 from warmroute_proxy.server.http.http1 import LINGER_S, Connection
 from warmroute_proxy.server.http.incoming_body import IncomingBodies
 
@@ -32,7 +31,6 @@ class Listener:
         self.endpoint = endpoint
         self.limits = limits
         self.clock = clock
-        self.heads = Heads(limits.header_bytes, limits.header_count)
         self.connections: set[Connection] = set()
         self.bodies = IncomingBodies()
         self.closing = False
