@@ -17,7 +17,7 @@ import httptools
 
 from warmroute_proxy.server.engines.leg import Leg
 from warmroute_proxy.server.engines.passthrough import Passthrough
-from warmroute_proxy.server.http.header_names import KEPT, lower_name
+from warmroute_proxy.server.http.header_lines import Line, decode
 
 log = logging.getLogger(__name__)
 
@@ -132,8 +132,10 @@ class _Connection(asyncio.Protocol):
     def __init__(self, upstream: Upstream) -> None:
         self._upstream = upstream
         self._transport: asyncio.Transport | None = None
-        self._parser: Any = None
+        self._parser: Any = httptools.HttpResponseParser(self)
+        self._begun = False  # some of the answer was read
         self._leg: Leg | None = None
+        self._lines: list[Line] = []
         self._headers: dict[str, str] = {}
         self._head: int | None = None  # a status that the leg was not told yet
         self._bodies: list[bytes] = []
@@ -153,7 +155,7 @@ class _Connection(asyncio.Protocol):
     def start(self, leg: Leg, head: bytes, body: Parts) -> None:
         assert self._transport is not None
         self._leg = leg
-        self._parser = None
+        self._begun = False
         self.complete = False
         leg.connection = self
         leg.sent = True
@@ -214,14 +216,15 @@ class _Connection(asyncio.Protocol):
             if not self._parting:
                 self.drop()
             return
-        if self._parser is None:
-            self._begin(leg, data)
-        else:
+        if self._begun:
             self.feed(data)
+        else:
+            self._begin(leg, data)
 
     def _begin(self, leg: Leg, data: bytes) -> None:
         """The first bytes of an answer."""
-        self._parser = httptools.HttpResponseParser(self)
+        self._begun = True
+        self._lines = []
         self._headers = {}
         self._head = None
         end = data.find(b"\r\n\r\n") + 4
@@ -345,13 +348,14 @@ class _Connection(asyncio.Protocol):
             raise ValueError("an answer that nobody asked for")
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._headers[KEPT.get(name) or lower_name(name)] = value.decode("latin-1")
+        self._lines.append((name, value))
 
     def on_headers_complete(self) -> None:
+        lines, self._lines = self._lines, []
         status = self._parser.get_status_code()
         if status < 200:  # an interim answer, such as 103
-            self._headers = {}
             return
+        self._headers = decode(lines)
         self._framed = "content-length" in self._headers or "transfer-encoding" in self._headers
         self._head = status
 

@@ -133,8 +133,10 @@ class Connection:
         if self._waiting and self._too_many_wait(len(request.body)):
             problem = f"more than {MAX_PIPELINED} requests, or than the bytes of one, wait on one connection"
             raise Refusal(429, problem, code="too_many_requests")
-        self._waiting.append(request)
-        self._start_next()
+        if self._active is None and not self._waiting and not self._paused and self._transport is not None:
+            self._start(request)
+        else:
+            self._waiting.append(request)
 
     def stop_reading(self, refusal: Refusal) -> None:
         """Answer the requests that were read, then `refusal`, then close; bytes that follow are ignored."""

@@ -14,7 +14,7 @@ import httptools
 from warmroute_proxy.server.base.config import Limits
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.http.exchange import Request
-from warmroute_proxy.server.http.header_names import KEPT, lower_name
+from warmroute_proxy.server.http.header_lines import Line, decode, decode_line
 from warmroute_proxy.server.http.incoming_body import IncomingBodies, IncomingBody
 
 MAX_TARGET_BYTES: Final = 8192
@@ -45,11 +45,12 @@ class RequestReader:
     ) -> None:
         self._connection: RequestSink | None = connection
         self._limits = limits
+        self._max_lines = limits.header_count
         self._clock = clock
         self._parser: Any = httptools.HttpRequestParser(self)
         self._url = b""
-        self._head_bytes = 0
-        self._head_count = 0
+        self._lines: list[Line] = []  # of the head, then of the trailers
+        self._read_bytes = 0  # of all reads that a part of the request came in
         self._unparsed_bytes = 0
         self._begun = 0  # requests
         self._in_head = True
@@ -62,6 +63,8 @@ class RequestReader:
 
     def feed(self, data: bytes) -> Refusal | None:
         """Parse the next bytes; returns why the connection must stop reading, if it must."""
+        size = len(data)
+        self._read_bytes = size if self.request is None else self._read_bytes + size
         begun = self._begun + (self._in_head and self.request is None)
         in_head, body_bytes = self._in_head, self._body_bytes
         try:
@@ -75,7 +78,7 @@ class RequestReader:
             return None
         # All of `data` went into one head that has not ended, or into what stands between and behind the chunks of a
         # body, and the parser does not report a header before its end: count what was fed into it.
-        self._unparsed_bytes += len(data)
+        self._unparsed_bytes += size
         return _head_too_large(self._limits) if self._unparsed_bytes > self._limits.header_bytes else None
 
     def stop(self, refusal: Refusal) -> Request:
@@ -123,8 +126,7 @@ class RequestReader:
         self._begun += 1
         request = self.request = Request(self._clock())
         self._url = b""
-        self._head_count = 0
-        self._head_bytes = 0
+        self._lines = []
         self._unparsed_bytes = 0
         self._in_head = True
         self._body_bytes = 0
@@ -133,33 +135,20 @@ class RequestReader:
         connection.request_begun(request)
 
     def on_url(self, url: bytes) -> None:
-        if self._offered is not None:
-            return
         self._url += url
         if len(self._url) > MAX_TARGET_BYTES:
             self._fail(Refusal(414, f"the request target is longer than {MAX_TARGET_BYTES} bytes", code="uri_too_long"))
 
-    def on_header(self, name: bytes, value: bytes | None) -> None:
-        request = self.request
-        if self._offered is not None:
-            return
-        assert request is not None
-        if value is None:
-            value = b""
-        self._head_count += 1
-        self._head_bytes += len(name) + len(value) + 4
-        if self._head_count > self._limits.header_count or self._head_bytes > self._limits.header_bytes:
+    def on_header(self, name: bytes, value: bytes) -> None:
+        lines = self._lines
+        lines.append((name, value))
+        if len(lines) > self._max_lines:
             self._fail(_head_too_large(self._limits))
-        if not self._in_head:
-            return  # a trailer: it must not change what the head decided
-        text = KEPT.get(name) or lower_name(name)
-        headers = request.headers
-        if text not in headers:
-            headers[text] = value.decode("latin-1").rstrip(" \t")  # not part of the value, but the parser keeps it
-        elif text == "host":
-            self._fail(_host_refusal())
-        elif text == "content-length":
-            self._fail(Refusal(400, "content-length stands twice", code="bad_request"))
+
+    def _check_size(self) -> None:
+        """Refuse too many bytes of header lines."""
+        if sum(len(name) + len(value) + 4 for name, value in self._lines) > self._limits.header_bytes:
+            self._fail(_head_too_large(self._limits))
 
     def on_headers_complete(self) -> None:
         self._in_head = False
@@ -174,7 +163,10 @@ class RequestReader:
         request.method = "POST" if method == b"POST" else method.decode("latin-1")
         request.version = parser.get_http_version()
         request.keep_alive = parser.should_keep_alive()
+        if self._read_bytes > self._limits.header_bytes:
+            self._check_size()
         try:
+            request.headers = _headers(self._lines)
             if "host" not in request.headers and request.version == "1.1":
                 raise _host_refusal()
             _set_target(request, self._url)
@@ -184,9 +176,13 @@ class RequestReader:
             self._fail(refusal)
 
     def on_body(self, body: bytes) -> None:
-        connection = self._connection
+        request, connection = self.request, self._connection
+        assert request is not None
         assert connection is not None
         self._body_bytes += len(body)
+        if len(body) == request.length:  # all of it in one read
+            request.body = body
+            return
         if self._body_bytes > self._limits.body_bytes:
             self._fail(_body_too_large(self._limits))
         try:
@@ -200,8 +196,11 @@ class RequestReader:
         if request.length != 0 and not self._body_bytes and self._parser.should_upgrade():
             self._offered = request
             return
+        if request.length is None:
+            self._check_size()  # trailers are counted and dropped: they must not change what the head decided
         self.request = None
-        request.body = self._body.take()
+        if not request.body:
+            request.body = self._body.take()
         self._in_head = True
         if not self.open:
             return
@@ -210,6 +209,21 @@ class RequestReader:
             connection.request_received(request)
         except Refusal as refusal:
             self._fail(refusal)
+
+
+def _headers(lines: list[Line]) -> dict[str, str]:
+    """The headers of a request. Raises: Refusal."""
+    headers = decode(lines)
+    if len(headers) < len(lines):  # a name is given several times
+        headers = {}
+        for name, value in map(decode_line, lines):
+            if name not in headers:
+                headers[name] = value
+            elif name == "host":
+                raise _host_refusal()
+            elif name == "content-length":
+                raise Refusal(400, "content-length stands twice", code="bad_request")
+    return headers
 
 
 def _set_target(request: Request, url: bytes) -> None:

@@ -162,13 +162,13 @@ class Body:
 
 
 class TemplatedBody:
-    """A request's body that has a known frame around its messages: its members are not looked at unless asked for."""
+    """A request's body that matches a body template: its members are parsed only when they are asked for."""
 
-    __slots__ = ("_body", "_frame", "raw")
+    __slots__ = ("_body", "_template", "raw")
 
-    def __init__(self, raw: bytes, frame: BodyTemplate) -> None:
+    def __init__(self, raw: bytes, template: BodyTemplate) -> None:
         self.raw = raw
-        self._frame = frame
+        self._template = template
         self._body: Body | None = None
 
     @property
@@ -180,7 +180,7 @@ class TemplatedBody:
 
     def rewritten(self, drop: frozenset[str], add: bytes) -> list[bytes | memoryview]:
         """The body without the members in `drop` and with `add` (`"name":value,...`) before the last brace."""
-        return self._frame.rewritten(self.raw, drop, add)
+        return self._template.rewritten(self.raw, drop, add)
 
 
 AnyBody = Body | TemplatedBody
