@@ -33,7 +33,7 @@ from warmroute_proxy.server.base.config import ANY, Config, ModelConfig, TenantC
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.secrets import Secrets
 from warmroute_proxy.server.http.exchange import Request
-from warmroute_proxy.server.intake.body import MAX_SHAPES, NO_BODY, Body, TemplatedBody, is_small
+from warmroute_proxy.server.intake.body import NO_BODY, Body, TemplatedBody
 from warmroute_proxy.server.intake.body_template import BodyTemplate, Place
 from warmroute_proxy.server.intake.caller import Caller
 from warmroute_proxy.server.intake.known_body import (
@@ -51,6 +51,9 @@ CHAT: Final = "/v1/chat/completions"
 COMPLETIONS: Final = "/v1/completions"
 ROUTES: Final = frozenset({CHAT, COMPLETIONS})
 
+MAX_PLANS: Final = 512  # kept; all are dropped when it is full
+MAX_PLAN_NAMES: Final = 64
+MAX_PLAN_CHARS: Final = 1024
 MAX_CHOICES: Final = 128
 MAX_PROMPTS: Final = 512  # of one completion: each has a bootstrap room, see `dispatch.Ids.room`
 DEFAULT_OUTPUT_TOKENS: Final = 256  # expected where the client sets no maximum
@@ -121,8 +124,8 @@ def _plan(names: tuple[str, ...]) -> _Plan:
             tuple((name, _READERS[name]) for name in names if name in _READERS),
             tuple(name for name in SESSION_FIELDS if name in names),
         )
-        if is_small(names):
-            if len(_PLANS) >= MAX_SHAPES:
+        if len(names) <= MAX_PLAN_NAMES and sum(map(len, names)) <= MAX_PLAN_CHARS:
+            if len(_PLANS) >= MAX_PLANS:
                 _PLANS.clear()
             _PLANS[names] = plan
     return plan

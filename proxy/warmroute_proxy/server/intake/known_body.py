@@ -82,8 +82,8 @@ class KnownBody:
     def __init__(
         self, template: BodyTemplate, intake: Intake, tools: ToolsPrefix, seed: int, identity: bytes, *, derives: bool
     ) -> None:
-        """`intake`: what the first body was read as; `identity`: tells lineages apart; `derives`: the session is that of
-        the messages.
+        """`intake`: what the first body was read as. `identity`: tells lineages apart. `derives`: the session is
+        derived from the messages.
         """
         self.template = template
         self.intake = intake
