@@ -77,7 +77,7 @@ _FIELD_TYPES: Final[dict[str, Any]] = {
     "promptCacheKey": str,
     "session_id": str,
 }
-"""Types of what the OpenAI API defines and the proxy does not read otherwise; null is absent."""
+"""Types of fields that the OpenAI API defines and the proxy only checks; null is absent."""
 
 
 _READ_TYPES: Final[dict[str, Any]] = {
@@ -90,7 +90,7 @@ _READ_TYPES: Final[dict[str, Any]] = {
     "return_cached_tokens_details": bool,
     "metadata": dict,
 }
-"""Types of all that is decoded besides the model; null is absent."""
+"""Types of all fields that are decoded besides the model; null is absent."""
 
 _READERS: Final = {name: msgspec.json.Decoder(kind | None).decode for name, kind in _READ_TYPES.items()}
 _KEPT_DECODED: Final = frozenset({"metadata", "stream_options"})  # by the intake
@@ -98,7 +98,7 @@ _COUNTS: Final = (("n", MAX_CHOICES), ("max_tokens", 2**31 - 1), ("max_completio
 
 
 class _Plan:
-    """What there is to read of a body with these names."""
+    """The fields to read of a body with these names."""
 
     __slots__ = ("forbidden", "readers", "session_fields")
 
@@ -284,7 +284,7 @@ def _keep(
 
 
 def _values(body: Body, plan: _Plan) -> dict[str, Any]:
-    """What is read of the body's members besides the model and the prompt, each of its type and within its bounds."""
+    """The decoded members besides the model and the prompt. Raises: Refusal, where a type or a bound is wrong."""
     members = body.members
     values: dict[str, Any] = {}
     for name, reader in plan.readers:
@@ -292,7 +292,7 @@ def _values(body: Body, plan: _Plan) -> dict[str, Any]:
         try:
             values[name] = reader(raw)
         except (msgspec.DecodeError, ValueError, RecursionError):
-            _decode(raw, name, _READ_TYPES[name])  # says what is wrong
+            _decode(raw, name, _READ_TYPES[name])  # raises a Refusal with the reason
             raise
     options = values.get("stream_options")
     if options and not isinstance(options.get("include_usage", False), bool | None):
@@ -307,7 +307,7 @@ def _values(body: Body, plan: _Plan) -> dict[str, Any]:
 
 
 def _model(body: Body, tenant: TenantConfig, config: Config) -> tuple[ModelConfig, str]:
-    """The model that is asked for, and the name it is asked by."""
+    """The requested model, and the name in the request."""
     asked = _decode(_present(body, "model"), "model", str)
     model = config.model_by_name.get(asked)
     if model is None or (ANY not in tenant.models and model.name not in tenant.models):
@@ -321,7 +321,7 @@ def _model(body: Body, tenant: TenantConfig, config: Config) -> tuple[ModelConfi
 
 
 def _key(identity: bytes, digest: int, prompt: Fingerprint, session: int | None) -> int:
-    """The key of a lineage or a thread; without a session, its first part stands for that."""
+    """The key of a lineage or a thread. Without a session, the first hash of the prompt replaces its key."""
     return xxh3_64_intdigest(b"%b%d" % (identity, digest), prompt.chain.hashes[0] if session is None else session)
 
 
@@ -343,7 +343,7 @@ def _malformed(error: MalformedPrompt) -> Refusal:
 
 
 def _session(body: Body, names_of_fields: tuple[str, ...], prompt: Fingerprint) -> Session | None:
-    """The session that a body names, or the one that its first messages stand for."""
+    """The session that a body names, or the one that is derived from its first messages."""
     found = None
     if names_of_fields:
         fields = {}
@@ -367,7 +367,7 @@ def _session(body: Body, names_of_fields: tuple[str, ...], prompt: Fingerprint) 
 
 
 def _without_session(metadata: dict[str, Any] | None) -> dict[str, Any] | None:
-    """The client's metadata without the session that Claude Code puts into its user id."""
+    """The client's metadata without the session that Claude Code puts into the user id."""
     if not metadata or session_of({}, {"metadata": metadata}) is None:
         return None
     return {name: value for name, value in metadata.items() if name != "user_id"}
