@@ -3,7 +3,7 @@
 A client sends the same model, settings and tools with each request; only its messages change. A *body template* is the
 bytes before the messages and those behind them, as they were in a body that was read member by member. A body that
 begins and ends with these bytes, and whose rest is one JSON array of messages, is that body with other messages: it has
-no other member, and each member is where it was.
+no other member, and each member is where it was. What this saves is said in `known_body.py`.
 """
 
 from typing import Final
