@@ -41,8 +41,8 @@ _COMPILED: Final = {
     "core/replicas": "peer_router",
     "server": "endpoint",
     "server/engines": "engine engine_headers engines ids leg passthrough small_get sse upstream",
-    "server/http": "exchange header_names heads http1 incoming_body listener",
-    "server/intake": "body body_template intake",
+    "server/http": "exchange header_lines http1 incoming_body listener open_connections request_reader",
+    "server/intake": "body body_template intake known_body",
     "server/ledger": "journal ledger",
     "server/request": "answer attempt dispatch forwarding prefill_leg relay request_metrics settlement turn_end",
 }

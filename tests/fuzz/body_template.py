@@ -12,9 +12,9 @@ from warmroute_proxy.server.base.config_file import parse_config
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.secrets import Secrets
 from warmroute_proxy.server.http.exchange import Request
-from warmroute_proxy.server.intake.body_template import Kept
 from warmroute_proxy.server.intake.caller import Caller, Callers
 from warmroute_proxy.server.intake.intake import CHAT, read
+from warmroute_proxy.server.intake.known_body import KnownBodies
 
 CONFIG = parse_config(
     {
@@ -44,7 +44,7 @@ def caller(headers: dict[str, str]) -> Caller:
     return Callers(SECRETS).of(CHAT, TENANT, headers)
 
 
-def outcome(raw: bytes, asks: Caller, kept: Kept) -> Any:
+def outcome(raw: bytes, asks: Caller, kept: KnownBodies) -> Any:
     """All that comes of a body."""
     request = Request(0.0, "POST", CHAT)
     request.body = raw
@@ -61,10 +61,10 @@ def outcome(raw: bytes, asks: Caller, kept: Kept) -> Any:
 
 def check_all(bodies: list[bytes], headers: dict[str, str]) -> None:
     """One caller sends them all; and for each there is one that sends nothing else."""
-    kept = Kept(min_bytes=LEAST)
+    kept = KnownBodies(min_bytes=LEAST)
     warm = caller(headers)
     for raw in bodies:
-        assert outcome(raw, warm, kept) == outcome(raw, caller(headers), Kept(min_bytes=LEAST)), raw
+        assert outcome(raw, warm, kept) == outcome(raw, caller(headers), KnownBodies(min_bytes=LEAST)), raw
 
 
 HEAD = b'{"model":"m","messages":'

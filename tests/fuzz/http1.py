@@ -14,20 +14,16 @@ import re
 from typing import Any, NamedTuple
 
 import h11
-from tests.fuzz.body_template import caller
 
 from warmroute_proxy.server.base.config import Limits
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.http.exchange import Exchange, Request
 from warmroute_proxy.server.http.http1 import Connection
-from warmroute_proxy.server.http.listener import Listener
+from warmroute_proxy.server.http.open_connections import OpenConnections
 
 LIMITS = Limits(body_bytes=5_000, header_bytes=1_000_000, header_count=50)
 """Heads without a limit that a piece of them could be at: where it strikes depends on the pieces, as it should."""
 REFUSED = b"by its head"
-CALLER = caller({})
-"""Whoever it is: heads are kept, and found again."""
-
 STATUS = re.compile(rb"HTTP/1\.1 (\d+) [A-Z][A-Za-z -]*\r\n")
 
 
@@ -46,7 +42,6 @@ class Echo:
         self.read: list[Read] = []
 
     def on_head(self, request: Request) -> None:
-        request.caller = CALLER
         if request.path == "/secret":
             self.read.append(Read(request.method, _target(request), REFUSED))
             raise Refusal(401, "no", code="invalid_api_key")
@@ -86,26 +81,27 @@ class Transport:
         pass
 
 
-def run(pieces: list[bytes], listener: Listener | None = None) -> tuple[list[Read], list[bytes]]:
+def run(pieces: list[bytes], connections: OpenConnections | None = None) -> tuple[list[Read], list[bytes]]:
     """The requests that were read, and the statuses of the answers."""
     echo, transport = Echo(), Transport()
-    listener = listener or Listener(echo, LIMITS, lambda: 0.0)
-    listener.endpoint = echo
-    connection = Connection(listener)
+    connections = connections or OpenConnections(echo, LIMITS, lambda: 0.0)
+    connections.endpoint = echo
+    connection = Connection(connections)
     connection.connection_made(transport)  # type: ignore[arg-type]
     for piece in pieces:
         if transport.open:
             connection.data_received(piece)
     connection.connection_lost(None)
-    assert (listener.bodies.held_bytes, listener.bodies.begun) == (0, {})
+    bodies = connections.bodies
+    assert (bodies.held_bytes, bodies.begun) == (0, {})
     return echo.read, STATUS.findall(transport.written)
 
 
 def check(data: bytes) -> None:
     """Raise `AssertionError` where the connection breaks a rule over `data`."""
-    listener = Listener(Echo(), LIMITS, lambda: 0.0)
-    whole = run([data], listener)
-    assert run([data], listener) == whole, data  # its heads are known now
+    connections = OpenConnections(Echo(), LIMITS, lambda: 0.0)
+    whole = run([data], connections)
+    assert run([data], connections) == whole, data
     chance = random.Random(data[:64])
     cuts = [chance.randrange(len(data) + 1) for _ in range(chance.randrange(1, 8))]
     if chance.random() < 0.5:
@@ -113,7 +109,7 @@ def check(data: bytes) -> None:
     edges = [0, *sorted(cuts), len(data)]
     pieces = [data[start:end] for start, end in itertools.pairwise(edges) if start < end]
     assert run(pieces) == whole, (data, pieces)
-    assert run(pieces, listener) == whole, (data, pieces)
+    assert run(pieces, connections) == whole, (data, pieces)
     read, statuses = whole
     assert statuses.count(b"200") == sum(one.body is not REFUSED for one in read)
     for ours, theirs in zip(read, read_by_h11(data), strict=False):

@@ -14,9 +14,8 @@ from warmroute_proxy.core.placement import histories
 from warmroute_proxy.core.prompt import fingerprint
 from warmroute_proxy.server import endpoint
 from warmroute_proxy.server.base import secrets
-from warmroute_proxy.server.http import heads
-from warmroute_proxy.server.intake import body, caller, intake
-from warmroute_proxy.server.intake import body_template as frame
+from warmroute_proxy.server.http import header_lines
+from warmroute_proxy.server.intake import caller, intake, known_body
 from warmroute_proxy.server.request import services
 
 
@@ -37,14 +36,12 @@ if __name__ == "__main__":
     _lower(services, "MAX_DECISIONS", 100)
     _lower(services, "MAX_KEYS", 500)
     _lower(services, "REMEMBER_KEY_S", 10.0)
-    _lower(body, "MAX_SHAPES", 50)
-    _lower(intake, "MAX_SHAPES", 50)
+    _lower(intake, "MAX_PLANS", 50)
     _lower(caller, "MAX_CALLERS", 100)
-    _lower(heads, "MAX_HEADS", 100)
-    _lower(heads, "MAX_LINES", 200)
+    _lower(header_lines, "MAX_LINES", 200)
     _lower(fingerprint, "MAX_KEPT_TOOLS", 50)
     _lower_defaults(index.PrefixIndex.__init__, 8, 128)
     _lower_defaults(affinity.Affinity.__init__, 500)
-    _lower_defaults(frame.Kept.__init__, 1_048_576, 16_384, 1_048_576)
+    _lower_defaults(known_body.KnownBodies.__init__, 1_048_576, 16_384, 1_048_576)
     _lower_defaults(histories.Histories.__init__, 500)
     sys.exit(main())

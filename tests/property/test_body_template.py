@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from tests.fuzz.body_template import LEAST, LONG, SECRETS, TENANT, caller, check_all, outcome
 
 from warmroute_proxy.core.prompt.canonical import MAX_PARTS
-from warmroute_proxy.server.intake.body_template import Kept
 from warmroute_proxy.server.intake.caller import Callers
 from warmroute_proxy.server.intake.intake import CHAT
+from warmroute_proxy.server.intake.known_body import KnownBodies
 
 texts = st.sampled_from(["", "hi", 'a "quoted" \\ text', "é ✓", LONG, LONG + "!", "]}", '"messages":[]'])
 roles = st.sampled_from(["system", "user", "assistant", "tool", "developer", "other"])
@@ -99,7 +99,7 @@ BODY = {"model": "m", "messages": [{"role": "user", "content": "x"}], "stream": 
 def test_a_body_of_a_known_frame_is_not_read_member_by_member(monkeypatch: pytest.MonkeyPatch) -> None:
     from warmroute_proxy.server.intake import intake
 
-    kept, asks = Kept(min_bytes=LEAST), caller({})
+    kept, asks = KnownBodies(min_bytes=LEAST), caller({})
     for _ in range(2):
         outcome(json.dumps(BODY).encode(), asks, kept)
     monkeypatch.delattr(intake, "_read_whole")
@@ -113,7 +113,7 @@ def test_frames_of_requests_in_turns_are_learned_though_one_ends_like_the_other(
 ) -> None:
     from warmroute_proxy.server.intake import intake
 
-    kept, asks = Kept(min_bytes=LEAST), caller({})
+    kept, asks = KnownBodies(min_bytes=LEAST), caller({})
     plain = json.dumps({"model": "m", "messages": BODY["messages"]}).encode()
     listing = json.dumps({"model": "m", "messages": BODY["messages"], "tools": []}).encode()
     for _ in range(3):
@@ -126,39 +126,44 @@ def test_frames_of_requests_in_turns_are_learned_though_one_ends_like_the_other(
 
 def test_bodies_of_many_clients_do_not_pile_up() -> None:
     """The last conversation is known, the first one is forgotten, and each is read as it should."""
-    kept = Kept(4 * len(LONG), LEAST)
+    kept = KnownBodies(4 * len(LONG), LEAST)
     said = [{"role": "user", "content": LONG}, {"role": "assistant", "content": "y"}]
     callers = Callers(SECRETS)
     asks = [callers.of(CHAT, TENANT, {"x-session-id": str(number)}) for number in range(8)]
     for each in asks:
         for _ in range(3):
             outcome(json.dumps({**BODY, "messages": said}).encode(), each, kept)
-    known = [each.frames[0].known is not None for each in asks]
+    known = [each.known_bodies[0].conversation is not None for each in asks]
     assert (known[0], known[-1], known) == (False, True, sorted(known))
     assert kept.bytes <= 4 * len(LONG)
     more = json.dumps({**BODY, "messages": [*said, {"role": "user", "content": "more"}]}).encode()
     for number in (0, 7):
         fresh = caller({"x-session-id": str(number)})
-        assert outcome(more, asks[number], kept) == outcome(more, fresh, Kept(min_bytes=LEAST))
+        assert outcome(more, asks[number], kept) == outcome(more, fresh, KnownBodies(min_bytes=LEAST))
 
 
 def test_long_tails_are_kept_once_and_forgotten_together() -> None:
-    kept, callers = Kept(min_bytes=LEAST, max_long_bytes=6_000), Callers(SECRETS)
+    kept, callers = KnownBodies(min_bytes=LEAST, max_long_bytes=6_000), Callers(SECRETS)
     for number in range(12):
         asks = callers.of(CHAT, TENANT, {"x-session-id": str(number)})
         tool = {"type": "function", "function": {"name": f"tool{number // 4}", "description": LONG}}
         for _ in range(3):
             raw = json.dumps({**BODY, "tools": [tool, tool]}).encode()
             assert outcome(raw, asks, kept) == outcome(
-                raw, caller({"x-session-id": str(number)}), Kept(min_bytes=LEAST)
+                raw, caller({"x-session-id": str(number)}), KnownBodies(min_bytes=LEAST)
             )
-    tails = {id(each.tail) for known in callers._callers.values() for each in known.frames if each.tail}
+    tails = {
+        id(each.template.tail)
+        for known in callers._callers.values()
+        for each in known.known_bodies
+        if each.template.tail
+    }
     assert len(tails) == 1  # of three: the first two were forgotten to make room
     assert sum(len(tail) for tail in kept._tails) <= 6_000
 
 
 def test_values_of_a_frame_are_as_the_first_body_has_them() -> None:
-    kept, asks = Kept(min_bytes=LEAST), caller({})
+    kept, asks = KnownBodies(min_bytes=LEAST), caller({})
     for _ in range(3):
         said, members, _ = outcome(json.dumps({**BODY, "stream_options": {"include_usage": True}}).encode(), asks, kept)
         assert (said["stream"], said["include_usage"]) == (True, True)
@@ -167,40 +172,40 @@ def test_values_of_a_frame_are_as_the_first_body_has_them() -> None:
 
 def test_no_body_is_of_a_frame_that_was_forgotten() -> None:
     """Whatever it begins with: what stands around its messages was not checked."""
-    kept, asks = Kept(min_bytes=LEAST, max_long_bytes=3_000), caller({})
+    kept, asks = KnownBodies(min_bytes=LEAST, max_long_bytes=3_000), caller({})
     around = {"model": "alias", "user": "u" * 140, "messages": BODY["messages"]}
     for letter in "aabb":
         outcome(json.dumps({**around, "x": letter * 2_000}).encode(), asks, kept)
     first = json.dumps({**around, "x": "a" * 2_000}).encode()
-    forgotten = next(each for each in asks.frames if not each.tail)
-    start = forgotten.start
+    forgotten = next(each for each in asks.known_bodies if not each.template.tail)
+    start = forgotten.template.start
     other = b'"model":"alias","cache_salt":"another","a":"%b","messages": '
     for begin in (b"\0", b"{", b"", b"["):
         head = begin + other % (b"p" * (start - len(begin) - len(other) + 2))
         assert len(head) == start
         raw = head + first[start:]
-        assert outcome(raw, asks, kept) == outcome(raw, caller({}), Kept())
+        assert outcome(raw, asks, kept) == outcome(raw, caller({}), KnownBodies())
         assert outcome(raw, asks, kept)[0] == 400
 
 
 def test_a_conversation_does_not_outgrow_the_limit_of_its_messages() -> None:
-    kept, asks = Kept(min_bytes=LEAST), caller({})
+    kept, asks = KnownBodies(min_bytes=LEAST), caller({})
     said = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "y"}] * (MAX_PARTS // 2 + 5)
     fewer = MAX_PARTS - 8
     for count, status in ((fewer, None), (fewer, None), (MAX_PARTS, None), (MAX_PARTS + 1, 400), (fewer + 6, None)):
         raw = json.dumps({"model": "m", "messages": said[:count]}).encode()
         found = outcome(raw, asks, kept)
-        assert found == outcome(raw, caller({}), Kept(min_bytes=LEAST))
+        assert found == outcome(raw, caller({}), KnownBodies(min_bytes=LEAST))
         assert (found[0] == 400) == (status == 400)
 
 
 def test_a_conversation_that_outgrows_what_is_kept_is_still_of_its_session() -> None:
-    kept, asks = Kept(12_000, LEAST), caller({})
+    kept, asks = KnownBodies(12_000, LEAST), caller({})
     said = [{"role": "user", "content": LONG}, {"role": "assistant", "content": "y"}] * 15
     for count in (4, 4, 4, 8, 30):
         raw = json.dumps({"model": "m", "messages": said[:count]}).encode()
         found = outcome(raw, asks, kept)
-        assert found == outcome(raw, caller({}), Kept(min_bytes=LEAST))
+        assert found == outcome(raw, caller({}), KnownBodies(min_bytes=LEAST))
         assert found[0]["session"]
 
 
@@ -209,14 +214,14 @@ def test_a_conversation_that_outgrows_what_is_kept_is_still_of_its_session() -> 
 )
 def test_nothing_goes_on_with_a_conversation_that_was_refused(odd: bytes) -> None:
     """What stands beside a text is seen only by who reads it all, for a session that nothing else names."""
-    kept, asks = Kept(min_bytes=LEAST), caller({})
+    kept, asks = KnownBodies(min_bytes=LEAST), caller({})
     sound = b'"x"'
     for content in (sound, sound, odd, odd, odd, sound):
         part = b'[{"type":"text","text":"hi","x":%b}]' % content
         said = b'[{"role":"user","content":%b},{"role":"assistant","content":"%b"}]' % (part, LONG.encode())
         raw = b'{"model":"m","messages":%b}' % said
         found = outcome(raw, asks, kept)
-        assert found == outcome(raw, caller({}), Kept(min_bytes=LEAST))
+        assert found == outcome(raw, caller({}), KnownBodies(min_bytes=LEAST))
         assert (found[0] == 400) == (content is odd)
 
 
@@ -227,5 +232,5 @@ def test_callers_do_not_keep_what_is_large_once_it_is_decoded(name: str) -> None
         asks, value = caller({}), {"user_id": "user_1_session_2", **{f"k{number}": number for number in range(size)}}
         raw = json.dumps({**BODY, name: value}).encode()
         for _ in range(2):
-            assert outcome(raw, asks, Kept()) == outcome(raw, caller({}), Kept())
-        assert len(asks.frames) == frames
+            assert outcome(raw, asks, KnownBodies()) == outcome(raw, caller({}), KnownBodies())
+        assert len(asks.known_bodies) == frames

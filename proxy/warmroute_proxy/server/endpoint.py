@@ -102,7 +102,7 @@ class PublicEndpoint:
         if not services.ledger.healthy:
             raise Refusal(503, "the ledger cannot be written", code="ledger_unavailable", retry_after_s=1)
         caller = request.caller
-        if caller is None:
+        if not isinstance(caller, Caller):
             self._begin_forwarded_request(request, exchange)
         elif caller.keyed:
             self._begin_idempotent_request(request, exchange, caller)

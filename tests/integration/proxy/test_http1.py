@@ -12,8 +12,9 @@ from tests.machine import seconds
 from warmroute_proxy.server.base.config import Limits
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.http.exchange import Exchange, Request
-from warmroute_proxy.server.http.http1 import MAX_PIPELINED
+from warmroute_proxy.server.http.http1 import MAX_PIPELINED, Connection
 from warmroute_proxy.server.http.listener import Listener
+from warmroute_proxy.server.http.request_reader import RequestReader
 
 CHUNKED = b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
 LIMITS = Limits(body_bytes=100_000, header_bytes=2_000, header_count=20, connections=50)
@@ -69,6 +70,12 @@ class Server:
         client = Client(*await asyncio.open_connection("127.0.0.1", self.port))
         self._clients.append(client)
         return client
+
+    def reader(self) -> RequestReader:
+        """Of its first connection."""
+        connection = next(iter(self.listener.connections.members))
+        assert isinstance(connection, Connection)
+        return connection._reader
 
     async def ask(self, raw: bytes) -> bytes:
         """All that comes back until the server closes."""
@@ -229,7 +236,7 @@ async def test_a_body_that_comes_behind_its_head_is_its_own(server: Server) -> N
     for number in range(3):
         body = b"body %d" % number
         client.send(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 6\r\n\r\n")
-        while not next(iter(server.listener.connections))._missing:
+        while server.reader().request is None:
             await asyncio.sleep(0)
         client.send(body)
         assert (await client.until(b"/v1/completions " + body)).endswith(b"\r\n\r\n/v1/completions " + body)
@@ -249,21 +256,21 @@ LENGTH = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 60000\r\n\r\n"
 async def test_of_bodies_that_are_too_much_together_the_one_that_began_first_is_refused(
     server: Server, head: bytes, begun: bytes, rest: bytes
 ) -> None:
-    listener, clients = server.listener, []
-    listener.bodies.max_bytes = 100_000
+    bodies, clients = server.listener.connections.bodies, []
+    bodies.max_bytes = 100_000
     for number in range(1, 4):
         client = await server.connect()
         client.send(head + begun)
         clients.append(client)
-        while listener.bodies.held_bytes != 40_000 * min(number, 2):
+        while bodies.held_bytes != 40_000 * min(number, 2):
             await asyncio.sleep(0)
         if number == 1:
             gone = await server.connect()
             gone.send(head + begun)
-            while listener.bodies.held_bytes != 80_000:
+            while bodies.held_bytes != 80_000:
                 await asyncio.sleep(0)
             gone.writer.close()
-            while listener.bodies.held_bytes != 40_000:
+            while bodies.held_bytes != 40_000:
                 await asyncio.sleep(0)
     refused = await clients[0].rest()
     assert status_of(refused) == 503
@@ -271,7 +278,7 @@ async def test_of_bodies_that_are_too_much_together_the_one_that_began_first_is_
     for client in clients[1:]:
         client.send(rest)
         assert status_of(await client.until(b"x" * 60_000)) == 200
-    assert (listener.bodies.held_bytes, listener.bodies.begun) == (0, {})
+    assert (bodies.held_bytes, bodies.begun) == (0, {})
 
 
 async def test_requests_that_wait_have_the_bytes_of_one_at_most(server: Server) -> None:
@@ -279,7 +286,7 @@ async def test_requests_that_wait_have_the_bytes_of_one_at_most(server: Server) 
     client = await server.connect()
     client.send(get("/held") + body * 4)
     await server.endpoint.arrived.wait()
-    while next(iter(server.listener.connections))._reading:
+    while server.reader().open:
         await asyncio.sleep(0)
     server.endpoint.held.pop().respond(200, [], b"")
     answer = await client.rest()

@@ -17,8 +17,7 @@ import httptools
 
 from warmroute_proxy.server.engines.leg import Leg
 from warmroute_proxy.server.engines.passthrough import Passthrough
-from warmroute_proxy.server.http.header_names import KEPT, lower_name
-from warmroute_proxy.server.http.heads import whole_answer
+from warmroute_proxy.server.http.header_lines import Line, decode
 
 log = logging.getLogger(__name__)
 
@@ -134,8 +133,10 @@ class _Connection(asyncio.Protocol):
     def __init__(self, upstream: Upstream) -> None:
         self._upstream = upstream
         self._transport: asyncio.Transport | None = None
-        self._parser: Any = None
+        self._parser: Any = httptools.HttpResponseParser(self)
+        self._begun = False  # some of the answer was read
         self._leg: Leg | None = None
+        self._lines: list[Line] = []
         self._headers: dict[str, str] = {}
         self._head: int | None = None  # a status that the leg has not got yet
         self._bodies: list[bytes] = []
@@ -155,7 +156,7 @@ class _Connection(asyncio.Protocol):
     def start(self, leg: Leg, head: bytes, body: Parts) -> None:
         assert self._transport is not None
         self._leg = leg
-        self._parser = None
+        self._begun = False
         self.complete = False
         leg.connection = self
         leg.sent = True
@@ -216,28 +217,15 @@ class _Connection(asyncio.Protocol):
             if not self._closing:
                 self.drop()
             return
-        if self._parser is None:
-            found = None if leg.streamed else whole_answer(data)
-            if found is None:
-                self._begin(leg, data)
-                return
-            # Most answers that are not streamed come whole, and spare the parser.
-            self._leg = leg.connection = None
-            leg.done = True
-            now_s = self._upstream.clock()
-            if self._paused:
-                self.pause(False)
-            self._upstream.give_back(self, now_s)
-            try:
-                leg.on_whole(found[0], found[1], now_s)
-            except Exception as error:
-                leg.crash(error)
-        else:
+        if self._begun:
             self.feed(data)
+        else:
+            self._begin(leg, data)
 
     def _begin(self, leg: Leg, data: bytes) -> None:
-        """The first bytes of an answer that did not come whole."""
-        self._parser = httptools.HttpResponseParser(self)
+        """The first bytes of an answer."""
+        self._begun = True
+        self._lines = []
         self._headers = {}
         self._head = None
         end = data.find(b"\r\n\r\n") + 4
@@ -312,6 +300,9 @@ class _Connection(asyncio.Protocol):
 
     def _deliver(self, leg: Leg) -> None:
         """Give the leg what the parser found in one read: a head, some body, the end."""
+        if self._head == 200 and self.complete and not leg.streamed and not leg.done:
+            self._deliver_whole(leg)
+            return
         if self._head is not None and not leg.done:
             status, self._head = self._head, None
             leg.head_seen = True
@@ -324,9 +315,24 @@ class _Connection(asyncio.Protocol):
         if self.complete:
             self._finish(leg)
 
+    def _deliver_whole(self, leg: Leg) -> None:
+        """A 200 that came in one read."""
+        body = b"".join(self._bodies)
+        self._head = None
+        self._bodies.clear()
+        self._release()
+        leg.connection = None
+        leg.done = True
+        leg.on_whole(self._headers, body, self._upstream.clock())
+
     def _finish(self, leg: Leg) -> None:
         if self._leg is not leg:
             return  # the leg was closed by its own callback
+        self._release()
+        leg.end()
+
+    def _release(self) -> None:
+        """The answer was read to its end: the connection can carry another leg, or is closed."""
         self._leg = None
         self._end_passthrough()
         if self._keep_alive and self.usable:
@@ -335,7 +341,6 @@ class _Connection(asyncio.Protocol):
             self._upstream.give_back(self, self._upstream.clock())
         else:
             self.drop()
-        leg.end()
 
     # -- the parser's side
 
@@ -344,13 +349,14 @@ class _Connection(asyncio.Protocol):
             raise ValueError("an answer without a request")
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._headers[KEPT.get(name) or lower_name(name)] = value.decode("latin-1")
+        self._lines.append((name, value))
 
     def on_headers_complete(self) -> None:
+        lines, self._lines = self._lines, []
         status = self._parser.get_status_code()
         if status < 200:  # an interim answer, such as 103
-            self._headers = {}
             return
+        self._headers = decode(lines)
         self._framed = "content-length" in self._headers or "transfer-encoding" in self._headers
         self._head = status
 

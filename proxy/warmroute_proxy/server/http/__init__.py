@@ -1,1 +1,15 @@
-"""Http."""
+"""HTTP/1.1 on the client's side: sockets, framing, limits, TLS, and the exchange of a request for its answer.
+
+It knows no route, tenant or engine and imports nothing of intake: an `Endpoint` decides what becomes of a request. It
+never parses HTTP on its own: httptools does, for each byte.
+
+- asgi: runs the control plane's ASGI application on the same connections
+- exchange: one request, its answer, and the `Endpoint` that handles them
+- header_lines: decodes header lines, and keeps those that it has seen
+- http1: one client connection: order of answers, flow control, deadlines
+- incoming_body: a body that comes in pieces, and the bound of all of them
+- listener: a listening socket, its sweep and its shutdown
+- open_connections: the connections of a listener, and what they share
+- request_reader: requests from bytes, within limits
+- tls: certificate and key of a listener
+"""

@@ -1,7 +1,7 @@
 """A bridge from our connections to an ASGI application, for the control plane.
 
-The inference paths do not run through a framework; pages and small JSON do, on the same port and behind the same
-limits, because the request was read by the same connection. Answers are gathered whole: they are small.
+The inference paths use no framework. Pages and small JSON do, on the same port and behind the same limits, because the
+same connections read their requests. Answers are small: they are collected and sent whole.
 """
 
 import asyncio

@@ -1,17 +1,13 @@
-"""One request of a client and its answer, apart from the connection that they share.
+"""One request of a client and its answer: what an `Endpoint` works with.
 
-What a handler of requests sees: `Request` came whole, `Exchange` writes the answer and says when nobody reads it.
+A `Request` is complete. An `Exchange` writes the answer, and reports when the client has left or reads too slowly.
 """
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 from warmroute_proxy.core.base.mypyc import mypyc_attr
 from warmroute_proxy.server.base.errors import Refusal
-
-if TYPE_CHECKING:
-    from warmroute_proxy.server.http.http1 import Connection
-    from warmroute_proxy.server.intake.caller import Caller
 
 _REASONS: Final = {
     200: "OK", 202: "Accepted", 400: "Bad Request", 401: "Unauthorized", 403: "Forbidden", 404: "Not Found",
@@ -24,19 +20,20 @@ _STATUS_LINES: Final = {status: f"HTTP/1.1 {status} {reason}" for status, reason
 
 
 class Request:
-    """One request; header names are lower case, `headers` keeps the first value of each name.
+    """One request; header names are lower case, `headers` has the first value of each name.
 
-    Requests may share their headers, which are only read. `caller` is what an endpoint knows of who asks.
+    `length` is that of its body, None for a chunked one. `refusal`: the head was refused, and so it is to be answered.
+    `caller` belongs to the endpoint: it may note at the head who sends the request.
     """
 
-    # What most requests are: read from the class, not set in each.
+    # Defaults that hold for most requests: read from the class, not set in each.
     query = b""
     version = "1.1"
     body = b""
     length: int | None = None
     keep_alive = True
     refusal: Refusal | None = None
-    caller: "Caller | None" = None
+    caller: object | None = None
 
     def __init__(
         self, received_s: float, method: str = "", path: str = "", headers: dict[str, str] | None = None
@@ -47,46 +44,69 @@ class Request:
         self.headers = {} if headers is None else headers
 
 
+class AnswerSink(Protocol):
+    """The connection that an answer is written to."""
+
+    def write(self, data: bytes) -> None:
+        """Send bytes to the client."""
+
+    def direct_write(self) -> Callable[[bytes], None] | None:
+        """The fastest `write` there is; None when the client is gone."""
+
+    def on_status(self, request: Request, status: int) -> None:
+        """Report the status of an answer, for the metrics."""
+
+    def exchange_ended(self, exchange: "Exchange") -> None:
+        """An answer is complete."""
+
+    def close_after_flush(self) -> None:
+        """Close once all is sent."""
+
+
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Exchange:
-    """One request's answer. `on_gone` is called once if the client leaves before the answer ended."""
+    """The answer to one request.
 
-    # What an answer begins with: read from the class, not set in each.
+    `on_gone` is called once if the client leaves before the answer ended; `on_pause` with True when the client reads
+    too slowly, and with False when it has caught up.
+    """
+
+    # Defaults that hold for most answers: read from the class, not set in each.
     started = False
     ended = False
     on_gone: Callable[[], None] | None = None
     on_pause: Callable[[bool], None] | None = None
     client_left = False
-    """Of one that is gone: whether the client is known to have left. Of a forwarded request its proxy says so."""
+    """Whether the client of a gone exchange is known to have left. For a forwarded request, its proxy reports that."""
     _chunked = False
 
-    def __init__(self, connection: "Connection", request: Request) -> None:
+    def __init__(self, connection: AnswerSink, request: Request) -> None:
         self._connection = connection
         self.request = request
 
     def respond(self, status: int, headers: Iterable[tuple[str, str]], body: bytes) -> None:
-        """The whole answer at once."""
+        """Send the whole answer."""
         if self.ended:
             return
         self.started = self.ended = True
         head = self._head(status, headers)
         sent = b"" if self.request.method == "HEAD" else body
-        self.on_gone = self.on_pause = None  # who answers knows the exchange: no cycle is left to the garbage collector
+        self.on_gone = self.on_pause = None  # they refer to the exchange: no reference cycle may remain
         self._connection.write(b"%bcontent-length: %d\r\n\r\n%b" % (head, len(body), sent))
-        self._connection.answered(self)
+        self._connection.exchange_ended(self)
 
     def answer(self, lines: bytes, body: bytes) -> None:
-        """A whole 200 to a POST at once. `lines` are its headers, each with its end."""
+        """Send a whole 200 to a POST. `lines`: its headers, each with its line end."""
         if self.ended:
             return
         self.started = self.ended = True
         self.on_gone = self.on_pause = None
         connection, request = self._connection, self.request
-        connection.listener.endpoint.on_status(request, 200)
+        connection.on_status(request, 200)
         if not request.keep_alive:
             lines += b"connection: close\r\n"
         connection.write(b"HTTP/1.1 200 OK\r\n%bcontent-length: %d\r\n\r\n%b" % (lines, len(body), body))
-        connection.answered(self)
+        connection.exchange_ended(self)
 
     def refuse(self, refusal: Refusal, extra: Iterable[tuple[str, str]] = ()) -> None:
         """Answer with an error object."""
@@ -99,14 +119,14 @@ class Exchange:
         self.respond(refusal.status, headers, refusal.body())
 
     def fail(self) -> None:
-        """Something is wrong with us: say so if that is still possible, else break off."""
+        """An error of ours: answer with a 500 if nothing was sent yet, else abort."""
         if self.started:
             self.abort()
         else:
             self.refuse(Refusal(500, "internal error", code="internal_error"))
 
     def start(self, status: int, headers: Iterable[tuple[str, str]], data: bytes = b"") -> None:
-        """The head of a streamed answer, and its first bytes where they are known, in one write."""
+        """Send the head of a streamed answer, and its first bytes if they are known, in one write."""
         self.started = True
         self._chunked = self.request.version == "1.1"
         if not self._chunked:
@@ -116,18 +136,18 @@ class Exchange:
         self._connection.write(b"%b%b%b" % (self._head(status, headers), framing, first))
 
     def write(self, data: bytes) -> None:
-        """Some bytes of a streamed answer."""
+        """Send some bytes of a streamed answer."""
         if data and not self.ended:
             self._connection.write(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
 
-    def way(self) -> Callable[[bytes], None] | None:
-        """Where the next bytes of a streamed answer may go as whole chunks of HTTP, until it ends or the client leaves;
-        None where they may not.
+    def direct_write(self) -> Callable[[bytes], None] | None:
+        """Writes bytes that already are whole HTTP chunks, until the answer ends or the client leaves; None where the
+        answer is not chunked or has ended.
         """
-        return self._connection.way() if self._chunked and not self.ended else None
+        return self._connection.direct_write() if self._chunked and not self.ended else None
 
     def end(self, data: bytes = b"") -> None:
-        """The last bytes of a streamed answer that is complete."""
+        """Send the last bytes of a streamed answer that is complete."""
         if self.ended:
             return
         self.ended = True
@@ -137,10 +157,10 @@ class Exchange:
             self._connection.write(chunk)
         else:
             self._connection.write(data)
-        self._connection.answered(self)
+        self._connection.exchange_ended(self)
 
     def abort(self, data: bytes = b"") -> None:
-        """End a streamed answer that is not complete: without the terminating chunk, which would make it look whole."""
+        """End a streamed answer that is incomplete, without the terminating chunk that would make it look complete."""
         if self.ended:
             return
         self.write(data)
@@ -149,9 +169,22 @@ class Exchange:
         self._connection.close_after_flush()
 
     def _head(self, status: int, headers: Iterable[tuple[str, str]]) -> bytes:
-        self._connection.listener.endpoint.on_status(self.request, status)
+        self._connection.on_status(self.request, status)
         head = _STATUS_LINES.get(status) or f"HTTP/1.1 {status} Status"
         lines = "\r\n".join(
             [head, *map(": ".join, headers), "" if self.request.keep_alive else "connection: close\r\n"]
         )
         return lines.encode("latin-1", "replace")
+
+
+class Endpoint(Protocol):
+    """The application behind a listener."""
+
+    def on_head(self, request: Request) -> None:
+        """Raise `Refusal` for a request that can be refused without its body."""
+
+    def handle(self, request: Request, exchange: Exchange) -> None:
+        """Start to answer; `exchange` must be ended by `respond`, `end` or `abort` sooner or later."""
+
+    def on_status(self, request: Request, status: int) -> None:
+        """Observe the status of an answer."""

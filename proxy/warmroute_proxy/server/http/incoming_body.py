@@ -1,34 +1,34 @@
-"""A request's body while it comes in pieces, and the bound of what all connections of a listener hold of such."""
+"""A request's body while it arrives in pieces, and the bound of the bytes of all such bodies of a listener."""
 
 from typing import Final, Protocol
 
 from warmroute_proxy.server.base.errors import Refusal
 
-MAX_BODIES_BYTES: Final = 2**30  # of bodies that have come in part; beyond, the one that began first is refused
+MAX_BODIES_BYTES: Final = 2**30  # of bodies that have arrived in part; beyond, the one that began first is refused
 MAX_PIECES: Final = (
     256  # of a body that are kept one by one: each of a million small ones would take many times its bytes
 )
 
 
 class Reader(Protocol):
-    """The connection that a body comes by."""
+    """The connection that a body arrives on."""
 
     def stop_reading(self, refusal: Refusal) -> None:
-        """Answer so, and read nothing more."""
+        """Answer with `refusal`, and read no more."""
 
 
 class IncomingBodies:
-    """All bodies that have come in part."""
+    """All bodies that have arrived in part."""
 
     def __init__(self) -> None:
         self.max_bytes = MAX_BODIES_BYTES
         self.held_bytes = 0
         self.begun: dict[IncomingBody, Reader] = {}
-        """Each with whose it is, the first one first."""
+        """Each with its connection, in the order in which they began."""
 
 
 class IncomingBody:
-    """What a connection has read of the body that is coming."""
+    """The pieces of one body that a connection has read."""
 
     def __init__(self, bodies: IncomingBodies) -> None:
         self._bodies = bodies
@@ -36,7 +36,7 @@ class IncomingBody:
         self._held_bytes = 0
 
     def add(self, piece: bytes, reader: Reader) -> None:
-        """More of it, which `reader` has read. Raises: Refusal, where all hold too much and this one began first."""
+        """Add a piece that `reader` has read. Raises: Refusal, where all hold too much and this one began first."""
         pieces, bodies = self._pieces, self._bodies
         if not pieces:
             bodies.begun[self] = reader
@@ -58,7 +58,7 @@ class IncomingBody:
             oldest.stop_reading(refusal)
 
     def take(self, last: bytes = b"") -> bytes:
-        """All of it, whose end is `last`; nothing is held any more."""
+        """Return the whole body and forget the pieces. `last`: its last piece."""
         pieces = self._pieces
         if not pieces:
             return last
@@ -68,7 +68,7 @@ class IncomingBody:
         return bytes(pieces[0]) if len(pieces) == 1 else b"".join(pieces)
 
     def drop(self) -> None:
-        """Let go of what has come."""
+        """Forget the pieces."""
         if self._pieces:
             bodies = self._bodies
             bodies.begun.pop(self, None)

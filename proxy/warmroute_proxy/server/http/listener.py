@@ -1,41 +1,21 @@
-"""A listening socket of the proxy: its connections, what they have in common, and how they end."""
+"""A listening socket of the proxy: it accepts connections, has their deadlines checked, and closes them at shutdown."""
 
 import asyncio
 import ssl
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 from warmroute_proxy.server.base.config import Limits
-from warmroute_proxy.server.http.exchange import Exchange, Request
-from warmroute_proxy.server.http.heads import Heads
+from warmroute_proxy.server.http.exchange import Endpoint
 from warmroute_proxy.server.http.http1 import LINGER_S, Connection
-from warmroute_proxy.server.http.incoming_body import IncomingBodies
-
-
-class Endpoint(Protocol):
-    """What a connection needs from the application."""
-
-    def on_head(self, request: Request) -> None:
-        """Raise `Refusal` for a request that can be refused without its body."""
-
-    def handle(self, request: Request, exchange: Exchange) -> None:
-        """Start to answer; `exchange` must be ended by `respond`, `end` or `abort` sooner or later."""
-
-    def on_status(self, request: Request, status: int) -> None:
-        """An answer's status, for the metrics."""
+from warmroute_proxy.server.http.open_connections import OpenConnections
 
 
 class Listener:
-    """All connections of one listening socket: their limits, their sweep, their end."""
+    """One listening socket and its connections."""
 
     def __init__(self, endpoint: Endpoint, limits: Limits, clock: Callable[[], float]) -> None:
-        self.endpoint = endpoint
-        self.limits = limits
-        self.clock = clock
-        self.heads = Heads(limits.header_bytes, limits.header_count)
-        self.connections: set[Connection] = set()
-        self.bodies = IncomingBodies()
-        self.closing = False
+        self.connections = OpenConnections(endpoint, limits, clock)
         self._server: asyncio.Server | None = None
 
     async def listen(self, host: str, port: int, *, tls: ssl.SSLContext | None = None, shared: bool = False) -> int:
@@ -48,34 +28,30 @@ class Listener:
             backlog=1024,
             reuse_port=shared or None,
             ssl=tls,
-            ssl_handshake_timeout=None if tls is None else self.limits.head_timeout_s,
+            ssl_handshake_timeout=None if tls is None else self.connections.limits.head_timeout_s,
             ssl_shutdown_timeout=None if tls is None else LINGER_S,
         )
         self._server = server
         return int(server.sockets[0].getsockname()[1])
 
     def _connect(self) -> Any:
-        return Connection(self)
+        return Connection(self.connections)
 
     def sweep(self) -> None:
-        """Close what is past its deadline; called once a second."""
-        now = self.clock()
-        for connection in [c for c in self.connections if c.deadline_s <= now]:
-            connection.expired()
+        """Check the deadlines of all connections; called once a second."""
+        self.connections.sweep()
 
     def stop(self) -> None:
-        """Take no new connection; those that are open end with their next answer, idle ones after `IDLE_GRACE_S`."""
-        self.closing = True
+        """Accept no new connection; open ones end with their current answer, idle ones after `IDLE_GRACE_S`."""
         if self._server is not None:
             self._server.close()
-        for connection in list(self.connections):
-            connection.close_when_idle()
+        self.connections.close_when_idle()
 
     async def close(self, grace_s: float) -> None:
-        """Stop, wait up to `grace_s` until the last connection is closed, then cut what is left."""
+        """Stop, wait up to `grace_s` until the last connection is closed, then abort the rest."""
         self.stop()
-        deadline = self.clock() + grace_s
-        while self.connections and self.clock() < deadline:
+        connections = self.connections
+        deadline = connections.clock() + grace_s
+        while connections.members and connections.clock() < deadline:
             await asyncio.sleep(0.02)
-        for connection in list(self.connections):
-            connection.cut()
+        connections.abort()

@@ -1,7 +1,7 @@
-"""TLS on the port that clients reach: a certificate and its key, from files that may be replaced under way.
+"""TLS on the port that clients reach: a certificate and its key, from files that may be replaced at any time.
 
-TLS 1.2 at least, HTTP/1.1 alone is offered. What is loaded has been tried: a handshake in memory, with a client that
-trusts this one certificate, shows that the key fits, that the certificate is for servers, and that it is in time.
+TLS 1.2 at least; only HTTP/1.1 is offered. Files are checked when they are loaded: a handshake in memory, with a client
+that trusts this one certificate, shows that the key fits, and that the certificate is for servers and valid today.
 """
 
 import ssl
@@ -16,17 +16,17 @@ class TlsError(Exception):
 
 
 class Tls:
-    """The context of a listener. After `reload`, new connections get the new certificate; old ones go on."""
+    """The context of a listener. After `reload`, new connections get the new certificate; open ones keep theirs."""
 
     def __init__(self, cert: Path, key: Path) -> None:
-        """`cert`: PEM, the server's own first, then those between it and the root; `key`: PEM, not encrypted."""
+        """`cert`: PEM, the server's certificate first, then the intermediate ones; `key`: PEM, not encrypted."""
         self._cert = cert
         self._key = key
         self.valid_until = ""
         self.context = self._loaded()
 
     def reload(self) -> None:
-        """Read both files again. `TlsError` leaves everything as it was."""
+        """Read both files again. After a `TlsError` the old certificate stays in use."""
         self._loaded()  # a context may be left half changed by files that do not fit
         self.context.load_cert_chain(self._cert, self._key, _no_password)
 
@@ -60,7 +60,7 @@ def _no_password() -> str:
 
 
 def _tried(server_context: ssl.SSLContext, cert: Path) -> str:
-    """Until when the certificate is valid; `TlsError` if a client that trusts it would not take it."""
+    """The end of the certificate's validity. Raises: TlsError, if a client that trusts it would reject it."""
     client_context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     client_context.check_hostname = False
     client_context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN

@@ -1,1 +1,12 @@
-"""Intake."""
+"""From a client's request to an `Intake`: who sends it, for which model and session, and a fingerprint of its prompt.
+
+It never waits, never talks to an engine and never changes a client's values: a body is checked, and forwarded as bytes.
+Whatever is wrong with a request is raised as a `Refusal` here, before anything is dispatched.
+
+- body: the top-level members of a request body
+- body_template: the bytes around the messages, which many bodies of a caller share
+- caller: who sends a request, by its head, kept for the next ones
+- intake: reads and checks a request
+- known_body: bodies and conversations that were read before, kept for the next ones
+- parsed_request: the `Intake`, which everything behind works with
+"""

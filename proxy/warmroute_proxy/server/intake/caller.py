@@ -1,11 +1,11 @@
-"""Who asks: what follows from a request's head alone, kept for all requests that say the same of it.
+"""Who sends a request: what follows from its head alone, kept for all requests with the same head.
 
-A client sends the same head with each turn of a session, so its tenant, its session's keys and its agent are worked out
-once. What a caller's bodies have in common is kept with it (`frame.py`), and so is what is known of its conversation.
+A client sends the same head with each request of a session, so its tenant, its session's keys and its agent are worked
+out once. The known bodies of a caller are kept with it (`known_body.py`).
 
-Limits: `MAX_CALLERS` are kept, all are dropped when it is full; of each at most `MAX_FRAMES` frames, likewise.
-Long tails and conversations are counted in `Kept`; what else a frame keeps grows with its members, of which it has at
-most `MAX_MEMBERS`.
+Limits: `MAX_CALLERS` are kept, all are dropped when it is full; of each at most `MAX_KNOWN_BODIES` bodies, likewise.
+Long tails and conversations are counted in `KnownBodies`; what else a known body keeps grows with its members, of which
+it has at most `MAX_MEMBERS`.
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ from warmroute.contract.identity import (
 from warmroute_proxy.server.base.config import ANY, TenantConfig
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.secrets import Secrets
-from warmroute_proxy.server.intake.body_template import MAX_FRAMES, BodyTemplate, Kept
+from warmroute_proxy.server.intake.known_body import MAX_KNOWN_BODIES, KnownBodies, KnownBody
 
 MAX_CALLERS: Final = 4096
 MAX_KEY_CHARS: Final = 2048  # of all that tells one caller from another
@@ -36,9 +36,9 @@ class Caller:
     __slots__ = (
         "agent",
         "candidates",
-        "frames",
         "home_hint",
         "keyed",
+        "known_bodies",
         "parent",
         "path",
         "region",
@@ -52,7 +52,7 @@ class Caller:
     def __init__(
         self, path: str, tenant: TenantConfig, headers: Mapping[str, str], secrets: Secrets, region: str | None
     ) -> None:
-        """`region`: of the proxy that asks for it. A 400 `Refusal` where a header names no session that could be."""
+        """`region`: of the proxy that forwards its requests. Raises: Refusal, where a session key is not valid."""
         identity = identity_headers(headers)
         self.path = path
         self.tenant = tenant
@@ -65,8 +65,8 @@ class Caller:
         self.session_key: int | None = None
         self.agent, parent = lineage_parts(identity) if identity else _NO_PARTS
         self.parent = secrets.session_of(tenant.share_group, parent)[1] if parent else None
-        self.frames: list[BodyTemplate] = []  # the longest tails first: a short one may be the end of another
-        self.candidates: list[int] = []  # stand for what was around the messages of the last bodies without a frame
+        self.known_bodies: list[KnownBody] = []  # the longest tails first: a short one may be the end of another
+        self.candidates: list[int] = []  # hashes of all but the messages of the last bodies that were not known
         if identity:
             try:
                 self.session = session_of(identity, {})
@@ -75,22 +75,23 @@ class Caller:
             if self.session is not None:
                 self.session_hex, self.session_key = secrets.session_of(tenant.share_group, self.session.key)
 
-    def keep(self, frame: BodyTemplate) -> None:
-        """One more frame."""
-        if len(self.frames) >= MAX_FRAMES:
-            self.frames.clear()
+    def keep(self, body: KnownBody) -> None:
+        """Add a known body."""
+        known_bodies = self.known_bodies
+        if len(known_bodies) >= MAX_KNOWN_BODIES:
+            known_bodies.clear()
         at = 0
-        while at < len(self.frames) and self.frames[at].tail_bytes > frame.tail_bytes:
+        while at < len(known_bodies) and known_bodies[at].template.tail_bytes > body.template.tail_bytes:
             at += 1
-        self.frames.insert(at, frame)
+        known_bodies.insert(at, body)
 
     def seen_again(self, around: int) -> bool:
-        """Whether one of the last bodies without a frame had the same around its messages: some clients' never do."""
+        """Whether one of the last unknown bodies had the same around its messages. Some clients change it each time."""
         if around in self.candidates:
             self.candidates.remove(around)
             return True
         self.candidates.append(around)
-        del self.candidates[:-MAX_FRAMES]
+        del self.candidates[:-MAX_KNOWN_BODIES]
         return False
 
 
@@ -112,17 +113,19 @@ def identity_headers(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 class Callers:
-    """The callers that are known, and what is kept of their bodies."""
+    """The callers that are known, and their known bodies."""
 
     def __init__(self, secrets: Secrets) -> None:
-        self.kept = Kept()
+        self.kept = KnownBodies()
         self._secrets = secrets
         self._callers: dict[tuple[str, ...], Caller] = {}
 
     def of(self, path: str, tenant: TenantConfig, headers: Mapping[str, str], region: str | None = None) -> Caller:
-        """The caller whose head this is; a 400 `Refusal` where it names no session that could be."""
-        said = [f"{name}\0{headers[name]}" for name in _SAYS_WHO if name in headers]
-        key = (path, tenant.name, region or "", "k" if names.IDEMPOTENCY in headers else "", *said)
+        """The caller whose head this is. Raises: Refusal, where a header is no valid session key."""
+        parts = [path, tenant.name, region or "", "k" if names.IDEMPOTENCY in headers else ""]
+        for name in sorted(IDENTITY_HEADERS.intersection(headers)):
+            parts += name, headers[name]
+        key = tuple(parts)
         caller = self._callers.get(key)
         if caller is None:
             caller = Caller(path, tenant, headers, self._secrets, region)
@@ -131,6 +134,3 @@ class Callers:
                     self._callers.clear()
                 self._callers[key] = caller
         return caller
-
-
-_SAYS_WHO: Final = tuple(sorted(IDENTITY_HEADERS))

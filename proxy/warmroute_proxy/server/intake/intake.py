@@ -1,7 +1,7 @@
 """From a request to the facts that placement decides on, and everything a dispatch needs; or a refusal.
 
-All checks that need no engine are here: who asks, for which model, in which shape. The prompt is read once, as raw
-slices, to be fingerprinted; its text is not kept beyond the body itself.
+All checks that need no engine are here: the model, the fields and their types. The prompt is read once, as raw slices,
+to be fingerprinted; its text is not kept beyond the body itself.
 """
 
 from collections.abc import Callable
@@ -33,23 +33,27 @@ from warmroute_proxy.server.base.config import ANY, Config, ModelConfig, TenantC
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.secrets import Secrets
 from warmroute_proxy.server.http.exchange import Request
-from warmroute_proxy.server.intake.body import MAX_SHAPES, NO_BODY, Body, TemplatedBody, is_small
-from warmroute_proxy.server.intake.body_template import (
+from warmroute_proxy.server.intake.body import NO_BODY, Body, TemplatedBody
+from warmroute_proxy.server.intake.body_template import BodyTemplate, Place
+from warmroute_proxy.server.intake.caller import Caller
+from warmroute_proxy.server.intake.known_body import (
     MAX_DECODED_BYTES,
     MAX_HEAD_BYTES,
     MAX_MEMBERS,
     MAX_TAIL_BYTES,
-    BodyTemplate,
     Conversation,
-    Kept,
+    KnownBodies,
+    KnownBody,
 )
-from warmroute_proxy.server.intake.caller import Caller
 from warmroute_proxy.server.intake.parsed_request import Intake
 
 CHAT: Final = "/v1/chat/completions"
 COMPLETIONS: Final = "/v1/completions"
 ROUTES: Final = frozenset({CHAT, COMPLETIONS})
 
+MAX_PLANS: Final = 512  # kept; all are dropped when it is full
+MAX_PLAN_NAMES: Final = 64
+MAX_PLAN_CHARS: Final = 1024
 MAX_CHOICES: Final = 128
 MAX_PROMPTS: Final = 512  # of one completion: each has a bootstrap room, see `engines.ids`
 DEFAULT_OUTPUT_TOKENS: Final = 256  # expected where the client sets no maximum
@@ -73,7 +77,7 @@ _FIELD_TYPES: Final[dict[str, Any]] = {
     "promptCacheKey": str,
     "session_id": str,
 }
-"""Types of what the OpenAI API defines and the proxy does not read otherwise; null is absent."""
+"""Types of fields that the OpenAI API defines and the proxy only checks; null is absent."""
 
 
 _READ_TYPES: Final[dict[str, Any]] = {
@@ -86,7 +90,7 @@ _READ_TYPES: Final[dict[str, Any]] = {
     "return_cached_tokens_details": bool,
     "metadata": dict,
 }
-"""Types of all that is decoded besides the model; null is absent."""
+"""Types of all fields that are decoded besides the model; null is absent."""
 
 _READERS: Final = {name: msgspec.json.Decoder(kind | None).decode for name, kind in _READ_TYPES.items()}
 _KEPT_DECODED: Final = frozenset({"metadata", "stream_options"})  # by the intake
@@ -94,7 +98,7 @@ _COUNTS: Final = (("n", MAX_CHOICES), ("max_tokens", 2**31 - 1), ("max_completio
 
 
 class _Plan:
-    """What there is to read of a body with these names."""
+    """The fields to read of a body with these names."""
 
     __slots__ = ("forbidden", "readers", "session_fields")
 
@@ -120,87 +124,86 @@ def _plan(names: tuple[str, ...]) -> _Plan:
             tuple((name, _READERS[name]) for name in names if name in _READERS),
             tuple(name for name in SESSION_FIELDS if name in names),
         )
-        if is_small(names):
-            if len(_PLANS) >= MAX_SHAPES:
+        if len(names) <= MAX_PLAN_NAMES and sum(map(len, names)) <= MAX_PLAN_CHARS:
+            if len(_PLANS) >= MAX_PLANS:
                 _PLANS.clear()
             _PLANS[names] = plan
     return plan
 
 
-def read(request: Request, caller: Caller, kept: Kept, config: Config, secrets: Secrets) -> Intake:
-    """Check and read a request; `Refusal` says what is wrong with it."""
+def read(request: Request, caller: Caller, known_bodies: KnownBodies, config: Config, secrets: Secrets) -> Intake:
+    """Check and read a request. Raises: Refusal."""
     raw = request.body
-    for frame in caller.frames:
-        if raw.startswith(frame.head) and raw.endswith(frame.tail):
+    for known in caller.known_bodies:
+        template = known.template
+        if raw.startswith(template.head) and raw.endswith(template.tail):
             try:
-                return _read_framed(raw, frame, caller, kept, secrets)
+                return _read_known(raw, known, caller, known_bodies, secrets)
             except MalformedPrompt:
-                continue  # another frame, or something that is said below
-    return _read_whole(raw, caller, kept, config, secrets)
+                continue  # it is of another template, or `_read_whole` says what is wrong
+    return _read_whole(raw, caller, known_bodies, config, secrets)
 
 
-def _read_framed(raw: bytes, frame: BodyTemplate, caller: Caller, kept: Kept, secrets: Secrets) -> Intake:
-    """Read a body whose frame is known: all but its messages was read before. `MalformedPrompt`: it is another one."""
-    end = len(raw) - frame.tail_bytes
+def _read_known(raw: bytes, known: KnownBody, caller: Caller, known_bodies: KnownBodies, secrets: Secrets) -> Intake:
+    """Read a body of a known template: only its messages. Raises: MalformedPrompt, where it is not of the template."""
+    body_template = known.template
+    start, end = body_template.start, len(raw) - body_template.tail_bytes
     continued: Conversation | None = None
-    if end - frame.start < kept.min_bytes:
-        prompt = fingerprint_messages(memoryview(raw)[frame.start : end], frame.tools, frame.seed)
+    if end - start < known_bodies.min_bytes:
+        prompt = fingerprint_messages(memoryview(raw)[start:end], known.tools, known.seed)
     else:
-        prompt, continued = kept.read(frame, raw, end)
-    template = frame.intake
-    facts = template.facts
+        prompt, continued = known_bodies.read(known, raw, end)
+    intake = known.intake
+    facts = intake.facts
     digest = prompt.tools_system_digest
-    if frame.derives:
-        template, facts = _derived_again(frame, prompt, continued, caller, secrets)
-        lineage = _key(frame.identity, digest, prompt, facts.session)
-    elif digest == frame.system_digest:
-        lineage = frame.lineage
+    if known.derives:
+        intake, facts = _derived_again(known, prompt, continued, caller, secrets)
+        lineage = _key(known.identity, digest, prompt, facts.session)
+    elif digest == known.system_digest:
+        lineage = known.lineage
     else:
-        lineage = frame.lineage = _key(frame.identity, digest, prompt, facts.session)
-        frame.system_digest = digest
+        lineage = known.lineage = _key(known.identity, digest, prompt, facts.session)
+        known.system_digest = digest
     facts = replace(
         facts, lineage=lineage, chain=prompt.chain, structural_bytes=prompt.structural_bytes, turn=prompt.turn
     )
-    return replace(template, body=TemplatedBody(raw, frame), facts=facts)
+    return replace(intake, body=TemplatedBody(raw, body_template), facts=facts)
 
 
 def _derived_again(
-    frame: BodyTemplate, prompt: Fingerprint, continued: Conversation | None, caller: Caller, secrets: Secrets
+    known: KnownBody, prompt: Fingerprint, continued: Conversation | None, caller: Caller, secrets: Secrets
 ) -> tuple[Intake, Facts]:
-    """The frame's templates with the session that the messages stand for, where nothing names one."""
+    """Intake and facts of a known body, with the session that is derived from these messages."""
     if continued is not None:
         found = continued.derived
     else:
-        known = frame.known
-        if known is not None and known.chain is not prompt.chain:
-            known = None
+        conversation = known.conversation
+        if conversation is not None and conversation.chain is not prompt.chain:
+            conversation = None
         try:
             text = first_user_text(prompt)
         except MalformedPrompt:
-            if known is not None:  # nothing goes on with what is refused
-                frame.known = None
+            if conversation is not None:  # a refused body must not be continued
+                known.conversation = None
             raise
         found = secrets.session_of(caller.tenant.share_group, derived_key_of_text(text)) if text else None
-        if known is not None:
-            known.derived = found
-    template = frame.intake
+        if conversation is not None:
+            conversation.derived = found
+    intake = known.intake
     if found is None:
-        return template, replace(template.facts, session=None, thread=None)
+        return intake, replace(intake.facts, session=None, thread=None)
     session_hex, session = found
-    thread = _key(frame.identity, prompt.tools_digest, prompt, session)
-    return replace(template, session=session_hex), replace(template.facts, session=session, thread=thread)
+    thread = _key(known.identity, prompt.tools_digest, prompt, session)
+    return replace(intake, session=session_hex), replace(intake.facts, session=session, thread=thread)
 
 
-def _read_whole(raw: bytes, caller: Caller, kept: Kept, config: Config, secrets: Secrets) -> Intake:
+def _read_whole(raw: bytes, caller: Caller, known_bodies: KnownBodies, config: Config, secrets: Secrets) -> Intake:
     """Read a body of which nothing is known."""
     tenant = caller.tenant
     body = Body(raw)
     plan = _plan(body.names)
     if plan.forbidden is not None:
-        name = plan.forbidden
-        raise Refusal(
-            400, f"field {name!r} is set by the proxy, not by clients; remove it", code="forbidden_field", param=name
-        )
+        raise _forbidden(plan.forbidden)
     model, asked = _model(body, tenant, config)
     values = _values(body, plan)
     value = values.get
@@ -240,19 +243,24 @@ def _read_whole(raw: bytes, caller: Caller, kept: Kept, config: Config, secrets:
     )  # fmt: skip
     if caller.path == CHAT and caller.seen_again(_around(body)):
         derives = session is None or session.source == "derived"
-        _keep_frame(body, intake, identity, seed, caller, kept, derives=derives)
+        _keep(body, intake, identity, seed, caller, known_bodies, derives=derives)
     return intake
 
 
+def _forbidden(name: str) -> Refusal:
+    problem = f"field {name!r} is set by the proxy, not by clients; remove it"
+    return Refusal(400, problem, code="forbidden_field", param=name)
+
+
 def _around(body: Body) -> int:
-    """What stands for all of a body but its messages."""
+    """A hash of all of a body but its messages."""
     return xxh3_64_intdigest(b"".join([value for name, value in body.members.items() if name != "messages"]))
 
 
-def _keep_frame(
-    body: Body, intake: Intake, identity: bytes, seed: int, caller: Caller, kept: Kept, *, derives: bool
+def _keep(
+    body: Body, intake: Intake, identity: bytes, seed: int, caller: Caller, known_bodies: KnownBodies, *, derives: bool
 ) -> None:
-    """Keep what is around the messages of a body, unless it is too large, for those that follow."""
+    """Keep a body for those that follow, unless too much is around its messages."""
     raw, spans = body.raw, body.spans
     messages = body.members["messages"]
     end = spans["messages"].end
@@ -261,21 +269,22 @@ def _keep_frame(
         return
     if any(span.end - span.start > MAX_DECODED_BYTES for name, span in spans.items() if name in _KEPT_DECODED):
         return
-    tools = tools_prefix(_tools(body), seed)
-    places = [(name, span.start, span.end) for name, span in spans.items()]
-    template = replace(
+    template = BodyTemplate(
+        raw, start, end, body.close, [Place(name, span.start, span.end) for name, span in spans.items()]
+    )
+    without_prompt = replace(
         intake,
         body=NO_BODY,
         facts=replace(intake.facts, chain=Chain([], [])),
         session=None if derives else intake.session,
     )
-    frame = BodyTemplate(raw, start, end, body.close, places, tools, seed, template, identity, derives=derives)
-    kept.add(frame)
-    caller.keep(frame)
+    known = KnownBody(template, without_prompt, tools_prefix(_tools(body), seed), seed, identity, derives=derives)
+    known_bodies.add(known)
+    caller.keep(known)
 
 
 def _values(body: Body, plan: _Plan) -> dict[str, Any]:
-    """What is read of the body's members besides the model and the prompt, each of its type and within its bounds."""
+    """The decoded members besides the model and the prompt. Raises: Refusal, where a type or a bound is wrong."""
     members = body.members
     values: dict[str, Any] = {}
     for name, reader in plan.readers:
@@ -283,7 +292,7 @@ def _values(body: Body, plan: _Plan) -> dict[str, Any]:
         try:
             values[name] = reader(raw)
         except (msgspec.DecodeError, ValueError, RecursionError):
-            _decode(raw, name, _READ_TYPES[name])  # says what is wrong
+            _decode(raw, name, _READ_TYPES[name])  # raises a Refusal with the reason
             raise
     options = values.get("stream_options")
     if options and not isinstance(options.get("include_usage", False), bool | None):
@@ -298,7 +307,7 @@ def _values(body: Body, plan: _Plan) -> dict[str, Any]:
 
 
 def _model(body: Body, tenant: TenantConfig, config: Config) -> tuple[ModelConfig, str]:
-    """The model that is asked for, and the name it is asked by."""
+    """The requested model, and the name in the request."""
     asked = _decode(_present(body, "model"), "model", str)
     model = config.model_by_name.get(asked)
     if model is None or (ANY not in tenant.models and model.name not in tenant.models):
@@ -312,7 +321,7 @@ def _model(body: Body, tenant: TenantConfig, config: Config) -> tuple[ModelConfi
 
 
 def _key(identity: bytes, digest: int, prompt: Fingerprint, session: int | None) -> int:
-    """The key of a lineage or a thread; without a session, its first part stands for that."""
+    """The key of a lineage or a thread. Without a session, the first hash of the prompt replaces its key."""
     return xxh3_64_intdigest(b"%b%d" % (identity, digest), prompt.chain.hashes[0] if session is None else session)
 
 
@@ -334,7 +343,7 @@ def _malformed(error: MalformedPrompt) -> Refusal:
 
 
 def _session(body: Body, names_of_fields: tuple[str, ...], prompt: Fingerprint) -> Session | None:
-    """The session that a body names, or the one that its first messages stand for."""
+    """The session that a body names, or the one that is derived from its first messages."""
     found = None
     if names_of_fields:
         fields = {}
@@ -358,7 +367,7 @@ def _session(body: Body, names_of_fields: tuple[str, ...], prompt: Fingerprint) 
 
 
 def _without_session(metadata: dict[str, Any] | None) -> dict[str, Any] | None:
-    """The client's metadata without the session that Claude Code puts into its user id."""
+    """The client's metadata without the session that Claude Code puts into the user id."""
     if not metadata or session_of({}, {"metadata": metadata}) is None:
         return None
     return {name: value for name, value in metadata.items() if name != "user_id"}

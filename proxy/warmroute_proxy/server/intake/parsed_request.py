@@ -1,4 +1,4 @@
-"""What a request is read as: the facts that placement decides on, and everything a dispatch needs."""
+"""The `Intake`: a request as it was read, with the facts that placement decides on and all that a dispatch needs."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,7 +11,7 @@ from warmroute_proxy.server.intake.body import AnyBody
 
 
 class Intake(msgspec.Struct, gc=False):
-    """A request that may be dispatched. `session` is the 16 hex digits that stand for its key, or None."""
+    """A request that may be dispatched. `session`: 16 hex digits in place of its key, or None."""
 
     tenant: TenantConfig
     route: str
@@ -25,7 +25,7 @@ class Intake(msgspec.Struct, gc=False):
     choices: int
     prompts: int
     metadata: dict[str, Any] | None
-    """What goes to the engine instead of the client's `metadata`, where that names a session."""
+    """Sent to the engine instead of the client's `metadata`, where that names a session."""
     salt: str
     session: str | None
     facts: Facts
@@ -33,10 +33,10 @@ class Intake(msgspec.Struct, gc=False):
 
     @property
     def wire_model(self) -> str | None:
-        """The name that goes to engines where the client used an alias."""
+        """The name to send to engines where the client used an alias."""
         return self.model.name if self.alias else None
 
     @property
     def several(self) -> bool:
-        """Whether the engine makes several requests of it, with ids of their own, which share what they compute."""
+        """Whether the engine divides it into several requests, with ids of their own, which share computed prefixes."""
         return self.choices > 1 or self.prompts > 1

@@ -203,7 +203,7 @@ class InferenceRequest(TurnEnd):
 
     def way(self) -> Write | None:
         """Where more of the stream may go unseen: the sweep sees how far it has come."""
-        return None if self._gone or self._continuation is not None else self._exchange.way()
+        return None if self._gone or self._continuation is not None else self._exchange.direct_write()
 
     def _first_content(self, now: float) -> None:
         self._ttft_ms = (now - self._exchange.request.received_s) * 1000

@@ -1,0 +1,33 @@
+"""Header lines as the parser reports them -> names in lower case and values as text.
+
+Peers send the same few lines in each message, so what a line was decoded to is kept, at most `MAX_LINES` times.
+"""
+
+from typing import Final
+
+Line = tuple[bytes, bytes]
+"""Name and value."""
+
+MAX_LINES: Final = 4096
+MAX_LINE_BYTES: Final = 512
+
+_KNOWN: Final[dict[Line, tuple[str, str]]] = {}
+
+
+def decode(lines: list[Line]) -> dict[str, str]:
+    """All headers; the last value of a name that is given several times."""
+    try:
+        return dict(map(_KNOWN.__getitem__, lines))
+    except KeyError:
+        return dict([_KNOWN.get(line) or decode_line(line) for line in lines])
+
+
+def decode_line(line: Line) -> tuple[str, str]:
+    """Name and value as text. The space behind a value is not part of it, but the parser leaves it there."""
+    name, value = line
+    decoded = name.decode("latin-1").lower(), value.decode("latin-1").rstrip(" \t")
+    if len(name) + len(value) <= MAX_LINE_BYTES:
+        if len(_KNOWN) >= MAX_LINES:
+            _KNOWN.clear()
+        _KNOWN[line] = decoded
+    return decoded

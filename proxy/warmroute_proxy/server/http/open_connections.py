@@ -1,0 +1,52 @@
+"""The open connections of one listener, and what they share: endpoint, limits, clock, bound of incoming bodies."""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from warmroute_proxy.server.base.config import Limits
+from warmroute_proxy.server.http.exchange import Endpoint
+from warmroute_proxy.server.http.incoming_body import IncomingBodies
+
+
+class OpenConnection(Protocol):
+    """One of them."""
+
+    deadline_s: float
+
+    def on_deadline(self) -> None:
+        """The deadline has passed."""
+
+    def close_when_idle(self) -> None:
+        """Close after the current answer, or soon."""
+
+    def abort(self) -> None:
+        """Close without waiting."""
+
+
+class OpenConnections:
+    """All connections of a listener. `closing`: the listener takes no more."""
+
+    def __init__(self, endpoint: Endpoint, limits: Limits, clock: Callable[[], float]) -> None:
+        self.endpoint = endpoint
+        self.limits = limits
+        self.clock = clock
+        self.bodies = IncomingBodies()
+        self.members: set[OpenConnection] = set()  # at most `limits.connections`
+        self.closing = False
+
+    def sweep(self) -> None:
+        """Report each deadline that has passed to its connection."""
+        now = self.clock()
+        for connection in [each for each in self.members if each.deadline_s <= now]:
+            connection.on_deadline()
+
+    def close_when_idle(self) -> None:
+        """Take no new connection; open ones end with their current answer, idle ones after a moment."""
+        self.closing = True
+        for connection in list(self.members):
+            connection.close_when_idle()
+
+    def abort(self) -> None:
+        """Close all without waiting."""
+        for connection in list(self.members):
+            connection.abort()

@@ -1,0 +1,275 @@
+"""Requests from the bytes of one client connection: httptools does the framing, this module applies the limits.
+
+The reader knows no routes and writes no answers. It reports each head and each whole request to its connection, and
+stops with a `Refusal` at the first bytes that are no valid request.
+
+Framing is strict: the parser refuses what could be read in two ways, and `Host` must be given exactly once.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+import httptools
+
+from warmroute_proxy.server.base.config import Limits
+from warmroute_proxy.server.base.errors import Refusal
+from warmroute_proxy.server.http.exchange import Request
+from warmroute_proxy.server.http.header_lines import Line, decode, decode_line
+from warmroute_proxy.server.http.incoming_body import IncomingBodies, IncomingBody
+
+MAX_TARGET_BYTES: Final = 8192
+PLAIN_TARGETS: Final = {target.encode(): target for target in ("/v1/chat/completions", "/v1/completions")}  # not parsed
+
+
+class RequestSink(Protocol):
+    """The connection that the requests are for. `head_received` and `request_received` may raise `Refusal`."""
+
+    def request_begun(self, request: Request) -> None:
+        """The first byte of a request was read."""
+
+    def head_received(self, request: Request) -> None:
+        """The head of a request is complete; its body may follow."""
+
+    def request_received(self, request: Request) -> None:
+        """A request is complete."""
+
+    def stop_reading(self, refusal: Refusal) -> None:
+        """Answer the request that is being read with `refusal`, and read no more."""
+
+
+class RequestReader:
+    """Parses one connection's bytes. `open` is False once it takes no more requests."""
+
+    def __init__(
+        self, connection: RequestSink, limits: Limits, clock: Callable[[], float], bodies: IncomingBodies
+    ) -> None:
+        self._connection: RequestSink | None = connection
+        self._limits = limits
+        self._max_lines = limits.header_count
+        self._clock = clock
+        self._parser: Any = httptools.HttpRequestParser(self)
+        self._url = b""
+        self._lines: list[Line] = []  # of the head, then of the trailers
+        self._read_bytes = 0  # of all reads that a part of the request came in
+        self._unparsed_bytes = 0
+        self._begun = 0  # requests
+        self._in_head = True
+        self._body = IncomingBody(bodies)
+        self._body_bytes = 0
+        self._offered: Request | None = None  # its head offered an upgrade, and its body comes next
+        self.request: Request | None = None  # being read
+        self.refusal: Refusal | None = None  # that reading ended with
+        self.open = True
+
+    def feed(self, data: bytes) -> Refusal | None:
+        """Parse the next bytes; returns why the connection must stop reading, if it must."""
+        size = len(data)
+        self._read_bytes = size if self.request is None else self._read_bytes + size
+        begun = self._begun + (self._in_head and self.request is None)
+        in_head, body_bytes = self._in_head, self._body_bytes
+        try:
+            self._parse(data)
+        except httptools.HttpParserError:
+            return self.refusal or Refusal(400, "the request is not valid HTTP/1.1", code="bad_request")
+        if self.request is None or self._in_head != in_head or self._begun != begun:
+            return None
+        if not in_head and self._body_bytes != body_bytes:
+            self._unparsed_bytes = 0
+            return None
+        # All of `data` went into one head that has not ended, or into what stands between and behind the chunks of a
+        # body, and the parser does not report a header before its end: count what was fed into it.
+        self._unparsed_bytes += size
+        return _head_too_large(self._limits) if self._unparsed_bytes > self._limits.header_bytes else None
+
+    def stop(self, refusal: Refusal) -> Request:
+        """Take no more requests; returns the request that is to be answered with `refusal`."""
+        self.open = False
+        self.refusal = refusal
+        request = self.request or Request(self._clock())
+        request.refusal = refusal.with_traceback(None)  # the traceback refers to the request
+        request.keep_alive = False
+        self.request = None
+        self._body.drop()
+        return request
+
+    def close(self) -> None:
+        """The connection is gone. Parser and connection refer to the reader: no reference cycle may remain."""
+        self.open = False
+        self._parser = None
+        self._connection = None
+        self._body.drop()
+
+    def _parse(self, data: bytes) -> None:
+        while data and self.open:
+            try:
+                self._parser.feed_data(data)
+            except httptools.HttpParserUpgrade as upgrade:
+                # Some clients (Java's) offer an upgrade to HTTP/2 with every request: it is declined by ignoring it.
+                # The parser takes such a head for a whole message, so a body that follows gets a parser of its own.
+                data = data[int(upgrade.args[0]) :]
+                self._parser = httptools.HttpRequestParser(self)
+                if self._offered is not None:
+                    self._parser.feed_data(_bare_head(self._offered))
+            else:
+                return
+
+    def _fail(self, refusal: Refusal) -> None:
+        """Leave the parser: httptools turns what is raised here into its own error, and `feed` returns `refusal`."""
+        self.refusal = refusal
+        raise refusal
+
+    # -- called by the parser
+
+    def on_message_begin(self) -> None:
+        if self._offered is not None:
+            return
+        self._begun += 1
+        request = self.request = Request(self._clock())
+        self._url = b""
+        self._lines = []
+        self._unparsed_bytes = 0
+        self._in_head = True
+        self._body_bytes = 0
+        connection = self._connection
+        assert connection is not None
+        connection.request_begun(request)
+
+    def on_url(self, url: bytes) -> None:
+        self._url += url
+        if len(self._url) > MAX_TARGET_BYTES:
+            self._fail(Refusal(414, f"the request target is longer than {MAX_TARGET_BYTES} bytes", code="uri_too_long"))
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        lines = self._lines
+        lines.append((name, value))
+        if len(lines) > self._max_lines:
+            self._fail(_head_too_large(self._limits))
+
+    def _check_size(self) -> None:
+        """Refuse too many bytes of header lines."""
+        if sum(len(name) + len(value) + 4 for name, value in self._lines) > self._limits.header_bytes:
+            self._fail(_head_too_large(self._limits))
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        if self._offered is not None:
+            self._offered = None
+            return
+        request, connection = self.request, self._connection
+        assert request is not None
+        assert connection is not None
+        parser = self._parser
+        method = parser.get_method()
+        request.method = "POST" if method == b"POST" else method.decode("latin-1")
+        request.version = parser.get_http_version()
+        request.keep_alive = parser.should_keep_alive()
+        if self._read_bytes > self._limits.header_bytes:
+            self._check_size()
+        try:
+            request.headers = _headers(self._lines)
+            if "host" not in request.headers and request.version == "1.1":
+                raise _host_refusal()
+            _set_target(request, self._url)
+            _set_length(request, self._limits)
+            connection.head_received(request)
+        except Refusal as refusal:
+            self._fail(refusal)
+
+    def on_body(self, body: bytes) -> None:
+        request, connection = self.request, self._connection
+        assert request is not None
+        assert connection is not None
+        self._body_bytes += len(body)
+        if len(body) == request.length:  # all of it in one read
+            request.body = body
+            return
+        if self._body_bytes > self._limits.body_bytes:
+            self._fail(_body_too_large(self._limits))
+        try:
+            self._body.add(body, connection)
+        except Refusal as refusal:
+            self._fail(refusal)
+
+    def on_message_complete(self) -> None:
+        request, connection = self.request, self._connection
+        assert request is not None
+        if request.length != 0 and not self._body_bytes and self._parser.should_upgrade():
+            self._offered = request
+            return
+        if request.length is None:
+            self._check_size()  # trailers are counted and dropped: they must not change what the head decided
+        self.request = None
+        if not request.body:
+            request.body = self._body.take()
+        self._in_head = True
+        if not self.open:
+            return
+        assert connection is not None
+        try:
+            connection.request_received(request)
+        except Refusal as refusal:
+            self._fail(refusal)
+
+
+def _headers(lines: list[Line]) -> dict[str, str]:
+    """The headers of a request. Raises: Refusal."""
+    headers = decode(lines)
+    if len(headers) < len(lines):  # a name is given several times
+        headers = {}
+        for name, value in map(decode_line, lines):
+            if name not in headers:
+                headers[name] = value
+            elif name == "host":
+                raise _host_refusal()
+            elif name == "content-length":
+                raise Refusal(400, "content-length stands twice", code="bad_request")
+    return headers
+
+
+def _set_target(request: Request, url: bytes) -> None:
+    """Set path and query. Raises: Refusal."""
+    if url in PLAIN_TARGETS:
+        request.path = PLAIN_TARGETS[url]
+        return
+    try:
+        parsed: Any = httptools.parse_url(url)  # its type stubs omit None
+        request.path = (parsed.path or b"").decode("ascii")
+        request.query = parsed.query or b""
+    except (httptools.HttpParserInvalidURLError, UnicodeDecodeError):
+        raise Refusal(400, "the request target is not a valid URL", code="bad_request") from None
+    if not request.path.startswith("/") or b"#" in url:
+        raise Refusal(400, "the request target must be a path, with a query at most", code="bad_request")
+
+
+def _set_length(request: Request, limits: Limits) -> None:
+    """Set the length of the body, None for a chunked one. Raises: Refusal."""
+    headers = request.headers
+    if "transfer-encoding" in headers:
+        if "content-length" in headers or headers["transfer-encoding"].strip().lower() != "chunked":
+            raise Refusal(400, "the request's framing is ambiguous", code="bad_request")
+        return
+    request.length = int(headers.get("content-length") or 0)
+    if request.length > limits.body_bytes:
+        raise _body_too_large(limits)
+
+
+def _bare_head(request: Request) -> bytes:
+    """A head with the same framing of the body as the request's own."""
+    framing = "transfer-encoding: chunked" if request.length is None else f"content-length: {request.length}"
+    return f"POST / HTTP/1.1\r\n{framing}\r\n\r\n".encode()
+
+
+def _host_refusal() -> Refusal:
+    return Refusal(400, "exactly one Host header is required", code="bad_request")
+
+
+def _head_too_large(limits: Limits) -> Refusal:
+    return Refusal(
+        431,
+        f"the request head exceeds {limits.header_bytes} bytes or {limits.header_count} headers",
+        code="headers_too_large",
+    )
+
+
+def _body_too_large(limits: Limits) -> Refusal:
+    return Refusal(413, f"the request body exceeds {limits.body_bytes} bytes", code="request_too_large")

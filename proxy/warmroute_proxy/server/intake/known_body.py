@@ -1,0 +1,200 @@
+"""Bodies of a caller that were read before, and what follows from them for the next ones.
+
+A *known body* is a body template with all that was found in it. Its *conversation* is the last body of the template and
+what was read of its messages. Where the next body begins with the same bytes, only the bytes behind them are read: a
+comparison is twenty times as fast as a parser and a hash. The comparison is exact, because a body must not reach an
+engine by resembling one that was checked.
+
+`intake._read_whole` can read the same bodies, and reads them the same: a property test holds that. With it alone, a
+chat of 2 KB takes 13 % more instructions, and an agent's request of 190 KB takes 3.3 times as many
+(`python -m tests.perf instructions`, w1 and w3).
+
+Limits: tails of at most `MAX_TAIL_BYTES`, those above `SHORT_TAIL_BYTES` kept once for all templates, `MAX_LONG_BYTES`
+in total and in `MAX_LONG` templates; conversations of `MAX_KEPT_BYTES` in total, the least recently used go first. Most
+of their bodies are also kept to be computed elsewhere (`core/placement/hot_prompts.py`), which holds the same bytes.
+"""
+
+from typing import Final
+
+from warmroute_proxy.core.prompt.canonical import MAX_PARTS, MalformedPrompt
+from warmroute_proxy.core.prompt.chain import Begun, Chain, Fingerprint, ToolsPrefix
+from warmroute_proxy.core.prompt.fingerprint import fingerprint_messages, fingerprint_rest
+from warmroute_proxy.server.intake.body_template import BodyTemplate
+from warmroute_proxy.server.intake.parsed_request import Intake
+
+MAX_KNOWN_BODIES: Final = 4  # of one caller
+MAX_HEAD_BYTES: Final = 1024
+MAX_TAIL_BYTES: Final = 262_144
+SHORT_TAIL_BYTES: Final = 1024
+MAX_LONG: Final = 8192
+MAX_LONG_BYTES: Final = 33_554_432
+MAX_MEMBERS: Final = 32
+MAX_DECODED_BYTES: Final = 1024  # of a member that is kept decoded, ten times as large, for each known body
+MIN_KNOWN_BYTES: Final = 16_384  # of messages: shorter ones are read again
+MAX_KEPT_BYTES: Final = 67_108_864
+MAX_MARKS: Final = 8
+
+_BYTES_PER_CUT: Final = 96  # a hash and an end, each an integer of its own in a list
+_SPACE: Final = b" \t\r\n"
+
+
+class Mark:
+    """The end of one request's messages: bytes and cuts up to there, and the figures of their fingerprint."""
+
+    __slots__ = ("cuts", "digest", "length", "structural_bytes", "turn")
+
+    def __init__(self, length: int, cuts: int, structural_bytes: int, turn: int, digest: int) -> None:
+        self.length = length
+        self.cuts = cuts
+        self.structural_bytes = structural_bytes
+        self.turn = turn
+        self.digest = digest
+
+
+class Conversation:
+    """The last body of a template, and what was read of its messages."""
+
+    __slots__ = ("chain", "derived", "marks", "raw")
+
+    def __init__(self, raw: bytes, chain: Chain, marks: list[Mark]) -> None:
+        self.raw = raw
+        self.chain = chain
+        self.marks = marks
+        self.derived: tuple[str, int] | None = None
+        """Hash and key of the session, where it is derived from the messages."""
+
+
+class KnownBody:
+    """A body template, and what follows from its bytes for the bodies of one caller."""
+
+    __slots__ = (
+        "conversation",
+        "derives",
+        "identity",
+        "intake",
+        "lineage",
+        "seed",
+        "system_digest",
+        "template",
+        "tools",
+    )
+
+    def __init__(
+        self, template: BodyTemplate, intake: Intake, tools: ToolsPrefix, seed: int, identity: bytes, *, derives: bool
+    ) -> None:
+        """`intake`: what the first body was read as. `identity`: tells lineages apart. `derives`: the session is
+        derived from the messages.
+        """
+        self.template = template
+        self.intake = intake
+        self.tools = tools
+        self.seed = seed
+        self.identity = identity
+        self.derives = derives
+        self.system_digest = -1
+        self.lineage = 0
+        self.conversation: Conversation | None = None
+
+    def forget(self) -> None:
+        """Match no body any more."""
+        self.template.forget()
+        self.conversation = None
+
+
+class KnownBodies:
+    """The long tails and the conversations of all known bodies."""
+
+    def __init__(
+        self,
+        max_bytes: int = MAX_KEPT_BYTES,
+        min_bytes: int = MIN_KNOWN_BYTES,
+        max_long_bytes: int = MAX_LONG_BYTES,
+    ) -> None:
+        """`min_bytes`: of messages that are worth comparing."""
+        self._max_long_bytes = max_long_bytes
+        self.min_bytes = min_bytes
+        self.bytes = 0
+        self._max_bytes = max_bytes
+        self._sizes: dict[KnownBody, int] = {}  # of conversations, the least recently used first
+        self._tails: dict[bytes, bytes] = {}
+        self._tail_bytes = 0
+        self._long: list[KnownBody] = []
+
+    def add(self, body: KnownBody) -> None:
+        """Keep the tail of a new one."""
+        template = body.template
+        if template.tail_bytes <= SHORT_TAIL_BYTES:
+            return
+        tail = self._tails.get(template.tail)
+        if tail is None:
+            tail = template.tail
+            self._tail_bytes += len(tail)
+        if self._tail_bytes > self._max_long_bytes or len(self._long) >= MAX_LONG:
+            for long in self._long:
+                long.forget()
+            self._long = []
+            self._tails = {}
+            self._tail_bytes = len(tail)
+        template.tail = self._tails[tail] = tail
+        self._long.append(body)
+
+    def read(self, body: KnownBody, raw: bytes, end: int) -> tuple[Fingerprint, Conversation | None]:
+        """The fingerprint of messages that end at `end`, and the conversation that they continue.
+
+        Raises: MalformedPrompt, where they are not one array of messages.
+        """
+        known = body.conversation
+        start = body.template.start
+        if known is not None:
+            for mark in reversed(known.marks):
+                stop = start + mark.length
+                if stop < end and raw.startswith(memoryview(known.raw)[start:stop], start):
+                    return self._continued(body, known, mark, raw, end), known
+        prompt = fingerprint_messages(memoryview(raw)[start:end], body.tools, body.seed)
+        if prompt.turn > 1:  # a session that is derived from the first messages cannot change any more
+            body.conversation = Conversation(raw, prompt.chain, [_mark(prompt, raw, start, end)])
+            self._keep(body, body.conversation)
+        return prompt, None
+
+    def _continued(self, body: KnownBody, known: Conversation, mark: Mark, raw: bytes, end: int) -> Fingerprint:
+        start, chain, cuts = body.template.start, known.chain, mark.cuts
+        begun = Begun(chain.hashes[:cuts], chain.ends[:cuts], mark.structural_bytes, mark.turn, mark.digest)
+        rest = raw[start + mark.length : end].strip(_SPACE)
+        if rest == b"]":
+            self._keep(body, known)
+            return Fingerprint(
+                Chain(begun.hashes, begun.ends), mark.structural_bytes, mark.turn, body.tools.digest, mark.digest, []
+            )
+        if rest[:1] != b",":
+            raise MalformedPrompt("messages", "is not valid JSON")
+        prompt = fingerprint_rest(b"[" + rest[1:], begun, body.tools)
+        if len(prompt.chain.hashes) > MAX_PARTS:  # a cut a message at least: there may be too many, so they are counted
+            raise MalformedPrompt("messages", "may hold too many items")
+        marks = known.marks[: known.marks.index(mark) + 1]
+        known.marks = [*marks[-MAX_MARKS + 1 :], _mark(prompt, raw, start, end)]
+        known.raw = raw
+        known.chain = prompt.chain
+        self._keep(body, known)
+        return prompt
+
+    def _keep(self, body: KnownBody, known: Conversation) -> None:
+        """Mark a conversation as the most recently used; drop others that are too much."""
+        sizes = self._sizes
+        size = len(known.raw) + _BYTES_PER_CUT * len(known.chain.hashes)
+        self.bytes += size - sizes.pop(body, 0)
+        sizes[body] = size
+        while self.bytes > self._max_bytes:
+            oldest = next(iter(sizes))
+            self.bytes -= sizes.pop(oldest)
+            oldest.conversation = None
+
+
+def _mark(prompt: Fingerprint, raw: bytes, start: int, end: int) -> Mark:
+    """The mark behind the last of the messages that end at `end`."""
+    while raw[end - 1] in _SPACE:
+        end -= 1
+    end -= 1  # the bracket
+    while raw[end - 1] in _SPACE:
+        end -= 1
+    cuts = len(prompt.chain.hashes)
+    return Mark(end - start, cuts, prompt.structural_bytes, prompt.turn, prompt.tools_system_digest)
