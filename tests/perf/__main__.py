@@ -11,13 +11,14 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
-from tests.perf import peers, soak, table
+from tests.perf import instructions, peers, soak, table
 from tests.perf.bench import Bench, NotReady, Sample
 from tests.perf.proxies import ALL, COMPILED, OURS, OURS_COMPILED, OURS_PD, Proxy, Running
 from tests.perf.workloads import ALL as ALL_WORKLOADS
 from tests.perf.workloads import Workload, named
 from warmroute_cli.processes import stopping_on_signals
 
+_ALSO: Final = "`python -m tests.perf soak`: whether memory grows; `python -m tests.perf instructions`: by callgrind."
 QUIET_LOAD: Final = 0.5
 """A load average above which the machine is said not to be quiet."""
 
@@ -25,7 +26,9 @@ QUIET_LOAD: Final = 0.5
 def arguments() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(
-        prog="python -m tests.perf", description=__doc__, epilog="`python -m tests.perf soak`: whether memory grows."
+        prog="python -m tests.perf",
+        description=__doc__,
+        epilog=_ALSO,
     )
     every = ",".join(workload.name for workload in ALL_WORKLOADS)
     parser.add_argument("--workloads", default=every, help=f"of {every}; w3 is all of agents' turns")
@@ -183,6 +186,8 @@ def main() -> int:
     """Measure and print; 1 when an answer of warmroute was bad."""
     if sys.argv[1:2] == ["soak"]:
         return soak.main(sys.argv[2:])
+    if sys.argv[1:2] == ["instructions"]:
+        return instructions.main(sys.argv[2:])
     asked = arguments()
     try:
         workloads = named(asked.workloads.split(","))

@@ -90,14 +90,15 @@ REFUSED: Final = _reply("400 Bad Request", b'{"object":"error","message":"mock",
 NOTHING_HERE: Final = _reply("404 Not Found", b'{"detail":"Not Found"}')
 
 
-def _ending(chunks: int) -> bytes:
+def stream_ending(chunks: int) -> bytes:
+    """What follows the last chunk of a stream: usage, `[DONE]`, and the end of the body."""
     usage = {**_COMMON, "object": "chat.completion.chunk", "choices": [], "usage": _usage(chunks)}
     return _event(_dumps(usage)) + _event(b"[DONE]") + b"0\r\n\r\n"
 
 
 def _burst(chunks: int) -> bytes:
     numbered = [(FIRST if i == 0 else LAST if i == chunks - 1 else MIDDLE) % i for i in range(chunks)]
-    return STREAM_HEAD + b"".join(numbered) + _ending(chunks)
+    return STREAM_HEAD + b"".join(numbered) + stream_ending(chunks)
 
 
 # What routers ask their workers before and while they send them anything.
@@ -145,7 +146,7 @@ class Engine:
     def follow(self, plan: Plan) -> None:
         """Answer like this from now on, and count from 0."""
         self.plan = plan
-        self.ending = _ending(plan.chunks)
+        self.ending = stream_ending(plan.chunks)
         self.burst = _burst(plan.chunks)
         self.chats = self.streams = self.aborted = 0
 

@@ -3,17 +3,18 @@
 Nothing here asserts how fast anything is.
 """
 
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.perf import peers, table
+from tests.perf import instructions, peers, table
 from tests.perf.__main__ import Run, chosen, machine, report
 from tests.perf.bench import Bench, NotReady, Sample
 from tests.perf.engines import STREAM_HEAD, Plan
-from tests.perf.proxies import ALL, OURS, OURS_PD, Fleet, Place, Proxy, Running, Start
+from tests.perf.proxies import ALL, OURS, OURS_PD, ROOT, Fleet, Place, Proxy, Running, Start
 from tests.perf.soak import MAX_BYTES_A_REQUEST, SORTS, Result, soak
 from tests.perf.workloads import Workload, named
 
@@ -179,3 +180,22 @@ def test_a_short_soak_sees_all_sorts_of_requests_end_as_they_must(tmp_path: Path
     grown = replace(result, memory=leak, wrong={"stream: incomplete": 3})
     assert [fault.split(" ")[0] for fault in grown.faults] == ["3", "memory"]
     assert isinstance(result, Result)
+
+
+@pytest.mark.timeout(300)  # callgrind is slow, and a loaded machine slower
+def test_instructions_are_counted_where_valgrind_is() -> None:
+    if shutil.which("valgrind") is None:
+        pytest.skip("valgrind is not installed")
+    plain = instructions.WORKLOADS["w1"]()
+    few = replace(plain, warm=[each[:2] for each in plain.warm[:2]], counted=[each[:2] for each in plain.counted[:2]])
+    assert 50_000 < instructions.count(ROOT, few) < 5_000_000
+
+
+def test_instructions_that_cannot_be_counted_are_a_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert instructions.main(["--workloads", "w9"]) == 2
+    assert "no workload w9; there are w1," in capsys.readouterr().err
+    monkeypatch.setenv("PATH", "")
+    assert instructions.main(["--workloads", "w1"]) == 2
+    assert capsys.readouterr().err == "python -m tests.perf instructions: valgrind is not installed\n"

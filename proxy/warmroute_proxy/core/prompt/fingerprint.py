@@ -39,34 +39,18 @@ from warmroute_proxy.core.prompt.canonical import (
     tool_parts,
 )
 from warmroute_proxy.core.prompt.chain import Begun, Chain, Fingerprint, ToolsPrefix
-from warmroute_proxy.core.prompt.messages import Message, Text
+from warmroute_proxy.core.prompt.messages import Message
 
 STRIDE_BYTES: Final = 2048
-SHORT_BYTES: Final = 16_384  # of messages that are tried as plain texts first
 MAX_KEPT_TOOLS: Final = 512
 MAX_KEPT_TOOL_CUTS: Final = 1024
 
 _LEADING: Final = frozenset({"system", "developer"})
 
 
-class _NotText(ValueError):
-    """A message that is not a plain text of a known role: it is read in full."""
-
-
 NO_TOOLS: Final = ToolsPrefix((), (), 0)
 
 _MESSAGES: Final = msgspec.json.Decoder(list[Message])
-_TEXTS: Final = msgspec.json.Decoder(list[Text])
-_NOT_TEXTS: Final = (msgspec.DecodeError, ValueError, KeyError, RecursionError)
-_LEADS: Final = 0
-_USER: Final = 1
-_ASSISTANT: Final = 2
-_ROLES: Final = {
-    role: (b"\x02%b\x03%%b" % role.encode(), len(role) + 4, kind)
-    for role, kind in (("system", _LEADS), ("developer", _LEADS), ("user", _USER), ("assistant", _ASSISTANT))
-}
-"""By role: the format of a text message's part, the length of an empty one, and the kind of the role."""
-
 _ONE_MESSAGE: Final = msgspec.json.Decoder(Message)
 _KEPT_TOOLS: Final[dict[tuple[int, bytes], ToolsPrefix]] = {}
 _VALUE: Final = msgspec.json.Decoder()
@@ -85,11 +69,6 @@ def fingerprint_chat(tools: Raw | None, messages: Raw | Sequence[Raw], seed: int
 
 def fingerprint_messages(messages: memoryview, prefix: ToolsPrefix, seed: int) -> Fingerprint:
     """`fingerprint_chat` for the raw JSON of messages behind tools that are known."""
-    if len(messages) <= SHORT_BYTES:
-        try:
-            return _fingerprint_texts(_TEXTS.decode(messages), prefix, seed)
-        except _NOT_TEXTS:
-            pass
     return _fingerprint(
         _checked(decode_part(_MESSAGES, messages, "messages")), prefix, list(prefix.hashes), list(prefix.ends), seed
     )
@@ -125,51 +104,22 @@ def _fingerprint(
     leading = digest is None
     if digest is None:
         digest = prefix.digest
+    last, total = (hashes[-1], ends[-1]) if hashes else (seed, 0)
     user_contents: list[Raw] = []
     for index, message in enumerate(decoded):
         role = message.role
         plain = is_plain(message)
         part = b"\x02%b\x03%b" % (role.encode(), message.content) if plain else message_part(message, index)
         if role == "assistant":
-            structural_bytes = ends[-1] if ends else 0
+            structural_bytes = total
             turn += 1
         elif role == "user" and turn == 1:
             user_contents.append(message.content)
-        leading = leading and role in _LEADING
         if leading:
-            digest = xxh3_64_intdigest(part, digest)
-        _add(part, hashes, ends, seed)
-    _check_unicode(user_contents)
-    return Fingerprint(Chain(hashes, ends), structural_bytes, turn, prefix.digest, digest, user_contents)
-
-
-def _fingerprint_texts(decoded: list[Text], prefix: ToolsPrefix, seed: int) -> Fingerprint:
-    """What `_fingerprint` gives for a prompt of few and short texts; `_NotText` where one is something else."""
-    if not decoded:
-        raise _NotText
-    hashes, ends = list(prefix.hashes), list(prefix.ends)
-    last, total = (hashes[-1], ends[-1]) if hashes else (seed, 0)
-    structural_bytes, turn, leading, digest = 0, 1, True, prefix.digest
-    user_contents: list[Raw] = []
-    for message in decoded:
-        begin, empty, role = _ROLES[message.role]
-        part = begin % message.content
-        size = len(part)
-        if part[-1] != QUOTE or size <= empty:  # nothing else in JSON ends with a quote
-            raise _NotText
-        if role == _LEADS:
+            leading = role in _LEADING
             if leading:
                 digest = xxh3_64_intdigest(part, digest)
-        elif role == _USER:
-            leading = False
-            if turn == 1:
-                content = message.content
-                str(content, "utf-8")  # a ValueError where `_check_unicode` would complain
-                user_contents.append(content)
-        else:
-            leading = False
-            structural_bytes = total
-            turn += 1
+        size = len(part)
         if size <= STRIDE_BYTES:
             last = xxh3_64_intdigest(part, last)
             total += size
@@ -178,6 +128,7 @@ def _fingerprint_texts(decoded: list[Text], prefix: ToolsPrefix, seed: int) -> F
         else:
             _add(part, hashes, ends, seed)
             last, total = hashes[-1], ends[-1]
+    _check_unicode(user_contents)
     return Fingerprint(Chain(hashes, ends), structural_bytes, turn, prefix.digest, digest, user_contents)
 
 

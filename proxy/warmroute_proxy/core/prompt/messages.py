@@ -26,10 +26,3 @@ class Message(msgspec.Struct, gc=False):
     tool_calls: list[_ToolCall] | None = None
     tool_call_id: Raw = ABSENT
     name: Raw = ABSENT
-
-
-class Text(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    """A message that is a role and a content and nothing else."""
-
-    role: str
-    content: Raw

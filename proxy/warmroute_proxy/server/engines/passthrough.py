@@ -13,6 +13,9 @@ All else goes through the parser and the scanner, whole chunks at a time, so tha
 the next one passes: the beginning of an answer, its end from the usage on, and an answer that the proxy has to read or
 rewrite (`Stream.way` says so). A chunk that is cut by the end of a read waits for its rest, up to `MAX_REST_BYTES` and
 unless it holds an event that could go. A stream with another framing is left to the parser for good.
+
+Without this module w2 executes 2.08 times as much, without shapes 2.00 times (`python -m tests.perf instructions
+--workloads w2`): see docs/decisions/020-one-way.md.
 """
 
 import re

@@ -1,0 +1,218 @@
+"""`python -m tests.perf instructions`: machine instructions of a workload, counted by callgrind.
+
+A proxy runs whole in one process, without sockets (`in_process`), and callgrind counts what it executes for requests
+after a warm-up, in the thread of the event loop: the proxy, the interpreter and the libraries, but neither the kernel
+nor the thread that writes the ledger. No body is sent twice. `--tree` names another checkout, whose `.venv` is used.
+"""
+
+import argparse
+import base64
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tests.perf.bodies import Body, agents, small
+from tests.perf.engines import (
+    ANSWER,
+    FIRST,
+    INFORMATION,
+    LAST,
+    MIDDLE,
+    NOTHING_HERE,
+    STREAM_HEAD,
+    Engine,
+    stream_ending,
+)
+from tests.perf.load import request
+from tests.perf.loop import Loop
+from tests.perf.proxies import ROOT, Fleet, Place, write_config
+
+CHUNKS: Final = 200
+TIMEOUT_S: Final = 600
+_PORT: Final = 1
+_LOOP: Final = "-01"  # the thread that began, in which the event loop runs
+_SWITCH: Final = """
+#include <valgrind/callgrind.h>
+void start_counting(void) { CALLGRIND_START_INSTRUMENTATION; }
+void stop_counting(void) { CALLGRIND_STOP_INSTRUMENTATION; }
+"""
+_TOTAL: Final = re.compile(r"^(?:summary|totals): (\d+)", re.MULTILINE)
+_USER: Final = b'{"role": "user", "content": "'
+
+
+class CannotCount(Exception):
+    """Something that is needed is missing, or the proxy failed; the message says what, in a line."""
+
+
+@dataclass(frozen=True)
+class Counted:
+    """A workload: what each connection sends, warm-up and counted apart, and what comes in each read of an answer."""
+
+    name: str
+    unit: str
+    per_request: int
+    warm: list[list[bytes]]
+    counted: list[list[bytes]]
+    reads: list[bytes]
+
+    @property
+    def streams(self) -> bool:
+        """Whether answers are streams."""
+        return self.reads[0].startswith(STREAM_HEAD)
+
+    @property
+    def units(self) -> int:
+        """Requests or chunks that count."""
+        return self.per_request * sum(map(len, self.counted))
+
+
+def _sent(body: Body) -> bytes:
+    return request(_PORT, body.data, body.session)
+
+
+def _chats(connections: int, warm: int, counted: int, *, stream: bool) -> tuple[list[list[bytes]], list[list[bytes]]]:
+    """Chats of 2 KB, each with a number of its own in front of the user's text."""
+    asked = []
+    for connection in range(connections):
+        body = small(connection, stream)
+        numbered = [body.data.replace(_USER, b"%b%08d " % (_USER, number)) for number in range(warm + counted)]
+        asked.append([_sent(Body(body.session, data)) for data in numbered])
+    return [each[:warm] for each in asked], [each[warm:] for each in asked]
+
+
+def _turns(size: int, sessions: int, warm: int, counted: int) -> tuple[list[list[bytes]], list[list[bytes]]]:
+    """Agents' turns, a session for each connection: each turn goes on with the one before."""
+    asked = [[_sent(body) for body in bodies] for bodies in agents(size, sessions, warm + counted)]
+    return [each[:warm] for each in asked], [each[warm:] for each in asked]
+
+
+def _numbered() -> list[bytes]:
+    """The chunks of a stream, the last of them with what ends it."""
+    chunks = [(FIRST if i == 0 else LAST if i == CHUNKS - 1 else MIDDLE) % i for i in range(CHUNKS)]
+    chunks[0] = STREAM_HEAD + chunks[0]
+    chunks[-1] += stream_ending(CHUNKS)
+    return chunks
+
+
+def _w1() -> Counted:
+    return Counted("w1", "request", 1, *_chats(32, 6, 12, stream=False), [ANSWER])
+
+
+def _w2() -> Counted:
+    return Counted("w2", "chunk", CHUNKS, *_chats(16, 3, 3, stream=True), _numbered())
+
+
+def _w2burst() -> Counted:
+    return Counted("w2burst", "chunk", CHUNKS, *_chats(16, 4, 12, stream=True), [b"".join(_numbered())])
+
+
+def _w3() -> Counted:
+    return Counted("w3", "request", 1, *_turns(190_000, 4, 4, 12), [ANSWER])
+
+
+def _w3_1m() -> Counted:
+    return Counted("w3-1m", "request", 1, *_turns(1_000_000, 4, 3, 6), [ANSWER])
+
+
+WORKLOADS: Final[dict[str, Callable[[], Counted]]] = {
+    "w1": _w1,
+    "w2": _w2,
+    "w2burst": _w2burst,
+    "w3": _w3,
+    "w3-1m": _w3_1m,
+}
+DEFAULT: Final = "w1,w2,w2burst,w3"
+
+
+def _text(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+def _plan(workload: Counted) -> str:
+    return json.dumps(
+        {
+            "warm": [[_text(each) for each in requests] for requests in workload.warm],
+            "counted": [[_text(each) for each in requests] for requests in workload.counted],
+            "reads": [_text(read) for read in workload.reads],
+            "information": {path.decode(): _text(reply) for path, reply in INFORMATION.items()},
+            "nothing_here": _text(NOTHING_HERE),
+            "answer_begins": "HTTP/1.1 200",
+            "answer_ends": _text(b"0\r\n\r\n" if workload.streams else b"}"),
+        }
+    )
+
+
+def prepare(folder: Path, workload: Counted) -> None:
+    """Write what `in_process` reads: the configuration, the plan, and the switch of callgrind."""
+    loop = Loop()
+    engines = [Engine(loop) for _ in range(4)]  # for their addresses: nothing is sent there
+    write_config(Place(0, 0, folder, None), Fleet((engines[0], engines[1]), engines[2], engines[3]), pd=False)
+    loop.close()
+    (folder / "plan.json").write_text(_plan(workload))
+    (folder / "switch.c").write_text(_SWITCH)
+    compiler = ["cc", "-shared", "-fPIC", "-O1", "-o", str(folder / "switch.so"), str(folder / "switch.c")]
+    done = subprocess.run(compiler, check=False, capture_output=True, text=True)
+    if done.returncode:
+        raise CannotCount(f"cannot compile callgrind's switch: {done.stderr.strip().splitlines()[0]}")
+
+
+def count(tree: Path, workload: Counted) -> float:
+    """Instructions for each request or chunk of a workload, by the code of a tree."""
+    for program in ("valgrind", "cc"):
+        if shutil.which(program) is None:
+            raise CannotCount(f"{program} is not installed")
+    python = tree / ".venv" / "bin" / "python"
+    with tempfile.TemporaryDirectory(prefix="warmroute-instructions-") as name:
+        folder = Path(name)
+        prepare(folder, workload)
+        out = folder / "callgrind.out"
+        command = ["valgrind", "--tool=callgrind", "--instr-atstart=no", "--separate-threads=yes"]
+        command += [f"--callgrind-out-file={out}"]
+        command += [str(python) if python.exists() else sys.executable]
+        command += [str(Path(__file__).with_name("in_process.py")), str(folder)]
+        paths = ":".join(str(tree / part) for part in ("sdk", "proxy", "backend"))
+        environment = {**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": paths}
+        try:
+            done = subprocess.run(
+                command, check=False, capture_output=True, text=True, env=environment, cwd=folder, timeout=TIMEOUT_S
+            )
+        except subprocess.TimeoutExpired:
+            raise CannotCount(f"{workload.name} did not end in {TIMEOUT_S} s") from None
+        if done.returncode:
+            lines = [line for line in done.stderr.splitlines() if line.strip() and not line.startswith("==")]
+            raise CannotCount(f"{workload.name} failed: {lines[-1][:400] if lines else done.returncode}")
+        total = _TOTAL.findall((folder / f"{out.name}{_LOOP}").read_text())
+    return max(map(int, total)) / workload.units
+
+
+def main(argv: list[str]) -> int:
+    """Count and print; 2 where that cannot be."""
+    parser = argparse.ArgumentParser(prog="python -m tests.perf instructions", description=__doc__)
+    parser.add_argument("--tree", type=Path, action="append", metavar="DIR", help="a checkout; may stand several times")
+    parser.add_argument("--workloads", default=DEFAULT, help=f"of {','.join(WORKLOADS)} (%(default)s)")
+    asked = parser.parse_args(argv)
+    names = asked.workloads.split(",")
+    try:
+        unknown = [name for name in names if name not in WORKLOADS]
+        if unknown:
+            raise CannotCount(f"no workload {', '.join(unknown)}; there are {', '.join(WORKLOADS)}")
+        trees = [tree.resolve() for tree in asked.tree or [ROOT]]
+        print(f"{'instructions':<16}" + "".join(f"{tree.name:>14}" for tree in trees), flush=True)
+        for name in names:
+            workload = WORKLOADS[name]()
+            figures = [count(tree, workload) for tree in trees]
+            row = "".join(f"{figure:>14,.0f}" for figure in figures)
+            ratios = "".join(f"  x {figure / figures[0]:.3f}" for figure in figures[1:])
+            print(f"{name + ' a ' + workload.unit:<16}{row}{ratios}", flush=True)
+    except CannotCount as error:
+        print(f"python -m tests.perf instructions: {error}", file=sys.stderr)
+        return 2
+    return 0
