@@ -11,8 +11,9 @@ nor line feed, holds none either. Other events are searched themselves, and the 
 
 All else goes through the parser and the scanner, whole chunks at a time, so that both stand at the border of a chunk
 when the next one passes: what begins an answer, and its end from the accounts on; an answer that somebody has to see or
-rewrite (`Stream.way` says so). A chunk that is cut by the end of a read waits for its rest, up to `MAX_REST_BYTES` and
-unless it holds an event that could go. A stream with another framing is left to the parser for good.
+rewrite (`Stream.passthrough_target` is None). A chunk that is cut by the end of a read waits for its rest, up to
+`MAX_REST_BYTES` and unless it holds an event that could go. A stream with another framing is left to the parser for
+good.
 """
 
 import re
@@ -39,7 +40,7 @@ class Stream(Protocol):
 
     scanner: Scanner
 
-    def way(self) -> Write | None:
+    def passthrough_target(self) -> Write | None:
         """Where whole chunks of HTTP may go unseen; None if it is to see them all, from now on."""
 
 
@@ -154,7 +155,7 @@ class Passthrough:
             return False
         self._way = None
         if self._stream.scanner.passes:
-            self._way = self._stream.way()
+            self._way = self._stream.passthrough_target()
             if self._way is None:
                 self._source.go_on(data)
                 return False

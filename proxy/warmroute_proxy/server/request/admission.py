@@ -29,6 +29,7 @@ from warmroute_proxy.server.base.config import Config
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.metrics import Metrics
 from warmroute_proxy.server.intake.parsed_request import Intake
+from warmroute_proxy.server.request.failure import shutting_down
 
 log = logging.getLogger(__name__)
 
@@ -167,8 +168,7 @@ class Admission:
             if waiter.item.waiter is not waiter:
                 continue
             self.queue.leave(waiter)
-            refusal = Refusal(503, "the proxy is shutting down", code="draining", retry_after_s=1)
-            self._refuse(waiter.item, "draining", refusal)
+            self._refuse(waiter.item, "draining", shutting_down())
 
     def headers(self, tenant: str) -> tuple[tuple[str, str], ...]:
         """What is left of a tenant's limits by the minute, as OpenAI says it; nothing where it has none."""

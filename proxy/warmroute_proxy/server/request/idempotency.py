@@ -20,13 +20,22 @@ from typing import Final, Protocol
 from xxhash import xxh3_64_intdigest
 
 from warmroute_proxy.core.accounting.idempotency import Call, IdempotencyBounds, IdempotencyKeys, Recording
+from warmroute_proxy.server.base.config import Limits
 from warmroute_proxy.server.base.errors import Refusal, error_event
 from warmroute_proxy.server.base.metrics import Metrics
 from warmroute_proxy.server.http.exchange import Exchange
 
 MAX_KEY_CHARS: Final = 256
 PARTS_AT_ONCE: Final = 64  # of a recording, in one write
+MAX_KEYS: Final = 65_536
+REMEMBER_KEY_S: Final = 600.0  # the time after which a stock client gives up waiting, and tries again
 NO_RETRY: Final = (("x-should-retry", "false"),)  # openai's clients would repeat a 409
+
+
+def bounds_of(limits: Limits) -> IdempotencyBounds:
+    """How much is kept for retries, by the config."""
+    answer_bytes, total_bytes, replay_s = limits.keyed_answer_bytes, limits.keyed_total_bytes, limits.keyed_replay_s
+    return IdempotencyBounds(answer_bytes, total_bytes, MAX_KEYS, replay_s, REMEMBER_KEY_S)
 
 
 class Owner(Protocol):
@@ -160,7 +169,7 @@ class SharedExchange(Exchange):
         else:
             self._outgrown()
 
-    def way(self) -> None:
+    def passthrough_target(self) -> None:
         """None: what passes is recorded."""
 
     def end(self, data: bytes = b"") -> None:
