@@ -43,8 +43,8 @@ _COMPILED: Final = {
     "server/http": "exchange header_names heads http1 incoming_body listener",
     "server/intake": "body body_template intake",
     "server/ledger": "journal ledger",
-    "server/request": "answer attempt client_answer deadlines dispatch forwarding inference_request placing prefill_leg "
-    "reported_usage request_metrics settlement",
+    "server/request": "answer attempt client_answer deadlines dispatch forwarding inference_request placing"
+    " prefill_leg reported_usage request_metrics settlement",
 }
 """Module names by room."""
 

@@ -125,25 +125,25 @@ async def build(config: Config, seat: Seat | None) -> Proxy:
     # First: it locks the state folder.
     ledger = Ledger(config.proxy.state_dir, config.ledger_sync, asyncio.get_running_loop(), number)
     router, recording, peer_processes = _routing(config, seat, engines, metrics)
-    for engine_id, since_s in drain_orders.load(config.proxy.state_dir).items():
-        if engine_id in engines.by_id:
-            engines.drain(engine_id, "operator", True, router, since_s)
+    _restore_drains(config, engines, router)
     urls = {region.name: region.url for region in config.regions if region.name != here and region.url}
     peers = Peers(urls, limits.connect_timeout_s, clock)
     forwards = Forwards(secrets, time.time, random.token_hex, seat.nonces if seat is not None else None)
     open_requests, request_metrics = OpenRequests(), RequestMetrics(metrics)
     request_metrics.interrupted(ledger.interrupted + (seat.interrupted if seat is not None else 0))
     admission = Admission(config, router, metrics, clock)
-    kept_bytes = limits.kept_prompt_bytes // config.proxy.processes
+    kept_bytes = limits.kept_prompt_bytes // config.proxy.processes  # of prompts
     re_prefills = RePrefills(kept_bytes, router, engines, admission, open_requests, metrics, clock)
+    forwarding = Forwarding(config, peers, forwards, router, admission, open_requests, metrics, clock)
+    settlement = Settlement(router, engines, admission, ledger, request_metrics, re_prefills, here, time.time)
     path = RequestPath(
         open_requests=open_requests,
         placing=Placing(router, engines, admission, request_metrics),
         admission=admission,
-        forwarding=Forwarding(config, peers, forwards, router, admission, open_requests, metrics, clock),
+        forwarding=forwarding,
         engines=engines,
         deadlines=Deadlines(limits, engines),
-        settlement=Settlement(router, engines, admission, ledger, request_metrics, re_prefills, here, time.time),
+        settlement=settlement,
         answer_headers=AnswerHeaders(here, admission),
         metrics=request_metrics,
         max_answer_bytes=limits.response_bytes,
@@ -185,6 +185,13 @@ def _routing(config: Config, seat: Seat | None, engines: Engines, metrics: Metri
     router = PeerRouter(*fleet, tell=peer_processes.tell, listen=peer_processes.listen)
     peer_processes.start(router, engines, metrics)
     return _Routing(router, None, peer_processes)
+
+
+def _restore_drains(config: Config, engines: Engines, router: Router) -> None:
+    """Follow the drain orders that were given before a restart."""
+    for engine_id, since_s in drain_orders.load(config.proxy.state_dir).items():
+        if engine_id in engines.by_id:
+            engines.drain(engine_id, "operator", True, router, since_s)
 
 
 def control_planes(proxy: Proxy) -> tuple[Bridge, Bridge]:
