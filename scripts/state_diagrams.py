@@ -4,7 +4,6 @@
 The tables are those of `warmroute_proxy.server.request.states`.
 """
 
-import re
 import sys
 from pathlib import Path
 from typing import Final
@@ -17,10 +16,12 @@ PAGE: Final = Path(__file__).resolve().parent.parent / "docs" / "architecture.md
 def with_diagrams(page: str) -> str:
     """The page with the diagrams of the tables as they are now."""
     for name, text in (("request", diagram(REQUEST)), ("attempt", diagram(ATTEMPT))):
-        marked = re.compile(rf"(<!-- states:{name} -->\n).*?(<!-- end -->)", re.DOTALL)
-        if not marked.search(page):
-            raise ValueError(f"{PAGE.name} has no marker <!-- states:{name} -->")
-        page = marked.sub(lambda found, text=text: f"{found[1]}{text}\n{found[2]}", page)
+        marker = f"<!-- states:{name} -->\n"
+        before, found, rest = page.partition(marker)
+        if not found:
+            raise ValueError(f"{PAGE.name} has no marker {marker.strip()}")
+        _, end, after = rest.partition("<!-- end -->")
+        page = f"{before}{marker}{text}\n{end}{after}"
     return page
 
 
