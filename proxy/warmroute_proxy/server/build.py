@@ -118,19 +118,13 @@ async def build(config: Config, seat: Seat | None) -> Proxy:
     secrets = Secrets(load_secret(config.secret_file, os.environ))
     clock, here, limits = time.monotonic, config.proxy.region, config.limits
     metrics = Metrics()
-    configs = [engine for engine in config.engines if engine.region == here]
-    engines = Engines(configs, limits.connect_timeout_s, clock, time.time, metrics)
-    await engines.inform()
-    number = seat.number if seat is not None else None
-    # First: it locks the state folder.
-    ledger = Ledger(config.proxy.state_dir, config.ledger_sync, asyncio.get_running_loop(), number)
+    engines = await _engines(config, metrics, clock)
+    ledger = _ledger(config, seat)  # first: it locks the state folder
     router, recording, peer_processes = _routing(config, seat, engines, metrics)
     _restore_drains(config, engines, router)
-    urls = {region.name: region.url for region in config.regions if region.name != here and region.url}
-    peers = Peers(urls, limits.connect_timeout_s, clock)
+    peers = _peers(config, clock)
     forwards = Forwards(secrets, time.time, random.token_hex, seat.nonces if seat is not None else None)
-    open_requests, request_metrics = OpenRequests(), RequestMetrics(metrics)
-    request_metrics.interrupted(ledger.interrupted + (seat.interrupted if seat is not None else 0))
+    open_requests, request_metrics = OpenRequests(), _request_metrics(metrics, ledger, seat)
     admission = Admission(config, router, metrics, clock)
     kept_bytes = limits.kept_prompt_bytes // config.proxy.processes  # of prompts
     re_prefills = RePrefills(kept_bytes, router, engines, admission, open_requests, metrics, clock)
@@ -185,6 +179,31 @@ def _routing(config: Config, seat: Seat | None, engines: Engines, metrics: Metri
     router = PeerRouter(*fleet, tell=peer_processes.tell, listen=peer_processes.listen)
     peer_processes.start(router, engines, metrics)
     return _Routing(router, None, peer_processes)
+
+
+async def _engines(config: Config, metrics: Metrics, clock: Callable[[], float]) -> Engines:
+    configs = [engine for engine in config.engines if engine.region == config.proxy.region]
+    engines = Engines(configs, config.limits.connect_timeout_s, clock, time.time, metrics)
+    await engines.inform()
+    return engines
+
+
+def _request_metrics(metrics: Metrics, ledger: Ledger, seat: Seat | None) -> RequestMetrics:
+    """The counters of requests, with those that a death of this process has interrupted."""
+    made = RequestMetrics(metrics)
+    made.interrupted(ledger.interrupted + (seat.interrupted if seat is not None else 0))
+    return made
+
+
+def _ledger(config: Config, seat: Seat | None) -> Ledger:
+    number = seat.number if seat is not None else None
+    return Ledger(config.proxy.state_dir, config.ledger_sync, asyncio.get_running_loop(), number)
+
+
+def _peers(config: Config, clock: Callable[[], float]) -> Peers:
+    here = config.proxy.region
+    urls = {region.name: region.url for region in config.regions if region.name != here and region.url}
+    return Peers(urls, config.limits.connect_timeout_s, clock)
 
 
 def _restore_drains(config: Config, engines: Engines, router: Router) -> None:

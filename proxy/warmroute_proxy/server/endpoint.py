@@ -131,7 +131,7 @@ class PublicEndpoint:
         shared = self._idempotent_calls.share(call, exchange)
         try:
             inference = InferenceRequest(self._path, shared, intake, self._path.engines.ids.receipt())
-            shared.turn = inference
+            shared.served = inference
             inference.begin()
         except Exception:
             shared.fail()

@@ -39,7 +39,7 @@ SAME_SIGNAL_S: Final = 1.0
 
 
 def serve(config_path: str, check: bool, processes: int | str | None = None) -> int:
-    """Run a proxy until SIGTERM or SIGINT; with `check`, only say whether the config is sound. Returns an exit code.
+    """Run a proxy until SIGTERM or SIGINT; with `check`, only check the config. Returns an exit code.
 
     `processes` goes before the number in the config.
     """
@@ -80,7 +80,7 @@ def _work(config: Config, seat: Seat | None) -> int:
 
 
 def _listening(address: dict[str, Any], processes: list[int]) -> None:
-    """The line that says where a proxy listens, and as which processes."""
+    """Print the line with the addresses that a proxy listens on, and its processes."""
     line = {"event": "listening", **address, "pid": os.getpid()}
     print(json.dumps(line | {"processes": processes} if processes else line), flush=True)
 
@@ -205,7 +205,7 @@ async def _shut_down(
     """Take nothing new, let requests end, refuse what is left, close the ledger last. Admin pages work until then."""
     open_requests, admission = proxy.open_requests, proxy.admission
     open_requests.closed = True
-    proxy.idempotent_calls.drain()
+    proxy.idempotent_calls.shut_down()
     admission.shut_down()
     grace_s = proxy.config.limits.shutdown_grace_s
     live = len(open_requests.live)

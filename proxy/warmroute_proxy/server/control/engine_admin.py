@@ -42,7 +42,7 @@ class EngineAdmin:
         clock: Callable[[], float],
         unix_clock: Callable[[], float],
     ) -> None:
-        """`state_dir`: where orders are kept; `peer_processes`: who else has to follow them."""
+        """`state_dir`: where orders are kept; `peer_processes`: follow them too."""
         self._engines = engines
         self._router = router
         self._re_prefills = re_prefills

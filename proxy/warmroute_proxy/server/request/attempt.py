@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 PARTNER_WAIT_S: Final = 0.1
 TRAILER_S: Final = 2.0  # after an error or `[DONE]`, how long an engine may take to end its answer
-ABORTED: Final = "the engine aborted the request"  # its queue was full, a transfer failed, or an operator said so
+ABORTED: Final = "the engine aborted the request"  # its queue was full, a transfer failed, or by an operator
 MAX_HELD_BYTES: Final = 1_048_576  # before the first content: roles and comments
 _NOT_STREAMED: Final = Scanner(keep_sglext=False)  # of all attempts that are answered whole: it is fed nothing
 
@@ -58,7 +58,6 @@ class Attempt:
     """The legs of one dispatch; it receives the answering one. Create, then `start`."""
 
     # What most attempts never change: read from the class, not set in each.
-    state = AttemptState.NEW
     answer: Answer | None = None
     scanner: Scanner = _NOT_STREAMED
     _held: list[bytes]  # of a stream
@@ -80,6 +79,7 @@ class Attempt:
         asked: Asked,
         max_answer_bytes: int,
     ) -> None:
+        self.state = AttemptState.NEW
         self.rid = rid
         self.decision = decision
         self._owner = owner
@@ -132,7 +132,7 @@ class Attempt:
         return own_usage(self.answer, self.scanner)
 
     def account(self) -> tuple[Usage, dict[str, Any] | bytes | None]:
-        """What was reported of tokens, and the answering engine's usage object: as JSON where it says just that."""
+        """What was reported of tokens, and the answering engine's usage object: as JSON where that is the same."""
         return usage_of(self.answer, self.scanner, self._prefill)
 
     def prefill_usage(self) -> dict[str, Any] | None:
@@ -338,7 +338,7 @@ class Attempt:
         return refused_by(worker, refusal, self._engines.of(worker).config.kind)
 
     def _ranks_of(self, worker: Worker) -> tuple[str, ...]:
-        """All workers of an engine: a connection that breaks says nothing about one rank alone."""
+        """All workers of an engine: a connection that breaks is no fault of one rank alone."""
         return tuple(other.id for other in self._engines.of(worker).workers())
 
     def _partner_is_silent(self) -> None:

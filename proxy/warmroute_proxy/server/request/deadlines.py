@@ -32,7 +32,7 @@ class Progress:
         self._reported_events = self._swept_events = 0
 
     def observe(self, content_events: int, now_s: float) -> bool:
-        """Note how many events have come so far. Whether so many are new that the router should be told."""
+        """Note how many events have come so far. Whether enough are new for the router."""
         if content_events == self._swept_events:
             return False
         self._swept_events = content_events

@@ -26,7 +26,7 @@ from warmroute_proxy.server.engines.passthrough import Write
 from warmroute_proxy.server.http.exchange import Exchange
 from warmroute_proxy.server.intake.parsed_request import Intake
 from warmroute_proxy.server.ledger.journal import JournalError
-from warmroute_proxy.server.request.admission import Asker, Hold
+from warmroute_proxy.server.request.admission import RequestToAdmit, Reservation
 from warmroute_proxy.server.request.attempt import Attempt
 from warmroute_proxy.server.request.client_answer import ClientAnswer
 from warmroute_proxy.server.request.continuation import Continuation, broken, unable
@@ -51,14 +51,14 @@ class InferenceRequest:
     """One request under way."""
 
     # What a request begins with: read from the class, not set in each.
-    state = RequestState.PLACING
-    waiter: "Waiter[Asker] | None" = None  # while it is queued
-    hold: Hold | None = None
+    waiter: "Waiter[RequestToAdmit] | None" = None  # while it is queued
+    reservation: Reservation | None = None
     excluded: frozenset[str] = _NONE  # the workers and regions that it is not to go to
     _attempt: Attempt | None = None  # until its row is written
     _refusal: Refusal | None = None
 
     def __init__(self, path: RequestPath, exchange: Exchange, intake: Intake, receipt_id: str) -> None:
+        self.state = RequestState.PLACING
         self.id = receipt_id
         self.intake = intake
         self._path = path
@@ -121,8 +121,8 @@ class InferenceRequest:
 
     def _forward_ended(self) -> None:
         self._advance(RequestEvent.FORWARD_ENDED)
-        if self.hold is not None:
-            self._path.admission.ended(self, self.hold.tokens)
+        if self.reservation is not None:
+            self._path.admission.ended(self, self.reservation.tokens)
 
     def _dispatch(self, decision: Decision, now_s: float) -> None:
         path, intake, account, request = self._path, self.intake, self._account, self._exchange.request
@@ -216,7 +216,7 @@ class InferenceRequest:
         path.open_requests.live.discard(self)
         account.since_s = now_s = path.engines.clock()
         if state is RequestState.LEFT:
-            # What an engine does after it was told to stop is no fault of its own.
+            # What an engine does after an abort is no fault of its own.
             path.settlement.release(account, attempt.rid, (), now_s)
             self._settle_left(now_s, charged=attempt.usage is not None)
             return
@@ -242,7 +242,7 @@ class InferenceRequest:
         self.excluded |= unable(self._path.engines, self._exchange.request.path) if rest is not None else set()
         if rest is None or not self._try_again():
             return False
-        continuation.goes_on(rest)
+        continuation.go_on(rest)
         self._progress.restart()
         self._pause(paused)
         self._path.metrics.continued()
@@ -352,7 +352,7 @@ class InferenceRequest:
 
     def _refuse(self, refusal: Refusal) -> None:
         """Answer with an error, which names the receipt where there is one."""
-        if self.hold is not None:
+        if self.reservation is not None:
             self._path.admission.cancel(self)
         self._answer.refuse(refusal, has_receipt=self._account.entry is not None)
 

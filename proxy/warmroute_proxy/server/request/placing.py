@@ -7,7 +7,7 @@ from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.core.prompt.facts import Facts
 from warmroute_proxy.server.engines.engines import Engines
-from warmroute_proxy.server.request.admission import Admission, Asker
+from warmroute_proxy.server.request.admission import Admission, RequestToAdmit
 from warmroute_proxy.server.request.failure import no_worker
 from warmroute_proxy.server.request.request_metrics import RequestMetrics
 
@@ -21,7 +21,7 @@ class Placing:
         self._admission = admission
         self._metrics = metrics
 
-    def place(self, request: Asker, now_s: float) -> Decision | None:
+    def place(self, request: RequestToAdmit, now_s: float) -> Decision | None:
         """Where a request goes now; None where it was queued or refused."""
         intake, router, admission = request.intake, self._router, self._admission
         try:
@@ -37,7 +37,7 @@ class Placing:
             return admission.enter(request, decision)
         return decision
 
-    def place_again(self, request: Asker, now_s: float) -> Decision | None:
+    def place_again(self, request: RequestToAdmit, now_s: float) -> Decision | None:
         """Where another attempt goes; None where no worker has capacity, or the budget of retries is spent."""
         intake, router = request.intake, self._router
         facts = intake.facts = stay(intake.facts)

@@ -14,7 +14,7 @@ from warmroute_proxy.server.request.prefill_leg import PrefillLeg
 def usage_of(
     answer: Answer | None, scanner: Scanner, prefill: PrefillLeg | None
 ) -> tuple[Usage, dict[str, Any] | bytes | None]:
-    """The usage, and the answering engine's own object: as JSON where that says just the same."""
+    """The usage, and the answering engine's own object: as JSON where that is the same."""
     if answer is not None:
         plain = plain_usage(answer.usage, answer.sglext, paired=prefill is not None)
         if plain is not None:

@@ -22,7 +22,7 @@ from warmroute_proxy.server.intake.body import NO_BODY
 from warmroute_proxy.server.intake.parsed_request import Intake
 from warmroute_proxy.server.ledger.journal import JournalError
 from warmroute_proxy.server.ledger.ledger import Ledger
-from warmroute_proxy.server.request.admission import Admission, Holder
+from warmroute_proxy.server.request.admission import Admission, ReservingRequest
 from warmroute_proxy.server.request.attempt import Attempt
 from warmroute_proxy.server.request.continuation import Continuation
 from warmroute_proxy.server.request.re_prefill import RePrefills
@@ -104,7 +104,7 @@ class Settlement:
     def settle(
         self,
         account: RequestAccount,
-        holder: Holder,
+        request: ReservingRequest,
         attempt: Attempt,
         intake: Intake,
         end: End,
@@ -120,8 +120,8 @@ class Settlement:
         settled = self._settle_ticket(account, attempt, intake, usage, end)
         if not end.charged:
             entry.rates = UNCHARGED
-        if holder.hold is not None:
-            self._admission.ended(holder, usage.prompt_tokens + usage.completion_tokens if end.charged else 0)
+        if request.reservation is not None:
+            self._admission.ended(request, usage.prompt_tokens + usage.completion_tokens if end.charged else 0)
         settle(
             entry,
             usage,

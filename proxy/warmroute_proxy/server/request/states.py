@@ -64,9 +64,9 @@ class AttemptState(IntEnum):
     ANSWERING = auto()
     """Content has come."""
     STOPPING = auto()
-    """Its engines were told to stop; their last accounts are awaited."""
+    """Its engines were asked to stop; their final usage is awaited."""
     FAILING = auto()
-    """The answering leg has failed. The prefill leg may say in a moment that the fault is its own."""
+    """The answering leg has failed. For a moment the prefill leg may show that the fault is its own."""
     FINISHED = auto()
     FAILED = auto()
     CLOSED = auto()
