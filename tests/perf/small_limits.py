@@ -12,12 +12,12 @@ from warmroute_cli.main import main
 from warmroute_proxy.core.cache import affinity, index
 from warmroute_proxy.core.placement import histories
 from warmroute_proxy.core.prompt import fingerprint
-from warmroute_proxy.server import endpoint
+from warmroute_proxy.server import authentication
 from warmroute_proxy.server.base import secrets
 from warmroute_proxy.server.http import heads
 from warmroute_proxy.server.intake import body, caller, intake
 from warmroute_proxy.server.intake import body_template as frame
-from warmroute_proxy.server.request import services
+from warmroute_proxy.server.request import idempotency, open_requests
 
 
 def _lower(module: ModuleType, name: str, value: float) -> None:
@@ -33,10 +33,10 @@ def _lower_defaults(function: Any, *values: int) -> None:
 
 if __name__ == "__main__":
     _lower(secrets, "MAX_CACHED", 500)
-    _lower(endpoint, "MAX_CACHED", 500)
-    _lower(services, "MAX_DECISIONS", 100)
-    _lower(services, "MAX_KEYS", 500)
-    _lower(services, "REMEMBER_KEY_S", 10.0)
+    _lower(authentication, "MAX_CACHED", 500)
+    _lower(open_requests, "MAX_DECISIONS", 100)
+    _lower(idempotency, "MAX_KEYS", 500)
+    _lower(idempotency, "REMEMBER_KEY_S", 10.0)
     _lower(body, "MAX_SHAPES", 50)
     _lower(intake, "MAX_SHAPES", 50)
     _lower(caller, "MAX_CALLERS", 100)

@@ -119,7 +119,7 @@ class Upstream:
             if not self._unreachable:  # once, not with each probe
                 self._unreachable = True
                 log.warning("cannot connect to %s: %s", self.netloc, str(error) or type(error).__name__)
-            leg.guard(lambda: leg.fail("cannot connect to the engine"))  # a client learns no address of ours
+            leg.fail("cannot connect to the engine")  # a client learns no address of ours
             return
         self._unreachable = False
         if leg.done:
@@ -171,12 +171,12 @@ class _Connection(asyncio.Protocol):
             else:
                 self._transport.resume_reading()
 
-    def see(self) -> None:
+    def parse_all(self) -> None:
         """Parse everything from now on: nothing passes through unparsed."""
         if self._passthrough is not None:
-            self._passthrough.see()
+            self._passthrough.parse_all()
 
-    def part(self, word: bytes) -> None:
+    def close_with(self, last_bytes: bytes) -> None:
         """Write last bytes, and wait for the other side to close. A reset could discard them before they are read, so
         what the other side sends until then is read and dropped.
         """
@@ -185,7 +185,7 @@ class _Connection(asyncio.Protocol):
         if self._transport is not None and not self._transport.is_closing():
             self._closing = True
             self.pause(False)
-            self._transport.write(word)
+            self._transport.write(last_bytes)
             asyncio.get_running_loop().call_later(CLOSE_AFTER_LAST_BYTES_S, self.drop)
 
     def drop(self) -> None:
@@ -205,10 +205,10 @@ class _Connection(asyncio.Protocol):
         if leg is None:
             return
         if exc is None and leg.head_seen and not self._framed:
-            leg.guard(leg.end)  # an answer without a length ends with its connection
+            leg.end()  # an answer without a length ends with its connection
         else:
             reason = "the connection to the engine broke" if leg.head_seen else "the engine closed without an answer"
-            leg.guard(lambda: leg.fail(reason))
+            leg.fail(reason)
 
     def data_received(self, data: bytes) -> None:
         leg = self._leg
@@ -222,16 +222,12 @@ class _Connection(asyncio.Protocol):
                 self._begin(leg, data)
                 return
             # Most answers that are not streamed come whole, and spare the parser.
-            self._leg = leg.connection = None
-            leg.done = True
+            self._leg = None
             now_s = self._upstream.clock()
             if self._paused:
                 self.pause(False)
             self._upstream.give_back(self, now_s)
-            try:
-                leg.on_whole(found[0], found[1], now_s)
-            except Exception as error:
-                leg.crash(error)
+            leg.whole(found[0], found[1], now_s)
         else:
             self.feed(data)
 
@@ -268,7 +264,7 @@ class _Connection(asyncio.Protocol):
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             if not self.complete or isinstance(error, httptools.HttpParserUpgrade):
                 self.drop()
-                leg.guard(lambda: leg.fail("the engine's answer is not valid HTTP/1.1"))
+                leg.fail("the engine's answer is not valid HTTP/1.1")
                 return
             self._keep_alive = False  # the answer is whole, and what came behind it is nobody's
         if self._bodies or self._head is not None or self.complete:
@@ -277,7 +273,7 @@ class _Connection(asyncio.Protocol):
             self._unparsed_bytes += len(data)
             if self._unparsed_bytes > MAX_HEAD_BYTES:
                 self.drop()
-                leg.guard(lambda: leg.fail(f"the engine's answer has more than {MAX_HEAD_BYTES} bytes of headers"))
+                leg.fail(f"the engine's answer has more than {MAX_HEAD_BYTES} bytes of headers")
                 return
         self._give(leg)
 
@@ -285,7 +281,7 @@ class _Connection(asyncio.Protocol):
         try:
             if self._head is None and not self.complete and len(self._bodies) == 1:  # a chunk of a stream
                 if not leg.done:
-                    leg.on_body(self._bodies.pop())
+                    leg.body(self._bodies.pop())
                 else:
                     self._bodies.clear()
             else:
@@ -314,13 +310,12 @@ class _Connection(asyncio.Protocol):
         """Give the leg what the parser found in one read: a head, some body, the end."""
         if self._head is not None and not leg.done:
             status, self._head = self._head, None
-            leg.head_seen = True
-            leg.on_head(status, self._headers)
+            leg.head(status, self._headers)
         if self._bodies:
             body = self._bodies[0] if len(self._bodies) == 1 else b"".join(self._bodies)
             self._bodies.clear()
             if not leg.done:
-                leg.on_body(body)
+                leg.body(body)
         if self.complete:
             self._finish(leg)
 

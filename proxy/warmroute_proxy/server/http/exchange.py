@@ -120,11 +120,11 @@ class Exchange:
         if data and not self.ended:
             self._connection.write(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
 
-    def way(self) -> Callable[[bytes], None] | None:
+    def passthrough_target(self) -> Callable[[bytes], None] | None:
         """Where the next bytes of a streamed answer may go as whole chunks of HTTP, until it ends or the client leaves;
         None where they may not.
         """
-        return self._connection.way() if self._chunked and not self.ended else None
+        return self._connection.passthrough_target() if self._chunked and not self.ended else None
 
     def end(self, data: bytes = b"") -> None:
         """The last bytes of a streamed answer that is complete."""

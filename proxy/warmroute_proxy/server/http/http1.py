@@ -427,7 +427,7 @@ class Connection:
         if self._transport is not None:
             self._transport.write(data)
 
-    def way(self) -> Callable[[bytes], None] | None:
+    def passthrough_target(self) -> Callable[[bytes], None] | None:
         """`write` without a look at the connection; None when it is gone."""
         return None if self._transport is None else self._transport.write
 

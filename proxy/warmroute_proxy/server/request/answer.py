@@ -1,4 +1,4 @@
-"""A whole answer of an engine: what it says of tokens, and itself with the settled usage in the place of its own.
+"""A whole answer of an engine: its usage, and the answer with the settled usage in the place of its own.
 
 Servers write answers without a space between members, and `usage` behind the long ones. So one decode looks at all of
 an answer and makes objects of two members only, and their place is found from the right: `,"usage":{` cannot stand
