@@ -39,12 +39,13 @@ _COMPILED: Final = {
     "core/prompt": "bytes_per_token fingerprint",
     "core/queue": "retry_budget",
     "core/replicas": "peer_router",
-    "server": "endpoint",
+    "server": "authentication endpoint",
     "server/engines": "engine engine_headers engines ids leg passthrough small_get sse upstream",
     "server/http": "exchange header_lines http1 incoming_body listener open_connections request_reader",
     "server/intake": "body body_template intake known_body",
     "server/ledger": "journal ledger",
-    "server/request": "answer attempt dispatch forwarding prefill_leg relay request_metrics settlement turn_end",
+    "server/request": "answer attempt client_answer deadlines dispatch forwarding inference_request placing"
+    " prefill_leg reported_usage request_metrics settlement",
 }
 """Module names by room."""
 

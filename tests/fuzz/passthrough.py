@@ -15,7 +15,7 @@ from typing import Any
 
 from tests.fuzz.sse import made_regular
 
-from warmroute_proxy.server.engines.leg import Leg
+from warmroute_proxy.server.engines.leg import Leg, in_parts
 from warmroute_proxy.server.engines.sse import Scanner
 from warmroute_proxy.server.engines.upstream import Upstream, _Connection
 
@@ -46,8 +46,8 @@ class Transport:
         self.aborted = True
 
 
-class Reader(Leg):
-    """The relay and the client behind it: what came through the scanner gets a frame of its own."""
+class Reader:
+    """The receiver and the client behind it: what came through the scanner gets a frame of its own."""
 
     def __init__(self, *, sees_all: bool = False, passes: bool = True) -> None:
         """`sees_all`: nothing goes its way unseen; not `passes`: the parser alone reads."""
@@ -62,12 +62,13 @@ class Reader(Leg):
         self.wire = _Connection(self.upstream)
         self.transport = Transport(self.wire)
         self.wire.connection_made(self.transport)  # type: ignore[arg-type]
-        self.wire.start(self, b"", [])
+        self.leg = Leg(self)
+        self.wire.start(self.leg, b"", [])
 
     def streams(self) -> "Reader | None":
         return self if self.passes else None
 
-    def way(self) -> Callable[[bytes], None] | None:
+    def passthrough_target(self) -> Callable[[bytes], None] | None:
         return None if self.sees_all or self.left else self.written.append
 
     def on_body(self, data: bytes) -> None:
@@ -79,8 +80,16 @@ class Reader(Leg):
     def on_end(self) -> None:
         self.told.append("end")
 
+    def on_whole(self, headers: dict[str, str], body: bytes, now_s: float) -> None:
+        in_parts(self, headers, body)
+
     def on_fail(self, reason: str) -> None:
         self.told.append(reason)
+
+    def on_crash(self) -> None:
+        self.told.append("crash")
+
+    def on_head(self, status: int, headers: dict[str, str]) -> None: ...
 
     def read(self, data: bytes, cuts: list[int]) -> None:
         edges = [0, *sorted(cut % (len(data) + 1) for cut in cuts), len(data)]

@@ -173,7 +173,7 @@ def report(run: Run, workloads: list[Workload], facts: dict[str, Any], versions:
     said += [f"- {name}: {why}" for name, why in run.left_out.items()]
     for workload in workloads:
         rows = [
-            table.Row(proxy, samples)
+            table.ProcessReport(proxy, samples)
             for proxy in ALL
             if (samples := [s for s in run.samples if (s.workload, s.proxy) == (workload.name, proxy.name)])
         ]

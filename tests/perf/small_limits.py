@@ -12,11 +12,11 @@ from warmroute_cli.main import main
 from warmroute_proxy.core.cache import affinity, index
 from warmroute_proxy.core.placement import histories
 from warmroute_proxy.core.prompt import fingerprint
-from warmroute_proxy.server import endpoint
+from warmroute_proxy.server import authentication
 from warmroute_proxy.server.base import secrets
 from warmroute_proxy.server.http import header_lines
 from warmroute_proxy.server.intake import caller, intake, known_body
-from warmroute_proxy.server.request import services
+from warmroute_proxy.server.request import idempotency, open_requests
 
 
 def _lower(module: ModuleType, name: str, value: float) -> None:
@@ -32,10 +32,10 @@ def _lower_defaults(function: Any, *values: int) -> None:
 
 if __name__ == "__main__":
     _lower(secrets, "MAX_CACHED", 500)
-    _lower(endpoint, "MAX_CACHED", 500)
-    _lower(services, "MAX_DECISIONS", 100)
-    _lower(services, "MAX_KEYS", 500)
-    _lower(services, "REMEMBER_KEY_S", 10.0)
+    _lower(authentication, "MAX_CACHED", 500)
+    _lower(open_requests, "MAX_DECISIONS", 100)
+    _lower(idempotency, "MAX_KEYS", 500)
+    _lower(idempotency, "REMEMBER_KEY_S", 10.0)
     _lower(intake, "MAX_PLANS", 50)
     _lower(caller, "MAX_CALLERS", 100)
     _lower(header_lines, "MAX_LINES", 200)

@@ -11,7 +11,7 @@ from tests.perf.workloads import Workload
 
 
 @dataclass(frozen=True)
-class Row:
+class ProcessReport:
     """One proxy's medians in one workload."""
 
     proxy: Proxy
@@ -62,7 +62,7 @@ GOALS: Final = [
 ]
 
 
-def cheapest(rows: Iterable[Row], kinds: tuple[Kind, ...]) -> Row | None:
+def cheapest(rows: Iterable[ProcessReport], kinds: tuple[Kind, ...]) -> ProcessReport | None:
     """The row with the least figure of some kinds; one with bad answers does not count."""
     found = [row for row in rows if row.proxy.kind in kinds and not row.bad]
     return min(found, key=lambda row: row.figure, default=None)
@@ -73,11 +73,11 @@ def _table(head: list[str], lines: list[list[str]]) -> list[str]:
     return said + [f"| {' | '.join(line)} |" for line in lines]
 
 
-def _ratio(row: Row, other: Row | None) -> str:
+def _ratio(row: ProcessReport, other: ProcessReport | None) -> str:
     return f"{row.figure / other.figure:.2f}" if other is not None and other.figure else "-"
 
 
-def workload_table(workload: Workload, rows: Sequence[Row], direct: Sequence[Sample]) -> list[str]:
+def workload_table(workload: Workload, rows: Sequence[ProcessReport], direct: Sequence[Sample]) -> list[str]:
     """One workload: a line a proxy, and what of the goals holds."""
     any_rust = cheapest(rows, ("rust pd",) if workload.pd else RUST)
     aware = cheapest(rows, ("rust pd",) if workload.pd else ("rust cache-aware",))
@@ -116,7 +116,7 @@ def _alone(direct: Sequence[Sample]) -> str:
     return f"Without a proxy: {per_s:,.0f} a second with {busy:.0%} of a core, p50 {p50_ms:.3f} ms."
 
 
-def _bad(row: Row) -> str:
+def _bad(row: ProcessReport) -> str:
     if not row.bad:
         return "0"
     reasons: dict[str, int] = {}
@@ -126,7 +126,7 @@ def _bad(row: Row) -> str:
     return ", ".join(f"{many} {reason}" for reason, many in sorted(reasons.items()))
 
 
-def _goals(workload: Workload, rows: Sequence[Row]) -> list[str]:
+def _goals(workload: Workload, rows: Sequence[ProcessReport]) -> list[str]:
     ours = next((row for row in rows if row.proxy.kind == "ours"), None)
     if ours is None:
         return []
@@ -152,7 +152,7 @@ def _verdict(value: float, goal: Goal) -> str:
     return f"**misses {goal.must:g}** (goal {goal.goal:g})"
 
 
-def _tail(ours: Row, rows: Sequence[Row]) -> list[str]:
+def _tail(ours: ProcessReport, rows: Sequence[ProcessReport]) -> list[str]:
     nginx = next((row for row in rows if row.proxy.kind == "nginx"), None)
     if nginx is None:
         return ["- p99: no nginx to compare with"]

@@ -143,9 +143,9 @@ def test_peers_that_are_not_installed_are_left_out(monkeypatch: pytest.MonkeyPat
     assert {proxy.package for proxy in ALL if proxy.package} == set(peers.PINNED)
 
 
-def _row(name: str, *figures: float, bad: int = 0) -> table.Row:
+def _row(name: str, *figures: float, bad: int = 0) -> table.ProcessReport:
     proxy = next(proxy for proxy in ALL if proxy.name == name)
-    return table.Row(
+    return table.ProcessReport(
         proxy,
         [
             Sample("w1", name, figure, 0.5, 100.0, 0.5, 0.1, bad, {"status 500": bad} if bad else {}, 9, 0, 9)

@@ -20,7 +20,7 @@ from warmroute_proxy.core.replicas.recording_router import Playback, RecordedRou
 from warmroute_proxy.server.base.config import Config, Limits
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.metrics import Metrics
-from warmroute_proxy.server.request.admission import Admission, Hold
+from warmroute_proxy.server.request.admission import Admission, Reservation
 
 SLOTS, POOL, MAX_TOKENS = 3, 20_000, 30_000
 FLEETS = [
@@ -53,7 +53,7 @@ class InferenceRequest:
         self.intake = intake
         self.tenant = tenant
         self.number = number
-        self.hold: Hold | None = None
+        self.reservation: Reservation | None = None
         self.waiter: Any = None
         self.excluded: frozenset[str] = frozenset()
         self.ticket: Ticket | None = None
@@ -67,7 +67,7 @@ class InferenceRequest:
 
     def refused(self, refusal: Refusal) -> None:
         self.refusal = refusal
-        if self.hold is not None:
+        if self.reservation is not None:
             self._fleet.admission.cancel(self)
 
     def crashed(self) -> None:
@@ -192,7 +192,7 @@ class Fleet:
         waiting = queue.waiting()
         held_up = {each.item for each in waiting if each.tenant == "held" and held}
         for waiter in queue.heads():  # nobody waits who could go
-            found = self.admission._ask(waiter)
+            found = self.admission._find(waiter)
             assert found is None or not found.goes
             assert found is not None or waiter.item in held_up or self.is_down(waiter.model)
         assert {each.item for each in waiting} == {turn for turn in self.turns if turn.waiter is not None}
@@ -249,7 +249,7 @@ async def play(fleet: Fleet, operations: list[tuple[Any, ...]]) -> None:
         fleet.check()
     assert fleet.admission.queue.requests == fleet.admission.queue.bytes == 0  # all were served in the end
     for turn in fleet.turns:
-        assert turn.hold is None
+        assert turn.reservation is None
         assert turn.refusal is None or (turn.refusal.status, turn.ticket) == (429, None)
     fleet.verify()
     quota = fleet.admission.quotas["held"]

@@ -1,1 +1,17 @@
-"""All I/O of the proxy: protocol, relay, upstream connections, stores, metrics, pages. Decisions are made in `core`."""
+"""All I/O of the proxy: protocol, request path, connections to engines, stores, metrics, pages.
+
+Decisions are made in `core`, which never waits. A room imports only those above it in this list:
+
+    base            config, errors, metrics, secrets
+    http            the clients' side of HTTP/1.1: listener, connection, exchange, TLS
+    ledger          the journal, its folding into SQLite, recorded decisions
+    intake          a request's body: parsed, fingerprinted, kept for the next one
+    engines         the engines' side: connections, streams, probes, KV events, drains
+    processes       several processes of one proxy
+    request         the path of an inference request
+    control         the control plane
+    authentication  whose request it is
+    endpoint        which request goes where
+    build           the composition root
+    main            the life of a process: start, sweep, probe, shutdown
+"""

@@ -1,7 +1,6 @@
-"""Which request goes where: inference paths to a turn, small GETs to the control plane, everything else nowhere.
+"""Which request goes where: inference paths to an `InferenceRequest`, small GETs to the control plane.
 
-Keys are checked by the head alone, before a body is read. Routes that exist on engines only (`/generate`,
-`/abort_request`, `/flush_cache`, ...) do not exist here.
+All other routes are refused, also those that exist on engines only (`/generate`, `/abort_request`, ...).
 """
 
 import logging
@@ -9,17 +8,20 @@ from collections.abc import Callable
 from typing import Final
 
 from warmroute.contract import headers as names
-from warmroute_proxy.server.base.config import TenantConfig
+from warmroute_proxy.server.authentication import Authentication, bearer
+from warmroute_proxy.server.base.config import Config
 from warmroute_proxy.server.base.errors import Refusal, no_route
-from warmroute_proxy.server.base.metrics import Counter
-from warmroute_proxy.server.base.secrets import MAX_CACHED, admin_key_matches
+from warmroute_proxy.server.base.metrics import Counter, Metrics
+from warmroute_proxy.server.base.secrets import Secrets, admin_key_matches
 from warmroute_proxy.server.http.asgi import Bridge
 from warmroute_proxy.server.http.exchange import Exchange, Request
 from warmroute_proxy.server.intake.caller import Caller, Callers
 from warmroute_proxy.server.intake.intake import ROUTES, read
-from warmroute_proxy.server.request.forward_claim import Forward
-from warmroute_proxy.server.request.relay import InferenceRequest
-from warmroute_proxy.server.request.services import Services
+from warmroute_proxy.server.ledger.ledger import Ledger
+from warmroute_proxy.server.request.failure import shutting_down
+from warmroute_proxy.server.request.idempotency import IdempotentCalls
+from warmroute_proxy.server.request.inference_request import InferenceRequest
+from warmroute_proxy.server.request.request_path import RequestPath
 
 log = logging.getLogger(__name__)
 
@@ -27,41 +29,45 @@ OPEN_PATHS: Final = frozenset({"/health", "/ready", "/openapi.json"})
 _NAMED_PATHS: Final = ROUTES | OPEN_PATHS | {"/v1/models", "/v1/usage"}  # label values; all other paths are "other"
 
 
-def bearer(request: Request) -> bytes:
-    """The API key of a request, empty where it has none."""
-    value = request.headers.get("authorization", "")
-    scheme, _, key = value.partition(" ")
-    if scheme.lower() != "bearer":
-        key = request.headers.get("api-key") or request.headers.get("x-api-key") or ""
-    return key.strip().encode("latin-1", "replace")
-
-
 class PublicEndpoint:
     """What clients and other proxies reach."""
 
-    def __init__(self, services: Services, control_plane: Bridge) -> None:
-        self._services = services
+    def __init__(
+        self,
+        config: Config,
+        secrets: Secrets,
+        authentication: Authentication,
+        ledger: Ledger,
+        idempotent_calls: IdempotentCalls,
+        path: RequestPath,
+        metrics: Metrics,
+        control_plane: Bridge,
+    ) -> None:
+        """`path` is what each inference request uses."""
+        self._config = config
+        self._secrets = secrets
+        self._authentication = authentication
+        self._ledger = ledger
+        self._idempotent_calls = idempotent_calls
+        self._path = path
+        self._metrics = metrics
         self._control_plane = control_plane
-        self._known: dict[str, TenantConfig] = {}  # by `Authorization` header, only valid ones; cleared when full
-        self._callers = Callers(services.secrets)
+        self._callers = Callers(secrets)
         self._answers: dict[tuple[str, int], Counter] = {}  # by path and status, of named paths
 
     def on_head(self, request: Request) -> None:
         """Refuse by method, route and key."""
         path = request.path
         if path in OPEN_PATHS:
-            if request.length != 0:  # nobody is to fill our memory without a key
+            if request.length != 0:  # reject bodies from unauthenticated clients
                 raise Refusal(400, f"{path} takes no body", code="bad_request")
             return
         if not request.path.startswith("/v1/"):
             raise Refusal(404, no_route(path), code="not_found")
         if request.path in ROUTES and request.method != "POST":
             raise Refusal(405, f"{request.path} takes POST, not {request.method}", code="method_not_allowed")
-        if self._is_forwarded(request):
-            self._services.forwards.check_head(request.headers[names.FORWARD])
-            return
-        tenant = self._known.get(request.headers.get("authorization", "")) or self._tenant_of(request)
-        if path in ROUTES:
+        tenant = self._authentication.of_head(request)
+        if tenant is not None and path in ROUTES:
             request.caller = self._callers.of(path, tenant, request.headers)
 
     def handle(self, request: Request, exchange: Exchange) -> None:
@@ -72,7 +78,7 @@ class PublicEndpoint:
             elif request.path in OPEN_PATHS:
                 self._control_plane.handle(exchange)
             else:
-                tenant, claim = self._asker(request)
+                tenant, claim = self._authentication.of_whole(request)
                 self._control_plane.handle(exchange, {"tenant": tenant, "forwarded": claim is not None})
         except Refusal as refusal:
             exchange.refuse(refusal)
@@ -92,14 +98,13 @@ class PublicEndpoint:
         counter = self._answers.get((route, status))
         if counter is None:
             labels = ("route", route), ("status", str(status))
-            counter = self._answers[route, status] = self._services.metrics.counter("warmroute_requests_total", labels)
+            counter = self._answers[route, status] = self._metrics.counter("warmroute_requests_total", labels)
         return counter
 
     def _begin_request(self, request: Request, exchange: Exchange) -> None:
-        services = self._services
-        if services.draining:
-            raise Refusal(503, "the proxy is shutting down", code="draining", retry_after_s=1)
-        if not services.ledger.healthy:
+        if self._path.open_requests.closed:
+            raise shutting_down()
+        if not self._ledger.healthy:
             raise Refusal(503, "the ledger cannot be written", code="ledger_unavailable", retry_after_s=1)
         caller = request.caller
         if not isinstance(caller, Caller):
@@ -107,66 +112,30 @@ class PublicEndpoint:
         elif caller.keyed:
             self._begin_idempotent_request(request, exchange, caller)
         else:
-            intake = read(request, caller, self._callers.kept, services.config, services.secrets)
-            InferenceRequest(services, exchange, intake, services.engines.ids.receipt()).begin()
+            intake = read(request, caller, self._callers.kept, self._config, self._secrets)
+            InferenceRequest(self._path, exchange, intake, self._path.engines.ids.receipt()).begin()
 
     def _begin_forwarded_request(self, request: Request, exchange: Exchange) -> None:
-        """One that another proxy asks for."""
-        services = self._services
-        claim = services.forwards.check(request.headers[names.FORWARD], request.body)
-        caller = self._callers.of(request.path, self._vouched_for(claim), request.headers, claim.region)
-        intake = read(request, caller, self._callers.kept, services.config, services.secrets)
-        InferenceRequest(services, exchange, intake, claim.request_id).begin()
+        """Begin a request that another proxy forwards. Its receipt has the id that the other proxy has given it."""
+        tenant, claim = self._authentication.of_forwarded(request)
+        caller = self._callers.of(request.path, tenant, request.headers, claim.region)
+        intake = read(request, caller, self._callers.kept, self._config, self._secrets)
+        InferenceRequest(self._path, exchange, intake, claim.request_id).begin()
 
     def _begin_idempotent_request(self, request: Request, exchange: Exchange, caller: Caller) -> None:
-        """Join the turn that the key stands for, or begin it."""
-        services = self._services
-        call = services.idempotent_calls.join(caller.tenant.name, request.headers[names.IDEMPOTENCY], exchange)
+        """Join the request that the key stands for, or begin it."""
+        call = self._idempotent_calls.join(caller.tenant.name, request.headers[names.IDEMPOTENCY], exchange)
         if call is None:
             return
-        intake = read(request, caller, self._callers.kept, services.config, services.secrets)
-        shared = services.idempotent_calls.share(call, exchange)
+        intake = read(request, caller, self._callers.kept, self._config, self._secrets)
+        shared = self._idempotent_calls.share(call, exchange)
         try:
-            shared.turn = turn = InferenceRequest(services, shared, intake, services.engines.ids.receipt())
-            turn.begin()
+            inference = InferenceRequest(self._path, shared, intake, self._path.engines.ids.receipt())
+            shared.served = inference
+            inference.begin()
         except Exception:
             shared.fail()
             raise
-
-    def _asker(self, request: Request) -> tuple[TenantConfig, Forward | None]:
-        """The tenant that asks, and the claim of the proxy that asks for it."""
-        tenant = self._known.get(request.headers.get("authorization", ""))
-        if tenant is not None:
-            return tenant, None
-        if not self._is_forwarded(request):
-            return self._tenant_of(request), None
-        claim = self._services.forwards.check(request.headers[names.FORWARD], request.body)
-        return self._vouched_for(claim), claim
-
-    def _is_forwarded(self, request: Request) -> bool:
-        """A request with a key of its own is a client's: its forward header, if any, is dropped."""
-        return names.FORWARD in request.headers and not bearer(request)
-
-    def _tenant_of(self, request: Request) -> TenantConfig:
-        key = bearer(request)
-        if not key:
-            raise Refusal(401, "no API key: send it as `Authorization: Bearer <key>`", code="invalid_api_key")
-        name = self._services.api_keys.tenant_of(key)
-        if name is None:
-            raise Refusal(401, "the API key is not known here", code="invalid_api_key")
-        tenant = self._services.config.tenant_by_name[name]
-        value = request.headers.get("authorization", "")
-        if value[:7].lower() == "bearer " and value[7:].strip():  # the key came from this header alone
-            if len(self._known) >= MAX_CACHED:
-                self._known.clear()
-            self._known[value] = tenant
-        return tenant
-
-    def _vouched_for(self, claim: Forward) -> TenantConfig:
-        tenant = self._services.config.tenant_by_name.get(claim.tenant)
-        if tenant is None or tenant.share_group != claim.share_group:
-            raise Refusal(401, "the forwarding proxy knows a tenant that this one does not", code="invalid_forward")
-        return tenant
 
 
 class AdminEndpoint:
@@ -187,8 +156,8 @@ class AdminEndpoint:
             raise Refusal(401, "the admin key is missing or wrong", code="invalid_api_key")
 
     def handle(self, request: Request, exchange: Exchange) -> None:  # noqa: ARG002
-        """All of it is the control plane's."""
+        """Hand it to the control plane."""
         self._control_plane.handle(exchange)
 
     def on_status(self, request: Request, status: int) -> None:
-        """Not counted: an operator's look is no traffic."""
+        """Count nothing: `warmroute_requests_total` is of clients."""

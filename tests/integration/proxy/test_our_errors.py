@@ -20,12 +20,11 @@ from tests.machine import seconds
 from warmroute_proxy.core.replicas.recording_router import RecordedRouter
 from warmroute_proxy.server.base.config_file import load_config
 from warmroute_proxy.server.base.metrics import Metrics
-from warmroute_proxy.server.endpoint import PublicEndpoint
+from warmroute_proxy.server.build import Proxy, build
 from warmroute_proxy.server.engines.kv_events import KvEvents
 from warmroute_proxy.server.http.listener import Listener
-from warmroute_proxy.server.main import _build, _sweep
+from warmroute_proxy.server.main import _sweep
 from warmroute_proxy.server.request.admission import Admission
-from warmroute_proxy.server.request.services import Services
 
 from .harness import ProxyProcess, chat
 from .scripted import Handler, ScriptedEngine, delta, whole
@@ -50,8 +49,8 @@ def answers(handler: Handler) -> None:
 class Scene:
     """A proxy of this process, before two engines; its second tenant has limits."""
 
-    def __init__(self, services: Services, port: int, key: str) -> None:
-        self.services = services
+    def __init__(self, proxy: Proxy, port: int, key: str) -> None:
+        self.proxy = proxy
         self._port = port
         self._key = key
 
@@ -69,15 +68,15 @@ class Scene:
 
     def left(self) -> dict[str, Any]:
         """What is there of turns: all of it is to be nothing."""
-        services = self.services
-        workers = services.router.snapshot(services.clock())["workers"].values()
+        proxy = self.proxy
+        workers = proxy.router.snapshot(proxy.clock())["workers"].values()
         return {
-            "live": len(services.live),
-            "queued": services.admission.queue.requests,
-            "keyed": len(services.idempotent_calls.live),
-            "of the tenant": sum(q.running + q.tokens_running for q in services.admission.quotas.values()),
+            "live": len(proxy.open_requests.live),
+            "queued": proxy.admission.queue.requests,
+            "keyed": len(proxy.idempotent_calls.live),
+            "of the tenant": sum(q.running + q.tokens_running for q in proxy.admission.quotas.values()),
             "of engines": sum(worker["running"] + worker["prefill_tokens"] for worker in workers),
-            "open": len(services.ledger._under_way),
+            "open": len(proxy.ledger._under_way),
         }
 
     async def is_whole(self, headers: str) -> None:
@@ -100,22 +99,22 @@ class Scene:
 async def scene(folder: Path, limits: str = "") -> AsyncIterator[Scene]:
     engines = [ScriptedEngine(name, answers) for name in ("e0", "e1")]
     process = ProxyProcess(folder, [engine.toml() for engine in engines], second=LIMITS, limits=limits, extra=RECORD)
-    services = await _build(load_config(process.write_config()), None)
-    listener = Listener(PublicEndpoint(services, None), services.config.limits, services.clock)  # type: ignore[arg-type]
+    proxy = await build(load_config(process.write_config()), None)
+    listener = Listener(proxy.public_endpoint(None), proxy.config.limits, proxy.clock)  # type: ignore[arg-type]
     port = await listener.listen("127.0.0.1", 0)
-    sweep = asyncio.create_task(_sweep(services, [listener]))
+    sweep = asyncio.create_task(_sweep(proxy.open_requests, proxy.sweep_steps([listener]), proxy.clock))
     try:
-        yield Scene(services, port, process.keys[1])
+        yield Scene(proxy, port, process.keys[1])
     finally:
         sweep.cancel()
         await listener.close(1.0)
-        services.engines.close()
+        proxy.engines.close()
         async with asyncio.timeout(seconds(20)):  # engines may still be answering that they have stopped
-            while any(engine.upstream.open for engine in services.engines.by_id.values()):
+            while any(engine.upstream.open for engine in proxy.engines.by_id.values()):
                 await asyncio.sleep(0.01)
-        services.ledger.close()
-        assert services.recording is not None
-        services.recording.close()
+        proxy.ledger.close()
+        assert proxy.recording is not None
+        proxy.recording.close()
         for engine in engines:
             engine.stop()
 
@@ -174,7 +173,7 @@ async def test_an_error_as_a_turn_is_counted_leaves_nothing(tmp_path: Path, head
                 raise RuntimeError("an error of ours")
             return 0
 
-        it.services.request_metrics._lost = defaultdict(tokens)
+        it.proxy.request_metrics._lost = defaultdict(tokens)
         assert (await it.ask("answer", headers)).startswith(b"HTTP/1.1 500 ")
         await it.is_whole(headers)
 
@@ -184,18 +183,18 @@ async def test_a_turn_that_an_error_of_ours_ended_is_counted(tmp_path: Path, mon
         break_once(monkeypatch, RecordedRouter, "first_token")
         await it.ask("stream")
         await it.nothing_is_left()
-        assert 'warmroute_turns_total{outcome="interrupted"} 1\n' in it.services.metrics.render([])
+        assert 'warmroute_turns_total{outcome="interrupted"} 1\n' in it.proxy.metrics.render([])
 
 
 async def test_who_cannot_be_placed_does_not_hold_up_who_waits_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with scene(tmp_path) as it:
-        quota = it.services.admission.quotas["second"]
+        quota = it.proxy.admission.quotas["second"]
         quota.begin(1)
         asked = [asyncio.create_task(it.ask("answer")) for _ in range(3)]
         async with asyncio.timeout(seconds(20)):
-            while it.services.admission.queue.requests < 3:
+            while it.proxy.admission.queue.requests < 3:
                 await asyncio.sleep(0.02)
         break_once(monkeypatch, RecordedRouter, "place")
         quota.end(1)
@@ -209,5 +208,5 @@ async def test_deadlines_hold_after_an_error_in_the_sweep(tmp_path: Path, monkey
         async with asyncio.timeout(seconds(20)):
             while not failed():
                 await asyncio.sleep(0.02)
-        it.services.admission.quotas["second"].begin(1)
+        it.proxy.admission.quotas["second"].begin(1)
         assert (await it.ask("answer")).startswith(b"HTTP/1.1 429 ")

@@ -196,7 +196,7 @@ def test_an_answer_is_continued_once_and_a_second_refusal_is_no_fault_of_the_cli
     begun.take(WORDS[0])
     rest = begun.rest(DIED, attempt())
     assert rest is not None
-    begun.goes_on(rest)
+    begun.go_on(rest)
     assert begun.rest(DIED, attempt()) is None
     assert (begun.refusal(refused).status, begun.refusal(DIED)) == (502, DIED.refusal)
 

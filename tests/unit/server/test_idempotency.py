@@ -147,10 +147,10 @@ def test_an_outgrown_answer_that_nobody_reads_ends() -> None:
 def test_a_drain_gives_up_what_has_no_reader_and_waits_for_nobody_later() -> None:
     scene = Scene()
     scene.first.leaves()
-    scene.idempotent_calls.drain()
+    scene.idempotent_calls.shut_down()
     assert scene.gone == 1
     other = Scene()
-    other.idempotent_calls.drain()
+    other.idempotent_calls.shut_down()
     other.turn.write(PART)
     assert other.gone == 0
     other.first.leaves()
@@ -182,7 +182,7 @@ def test_what_still_waited_in_the_queue_when_it_was_given_up_is_forgotten() -> N
         waiter = object()
 
     scene = Scene()
-    scene.turn.turn = Waiting()
+    scene.turn.served = Waiting()
     scene.first.leaves()
     scene.wait(OUTLIVE_S)
     assert scene.gone == 1

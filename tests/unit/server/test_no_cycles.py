@@ -18,14 +18,13 @@ from tests.integration.proxy.scripted import Handler, ScriptedEngine, delta, who
 from tests.machine import seconds
 
 from warmroute_proxy.server.base.config_file import load_config
-from warmroute_proxy.server.endpoint import PublicEndpoint
+from warmroute_proxy.server.build import build
 from warmroute_proxy.server.engines.leg import Leg
 from warmroute_proxy.server.http.exchange import Exchange, Request
 from warmroute_proxy.server.http.http1 import Connection
 from warmroute_proxy.server.http.listener import Listener
-from warmroute_proxy.server.main import _build
 from warmroute_proxy.server.request.attempt import Attempt
-from warmroute_proxy.server.request.relay import InferenceRequest
+from warmroute_proxy.server.request.inference_request import InferenceRequest
 
 TURNS = 5
 OURS = (InferenceRequest, Attempt, Leg, Exchange, Request, Connection)
@@ -63,8 +62,8 @@ async def test_a_turn_is_freed_when_it_has_ended(
         "warmroute_proxy.server.engines.engine.ABORT_TIMEOUT_S", 0.5
     )  # its timer holds what is waited for here
     process = ProxyProcess(tmp_path, [engine.toml()])
-    services = await _build(load_config(process.write_config()), None)
-    listener = Listener(PublicEndpoint(services, None), services.config.limits, services.clock)  # type: ignore[arg-type]
+    proxy = await build(load_config(process.write_config()), None)
+    listener = Listener(proxy.public_endpoint(None), proxy.config.limits, proxy.clock)  # type: ignore[arg-type]
     port = await listener.listen("127.0.0.1", 0)
     body = json.dumps(chat(wish, stream=stream)).encode()
     head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {process.keys[0]}\r\n"
@@ -84,8 +83,7 @@ async def test_a_turn_is_freed_when_it_has_ended(
     finally:
         gc.enable()
         await listener.close(1.0)
-        services.engines.close()
-        services.ledger.close()
+        proxy.close()
 
 
 async def _ask(port: int, request: bytes) -> None:

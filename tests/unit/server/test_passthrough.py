@@ -129,7 +129,7 @@ def test_nothing_passes_unseen_once_the_client_has_left() -> None:
     reader = Reader()
     reader.read(HEAD + (b"%x\r\n%b\r\n" % (len(chunk), chunk)) * 3, [])
     reader.left = True
-    reader.see()
+    reader.leg.parse_all()
     written = len(reader.written)
     reader.read((b"%x\r\n%b\r\n" % (len(chunk), chunk)) * 3, [])
     assert len(reader.written) == written

@@ -14,22 +14,57 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from warmroute_proxy.core.placement.decision import Decision
-from warmroute_proxy.server.base.config import ANY, ModelConfig, TenantConfig
+from warmroute_proxy.core.placement.router import Router
+from warmroute_proxy.server.base.config import ANY, Config, ModelConfig, TenantConfig
 from warmroute_proxy.server.base.errors import error_body, no_route
-from warmroute_proxy.server.base.metrics import Labels
-from warmroute_proxy.server.control.engine_admin import add_engine_routes
+from warmroute_proxy.server.control.engine_admin import EngineAdmin, add_engine_routes
+from warmroute_proxy.server.control.metrics_page import MetricsPage
 from warmroute_proxy.server.control.openapi import description
-from warmroute_proxy.server.processes.peer_processes import Gauges, ProcessReport, summed_metrics
-from warmroute_proxy.server.request.forwarding import ask_peers
-from warmroute_proxy.server.request.services import Services
+from warmroute_proxy.server.engines.engines import Engines
+from warmroute_proxy.server.ledger.ledger import Ledger
+from warmroute_proxy.server.request.admission import Admission
+from warmroute_proxy.server.request.forwarding import PeerQuestions
+from warmroute_proxy.server.request.open_requests import OpenRequests
 
 MAX_LISTED_DECISIONS: Final = 1000
 RECEIPT_ID: Final = re.compile(r"wr-[0-9a-f]{24}")
 
 
-def public_app(services: Services) -> FastAPI:
+class Readiness:
+    """Why no requests should be sent here now."""
+
+    def __init__(self, open_requests: OpenRequests, ledger: Ledger, engines: Engines) -> None:
+        self._open_requests = open_requests
+        self._ledger = ledger
+        self._engines = engines
+
+    def problems(self) -> list[str]:
+        """The reasons; none where the proxy is ready."""
+        reasons = []
+        if self._open_requests.closed:
+            reasons.append("shutting down")
+        if not self._ledger.healthy:
+            waiting = self._ledger.waiting
+            reasons.append("the ledger cannot be written" + (f": the rows of {waiting} turns wait" if waiting else ""))
+        up = [engine_id for engine_id, engine in self._engines.by_id.items() if engine.up]
+        if not up:
+            reasons.append("no engine is up")
+        elif all(map(self._engines.drains.draining, up)):
+            reasons.append("all engines that are up drain")
+        return reasons
+
+
+def public_app(config: Config, readiness: Readiness, ledger: Ledger, questions: PeerQuestions) -> FastAPI:
     """`/health`, `/ready`, `/openapi.json`, `/v1/models`, `/v1/usage`, `/v1/usage/receipts/<id>`."""
     app = _app("warmroute", no_route)
+    _add_health(app, readiness, config.proxy.region)
+    _add_models(app, config)
+    _add_usage(app, ledger, questions)
+    return app
+
+
+def _add_health(app: FastAPI, readiness: Readiness, region: str) -> None:
+    document = msgspec.json.encode(description(version("warmroute")))
 
     @app.get("/health")
     async def health() -> Response:
@@ -39,88 +74,83 @@ def public_app(services: Services) -> FastAPI:
     @app.get("/ready")
     async def ready() -> Response:
         """Whether requests should be sent here."""
-        reasons = _not_ready(services)
-        body = {
-            "status": "not ready" if reasons else "ready",
-            "region": services.config.proxy.region,
-            "reasons": reasons,
-        }
+        reasons = readiness.problems()
+        body = {"status": "not ready" if reasons else "ready", "region": region, "reasons": reasons}
         return _json(body, 503 if reasons else 200)
-
-    document = msgspec.json.encode(description(version("warmroute")))
 
     @app.get("/openapi.json")
     async def openapi() -> Response:
         """What clients reach, in OpenAPI's terms."""
         return Response(document, media_type="application/json")
 
+
+def _add_models(app: FastAPI, config: Config) -> None:
     @app.get("/v1/models")
     async def models(request: Request) -> Response:
         """The models that the tenant may use."""
         tenant: TenantConfig = request.state.tenant
-        return _json({"object": "list", "data": [_model(m) for m in services.config.models if _allowed(m, tenant)]})
+        return _json({"object": "list", "data": [_model(m) for m in config.models if _allowed(m, tenant)]})
 
     @app.get("/v1/models/{name:path}")
     async def model(name: str, request: Request) -> Response:
         """One model, by name or alias."""
-        found = services.config.model_by_name.get(name)
+        found = config.model_by_name.get(name)
         if found is None or not _allowed(found, request.state.tenant):
             return _error(404, f"the model {name!r} does not exist or you have no access to it", "model_not_found")
         return _json(_model(found))
 
+
+def _add_usage(app: FastAPI, ledger: Ledger, questions: PeerQuestions) -> None:
     @app.get("/v1/usage")
     async def usage(request: Request) -> Response:
         """The tenant's totals in this region."""
-        return _json(services.ledger.totals(request.state.tenant.name))
+        return _json(ledger.totals(request.state.tenant.name))
 
     @app.get("/v1/usage/receipts/{receipt_id}")
     async def receipt(receipt_id: str, request: Request) -> Response:
-        """One receipt of the tenant's own; 202 while its turn is under way. Turns may have been served elsewhere."""
+        """One receipt of the tenant's own; 202 while its request is under way. Another region may have served it."""
         tenant: TenantConfig = request.state.tenant
-        found = services.ledger.receipt(tenant.name, receipt_id)
+        found = ledger.receipt(tenant.name, receipt_id)
         if found is None and not request.state.forwarded and RECEIPT_ID.fullmatch(receipt_id):
-            elsewhere = await ask_peers(services, tenant, request.url.path)
+            elsewhere = await questions.ask(tenant, request.url.path)
             if elsewhere is not None:
                 return Response(elsewhere[1], elsewhere[0], media_type="application/json")
         if found is None:
             return _error(404, f"there is no receipt {receipt_id[:64]!r} of yours", "receipt_not_found")
         return _json(found, 202 if found.get("state") == "open" else 200)
 
-    return app
 
-
-def admin_app(services: Services) -> FastAPI:
+def admin_app(
+    page: MetricsPage,
+    engine_admin: EngineAdmin,
+    router: Router,
+    admission: Admission,
+    open_requests: OpenRequests,
+    clock: Callable[[], float],
+) -> FastAPI:
     """`/metrics`, `/admin/workers`, `/admin/admission`, `/admin/decisions`, `/admin/engines`."""
     app = _app("warmroute admin", lambda path: f"there is no route {path[:200]!r}")
-    add_engine_routes(app, services)
+    add_engine_routes(app, engine_admin)
 
     @app.get("/metrics")
     async def metrics() -> Response:
         """Prometheus' text format."""
-        peer_processes = services.peer_processes
-        if peer_processes is None:
-            text = services.metrics.render(_gauges(services, []))
-        else:  # of this process as it is now, of the others as of their last sweep, or of when they were last asked
-            services.publish()  # or the next one asked would show less of this process, or less for ever once it died
-            reports = peer_processes.reports()
-            total = summed_metrics(services.metrics, reports)
-            text = total.render(_gauges(services, list(filter(peer_processes.alive, reports))))
-        return Response(text, media_type="text/plain; version=0.0.4")
+        return Response(page.render(), media_type="text/plain; version=0.0.4")
 
     @app.get("/admin/workers")
     async def workers() -> Response:
         """What the router knows of each worker."""
-        return _json(services.router.snapshot(services.clock()))
+        return _json(router.snapshot(clock()))
 
     @app.get("/admin/admission")
-    async def admission() -> Response:
-        """Who waits for room, and what is left of tenants' limits."""
-        return _json(services.admission.as_dict(services.clock()))
+    async def queue() -> Response:
+        """The queue, and what is left of tenants' limits."""
+        return _json(admission.as_dict(clock()))
 
     @app.get("/admin/decisions")
     async def decisions(limit: int = 50) -> Response:
         """The newest decisions with their reasons, newest first."""
-        newest = list(services.decisions)[-min(max(limit, 1), MAX_LISTED_DECISIONS) :][::-1]
+        newest = list(open_requests.decisions)[-min(max(limit, 1), MAX_LISTED_DECISIONS) :][::-1]
         return _json({"decisions": [_decision(receipt_id, decision) for receipt_id, decision in newest]})
 
     return app
@@ -133,44 +163,6 @@ def _decision(receipt_id: str, decision: Decision) -> dict[str, Any]:
         **{shown: getattr(decision, field) for field, shown in names if field != "reasons"},
         "reasons": [candidate._asdict() for candidate in decision.reasons],
     }
-
-
-def _not_ready(services: Services) -> list[str]:
-    reasons = []
-    if services.draining:
-        reasons.append("shutting down")
-    if not services.ledger.healthy:
-        waiting = services.ledger.waiting
-        reasons.append("the ledger cannot be written" + (f": the rows of {waiting} turns wait" if waiting else ""))
-    up = [engine_id for engine_id, engine in services.engines.by_id.items() if engine.up]
-    if not up:
-        reasons.append("no engine is up")
-    elif all(map(services.engines.drains.draining, up)):
-        reasons.append("all engines that are up drain")
-    return reasons
-
-
-def _gauges(services: Services, others: list[ProcessReport]) -> list[tuple[str, Labels, float]]:
-    gauges = zip(services.gauges(), *(other.gauges for other in others), strict=True)
-    rows: list[tuple[str, Labels, float]] = [
-        (f"warmroute_{name}", (), float(sum(values))) for name, values in zip(Gauges._fields, gauges, strict=True)
-    ]
-    if services.peer_processes is not None:
-        rows.append(("warmroute_processes", (), float(1 + len(others))))
-    for engine in services.engines.by_id.values():
-        label: Labels = (("engine", engine.config.id),)
-        rows.append(("warmroute_engine_up", label, float(engine.up)))
-        rows.append(("warmroute_engine_draining", label, float(services.engines.drains.draining(engine.config.id))))
-        connections = engine.upstream.open + sum(other.connections.get(engine.config.id, 0) for other in others)
-        rows.append(("warmroute_engine_connections", label, float(connections)))
-    for worker_id, worker in services.router.snapshot(services.clock()).get("workers", {}).items():
-        for name, value in worker.items():
-            if isinstance(value, int | float) and not isinstance(value, bool):
-                rows.append((f"warmroute_worker_{name}", (("worker", worker_id),), float(value)))
-    for worker_id, feed in services.engines.feeds().items():
-        rows.append(("warmroute_kv_event_lag_seconds", (("worker", worker_id),), feed.lag_s))
-        rows.append(("warmroute_kv_blocks_held", (("worker", worker_id),), float(feed.blocks.blocks)))
-    return rows
 
 
 def _app(title: str, no_route_text: Callable[[str], str]) -> FastAPI:

@@ -2,49 +2,127 @@
 
     GET    /admin/engines               all engines
     GET    /admin/engines/{id}          one
-    GET    /admin/engines/{id}/drain    the same, for who waits until it is drained
+    GET    /admin/engines/{id}/drain    the same, for scripts that wait until it is drained
     POST   /admin/engines/{id}/drain    no new work; what runs there ends in peace
     DELETE /admin/engines/{id}/drain    it may get work again, unless it says itself that it wants none
 
 Each answers with the engine as it is now. Asking twice changes nothing.
 """
 
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 from fastapi import FastAPI, Response
 
 from warmroute_proxy.core.placement.fleet import Worker
+from warmroute_proxy.core.placement.router import Router
+from warmroute_proxy.server.base.config import ModelConfig
 from warmroute_proxy.server.base.errors import error_body
 from warmroute_proxy.server.engines import drain_orders
-from warmroute_proxy.server.request.services import Services
+from warmroute_proxy.server.engines.engines import Engines
+from warmroute_proxy.server.processes.peer_processes import PeerProcesses
+from warmroute_proxy.server.request.re_prefill import RePrefills
 
 MOVE_WAIT_S: Final = 60.0
 
 
-def add_engine_routes(app: FastAPI, services: Services) -> None:
+class EngineAdmin:
+    """Shows engines, and follows the drain orders of operators."""
+
+    def __init__(
+        self,
+        engines: Engines,
+        router: Router,
+        re_prefills: RePrefills,
+        models: Sequence[ModelConfig],
+        state_dir: Path,
+        peer_processes: PeerProcesses | None,
+        clock: Callable[[], float],
+        unix_clock: Callable[[], float],
+    ) -> None:
+        """`state_dir`: where orders are kept; `peer_processes`: follow them too."""
+        self._engines = engines
+        self._router = router
+        self._re_prefills = re_prefills
+        self._models = models
+        self._state_dir = state_dir
+        self._peer_processes = peer_processes
+        self._clock = clock
+        self._unix_clock = unix_clock
+
+    @property
+    def ids(self) -> list[str]:
+        """The engines of this region."""
+        return list(self._engines.by_id)
+
+    def drain(self, engine_id: str, draining: bool) -> None:
+        """Follow an order, here and in the other processes, also after a restart."""
+        self._engines.drain(engine_id, "operator", draining, self._router)
+        drain_orders.save(self._state_dir, self._engines.drains.by_operator())
+        if self._peer_processes is not None:
+            self._peer_processes.send_drain(engine_id, draining)
+
+    def status(self, engine_id: str) -> dict[str, Any]:
+        """One engine as pages show it.
+
+        `drained`: it drains, nothing that this proxy sent runs there any more, and of its hot prompts none waits to be
+        computed elsewhere, or has waited for `MOVE_WAIT_S`: a fleet may be too busy for it.
+        """
+        engine = self._engines.by_id[engine_id]
+        workers = self._router.snapshot(self._clock())["workers"]
+        mine = [workers[worker.id] for worker in engine.workers() if worker.id in workers]
+        running = sum(worker["running"] for worker in mine)
+        waiting = self._re_prefills.waiting(engine_id)
+        drains = self._engines.drains.of(engine_id)
+        moved = waiting == 0 or self._unix_clock() - min(drains.values(), default=0.0) > MOVE_WAIT_S
+        found: dict[str, Any] = {
+            "id": engine_id,
+            "url": engine.config.url,
+            "role": engine.config.role,
+            "state": "down" if not engine.up else "draining" if drains else _state(mine),
+            "draining_since": drains,
+            "running": running,
+            "re_prefills_waiting": waiting,
+            "drained": bool(drains) and running == 0 and moved,
+        }
+        unserved = self._unserved(engine.workers()) if drains else []
+        if unserved:
+            found["warning"] = f"nothing else here serves {', '.join(unserved)} as {engine.config.role}"
+        return found
+
+    def _unserved(self, leaving: list[Worker]) -> list[str]:
+        """Models that no engine of the same role serves any more, once these are gone."""
+        stay = [
+            worker
+            for engine in self._engines.by_id.values()
+            if engine.up and not self._engines.drains.draining(engine.config.id)
+            for worker in engine.workers()
+        ]
+        role = leaving[0].role
+        names = [model.name for model in self._models if leaving[0].serves(model.name)]
+        return [name for name in names if not any(worker.role == role and worker.serves(name) for worker in stay)]
+
+
+def add_engine_routes(app: FastAPI, admin: EngineAdmin) -> None:
     """Add the routes to the admin application."""
-    engines = services.engines
 
     def one(engine_id: str) -> Response:
-        if engine_id not in engines.by_id:
-            known = ", ".join(engines.by_id)
-            message = f"there is no engine {engine_id[:64]!r} in this region; there are: {known}"
+        if engine_id not in admin.ids:
+            message = f"there is no engine {engine_id[:64]!r} in this region; there are: {', '.join(admin.ids)}"
             return Response(error_body(404, message, "engine_not_found"), 404, media_type="application/json")
-        return _json(engine_status(services, engine_id))
+        return _json(admin.status(engine_id))
 
     def order(engine_id: str, draining: bool) -> Response:
-        if engine_id in engines.by_id:
-            engines.drain(engine_id, "operator", draining, services.router)
-            drain_orders.save(services.config.proxy.state_dir, engines.drains.by_operator())
-            if services.peer_processes is not None:
-                services.peer_processes.send_drain(engine_id, draining)
+        if engine_id in admin.ids:
+            admin.drain(engine_id, draining)
         return one(engine_id)
 
     @app.get("/admin/engines")
     async def all_engines() -> Response:
         """All engines of this region."""
-        return _json({"engines": [engine_status(services, engine_id) for engine_id in engines.by_id]})
+        return _json({"engines": [admin.status(engine_id) for engine_id in admin.ids]})
 
     @app.get("/admin/engines/{engine_id}")
     @app.get("/admin/engines/{engine_id}/drain")
@@ -63,48 +141,8 @@ def add_engine_routes(app: FastAPI, services: Services) -> None:
         return order(engine_id, draining=False)
 
 
-def engine_status(services: Services, engine_id: str) -> dict[str, Any]:
-    """One engine as pages show it. `drained`: it drains, nothing that this proxy sent runs there any more, and of its
-    hot prompts none waits to be computed elsewhere, or has waited for `MOVE_WAIT_S`: a fleet may be too busy for it.
-    """
-    engine = services.engines.by_id[engine_id]
-    workers = services.router.snapshot(services.clock())["workers"]
-    mine = [workers[worker.id] for worker in engine.workers() if worker.id in workers]
-    running = sum(worker["running"] for worker in mine)
-    waiting = services.re_prefills.waiting(engine_id)
-    drains = services.engines.drains.of(engine_id)
-    moved = waiting == 0 or services.unix_clock() - min(drains.values(), default=0.0) > MOVE_WAIT_S
-    found: dict[str, Any] = {
-        "id": engine_id,
-        "url": engine.config.url,
-        "role": engine.config.role,
-        "state": "down" if not engine.up else "draining" if drains else _state(mine),
-        "draining_since": drains,
-        "running": running,
-        "re_prefills_waiting": waiting,
-        "drained": bool(drains) and running == 0 and moved,
-    }
-    unserved = _unserved(services, engine.workers()) if drains else []
-    if unserved:
-        found["warning"] = f"nothing else here serves {', '.join(unserved)} as {engine.config.role}"
-    return found
-
-
 def _state(workers: list[dict[str, Any]]) -> str:
     return "open" if workers and all(worker["health"] == "open" for worker in workers) else "up"
-
-
-def _unserved(services: Services, leaving: list[Worker]) -> list[str]:
-    """Models that no engine of the same role serves any more, once these are gone."""
-    stay = [
-        worker
-        for engine in services.engines.by_id.values()
-        if engine.up and not services.engines.drains.draining(engine.config.id)
-        for worker in engine.workers()
-    ]
-    role = leaving[0].role
-    names = [model.name for model in services.config.models if leaving[0].serves(model.name)]
-    return [name for name in names if not any(worker.role == role and worker.serves(name) for worker in stay)]
 
 
 def _json(body: object) -> Response:

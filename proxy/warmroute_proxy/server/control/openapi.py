@@ -1,6 +1,6 @@
 """The OpenAPI description of what clients reach, served at `/openapi.json`.
 
-Written by hand: the inference routes do not run through a framework, and it says of them what the proxy itself reads,
+Written by hand: the inference routes do not run through a framework, and it describes what the proxy itself reads,
 requires and refuses. Everything else in a body is passed to the engine, so further members are allowed everywhere.
 """
 

@@ -89,7 +89,7 @@ class Engine:
         """Ask the engine to stop one request, without waiting for its answer."""
         if self.is_sglang:
             body = msgspec.json.encode({"rid": rid})
-            leg = Collector(self._abort_answered)
+            leg = Collector(self._abort_answered).leg
             headers = f"content-type: application/json\r\n{self._admin_bearer}"
             self.upstream.send("POST", "/abort_request", headers, [body], leg)
             asyncio.get_running_loop().call_later(ABORT_TIMEOUT_S, leg.close)

@@ -1,13 +1,13 @@
-"""One request to one engine, as whoever makes it sees it: callbacks from the event loop, no task, no queue.
+"""One request to one engine, as callbacks from the event loop: no task, no queue.
 
-A leg ends exactly once: by `on_end`, `on_whole` or `on_fail`, or silently by `close`.
+Whoever makes the request gives the leg a receiver, and the leg to the `Upstream`. A leg ends exactly once: by `on_end`,
+`on_whole` or `on_fail` of its receiver, or silently by `close`. It forgets its receiver then, so that neither waits for
+the garbage collector.
 """
 
 import logging
-from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Protocol
 
-from warmroute_proxy.core.base.mypyc import mypyc_attr
 from warmroute_proxy.server.engines.passthrough import Stream
 
 log = logging.getLogger(__name__)
@@ -20,26 +20,13 @@ class Channel(Protocol):
     """Whether the answer was read to its end."""
 
     def pause(self, paused: bool) -> None: ...
-    def part(self, word: bytes) -> None: ...
-    def see(self) -> None: ...
+    def close_with(self, last_bytes: bytes) -> None: ...
+    def parse_all(self) -> None: ...
     def drop(self) -> None: ...
 
 
-_NO_CHANNEL: Final[Channel | None] = None  # mypyc leaves a protocol's attribute undefined where the class says None
-
-
-@mypyc_attr(allow_interpreted_subclasses=True)
-class Leg:
-    """One request to one engine. Whoever asks for something derives from it, and says what to do with what comes."""
-
-    streamed = False
-    """Whether the answer is to be a stream."""
-    sent = False
-    done = False
-    head_seen = False
-    paused = False
-    connection: Channel | None = _NO_CHANNEL
-    """Until all there is to tell was told."""
+class Receiver(Protocol):
+    """Takes what comes back of one request."""
 
     def on_head(self, status: int, headers: dict[str, str]) -> None:
         """The head of the answer."""
@@ -48,29 +35,50 @@ class Leg:
         """Some of its body."""
 
     def streams(self) -> Stream | None:
-        """Whose stream it is that follows the head, if that may take a `Passage`."""
-        return None
+        """The stream that follows the head, where it may pass unparsed (`passthrough`)."""
 
     def on_end(self) -> None:
         """The answer has ended in good order."""
 
-    def on_whole(self, headers: dict[str, str], body: bytes, now_s: float) -> None:  # noqa: ARG002
-        """All of a 200 at once."""
-        self.on_head(200, headers)
-        if body:
-            self.on_body(body)
-        self.on_end()
+    def on_whole(self, headers: dict[str, str], body: bytes, now_s: float) -> None:
+        """All of a 200 at once; `in_parts` makes a head, a body and an end of it."""
 
     def on_fail(self, reason: str) -> None:
         """There will be no answer, or no more of it."""
 
     def on_crash(self) -> None:
-        """An error of ours in one of these."""
+        """An error of the proxy's own in one of these."""
+
+
+def in_parts(receiver: Receiver, headers: dict[str, str], body: bytes) -> None:
+    """Give a receiver a whole 200 as head, body and end."""
+    receiver.on_head(200, headers)
+    if body:
+        receiver.on_body(body)
+    receiver.on_end()
+
+
+class Leg:
+    """One request to one engine."""
+
+    sent = False
+    done = False
+    head_seen = False
+    paused = False
+
+    def __init__(self, receiver: Receiver, *, streamed: bool = False) -> None:
+        """`streamed`: whether the answer is to be a stream."""
+        self.streamed = streamed
+        self.connection: Channel | None = None
+        """While something may still come."""
+        self._receiver: Receiver | None = receiver
 
     @property
     def ends(self) -> bool:
-        """Whether nothing more comes: it is done, or its end was read with what is being told."""
+        """Whether nothing more comes: it is done, or its end was read with what is being delivered."""
         return self.done or (self.connection is not None and self.connection.complete)
+
+    # -- the receiver's side
 
     def pause(self, paused: bool) -> None:
         """Back-pressure: stop or go on reading from the engine."""
@@ -78,46 +86,98 @@ class Leg:
         if self.connection is not None:
             self.connection.pause(paused)
 
-    def see(self) -> None:
-        """All that comes is told from now on."""
+    def parse_all(self) -> None:
+        """Nothing passes unparsed any more."""
         if self.connection is not None:
-            self.connection.see()
+            self.connection.parse_all()
 
     def close(self) -> None:
-        """Give up: nothing more is told, and the connection is closed."""
+        """Give up: the receiver gets nothing more, and the connection is closed."""
         self.done = True
+        self._receiver = None
         connection, self.connection = self.connection, None
         if connection is not None:
             connection.drop()
 
-    def part(self, word: bytes) -> None:
+    def close_with(self, last_bytes: bytes) -> None:
         """Give up with a last word, if there was a first one."""
         self.done = True
+        self._receiver = None
         connection, self.connection = self.connection, None
         if connection is not None:
-            connection.part(word)
+            connection.close_with(last_bytes)
+
+    # -- the connection's side
+
+    def head(self, status: int, headers: dict[str, str]) -> None:
+        """The head of the answer was read."""
+        self.head_seen = True
+        receiver = self._receiver
+        if receiver is not None:
+            try:
+                receiver.on_head(status, headers)
+            except Exception as error:
+                self._crash(receiver, error)
+
+    def body(self, data: bytes) -> None:
+        """Some of the body was read."""
+        receiver = self._receiver
+        if receiver is not None:
+            try:
+                receiver.on_body(data)
+            except Exception as error:
+                self._crash(receiver, error)
+
+    def streams(self) -> Stream | None:
+        """The stream that follows the head, where it may pass unparsed."""
+        return self._receiver.streams() if self._receiver is not None else None
+
+    def whole(self, headers: dict[str, str], body: bytes, now_s: float) -> None:
+        """All of a 200 was read at once."""
+        self.connection = None
+        receiver = self._receiver
+        if self.done or receiver is None:
+            return
+        self.done = True
+        try:
+            receiver.on_whole(headers, body, now_s)
+        except Exception as error:
+            self._crash(receiver, error)
+        self._receiver = None
 
     def end(self) -> None:
+        """The answer has ended in good order."""
         self.connection = None
-        if not self.done:
-            self.done = True
-            self.on_end()
+        receiver = self._receiver
+        if self.done or receiver is None:
+            return
+        self.done = True
+        try:
+            receiver.on_end()
+        except Exception as error:
+            self._crash(receiver, error)
+        self._receiver = None
 
     def fail(self, reason: str) -> None:
+        """There will be no answer, or no more of it."""
         self.connection = None
-        if not self.done:
-            self.done = True
-            self.on_fail(reason)
-
-    def guard(self, step: Callable[[], None]) -> None:
-        """Run a step of a leg. An error of ours in it must not end in the loop's log and a silent client."""
+        receiver = self._receiver
+        if self.done or receiver is None:
+            return
+        self.done = True
         try:
-            step()
+            receiver.on_fail(reason)
         except Exception as error:
-            self.crash(error)
+            self._crash(receiver, error)
+        self._receiver = None
 
     def crash(self, error: Exception) -> None:
-        """An error of ours in a step: the type is logged, never its text, and who asked is told to end."""
+        """An error of the proxy's own at the connection: the receiver ends."""
+        if self._receiver is not None:
+            self._crash(self._receiver, error)
+
+    def _crash(self, receiver: Receiver, error: Exception) -> None:
+        """An error in a callback, which may have closed the leg. The type is logged, never the text."""
         log.error("a callback of an upstream answer failed: %s", type(error).__name__)
         self.close()
-        self.on_crash()
+        receiver.on_crash()

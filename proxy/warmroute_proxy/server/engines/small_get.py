@@ -7,15 +7,15 @@ from warmroute_proxy.server.engines.leg import Leg
 from warmroute_proxy.server.engines.upstream import Upstream
 
 
-class Collector(Leg):
+class Collector:
     """Gathers a small answer whole: `done(status, body)`, status 0 where there was none."""
 
-    _status = 0
-    _size = 0
-
     def __init__(self, done: Callable[[int, bytes], None], limit_bytes: int = 4_194_304) -> None:
+        self.leg = Leg(self)
         self._done = done
         self._limit_bytes = limit_bytes
+        self._status = 0
+        self._size = 0
         self._parts: list[bytes] = []
 
     def on_head(self, status: int, headers: dict[str, str]) -> None:  # noqa: ARG002
@@ -25,8 +25,11 @@ class Collector(Leg):
         self._size += len(data)
         self._parts.append(data)
         if self._size > self._limit_bytes:
-            self.close()
+            self.leg.close()
             self._done(0, b"")
+
+    def streams(self) -> None:
+        """None: it is gathered."""
 
     def on_end(self) -> None:
         self._done(self._status, b"".join(self._parts))
@@ -40,6 +43,9 @@ class Collector(Leg):
     def on_fail(self, reason: str) -> None:  # noqa: ARG002
         self._done(0, b"")
 
+    def on_crash(self) -> None:
+        """The question times out."""
+
 
 async def get(upstream: Upstream, path: str, headers: str = "", timeout_s: float = 2.0) -> tuple[int, bytes]:
     """A small GET: (status, body), or (0, b"") where no answer came in time."""
@@ -49,7 +55,7 @@ async def get(upstream: Upstream, path: str, headers: str = "", timeout_s: float
         if not answered.done():
             answered.set_result((status, body))
 
-    leg = Collector(done)
+    leg = Collector(done).leg
     upstream.send("GET", path, headers, [], leg)
     try:
         async with asyncio.timeout(timeout_s):  # not wait_for: in 3.11 it can lose a cancellation, and so the shutdown

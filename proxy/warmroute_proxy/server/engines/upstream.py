@@ -118,7 +118,7 @@ class Upstream:
             if not self._unreachable:  # once, not with each probe
                 self._unreachable = True
                 log.warning("cannot connect to %s: %s", self.netloc, str(error) or type(error).__name__)
-            leg.guard(lambda: leg.fail("cannot connect to the engine"))  # a client learns no address of ours
+            leg.fail("cannot connect to the engine")  # a client learns no address of ours
             return
         self._unreachable = False
         if leg.done:
@@ -172,12 +172,12 @@ class _Connection(asyncio.Protocol):
             else:
                 self._transport.resume_reading()
 
-    def see(self) -> None:
+    def parse_all(self) -> None:
         """Parse everything from now on: nothing passes through unparsed."""
         if self._passthrough is not None:
-            self._passthrough.see()
+            self._passthrough.parse_all()
 
-    def part(self, word: bytes) -> None:
+    def close_with(self, last_bytes: bytes) -> None:
         """Write last bytes, and wait for the other side to close. A reset could discard them before they are read, so
         what the other side sends until then is read and dropped.
         """
@@ -186,7 +186,7 @@ class _Connection(asyncio.Protocol):
         if self._transport is not None and not self._transport.is_closing():
             self._closing = True
             self.pause(False)
-            self._transport.write(word)
+            self._transport.write(last_bytes)
             asyncio.get_running_loop().call_later(CLOSE_AFTER_LAST_BYTES_S, self.drop)
 
     def drop(self) -> None:
@@ -206,10 +206,10 @@ class _Connection(asyncio.Protocol):
         if leg is None:
             return
         if exc is None and leg.head_seen and not self._framed:
-            leg.guard(leg.end)  # an answer without a length ends with its connection
+            leg.end()  # an answer without a length ends with its connection
         else:
             reason = "the connection to the engine broke" if leg.head_seen else "the engine closed without an answer"
-            leg.guard(lambda: leg.fail(reason))
+            leg.fail(reason)
 
     def data_received(self, data: bytes) -> None:
         leg = self._leg
@@ -256,7 +256,7 @@ class _Connection(asyncio.Protocol):
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             if not self.complete or isinstance(error, httptools.HttpParserUpgrade):
                 self.drop()
-                leg.guard(lambda: leg.fail("the engine's answer is not valid HTTP/1.1"))
+                leg.fail("the engine's answer is not valid HTTP/1.1")
                 return
             self._keep_alive = False  # the answer is whole, and what came behind it is nobody's
         if self._bodies or self._head is not None or self.complete:
@@ -265,7 +265,7 @@ class _Connection(asyncio.Protocol):
             self._unparsed_bytes += len(data)
             if self._unparsed_bytes > MAX_HEAD_BYTES:
                 self.drop()
-                leg.guard(lambda: leg.fail(f"the engine's answer has more than {MAX_HEAD_BYTES} bytes of headers"))
+                leg.fail(f"the engine's answer has more than {MAX_HEAD_BYTES} bytes of headers")
                 return
         self._give(leg)
 
@@ -273,7 +273,7 @@ class _Connection(asyncio.Protocol):
         try:
             if self._head is None and not self.complete and len(self._bodies) == 1:  # a chunk of a stream
                 if not leg.done:
-                    leg.on_body(self._bodies.pop())
+                    leg.body(self._bodies.pop())
                 else:
                     self._bodies.clear()
             else:
@@ -305,13 +305,12 @@ class _Connection(asyncio.Protocol):
             return
         if self._head is not None and not leg.done:
             status, self._head = self._head, None
-            leg.head_seen = True
-            leg.on_head(status, self._headers)
+            leg.head(status, self._headers)
         if self._bodies:
             body = self._bodies[0] if len(self._bodies) == 1 else b"".join(self._bodies)
             self._bodies.clear()
             if not leg.done:
-                leg.on_body(body)
+                leg.body(body)
         if self.complete:
             self._finish(leg)
 
@@ -321,9 +320,7 @@ class _Connection(asyncio.Protocol):
         self._head = None
         self._bodies.clear()
         self._release()
-        leg.connection = None
-        leg.done = True
-        leg.on_whole(self._headers, body, self._upstream.clock())
+        leg.whole(self._headers, body, self._upstream.clock())
 
     def _finish(self, leg: Leg) -> None:
         if self._leg is not leg:

@@ -50,7 +50,7 @@ class AnswerSink(Protocol):
     def write(self, data: bytes) -> None:
         """Send bytes to the client."""
 
-    def direct_write(self) -> Callable[[bytes], None] | None:
+    def passthrough_target(self) -> Callable[[bytes], None] | None:
         """The fastest `write` there is; None when the client is gone."""
 
     def on_status(self, request: Request, status: int) -> None:
@@ -140,11 +140,11 @@ class Exchange:
         if data and not self.ended:
             self._connection.write(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
 
-    def direct_write(self) -> Callable[[bytes], None] | None:
+    def passthrough_target(self) -> Callable[[bytes], None] | None:
         """Writes bytes that already are whole HTTP chunks, until the answer ends or the client leaves; None where the
         answer is not chunked or has ended.
         """
-        return self._connection.direct_write() if self._chunked and not self.ended else None
+        return self._connection.passthrough_target() if self._chunked and not self.ended else None
 
     def end(self, data: bytes = b"") -> None:
         """Send the last bytes of a streamed answer that is complete."""

@@ -189,7 +189,7 @@ class Connection:
         if self._transport is not None:
             self._transport.write(data)
 
-    def direct_write(self) -> Callable[[bytes], None] | None:
+    def passthrough_target(self) -> Callable[[bytes], None] | None:
         """`write` without a look at the connection; None when the client is gone."""
         return None if self._transport is None else self._transport.write
 

@@ -1,1 +1,27 @@
-"""Request."""
+"""The path of an inference request: from admission to the receipt, as a state machine in the event loop.
+
+Nothing here waits, parses a client's HTTP or decides a placement: callbacks drive it, `intake` has read the request,
+and `core` decides. `build.py` gives each part what it uses.
+
+    inference_request   one request under way: place, dispatch, relay, settle
+    states              the lives of requests and attempts, as tables
+    request_path        the collaborators of every request
+    open_requests       the requests under way, and the newest decisions
+    admission           the queue, tenants' quotas and the budget of retries
+    placing             where a request goes, first and after a failure
+    dispatch            the bytes that engines are sent
+    attempt             one dispatch: the answering leg and its end
+    prefill_leg         the leg of a pair that goes to its prefill engine
+    reported_usage      what engines have reported of tokens
+    answer              a whole answer of an engine, with settled usage
+    client_answer       headers, stream, body or error for the client
+    continuation        an answer that another engine goes on with
+    deadlines           time limits, and signs of life before the first token
+    failure             how an attempt fails, and who is at fault
+    settlement          ledger row, receipt and what the router learns
+    request_metrics     the counters of requests
+    forwarding          requests that another region serves
+    forward_claim       the signed token of a forwarded request
+    idempotency         retries under an `Idempotency-Key` share one answer
+    re_prefill          hot prompts of an engine that goes, computed on another
+"""

@@ -1,12 +1,13 @@
-"""Admission: which turns go now, which wait, and which are turned away with a 429.
+"""Admission: which requests go now, which wait in the queue, and which are refused with a 429.
 
-A turn that finds room and no line before it costs a few comparisons in `Turn.begin` and never comes here. `enter` is
-for the rest: a tenant has limits of its own, others wait already, or what was decided has no room. A turn that waits
-holds its body and nothing else: no worker, no ledger entry. It is placed when its turn comes, by the facts of that
-moment; until then a client may leave, and leaves no trace but in the metrics.
+A request that finds capacity and an empty queue costs a few comparisons in `Placing.place` and never comes here.
+`enter` is for the rest: its tenant has limits, others wait already, or the worker that was decided has no capacity. A
+queued request holds its body and nothing else: no worker, no ledger entry. It is placed when it leaves the queue, by
+the facts of that moment; until then its client may leave, and leaves no trace but in the metrics.
 
-Places are looked for when something ends or has its first token, and a few times a second, since what engines report
-changes too. At most `PER_ROUND` turns are dispatched, or sent to another line, at once, so that the loop is not held.
+Capacity is looked for when a request ends or has its first token, and a few times a second, since what engines report
+changes too. At most `PER_ROUND` requests are dispatched, or sent to another line, at once, so that the loop is not
+blocked.
 
 Limits of a tenant are those of one proxy process; a request that another region forwarded has been counted there.
 """
@@ -29,17 +30,18 @@ from warmroute_proxy.server.base.config import Config
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.metrics import Metrics
 from warmroute_proxy.server.intake.parsed_request import Intake
+from warmroute_proxy.server.request.failure import shutting_down
 
 log = logging.getLogger(__name__)
 
 PER_ROUND: Final = 32
 _CODE: Final = "rate_limit_exceeded"
 _NOWHERE: Final = ("", 0.0)
-"""The place, and the seconds to compute there, of who waits for the end of another turn of its tenant."""
+"""The worker, and the seconds to compute there, of a request that waits for another one of its tenant to end."""
 
 
-class Hold:
-    """What one turn has reserved of its tenant's quota."""
+class Reservation:
+    """What one request has reserved of its tenant's quota."""
 
     __slots__ = ("began", "quota", "tokens")
 
@@ -49,29 +51,29 @@ class Hold:
         self.began = False
 
     def begin(self) -> None:
-        """The turn is under way."""
+        """The request is under way."""
         if not self.began:
             self.began = True
             self.quota.begin(self.tokens)
 
     def end(self, requests_used: int, tokens_used: int, now_s: float) -> None:
-        """It is not, and has used so much."""
+        """Release it; so much was used."""
         if self.began:
             self.quota.end(self.tokens)
         self.quota.give_back(1 - requests_used, self.tokens - tokens_used, now_s)
 
 
-class Holder(Protocol):
-    """A turn that may hold something of its tenant's quota."""
+class ReservingRequest(Protocol):
+    """A request that may have reserved something of its tenant's quota."""
 
-    hold: Hold | None
+    reservation: Reservation | None
 
 
-class Asker(Holder, Protocol):
-    """A turn, as admission sees it."""
+class RequestToAdmit(ReservingRequest, Protocol):
+    """A request, as far as admission knows it."""
 
     intake: Intake
-    waiter: "Waiter[Asker] | None"
+    waiter: "Waiter[RequestToAdmit] | None"
 
     @property
     def excluded(self) -> frozenset[str]: ...
@@ -85,7 +87,7 @@ class Admission:
 
     def __init__(self, config: Config, router: Router, metrics: Metrics, clock: Callable[[], float]) -> None:
         limits = config.limits
-        self.queue: Queue[Asker] = Queue(limits.queue_requests, limits.queue_bytes, limits.queue_timeout_s)
+        self.queue: Queue[RequestToAdmit] = Queue(limits.queue_requests, limits.queue_bytes, limits.queue_timeout_s)
         self.retries = RetryBudget()
         self._timeout_s = limits.queue_timeout_s
         self._router = router
@@ -93,23 +95,23 @@ class Admission:
         self._clock = clock
         self._dispatch_rate = DispatchRate()
         self._pumping = False
-        self._again = False  # whether the next round asks some of those, too, for whose place there is no room
+        self._again = False  # whether the next round also tries some whose worker has no capacity
         now = clock()
         self.quotas = {t.name: Quota(t.limits, now) for t in config.tenants if t.limits is not None}
 
-    def enter(self, turn: Asker, decision: Decision) -> Decision | None:
-        """A turn that may not be able to go at once: where it goes now, or None where it waits or was turned away."""
-        tenant, facts = turn.intake.tenant, turn.intake.facts
-        quota = self.quotas.get(tenant.name) if turn.intake.forwarded_from is None else None
-        if quota is not None and turn.hold is None:
+    def enter(self, request: RequestToAdmit, decision: Decision) -> Decision | None:
+        """Where a request goes now; None where it is queued or refused."""
+        tenant, facts = request.intake.tenant, request.intake.facts
+        quota = self.quotas.get(tenant.name) if request.intake.forwarded_from is None else None
+        if quota is not None and request.reservation is None:
             tokens = decision.prompt_tokens_est + facts.expected_output_tokens
             shortage = quota.reserve(tokens, self._clock())
             if shortage is not None:
-                self._refuse(turn, _kind_of(shortage), self._beyond(tenant.name, shortage))
+                self._refuse(request, _kind_of(shortage), self._beyond(tenant.name, shortage))
                 return None
-            turn.hold = Hold(quota, tokens)
-        waiter = Waiter(turn, tenant.name, facts.model, len(turn.intake.body.raw), self._clock())
-        if not _may_begin(turn):
+            request.reservation = Reservation(quota, tokens)
+        waiter = Waiter(request, tenant.name, facts.model, len(request.intake.body.raw), self._clock())
+        if not _may_begin(request):
             self._wait(waiter, *_NOWHERE)
             return None
         if decision.kind != "forward":
@@ -118,60 +120,59 @@ class Admission:
                 self._wait(waiter, found.decision.cache_worker, found.compute_s)
                 return None
             decision = found.decision
-        if turn.hold is not None:
-            turn.hold.begin()
+        if request.reservation is not None:
+            request.reservation.begin()
         return decision
 
-    def leave(self, turn: Asker) -> None:
-        """The client of a turn that waits has left."""
-        waiter, turn.waiter = turn.waiter, None
+    def leave(self, request: RequestToAdmit) -> None:
+        """The client of a queued request has left."""
+        waiter, request.waiter = request.waiter, None
         if waiter is not None and self.queue.leave(waiter):
             self._metrics.add("warmroute_queue_left_total")
-            self.cancel(turn)
+            self.cancel(request)
 
-    def cancel(self, turn: Holder) -> None:
-        """A turn has ended without having used anything: what it reserved is given back."""
-        hold, turn.hold = turn.hold, None
-        if hold is not None:
-            hold.end(0, 0, self._clock())
+    def cancel(self, request: ReservingRequest) -> None:
+        """A request has ended without having used anything: release what it has reserved."""
+        reservation, request.reservation = request.reservation, None
+        if reservation is not None:
+            reservation.end(0, 0, self._clock())
         self.freed()
 
-    def ended(self, turn: Holder, tokens: int) -> None:
-        """A turn that was dispatched has ended, and used so many tokens."""
-        hold, turn.hold = turn.hold, None
-        if hold is not None:
-            hold.end(1, tokens, self._clock())
+    def ended(self, request: ReservingRequest, tokens: int) -> None:
+        """A request that was dispatched has ended, and used so many tokens."""
+        reservation, request.reservation = request.reservation, None
+        if reservation is not None:
+            reservation.end(1, tokens, self._clock())
         self.freed()
 
     def freed(self) -> None:
-        """Something has ended: look for those who can go, once the caller has finished what it does."""
+        """Capacity has come free: dispatch queued requests, once the caller has returned."""
         if self.queue.requests and not self._pumping:
             self._pumping = True
             asyncio.get_running_loop().call_soon(self._pump)
 
     def sweep(self, now_s: float) -> None:
-        """Turn away who has waited too long, and look for room. Called a few times a second."""
+        """Refuse requests that have waited too long, and look for capacity. Called a few times a second."""
         if not self.queue.requests:
             return
         for waiter in self.queue.expired(now_s - self._timeout_s):
             if waiter.item.waiter is not waiter:
-                continue  # to tell one of them began another request, which has taken this one's place
+                continue  # refusing one of them began another request, which has taken this one's place
             model, waited_s = waiter.model, self._timeout_s
-            self._turn_away(waiter, "queue_timeout", f"no engine for {model} had room within {waited_s:g} s")
+            self._refuse_waiter(waiter, "queue_timeout", f"no engine for {model} had room within {waited_s:g} s")
         self._again = True
         self.freed()
 
     def shut_down(self) -> None:
-        """The proxy is going: who waits had better ask another one."""
+        """The proxy is going: refuse all queued requests."""
         for waiter in self.queue.waiting():
             if waiter.item.waiter is not waiter:
                 continue
             self.queue.leave(waiter)
-            refusal = Refusal(503, "the proxy is shutting down", code="draining", retry_after_s=1)
-            self._refuse(waiter.item, "draining", refusal)
+            self._refuse(waiter.item, "draining", shutting_down())
 
     def headers(self, tenant: str) -> tuple[tuple[str, str], ...]:
-        """What is left of a tenant's limits by the minute, as OpenAI says it; nothing where it has none."""
+        """What is left of a tenant's limits by the minute, as OpenAI's headers; none where it has no limits."""
         quota = self.quotas.get(tenant)
         if quota is None:
             return ()
@@ -200,11 +201,11 @@ class Admission:
 
     # -- inside
 
-    def _place_queued(self, waiter: "Waiter[Asker]", decision: Decision) -> Placement:
-        turn, now = waiter.item, self._clock()
-        return place_queued(self._router, self.queue, waiter, turn.intake.facts, decision, turn.excluded, now)
+    def _place_queued(self, waiter: "Waiter[RequestToAdmit]", decision: Decision) -> Placement:
+        request, now = waiter.item, self._clock()
+        return place_queued(self._router, self.queue, waiter, request.intake.facts, decision, request.excluded, now)
 
-    def _wait(self, waiter: "Waiter[Asker]", place: str, compute_s: float) -> None:
+    def _wait(self, waiter: "Waiter[RequestToAdmit]", place: str, compute_s: float) -> None:
         pushed_out = self.queue.join(waiter, place, compute_s)
         if pushed_out is None:
             refusal = self._full(f"every engine for {waiter.model} is busy, and the queue is full")
@@ -212,14 +213,14 @@ class Admission:
             return
         waiter.item.waiter = waiter
         for other in pushed_out:
-            self._turn_away(other, "queue_full", f"every engine for {other.model} is busy, and the queue is full")
+            self._refuse_waiter(other, "queue_full", f"every engine for {other.model} is busy, and the queue is full")
         self.freed()
 
     def _pump(self) -> None:
-        """Dispatch who can go, in fair order."""
+        """Dispatch the queued requests that can go, in fair order."""
         self._pumping, again, self._again = False, self._again, False
         left = PER_ROUND
-        for waiter, found in next_dispatches(self.queue, self._router, self._ask, self._clock(), again=again):
+        for waiter, found in next_dispatches(self.queue, self._router, self._find, self._clock(), again=again):
             if found.goes:
                 self._go(waiter, found.decision)
             left -= 1
@@ -228,42 +229,42 @@ class Admission:
                 self.freed()
                 return
 
-    def _ask(self, waiter: "Waiter[Asker]") -> Placement | None:
-        """Where a turn that waits can go now, if it can."""
-        turn = waiter.item
-        if not _may_begin(turn):
+    def _find(self, waiter: "Waiter[RequestToAdmit]") -> Placement | None:
+        """Where a queued request can go now, if it can."""
+        request = waiter.item
+        if not _may_begin(request):
             if waiter.line_key != (waiter.model, _NOWHERE[0]):
                 self.queue.move(waiter, *_NOWHERE)
             return None
         try:
-            decision = self._router.place(turn.intake.facts, self._clock(), turn.excluded)
+            decision = self._router.place(request.intake.facts, self._clock(), request.excluded)
             return self._place_queued(waiter, decision)
         except NoWorker:
             return None
-        except Exception as error:  # it would fail again each time, and nobody behind it would ever go
-            log.error("placing a turn that waits failed: %s", type(error).__name__)
-            turn.crashed()
+        except Exception as error:  # it would fail again each time, and block those behind it
+            log.error("placing a queued request failed: %s", type(error).__name__)
+            request.crashed()
             return None
 
-    def _go(self, waiter: "Waiter[Asker]", decision: Decision) -> None:
-        turn, now = waiter.item, self._clock()
+    def _go(self, waiter: "Waiter[RequestToAdmit]", decision: Decision) -> None:
+        request, now = waiter.item, self._clock()
         tokens = decision.prompt_tokens_est - decision.predicted_cached_tokens
-        self.queue.served(waiter, tokens + turn.intake.facts.expected_output_tokens)
+        self.queue.served(waiter, tokens + request.intake.facts.expected_output_tokens)
         self._dispatch_rate.observe(now)
         self._metrics.queue_wait.observe(now - waiter.since_s)
-        turn.waiter = None
-        if turn.hold is not None:
-            turn.hold.begin()
-        turn.admitted(decision)
+        request.waiter = None
+        if request.reservation is not None:
+            request.reservation.begin()
+        request.admitted(decision)
 
-    def _turn_away(self, waiter: "Waiter[Asker]", reason: str, message: str) -> None:
+    def _refuse_waiter(self, waiter: "Waiter[RequestToAdmit]", reason: str, message: str) -> None:
         self.queue.leave(waiter)
         self._refuse(waiter.item, reason, self._full(message))
 
-    def _refuse(self, turn: Asker, reason: str, refusal: Refusal) -> None:
-        turn.waiter = None
+    def _refuse(self, request: RequestToAdmit, reason: str, refusal: Refusal) -> None:
+        request.waiter = None
         self._metrics.add("warmroute_refused_total", labels=(("reason", reason),))
-        turn.refused(refusal)
+        request.refused(refusal)
 
     def _full(self, message: str) -> Refusal:
         """A 429 because the fleet is busy: its limits are those of the queue."""
@@ -293,10 +294,10 @@ def go_duration(seconds: float) -> str:
     return f"{head}{rest / 1000:g}s"
 
 
-def _may_begin(turn: Asker) -> bool:
-    """Whether its tenant's limits at once let a turn go; one that another region has failed is counted already."""
-    hold = turn.hold
-    return hold is None or hold.began or hold.quota.may_begin()
+def _may_begin(request: RequestToAdmit) -> bool:
+    """Whether its tenant's limits let one more request run; one that another region has failed is counted already."""
+    reservation = request.reservation
+    return reservation is None or reservation.began or reservation.quota.may_begin()
 
 
 def _kind_of(shortage: Shortage) -> str:

@@ -1,81 +1,85 @@
-"""One attempt at a turn: one engine, or a prefill and a decode engine at the same time.
+"""One attempt at a request: one engine, or a prefill and a decode engine at the same time.
 
 The answering leg (aggregated or decode) is the client's answer; the prefill leg is watched, because neither can finish
-without the other. An attempt tells its owner exactly one end:
+without the other. An attempt reports exactly one end to its owner:
 
-    content(data)     bytes for the client, any number of times; the first means nothing can be taken back
-    way()             where more of the same may go without being told (`passage`)
-    finished()        the answer is complete: `usage`, `details` and, unless streamed, `answer` are there
-    failed(failure)   it is not; the failure says whose fault, which refusal, and whether another attempt may help
+    content(data)           bytes for the client, any number of times; after the first nothing can be taken back
+    passthrough_target()    where more of the same may be written unparsed (`passthrough`)
+    finished()              the answer is complete: `account` and, unless streamed, `answer` are there
+    failed(failure)         it is not: whose fault it was, the refusal, and whether another attempt may help
 
-Whose fault: the leg that failed first is charged, not its partner. A decode engine that loses its prefill answers 5xx
-a moment before or after the prefill connection breaks, so a decode failure waits that moment for the other's news.
+At fault is the leg that failed first, not its partner. A decode engine that loses its prefill answers 5xx a moment
+before or after the prefill connection breaks, so a decode failure waits that moment for the prefill leg.
 """
 
 import asyncio
+import logging
+from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 import msgspec
 
-from warmroute_proxy.core.accounting.usage import merge_usage, plain_usage
 from warmroute_proxy.core.accounting.usage_fields import Usage
 from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.core.placement.fleet import Worker
 from warmroute_proxy.server.base.errors import Refusal, refusal_from_engine, status_of_engine_error
 from warmroute_proxy.server.engines.engines import Engines
-from warmroute_proxy.server.engines.leg import Leg
+from warmroute_proxy.server.engines.leg import Leg, in_parts
 from warmroute_proxy.server.engines.passthrough import Stream, Write
 from warmroute_proxy.server.engines.sse import Scanner, was_aborted
 from warmroute_proxy.server.request.answer import Answer
 from warmroute_proxy.server.request.dispatch import Asked, answering_body, own_fields, prefill_body
 from warmroute_proxy.server.request.failure import Failure, refused_by
 from warmroute_proxy.server.request.prefill_leg import PrefillLeg
+from warmroute_proxy.server.request.reported_usage import own_usage, prefill_usage, usage_of
+from warmroute_proxy.server.request.states import ATTEMPT, ATTEMPT_ENDED, AttemptEvent, AttemptState, next_state
 
-PARTNER_NEWS_S: Final = 0.1
+log = logging.getLogger(__name__)
+
+PARTNER_WAIT_S: Final = 0.1
 TRAILER_S: Final = 2.0  # after an error or `[DONE]`, how long an engine may take to end its answer
-ABORTED: Final = "the engine aborted the request"  # its queue was full, a transfer failed, or an operator said so
+ABORTED: Final = "the engine aborted the request"  # its queue was full, a transfer failed, or by an operator
 MAX_HELD_BYTES: Final = 1_048_576  # before the first content: roles and comments
-_NOT_STREAMED: Final = Scanner(keep_sglext=False)  # of all attempts that are answered whole: it is told nothing
+_NOT_STREAMED: Final = Scanner(keep_sglext=False)  # of all attempts that are answered whole: it is fed nothing
 
 
-class Owner(Protocol):
-    """Who is told about an attempt."""
+class AttemptOwner(Protocol):
+    """What an attempt is made for."""
 
     def content(self, data: bytes) -> None: ...
-    def way(self) -> Write | None: ...
+    def passthrough_target(self) -> Write | None: ...
     def prefilled(self, now_s: float) -> None: ...
     def finished(self, now_s: float) -> None: ...
     def failed(self, failure: Failure) -> None: ...
     def crashed(self) -> None: ...
 
 
-class Attempt(Leg):
-    """The legs of one dispatch, itself the answering one. Create, then `start`."""
+class Attempt:
+    """The legs of one dispatch; it receives the answering one. Create, then `start`."""
 
     # What most attempts never change: read from the class, not set in each.
     answer: Answer | None = None
-    ended = False
     scanner: Scanner = _NOT_STREAMED
     _held: list[bytes]  # of a stream
     _parts: list[bytes]  # from the head on
-    _prefill: "PrefillLeg | None" = None
+    _prefill: PrefillLeg | None = None
     _status = 0
     _retry_after: str | None = None
-    _streaming = False
+    _is_stream = False
     _size = 0
-    _pending: Failure | None = None
-    _told_to_stop = False
+    _pending: Failure | None = None  # while the state is FAILING
     _trailer: asyncio.TimerHandle | None = None
 
     def __init__(
         self,
-        owner: Owner,
+        owner: AttemptOwner,
         engines: Engines,
         decision: Decision,
         rid: str,
         asked: Asked,
         max_answer_bytes: int,
     ) -> None:
+        self.state = AttemptState.NEW
         self.rid = rid
         self.decision = decision
         self._owner = owner
@@ -85,20 +89,29 @@ class Attempt(Leg):
         assert answering is not None
         self._answering: Worker = answering
         self.engine = engines.of(answering)
+        self.leg = Leg(self, streamed=asked.stream)
         if asked.stream:
-            self.streamed = True
             self.scanner = Scanner(keep_sglext=asked.keep_sglext)
             self._held = []
 
-    # -- what the owner asks
+    def _advance(self, event: AttemptEvent) -> None:
+        self.state = next_state(ATTEMPT, self.state, event)
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has reported its end, or was given up."""
+        return self.state in ATTEMPT_ENDED
+
+    # -- the owner's side
 
     def start(self, asked: Asked, headers: str, path: str, *, tagged: bool) -> None:
         """Send both legs at once. `tagged`: the engine's KV events are to name the rid."""
+        self._advance(AttemptEvent.SEND)
         engine, prefill = self.engine, self.decision.prefill
         own = own_fields(self.rid, asked.salt, tagged=tagged) if engine.is_sglang else ""
         rank = self._answering.dp_rank if engine.info.dp_size > 1 else None
         if prefill is None:
-            engine.upstream.send_with(engine.head(path, headers), answering_body(asked, own, rank, None), self)
+            engine.upstream.send_with(engine.head(path, headers), answering_body(asked, own, rank, None), self.leg)
             return
         source = self._engines.of(prefill)
         bootstrap = {
@@ -107,75 +120,53 @@ class Attempt(Leg):
             "bootstrap_room": self._engines.ids.bootstrap_room(prefill.dp_rank, source.info.dp_size, asked.prompts),
         }
         prefill_rank = prefill.dp_rank if source.info.dp_size > 1 else None
-        self._prefill = PrefillLeg(self, self._owner)
+        self._prefill = PrefillLeg(self, self._owner.crashed)
         prompt = prefill_body(asked, own, prefill_rank, bootstrap)
-        source.upstream.send_with(source.head(path, headers), prompt, self._prefill)
+        source.upstream.send_with(source.head(path, headers), prompt, self._prefill.leg)
         body = answering_body(asked, own, rank, bootstrap)
-        engine.upstream.send_with(engine.head(path, headers), body, self)
-
-    @property
-    def started(self) -> bool:
-        """Whether content has come: nothing can be taken back."""
-        return self.scanner.started
+        engine.upstream.send_with(engine.head(path, headers), body, self.leg)
 
     @property
     def usage(self) -> dict[str, Any] | None:
         """The answering engine's usage object."""
-        if self.answer is not None:
-            return _object(self.answer.usage)
-        return self.scanner.usage
+        return own_usage(self.answer, self.scanner)
 
     def account(self) -> tuple[Usage, dict[str, Any] | bytes | None]:
-        """What was reported of tokens, and the answering engine's usage object: as JSON where it says just that."""
-        answer = self.answer
-        if answer is not None:
-            plain = plain_usage(answer.usage, answer.sglext, paired=self._prefill is not None)
-            if plain is not None:
-                return plain, answer.usage
-        usage = self.usage
-        return merge_usage(usage, self._details(), self.prefill_usage(), self.scanner.content_events), usage
-
-    def _details(self) -> dict[str, Any] | None:
-        """The answering engine's cached-token details."""
-        if self.answer is None:
-            return self.scanner.details
-        extension = _object(self.answer.sglext)
-        found = extension.get("cached_tokens_details") if extension else None
-        return found if isinstance(found, dict) else None
+        """What was reported of tokens, and the answering engine's usage object: as JSON where that is the same."""
+        return usage_of(self.answer, self.scanner, self._prefill)
 
     def prefill_usage(self) -> dict[str, Any] | None:
-        """The prefill leg's usage object, if its answer came."""
-        if self._prefill is None or self._prefill.status != 200:
-            return None
-        answer = _object(b"".join(self._prefill.parts))
-        usage = answer.get("usage") if answer else None
-        return usage if isinstance(usage, dict) else None
+        """The prefill engine's usage object, if its answer came."""
+        return prefill_usage(self._prefill)
 
     def abort(self) -> None:
-        """Tell every engine that takes part to stop working for this attempt. What was not sent yet never is."""
-        self._told_to_stop = True
-        for leg in (self, self._prefill):
+        """Stop every engine that takes part. What was not sent yet never is."""
+        self._advance(AttemptEvent.ABORT)
+        for leg in (self.leg, self._prefill.leg if self._prefill is not None else None):
             if leg is not None and not leg.sent:
-                Leg.close(leg)
+                leg.close()
         for worker in self.decision.workers:
             self._engines.of(worker).abort(self.rid)
 
-    def streams(self) -> Stream | None:
-        """Itself, where the answer is a stream."""
-        return self if self._streaming else None
-
-    def way(self) -> Write | None:
-        """Where chunks may go unseen, now that content has passed."""
-        return None if self.ended else self._owner.way()
-
     def close(self) -> None:
-        """Nothing more is told; the connections are closed."""
-        self.ended = True
-        super().close()
+        """Give up: the owner gets nothing more, and the connections are closed."""
+        self._advance(AttemptEvent.CLOSE)
+        self._close_legs()
+
+    def _close_legs(self) -> None:
+        self.leg.close()
         if self._prefill is not None:
             self._prefill.close()
 
     # -- the answering leg
+
+    def streams(self) -> Stream | None:
+        """Itself, where the answer is a stream."""
+        return self if self._is_stream else None
+
+    def passthrough_target(self) -> Write | None:
+        """Where chunks may be written unparsed, now that content has passed."""
+        return None if self.ended else self._owner.passthrough_target()
 
     def on_head(self, status: int, headers: dict[str, str]) -> None:
         self._status = status
@@ -183,14 +174,14 @@ class Attempt(Leg):
         if status != 200:
             self._retry_after = headers.get("retry-after")
         is_events = headers.get("content-type", "").startswith("text/event-stream")
-        self._streaming = self.streamed and status == 200 and is_events
-        if status == 200 and self.streamed and not is_events:
+        self._is_stream = self.leg.streamed and status == 200 and is_events
+        if status == 200 and self.leg.streamed and not is_events:
             self._fail(502, "the engine did not answer with an event stream", self._answering, retryable=True)
 
     def on_body(self, data: bytes) -> None:
         if self.ended:
             return
-        if self._streaming:
+        if self._is_stream:
             self._take_events(data)
             return
         self._size += len(data)
@@ -213,7 +204,7 @@ class Attempt(Leg):
                 out = b"".join(self._held) + out
                 self._held.clear()
             if out:
-                self._owner.content(out)
+                self._pass(out)
             if out is data:
                 return  # all of it passed, so nothing ended
         elif out:
@@ -230,18 +221,23 @@ class Attempt(Leg):
     def _stream_done(self) -> None:
         if self.scanner.error is not None:
             self._fail_by_event()
-        elif self.scanner.aborted and not self._told_to_stop:
+        elif self.scanner.aborted and self.state is not AttemptState.STOPPING:
             self._fail(503, ABORTED, self._answering, retryable=True)
         elif not self.ended:
             if self._held:
-                self._owner.content(b"".join(self._held))  # an answer without content is still an answer
-            self.ended = True
+                self._pass(b"".join(self._held))  # an answer without content is still an answer
+            self._advance(AttemptEvent.FINISH)
             self._close_later()
             self._owner.finished(self._engines.clock())
 
+    def _pass(self, data: bytes) -> None:
+        if self.state is AttemptState.SENT:
+            self._advance(AttemptEvent.CONTENT)
+        self._owner.content(data)
+
     def on_end(self) -> None:
-        self.leg_ended()
-        if self._streaming:
+        self._cancel_trailer()
+        if self._is_stream:
             self._stream_end()
         elif not self.ended:
             self._whole_end()
@@ -257,11 +253,11 @@ class Attempt(Leg):
             self._fail(502, "the engine ended its stream early", self._answering, retryable=True)
 
     def on_whole(self, headers: dict[str, str], body: bytes, now_s: float) -> None:
-        if self.streamed or len(body) > self._max_answer_bytes:
-            super().on_whole(headers, body, now_s)
+        if self.leg.streamed or len(body) > self._max_answer_bytes:
+            in_parts(self, headers, body)
             return
         if self._trailer is not None:
-            self.leg_ended()
+            self._cancel_trailer()
         if not self.ended:
             self._answered(body, now_s)
 
@@ -279,11 +275,11 @@ class Attempt(Leg):
         except Refusal:
             self._fail(502, "the engine's answer is not a JSON object", self._answering, retryable=True)
             return
-        if not self._told_to_stop and was_aborted(data):
+        if self.state is not AttemptState.STOPPING and was_aborted(data):
             self._fail(503, ABORTED, self._answering, retryable=True)
             return
-        self.ended = True
-        if self._prefill is not None or not self.done:
+        self._advance(AttemptEvent.FINISH)
+        if self._prefill is not None or not self.leg.done:
             self._close_later()
         self._owner.finished(now_s)
 
@@ -292,6 +288,7 @@ class Attempt(Leg):
         self._fail_by(Failure(refusal, self._ranks_of(self._answering), True))
 
     def on_crash(self) -> None:
+        self.close()
         self._owner.crashed()
 
     def _fail_by_event(self) -> None:
@@ -299,11 +296,11 @@ class Attempt(Leg):
         refusal = refusal_from_engine(status_of_engine_error(error), msgspec.json.encode(error))
         self._fail_by(self._refused(self._answering, refusal))
 
-    # -- what the prefill leg tells
+    # -- the prefill leg
 
     def prefill_answered(self, status: int, body: bytes, retry_after: str | None) -> None:
         """Its whole answer."""
-        self.leg_ended()
+        self._cancel_trailer()
         if self.ended:
             return
         if status == 200:
@@ -316,7 +313,7 @@ class Attempt(Leg):
     def prefill_failed(self, reason: str) -> None:
         """There is none."""
         worker = self.decision.prefill
-        if not self.ended and not self.started and worker is not None:
+        if not self.ended and not self.scanner.started and worker is not None:
             self._conclude(
                 Failure(Refusal(502, f"prefill: {reason}", code="engine_error"), self._ranks_of(worker), True)
             )
@@ -328,60 +325,60 @@ class Attempt(Leg):
         self._fail_by(Failure(refusal, (worker.id,) if worker else (), retryable))
 
     def _fail_by(self, failure: Failure) -> None:
-        if self.ended or self._pending is not None:
+        if self.ended or self.state is AttemptState.FAILING:
             return
-        if self._prefill is None or self._prefill.done or not failure.at_fault:
+        if self._prefill is None or self._prefill.leg.done or not failure.at_fault:
             self._conclude(failure)
             return
+        self._advance(AttemptEvent.LEG_FAILED)
         self._pending = failure
-        asyncio.get_running_loop().call_later(PARTNER_NEWS_S, self.guard, self._no_news)
+        asyncio.get_running_loop().call_later(PARTNER_WAIT_S, self._guard, self._partner_is_silent)
 
     def _refused(self, worker: Worker, refusal: Refusal) -> Failure:
         return refused_by(worker, refusal, self._engines.of(worker).config.kind)
 
     def _ranks_of(self, worker: Worker) -> tuple[str, ...]:
-        """All workers of an engine: a connection that breaks says nothing about one rank alone."""
+        """All workers of an engine: a connection that breaks is no fault of one rank alone."""
         return tuple(other.id for other in self._engines.of(worker).workers())
 
-    def _no_news(self) -> None:
+    def _partner_is_silent(self) -> None:
         if self._pending is not None:
             self._conclude(self._pending)
 
     def _conclude(self, failure: Failure) -> None:
         if not self.ended:
-            self.ended = True
+            self._advance(AttemptEvent.FAIL)
             self._owner.failed(failure)
 
     @property
     def waits_for(self) -> Worker:
-        """The worker whose turn it is to say something."""
+        """The worker whose answer is awaited next."""
         prefill = self.decision.prefill
-        if prefill is None or self._prefill is None or self._prefill.done:
+        if prefill is None or self._prefill is None or self._prefill.leg.done:
             return self._answering
         return prefill
 
     def _close_later(self) -> None:
-        """An engine that does not end its answer soon after the turn has ended does not keep a connection."""
-        if not self.ends or (self._prefill is not None and not self._prefill.ends):
-            self._trailer = asyncio.get_running_loop().call_later(TRAILER_S, self.guard, self._trailer_over)
+        """Close the connections soon, unless the engines end their answers before."""
+        if not self.leg.ends or (self._prefill is not None and not self._prefill.leg.ends):
+            self._trailer = asyncio.get_running_loop().call_later(TRAILER_S, self._guard, self._end_trailer)
 
-    def leg_ended(self) -> None:
-        """A timer would keep all of a turn that is over."""
-        if self._trailer is not None and self.done and (self._prefill is None or self._prefill.done):
+    def _cancel_trailer(self) -> None:
+        """Once both legs have ended: the timer would keep all of the request in memory."""
+        if self._trailer is not None and self.leg.done and (self._prefill is None or self._prefill.leg.done):
             self._trailer.cancel()
             self._trailer = None
 
-    def _trailer_over(self) -> None:
-        if not self.done and self.scanner.error is not None:
+    def _end_trailer(self) -> None:
+        if not self.leg.done and self.scanner.error is not None:
             self._fail_by_event()
-        Leg.close(self)
-        if self._prefill is not None:
-            self._prefill.close()
+        self._close_legs()
 
-
-def _object(raw: bytes) -> dict[str, Any] | None:
-    try:
-        found = msgspec.json.decode(raw)
-    except (msgspec.DecodeError, ValueError, RecursionError):
-        return None
-    return found if isinstance(found, dict) else None
+    def _guard(self, step: Callable[[], None]) -> None:
+        """Run a step of a timer. The client gets an answer even where it fails."""
+        try:
+            step()
+        except Exception as error:
+            log.error("a timer of an attempt failed: %s", type(error).__name__)
+            self.close()
+            self._owner.crashed()

@@ -1,16 +1,16 @@
 """An answer that broke off goes on elsewhere, for models whose operator allows it (`[[model]] continue_broken`).
 
-`Continuation` gathers what a client was told, for as long as another engine could go on from there. Where the engine
-dies, it asks for the rest: the client's own request, and at its end what was said, as the beginning of the answer. A
+`Continuation` gathers what a client was sent, for as long as another engine could go on from there. Where the engine
+dies, it asks for the rest: the client's own request, and at its end the text so far, as the beginning of the answer. A
 chat has it as a last message of the assistant with SGLang's `continue_final_message`, which puts its text behind the
 prompt as it is; a completion has it at the end of its prompt.
 
-So an engine goes on from text. Of a tool call or of reasoning a client is not told all that the model wrote, so neither
+So an engine goes on from text. Of a tool call or of reasoning a client is not sent all that the model wrote, so neither
 is ever continued: what begins one, or ends the answer, ends the possibility. So does a request whose answer depends on
 more than the text so far (a grammar, probabilities of all tokens, a prompt that is itself a beginning).
 
 `Rest` makes one answer of both halves: one id, one role, one account. The broken engine has reported no usage, but the
-other one has counted what was said as a part of its prompt. So the sum is what was reported; the border between prompt
+other one has counted that text as a part of its prompt. So the sum is what was reported; the border between prompt
 and answer is by events, each at least a token, or by the prefill engine's count of the prompt where there is one.
 """
 
@@ -109,16 +109,16 @@ class Continuation:
         return cls(intake, stops) if sum(map(len, stops)) <= MAX_STOP_CHARS else None
 
     def take(self, data: bytes) -> bytes | None:
-        """What the client gets of whole events of an engine; None where they do not go on with what it was told."""
+        """What the client gets of whole events of an engine; None where they do not fit what it was sent."""
         if self._rest is not None:
             return self._rest.take(data)
-        if self._text is not None and not self._told(data, self._text):
+        if self._text is not None and not self._gather(data, self._text):
             self._text = None
             self._intake.body = NO_BODY
         return data
 
     def rest(self, failure: Failure, broken: Attempt) -> "Rest | None":
-        """Who takes the rest of the answer, which the intake's body asks for from here on; None where no other engine
+        """What takes the rest of the answer, which the intake's body asks for from here on; None where no other engine
         can go on: the fault is not this one's, or it would need to know more than the text.
         """
         if self._text is None or self._rest is not None or not failure.avoid or failure.refusal.status < 500:
@@ -136,7 +136,7 @@ class Continuation:
         counted = (broken.prefill_usage() or {}).get("prompt_tokens")
         return Rest(self._id, tokens, counted if type(counted) is int and counted > 0 else None)
 
-    def goes_on(self, rest: "Rest") -> None:
+    def go_on(self, rest: "Rest") -> None:
         """What comes now is the rest. Once: it is not asked for again."""
         self._rest = rest
 
@@ -145,22 +145,22 @@ class Continuation:
         return usage if self._rest is None else self._rest.settled(usage, scanner)
 
     def refusal(self, failure: Failure) -> Refusal:
-        """What the client is told. What the engine of the rest refuses, the client has not asked for."""
+        """The error for the client. What the engine of the rest refuses, the client has not requested."""
         return failure.refusal if self._rest is None or failure.refusal.status >= 500 else broken()
 
-    def _told(self, data: bytes, text: StringIO) -> bool:
-        """Whether the answer can still be continued after these events."""
+    def _gather(self, data: bytes, text: StringIO) -> bool:
+        """Add the text of events; whether the answer can still be continued after them."""
         try:
             for event in _payloads(data):
                 chunk = _chunk(event)
                 self._id = chunk.id or self._id
                 for choice in chunk.choices:
                     adds = choice.adds()
-                    said = adds.pop("content", "")
-                    if adds or choice.finish_reason is not None or choice.index or not isinstance(said, str):
+                    added = adds.pop("content", "")
+                    if adds or choice.finish_reason is not None or choice.index or not isinstance(added, str):
                         return False
-                    text.write(said)
-                    self._tokens += 1 if said else 0
+                    text.write(added)
+                    self._tokens += 1 if added else 0
         except _UNREADABLE:
             return False
         return text.tell() <= MAX_TEXT_CHARS
@@ -172,7 +172,7 @@ class Rest:
     __slots__ = ("_begun", "_id", "_new_id", "_prompt_tokens", "_tokens")
 
     def __init__(self, id_: str, tokens: int, prompt_tokens: int | None) -> None:
-        """`id_`: the answer's, as the client knows it; `tokens`: said so far, at least; `prompt_tokens`: if counted."""
+        """`id_`: the answer's, as the client knows it; `tokens`: so far, at least; `prompt_tokens`: if counted."""
         self._id = id_
         self._new_id = b""
         self._tokens = tokens
@@ -180,7 +180,7 @@ class Rest:
         self._begun = False
 
     def take(self, data: bytes) -> bytes | None:
-        """What the client gets of whole events; None where they do not go on with what it was told."""
+        """What the client gets of whole events; None where they do not fit what it was sent."""
         if not self._begun:
             begun = self._begin(data)
             if begun is None:
@@ -223,7 +223,7 @@ class Rest:
         device = min(usage.device, prompt)
         host = min(usage.host, prompt - device)
         storage = min(usage.storage, prompt - device - host)
-        if device + host + storage < usage.cached_tokens:  # what was said was cached there too
+        if device + host + storage < usage.cached_tokens:  # the text so far was cached there too
             guessed |= {"cached_tokens", "cached_tiers"}
         return msgspec.structs.replace(
             usage,
@@ -239,7 +239,7 @@ class Rest:
 
 
 def broken() -> Refusal:
-    """What a client is told where its answer has begun and cannot be continued."""
+    """The error where an answer has begun and cannot be continued."""
     return Refusal(502, "the engine broke, and no other could go on with its answer", code="engine_error")
 
 
@@ -270,8 +270,8 @@ def _continued(intake: Intake, text: str, tokens: int) -> Body | None:
         last = _decode(_decode(messages, type=list[msgspec.Raw])[-1], type=dict[str, Any])
         if last.get("role") == "assistant":
             return None  # SGLang takes it for the user's where it is the last, and would not any more
-        said = _encode({"role": "assistant", "content": text})
-        add += (b'"messages":%b,%b]' % (bytes(messages)[:-1], said), b'"continue_final_message":true')
+        message = _encode({"role": "assistant", "content": text})
+        add += (b'"messages":%b,%b]' % (bytes(messages)[:-1], message), b'"continue_final_message":true')
     else:
         add.append(b'"prompt":%b%b' % (bytes(members["prompt"])[:-1], _encode(text)[1:]))
     dropped = _REPLACED | {"continue_final_message"}
@@ -279,7 +279,7 @@ def _continued(intake: Intake, text: str, tokens: int) -> Body | None:
 
 
 def _limits(intake: Intake, tokens: int) -> Iterator[tuple[str, int]]:
-    """The client's limits of the answer's length, less what was said."""
+    """The client's limits of the answer's length, less the text so far."""
     members = intake.body.members
     for name in (*_LIMITS, "min_tokens"):
         value = _decode(members[name]) if name in members else None

@@ -58,12 +58,12 @@ def answering_body(asked: Asked, own: str, dp_rank: int | None, bootstrap: Mappi
 
 
 def prefill_body(asked: Asked, own: str, dp_rank: int | None, bootstrap: Mapping[str, Any]) -> Parts:
-    """The body for the prefill leg: the same prompt, not streamed, since nobody reads its one token."""
+    """The body for the prefill leg: the same prompt, not streamed, since its one token is dropped."""
     return _rewritten(asked, _REMOVED_PREFILL, own, {**_placed(bootstrap, dp_rank), "stream": False})
 
 
 def own_fields(rid: str, salt: str, *, tagged: bool) -> str:
-    """What SGLang is told besides; `tagged`: its KV events are to name the rid. Other engines are told nothing.
+    """The members that SGLang gets besides; `tagged`: its KV events are to name the rid. Other engines get none.
 
     A rid and a salt are hex digits: nothing in them needs an escape.
     """

@@ -1,10 +1,14 @@
-"""How an attempt fails: what the client is told, whose fault it was, and whether another may help."""
+"""How an attempt fails: the error for the client, which workers are at fault, and whether another may help."""
 
-from typing import NamedTuple
+from collections.abc import Collection
+from typing import Final, NamedTuple
 
+from warmroute_proxy.core.accounting.entry import Outcome
 from warmroute_proxy.core.placement.choices import NoWorker
 from warmroute_proxy.core.placement.fleet import Worker
 from warmroute_proxy.server.base.errors import Refusal
+
+CUT_OFF: Final = frozenset({"draining", "deadline_exceeded"})  # what the proxy ends, whatever the engine would answer
 
 
 class Failure(NamedTuple):
@@ -25,9 +29,11 @@ class Failure(NamedTuple):
 
 
 def refused_by(worker: Worker, refusal: Refusal, kind: str) -> Failure:
-    """An engine's own error as a failure. A 5xx is its fault, also a 401 that became one: our key is wrong there, and
-    may be right elsewhere. With a 429 it sheds load, SGLang with a 503: it has no other use for that on these routes (a
-    full queue, a wait that was too long, a retraction). Of other servers nothing but their errors tells who is down.
+    """An engine's own error as a failure.
+
+    A 5xx is its fault, also a 401 that became one: the proxy's key is wrong there, and may be right elsewhere. With a
+    429 it sheds load, SGLang with a 503: it has no other use for that on these routes (a full queue, a wait that was
+    too long, a retraction). Other servers show only by their errors that they are down.
     """
     shed = refusal.status == 429 or (refusal.status == 503 and kind == "sglang")
     ours = refusal.status >= 500 and not shed
@@ -35,15 +41,27 @@ def refused_by(worker: Worker, refusal: Refusal, kind: str) -> Failure:
 
 
 def timed_out(worker: Worker, message: str) -> Failure:
-    """An engine that has said nothing for too long."""
+    """An engine has sent nothing for too long."""
     return Failure(Refusal(504, message, code="engine_timeout"), (worker.id,), False)
 
 
+def shutting_down() -> Refusal:
+    """The proxy ends, and takes no requests any more."""
+    return Refusal(503, "the proxy is shutting down", code="draining", retry_after_s=1)
+
+
 def no_worker(error: NoWorker, *, split: bool) -> Refusal:
-    """Nothing is there to take a request; `split`: prefill and decode engines would be."""
+    """No worker can take a request; `split`: only pairs of prefill and decode engines could."""
     if split:
         message = "n > 1 is not possible here: prefill and decode engines give one answer; send n requests"
         return Refusal(400, message, code="unsupported_value", param="n")
     if error.served:
         return Refusal(503, f"no engine is available for {error.model}", code="no_worker", retry_after_s=1)
     return Refusal(503, f"no engine here serves {error.model}", code="no_worker")
+
+
+def outcome_of(refusal: Refusal, at_fault: Collection[str]) -> Outcome:
+    """The outcome of a request that ends with an error."""
+    if refusal.code in CUT_OFF and not at_fault:
+        return "cut_off"
+    return "engine_error" if refusal.status >= 500 else "refused"

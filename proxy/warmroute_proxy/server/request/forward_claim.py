@@ -1,9 +1,9 @@
 """`x-warmroute-forward`: how one proxy asks another to serve a request, signed under the fleet secret.
 
-The token says who is asking (tenant, share group), which request (id, hash of the body), from where and until when.
-It is valid for 30 s and once: nonces that were seen, by any process of this proxy (`shared_nonces`), are kept until
-they would be invalid anyway. Its presence forbids
-a second forward, so a request crosses the network between proxies at most once.
+The token names the tenant and its share group, the request (id, hash of the body), the region that forwards it, and a
+deadline. It is valid for 30 s and once: nonces that were used, in any process of this proxy (`shared_nonces`), are kept
+until they would be invalid anyway. A request with a token is not forwarded again, so it crosses the network between
+proxies at most once.
 
     token = base64url(json) "." hex(HMAC under the fleet secret, purpose "forward", of base64url(json))
 """
@@ -47,7 +47,7 @@ class Forwards:
         random_hex: Callable[[int], str],
         nonces: "Nonces | SharedNonces | None" = None,
     ) -> None:
-        """`nonces`: those that were seen, where several processes share them."""
+        """`nonces`: those that were used, where several processes share them."""
         self._secrets = secrets
         self._clock = unix_clock
         self._random_hex = random_hex
@@ -107,21 +107,21 @@ class Forwards:
 
 
 class Nonces:
-    """Nonces that were seen by this process."""
+    """Nonces that were used in this process."""
 
     def __init__(self) -> None:
-        self._seen: dict[str, float] = {}
+        self._spent: dict[str, float] = {}
 
     def spend(self, nonce: str, now: float) -> bool | None:
-        """True if it was not seen before, and is from now on; None if there is no room for it."""
-        seen = self._seen
-        for old in list(seen)[:16]:
-            if now - seen[old] <= 2 * VALID_S:
+        """Use a nonce: True the first time, False again, None where too many are kept."""
+        spent = self._spent
+        for old in list(spent)[:16]:
+            if now - spent[old] <= 2 * VALID_S:
                 break
-            del seen[old]
-        if nonce in seen:
+            del spent[old]
+        if nonce in spent:
             return False
-        if len(seen) >= MAX_NONCES:
+        if len(spent) >= MAX_NONCES:
             return None
-        seen[nonce] = now
+        spent[nonce] = now
         return True

@@ -1,12 +1,12 @@
-"""Retries of a client that sends `Idempotency-Key`: one turn, one answer, as many readers as come.
+"""Retries of a client that sends `Idempotency-Key`: one request is served, its answer goes to all who send the key.
 
-A turn with a key writes its answer to a `SharedExchange`, which records it (`core/accounting/idempotency.py`) and
-passes it on to the exchanges of all who sent the key. The turn does not know: to it, this is a client like any other. A
-request that comes later reads the recording from the first byte, at its own pace, and then lives on as the stream goes.
+A request with a key writes its answer to a `SharedExchange`, which records it (`core/accounting/idempotency.py`) and
+passes it on to the exchanges of all clients that sent the key. The request does not know: to it, this is a client like
+any other. A client that comes later reads the recording from the first byte, at its own pace, and then the stream.
 
 - The engine is slowed down only while every reader is slow: the fastest sets the pace, the others fall behind into the
-  recording. Where that is dropped while several read, the one that is furthest stays, and the others are told.
-- When the last reader leaves, the turn goes on for `outlive_s`; if nobody joins, the client has left now.
+  recording. Where that is dropped while several read, the one that is furthest stays, and the others get an error.
+- When the last reader leaves, the request goes on for `outlive_s`; if no other joins, the client has left then.
 - Only an answer of status 200 that came to its end is kept. Every other end was charged nothing, and is forgotten.
 
 Keys are known by a hash under a secret of the process; they are not kept.
@@ -20,27 +20,36 @@ from typing import Final, Protocol
 from xxhash import xxh3_64_intdigest
 
 from warmroute_proxy.core.accounting.idempotency import Call, IdempotencyBounds, IdempotencyKeys, Recording
+from warmroute_proxy.server.base.config import Limits
 from warmroute_proxy.server.base.errors import Refusal, error_event
 from warmroute_proxy.server.base.metrics import Metrics
 from warmroute_proxy.server.http.exchange import Exchange
 
 MAX_KEY_CHARS: Final = 256
 PARTS_AT_ONCE: Final = 64  # of a recording, in one write
+MAX_KEYS: Final = 65_536
+REMEMBER_KEY_S: Final = 600.0  # the time after which a stock client gives up waiting, and tries again
 NO_RETRY: Final = (("x-should-retry", "false"),)  # openai's clients would repeat a 409
 
 
-class Owner(Protocol):
-    """Who is told what a reader does."""
+def bounds_of(limits: Limits) -> IdempotencyBounds:
+    """How much is kept for retries, by the config."""
+    answer_bytes, total_bytes, replay_s = limits.keyed_answer_bytes, limits.keyed_total_bytes, limits.keyed_replay_s
+    return IdempotencyBounds(answer_bytes, total_bytes, MAX_KEYS, replay_s, REMEMBER_KEY_S)
+
+
+class ReaderOwner(Protocol):
+    """What a reader reads from: it learns what the reader does."""
 
     def paced(self) -> None:
-        """A reader is full, or is no more."""
+        """A reader is full, or is so no more."""
 
     def left(self, reader: "Reader") -> None:
         """A reader left, or has read all."""
 
 
-class Asker(Protocol):
-    """A turn, as far as it matters here."""
+class ServedRequest(Protocol):
+    """The request that writes the answer."""
 
     @property
     def waiter(self) -> object | None:
@@ -48,11 +57,11 @@ class Asker(Protocol):
 
 
 class Reader:
-    """Somebody who listens to an answer, at a place of his own in its recording."""
+    """One client of an answer, at a place of its own in the recording."""
 
     __slots__ = ("at", "exchange", "owner", "paused", "recording")
 
-    def __init__(self, exchange: Exchange, recording: Recording | None, owner: Owner) -> None:
+    def __init__(self, exchange: Exchange, recording: Recording | None, owner: ReaderOwner) -> None:
         self.exchange = exchange
         self.recording = recording
         self.owner = owner
@@ -84,7 +93,7 @@ class Reader:
             self.owner.left(self)
 
     def let_go(self) -> Exchange:
-        """The exchange, of which nothing more is to be heard."""
+        """The exchange, without callbacks to this reader."""
         self.exchange.on_gone = self.exchange.on_pause = None
         return self.exchange
 
@@ -99,9 +108,9 @@ class Reader:
 
 
 class SharedExchange(Exchange):
-    """The exchange of a turn under way that has a key: it has no connection, but readers."""
+    """The exchange of a request under way that has a key: it has no connection, but readers."""
 
-    __slots__ = ("_call", "_idempotent_calls", "_kept", "_parts", "_readers", "_slow", "turn")
+    __slots__ = ("_call", "_idempotent_calls", "_kept", "_parts", "_readers", "_slow", "served")
 
     def __init__(self, idempotent_calls: "IdempotentCalls", call: Call, first: Exchange) -> None:
         self._idempotent_calls = idempotent_calls
@@ -110,10 +119,10 @@ class SharedExchange(Exchange):
         self._readers = [Reader(first, call.recording, self)]
         self._slow = False
         self._kept = False  # whether the answer is to be kept, if it comes to its end
-        self.turn: Asker | None = None
+        self.served: ServedRequest | None = None
         self.request = first.request
 
-    # -- the turn's side
+    # -- the side of the request
 
     def respond(self, status: int, headers: Iterable[tuple[str, str]], body: bytes) -> None:
         """The whole answer at once."""
@@ -160,7 +169,7 @@ class SharedExchange(Exchange):
         else:
             self._outgrown()
 
-    def way(self) -> None:
+    def passthrough_target(self) -> None:
         """None: what passes is recorded."""
 
     def end(self, data: bytes = b"") -> None:
@@ -179,7 +188,7 @@ class SharedExchange(Exchange):
                 reader.let_go().end(last)
 
     def abort(self, data: bytes = b"") -> None:
-        """End a streamed answer that is not complete. Who has not read all of it yet is told at once."""
+        """End a streamed answer that is not complete, at once for readers that have not read all of it."""
         if self.ended:
             return
         for reader in self._finish(kept=False):
@@ -196,7 +205,7 @@ class SharedExchange(Exchange):
         self.paced()
 
     def paced(self) -> None:
-        """A reader that can take bytes has read all there is: as long as there is one, the turn need not wait."""
+        """Pause the request while all readers are full: any other has read all there is."""
         slow = bool(self._readers) and all(reader.paused for reader in self._readers)
         if slow != self._slow:
             self._slow = slow
@@ -204,7 +213,7 @@ class SharedExchange(Exchange):
                 self.on_pause(slow)
 
     def left(self, reader: Reader) -> None:
-        """A client left. The last one is waited for."""
+        """A client has left. After the last one, another is waited for."""
         self._readers.remove(reader)
         self.paced()
         if self._readers:
@@ -215,11 +224,11 @@ class SharedExchange(Exchange):
             self._idempotent_calls.orphans[self] = self._idempotent_calls.clock() + self._idempotent_calls.outlive_s
 
     def give_up(self) -> None:
-        """Nobody listens, and nobody will: the client has left now. What still waits in the queue costs nothing."""
+        """End as if the client had left, unless there are readers. A request that is still queued costs nothing."""
         if self._readers or self.ended:
             return
         on_gone = self.on_gone
-        if self.turn is not None and self.turn.waiter is not None:
+        if self.served is not None and self.served.waiter is not None:
             self._finish(kept=False)
         else:
             self._idempotent_calls.calls.lost(self._call, self._idempotent_calls.clock())
@@ -231,7 +240,7 @@ class SharedExchange(Exchange):
         """The recording was dropped. Without it only one reader can be served: the others cannot wait anywhere."""
         parts, self._parts = self._parts, []
         if not self._readers:
-            self._idempotent_calls.orphans[self] = 0.0  # given up by the next sweep, since this is called by the turn
+            self._idempotent_calls.orphans[self] = 0.0  # given up by the next sweep: the request calls this
             return
         stays = max(reversed(self._readers), key=lambda reader: reader.at)  # of equals, the one that came last
         others = [reader for reader in self._readers if reader is not stays]
@@ -244,10 +253,10 @@ class SharedExchange(Exchange):
         self.paced()
 
     def _finish(self, *, kept: bool | None) -> list[Reader]:
-        """The end of the turn; returns who is still to be told."""
+        """The end of the request; returns the readers that have not got theirs."""
         idempotent_calls, call = self._idempotent_calls, self._call
         self.ended = True
-        self.on_gone = self.on_pause = self.turn = None
+        self.on_gone = self.on_pause = self.served = None
         idempotent_calls.orphans.pop(self, None)
         idempotent_calls.live.pop(call.key, None)
         if kept is not None:
@@ -269,7 +278,7 @@ class _Replay:
         idempotent_calls.calls.acquire(call)
 
     def paced(self) -> None:
-        """Nobody has to wait for him."""
+        """Nothing waits for it."""
 
     def left(self, reader: Reader) -> None:  # noqa: ARG002 - it is the only one
         self._idempotent_calls.calls.release(self._call, self._idempotent_calls.clock())
@@ -281,7 +290,7 @@ class IdempotentCalls:
     def __init__(
         self, bounds: IdempotencyBounds, outlive_s: float, clock: Callable[[], float], metrics: Metrics
     ) -> None:
-        """`outlive_s`: how long a turn goes on without a reader."""
+        """`outlive_s`: how long a request goes on without a reader."""
         self.calls = IdempotencyKeys(bounds)
         self.live: dict[bytes, SharedExchange] = {}  # calls under way
         self.orphans: dict[SharedExchange, float] = {}  # calls under way without a reader, and until when they wait
@@ -319,7 +328,7 @@ class IdempotentCalls:
         return None
 
     def share(self, call: Call, exchange: Exchange) -> SharedExchange:
-        """The exchange for the turn of a call that begins; `exchange` is its first reader."""
+        """The exchange for the request of a call that begins; `exchange` is its first reader."""
         if not self.calls.begin(call, self.clock()):
             problem = f"{len(self.calls)} requests with an Idempotency-Key are under way"
             raise Refusal(503, problem, code="overloaded", retry_after_s=1)
@@ -337,8 +346,8 @@ class IdempotentCalls:
         for shared in [shared for shared, until_s in self.orphans.items() if until_s <= now]:
             shared.give_up()
 
-    def drain(self) -> None:
-        """No request will come any more: what nobody listens to ends now, or when its last reader leaves."""
+    def shut_down(self) -> None:
+        """No request will come any more: calls without a reader end now, the others when their last reader leaves."""
         self.outlive_s = 0.0
         for shared in list(self.live.values()):
             shared.give_up()

@@ -1,26 +1,32 @@
 """The leg of a pair that goes to its prefill engine."""
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from typing import Final, Protocol
 
-from warmroute_proxy.server.engines.leg import Leg
-
-if TYPE_CHECKING:
-    from warmroute_proxy.server.request.attempt import Attempt, Owner
+from warmroute_proxy.server.engines.leg import Leg, in_parts
 
 MAX_PREFILL_ANSWER_BYTES: Final = 4_194_304
 
 
-class PrefillLeg(Leg):
-    """Its answer is one token that nobody reads."""
+class PrefillOwner(Protocol):
+    """The attempt that a prefill leg belongs to."""
 
-    status = 0
-    _size = 0
-    _retry_after: str | None = None
+    def prefill_answered(self, status: int, body: bytes, retry_after: str | None) -> None: ...
+    def prefill_failed(self, reason: str) -> None: ...
 
-    def __init__(self, attempt: "Attempt", owner: "Owner") -> None:
+
+class PrefillLeg:
+    """Gathers the answer of a prefill engine. Its one token is dropped; its usage is read."""
+
+    def __init__(self, owner: PrefillOwner, crashed: Callable[[], None]) -> None:
+        """`crashed` is called at an error of the proxy's own."""
+        self.leg = Leg(self)
+        self.status = 0
         self.parts: list[bytes] = []
-        self._attempt: Attempt | None = attempt  # until it is told the end: they know each other
-        self._owner = owner
+        self._size = 0
+        self._retry_after: str | None = None
+        self._owner: PrefillOwner | None = owner  # until the end: they know each other
+        self._crashed = crashed
 
     def on_head(self, status: int, headers: dict[str, str]) -> None:
         self.status = status
@@ -32,20 +38,26 @@ class PrefillLeg(Leg):
         if self._size <= MAX_PREFILL_ANSWER_BYTES:
             self.parts.append(data)
 
+    def streams(self) -> None:
+        """None: its answer is gathered."""
+
     def on_end(self) -> None:
-        attempt, self._attempt = self._attempt, None
-        if attempt is not None:
-            attempt.prefill_answered(self.status, b"".join(self.parts), self._retry_after)
+        owner, self._owner = self._owner, None
+        if owner is not None:
+            owner.prefill_answered(self.status, b"".join(self.parts), self._retry_after)
+
+    def on_whole(self, headers: dict[str, str], body: bytes, now_s: float) -> None:  # noqa: ARG002
+        in_parts(self, headers, body)
 
     def on_fail(self, reason: str) -> None:
-        attempt, self._attempt = self._attempt, None
-        if attempt is not None:
-            attempt.prefill_failed(reason)
+        owner, self._owner = self._owner, None
+        if owner is not None:
+            owner.prefill_failed(reason)
 
     def on_crash(self) -> None:
-        self._owner.crashed()
+        self._crashed()
 
     def close(self) -> None:
-        """Nothing more is told; the connection is closed."""
-        self._attempt = None
-        super().close()
+        """Give up: the attempt gets nothing more, and the connection is closed."""
+        self._owner = None
+        self.leg.close()

@@ -1,11 +1,11 @@
 """When an engine is to go, its hottest prompts are computed on the engines that their sessions will move to.
 
-A drained engine's sessions find no cache at their next turn, and their clients would wait for it. So for each prompt
-that is kept (`core.placement.hot_prompts`) and lies on an engine that drains, or has gone, the router is asked where
-its next turn would go now, and that engine gets the same body with the same salt and one output token: the placement's
-own view of the cache then says that it is there, and the turn follows it.
+A drained engine's sessions find no cache at their next request, and their clients would wait for it. So for each
+prompt that is kept (`core.placement.hot_prompts`) and lies on an engine that drains, or has gone, the router places the
+next request as it would be placed now, and that engine gets the same body with the same salt and one output token. The
+router then knows that the prompt is cached there, and the next request follows it.
 
-It costs nobody's turn anything that matters, and nobody money:
+It delays no client's request noticeably, and charges nothing:
 - one at a time for each engine, and only where nothing waits, here or there;
 - after one that took t seconds, that engine rests so long that no more than `SHARE` of its idle prefill goes into
   this, by its utilisation as measured;
@@ -16,23 +16,25 @@ Limits: those of `core.placement.hot_prompts`; `MAX_TRIED` prompts are looked at
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from warmroute_proxy.core.placement.choices import NoWorker
 from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.core.placement.hot_prompts import HotPrompt, HotPrompts
+from warmroute_proxy.core.placement.router import Router
+from warmroute_proxy.server.base.metrics import Metrics
 from warmroute_proxy.server.engines.engine_headers import engine_headers
+from warmroute_proxy.server.engines.engines import Engines
 from warmroute_proxy.server.intake.body import Body
+from warmroute_proxy.server.intake.parsed_request import Intake
+from warmroute_proxy.server.request.admission import Admission
 from warmroute_proxy.server.request.attempt import Attempt
 from warmroute_proxy.server.request.failure import Failure
-
-if TYPE_CHECKING:
-    from warmroute_proxy.server.intake.parsed_request import Intake
-    from warmroute_proxy.server.request.services import Services
+from warmroute_proxy.server.request.open_requests import OpenRequests
 
 log = logging.getLogger(__name__)
 
@@ -52,26 +54,40 @@ _NOT_OF_THE_PROMPT: Final = frozenset(
 
 
 class RePrefills:
-    """The prompts that are kept, and those that are being computed elsewhere."""
+    """The prompts that are kept, and those that are being computed on another engine."""
 
-    def __init__(self, services: "Services") -> None:
-        config = services.config
-        self.kept = HotPrompts(config.limits.kept_prompt_bytes // config.proxy.processes)
+    def __init__(
+        self,
+        kept_bytes: int,
+        router: Router,
+        engines: Engines,
+        admission: Admission,
+        open_requests: OpenRequests,
+        metrics: Metrics,
+        clock: Callable[[], float],
+    ) -> None:
+        """`kept_bytes`: of prompts, at most, in this process."""
+        self.kept = HotPrompts(kept_bytes)
         self.done = 0
-        self._services = services
+        self.router = router
+        self.engines = engines
+        self.clock = clock
+        self._admission = admission
+        self._open_requests = open_requests
+        self._metrics = metrics
         self._under_way: dict[str, _RePrefill] = {}  # by the engine that computes: one each
         self._rests_until_s: dict[str, float] = {}  # by engine
         self._expired_s = 0.0
         self._looks_at_s = 0.0
 
-    def keep(self, intake: "Intake", body: bytes, path: str, cache_worker: str) -> None:
-        """A turn's prompt has been computed by a worker."""
+    def keep(self, intake: Intake, body: bytes, path: str, cache_worker: str) -> None:
+        """Keep a prompt that a worker has computed."""
         if intake.several:
             return
         facts = msgspec.structs.replace(intake.facts, may_forward=False, expected_output_tokens=1)
         model = intake.model.name if intake.alias else None
         prompt = HotPrompt(facts, body, path, intake.salt, model, tagged=intake.prompts == 1, cache_worker=cache_worker)
-        self.kept.keep(prompt, self._services.clock())
+        self.kept.keep(prompt, self.clock())
 
     def waiting(self, engine_id: str) -> int:
         """How many prompts of an engine are kept and not yet elsewhere, those under way included."""
@@ -83,19 +99,19 @@ class RePrefills:
         if now_s - self._expired_s >= EXPIRE_EVERY_S:
             self._expired_s = now_s
             self.kept.expire(now_s)
-        if self._under_way or self._services.engines.leaving():
+        if self._under_way or self.engines.leaving():
             try:
                 self._go_on(now_s)
-            except Exception as error:  # turns must not suffer from it: they share the sweep
+            except Exception as error:  # the sweep is shared with requests
                 log.error("computing prompts elsewhere failed: %s", type(error).__name__)
                 self._looks_at_s = now_s + LOOK_AGAIN_S
 
     def _go_on(self, now_s: float) -> None:
         for one in list(self._under_way.values()):
             one.sweep(now_s)
-        if self._services.draining or now_s < self._looks_at_s:
+        if self._open_requests.closed or now_s < self._looks_at_s:
             return
-        begun = sum([self._move_from(engine_id, now_s) for engine_id in self._services.engines.leaving()])
+        begun = sum([self._move_from(engine_id, now_s) for engine_id in self.engines.leaving()])
         self._looks_at_s = now_s if begun else now_s + LOOK_AGAIN_S
 
     def close(self) -> None:
@@ -104,18 +120,16 @@ class RePrefills:
             one.give_up()
 
     def ended(self, one: "_RePrefill", outcome: str, tokens: int, took_s: float) -> None:
-        """One has come to its end; the prompt's next home is known then, and is tried once."""
-        services = self._services
+        """A re-prefill has ended. Where the prompt's next request will go is known then, and was tried once."""
         self._under_way.pop(one.engine_id, None)
-        idle = 1.0 - min(services.router.busy(services.clock()), 0.9)
-        self._rests_until_s[one.engine_id] = services.clock() + took_s * (1 / (SHARE * idle) - 1)
+        idle = 1.0 - min(self.router.busy(self.clock()), 0.9)
+        self._rests_until_s[one.engine_id] = self.clock() + took_s * (1 / (SHARE * idle) - 1)
         labels = (("outcome", outcome),)
-        services.metrics.add("warmroute_re_prefills_total", 1, labels)
-        services.metrics.add("warmroute_re_prefilled_tokens_total", tokens, labels)
+        self._metrics.add("warmroute_re_prefills_total", 1, labels)
+        self._metrics.add("warmroute_re_prefilled_tokens_total", tokens, labels)
         self.done += outcome == "done"
         self._looks_at_s = 0.0
-        if services.admission.queue.requests:
-            services.admission.freed()
+        self._admission.freed()
 
     def _move_from(self, engine_id: str, now_s: float) -> int:
         """Begin what may begin of one engine's prompts. Returns how many."""
@@ -132,33 +146,33 @@ class RePrefills:
         return begun
 
     def _cache_workers(self, engine_id: str) -> list[str]:
-        return [worker.id for worker in self._services.engines.by_id[engine_id].workers()]
+        return [worker.id for worker in self.engines.by_id[engine_id].workers()]
 
     def _placed(self, prompt: HotPrompt, now_s: float) -> Decision | None:
         try:
-            return self._services.router.place(prompt.facts, now_s)
+            return self.router.place(prompt.facts, now_s)
         except NoWorker:
             return None
 
     def _may_begin(self, prompt: HotPrompt, decision: Decision, now_s: float) -> bool:
-        services, engine_id = self._services, decision.workers[0].engine
+        engine_id = decision.workers[0].engine
         return (
             engine_id not in self._under_way
             and now_s >= self._rests_until_s.get(engine_id, 0.0)
-            and not services.admission.queue.requests
+            and not self._admission.queue.requests
             and decision.reasons[0].queue_s <= 0.0
-            and services.router.has_capacity(prompt.facts.model, decision, now_s)
+            and self.router.has_capacity(prompt.facts.model, decision, now_s)
         )
 
     def _begin(self, prompt: HotPrompt, decision: Decision, leaves: str) -> None:
-        one = _RePrefill(self, self._services, prompt, decision, leaves)
+        one = _RePrefill(self, prompt, decision, leaves)
         self._under_way[one.engine_id] = one
         prompt.cache_worker = decision.cache_worker
         one.start()
 
 
 class _Asked(NamedTuple):
-    """What engines are asked for."""
+    """What the engine is sent."""
 
     body: Body
     wire_model: str | None
@@ -171,32 +185,29 @@ class _Asked(NamedTuple):
 
 
 class _RePrefill:
-    """One prompt on its way to its new home: what a turn is to an attempt, without a client."""
+    """One prompt on its way to its new home: the owner of an attempt, without a client."""
 
-    def __init__(
-        self, owner: RePrefills, services: "Services", prompt: HotPrompt, decision: Decision, leaves: str
-    ) -> None:
+    def __init__(self, owner: RePrefills, prompt: HotPrompt, decision: Decision, leaves: str) -> None:
         self.prompt = prompt
         self.leaves = leaves
         self.engine_id = decision.workers[0].engine
         self._owner = owner
-        self._services = services
         self._decision = decision
-        self._rid = services.engines.ids.rid()
-        self._began_s = services.clock()
+        self._rid = owner.engines.ids.rid()
+        self._began_s = owner.clock()
         body = Body(b"".join(Body(prompt.body).rewritten(_NOT_OF_THE_PROMPT, b'"max_tokens":1')))
         self._asked = _Asked(body, prompt.wire_model, prompt.salt)
-        self._attempt = Attempt(self, services.engines, decision, self._rid, self._asked, MAX_ANSWER_BYTES)
-        self._ticket = services.router.dispatched(prompt.facts, decision, self._began_s)
+        self._attempt = Attempt(self, owner.engines, decision, self._rid, self._asked, MAX_ANSWER_BYTES)
+        self._ticket = owner.router.dispatched(prompt.facts, decision, self._began_s)
 
     def start(self) -> None:
         """Send it, to both legs of a pair."""
-        services, prompt, decision = self._services, self.prompt, self._decision
-        tagged = prompt.tagged and services.engines.tag(decision, self._rid, prompt.facts.chain)
+        prompt, decision = self.prompt, self._decision
+        tagged = prompt.tagged and self._owner.engines.tag(decision, self._rid, prompt.facts.chain)
         self._attempt.start(self._asked, engine_headers({}), prompt.path, tagged=tagged)
 
     def sweep(self, now_s: float) -> None:
-        """Not for ever."""
+        """Give up after `TIMEOUT_S`."""
         if now_s - self._began_s > TIMEOUT_S:
             self.give_up()
 
@@ -208,14 +219,14 @@ class _RePrefill:
             self._end("given up", ())
 
     def content(self, data: bytes) -> None:
-        """Nobody reads it."""
+        """Drop it."""
 
-    def way(self) -> None:
+    def passthrough_target(self) -> None:
         """None: it has no client."""
 
     def prefilled(self, now_s: float) -> None:
         """A prefill engine has computed it."""
-        self._services.router.first_token(self._ticket, now_s)
+        self._owner.router.first_token(self._ticket, now_s)
 
     def finished(self, now_s: float) -> None:
         """It is cached there."""
@@ -223,23 +234,23 @@ class _RePrefill:
         self._end("done", ())
 
     def failed(self, failure: Failure) -> None:
-        """It is not; the next turn of its session will compute it."""
+        """It is not cached there; the next request of its session will compute it."""
         self._attempt.abort()
         self._attempt.close()
         self._end("failed", failure.at_fault)
 
     def crashed(self) -> None:
-        """An error of ours."""
+        """An error of the proxy's own."""
         self._attempt.close()
         self._end("failed", ())
 
     def _end(self, outcome: str, at_fault: tuple[str, ...]) -> None:
-        """Not `settled`: it was no turn, and nothing is to be learned from it but that its tokens are there."""
-        services, now_s = self._services, self._services.clock()
-        services.router.failed(self._ticket, now_s, at_fault)
+        """Not `settled`: no client has sent it, and it shows nothing but that its tokens are cached."""
+        owner, now_s = self._owner, self._owner.clock()
+        owner.router.failed(self._ticket, now_s, at_fault)
         usage = self._attempt.usage or {}
         tokens = usage.get("prompt_tokens")
         counted = tokens if isinstance(tokens, int) and outcome == "done" else 0
-        services.engines.settled(self._decision, self._rid, counted)
+        owner.engines.settled(self._decision, self._rid, counted)
         computed = self._decision.prompt_tokens_est - self._decision.predicted_cached_tokens if counted else 0
-        self._owner.ended(self, outcome, computed, now_s - self._began_s)
+        owner.ended(self, outcome, computed, now_s - self._began_s)

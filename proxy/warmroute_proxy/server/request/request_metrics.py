@@ -1,4 +1,4 @@
-"""What settled turns add to the counters: a dozen numbers each, added up here and counted when somebody asks."""
+"""What requests add to the counters. A settled one adds a dozen numbers: they are summed here until they are read."""
 
 from bisect import bisect_left
 from collections import defaultdict
@@ -18,7 +18,7 @@ _SIDE: Final = len(ERROR_BOUNDS) + 1
 
 
 class RequestMetrics:
-    """Adds up what turns come to."""
+    """Counts the steps of requests, and sums what they come to."""
 
     def __init__(self, metrics: Metrics) -> None:
         counter = metrics.counter
@@ -39,10 +39,30 @@ class RequestMetrics:
         self._under = 0.0
         metrics.before_read.append(self.count)
 
+    def first_token(self, ttft_s: float) -> None:
+        """A client gets its first token."""
+        self._metrics.ttft.observe(ttft_s)
+
+    def client_left(self) -> None:
+        """A client has left before its answer ended."""
+        self._metrics.add("warmroute_client_left_total")
+
+    def retried(self) -> None:
+        """A request gets another attempt."""
+        self._metrics.add("warmroute_retries_total")
+
+    def retry_refused(self) -> None:
+        """A request gets no other attempt: the budget of retries is spent."""
+        self._metrics.add("warmroute_retries_refused_total")
+
+    def continued(self) -> None:
+        """Another engine goes on with an answer."""
+        self._metrics.add("warmroute_continued_total")
+
     def settled(
         self, entry: Entry, usage: Usage, loss: Mapping[str, int], predicted: Held, settled: Settled | None
     ) -> None:
-        """Add a turn, its tokens and its price; what was predicted to be cached, and by how much that was wrong."""
+        """Add a request, its tokens and its price; what was predicted to be cached, and by how much that was wrong."""
         prompt, lost = usage.prompt_tokens, self._lost
         self._turns[entry.outcome or ""] += 1
         for name in loss:
@@ -64,19 +84,21 @@ class RequestMetrics:
         self._sums = list(map(add, self._sums, more))
 
     def withdrawn(self, entry: Entry) -> None:
-        """Take back that a turn was settled, and its price: its row was not written. Its tokens were computed."""
+        """Take back that a request was settled, and its price: its row was not written. Its tokens were computed."""
         self._turns[entry.outcome or ""] -= 1
         self._turns["interrupted"] += 1
-        self._sums[2] -= entry.list_nanousd
-        self._sums[3] -= entry.price_nanousd
+        prompt, completion, list_nanousd, price_nanousd, *cached = self._sums
+        list_nanousd -= entry.list_nanousd
+        price_nanousd -= entry.price_nanousd
+        self._sums = [prompt, completion, list_nanousd, price_nanousd, *cached]
 
     def interrupted(self, turns: int = 1) -> None:
-        """Add turns that an error of ours, or the death of a process, has ended."""
+        """Add requests that an error of the proxy's own, or the death of a process, has ended."""
         if turns:
             self._turns["interrupted"] += turns
 
     def count(self) -> None:
-        """Put what was added up into the counters."""
+        """Put the sums into the counters. Called before they are read."""
         metrics = self._metrics
         for counter, more in zip(self._counters, self._sums, strict=True):
             counter[0] += more

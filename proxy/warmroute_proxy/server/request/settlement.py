@@ -1,19 +1,217 @@
-"""What a turn's end is made of: why tokens were not cached, and the chunk that says it to a client that streams."""
+"""What a request holds and leaves behind: its ledger row, its load at the router, and its prompt, where that is kept.
 
-from typing import Any
+`open` journals each dispatch; `settle` makes usage, losses, price and receipt of what was reported, and ends the row.
+What is charged, and who is at fault, is decided before: `inference_request` has the states that lead here.
+"""
 
-import msgspec
+from collections.abc import Callable, Collection
+from typing import Final, NamedTuple
 
+from warmroute.contract.money import Rates
+from warmroute_proxy.core.accounting.entry import Entry, Outcome
+from warmroute_proxy.core.accounting.entry_steps import Ending, dispatch, interrupt, settle
 from warmroute_proxy.core.accounting.losses import IndexEstimates, LastTurn, classify
 from warmroute_proxy.core.accounting.usage_fields import Usage
 from warmroute_proxy.core.cache.settled_turn import SettledTurn
+from warmroute_proxy.core.placement.decision import Decision
+from warmroute_proxy.core.placement.router import Router, Settled, Ticket
 from warmroute_proxy.core.prompt.facts import Facts
-from warmroute_proxy.server.engines.sse import Scanner
+from warmroute_proxy.server.engines.engines import Engines
+from warmroute_proxy.server.http.exchange import Request
+from warmroute_proxy.server.intake.body import NO_BODY
+from warmroute_proxy.server.intake.parsed_request import Intake
+from warmroute_proxy.server.ledger.journal import JournalError
+from warmroute_proxy.server.ledger.ledger import Ledger
+from warmroute_proxy.server.request.admission import Admission, ReservingRequest
 from warmroute_proxy.server.request.attempt import Attempt
+from warmroute_proxy.server.request.continuation import Continuation
+from warmroute_proxy.server.request.re_prefill import RePrefills
+from warmroute_proxy.server.request.request_metrics import RequestMetrics
+
+UNCHARGED: Final = Rates(0, 0, 0)
+_TIERS_GUESSED: Final = ("cached_tiers",)
+
+
+class RequestAccount:
+    """What one request has come to so far."""
+
+    # What a request begins with: read from the class, not set in each.
+    entry: Entry | None = None
+    ticket: Ticket | None = None
+    continuation: Continuation | None = None
+    read_slowly = False
+    ttft_ms: float | None = None
+    proxy_s = 0.0
+    since_s = 0.0  # from when on the time until a dispatch is the proxy's own, if not since the request came
+
+
+class End(NamedTuple):
+    """How a request has ended."""
+
+    outcome: Outcome
+    status: int
+    now_s: float
+    charged: bool
+    client_left: bool
+
+
+class Settlement:
+    """Opens, settles and interrupts the rows of requests, and reserves and releases the load that they are."""
+
+    def __init__(
+        self,
+        router: Router,
+        engines: Engines,
+        admission: Admission,
+        ledger: Ledger,
+        metrics: RequestMetrics,
+        re_prefills: RePrefills,
+        region: str,
+        unix_clock: Callable[[], float],
+    ) -> None:
+        self._router = router
+        self._engines = engines
+        self._admission = admission
+        self._ledger = ledger
+        self._metrics = metrics
+        self._re_prefills = re_prefills
+        self._region = region
+        self._unix_clock = unix_clock
+
+    def open(self, account: RequestAccount, receipt_id: str, intake: Intake, decision: Decision, rid: str) -> None:
+        """Open the row, or add an attempt to it, before it is sent. Raises: JournalError."""
+        entry = account.entry
+        served_by = self._engines.served_by(decision)
+        if entry is None:
+            facts, model = intake.facts, intake.model
+            entry = Entry(
+                receipt_id, intake.tenant.name, intake.session, f"{facts.lineage:016x}", facts.turn,
+                self._region, model.name, intake.route, intake.stream, model.rates,
+                self._unix_clock(), intake.forwarded_from,
+            )  # fmt: skip
+        dispatch(entry, rid, served_by, decision.predicted_cached_tokens)
+        self._ledger.open(entry)
+        account.entry = entry
+
+    def interrupt(self, account: RequestAccount) -> None:
+        """End the row of a request that a fault of the proxy's own has ended; it is charged nothing."""
+        entry = account.entry
+        if entry is not None and not entry.ended:
+            interrupt(entry, self._unix_clock())
+            self._ledger.settle(entry, _ignore)
+            self._metrics.interrupted()
+
+    def settle(
+        self,
+        account: RequestAccount,
+        request: ReservingRequest,
+        attempt: Attempt,
+        intake: Intake,
+        end: End,
+        on_written: Callable[[JournalError | None], None],
+    ) -> None:
+        """Turn what was reported into a row and a receipt; `on_written` is called once the row is durable."""
+        entry, facts = account.entry, intake.facts
+        assert entry is not None
+        usage, reported = attempt.account()
+        if account.continuation is not None:
+            usage = account.continuation.settled(usage, attempt.scanner)
+        loss = losses_of(self._router.last_settled(facts), facts, usage, attempt)
+        settled = self._settle_ticket(account, attempt, intake, usage, end)
+        if not end.charged:
+            entry.rates = UNCHARGED
+        if request.reservation is not None:
+            self._admission.ended(request, usage.prompt_tokens + usage.completion_tokens if end.charged else 0)
+        ending = Ending(end.outcome, end.status, self._unix_clock(), account.proxy_s * 1000, account.ttft_ms)
+        settle(entry, usage, loss, reported, ending)
+        self._ledger.settle(entry, on_written)
+        self._metrics.settled(entry, usage, loss, attempt.decision.predicted, settled)
+
+    def reserve(self, account: RequestAccount, facts: Facts, decision: Decision, now_s: float) -> None:
+        """Raise the load of the workers that an attempt is sent to."""
+        account.ticket = self._router.dispatched(facts, decision, now_s)
+
+    def prefilled(self, account: RequestAccount, now_s: float) -> None:
+        """The prompt of the attempt is computed: its tokens are load no more."""
+        ticket = account.ticket
+        if ticket is not None and not ticket.computed:
+            self._router.first_token(ticket, now_s)
+            self._admission.freed()
+
+    def progress(self, account: RequestAccount, content_events: int) -> None:
+        """So many tokens have been streamed."""
+        if account.ticket is not None:
+            self._router.progress(account.ticket, content_events)
+
+    def abandon(self, account: RequestAccount, now_s: float) -> None:
+        """Lower the load of an attempt after an error of the proxy's own, unless that was done."""
+        ticket, account.ticket = account.ticket, None
+        if ticket is not None and ticket.open:
+            self._router.failed(ticket, now_s, ())
+
+    def release(self, account: RequestAccount, rid: str, at_fault: Collection[str], now_s: float) -> None:
+        """Lower the load of an attempt that has failed, unless that was done. `at_fault`: worker ids."""
+        ticket = account.ticket
+        if ticket is None:
+            return
+        self._router.failed(ticket, now_s, at_fault)
+        account.ticket = None
+        self._admission.freed()
+        # What it has stored of the prompt will be evicted, and its KV events are to be followed until then.
+        self._engines.settled(ticket.decision, rid, 0)
+
+    def release_body(self, account: RequestAccount, attempt: Attempt | None, intake: Intake, request: Request) -> None:
+        """Drop the body: nothing is sent again. Megabytes must not wait for the garbage collector."""
+        body, re_prefills = request.body, self._re_prefills
+        if len(body) >= re_prefills.kept.min_bytes and account.ttft_ms is not None and attempt is not None:
+            re_prefills.keep(intake, body, request.path, attempt.decision.cache_worker)
+        if account.continuation is None:
+            intake.body = NO_BODY
+        request.body = b""
+
+    def _settle_ticket(
+        self, account: RequestAccount, attempt: Attempt, intake: Intake, usage: Usage, end: End
+    ) -> Settled | None:
+        """Give the router what came of its decision; None where the ticket was released before."""
+        ticket = account.ticket
+        if ticket is None:
+            return None
+        guessed, reasoning = usage.estimated, usage.reasoning_tokens
+        prompt: int | None = usage.prompt_tokens
+        cached: int | None = usage.cached_tokens
+        completion: int | None = usage.completion_tokens  # what is sent back
+        if reasoning:
+            completion = usage.completion_tokens - reasoning
+        if guessed and guessed != _TIERS_GUESSED:
+            prompt = None if "prompt_tokens" in guessed else prompt
+            cached = None if "cached_tokens" in guessed else cached
+            completion = None if "completion_tokens" in guessed else completion
+        if intake.choices > 1 or intake.prompts > 1:
+            # What one of several computes is cached for the next: that says nothing of what was cached before.
+            cached = completion = None
+        streamed = (
+            usage.completion_tokens
+            if attempt.answer is None and _shows_pace(account, intake, guessed, client_left=end.client_left)
+            else None
+        )
+        settled = self._router.settled(ticket, intake.facts, end.now_s, prompt, cached, completion, streamed)
+        account.ticket = None
+        self._admission.freed()
+        self._engines.settled(ticket.decision, attempt.rid, usage.prompt_tokens)
+        return settled
+
+
+def _shows_pace(account: RequestAccount, intake: Intake, guessed: Collection[str], *, client_left: bool) -> bool:
+    """Whether one engine has streamed the whole answer at its own pace."""
+    return (
+        not (client_left or account.read_slowly or intake.several or "completion_tokens" in guessed)
+        and account.entry is not None
+        and len(account.entry.rids) == 1
+    )
 
 
 def losses_of(last: SettledTurn | None, facts: Facts, usage: Usage, attempt: Attempt) -> dict[str, int]:
-    """The loss classes of a turn. `last` is what the router says before it is told of this turn's end."""
+    """The loss classes of a request. `last` is what the router knows before this request is settled."""
     decision = attempt.decision
     return classify(
         prompt_tokens=usage.prompt_tokens,
@@ -36,10 +234,5 @@ def losses_of(last: SettledTurn | None, facts: Facts, usage: Usage, attempt: Att
     )
 
 
-def usage_event(scanner: Scanner, settled: msgspec.Raw, keep_sglext: bool) -> bytes:
-    """The usage chunk: the engine's own, with the settled usage in the place of its own."""
-    event: dict[str, Any] = dict(scanner.usage_event or {"object": "chat.completion.chunk", "choices": []})
-    if not keep_sglext:
-        event.pop("sglext", None)
-    event["usage"] = settled
-    return b"data: " + msgspec.json.encode(event) + b"\n\n"
+def _ignore(_failure: JournalError | None) -> None:
+    """For a row whose client waits for nothing."""

@@ -1,0 +1,77 @@
+"""Whose request it is: a tenant's by its API key, or one that another proxy vouches for.
+
+Keys and tokens are checked by the head alone, before a body is read.
+"""
+
+from warmroute.contract import headers as names
+from warmroute_proxy.server.base.config import Config, TenantConfig
+from warmroute_proxy.server.base.errors import Refusal
+from warmroute_proxy.server.base.secrets import MAX_CACHED, ApiKeys
+from warmroute_proxy.server.http.exchange import Request
+from warmroute_proxy.server.request.forward_claim import Forward, Forwards
+
+
+def bearer(request: Request) -> bytes:
+    """The API key of a request, empty where it has none."""
+    value = request.headers.get("authorization", "")
+    scheme, _, key = value.partition(" ")
+    if scheme.lower() != "bearer":
+        key = request.headers.get("api-key") or request.headers.get("x-api-key") or ""
+    return key.strip().encode("latin-1", "replace")
+
+
+class Authentication:
+    """Finds the tenants of requests. Every method raises a `Refusal` where there is none."""
+
+    def __init__(self, config: Config, api_keys: ApiKeys, forwards: Forwards) -> None:
+        self._tenants = config.tenant_by_name
+        self._api_keys = api_keys
+        self._forwards = forwards
+        self._known: dict[str, TenantConfig] = {}  # by `Authorization` header, only valid ones; cleared when full
+
+    def of_head(self, request: Request) -> TenantConfig | None:
+        """The tenant whose key a request has; None where a proxy vouches for it, whose token is checked."""
+        tenant = self._known.get(request.headers.get("authorization", ""))
+        if tenant is not None:
+            return tenant
+        if not _is_forwarded(request):
+            return self._by_key(request)
+        self._forwards.check_head(request.headers[names.FORWARD])
+        return None
+
+    def of_whole(self, request: Request) -> tuple[TenantConfig, Forward | None]:
+        """The tenant of a request that came whole, and the claim of the proxy that forwards it."""
+        tenant = self._known.get(request.headers.get("authorization", ""))
+        if tenant is not None:
+            return tenant, None
+        if not _is_forwarded(request):
+            return self._by_key(request), None
+        return self.of_forwarded(request)
+
+    def of_forwarded(self, request: Request) -> tuple[TenantConfig, Forward]:
+        """The tenant that another proxy vouches for, and its claim, which is spent."""
+        claim = self._forwards.check(request.headers[names.FORWARD], request.body)
+        tenant = self._tenants.get(claim.tenant)
+        if tenant is None or tenant.share_group != claim.share_group:
+            raise Refusal(401, "the forwarding proxy knows a tenant that this one does not", code="invalid_forward")
+        return tenant, claim
+
+    def _by_key(self, request: Request) -> TenantConfig:
+        key = bearer(request)
+        if not key:
+            raise Refusal(401, "no API key: send it as `Authorization: Bearer <key>`", code="invalid_api_key")
+        name = self._api_keys.tenant_of(key)
+        if name is None:
+            raise Refusal(401, "the API key is not known here", code="invalid_api_key")
+        tenant = self._tenants[name]
+        value = request.headers.get("authorization", "")
+        if value[:7].lower() == "bearer " and value[7:].strip():  # the key came from this header alone
+            if len(self._known) >= MAX_CACHED:
+                self._known.clear()
+            self._known[value] = tenant
+        return tenant
+
+
+def _is_forwarded(request: Request) -> bool:
+    """A request with a key of its own is a client's: its forward header, if any, is dropped."""
+    return names.FORWARD in request.headers and not bearer(request)

@@ -1,0 +1,237 @@
+"""The composition root: makes the parts of one proxy process from its config, and gives each what it uses."""
+
+import asyncio
+import os
+import secrets as random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import NamedTuple
+
+from warmroute_proxy.core.placement.fleet import Peer
+from warmroute_proxy.core.placement.router import Router
+from warmroute_proxy.core.replicas.peer_router import PeerRouter
+from warmroute_proxy.core.replicas.recording_router import RecordedRouter
+from warmroute_proxy.server.authentication import Authentication
+from warmroute_proxy.server.base.config import Config
+from warmroute_proxy.server.base.metrics import Metrics
+from warmroute_proxy.server.base.secrets import ApiKeys, Secrets, key_sha256, load_secret
+from warmroute_proxy.server.control.metrics_page import Holdings, MetricsPage
+from warmroute_proxy.server.endpoint import AdminEndpoint, PublicEndpoint
+from warmroute_proxy.server.engines import drain_orders
+from warmroute_proxy.server.engines.engines import Engines
+from warmroute_proxy.server.engines.probing import fetch_server_infos
+from warmroute_proxy.server.http.asgi import Bridge
+from warmroute_proxy.server.http.listener import Listener
+from warmroute_proxy.server.ledger.ledger import Ledger
+from warmroute_proxy.server.ledger.recording import Recording
+from warmroute_proxy.server.processes.peer_processes import PeerProcesses
+from warmroute_proxy.server.processes.supervisor import ProcessSlot
+from warmroute_proxy.server.request.admission import Admission
+from warmroute_proxy.server.request.client_answer import AnswerHeaders
+from warmroute_proxy.server.request.deadlines import Deadlines
+from warmroute_proxy.server.request.forward_claim import Forwards
+from warmroute_proxy.server.request.forwarding import Forwarding, PeerQuestions, Peers
+from warmroute_proxy.server.request.idempotency import IdempotentCalls, bounds_of
+from warmroute_proxy.server.request.open_requests import OpenRequests
+from warmroute_proxy.server.request.placing import Placing
+from warmroute_proxy.server.request.re_prefill import RePrefills
+from warmroute_proxy.server.request.request_metrics import RequestMetrics
+from warmroute_proxy.server.request.request_path import RequestPath
+from warmroute_proxy.server.request.settlement import Settlement
+
+
+@dataclass(slots=True)
+class Proxy:
+    """The parts that are swept, probed and closed by `main`, and looked at by tests. `clock` is monotonic seconds."""
+
+    config: Config
+    secrets: Secrets
+    clock: Callable[[], float]
+    metrics: Metrics
+    ledger: Ledger
+    recording: Recording | None
+    peer_processes: PeerProcesses | None
+    """The other processes of this proxy; None where it is one."""
+    router: Router
+    engines: Engines
+    peers: Peers
+    forwards: Forwards
+    open_requests: OpenRequests
+    admission: Admission
+    re_prefills: RePrefills
+    request_metrics: RequestMetrics
+    idempotent_calls: IdempotentCalls
+    path: RequestPath
+    metrics_page: MetricsPage
+
+    def public_endpoint(self, control_plane: Bridge) -> PublicEndpoint:
+        """What clients and other proxies reach."""
+        config = self.config
+        authentication = Authentication(config, ApiKeys(config.tenant_by_sha256()), self.forwards)
+        return PublicEndpoint(
+            config,
+            self.secrets,
+            authentication,
+            self.ledger,
+            self.idempotent_calls,
+            self.path,
+            self.metrics,
+            control_plane,
+        )
+
+    def admin_endpoint(self, control_plane: Bridge) -> AdminEndpoint:
+        """What operators reach."""
+        digest = self.config.proxy.admin_key_sha256 or key_sha256(self.secrets.admin_key())
+        return AdminEndpoint.with_key(digest, control_plane)
+
+    def sweep_steps(self, listeners: list[Listener]) -> list[Callable[[], None]]:
+        """What is done a few times a second."""
+        return [
+            lambda: self.admission.sweep(self.clock()),
+            *[listener.sweep for listener in listeners],
+            self.engines.sweep,
+            self.idempotent_calls.sweep,
+            self.ledger.sweep,
+            lambda: self.re_prefills.sweep(self.clock()),
+            self.metrics_page.publish,
+            self.peers.sweep,
+        ]
+
+    def close(self) -> None:
+        """Close what is left open at the end, the ledger last."""
+        self.engines.close()
+        self.peers.close()
+        if self.recording is not None:
+            self.recording.close()
+        self.ledger.close()
+
+
+class _Routing(NamedTuple):
+    router: Router
+    recording: Recording | None
+    peer_processes: PeerProcesses | None
+
+
+async def build(config: Config, slot: ProcessSlot | None) -> Proxy:
+    """Make all parts; `slot`: the place of this process among several. Asks every engine for its ranks first."""
+    secrets = Secrets(load_secret(config.secret_file, os.environ))
+    clock, here, limits = time.monotonic, config.proxy.region, config.limits
+    metrics = Metrics()
+    engines = await _engines(config, metrics, clock)
+    ledger = _ledger(config, slot)  # first: it locks the state folder
+    router, recording, peer_processes = _routing(config, slot, engines, metrics)
+    _restore_drains(config, engines, router)
+    peers = _peers(config, clock)
+    forwards = Forwards(secrets, time.time, random.token_hex, slot.nonces if slot is not None else None)
+    open_requests, request_metrics = OpenRequests(), _request_metrics(metrics, ledger, slot)
+    admission = Admission(config, router, metrics, clock)
+    kept_bytes = limits.kept_prompt_bytes // config.proxy.processes  # of prompts
+    re_prefills = RePrefills(kept_bytes, router, engines, admission, open_requests, metrics, clock)
+    forwarding = Forwarding(config, peers, forwards, router, admission, open_requests, metrics, clock)
+    settlement = Settlement(router, engines, admission, ledger, request_metrics, re_prefills, here, time.time)
+    path = RequestPath(
+        open_requests=open_requests,
+        placing=Placing(router, engines, admission, request_metrics),
+        admission=admission,
+        forwarding=forwarding,
+        engines=engines,
+        deadlines=Deadlines(limits, engines),
+        settlement=settlement,
+        answer_headers=AnswerHeaders(here, admission),
+        metrics=request_metrics,
+        max_answer_bytes=limits.response_bytes,
+    )
+    holdings = Holdings(open_requests, admission, re_prefills, ledger)
+    return Proxy(
+        config=config,
+        secrets=secrets,
+        clock=clock,
+        metrics=metrics,
+        ledger=ledger,
+        recording=recording,
+        peer_processes=peer_processes,
+        router=router,
+        engines=engines,
+        peers=peers,
+        forwards=forwards,
+        open_requests=open_requests,
+        admission=admission,
+        re_prefills=re_prefills,
+        request_metrics=request_metrics,
+        idempotent_calls=IdempotentCalls(bounds_of(limits), limits.keyed_outlive_s, clock, metrics),
+        path=path,
+        metrics_page=MetricsPage(metrics, holdings, router, engines, peer_processes, clock),
+    )
+
+
+def _routing(config: Config, slot: ProcessSlot | None, engines: Engines, metrics: Metrics) -> _Routing:
+    """The router: recorded, shared with other processes, or plain."""
+    here, loop = config.proxy.region, asyncio.get_running_loop()
+    others = [Peer(r.name, r.rtt_ms / 1000) for r in config.regions if r.name != here and r.url]
+    fleet = here, engines.workers(), others, config.proxy.policy
+    if config.proxy.record:
+        recording = Recording(config.proxy.record, loop)
+        return _Routing(RecordedRouter(recording.write, version("warmroute"), *fleet), recording, None)
+    if slot is None:
+        return _Routing(Router(*fleet), None, None)
+    peer_processes = PeerProcesses(slot.shared_memory, slot.number, time.monotonic, loop)
+    router = PeerRouter(*fleet, send=peer_processes.send, receive=peer_processes.apply_updates)
+    peer_processes.start(router, engines, metrics)
+    return _Routing(router, None, peer_processes)
+
+
+async def _engines(config: Config, metrics: Metrics, clock: Callable[[], float]) -> Engines:
+    configs = [engine for engine in config.engines if engine.region == config.proxy.region]
+    engines = Engines(configs, config.limits.connect_timeout_s, clock, time.time, metrics)
+    await fetch_server_infos(engines)
+    return engines
+
+
+def _request_metrics(metrics: Metrics, ledger: Ledger, slot: ProcessSlot | None) -> RequestMetrics:
+    """The counters of requests, with those that a death of this process has interrupted."""
+    made = RequestMetrics(metrics)
+    made.interrupted(ledger.interrupted + (slot.interrupted if slot is not None else 0))
+    return made
+
+
+def _ledger(config: Config, slot: ProcessSlot | None) -> Ledger:
+    number = slot.number if slot is not None else None
+    return Ledger(config.proxy.state_dir, config.ledger_sync, asyncio.get_running_loop(), number)
+
+
+def _peers(config: Config, clock: Callable[[], float]) -> Peers:
+    here = config.proxy.region
+    urls = {region.name: region.url for region in config.regions if region.name != here and region.url}
+    return Peers(urls, config.limits.connect_timeout_s, clock)
+
+
+def _restore_drains(config: Config, engines: Engines, router: Router) -> None:
+    """Follow the drain orders that were given before a restart."""
+    for engine_id, since_s in drain_orders.load(config.proxy.state_dir).items():
+        if engine_id in engines.by_id:
+            engines.drain(engine_id, "operator", True, router, since_s)
+
+
+def control_planes(proxy: Proxy) -> tuple[Bridge, Bridge]:
+    """The applications of the public and of the admin listener. Their framework is imported here, since it is slow."""
+    from warmroute_proxy.server.control.control_plane import Readiness, admin_app, public_app
+    from warmroute_proxy.server.control.engine_admin import EngineAdmin
+
+    config, clock = proxy.config, proxy.clock
+    readiness = Readiness(proxy.open_requests, proxy.ledger, proxy.engines)
+    questions = PeerQuestions(proxy.peers, proxy.forwards, config.proxy.region, config.limits.connect_timeout_s)
+    engine_admin = EngineAdmin(
+        proxy.engines,
+        proxy.router,
+        proxy.re_prefills,
+        config.models,
+        config.proxy.state_dir,
+        proxy.peer_processes,
+        clock,
+        time.time,
+    )
+    public = public_app(config, readiness, proxy.ledger, questions)
+    admin = admin_app(proxy.metrics_page, engine_admin, proxy.router, proxy.admission, proxy.open_requests, clock)
+    return Bridge(public, {}), Bridge(admin, {})

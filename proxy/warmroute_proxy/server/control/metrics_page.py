@@ -1,0 +1,93 @@
+"""`/metrics`: the counters of all processes of this proxy, and gauges of what they hold now."""
+
+from collections.abc import Callable
+
+from warmroute_proxy.core.placement.router import Router
+from warmroute_proxy.server.base.metrics import Labels, Metrics
+from warmroute_proxy.server.engines.engines import Engines
+from warmroute_proxy.server.ledger.ledger import Ledger
+from warmroute_proxy.server.processes.peer_processes import Gauges, PeerProcesses, ProcessReport, summed_metrics
+from warmroute_proxy.server.request.admission import Admission
+from warmroute_proxy.server.request.open_requests import OpenRequests
+from warmroute_proxy.server.request.re_prefill import RePrefills
+
+
+class Holdings:
+    """Counts what this process holds in memory."""
+
+    def __init__(
+        self, open_requests: OpenRequests, admission: Admission, re_prefills: RePrefills, ledger: Ledger
+    ) -> None:
+        self._open_requests = open_requests
+        self._admission = admission
+        self._re_prefills = re_prefills
+        self._ledger = ledger
+
+    def now(self) -> Gauges:
+        """What it holds now."""
+        queue, kept = self._admission.queue, self._re_prefills.kept
+        live = len(self._open_requests.live)
+        return Gauges(live, queue.requests, queue.bytes, len(kept), kept.bytes, self._ledger.waiting)
+
+
+class MetricsPage:
+    """Renders the page, and publishes the share of this process to the others."""
+
+    def __init__(
+        self,
+        metrics: Metrics,
+        holdings: Holdings,
+        router: Router,
+        engines: Engines,
+        peer_processes: PeerProcesses | None,
+        clock: Callable[[], float],
+    ) -> None:
+        """`peer_processes`: the other processes of this proxy; None where it is one."""
+        self._metrics = metrics
+        self._holdings = holdings
+        self._router = router
+        self._engines = engines
+        self._peer_processes = peer_processes
+        self._clock = clock
+
+    def publish(self) -> None:
+        """Give the other processes the metrics of this one."""
+        if self._peer_processes is not None:
+            self._peer_processes.publish(self._metrics, self._holdings.now())
+
+    def render(self) -> str:
+        """The page in Prometheus' text format.
+
+        Of this process it has the metrics of now, of the others those of their last sweep or page.
+        """
+        peer_processes = self._peer_processes
+        if peer_processes is None:
+            return self._metrics.render(self._gauges([]))
+        self.publish()  # or the next page, of another process, would show less of this one, for ever once it died
+        rows = peer_processes.reports()
+        total = summed_metrics(self._metrics, rows)
+        return total.render(self._gauges([row for row in rows if peer_processes.alive(row)]))
+
+    def _gauges(self, others: list[ProcessReport]) -> list[tuple[str, Labels, float]]:
+        held = zip(self._holdings.now(), *(other.gauges for other in others), strict=True)
+        rows: list[tuple[str, Labels, float]] = [
+            (f"warmroute_{name}", (), float(sum(values))) for name, values in zip(Gauges._fields, held, strict=True)
+        ]
+        if self._peer_processes is not None:
+            rows.append(("warmroute_processes", (), float(1 + len(others))))
+        drains = self._engines.drains
+        for engine in self._engines.by_id.values():
+            engine_id = engine.config.id
+            label: Labels = (("engine", engine_id),)
+            rows.append(("warmroute_engine_up", label, float(engine.up)))
+            rows.append(("warmroute_engine_draining", label, float(drains.draining(engine_id))))
+            connections = engine.upstream.open + sum(other.connections.get(engine_id, 0) for other in others)
+            rows.append(("warmroute_engine_connections", label, float(connections)))
+        for worker_id, worker in self._router.snapshot(self._clock()).get("workers", {}).items():
+            for name, value in worker.items():
+                if isinstance(value, int | float) and not isinstance(value, bool):
+                    rows.append((f"warmroute_worker_{name}", (("worker", worker_id),), float(value)))
+        for worker_id, feed in self._engines.feeds().items():
+            rows.append(("warmroute_kv_event_lag_seconds", (("worker", worker_id),), feed.lag_s))
+            rows.append(("warmroute_kv_blocks_held", (("worker", worker_id),), float(feed.blocks.blocks)))
+        return rows

@@ -1,0 +1,100 @@
+"""The answer to a client: its headers, its stream or body, or the error in the form that fits how far it has come."""
+
+from typing import Any, Final
+
+import msgspec
+
+from warmroute.contract import headers as names
+from warmroute_proxy.server.base.errors import Refusal, error_event
+from warmroute_proxy.server.engines.passthrough import Write
+from warmroute_proxy.server.engines.sse import Scanner
+from warmroute_proxy.server.http.exchange import Exchange
+from warmroute_proxy.server.intake.parsed_request import Intake
+from warmroute_proxy.server.request.admission import Admission
+from warmroute_proxy.server.request.answer import Answer
+
+EVENTS: Final = "text/event-stream; charset=utf-8"
+
+
+class AnswerHeaders:
+    """Makes the headers of answers: the receipt's id, the region, and what is left of a tenant's limits."""
+
+    def __init__(self, region: str, admission: Admission) -> None:
+        home = region.encode("latin-1", "replace").replace(b"%", b"%%")
+        self._region = region
+        self._admission = admission
+        self._of_whole = (
+            f"content-type: application/json\r\n{names.RECEIPT}: %b\r\n{names.HOME}: ".encode() + home + b"\r\n"
+        )
+
+    def of_whole(self, receipt_id: str, intake: Intake) -> bytes:
+        """The header lines of a whole answer."""
+        lines = self._of_whole % receipt_id.encode()
+        if intake.tenant.limits is None:
+            return lines
+        limits = self._admission.headers(intake.tenant.name)
+        return lines + "".join([f"{name}: {value}\r\n" for name, value in limits]).encode()
+
+    def of(self, content_type: str, receipt_id: str, intake: Intake) -> list[tuple[str, str]]:
+        """The headers of a stream, or of an error of a request that has a receipt."""
+        headers = [("content-type", content_type), (names.RECEIPT, receipt_id), (names.HOME, self._region)]
+        if content_type == EVENTS:
+            headers.append(("cache-control", "no-cache"))
+        if intake.tenant.limits is not None:
+            headers += self._admission.headers(intake.tenant.name)
+        return headers
+
+
+class ClientAnswer:
+    """The answer of one request."""
+
+    def __init__(self, exchange: Exchange, headers: AnswerHeaders, intake: Intake, receipt_id: str) -> None:
+        self.exchange = exchange
+        self.receipt_id = receipt_id
+        self._headers = headers
+        self._intake = intake
+
+    def begin(self) -> None:
+        """Send the head of a stream, unless it was sent."""
+        if not self.exchange.started:
+            self.exchange.start(200, self._headers.of(EVENTS, self.receipt_id, self._intake))
+
+    def write(self, data: bytes) -> None:
+        """Send some of a stream."""
+        if self.exchange.started:
+            self.exchange.write(data)
+        else:
+            self.exchange.start(200, self._headers.of(EVENTS, self.receipt_id, self._intake), data)
+
+    def passthrough_target(self) -> Write | None:
+        """Where more of the stream may be written unparsed."""
+        return self.exchange.passthrough_target()
+
+    def end(self, answer: Answer | None, scanner: Scanner, usage: msgspec.Raw) -> None:
+        """End a stream with its last chunk and `[DONE]`, or send a whole `answer`. The row is durable by then."""
+        intake = self._intake
+        if answer is not None:
+            body = answer.settled(usage, keep_sglext=intake.keep_sglext)
+            self.exchange.answer(self._headers.of_whole(self.receipt_id, intake), body)
+            return
+        tail = b"data: [DONE]\n\n"
+        if intake.include_usage:
+            tail = usage_event(scanner, usage, intake.keep_sglext) + tail
+        self.exchange.end(tail)
+
+    def refuse(self, refusal: Refusal, *, has_receipt: bool) -> None:
+        """Send an error: as an event where the stream has begun, else as the answer."""
+        if self.exchange.started:
+            self.exchange.abort(error_event(refusal.status, refusal.message, refusal.code))
+            return
+        headers = self._headers.of("application/json", self.receipt_id, self._intake) if has_receipt else []
+        self.exchange.refuse(refusal, headers)
+
+
+def usage_event(scanner: Scanner, settled: msgspec.Raw, keep_sglext: bool) -> bytes:
+    """The usage chunk: the engine's own, with the settled usage in the place of its own."""
+    event: dict[str, Any] = dict(scanner.usage_event or {"object": "chat.completion.chunk", "choices": []})
+    if not keep_sglext:
+        event.pop("sglext", None)
+    event["usage"] = settled
+    return b"data: " + msgspec.json.encode(event) + b"\n\n"

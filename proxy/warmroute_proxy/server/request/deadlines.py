@@ -1,0 +1,83 @@
+"""How long a request may take: in all, to its first token, and between two tokens. Checked four times a second."""
+
+from typing import Final
+
+from warmroute_proxy.server.base.config import Limits
+from warmroute_proxy.server.base.errors import Refusal
+from warmroute_proxy.server.engines.engines import Engines
+from warmroute_proxy.server.request.attempt import Attempt
+from warmroute_proxy.server.request.failure import Failure, timed_out
+
+LOST_IDLE_S: Final = 2.0  # where another engine can go on with the answer of one that no longer answers
+COMMENT_EVERY_S: Final = 15.0
+PROGRESS_EVERY_EVENTS: Final = 32
+
+
+class Progress:
+    """How far one request has come, and when. Times are those of the monotonic clock."""
+
+    # What a request begins with: read from the class, not set in each.
+    dispatched_s = 0.0
+    last_data_s = 0.0
+    comment_at_s = 0.0
+    _swept_events = 0
+    _reported_events = 0
+
+    def dispatched(self, now_s: float) -> None:
+        """An attempt is being sent."""
+        self.dispatched_s = self.last_data_s = now_s
+
+    def restart(self) -> None:
+        """Another engine goes on with the answer: its events are counted from 0."""
+        self._reported_events = self._swept_events = 0
+
+    def observe(self, content_events: int, now_s: float) -> bool:
+        """Note how many events have come so far. Whether enough are new for the router."""
+        if content_events == self._swept_events:
+            return False
+        self._swept_events = content_events
+        self.last_data_s = now_s
+        if content_events - self._reported_events < PROGRESS_EVERY_EVENTS:
+            return False
+        self._reported_events = content_events
+        return True
+
+
+class Deadlines:
+    """The time limits of all requests."""
+
+    def __init__(self, limits: Limits, engines: Engines) -> None:
+        self.head_hold_s = limits.head_hold_s
+        """How long the head of a stream is held back, in case the request has to be refused."""
+        self._limits = limits
+        self._engines = engines
+
+    def missed(
+        self, attempt: Attempt, progress: Progress, received_s: float, now_s: float, *, answering: bool, continued: bool
+    ) -> Failure | None:
+        """What an attempt has failed by; None while it is in time. `answering`: content has come; `continued`: another
+        engine may go on with it.
+        """
+        limits, worker = self._limits, attempt.waits_for
+        if now_s - received_s > limits.total_timeout_s:
+            refusal = Refusal(504, f"no complete answer within {limits.total_timeout_s:g} s", code="deadline_exceeded")
+            return Failure(refusal, (), False)
+        lost = worker.engine in self._engines.lost
+        if answering:
+            idle_s = min(limits.idle_timeout_s, LOST_IDLE_S) if continued and lost else limits.idle_timeout_s
+            if not attempt.leg.paused and now_s - progress.last_data_s > idle_s:
+                return timed_out(worker, f"no token for {idle_s:g} s")
+        elif now_s - progress.dispatched_s > limits.first_token_timeout_s:
+            awaited = "first token" if attempt.leg.streamed else "answer"
+            return timed_out(worker, f"no {awaited} within {limits.first_token_timeout_s:g} s")
+        elif lost:
+            refusal = Refusal(504, "the engine does not answer any more", code="engine_timeout")
+            return Failure(refusal, (worker.id,), True)
+        return None
+
+    def comment_is_due(self, progress: Progress, received_s: float, now_s: float) -> bool:
+        """Whether a client that waits for its first token is to get a comment, as a sign of life."""
+        if now_s < (progress.comment_at_s or received_s + self.head_hold_s):
+            return False
+        progress.comment_at_s = now_s + COMMENT_EVERY_S
+        return True

@@ -1,0 +1,400 @@
+"""One inference request: place, dispatch, relay, settle. Its body was read and parsed before.
+
+A request is a state machine (`states.REQUEST`) driven by callbacks from the event loop; nothing here waits.
+
+Rules that hold in every state:
+- nothing is retried once content has reached the client, only continued where the model has that on (`continuation`);
+- a retry has a new rid and goes to other workers;
+- the settled row is durable before the client gets the end of its answer;
+- a stream that broke ends with an error event and without the terminating chunk;
+- where a client leaves, both legs are aborted at once, the final usage is awaited for `LEFT_WAIT_S`, and the row is
+  settled by it, or by a lower bound that is named as one. Several answers at once (n > 1, a list of prompts) have ids
+  that only the engine knows: their connection is closed at once, and no usage comes;
+- a forwarded request whose proxy or connection goes, without a message that the client has left, is `cut_off`;
+- what failed by a fault of the proxy or of an engine is charged nothing.
+"""
+
+import asyncio
+import logging
+from typing import Final
+
+from warmroute_proxy.core.accounting.entry import Outcome
+from warmroute_proxy.core.placement.decision import Decision
+from warmroute_proxy.core.queue.admission import Waiter
+from warmroute_proxy.server.base.errors import Refusal
+from warmroute_proxy.server.engines.engine_headers import engine_headers
+from warmroute_proxy.server.engines.passthrough import Write
+from warmroute_proxy.server.http.exchange import Exchange
+from warmroute_proxy.server.intake.parsed_request import Intake
+from warmroute_proxy.server.ledger.journal import JournalError
+from warmroute_proxy.server.request.admission import RequestToAdmit, Reservation
+from warmroute_proxy.server.request.attempt import Attempt
+from warmroute_proxy.server.request.client_answer import ClientAnswer
+from warmroute_proxy.server.request.continuation import Continuation, broken, unable
+from warmroute_proxy.server.request.deadlines import Progress
+from warmroute_proxy.server.request.failure import Failure, outcome_of, shutting_down
+from warmroute_proxy.server.request.placing import stay
+from warmroute_proxy.server.request.request_path import RequestPath
+from warmroute_proxy.server.request.settlement import End, RequestAccount
+from warmroute_proxy.server.request.states import REQUEST, UNDER_WAY, RequestEvent, RequestState, next_state
+
+log = logging.getLogger(__name__)
+
+LEFT_WAIT_S: Final = 2.0
+MAX_ATTEMPTS: Final = 2
+COMMENT: Final = b": the prompt is being computed\n\n"
+
+_NONE: Final[frozenset[str]] = frozenset()
+
+
+class InferenceRequest:
+    """One request under way."""
+
+    # What a request begins with: read from the class, not set in each.
+    waiter: "Waiter[RequestToAdmit] | None" = None  # while it is queued
+    reservation: Reservation | None = None
+    excluded: frozenset[str] = _NONE  # the workers and regions that it is not to go to
+    _attempt: Attempt | None = None  # until its row is written
+    _refusal: Refusal | None = None
+
+    def __init__(self, path: RequestPath, exchange: Exchange, intake: Intake, receipt_id: str) -> None:
+        self.state = RequestState.PLACING
+        self.id = receipt_id
+        self.intake = intake
+        self._path = path
+        self._exchange = exchange
+        self._answer = ClientAnswer(exchange, path.answer_headers, intake, receipt_id)
+        self._account = RequestAccount()
+        self._progress = Progress()
+
+    def _advance(self, event: RequestEvent) -> None:
+        self.state = next_state(REQUEST, self.state, event)
+
+    # -- place and dispatch
+
+    def begin(self) -> None:
+        """Place the request: here, or in the region that holds its session; or queue it until there is capacity."""
+        exchange = self._exchange
+        exchange.on_gone = self._client_left
+        exchange.on_pause = self._pause
+        try:
+            now_s = self._path.engines.clock()
+            if self.intake.choices > 1:
+                # SGLang has one bootstrap room for all choices of a prompt, so that all but one would wait for ever.
+                self.excluded |= self._path.engines.split()
+            decision = self._path.placing.place(self, now_s)
+            if decision is not None:
+                self._send(decision, now_s)
+            elif self.waiter is not None:
+                self._advance(RequestEvent.QUEUE)
+        except Exception as error:
+            self._crash("the dispatch", error)
+
+    def admitted(self, decision: Decision) -> None:
+        """The wait in the queue is over. It does not count as the proxy's own time."""
+        now_s = self._account.since_s = self._path.engines.clock()
+        self._progress.comment_at_s = now_s + self._path.deadlines.head_hold_s
+        try:
+            self._advance(RequestEvent.ADMIT)
+            self._send(decision, now_s)
+        except Exception as error:
+            self._crash("the dispatch after a wait", error)
+
+    def _send(self, decision: Decision, now_s: float) -> None:
+        """Follow a decision: forward or dispatch."""
+        if decision.kind == "local":
+            self._dispatch(decision, now_s)
+            return
+        path, on_failure, on_end = self._path, self._forward_failed, self._forward_ended
+        path.open_requests.record(self.id, decision)
+        self._advance(RequestEvent.FORWARD)
+        path.forwarding.begin(self._exchange, self.intake, self.id, decision, on_failure, on_end)
+
+    def _forward_failed(self, peer: str) -> None:
+        """The home did not answer: the request is served here."""
+        self._advance(RequestEvent.HOME_FAILED)
+        self.excluded |= {peer}
+        # The home may have a row under the old id.
+        self.id = self._answer.receipt_id = self._path.engines.ids.receipt()
+        self.intake.facts = stay(self.intake.facts)
+        self.begin()
+
+    def _forward_ended(self) -> None:
+        self._advance(RequestEvent.FORWARD_ENDED)
+        if self.reservation is not None:
+            self._path.admission.ended(self, self.reservation.tokens)
+
+    def _dispatch(self, decision: Decision, now_s: float) -> None:
+        path, intake, account, request = self._path, self.intake, self._account, self._exchange.request
+        engines, facts = path.engines, intake.facts
+        rid = engines.ids.rid()
+        path.open_requests.record(self.id, decision)
+        try:
+            path.settlement.open(account, self.id, intake, decision, rid)
+        except JournalError:
+            path.settlement.interrupt(account)  # of an earlier attempt
+            self.refused(Refusal(503, "the ledger cannot be written", code="ledger_unavailable", retry_after_s=1))
+            return
+        path.settlement.reserve(account, facts, decision, now_s)
+        attempt = self._attempt = Attempt(self, engines, decision, rid, intake, path.max_answer_bytes)
+        tagged = intake.prompts == 1 and engines.tag(decision, rid, facts.chain)
+        path.open_requests.live.add(self)
+        sent_s = engines.clock()
+        self._progress.dispatched(sent_s)
+        account.proxy_s += sent_s - (account.since_s or request.received_s)
+        self._advance(RequestEvent.DISPATCH)
+        attempt.start(intake, engine_headers(request.headers), request.path, tagged=tagged)
+
+    # -- relay: what the attempt reports
+
+    def content(self, data: bytes) -> None:
+        """Bytes for the client."""
+        now_s = self._progress.last_data_s = self._path.engines.clock()
+        state = self.state
+        if state is RequestState.LEFT:
+            return
+        account = self._account
+        if state is not RequestState.ANSWERING:
+            self._advance(RequestEvent.CONTENT)
+            if account.ttft_ms is None:
+                self._first_content(now_s)
+            else:
+                self.prefilled(now_s)  # by the engine of the rest
+        if account.continuation is not None:
+            passed = account.continuation.take(data)
+            if passed is None:
+                self.failed(Failure(broken(), (), False))
+                return
+            data = passed
+        self._answer.write(data)
+
+    def passthrough_target(self) -> Write | None:
+        """Where more of the stream may be written unparsed; `sweep` looks at how far it has come."""
+        if self.state is RequestState.LEFT or self._account.continuation is not None:
+            return None
+        return self._answer.passthrough_target()
+
+    def _first_content(self, now_s: float) -> None:
+        path, account = self._path, self._account
+        ttft_s = now_s - self._exchange.request.received_s
+        account.ttft_ms = ttft_s * 1000
+        path.metrics.first_token(ttft_s)
+        self.prefilled(now_s)
+        if self.intake.model.continue_broken:
+            account.continuation = Continuation.of(self.intake)
+        path.settlement.release_body(account, self._attempt, self.intake, self._exchange.request)
+        account.proxy_s += path.engines.clock() - now_s
+
+    def prefilled(self, now_s: float) -> None:
+        """The prompt is computed: its tokens are load no more."""
+        if self.state is RequestState.DISPATCHED:
+            self._advance(RequestEvent.PREFILL)
+        self._path.settlement.prefilled(self._account, now_s)
+
+    def finished(self, now_s: float) -> None:
+        """The answer is complete."""
+        attempt = self._attempt
+        assert attempt is not None
+        self._path.admission.retries.succeeded(now_s)
+        if self.state is RequestState.LEFT:
+            self._settle_left(now_s, charged=True)
+            return
+        if attempt.answer is not None:
+            self._account.ttft_ms = (now_s - self._exchange.request.received_s) * 1000
+        elif not self._exchange.started:
+            self._first_content(now_s)
+            self._answer.begin()
+        self._settle("completed", 200, now_s, charged=True)
+
+    def failed(self, failure: Failure) -> None:
+        """The attempt has failed: abort both legs, then try once more, or settle and refuse."""
+        path, account, attempt, state = self._path, self._account, self._attempt, self.state
+        assert attempt is not None
+        if state is not RequestState.LEFT:
+            attempt.abort()
+        attempt.close()
+        path.open_requests.live.discard(self)
+        account.since_s = now_s = path.engines.clock()
+        if state is RequestState.LEFT:
+            # What an engine does after an abort is no fault of its own.
+            path.settlement.release(account, attempt.rid, (), now_s)
+            self._settle_left(now_s, charged=attempt.usage is not None)
+            return
+        path.settlement.release(account, attempt.rid, failure.at_fault, now_s)
+        self._advance(RequestEvent.FAIL)
+        self.excluded |= set(failure.avoid)
+        assert account.entry is not None
+        may_retry = state is not RequestState.ANSWERING and len(account.entry.rids) < MAX_ATTEMPTS
+        if failure.retryable and may_retry and self._try_again():
+            return
+        refusal = failure.refusal
+        if account.continuation is not None:
+            if self._continue(account.continuation, failure, attempt):
+                return
+            refusal = account.continuation.refusal(failure)
+        status = 200 if self._exchange.started else refusal.status
+        self._refusal = refusal
+        self._settle(outcome_of(refusal, failure.at_fault), status, now_s, charged=False)
+
+    def _continue(self, continuation: Continuation, failure: Failure, attempt: Attempt) -> bool:
+        """Ask another engine for the rest of an answer."""
+        rest, paused = continuation.rest(failure, attempt), attempt.leg.paused
+        self.excluded |= unable(self._path.engines, self._exchange.request.path) if rest is not None else set()
+        if rest is None or not self._try_again():
+            return False
+        continuation.go_on(rest)
+        self._progress.restart()
+        self._pause(paused)
+        self._path.metrics.continued()
+        return True
+
+    def _try_again(self) -> bool:
+        """Dispatch another attempt, if a worker and the budget of retries are there for it."""
+        path = self._path
+        now_s = path.engines.clock()
+        decision = path.placing.place_again(self, now_s)
+        if decision is None:
+            return False
+        self._dispatch(decision, now_s)
+        return True
+
+    # -- what the client does
+
+    def _pause(self, paused: bool) -> None:
+        self._account.read_slowly = self._account.read_slowly or paused
+        self._progress.last_data_s = self._path.engines.clock()
+        if self._attempt is not None:
+            self._attempt.leg.pause(paused)
+
+    def _client_left(self) -> None:
+        """Stop the engines now, and wait a little for their final usage."""
+        try:
+            self._advance(RequestEvent.CLIENT_LEFT)
+            attempt = self._attempt
+            if attempt is not None:
+                attempt.leg.parse_all()
+            if self.waiter is not None:
+                self._path.admission.leave(self)
+            if self.state is not RequestState.LEFT or attempt is None:
+                return
+            if not self._lost_between:
+                self._path.metrics.client_left()
+            if self.intake.several:
+                self._give_up_usage()
+                return
+            attempt.leg.pause(False)
+            attempt.abort()
+            asyncio.get_running_loop().call_later(LEFT_WAIT_S, self._give_up_usage)
+        except Exception as error:
+            self._crash("leaving", error)
+
+    def _give_up_usage(self) -> None:
+        """Settle without the engine's final usage, unless it has come."""
+        attempt = self._attempt
+        if self.state is not RequestState.LEFT or attempt is None:
+            return
+        try:
+            now_s = self._path.engines.clock()
+            attempt.close()
+            self._path.settlement.release(self._account, attempt.rid, (), now_s)
+            self._settle_left(now_s, charged=True)
+        except Exception as error:
+            self._crash("the end", error)
+
+    @property
+    def _lost_between(self) -> bool:
+        """Of one whose client has left: whether only the proxy that forwarded it, or the network to it, is gone."""
+        return self.intake.forwarded_from is not None and not self._exchange.client_left
+
+    # -- settle and answer
+
+    def _settle_left(self, now_s: float, *, charged: bool) -> None:
+        """A client that left is charged for what was computed; not where only the forwarding proxy is gone."""
+        if self._lost_between:
+            self._settle("cut_off", 0, now_s, charged=False)
+        else:
+            self._settle("client_left", 0, now_s, charged=charged)
+
+    def _settle(self, outcome: Outcome, status: int, now_s: float, *, charged: bool) -> None:
+        """Make row and receipt of what was reported; `_row_written` is called once the row is durable."""
+        path, account, attempt = self._path, self._account, self._attempt
+        assert attempt is not None
+        self._advance(RequestEvent.SETTLE)
+        path.open_requests.live.discard(self)
+        path.settlement.release_body(account, self._attempt, self.intake, self._exchange.request)
+        left = self.state is RequestState.SETTLING_LEFT
+        end = End(outcome, status, now_s, charged, left)
+        path.settlement.settle(account, self, attempt, self.intake, end, self._row_written)
+
+    def _row_written(self, failure: JournalError | None) -> None:
+        """The row is durable, or cannot be written: end the answer."""
+        attempt, entry, state = self._attempt, self._account.entry, self.state
+        try:
+            self._advance(RequestEvent.ROW_WRITTEN)
+            assert entry is not None
+            assert attempt is not None
+            if failure is not None:
+                self._path.metrics.withdrawn(entry)
+                self._refuse(Refusal(503, "the ledger cannot be written", code="ledger_unavailable"))
+            elif self._refusal is not None:
+                self._refuse(self._refusal)
+            elif state is RequestState.SETTLING:
+                self._answer.end(attempt.answer, attempt.scanner, entry.usage)
+        except Exception as error:
+            log.error("the end of an answer failed: %s", type(error).__name__)
+            self._exchange.fail()
+        self._attempt = None  # it knows its request: both would wait for the garbage collector
+
+    def refused(self, refusal: Refusal) -> None:
+        """End without a settled row: no worker can take it, or admission turns it away."""
+        self._advance(RequestEvent.REFUSE)
+        self._refuse(refusal)
+
+    def _refuse(self, refusal: Refusal) -> None:
+        """Answer with an error, which names the receipt where there is one."""
+        if self.reservation is not None:
+            self._path.admission.cancel(self)
+        self._answer.refuse(refusal, has_receipt=self._account.entry is not None)
+
+    # -- what the proxy does
+
+    def sweep(self, now_s: float) -> None:
+        """Check deadlines, and send comments while a long prompt is computed. Called every quarter of a second."""
+        attempt, progress, path = self._attempt, self._progress, self._path
+        if self.state not in UNDER_WAY or attempt is None:
+            return
+        if progress.observe(attempt.scanner.content_events, now_s):
+            path.settlement.progress(self._account, attempt.scanner.content_events)
+        answering, received_s = self.state is RequestState.ANSWERING, self._exchange.request.received_s
+        continued = self._account.continuation is not None
+        failure = path.deadlines.missed(attempt, progress, received_s, now_s, answering=answering, continued=continued)
+        if failure is not None:
+            self.failed(failure)
+        elif self.intake.stream and not answering and path.deadlines.comment_is_due(progress, received_s, now_s):
+            self._answer.begin()
+            self._exchange.write(COMMENT)
+
+    def shut_down(self) -> None:
+        """The proxy is going: end with an error that says so rather than break off."""
+        if self.state in UNDER_WAY or self.state is RequestState.LEFT:
+            self.failed(Failure(shutting_down(), (), False))
+
+    def crashed(self) -> None:
+        """An error of the proxy's own, in any state: the client gets an error, nothing is charged, nothing is left."""
+        path, account = self._path, self._account
+        path.open_requests.live.discard(self)
+        self._advance(RequestEvent.CRASH)
+        path.settlement.interrupt(account)
+        if self.waiter is not None:
+            path.admission.leave(self)
+        path.admission.ended(self, 0)
+        self._exchange.fail()
+        path.settlement.abandon(account, path.engines.clock())
+        if self._attempt is not None:
+            self._attempt.abort()
+            self._attempt.close()
+
+    def _crash(self, step: str, error: Exception) -> None:
+        """Log the type of an error of the proxy's own, never its text, and end."""
+        log.error("%s of a request failed: %s", step, type(error).__name__)
+        self.crashed()

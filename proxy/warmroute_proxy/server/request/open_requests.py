@@ -1,0 +1,29 @@
+"""The requests that one process has under way, and the newest decisions about them."""
+
+from collections import deque
+from typing import Final, Protocol
+
+from warmroute_proxy.core.placement.decision import Decision
+
+MAX_DECISIONS: Final = 1000  # newest kept, for the admin page
+
+
+class OpenRequest(Protocol):
+    """A request that was sent to an engine or to another region."""
+
+    def sweep(self, now_s: float) -> None: ...
+    def crashed(self) -> None: ...
+    def shut_down(self) -> None: ...
+
+
+class OpenRequests:
+    """The requests under way. `closed`: the proxy is shutting down and takes no new ones."""
+
+    def __init__(self) -> None:
+        self.live: set[OpenRequest] = set()  # bounded by the connections: one request each
+        self.decisions: deque[tuple[str, Decision]] = deque(maxlen=MAX_DECISIONS)  # by receipt id
+        self.closed = False
+
+    def record(self, receipt_id: str, decision: Decision) -> None:
+        """Keep a decision for the admin page."""
+        self.decisions.append((receipt_id, decision))

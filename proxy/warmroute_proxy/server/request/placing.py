@@ -1,0 +1,57 @@
+"""Where a request goes: decided by the router, and by admission where it may have to wait."""
+
+import msgspec
+
+from warmroute_proxy.core.placement.choices import NoWorker
+from warmroute_proxy.core.placement.decision import Decision
+from warmroute_proxy.core.placement.router import Router
+from warmroute_proxy.core.prompt.facts import Facts
+from warmroute_proxy.server.engines.engines import Engines
+from warmroute_proxy.server.request.admission import Admission, RequestToAdmit
+from warmroute_proxy.server.request.failure import no_worker
+from warmroute_proxy.server.request.request_metrics import RequestMetrics
+
+
+class Placing:
+    """Places requests."""
+
+    def __init__(self, router: Router, engines: Engines, admission: Admission, metrics: RequestMetrics) -> None:
+        self._router = router
+        self._engines = engines
+        self._admission = admission
+        self._metrics = metrics
+
+    def place(self, request: RequestToAdmit, now_s: float) -> Decision | None:
+        """Where a request goes now; None where it was queued or refused."""
+        intake, router, admission = request.intake, self._router, self._admission
+        try:
+            decision = router.place(intake.facts, now_s, request.excluded)
+        except NoWorker as error:
+            request.refused(no_worker(error, split=intake.choices > 1 and self._engines.all_split()))
+            return None
+        if (
+            admission.queue.requests
+            or intake.tenant.limits is not None
+            or not router.has_capacity(intake.facts.model, decision, now_s)
+        ):
+            return admission.enter(request, decision)
+        return decision
+
+    def place_again(self, request: RequestToAdmit, now_s: float) -> Decision | None:
+        """Where another attempt goes; None where no worker has capacity, or the budget of retries is spent."""
+        intake, router = request.intake, self._router
+        facts = intake.facts = stay(intake.facts)
+        try:
+            decision = router.place(facts, now_s, request.excluded | router.full(facts.model))
+        except NoWorker:
+            return None
+        if not self._admission.retries.spend(now_s):
+            self._metrics.retry_refused()
+            return None
+        self._metrics.retried()
+        return decision
+
+
+def stay(facts: Facts) -> Facts:
+    """The same facts, for a request that is not forwarded again."""
+    return msgspec.structs.replace(facts, may_forward=False)

@@ -1,0 +1,192 @@
+"""The life of a request and of an attempt, as tables: what follows from a state and an event.
+
+`REQUEST` is the life of an `InferenceRequest`, `ATTEMPT` that of an `Attempt`. What is not in a table is not possible:
+`next_state` raises `IllegalTransition`. `docs/architecture.md` has both as diagrams (`scripts/state_diagrams.py`).
+"""
+
+from collections.abc import Mapping
+from enum import IntEnum, auto
+from itertools import chain
+from typing import Final, TypeVar
+
+
+class RequestState(IntEnum):
+    """Where a request is."""
+
+    PLACING = auto()
+    """It has no engine: it has just come, its wait is over, or its last attempt or forward has failed."""
+    QUEUED = auto()
+    """It waits for capacity."""
+    FORWARDED = auto()
+    """Another region serves it."""
+    DISPATCHED = auto()
+    """An engine has it; its prompt is being computed."""
+    PREFILLED = auto()
+    """Its prompt is computed; no content has come yet."""
+    ANSWERING = auto()
+    """Content has come. Nothing of it can be taken back."""
+    LEFT = auto()
+    """Its client has left; the engine's final usage is awaited."""
+    SETTLING = auto()
+    """Its row is being written; the client waits for the end of the answer."""
+    SETTLING_LEFT = auto()
+    """Its row is being written, and its client has left."""
+    ENDED = auto()
+    CRASHED = auto()
+    """An error of the proxy's own has ended it."""
+
+
+class RequestEvent(IntEnum):
+    """What happens to a request."""
+
+    QUEUE = auto()
+    ADMIT = auto()
+    FORWARD = auto()
+    HOME_FAILED = auto()
+    FORWARD_ENDED = auto()
+    DISPATCH = auto()
+    PREFILL = auto()
+    CONTENT = auto()
+    FAIL = auto()
+    CLIENT_LEFT = auto()
+    SETTLE = auto()
+    ROW_WRITTEN = auto()
+    REFUSE = auto()
+    CRASH = auto()
+
+
+class AttemptState(IntEnum):
+    """Where an attempt is."""
+
+    NEW = auto()
+    SENT = auto()
+    """Its legs are on their way; no content has come yet."""
+    ANSWERING = auto()
+    """Content has come."""
+    STOPPING = auto()
+    """Its engines were asked to stop; their final usage is awaited."""
+    FAILING = auto()
+    """The answering leg has failed. For a moment the prefill leg may show that the fault is its own."""
+    FINISHED = auto()
+    FAILED = auto()
+    CLOSED = auto()
+    """Its owner has given it up."""
+
+
+class AttemptEvent(IntEnum):
+    """What happens to an attempt."""
+
+    SEND = auto()
+    CONTENT = auto()
+    ABORT = auto()
+    LEG_FAILED = auto()
+    FINISH = auto()
+    FAIL = auto()
+    CLOSE = auto()
+
+
+_R, _A = RequestState, AttemptState
+_ON, _DO = RequestEvent, AttemptEvent
+
+REQUEST: Final[Mapping[tuple[RequestState, RequestEvent], RequestState]] = {
+    (_R.PLACING, _ON.QUEUE): _R.QUEUED,
+    (_R.PLACING, _ON.FORWARD): _R.FORWARDED,
+    (_R.PLACING, _ON.DISPATCH): _R.DISPATCHED,
+    (_R.PLACING, _ON.REFUSE): _R.ENDED,
+    (_R.PLACING, _ON.SETTLE): _R.SETTLING,  # an attempt has failed, and there is no other
+    (_R.QUEUED, _ON.ADMIT): _R.PLACING,
+    (_R.QUEUED, _ON.REFUSE): _R.ENDED,
+    (_R.QUEUED, _ON.CLIENT_LEFT): _R.ENDED,
+    (_R.FORWARDED, _ON.HOME_FAILED): _R.PLACING,
+    (_R.FORWARDED, _ON.FORWARD_ENDED): _R.ENDED,
+    (_R.DISPATCHED, _ON.PREFILL): _R.PREFILLED,
+    (_R.DISPATCHED, _ON.CONTENT): _R.ANSWERING,
+    (_R.DISPATCHED, _ON.FAIL): _R.PLACING,
+    (_R.DISPATCHED, _ON.CLIENT_LEFT): _R.LEFT,
+    (_R.DISPATCHED, _ON.SETTLE): _R.SETTLING,
+    (_R.PREFILLED, _ON.CONTENT): _R.ANSWERING,
+    (_R.PREFILLED, _ON.FAIL): _R.PLACING,
+    (_R.PREFILLED, _ON.CLIENT_LEFT): _R.LEFT,
+    (_R.PREFILLED, _ON.SETTLE): _R.SETTLING,
+    (_R.ANSWERING, _ON.FAIL): _R.PLACING,
+    (_R.ANSWERING, _ON.CLIENT_LEFT): _R.LEFT,
+    (_R.ANSWERING, _ON.SETTLE): _R.SETTLING,
+    (_R.LEFT, _ON.SETTLE): _R.SETTLING_LEFT,
+    (_R.SETTLING, _ON.CLIENT_LEFT): _R.SETTLING_LEFT,
+    (_R.SETTLING, _ON.ROW_WRITTEN): _R.ENDED,
+    (_R.SETTLING_LEFT, _ON.ROW_WRITTEN): _R.ENDED,
+    (_R.CRASHED, _ON.ROW_WRITTEN): _R.CRASHED,
+    **{(state, _ON.CRASH): _R.CRASHED for state in RequestState},
+}
+
+ATTEMPT: Final[Mapping[tuple[AttemptState, AttemptEvent], AttemptState]] = {
+    (_A.NEW, _DO.SEND): _A.SENT,
+    (_A.NEW, _DO.ABORT): _A.STOPPING,
+    (_A.SENT, _DO.CONTENT): _A.ANSWERING,
+    (_A.SENT, _DO.ABORT): _A.STOPPING,
+    (_A.ANSWERING, _DO.ABORT): _A.STOPPING,
+    **{
+        edge: after
+        for state in (_A.SENT, _A.ANSWERING, _A.STOPPING)
+        for edge, after in (
+            ((state, _DO.LEG_FAILED), _A.FAILING),
+            ((state, _DO.FINISH), _A.FINISHED),
+            ((state, _DO.FAIL), _A.FAILED),
+        )
+    },
+    (_A.FAILING, _DO.FINISH): _A.FINISHED,
+    (_A.FAILING, _DO.FAIL): _A.FAILED,
+    **{(state, _DO.ABORT): state for state in (_A.STOPPING, _A.FAILING, _A.FINISHED, _A.FAILED, _A.CLOSED)},
+    **{(state, _DO.CLOSE): _A.CLOSED for state in AttemptState},
+}
+
+UNDER_WAY: Final = frozenset({_R.DISPATCHED, _R.PREFILLED, _R.ANSWERING})
+"""States in which an engine works for a client that listens."""
+
+ATTEMPT_ENDED: Final = frozenset({_A.FINISHED, _A.FAILED, _A.CLOSED})
+
+State = TypeVar("State", bound=IntEnum)
+Event = TypeVar("Event", bound=IntEnum)
+
+
+class IllegalTransition(Exception):
+    """An event in a state in which it cannot happen: a fault of the proxy's own."""
+
+
+def next_state(table: Mapping[tuple[State, Event], State], state: State, event: Event) -> State:
+    """The state after an event."""
+    try:
+        return table[state, event]
+    except KeyError:
+        raise IllegalTransition(f"{event.name} cannot happen in {type(state).__name__} {state.name}") from None
+
+
+def diagram(table: Mapping[tuple[State, Event], State]) -> str:
+    """The table as a Mermaid state diagram. An event that every state leads to one state by is drawn once."""
+    states = type(next(iter(table.values())))
+    targets: dict[Event, list[State]] = {}
+    for (_, event), after in table.items():
+        targets.setdefault(event, []).append(after)
+    common = {event: after[0] for event, after in targets.items() if len(after) == len(states) and len(set(after)) == 1}
+    drawn: dict[tuple[str, str], list[str]] = {}
+    for (state, event), after in table.items():
+        if event not in common:
+            drawn.setdefault((state.name.lower(), after.name.lower()), []).append(event.name.lower())
+    lines = [f"    {before} --> {after}: {', '.join(events)}" for (before, after), events in drawn.items()]
+    anywhere = [f"    any_state --> {after.name.lower()}: {event.name.lower()}" for event, after in common.items()]
+    first = next(iter(states)).name.lower()
+    ends = [state.name.lower() for state in states if not any(before is state for before, _ in _moves(table, common))]
+    return "\n".join(
+        chain(
+            ["```mermaid", "stateDiagram-v2", f"    [*] --> {first}"],
+            lines,
+            anywhere,
+            [f"    {end} --> [*]" for end in ends],
+            ["```"],
+        )
+    )
+
+
+def _moves(table: Mapping[tuple[State, Event], State], common: Mapping[Event, State]) -> list[tuple[State, State]]:
+    """The transitions by which a state is left for another."""
+    return [(state, after) for (state, event), after in table.items() if event not in common and after is not state]
