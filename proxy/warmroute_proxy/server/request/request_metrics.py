@@ -32,7 +32,7 @@ class RequestMetrics:
             *[counter("warmroute_predicted_tokens_total", tier) for tier in _BY_TIER],
         ]
         self._sums = [0] * len(self._counters)
-        self._turns: defaultdict[str, int] = defaultdict(int)  # by outcome
+        self._ended: defaultdict[str, int] = defaultdict(int)  # by outcome
         self._lost: defaultdict[str, int] = defaultdict(int)  # tokens by class
         self._wrong = [0] * (2 * _SIDE)  # predictions by how much they were wrong: too high, then too low or right
         self._over = 0.0
@@ -64,7 +64,7 @@ class RequestMetrics:
     ) -> None:
         """Add a request, its tokens and its price; what was predicted to be cached, and by how much that was wrong."""
         prompt, lost = usage.prompt_tokens, self._lost
-        self._turns[entry.outcome or ""] += 1
+        self._ended[entry.outcome or ""] += 1
         for name in loss:
             lost[name] += loss[name]
         if settled is None or settled.error_tokens is None or prompt <= 0:
@@ -85,17 +85,17 @@ class RequestMetrics:
 
     def withdrawn(self, entry: Entry) -> None:
         """Take back that a request was settled, and its price: its row was not written. Its tokens were computed."""
-        self._turns[entry.outcome or ""] -= 1
-        self._turns["interrupted"] += 1
+        self._ended[entry.outcome or ""] -= 1
+        self._ended["interrupted"] += 1
         prompt, completion, list_nanousd, price_nanousd, *cached = self._sums
         list_nanousd -= entry.list_nanousd
         price_nanousd -= entry.price_nanousd
         self._sums = [prompt, completion, list_nanousd, price_nanousd, *cached]
 
-    def interrupted(self, turns: int = 1) -> None:
+    def interrupted(self, requests: int = 1) -> None:
         """Add requests that an error of the proxy's own, or the death of a process, has ended."""
-        if turns:
-            self._turns["interrupted"] += turns
+        if requests:
+            self._ended["interrupted"] += requests
 
     def count(self) -> None:
         """Put the sums into the counters. Called before they are read."""
@@ -104,7 +104,7 @@ class RequestMetrics:
             counter[0] += more
         self._sums = [0] * len(self._sums)
         for name, label, numbers in (
-            ("warmroute_turns_total", "outcome", self._turns),
+            ("warmroute_turns_total", "outcome", self._ended),
             ("warmroute_loss_tokens_total", "class", self._lost),
         ):
             for value, more in numbers.items():
