@@ -109,7 +109,7 @@ class PublicEndpoint:
         caller = request.caller
         if not isinstance(caller, Caller):
             self._begin_forwarded_request(request, exchange)
-        elif caller.keyed:
+        elif caller.idempotent:
             self._begin_idempotent_request(request, exchange, caller)
         else:
             intake = read(request, caller, self._callers.kept, self._config, self._secrets)

@@ -51,15 +51,15 @@ def plain_usage(reported: bytes, extension: bytes, *, paired: bool) -> Usage | N
     whether there was a prefill leg. The settled counts are those of `reported`.
     """
     try:
-        said = _plain(reported)
+        plain = _plain(reported)
         details = _extension(extension).cached_tokens_details if extension else None
     except msgspec.DecodeError:
         return None
-    prompt, completion, cached = said.prompt_tokens, said.completion_tokens, said.prompt_tokens_details.cached_tokens
-    if cached > prompt or said.total_tokens != prompt + completion or (paired and not cached) or b" " in reported:
+    prompt, completion, cached = plain.prompt_tokens, plain.completion_tokens, plain.prompt_tokens_details.cached_tokens
+    if cached > prompt or plain.total_tokens != prompt + completion or (paired and not cached) or b" " in reported:
         return None
-    nested = said.completion_tokens_details
-    reasoning = said.reasoning_tokens
+    nested = plain.completion_tokens_details
+    reasoning = plain.reasoning_tokens
     if nested is not None and nested.reasoning_tokens is not None:
         reasoning = nested.reasoning_tokens
     if details is None:
@@ -82,21 +82,21 @@ def merge_usage(
     `reported` is the usage object of the decode or aggregated leg, `details` its `sglext.cached_tokens_details`,
     `prefill` the usage object of the prefill leg, `completion_seen` a lower bound counted in the stream.
     """
-    said: Mapping[str, Any] = reported if isinstance(reported, dict) else {}  # a dict test is a tenth of an ABC's
+    counts: Mapping[str, Any] = reported if isinstance(reported, dict) else {}  # a dict test is a tenth of an ABC's
     helper: Mapping[str, Any] = prefill if isinstance(prefill, dict) else {}
     estimated = []
 
-    prompt = _count(said.get("prompt_tokens")) or _count(helper.get("prompt_tokens")) or None
+    prompt = _count(counts.get("prompt_tokens")) or _count(helper.get("prompt_tokens")) or None
     if prompt is None:
         estimated.append("prompt_tokens")
 
-    completion = _count(said.get("completion_tokens"))
+    completion = _count(counts.get("completion_tokens"))
     if completion is None:
         completion = min(max(completion_seen, 0), MAX_TOKENS)
         estimated.append("completion_tokens")
 
     tiers = None if details is None else _tiers(details)
-    stated = _stated_cached(said)
+    stated = _stated_cached(counts)
     if stated is not None and prompt is not None and 0 < stated <= prompt:  # nothing to fill in, nothing to correct
         cached: int | None = stated
         misreported = 0
@@ -114,7 +114,7 @@ def merge_usage(
         device,
         host,
         storage,
-        _reasoning(said),
+        _reasoning(counts),
         tuple(estimated),
         misreported,
     )
@@ -175,7 +175,7 @@ def _split(cached: int, tiers: tuple[int, int, int] | None) -> tuple[int, int, i
     return cached - host - storage, host, storage, False
 
 
-def _reasoning(said: Mapping[str, Any]) -> int | None:
-    details = said.get("completion_tokens_details")
+def _reasoning(counts: Mapping[str, Any]) -> int | None:
+    details = counts.get("completion_tokens_details")
     nested = _count(details.get("reasoning_tokens")) if isinstance(details, dict) else None
-    return nested if nested is not None else _count(said.get("reasoning_tokens"))
+    return nested if nested is not None else _count(counts.get("reasoning_tokens"))

@@ -104,7 +104,7 @@ def _fingerprint(
     leading = digest is None
     if digest is None:
         digest = prefix.digest
-    last, total = (hashes[-1], ends[-1]) if hashes else (seed, 0)
+    hash_, total = (hashes[-1], ends[-1]) if hashes else (seed, 0)
     user_contents: list[Raw] = []
     for index, message in enumerate(decoded):
         role = message.role
@@ -121,29 +121,29 @@ def _fingerprint(
                 digest = xxh3_64_intdigest(part, digest)
         size = len(part)
         if size <= STRIDE_BYTES:
-            last = xxh3_64_intdigest(part, last)
+            hash_ = xxh3_64_intdigest(part, hash_)
             total += size
-            hashes.append(last)
+            hashes.append(hash_)
             ends.append(total)
         else:
             _add(part, hashes, ends, seed)
-            last, total = hashes[-1], ends[-1]
+            hash_, total = hashes[-1], ends[-1]
     _check_unicode(user_contents)
     return Fingerprint(Chain(hashes, ends), structural_bytes, turn, prefix.digest, digest, user_contents)
 
 
 def _add(part: bytes, hashes: list[int], ends: list[int], seed: int) -> None:
     """Append a part to a chain, cutting at its end and at the stride inside it."""
-    last, total = (hashes[-1], ends[-1]) if hashes else (seed, 0)
+    hash_, total = (hashes[-1], ends[-1]) if hashes else (seed, 0)
     size = len(part)
     if size <= STRIDE_BYTES:
-        hashes.append(xxh3_64_intdigest(part, last))
+        hashes.append(xxh3_64_intdigest(part, hash_))
         ends.append(total + size)
         return
     view = memoryview(part)
     for start in range(0, size, STRIDE_BYTES):
-        last = xxh3_64_intdigest(view[start : start + STRIDE_BYTES], last)
-        hashes.append(last)
+        hash_ = xxh3_64_intdigest(view[start : start + STRIDE_BYTES], hash_)
+        hashes.append(hash_)
         ends.append(total + min(start + STRIDE_BYTES, size))
 
 

@@ -9,10 +9,10 @@ no other member, and each member is where it was. What this saves is said in `kn
 from typing import Final
 
 MAX_DROP_SETS: Final = 16
-JOINED_BYTES: Final = 65_536  # up to this size what is left of a body is copied into one piece
+COPIED_BYTES: Final = 65_536  # up to this size what is left of a body is copied into one piece
 
 
-class Place:
+class MemberSpan:
     """Where a member is: from its name's first quote to its value's end."""
 
     __slots__ = ("end", "name", "start")
@@ -26,25 +26,25 @@ class Place:
 class BodyTemplate:
     """The bytes around the messages of a body."""
 
-    __slots__ = ("_close", "_names", "_places", "_runs", "head", "start", "tail", "tail_bytes")
+    __slots__ = ("_close", "_members", "_names", "_runs", "head", "start", "tail", "tail_bytes")
 
-    def __init__(self, raw: bytes, start: int, end: int, close: int, places: list[Place]) -> None:
-        """Of a body whose messages are at `start` to `end`, its last brace at `close`, its members at `places`."""
+    def __init__(self, raw: bytes, start: int, end: int, close: int, members: list[MemberSpan]) -> None:
+        """Of a body whose messages are at `start` to `end`, its last brace at `close`, its members at `members`."""
         self.head: bytes | tuple[()] = raw[:start]
         self.tail = raw[end - 1 :]  # with the bracket that ends the messages
         self.start = start
         self.tail_bytes = len(raw) - end
         size = len(raw)
         self._close = size - close
-        self._names = frozenset([each.name for each in places])
+        self._names = frozenset([each.name for each in members])
         # Counted from the end of the body where they are behind the messages.
-        self._places = [
-            Place(
+        self._members = [
+            MemberSpan(
                 each.name,
                 each.start if each.start < end else each.start - size,
                 each.end if each.end < end else each.end - size,
             )
-            for each in places
+            for each in members
         ]
         self._runs: dict[frozenset[str], list[tuple[int, int]]] = {}
 
@@ -63,7 +63,7 @@ class BodyTemplate:
             parts[-1] = b"}"
         else:
             parts.append(b"}")
-        return parts if len(raw) > JOINED_BYTES else [b"".join(parts)]
+        return parts if len(raw) > COPIED_BYTES else [b"".join(parts)]
 
     def forget(self) -> None:
         """Match no body any more: `startswith(())` is false for all bytes."""
@@ -75,7 +75,7 @@ class BodyTemplate:
         if runs is None:
             runs = []
             joins = False
-            for each in self._places:
+            for each in self._members:
                 if each.name in drop:
                     joins = False
                 elif joins:

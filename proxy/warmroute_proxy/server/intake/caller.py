@@ -37,7 +37,7 @@ class Caller:
         "agent",
         "candidates",
         "home_hint",
-        "keyed",
+        "idempotent",
         "known_bodies",
         "parent",
         "path",
@@ -59,7 +59,7 @@ class Caller:
         self.region = region
         self.regions = None if ANY in tenant.regions else tenant.regions
         self.home_hint = headers.get(names.HOME)
-        self.keyed = names.IDEMPOTENCY in headers
+        self.idempotent = names.IDEMPOTENCY in headers
         self.session: Session | None = None
         self.session_hex: str | None = None
         self.session_key: int | None = None

@@ -34,7 +34,7 @@ from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.secrets import Secrets
 from warmroute_proxy.server.http.exchange import Request
 from warmroute_proxy.server.intake.body import NO_BODY, Body, TemplatedBody
-from warmroute_proxy.server.intake.body_template import BodyTemplate, Place
+from warmroute_proxy.server.intake.body_template import BodyTemplate, MemberSpan
 from warmroute_proxy.server.intake.caller import Caller
 from warmroute_proxy.server.intake.known_body import (
     MAX_DECODED_BYTES,
@@ -270,7 +270,7 @@ def _keep(
     if any(span.end - span.start > MAX_DECODED_BYTES for name, span in spans.items() if name in _KEPT_DECODED):
         return
     template = BodyTemplate(
-        raw, start, end, body.close, [Place(name, span.start, span.end) for name, span in spans.items()]
+        raw, start, end, body.close, [MemberSpan(name, span.start, span.end) for name, span in spans.items()]
     )
     without_prompt = replace(
         intake,
