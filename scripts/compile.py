@@ -41,7 +41,7 @@ _COMPILED: Final = {
     "server": "endpoint",
     "server/engines": "engine engines leg passthrough small_get sse upstream",
     "server/http": "exchange header_lines http1 incoming_body listener open_connections request_reader",
-    "server/intake": "body body_template intake known_body",
+    "server/intake": "body body_fields body_template intake known_body",
     "server/ledger": "journal ledger",
     "server/request": "answer attempt dispatch forwarding prefill_leg relay request_metrics settlement turn_end",
 }
