@@ -42,7 +42,7 @@ _COMPILED: Final = {
     "server": "authentication endpoint",
     "server/engines": "engine engine_headers engines ids leg passthrough small_get sse upstream",
     "server/http": "exchange header_lines http1 incoming_body listener open_connections request_reader",
-    "server/intake": "body body_template intake known_body",
+    "server/intake": "body body_fields body_template intake known_body",
     "server/ledger": "journal ledger",
     "server/request": "answer attempt client_answer deadlines dispatch forwarding inference_request placing"
     " prefill_leg reported_usage request_metrics settlement",

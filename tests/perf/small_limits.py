@@ -15,7 +15,7 @@ from warmroute_proxy.core.prompt import fingerprint
 from warmroute_proxy.server import authentication
 from warmroute_proxy.server.base import secrets
 from warmroute_proxy.server.http import header_lines
-from warmroute_proxy.server.intake import caller, intake, known_body
+from warmroute_proxy.server.intake import body_fields, caller, known_body
 from warmroute_proxy.server.request import idempotency, open_requests
 
 
@@ -36,7 +36,7 @@ if __name__ == "__main__":
     _lower(open_requests, "MAX_DECISIONS", 100)
     _lower(idempotency, "MAX_KEYS", 500)
     _lower(idempotency, "REMEMBER_KEY_S", 10.0)
-    _lower(intake, "MAX_PLANS", 50)
+    _lower(body_fields, "MAX_PLANS", 50)
     _lower(caller, "MAX_CALLERS", 100)
     _lower(header_lines, "MAX_LINES", 200)
     _lower(fingerprint, "MAX_KEPT_TOOLS", 50)

@@ -4,6 +4,7 @@ It never waits, never talks to an engine and never changes a client's values: a 
 Whatever is wrong with a request is raised as a `Refusal` here, before anything is dispatched.
 
 - body: the top-level members of a request body
+- body_fields: the fields of a body that are decoded, with types and bounds
 - body_template: the bytes around the messages, which many bodies of a caller share
 - caller: who sends a request, by its head, kept for the next ones
 - intake: reads and checks a request

@@ -4,21 +4,18 @@ All checks that need no engine are here: the model, the fields and their types. 
 to be fingerprinted; its text is not kept beyond the body itself.
 """
 
-from collections.abc import Callable
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final
 
 import msgspec
 from msgspec.structs import replace
 from xxhash import xxh3_64_intdigest
 
 from warmroute.contract.identity import (
-    SESSION_FIELDS,
     InvalidSessionKey,
     Session,
     derived_key_of_text,
     session_of,
 )
-from warmroute.contract.steering import REFUSED_FIELD_PREFIX, REFUSED_FIELDS
 from warmroute_proxy.core.prompt.canonical import MalformedPrompt
 from warmroute_proxy.core.prompt.chain import Chain, Fingerprint
 from warmroute_proxy.core.prompt.facts import Facts
@@ -34,6 +31,7 @@ from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.secrets import Secrets
 from warmroute_proxy.server.http.exchange import Request
 from warmroute_proxy.server.intake.body import NO_BODY, Body, TemplatedBody
+from warmroute_proxy.server.intake.body_fields import KEPT_DECODED, decode, plan_of, values_of
 from warmroute_proxy.server.intake.body_template import BodyTemplate, MemberSpan
 from warmroute_proxy.server.intake.caller import Caller
 from warmroute_proxy.server.intake.known_body import (
@@ -51,84 +49,9 @@ CHAT: Final = "/v1/chat/completions"
 COMPLETIONS: Final = "/v1/completions"
 ROUTES: Final = frozenset({CHAT, COMPLETIONS})
 
-MAX_PLANS: Final = 512  # kept; all are dropped when it is full
-MAX_PLAN_NAMES: Final = 64
-MAX_PLAN_CHARS: Final = 1024
-MAX_CHOICES: Final = 128
 MAX_PROMPTS: Final = 512  # of one completion: each has a bootstrap room, see `engines.ids`
 DEFAULT_OUTPUT_TOKENS: Final = 256  # expected where the client sets no maximum
 MAX_EXPECTED_OUTPUT_TOKENS: Final = 1024  # a maximum says little about the answer: agents' turns are short
-
-T = TypeVar("T")
-_DECODERS: Final[dict[Any, Callable[[msgspec.Raw], Any]]] = {}
-
-_FIELD_TYPES: Final[dict[str, Any]] = {
-    "temperature": float,
-    "top_p": float,
-    "frequency_penalty": float,
-    "presence_penalty": float,
-    "seed": int,
-    "stop": str | list[str],
-    "user": str,
-    "logit_bias": dict[str, float],
-    "response_format": dict[str, msgspec.Raw],
-    "parallel_tool_calls": bool,
-    "prompt_cache_key": str,
-    "promptCacheKey": str,
-    "session_id": str,
-}
-"""Types of fields that the OpenAI API defines and the proxy only checks; null is absent."""
-
-
-_READ_TYPES: Final[dict[str, Any]] = {
-    **_FIELD_TYPES,
-    "stream": bool,
-    "stream_options": dict[str, Any],
-    "n": int,
-    "max_tokens": int,
-    "max_completion_tokens": int,
-    "return_cached_tokens_details": bool,
-    "metadata": dict,
-}
-"""Types of all fields that are decoded besides the model; null is absent."""
-
-_READERS: Final = {name: msgspec.json.Decoder(kind | None).decode for name, kind in _READ_TYPES.items()}
-_KEPT_DECODED: Final = frozenset({"metadata", "stream_options"})  # by the intake
-_COUNTS: Final = (("n", MAX_CHOICES), ("max_tokens", 2**31 - 1), ("max_completion_tokens", 2**31 - 1))
-
-
-class _Plan:
-    """The fields to read of a body with these names."""
-
-    __slots__ = ("forbidden", "readers", "session_fields")
-
-    def __init__(
-        self,
-        forbidden: str | None,
-        readers: tuple[tuple[str, Callable[[msgspec.Raw], Any]], ...],
-        session_fields: tuple[str, ...],
-    ) -> None:
-        self.forbidden = forbidden
-        self.readers = readers
-        self.session_fields = session_fields
-
-
-_PLANS: Final[dict[tuple[str, ...], _Plan]] = {}  # kept: clients send few kinds of body
-
-
-def _plan(names: tuple[str, ...]) -> _Plan:
-    plan = _PLANS.get(names)
-    if plan is None:
-        plan = _Plan(
-            next((n for n in names if n in REFUSED_FIELDS or n.startswith(REFUSED_FIELD_PREFIX)), None),
-            tuple((name, _READERS[name]) for name in names if name in _READERS),
-            tuple(name for name in SESSION_FIELDS if name in names),
-        )
-        if len(names) <= MAX_PLAN_NAMES and sum(map(len, names)) <= MAX_PLAN_CHARS:
-            if len(_PLANS) >= MAX_PLANS:
-                _PLANS.clear()
-            _PLANS[names] = plan
-    return plan
 
 
 def read(request: Request, caller: Caller, known_bodies: KnownBodies, config: Config, secrets: Secrets) -> Intake:
@@ -201,11 +124,11 @@ def _read_whole(raw: bytes, caller: Caller, known_bodies: KnownBodies, config: C
     """Read a body of which nothing is known."""
     tenant = caller.tenant
     body = Body(raw)
-    plan = _plan(body.names)
+    plan = plan_of(body.names)
     if plan.forbidden is not None:
         raise _forbidden(plan.forbidden)
     model, asked = _model(body, tenant, config)
-    values = _values(body, plan)
+    values = values_of(body, plan)
     value = values.get
     stream = value("stream") or False
     stream_options = value("stream_options") or {}
@@ -267,7 +190,7 @@ def _keep(
     start = end - len(memoryview(messages))
     if start > MAX_HEAD_BYTES or len(raw) - end > MAX_TAIL_BYTES or len(spans) > MAX_MEMBERS:
         return
-    if any(span.end - span.start > MAX_DECODED_BYTES for name, span in spans.items() if name in _KEPT_DECODED):
+    if any(span.end - span.start > MAX_DECODED_BYTES for name, span in spans.items() if name in KEPT_DECODED):
         return
     template = BodyTemplate(
         raw, start, end, body.close, [MemberSpan(name, span.start, span.end) for name, span in spans.items()]
@@ -283,32 +206,9 @@ def _keep(
     caller.keep(known)
 
 
-def _values(body: Body, plan: _Plan) -> dict[str, Any]:
-    """The decoded members besides the model and the prompt. Raises: Refusal, where a type or a bound is wrong."""
-    members = body.members
-    values: dict[str, Any] = {}
-    for name, reader in plan.readers:
-        raw = members[name]
-        try:
-            values[name] = reader(raw)
-        except (msgspec.DecodeError, ValueError, RecursionError):
-            _decode(raw, name, _READ_TYPES[name])  # raises a Refusal with the reason
-            raise
-    options = values.get("stream_options")
-    if options and not isinstance(options.get("include_usage", False), bool | None):
-        raise Refusal(
-            400, "stream_options.include_usage is not true or false", code="invalid_type", param="stream_options"
-        )
-    for name, high in _COUNTS:
-        count = values.get(name)
-        if count is not None and not 1 <= count <= high:
-            raise Refusal(400, f"{name} is {count}, it must be between 1 and {high}", code="invalid_value", param=name)
-    return values
-
-
 def _model(body: Body, tenant: TenantConfig, config: Config) -> tuple[ModelConfig, str]:
     """The requested model, and the name in the request."""
-    asked = _decode(_present(body, "model"), "model", str)
+    asked = decode(_present(body, "model"), "model", str)
     model = config.model_by_name.get(asked)
     if model is None or (ANY not in tenant.models and model.name not in tenant.models):
         raise Refusal(
@@ -387,15 +287,3 @@ def _tools(body: Body) -> msgspec.Raw | None:
 
 def _is_null(raw: msgspec.Raw) -> bool:
     return len(memoryview(raw)) == 4 and bytes(raw) == b"null"
-
-
-def _decode(raw: msgspec.Raw, name: str, kind: type[T]) -> T:
-    decode = _DECODERS.get(kind)
-    if decode is None:  # of the few types that this file names
-        decode = _DECODERS[kind] = msgspec.json.Decoder(kind).decode
-    try:
-        return cast("T", decode(raw))
-    except msgspec.ValidationError as error:
-        raise Refusal(400, f"field {name!r} has the wrong type: {error}", code="invalid_type", param=name) from None
-    except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        raise Refusal(400, f"field {name!r} is not valid JSON: {error}", code="invalid_json", param=name) from None
