@@ -112,14 +112,14 @@ class PublicEndpoint:
         elif caller.idempotent:
             self._begin_idempotent_request(request, exchange, caller)
         else:
-            intake = read(request, caller, self._callers.kept, self._config, self._secrets)
+            intake = read(request, caller, self._callers.known_bodies, self._config, self._secrets)
             InferenceRequest(self._path, exchange, intake, self._path.engines.ids.receipt()).begin()
 
     def _begin_forwarded_request(self, request: Request, exchange: Exchange) -> None:
         """Begin a request that another proxy forwards. Its receipt has the id that the other proxy has given it."""
         tenant, claim = self._authentication.of_forwarded(request)
         caller = self._callers.of(request.path, tenant, request.headers, claim.region)
-        intake = read(request, caller, self._callers.kept, self._config, self._secrets)
+        intake = read(request, caller, self._callers.known_bodies, self._config, self._secrets)
         InferenceRequest(self._path, exchange, intake, claim.request_id).begin()
 
     def _begin_idempotent_request(self, request: Request, exchange: Exchange, caller: Caller) -> None:
@@ -127,7 +127,7 @@ class PublicEndpoint:
         call = self._idempotent_calls.join(caller.tenant.name, request.headers[names.IDEMPOTENCY], exchange)
         if call is None:
             return
-        intake = read(request, caller, self._callers.kept, self._config, self._secrets)
+        intake = read(request, caller, self._callers.known_bodies, self._config, self._secrets)
         shared = self._idempotent_calls.share(call, exchange)
         try:
             inference = InferenceRequest(self._path, shared, intake, self._path.engines.ids.receipt())

@@ -25,9 +25,9 @@ class Holdings:
 
     def now(self) -> Gauges:
         """What it holds now."""
-        queue, kept = self._admission.queue, self._re_prefills.kept
+        queue, prompts = self._admission.queue, self._re_prefills.prompts
         live = len(self._open_requests.live)
-        return Gauges(live, queue.requests, queue.bytes, len(kept), kept.bytes, self._ledger.waiting)
+        return Gauges(live, queue.requests, queue.bytes, len(prompts), prompts.bytes, self._ledger.waiting)
 
 
 class MetricsPage:

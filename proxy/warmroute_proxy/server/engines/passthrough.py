@@ -32,7 +32,7 @@ MAX_SHAPES: Final = 16  # of one stream; then all its events are searched
 MAX_SIZE_DIGITS: Final = 8
 
 _END: Final = b"\n\n\r\n"  # of an event and of its chunk
-_LAST: Final = b"\r\n0\r\n\r\n"
+_LAST_CHUNK: Final = b"\r\n0\r\n\r\n"
 _SIZE: Final = re.compile(rb"([0-9A-Fa-f]{1,%d})\r\n" % MAX_SIZE_DIGITS)
 
 Write = Callable[[bytes], None]
@@ -130,7 +130,7 @@ class Passthrough:
             self._rest = b""
         if self._target is not None:
             data = self._pass(data, self._target)
-        if data.endswith(_LAST) and (len(data) < SMALL_BYTES or self._stream.scanner.started):
+        if data.endswith(_LAST_CHUNK) and (len(data) < SMALL_BYTES or self._stream.scanner.started):
             self._source.feed(data)
             if self._source.reads(self):  # the end was text inside a chunk, and the border is unknown
                 self._source.go_on(b"")

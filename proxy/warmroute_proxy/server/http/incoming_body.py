@@ -43,9 +43,9 @@ class IncomingBody:
         if len(pieces) < MAX_PIECES:
             pieces.append(piece)
         else:
-            last = pieces[-1]
-            if isinstance(last, bytearray):
-                last += piece
+            newest = pieces[-1]
+            if isinstance(newest, bytearray):
+                newest += piece
             else:
                 pieces.append(bytearray(piece))
         self._held_bytes += len(piece)
@@ -57,14 +57,14 @@ class IncomingBody:
                 raise refusal
             oldest.stop_reading(refusal)
 
-    def take(self, last: bytes = b"") -> bytes:
-        """Return the whole body and forget the pieces. `last`: its last piece."""
+    def take(self, last_piece: bytes = b"") -> bytes:
+        """Return the whole body and forget the pieces. `last_piece`: its last piece."""
         pieces = self._pieces
         if not pieces:
-            return last
+            return last_piece
         self.drop()
-        if last:
-            pieces.append(last)
+        if last_piece:
+            pieces.append(last_piece)
         return bytes(pieces[0]) if len(pieces) == 1 else b"".join(pieces)
 
     def drop(self) -> None:

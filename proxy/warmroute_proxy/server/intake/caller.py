@@ -116,7 +116,7 @@ class Callers:
     """The callers that are known, and their known bodies."""
 
     def __init__(self, secrets: Secrets) -> None:
-        self.kept = KnownBodies()
+        self.known_bodies = KnownBodies()
         self._secrets = secrets
         self._callers: dict[tuple[str, ...], Caller] = {}
 

@@ -183,7 +183,7 @@ class Admission:
         """What the admin page shows."""
         waiting = self.queue.waiting()
         by_tenant = Counter(waiter.tenant for waiter in waiting)
-        by_place = Counter(waiter.worker_id for waiter in waiting)
+        by_worker = Counter(waiter.worker_id for waiter in waiting)
         return {
             "queue": {
                 "requests": self.queue.requests,
@@ -194,7 +194,7 @@ class Admission:
                 "oldest_s": now_s - min((waiter.since_s for waiter in waiting), default=now_s),
                 "drain_per_s": self._dispatch_rate.per_s(now_s),
                 "by_tenant": dict(by_tenant),
-                "by_place": dict(by_place),
+                "by_place": dict(by_worker),
             },
             "tenants": {name: _quota_dict(quota, now_s) for name, quota in self.quotas.items()},
         }
@@ -205,8 +205,8 @@ class Admission:
         request, now = waiter.item, self._clock()
         return place_queued(self._router, self.queue, waiter, request.intake.facts, decision, request.excluded, now)
 
-    def _wait(self, waiter: "Waiter[RequestToAdmit]", place: str, compute_s: float) -> None:
-        pushed_out = self.queue.join(waiter, place, compute_s)
+    def _wait(self, waiter: "Waiter[RequestToAdmit]", worker_id: str, compute_s: float) -> None:
+        pushed_out = self.queue.join(waiter, worker_id, compute_s)
         if pushed_out is None:
             refusal = self._full(f"every engine for {waiter.model} is busy, and the queue is full")
             self._refuse(waiter.item, "queue_full", refusal)

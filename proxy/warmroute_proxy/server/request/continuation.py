@@ -193,7 +193,7 @@ class Rest:
         """Up to the first event that adds something, which has to be text: an engine does not know that its own first
         words are not those of an answer, and may read a tool call or reasoning into them. No second role.
         """
-        kept = []
+        kept_events = []
         try:
             for event in _payloads(data):
                 chunk = _chunk(event)
@@ -204,10 +204,10 @@ class Rest:
                     return None
                 self._begun = self._begun or bool(adds)
                 if adds or not chunk.choices or any(choice.finish_reason for choice in chunk.choices):
-                    kept.append(b"data: " + event + b"\n\n")
+                    kept_events.append(b"data: " + event + b"\n\n")
         except _UNREADABLE:
             return None
-        return b"".join(kept)
+        return b"".join(kept_events)
 
     def settled(self, usage: Usage, scanner: Scanner) -> Usage:
         """The account of the whole answer, by what was reported of its rest; its usage chunk gets the answer's id."""
@@ -267,8 +267,8 @@ def _continued(intake: Intake, text: str, tokens: int) -> Body | None:
         add.append(b'"%b":%d' % (name.encode(), max(left, 0)))
     if intake.route == CHAT:
         messages = members["messages"]
-        last = _decode(_decode(messages, type=list[msgspec.Raw])[-1], type=dict[str, Any])
-        if last.get("role") == "assistant":
+        last_message = _decode(_decode(messages, type=list[msgspec.Raw])[-1], type=dict[str, Any])
+        if last_message.get("role") == "assistant":
             return None  # SGLang takes it for the user's where it is the last, and would not any more
         message = _encode({"role": "assistant", "content": text})
         add += (b'"messages":%b,%b]' % (bytes(messages)[:-1], message), b'"continue_final_message":true')

@@ -118,7 +118,7 @@ class SharedExchange(Exchange):
         self._parts = call.recording.chunks if call.recording is not None else []
         self._readers = [Reader(first, call.recording, self)]
         self._slow = False
-        self._kept = False  # whether the answer is to be kept, if it comes to its end
+        self._keeps_answer = False  # whether the answer is to be kept, if it comes to its end
         self.served: ServedRequest | None = None
         self.request = first.request
 
@@ -134,7 +134,7 @@ class SharedExchange(Exchange):
             recording.status, recording.headers = status, headers
             self._idempotent_calls.calls.add(self._call, body, self._idempotent_calls.clock())
         self.started = True
-        for reader in self._finish(kept=status == 200):
+        for reader in self._finish(keep_answer=status == 200):
             reader.let_go().respond(status, headers, body)
 
     def answer(self, lines: bytes, body: bytes) -> None:
@@ -146,7 +146,7 @@ class SharedExchange(Exchange):
         """The head of a streamed answer."""
         headers = list(headers)
         self.started = True
-        self._kept = status == 200
+        self._keeps_answer = status == 200
         recording = self._call.recording
         if recording is not None:
             recording.status, recording.headers, recording.streamed = status, headers, True
@@ -177,21 +177,21 @@ class SharedExchange(Exchange):
         if self.ended:
             return
         if self._call.recording is None:
-            last = data
+            last_data = data
         else:
             self.write(data)
-            last = b""
-        for reader in self._finish(kept=self._kept):
+            last_data = b""
+        for reader in self._finish(keep_answer=self._keeps_answer):
             if reader.recording is not None and reader.at < len(self._parts):
                 self._idempotent_calls.reads_on(reader, self._call)
             else:
-                reader.let_go().end(last)
+                reader.let_go().end(last_data)
 
     def abort(self, data: bytes = b"") -> None:
         """End a streamed answer that is not complete, at once for readers that have not read all of it."""
         if self.ended:
             return
-        for reader in self._finish(kept=False):
+        for reader in self._finish(keep_answer=False):
             reader.let_go().abort(data)
 
     # -- the readers' side
@@ -229,10 +229,10 @@ class SharedExchange(Exchange):
             return
         on_gone = self.on_gone
         if self.served is not None and self.served.waiter is not None:
-            self._finish(kept=False)
+            self._finish(keep_answer=False)
         else:
             self._idempotent_calls.calls.lost(self._call, self._idempotent_calls.clock())
-            self._finish(kept=None)
+            self._finish(keep_answer=None)
         if on_gone is not None:
             on_gone()
 
@@ -252,17 +252,17 @@ class SharedExchange(Exchange):
             reader.let_go().abort(error_event(409, problem, "idempotency_key_spent"))
         self.paced()
 
-    def _finish(self, *, kept: bool | None) -> list[Reader]:
+    def _finish(self, *, keep_answer: bool | None) -> list[Reader]:
         """The end of the request; returns the readers that have not got theirs."""
         idempotent_calls, call = self._idempotent_calls, self._call
         self.ended = True
         self.on_gone = self.on_pause = self.served = None
         idempotent_calls.orphans.pop(self, None)
         idempotent_calls.live.pop(call.key, None)
-        if kept is not None:
-            idempotent_calls.calls.ended(call, idempotent_calls.clock()) if kept else idempotent_calls.calls.failed(
-                call
-            )
+        if keep_answer:
+            idempotent_calls.calls.ended(call, idempotent_calls.clock())
+        elif keep_answer is not None:
+            idempotent_calls.calls.failed(call)
         readers, self._readers = self._readers, []
         return readers
 

@@ -67,7 +67,7 @@ class RePrefills:
         clock: Callable[[], float],
     ) -> None:
         """`kept_bytes`: of prompts, at most, in this process."""
-        self.kept = HotPrompts(kept_bytes)
+        self.prompts = HotPrompts(kept_bytes)
         self.done = 0
         self.router = router
         self.engines = engines
@@ -87,18 +87,18 @@ class RePrefills:
         facts = msgspec.structs.replace(intake.facts, may_forward=False, expected_output_tokens=1)
         model = intake.model.name if intake.alias else None
         prompt = HotPrompt(facts, body, path, intake.salt, model, tagged=intake.prompts == 1, cache_worker=cache_worker)
-        self.kept.keep(prompt, self.clock())
+        self.prompts.keep(prompt, self.clock())
 
     def waiting(self, engine_id: str) -> int:
         """How many prompts of an engine are kept and not yet elsewhere, those under way included."""
         under_way = sum(1 for one in self._under_way.values() if one.leaves == engine_id)
-        return len(self.kept.hottest(self._cache_workers(engine_id), 0.0)) + under_way
+        return len(self.prompts.hottest(self._cache_workers(engine_id), 0.0)) + under_way
 
     def sweep(self, now_s: float) -> None:
         """Begin what may begin; called several times a second."""
         if now_s - self._expired_s >= EXPIRE_EVERY_S:
             self._expired_s = now_s
-            self.kept.expire(now_s)
+            self.prompts.expire(now_s)
         if self._under_way or self.engines.leaving():
             try:
                 self._go_on(now_s)
@@ -134,7 +134,7 @@ class RePrefills:
     def _move_from(self, engine_id: str, now_s: float) -> int:
         """Begin what may begin of one engine's prompts. Returns how many."""
         begun = 0
-        for prompt in self.kept.hottest(self._cache_workers(engine_id), now_s)[:MAX_TRIED]:
+        for prompt in self.prompts.hottest(self._cache_workers(engine_id), now_s)[:MAX_TRIED]:
             decision = self._placed(prompt, now_s)
             if decision is None:
                 prompt.cache_worker = ""  # nothing is left that could take it

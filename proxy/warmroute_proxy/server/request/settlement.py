@@ -163,7 +163,7 @@ class Settlement:
     def release_body(self, account: RequestAccount, attempt: Attempt | None, intake: Intake, request: Request) -> None:
         """Drop the body: nothing is sent again. Megabytes must not wait for the garbage collector."""
         body, re_prefills = request.body, self._re_prefills
-        if len(body) >= re_prefills.kept.min_bytes and account.ttft_ms is not None and attempt is not None:
+        if len(body) >= re_prefills.prompts.min_bytes and account.ttft_ms is not None and attempt is not None:
             re_prefills.keep(intake, body, request.path, attempt.decision.cache_worker)
         if account.continuation is None:
             intake.body = NO_BODY
@@ -210,8 +210,8 @@ def _shows_pace(account: RequestAccount, intake: Intake, guessed: Collection[str
     )
 
 
-def losses_of(last: SettledTurn | None, facts: Facts, usage: Usage, attempt: Attempt) -> dict[str, int]:
-    """The loss classes of a request. `last` is what the router knows before this request is settled."""
+def losses_of(last_settled: SettledTurn | None, facts: Facts, usage: Usage, attempt: Attempt) -> dict[str, int]:
+    """The loss classes of a request. `last_settled` is what the router knows before this request is settled."""
     decision = attempt.decision
     return classify(
         prompt_tokens=usage.prompt_tokens,
@@ -221,12 +221,12 @@ def losses_of(last: SettledTurn | None, facts: Facts, usage: Usage, attempt: Att
             decision.known_tokens, decision.predicted_cached_tokens, decision.best_elsewhere_tokens
         ),
         last_turn=LastTurn(
-            last.prompt_tokens or 0,
-            last.completion_tokens or 0,
-            decision.cache_worker in last.workers,
-            last.salt_epoch != facts.salt_epoch,
+            last_settled.prompt_tokens or 0,
+            last_settled.completion_tokens or 0,
+            decision.cache_worker in last_settled.workers,
+            last_settled.salt_epoch != facts.salt_epoch,
         )
-        if last is not None
+        if last_settled is not None
         else None,
         disaggregated=decision.prefill is not None,
         misreported=usage.misreported_tokens > 0,
