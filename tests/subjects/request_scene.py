@@ -102,9 +102,7 @@ class Engine:
     """An engine that does what the test does with its legs."""
 
     is_sglang = True
-    dp_size = 1
-    page_tokens = 1
-    bootstrap_port = 1
+    info = SimpleNamespace(dp_size=1, page_tokens=1, bootstrap_port=1)
 
     def __init__(self, worker: Worker) -> None:
         self.config = SimpleNamespace(kind="sglang", bootstrap_host="h")
@@ -127,7 +125,7 @@ class Engines:
 
     def __init__(self, scene: "Scene", roles: Iterable[Any]) -> None:
         self.by_id = {role: Engine(Worker(role, role, 0, role)) for role in roles}
-        self.ids = SimpleNamespace(rid=scene.number, receipt=scene.number, room=lambda *_: 1)
+        self.ids = SimpleNamespace(rid=scene.number, receipt=scene.number, bootstrap_room=lambda *_: 1)
         self.clock = lambda: scene.now
 
     def of(self, worker: Worker) -> Engine:
@@ -169,7 +167,7 @@ class Scene:
         self.retries = RetryBudget()
         engines: Any = self.engines
         ledger: Any = SimpleNamespace(open=self._open_row, settle=self._settle_row)
-        re_prefills: Any = SimpleNamespace(kept=SimpleNamespace(min_bytes=1 << 30))
+        re_prefills: Any = SimpleNamespace(prompts=SimpleNamespace(min_bytes=1 << 30))
         metrics, router = RequestMetrics(Metrics()), cast("Router", _Places(self))
         path = RequestPath(
             open_requests=self.open_requests,
