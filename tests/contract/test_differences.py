@@ -54,10 +54,15 @@ def test_other_paths(engine: Subject) -> None:
 
 
 def test_health(engine: Subject) -> None:
-    start_s = time.monotonic()
-    response = engine.get("/health")
-    assert (response.status_code, response.content) == (200, b"")
-    assert (time.monotonic() - start_s >= 1) == real(engine)
+    """SGLang's takes a second each time; ours may on a busy machine, but not each time."""
+
+    def took_s() -> float:
+        start_s = time.monotonic()
+        response = engine.get("/health")
+        assert (response.status_code, response.content) == (200, b"")
+        return time.monotonic() - start_s
+
+    assert (min(took_s() for _ in range(1 if real(engine) else 10)) >= 1) == real(engine)
 
 
 def test_loads_format(engine: Subject) -> None:
