@@ -213,7 +213,7 @@ async def _shut_down(
     log.info("shutting down: %d requests have %g s to end; a second signal ends them now", live, grace_s)
     public.stop()
     deadline = proxy.clock() + grace_s
-    while (open_requests.live or public.connections) and proxy.clock() < deadline and not signals.hurry:
+    while (open_requests.live or public.connections.members) and proxy.clock() < deadline and not signals.hurry:
         await asyncio.sleep(0.02)
     proxy.re_prefills.close()
     admission.shut_down()  # a forward that failed meanwhile may have begun to wait

@@ -111,6 +111,12 @@ def told(proxy: ProxyProcess, number: signal.Signals) -> bool:
     return ended(proxy)
 
 
+def test_a_proxy_without_requests_does_not_wait_for_its_grace(tmp_path: Path, engine: EngineProcess) -> None:
+    with serving(tmp_path, engine, 600) as proxy:
+        signalled(proxy)
+        until(lambda: ended(proxy), "it has ended")
+
+
 def test_streams_end_and_kept_connections_hear_that_it_goes(tmp_path: Path, engine: EngineProcess) -> None:
     with serving(tmp_path, engine, 600) as proxy:
         probe = begin(proxy, "GET /ready HTTP/1.1")
