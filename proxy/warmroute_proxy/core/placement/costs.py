@@ -61,15 +61,25 @@ class PeerCost(Frozen, frozen=True):
     candidate: Candidate
 
 
-def cost_s(group: Group, ahead: Ahead, output_tokens: int, churn_s_per_inserted: float, now_s: float) -> float:
-    """The cost at one worker of a group; a worker of this region has no `network`."""
-    queue_s, slowdown_s = waits_s(ahead, now_s) if ahead.waits else (0.0, ahead.slowdown_s)
-    return (
-        group.idle_s  # compute + load + transfer + reuse
-        + queue_s * (1.0 + group.others_s_per_queue_s)  # queue + others
-        + slowdown_s * output_tokens
-        + churn_s_per_inserted * ahead.inserted * group.uncached_tokens
-    )
+def costs_s(
+    group: Group, ahead: Sequence[Ahead], output_tokens: int, churn_s_per_inserted: float, now_s: float
+) -> list[float]:
+    """The cost at each worker of a group, in the order of its numbers; workers of this region have no `network`."""
+    idle_s, uncached_tokens = group.idle_s, group.uncached_tokens
+    queue_and_others = 1.0 + group.others_s_per_queue_s
+    found: list[float] = []
+    for number in group.numbers:
+        here = ahead[number]
+        queue_s, slowdown_s = 0.0, here.slowdown_s
+        if here.waits:
+            queue_s, slowdown_s = waits_s(here, now_s)
+        found.append(
+            idle_s  # compute + load + transfer + reuse
+            + queue_s * queue_and_others
+            + slowdown_s * output_tokens
+            + churn_s_per_inserted * here.inserted * uncached_tokens
+        )
+    return found
 
 
 def groups_of(choices: Choices, prompt: MatchedPrompt, prices: Prices) -> list[Group]:

@@ -26,7 +26,7 @@ from warmroute_proxy.core.cache.tiers import NOTHING_HELD, Held
 from warmroute_proxy.core.load.ahead import Ahead, OthersAhead, waits_s
 from warmroute_proxy.core.load.traffic import Traffic
 from warmroute_proxy.core.placement.choices import Choices, WorkerState
-from warmroute_proxy.core.placement.costs import Group, PeerCost, cost_s, groups_of, peer_costs
+from warmroute_proxy.core.placement.costs import Group, PeerCost, costs_s, groups_of, peer_costs
 from warmroute_proxy.core.placement.decision import MAX_REASONS, Candidate, Decision, Policy, Reasons
 from warmroute_proxy.core.placement.matched_prompt import MatchedPrompt
 from warmroute_proxy.core.placement.prices import CHURN, Prices, churn_s
@@ -57,12 +57,16 @@ class Weighed(Frozen, frozen=True):
         for group in self.groups:
             if group.idle_s > least_s:
                 continue
-            for number in group.numbers:
-                candidate_s = cost_s(group, ahead[number], output_tokens, churn, now_s)
-                if candidate_s < least_s:
-                    least_s, cheapest = candidate_s, (number,)
-                elif candidate_s == least_s:
-                    cheapest = (*cheapest, number)
+            costs = costs_s(group, ahead, output_tokens, churn, now_s)
+            group_least_s = min(costs)
+            if group_least_s > least_s:
+                continue
+            if group_least_s < least_s:
+                least_s, cheapest = group_least_s, ()
+            if costs.count(least_s) == 1:
+                cheapest = (*cheapest, group.numbers[costs.index(least_s)])
+            else:
+                cheapest += tuple([n for n, each_s in zip(group.numbers, costs, strict=True) if each_s == least_s])
         for number, peer in enumerate(self.peers, len(ahead)):
             candidate_s = peer.candidate.cost_s
             if candidate_s < least_s:
@@ -118,14 +122,15 @@ def candidates(weighed: Weighed, winner: int, *, alone: bool = False) -> tuple[C
     churn, output_tokens, now_s = weighed.churn_s_per_inserted, weighed.output_tokens, weighed.now_s
     found: list[tuple[bool, float, int, Candidate]] = []
     for group in weighed.groups:
-        for number in group.numbers:
+        costs = costs_s(group, weighed.ahead, output_tokens, churn, now_s)
+        for number, worker_cost_s in zip(group.numbers, costs, strict=True):
             if alone and number != winner:
                 continue
             worker, ahead = weighed.cache_workers[number], weighed.ahead[number]
             queue_s, slowdown_s = waits_s(ahead, now_s)
             candidate = Candidate(
                 worker.id,
-                cost_s(group, ahead, output_tokens, churn, now_s),
+                worker_cost_s,
                 0.0,
                 queue_s,
                 group.compute_s,

@@ -140,14 +140,12 @@ class RequestReader:
             self._fail(Refusal(414, f"the request target is longer than {MAX_TARGET_BYTES} bytes", code="uri_too_long"))
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        lines = self._lines
-        lines.append((name, value))
-        if len(lines) > self._max_lines:
-            self._fail(_head_too_large(self._limits))
+        self._lines.append((name, value))
 
     def _check_size(self) -> None:
-        """Refuse too many bytes of header lines."""
-        if sum(len(name) + len(value) + 4 for name, value in self._lines) > self._limits.header_bytes:
+        """Refuse too many header lines, or too many bytes of them. What is read before that is bounded by `feed`."""
+        size = sum(len(name) + len(value) + 4 for name, value in self._lines)
+        if len(self._lines) > self._max_lines or size > self._limits.header_bytes:
             self._fail(_head_too_large(self._limits))
 
     def on_headers_complete(self) -> None:
@@ -163,7 +161,7 @@ class RequestReader:
         request.method = "POST" if method == b"POST" else method.decode("latin-1")
         request.version = parser.get_http_version()
         request.keep_alive = parser.should_keep_alive()
-        if self._read_bytes > self._limits.header_bytes:
+        if len(self._lines) > self._max_lines or self._read_bytes > self._limits.header_bytes:
             self._check_size()
         try:
             request.headers = _headers(self._lines)
