@@ -163,8 +163,8 @@ def test_how_many_go_before_one_is_known(others: list[tuple[str, float]], at: in
     queue: Queue[float] = Queue(100, 10**9, 2 * MAX_PATIENCE_S)
     waiter = Waiter(1.0, "a", "m", 1, 0.0)
     for number, (tenant, compute_s) in enumerate([*others[:at], ("", 0.0), *others[at:]]):
-        each = Waiter(compute_s, tenant, "m", 1, float(number)) if tenant else waiter
-        each.since_s = float(number)
+        each = Waiter(compute_s, tenant, "m", 1, 0.0) if tenant else waiter
+        each.since_s = 1.01 * number  # no two are due at the same moment: `before` counts those as well
         queue.join(each, "w0", each.item)
     expected = queue.before(waiter, "w0", waiter.item)
     went = 0
