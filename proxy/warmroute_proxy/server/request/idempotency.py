@@ -110,7 +110,7 @@ class Reader:
 class SharedExchange(Exchange):
     """The exchange of a request under way that has a key: it has no connection, but readers."""
 
-    __slots__ = ("_call", "_idempotent_calls", "_kept", "_parts", "_readers", "_slow", "served")
+    __slots__ = ("_call", "_idempotent_calls", "_keeps_answer", "_parts", "_readers", "_slow", "served")
 
     def __init__(self, idempotent_calls: "IdempotentCalls", call: Call, first: Exchange) -> None:
         self._idempotent_calls = idempotent_calls
