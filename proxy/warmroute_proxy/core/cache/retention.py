@@ -30,7 +30,7 @@ MIN_SHARE: Final = 1 / 8
 LOWERED: Final = 0.1
 """How far each history that was gone lowers `kept_tokens`: a share of the difference to its distance."""
 FIRST: Final = 2.0
-"""Lowering starts at so many times the first distance at which a history was gone."""
+"""The first history that was gone sets `kept_tokens` to its distance times this factor."""
 
 
 class Retention:
@@ -45,13 +45,14 @@ class Retention:
         self.has_events = False  # KV events report each eviction
 
     def used_again(self, tokens: int, distance: float) -> None:
-        """A history of so many tokens was used again."""
+        """Count the tokens of a history that was used again at `distance`."""
         if distance > 0:
             self.used_tokens += tokens * min(1.0, distance / self.kept_tokens)
 
     def observe(self, distance: float, prompt_tokens: int, own_tokens: int, cached_tokens: int) -> None:
-        """Learn from a prompt: of `own_tokens`, which only its conversation uses and which were expected there, so many
-        were cached.
+        """Learn from a prompt with `own_tokens` that only its conversation uses and that were expected in the cache.
+
+        The engine found `cached_tokens` of them.
         """
         if own_tokens < MIN_TOKENS or own_tokens < MIN_SHARE * prompt_tokens or not self.reports:
             return

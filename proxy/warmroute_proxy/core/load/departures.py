@@ -22,7 +22,7 @@ class Departures:
         self._busy_since_s = now_s
 
     def observe(self, stay_s: float, now_s: float) -> None:
-        """A request ended after so many seconds."""
+        """Learn from a request that ended `stay_s` seconds after it was sent."""
         weight = STAY_WEIGHT if self._ended_s > -math.inf else 1.0
         self._stay_s += weight * (stay_s - self._stay_s)
         self._ended_s = now_s
@@ -32,8 +32,9 @@ class Departures:
         self._ended_s = -math.inf
 
     def next_s(self, running: int, now_s: float) -> float:
-        """Seconds between two ends while so many requests run, at least the time since the last end; infinite where
-        none was observed.
+        """Return the expected seconds between two ends while `running` requests run.
+
+        The result is at least the time since the last end, and infinite where no end was observed.
         """
         if self._ended_s == -math.inf:
             return math.inf

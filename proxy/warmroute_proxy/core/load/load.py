@@ -104,7 +104,7 @@ class WorkerLoad:
         self.ahead = None
 
     def computed(self, tokens: int) -> None:
-        """So many tokens were computed: evidence for a restarted worker."""
+        """Count computed tokens: they are evidence of what a restarted worker can do."""
         if self.shown_tokens is not None:
             self.shown_tokens += tokens
             if self.shown_tokens * self.prefill_s_per_token >= PROVEN_S:

@@ -31,7 +31,7 @@ MIN_OWN: Final = 0.25
 
 
 class Pace:
-    """Output tokens a second of one worker's streams: at least and at most so many."""
+    """Bounds of the output tokens per second of one worker's streams, from below and above."""
 
     __slots__ = ("_at_s", "_weight", "at_least", "at_most", "streams")
 

@@ -19,7 +19,7 @@ class PrefillQueue:
         return len(self._tokens_of)
 
     def add(self, request: object, tokens: int, now_s: float) -> None:
-        """Append a prompt with so many tokens to compute."""
+        """Append a prompt that has `tokens` tokens to compute."""
         if not self._tokens_of:
             self.since_s = now_s
             self.at_work_tokens = tokens

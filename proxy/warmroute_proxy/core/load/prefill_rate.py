@@ -32,7 +32,7 @@ class PrefillRate:
         return tokens is not None and self._uncached_total is not None and tokens < self._uncached_total
 
     def observe(self, loads: EngineLoads) -> bool:
-        """Learn from a report. True if the rate was learned anew."""
+        """Learn from a report. Return whether the rate has changed."""
         tokens, busy_us = loads.prefill_uncached_tokens_total, loads.prefill_busy_us_total
         if tokens is None or busy_us is None:
             return False
@@ -46,7 +46,7 @@ class PrefillRate:
         return learned
 
     def learn(self, uncached_tokens: int, busy_s: float) -> bool:
-        """Learn from tokens that were computed and the time that took. False if they teach nothing."""
+        """Learn from computed tokens and the busy time they took. Return False for values that say nothing."""
         if uncached_tokens <= 0 or busy_s <= 0:
             return False
         observed = busy_s / uncached_tokens
@@ -57,6 +57,6 @@ class PrefillRate:
         return True
 
     def restart(self, s_per_token: float) -> None:
-        """The engine restarts: its counters begin anew, and its rate is taken to be `s_per_token`."""
+        """The engine restarts: its counters begin at 0, and `s_per_token` is its rate until the next report."""
         self.s_per_token = s_per_token
         self._uncached_total = self._busy_us_total = None
