@@ -1,0 +1,144 @@
+"""Which members of a request reach an engine: within the bounds of the list, and nothing else."""
+
+import json
+import re
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from warmroute_proxy.dialects.fields import FieldError, Permissions, Unlisted, unlisted_fields
+from warmroute_proxy.dialects.json_bounds import depth_of
+from warmroute_proxy.dialects.openai_fields import CHAT_FIELDS, COMPLETION_FIELDS
+
+GRANTED = Permissions(grants=frozenset({"regex", "ebnf", "structural_tag", "stop_regex"}), vocabulary=1000)
+KNOWN = Permissions(vocabulary=1000)
+NONE = Permissions()
+
+
+def members(**given: Any) -> dict[str, msgspec.Raw]:
+    return msgspec.json.decode(json.dumps(given), type=dict[str, msgspec.Raw])
+
+
+def chat(allowed: Permissions = NONE, **given: Any) -> tuple[str, ...]:
+    return unlisted_fields(CHAT_FIELDS, members(**given), allowed)
+
+
+def completion(allowed: Permissions = NONE, **given: Any) -> tuple[str, ...]:
+    return unlisted_fields(COMPLETION_FIELDS, members(**given), allowed)
+
+
+@pytest.mark.parametrize(
+    "lethal",
+    [
+        {"logprobs": True, "top_logprobs": 1_000_000},
+        {"top_logprobs": -1},
+        {"top_k": 10**12},
+        {"top_k": -2},
+        {"min_tokens": 10, "stop_token_ids": [99_999_999]},
+        {"stop_token_ids": [-1]},
+        {"stop_token_ids": [1.5]},
+        {"logit_bias": {"1000": 1.0}},
+        {"logit_bias": {"-1": 1.0}},
+        {"logit_bias": {"x": 1.0}},
+        {"seed": 2**64},
+        {"n": 1000},
+        {"temperature": -1},
+        {"repetition_penalty": 0},
+        {"max_tokens": 2**40},
+        {"stop": ["x"] * 33},
+        {"response_format": {"type": "structural_tag", "structures": []}},
+        {"chat_template_kwargs": {"tokenize": True}},
+        {"chat_template_kwargs": {"chat_template": "{{ x }}"}},
+    ],
+    ids=json.dumps,
+)
+def test_what_ends_an_engine_is_refused_by_name(lethal: dict[str, Any]) -> None:
+    with pytest.raises(FieldError) as raised:
+        chat(KNOWN, model="m", messages=[], **lethal)
+    assert raised.value.field in lethal
+    assert raised.value.field in str(raised.value)
+
+
+@pytest.mark.parametrize("prompt", [[-1], [[-1]], [99_999_999], [[1, 2], [99_999_999]]], ids=json.dumps)
+def test_prompts_of_token_ids_stay_within_the_vocabulary(prompt: object) -> None:
+    with pytest.raises(FieldError, match="token id"):
+        completion(KNOWN, prompt=prompt)
+
+
+def test_completions_bound_their_log_probabilities() -> None:
+    with pytest.raises(FieldError, match="logprobs"):
+        completion(prompt="x", logprobs=1_000_000)
+
+
+def test_token_ids_need_a_known_vocabulary() -> None:
+    assert completion(KNOWN, prompt=[[1, 2], [3]], logit_bias={"7": -100}) == ()
+    for fields in ({"prompt": [1]}, {"stop_token_ids": [1]}, {"logit_bias": {"1": 1}}):
+        with pytest.raises(FieldError, match="vocabulary") as raised:
+            completion(NONE, **fields)
+        assert raised.value.code == "token_ids_not_allowed"
+    assert completion(NONE, prompt=["a", "b"], stop_token_ids=[], logit_bias={}) == ()
+
+
+@pytest.mark.parametrize("name", ["regex", "ebnf", "structural_tag", "stop_regex"])
+def test_grammars_of_clients_need_a_grant(name: str) -> None:
+    with pytest.raises(FieldError, match="ask the operator") as raised:
+        chat(KNOWN, **{name: "a+"})
+    assert raised.value.code == "field_not_allowed"
+    assert chat(GRANTED, **{name: "a+"}) == ()
+    assert chat(NONE, **{name: None}) == ()
+
+
+def test_schemas_are_bounded_in_size_and_depth() -> None:
+    deep: dict[str, Any] = {"type": "string"}
+    for _ in range(40):
+        deep = {"type": "object", "properties": {"x": deep}}
+    for schema in (deep, {"enum": ["x" * 70_000]}):
+        with pytest.raises(FieldError, match="response_format"):
+            chat(response_format={"type": "json_schema", "json_schema": {"name": "s", "schema": schema}})
+    assert (
+        chat(response_format={"type": "json_schema", "json_schema": {"name": "s", "schema": {"type": "object"}}}) == ()
+    )
+    with pytest.raises(FieldError, match="tools"):
+        chat(tools=[{"type": "function", "function": {"name": "f", "parameters": deep}}])
+
+
+def test_unlisted_members_are_dropped_passed_or_refused() -> None:
+    given: dict[str, Any] = {"model": "m", "beam_width": 4, "kv_magic": {}, "temperature": 0}
+    assert chat(**given) == ("beam_width", "kv_magic")
+    assert chat(Permissions(unlisted=Unlisted.PASS), **given) == ()
+    with pytest.raises(FieldError, match="beam_width") as raised:
+        chat(Permissions(unlisted=Unlisted.REFUSE), **given)
+    assert raised.value.code == "unknown_field"
+
+
+def test_null_is_an_absent_member() -> None:
+    for fields in (CHAT_FIELDS, COMPLETION_FIELDS):
+        assert unlisted_fields(fields, members(**dict.fromkeys(fields)), NONE) == ()
+
+
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
+VALUES = st.recursive(SCALARS, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=20)
+
+
+@given(VALUES)
+def test_the_depth_is_that_of_the_parsed_value(value: object) -> None:
+    def depth(of: object) -> int:
+        if isinstance(of, dict):
+            return 1 + max(map(depth, of.values()), default=0)
+        return 1 + max(map(depth, of), default=0) if isinstance(of, list) else 0
+
+    assert depth_of(json.dumps(value).encode()) == depth(value)
+
+
+@given(st.dictionaries(st.sampled_from(sorted(CHAT_FIELDS)) | st.text(), VALUES, max_size=6))
+def test_any_body_is_checked_without_another_error(body: dict[str, object]) -> None:
+    try:
+        dropped = unlisted_fields(CHAT_FIELDS, members(**body), KNOWN)
+    except FieldError as error:
+        assert error.field in body
+        assert re.fullmatch("[a-z_]+", error.code)
+    else:
+        assert not set(dropped) & set(CHAT_FIELDS)
