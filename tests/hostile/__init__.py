@@ -1,0 +1,1 @@
+"""Attacks: what one client does to the engines, to the proxy, and to other tenants."""
