@@ -1,0 +1,97 @@
+"""Requests that may have ended an engine's process, and what may still be done with them.
+
+Some requests end the process that serves them, and a retry then ends the next one. The proxy cannot know the culprit:
+when a process goes away, each request that it had not yet answered with a token is a *suspect*. The rules:
+
+- A suspect is retried once, and only if all of its fields are bounded by the dialect's list.
+- While a suspect runs again, its engine takes no suspect of another tenant: its end is one tenant's loss.
+- A request that had no token at two such ends is refused for `REFUSED_S`, by tenant and fingerprint of its prompt.
+
+Requests are told apart by tenant and fingerprint. At most `MAX_SUSPECTS` are remembered, the oldest go first.
+"""
+
+from collections import OrderedDict
+from typing import Final
+
+REFUSED_S: Final = 600.0
+MAX_SUSPECTS: Final = 10_000
+ENDS_TO_REFUSE: Final = 2
+
+Request = tuple[str, int]
+"""Tenant, and fingerprint of the whole prompt."""
+
+
+class _Suspicion:
+    """How often a request was without a token when a process went away, and when that was last so."""
+
+    __slots__ = ("ends", "last_end_s")
+
+    def __init__(self) -> None:
+        self.ends = 0
+        self.last_end_s = 0.0
+
+
+class Suspects:
+    """The suspects of one proxy process. `now_s` never goes back."""
+
+    def __init__(self) -> None:
+        self._by_request: OrderedDict[Request, _Suspicion] = OrderedDict()
+        self._running: dict[str, list[Request]] = {}  # suspects that run again, by worker
+
+    def process_ended(self, request: Request, now_s: float, *, bounded: bool) -> bool:
+        """Note that `request` had no token when its engine's process went away; return whether it may be retried.
+
+        `bounded`: all of its fields are on the dialect's list, within bounds.
+        """
+        self._forget(now_s)
+        suspicion = self._by_request.get(request)
+        if suspicion is None:
+            suspicion = self._by_request[request] = _Suspicion()
+            if len(self._by_request) > MAX_SUSPECTS:
+                self._by_request.popitem(last=False)
+        suspicion.ends += 1
+        suspicion.last_end_s = now_s
+        self._by_request.move_to_end(request)
+        return bounded and suspicion.ends < ENDS_TO_REFUSE
+
+    def refused_for_s(self, request: Request, now_s: float) -> float:
+        """Return for how many seconds a request is refused from now on; 0 if it is not."""
+        suspicion = self._by_request.get(request)
+        if suspicion is None or suspicion.ends < ENDS_TO_REFUSE:
+            return 0.0
+        return max(0.0, suspicion.last_end_s + REFUSED_S - now_s)
+
+    def is_suspect(self, request: Request, now_s: float) -> bool:
+        """Whether a request was without a token at such an end within the last `REFUSED_S`."""
+        suspicion = self._by_request.get(request)
+        return suspicion is not None and now_s - suspicion.last_end_s < REFUSED_S
+
+    def closed_to(self, tenant: str) -> frozenset[str]:
+        """The workers on which a suspect of `tenant` may not run now: a suspect of another tenant does."""
+        return frozenset(
+            worker for worker, running in self._running.items() if any(other != tenant for other, _ in running)
+        )
+
+    def begins(self, request: Request, worker: str) -> None:
+        """A suspect runs on a worker."""
+        self._running.setdefault(worker, []).append(request)
+
+    def ends(self, request: Request, worker: str) -> None:
+        """A suspect that ran on a worker has its first token, or has ended."""
+        running = self._running.get(worker, [])
+        if request in running:
+            running.remove(request)
+        if not running:
+            self._running.pop(worker, None)
+
+    def cleared(self, request: Request) -> None:
+        """A request was answered: it ended no process."""
+        self._by_request.pop(request, None)
+
+    def _forget(self, now_s: float) -> None:
+        """Drop those whose time is over; the oldest end comes first."""
+        while self._by_request:
+            request, suspicion = next(iter(self._by_request.items()))
+            if now_s - suspicion.last_end_s < REFUSED_S:
+                return
+            del self._by_request[request]

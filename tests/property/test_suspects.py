@@ -1,0 +1,83 @@
+"""A request that ends processes meets at most two of them, and never takes another tenant's suspect along."""
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from warmroute_proxy.core.load.suspects import REFUSED_S, Request, Suspects
+
+TENANTS = ("a", "b", "c")
+WORKERS = ("w0", "w1")
+
+
+class Model(RuleBasedStateMachine):
+    """Requests run on two engines; the odd ones end the process that runs them."""
+
+    @initialize()
+    def start(self) -> None:
+        self.suspects = Suspects()
+        self.now_s = 0.0
+        self.running: list[tuple[Request, str, bool]] = []  # request, worker, whether it is a suspect that runs again
+        self.met: dict[Request, list[float]] = {}  # when a process ended before the request had a token
+
+    @rule(seconds=st.floats(0, REFUSED_S / 2))
+    def time_passes(self, seconds: float) -> None:
+        self.now_s += seconds
+
+    @rule(tenant=st.sampled_from(TENANTS), prompt=st.integers(0, 3), worker=st.sampled_from(WORKERS))
+    def send(self, tenant: str, prompt: int, worker: str) -> None:
+        request = tenant, prompt
+        if self.suspects.refused_for_s(request, self.now_s) > 0:
+            recent = [at for at in self.met[request] if self.now_s - at < 2 * REFUSED_S]
+            assert len(recent) >= 2
+            return
+        suspect = self.suspects.is_suspect(request, self.now_s)
+        if suspect and worker in self.suspects.closed_to(tenant):
+            return
+        if suspect:
+            self.suspects.begins(request, worker)
+        self.running.append((request, worker, suspect))
+
+    @rule(worker=st.sampled_from(WORKERS))
+    def process_goes_away(self, worker: str) -> None:
+        ended = [each for each in self.running if each[1] == worker]
+        self.running = [each for each in self.running if each[1] != worker]
+        for request, _, suspect in ended:
+            if suspect:
+                self.suspects.ends(request, worker)
+            self.met.setdefault(request, []).append(self.now_s)
+            again = self.suspects.process_ended(request, self.now_s, bounded=True)
+            assert not (again and len([at for at in self.met[request] if self.now_s - at < REFUSED_S]) > 1)
+
+    @rule()
+    def the_oldest_is_answered(self) -> None:
+        if self.running:
+            request, worker, suspect = self.running.pop(0)
+            if suspect:
+                self.suspects.ends(request, worker)
+            self.suspects.cleared(request)
+            self.met.pop(request, None)
+
+    @invariant()
+    def suspects_of_two_tenants_never_share_a_worker(self) -> None:
+        for worker in WORKERS:
+            tenants = {request[0] for request, at, suspect in self.running if suspect and at == worker}
+            assert len(tenants) <= 1
+
+
+TestSuspects = Model.TestCase
+
+
+def test_a_request_with_unbounded_fields_is_not_retried() -> None:
+    assert not Suspects().process_ended(("a", 1), 0.0, bounded=False)
+    assert Suspects().process_ended(("a", 1), 0.0, bounded=True)
+
+
+def test_the_second_end_refuses_for_ten_minutes_and_then_no_longer() -> None:
+    suspects = Suspects()
+    assert suspects.process_ended(("a", 1), 0.0, bounded=True)
+    assert suspects.refused_for_s(("a", 1), 1.0) == 0
+    assert not suspects.process_ended(("a", 1), 1.0, bounded=True)
+    assert suspects.refused_for_s(("a", 1), 1.0) == REFUSED_S
+    assert suspects.refused_for_s(("b", 1), 1.0) == 0
+    assert suspects.refused_for_s(("a", 1), 1.0 + REFUSED_S) == 0
+    assert suspects.process_ended(("a", 1), 2.0 + REFUSED_S, bounded=True)
