@@ -1,0 +1,89 @@
+"""One tenant's failing requests do not close engines to another."""
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from warmroute_proxy.core.load.blame import REQUESTS_OF_ONE, Blame, Cause
+from warmroute_proxy.core.load.breaker import Breaker
+
+
+@pytest.mark.parametrize("cause", [Cause.TOO_LARGE, Cause.SHED, Cause.OURS])
+def test_some_failures_are_nobodys(cause: Cause) -> None:
+    blame = Blame()
+    for number in range(100):
+        assert not blame.failed("w", cause, (f"t{number}", number), alone=False, last=False)
+
+
+@pytest.mark.parametrize("cause", [Cause.UNREACHABLE, Cause.BROKEN])
+def test_a_connection_that_fails_is_the_engines(cause: Cause) -> None:
+    assert Blame().failed("w", cause, ("t", 1), alone=False, last=True)
+
+
+def test_one_tenant_never_closes_an_engine_that_others_use() -> None:
+    blame = Blame()
+    assert not any(
+        blame.failed("w", Cause.ERROR, ("hostile", number), alone=False, last=False) for number in range(1000)
+    )
+
+
+def test_different_requests_of_two_tenants_are_evidence() -> None:
+    blame = Blame()
+    assert not blame.failed("w", Cause.ERROR, ("a", 1), alone=False, last=False)
+    assert not blame.failed("w", Cause.ERROR, ("a", 1), alone=False, last=False)
+    assert not blame.failed("w", Cause.ERROR, ("a", 2), alone=False, last=False)
+    assert blame.failed("w", Cause.ERROR, ("b", 1), alone=False, last=True)
+
+
+def test_a_tenant_that_is_alone_needs_more_and_never_closes_the_last_engine() -> None:
+    blame = Blame()
+    counted = [blame.failed("w", Cause.ERROR, ("a", number), alone=True, last=False) for number in range(12)]
+    assert counted == [False] * (REQUESTS_OF_ONE - 1) + [True] * 3
+    assert not blame.failed("w", Cause.ERROR, ("a", 99), alone=True, last=True)
+
+
+def test_a_request_that_fails_on_two_engines_is_charged_to_itself() -> None:
+    blame = Blame()
+    for number in range(50):
+        for worker in ("w0", "w1"):
+            assert not blame.failed(worker, Cause.ERROR, (f"t{number % 2}", number), alone=False, last=False)
+
+
+def test_a_served_request_clears_the_evidence() -> None:
+    blame = Blame()
+    for number in range(2):
+        assert not blame.failed("w", Cause.ERROR, (f"t{number}", number), alone=False, last=False)
+    blame.served("w")
+    assert not blame.failed("w", Cause.ERROR, ("t3", 3), alone=False, last=False)
+
+
+@given(st.integers(0, 2**32), st.floats(0.5, 0.95))
+def test_the_innocent_tenant_is_served_while_one_engine_is_healthy(seed: int, hostile_share: float) -> None:
+    """Two tenants on two engines, of which one may break. The hostile one's requests always fail; the others fail on
+    the broken engine alone, and are retried on the other one."""
+    draw, blame, now_s = random.Random(seed), Blame(), 0.0
+    breakers = {"w0": Breaker(), "w1": Breaker()}
+    broken = "w0" if draw.random() < 0.5 else None
+    sent = served = 0
+    for number in range(2000):
+        now_s += 0.05
+        hostile = draw.random() < hostile_share
+        request = ("hostile" if hostile else "innocent", number)
+        sent += not hostile
+        open_to = [worker for worker, breaker in breakers.items() if breaker.allows(now_s)]
+        draw.shuffle(open_to)
+        for worker in open_to[:2]:
+            breakers[worker].sent(number, now_s)
+            if hostile or worker == broken:
+                cause = Cause.ERROR if hostile or draw.random() < 0.5 else Cause.BROKEN
+                if blame.failed(worker, cause, request, alone=False, last=len(open_to) == 1):
+                    breakers[worker].failed(number, now_s)
+                breakers[worker].ended(number)
+            else:
+                blame.served(worker)
+                breakers[worker].reset()
+                served += 1
+                break
+    assert served >= 0.99 * sent
