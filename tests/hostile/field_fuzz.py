@@ -134,7 +134,7 @@ class Fuzz:
 
     async def round(self) -> list[dict[str, Any]]:
         """Send some bodies at once; return them."""
-        bodies = []
+        bodies: list[dict[str, Any]] = []
         while len(bodies) < AT_ONCE:
             chat = self._draw.random() < 0.7
             listed = CHAT_FIELDS if chat else COMPLETION_FIELDS

@@ -14,8 +14,8 @@ on its cause:
 
 `ERROR` failures count once for each request, and only while no request was served in between. They amount to a failure
 of the engine when `REQUESTS` different requests of at least two tenants have failed, or `REQUESTS_OF_ONE` where one
-tenant alone sends requests. A request that failed as an `ERROR` on two engines is at fault itself: it takes back what it
-had counted on both.
+tenant alone sends requests. A request that failed as an `ERROR` on two engines is at fault itself: it takes back what
+it had counted on both.
 """
 
 from collections import OrderedDict

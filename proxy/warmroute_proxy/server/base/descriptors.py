@@ -1,0 +1,54 @@
+"""How many file descriptors the process may have, and what they are for.
+
+At the start the proxy raises its soft limit as far as it needs and the system allows. It then divides what it has: a
+reserve for engines, the ledger, the admin port and log files comes first, client connections get the rest. So a flood
+of clients cannot take the descriptors with which the proxy serves requests and writes rows.
+"""
+
+import resource
+from typing import Final, NamedTuple
+
+RESERVED: Final = 64
+"""Descriptors of the process itself: loop, listeners, ledger, journal, logs, admin connections."""
+
+PER_ENGINE: Final = 16
+"""Connections for probes, KV events and aborts of one engine, beside those that carry requests."""
+
+PER_REQUEST: Final = 3
+"""A client connection may have two legs at engines (prefill and decode)."""
+
+
+class Division(NamedTuple):
+    """What descriptors are for. `limit` is the soft limit to set, `connections` the client connections to accept."""
+
+    limit: int
+    connections: int
+    lowered: bool
+
+
+def divide(soft: int, hard: int, connections: int, engines: int) -> Division:
+    """Return how `connections` clients fit with `engines` engines under the limits of the process.
+
+    Raises `ValueError` where the hard limit leaves no connection at all.
+    """
+    reserve = RESERVED + PER_ENGINE * engines
+    wanted = reserve + PER_REQUEST * connections
+    limit = max(soft, min(wanted, hard))
+    possible = (limit - reserve) // PER_REQUEST
+    if possible < 1:
+        raise ValueError(
+            f"{limit} file descriptors are too few: {reserve} are needed for {engines} engines, and "
+            f"{PER_REQUEST} for each connection; raise the hard limit (ulimit -Hn)"
+        )
+    return Division(limit, min(connections, possible), possible < connections)
+
+
+def raise_limit(connections: int, engines: int) -> Division:
+    """Raise the soft limit of this process as far as needed, and return the division."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard == resource.RLIM_INFINITY:
+        hard = 2**30
+    division = divide(hard if soft == resource.RLIM_INFINITY else soft, hard, connections, engines)
+    if division.limit > soft != resource.RLIM_INFINITY:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (division.limit, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    return division
