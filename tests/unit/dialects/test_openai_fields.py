@@ -50,6 +50,7 @@ def completion(allowed: Permissions = NONE, **given: Any) -> tuple[str, ...]:
         {"max_tokens": 2**40},
         {"stop": ["x"] * 33},
         {"response_format": {"type": "structural_tag", "structures": []}},
+        {"response_format": {"type": {}}},
         {"chat_template_kwargs": {"tokenize": True}},
         {"chat_template_kwargs": {"chat_template": "{{ x }}"}},
     ],
