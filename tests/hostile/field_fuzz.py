@@ -131,10 +131,12 @@ class Fuzz:
         self._draw = draw
         self._allowed = allowed
         self.counts: Counter[str] = Counter()
+        self.bodies: list[dict[str, Any]] = []
+        """Those of the last round."""
 
-    async def round(self) -> list[dict[str, Any]]:
-        """Send some bodies at once; return them."""
-        bodies: list[dict[str, Any]] = []
+    def draw_bodies(self) -> None:
+        """Draw the bodies of the next round: such that the list lets pass."""
+        bodies = self.bodies = []
         while len(bodies) < AT_ONCE:
             chat = self._draw.random() < 0.7
             listed = CHAT_FIELDS if chat else COMPLETION_FIELDS
@@ -146,8 +148,10 @@ class Fuzz:
                 self.counts[f"refused: {error.code}"] += 1
                 continue
             bodies.append({name: each for name, each in body.items() if name not in dropped})
-        await asyncio.gather(*map(self._send, bodies))
-        return bodies
+
+    async def send(self) -> None:
+        """Send the bodies of the round at once."""
+        await asyncio.gather(*map(self._send, self.bodies))
 
     async def _send(self, body: dict[str, Any]) -> None:
         route = "/v1/chat/completions" if "messages" in body else "/v1/completions"
@@ -178,9 +182,9 @@ async def fuzz(url: str, seconds: float, seed: int, vocabulary: int | None) -> i
         run = Fuzz(client, random.Random(seed), Permissions(vocabulary=vocabulary))
         end, rounds = time.monotonic() + seconds, 0
         while time.monotonic() < end:
-            bodies: list[dict[str, Any]] = []
+            run.draw_bodies()
             try:
-                bodies = await run.round()
+                await run.send()
                 alive = await run.lives()
             except httpx.HTTPError as error:
                 print(f"{type(error).__name__}: {error}")
@@ -188,7 +192,7 @@ async def fuzz(url: str, seconds: float, seed: int, vocabulary: int | None) -> i
             rounds += 1
             if not alive:
                 print(f"seed {seed}, round {rounds}: the engine is gone or hangs after one of")
-                for body in bodies:
+                for body in run.bodies:
                     print(json.dumps(body))
                 return 1
     print(f"seed {seed}: {rounds} rounds in {seconds:.0f} s; {dict(sorted(run.counts.items()))}")

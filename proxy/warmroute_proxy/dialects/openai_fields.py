@@ -20,6 +20,11 @@ MAX_COUNT: Final = 2**31 - 1
 MAX_TOP_K: Final = 1 << 30
 """SGLang's `TOP_K_ALL`."""
 
+MIN_REPETITION_PENALTY: Final = 0.01
+"""SGLang takes anything above 0, divides logits by it in 32 bits, and ends its process where they overflow: found with
+1e-300 by `tests.hostile.field_fuzz`.
+"""
+
 MAX_STOPS: Final = 32
 """SGLang's `MAX_STOP_COUNT`."""
 
@@ -98,7 +103,7 @@ _SAMPLING: Final[Mapping[str, Field]] = {
     "min_p": Field(Annotated[float, Meta(ge=0, le=1)]),
     "frequency_penalty": Field(_Penalty),
     "presence_penalty": Field(_Penalty),
-    "repetition_penalty": Field(Annotated[float, Meta(gt=0, le=2)]),
+    "repetition_penalty": Field(Annotated[float, Meta(ge=MIN_REPETITION_PENALTY, le=2)]),
     "seed": Field(Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]),
     "n": Field(Annotated[int, Meta(ge=1, le=MAX_CHOICES)]),
     "max_tokens": Field(Annotated[int, Meta(ge=1, le=MAX_COUNT)]),

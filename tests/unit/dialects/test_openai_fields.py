@@ -47,6 +47,7 @@ def completion(allowed: Permissions = NONE, **given: Any) -> tuple[str, ...]:
         {"n": 1000},
         {"temperature": -1},
         {"repetition_penalty": 0},
+        {"repetition_penalty": 1e-300},
         {"max_tokens": 2**40},
         {"stop": ["x"] * 33},
         {"response_format": {"type": "structural_tag", "structures": []}},
