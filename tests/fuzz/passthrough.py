@@ -15,6 +15,7 @@ from typing import Any
 
 from tests.fuzz.sse import made_regular
 
+from warmroute_proxy.core.load.blame import Cause
 from warmroute_proxy.server.engines.leg import Leg, in_parts
 from warmroute_proxy.server.engines.sse import Scanner
 from warmroute_proxy.server.engines.upstream import Upstream, _Connection
@@ -83,7 +84,7 @@ class Reader:
     def on_whole(self, headers: dict[str, str], body: bytes, now_s: float) -> None:
         in_parts(self, headers, body)
 
-    def on_fail(self, reason: str) -> None:
+    def on_fail(self, cause: Cause, reason: str) -> None:
         self.told.append(reason)
 
     def on_crash(self) -> None:

@@ -20,7 +20,7 @@ from typing import Any, Final
 import httpx
 import msgspec
 
-from warmroute_proxy.dialects.fields import Field, FieldError, Permissions, unlisted_fields
+from warmroute_proxy.dialects.fields import Field, FieldError, Permissions, Reader
 from warmroute_proxy.dialects.openai_fields import CHAT_FIELDS, COMPLETION_FIELDS
 
 AT_ONCE: Final = 6
@@ -143,7 +143,7 @@ class Fuzz:
             body = request(self._draw, listed, chat=chat)
             raw = msgspec.json.decode(json.dumps(body), type=dict[str, msgspec.Raw])
             try:
-                dropped = unlisted_fields(listed, raw, self._allowed)
+                dropped = Reader(listed, raw).read(raw, self._allowed).dropped
             except FieldError as error:
                 self.counts[f"refused: {error.code}"] += 1
                 continue

@@ -1,7 +1,7 @@
-"""A request that ends processes meets at most two of them, and never takes another tenant's suspect along."""
+"""A request that ends processes meets at most two of them."""
 
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from warmroute_proxy.core.load.suspects import REFUSED_S, Request, Suspects
 
@@ -16,7 +16,7 @@ class Model(RuleBasedStateMachine):
     def start(self) -> None:
         self.suspects = Suspects()
         self.now_s = 0.0
-        self.running: list[tuple[Request, str, bool]] = []  # request, worker, whether it is a suspect that runs again
+        self.running: list[tuple[Request, str]] = []  # request, worker
         self.met: dict[Request, list[float]] = {}  # when a process ended before the request had a token
 
     @rule(seconds=st.floats(0, REFUSED_S / 2))
@@ -30,38 +30,25 @@ class Model(RuleBasedStateMachine):
             recent = [at for at in self.met[request] if self.now_s - at < 2 * REFUSED_S]
             assert len(recent) >= 2
             return
-        suspect = self.suspects.is_suspect(request, self.now_s)
-        if suspect and worker in self.suspects.closed_to(tenant):
-            return
-        if suspect:
-            self.suspects.begins(request, worker)
-        self.running.append((request, worker, suspect))
+        self.running.append((request, worker))
 
     @rule(worker=st.sampled_from(WORKERS))
     def process_goes_away(self, worker: str) -> None:
-        ended = [each for each in self.running if each[1] == worker]
-        self.running = [each for each in self.running if each[1] != worker]
-        for request, _, suspect in ended:
-            if suspect:
-                self.suspects.ends(request, worker)
+        ended = [request for request, at in self.running if at == worker]
+        self.running = [(request, at) for request, at in self.running if at != worker]
+        for request in ended:
             self.met.setdefault(request, []).append(self.now_s)
             again = self.suspects.process_ended(request, self.now_s, bounded=True)
+            assert self.suspects.is_suspect(request, self.now_s)
             assert not (again and len([at for at in self.met[request] if self.now_s - at < REFUSED_S]) > 1)
 
     @rule()
     def the_oldest_is_answered(self) -> None:
         if self.running:
-            request, worker, suspect = self.running.pop(0)
-            if suspect:
-                self.suspects.ends(request, worker)
+            request, _ = self.running.pop(0)
             self.suspects.cleared(request)
             self.met.pop(request, None)
-
-    @invariant()
-    def suspects_of_two_tenants_never_share_a_worker(self) -> None:
-        for worker in WORKERS:
-            tenants = {request[0] for request, at, suspect in self.running if suspect and at == worker}
-            assert len(tenants) <= 1
+            assert not self.suspects.is_suspect(request, self.now_s)
 
 
 TestSuspects = Model.TestCase

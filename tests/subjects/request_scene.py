@@ -13,6 +13,7 @@ import msgspec
 
 from warmroute.contract.money import Rates
 from warmroute_proxy.core.accounting.receipt import ServedBy
+from warmroute_proxy.core.load.blame import Cause
 from warmroute_proxy.core.placement.choices import NoWorker
 from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.core.placement.fleet import Worker
@@ -30,6 +31,7 @@ from warmroute_proxy.server.intake.parsed_request import Intake
 from warmroute_proxy.server.ledger.journal import JournalError
 from warmroute_proxy.server.request.client_answer import AnswerHeaders
 from warmroute_proxy.server.request.deadlines import Deadlines
+from warmroute_proxy.server.request.failure import Faults
 from warmroute_proxy.server.request.inference_request import InferenceRequest
 from warmroute_proxy.server.request.open_requests import OpenRequests
 from warmroute_proxy.server.request.placing import Placing
@@ -169,10 +171,12 @@ class Scene:
         ledger: Any = SimpleNamespace(open=self._open_row, settle=self._settle_row)
         re_prefills: Any = SimpleNamespace(prompts=SimpleNamespace(min_bytes=1 << 30))
         metrics, router = RequestMetrics(Metrics()), cast("Router", _Places(self))
+        faults = Faults(router, engines, self.open_requests, metrics)
         path = RequestPath(
             open_requests=self.open_requests,
-            placing=Placing(router, engines, admission, metrics),
+            placing=Placing(router, engines, admission, faults, metrics),
             admission=admission,
+            faults=faults,
             forwarding=cast("Any", SimpleNamespace(begin=self._forward)),
             engines=engines,
             deadlines=Deadlines(LIMITS, engines),
@@ -274,7 +278,7 @@ class Scene:
     def engine_fails(self, place: str = "refuse") -> None:
         """The connection breaks; `place`: what a retry comes to."""
         self.place = place
-        self.leg().fail("the connection to the engine broke")
+        self.leg().fail(Cause.BROKEN, "the connection to the engine broke")
 
     def give_up_usage(self) -> None:
         self.request._give_up_usage()
@@ -316,6 +320,7 @@ def _intake(several: bool, stream: bool) -> Intake:
         model=SimpleNamespace(name="m", rates=rates, continue_broken=False), alias=None, stream=stream,
         include_usage=True, stream_options={}, keep_sglext=False, choices=1, prompts=1, metadata=None, salt="",
         session=None, facts=facts, forwarded_from=None, wire_model=None, several=several,
+        dropped=frozenset(), bounded=True,
     )  # fmt: skip
     return cast("Intake", made)
 

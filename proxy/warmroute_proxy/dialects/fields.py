@@ -11,16 +11,21 @@ What happens to a member that is not on the list is the tenant's `unlisted` sett
     refuse   the request gets a 400
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from warmroute_proxy.dialects.json_bounds import depth_of
+from warmroute_proxy.dialects.json_bounds import is_deeper
 
 MAX_NAMED_FIELDS: Final = 32
 """Names of dropped fields that a receipt lists; further ones are dropped all the same."""
+
+MAX_NAME_CHARS: Final = 64
+"""Of such a name, and of one in an error."""
+
+_NONE: Final[frozenset[str]] = frozenset()
 
 Check = Callable[[Any], str | None]
 """Given the decoded value: what is wrong with it, or None."""
@@ -38,8 +43,9 @@ class FieldError(ValueError):
     """A member that must not reach an engine. `code` is the error code that the client gets."""
 
     def __init__(self, field: str, problem: str, code: str) -> None:
-        super().__init__(f"{field} {problem}")
-        self.field = field
+        shown = _shown(field)
+        super().__init__(f"field {shown!r} {problem}")
+        self.field = shown
         self.code = code
 
 
@@ -58,6 +64,15 @@ class Permissions(msgspec.Struct, frozen=True):
 NO_PERMISSIONS: Final = Permissions()
 
 
+def names_of(fields: frozenset[str]) -> tuple[str, ...]:
+    """Names that a client has chosen, as a receipt shows them: the first of them, shortened."""
+    return tuple(_shown(name) for name in sorted(fields)[:MAX_NAMED_FIELDS])
+
+
+def _shown(name: str) -> str:
+    return name if len(name) <= MAX_NAME_CHARS else f"{name[:MAX_NAME_CHARS]}..."
+
+
 class Field:
     """One field: a type with bounds, and what the type cannot express.
 
@@ -66,7 +81,7 @@ class Field:
     tenants that are granted its name.
     """
 
-    __slots__ = ("_decode", "check", "max_bytes", "max_depth", "needs_grant", "token_ids")
+    __slots__ = ("_check", "_decode", "_max_bytes", "_max_depth", "_token_ids", "needs_grant")
 
     def __init__(
         self,
@@ -79,34 +94,40 @@ class Field:
         needs_grant: bool = False,
     ) -> None:
         self._decode = None if kind is None else msgspec.json.Decoder(kind | None).decode
-        self.max_bytes = max_bytes
-        self.max_depth = max_depth
-        self.check = check
-        self.token_ids = token_ids
+        self._max_bytes = max_bytes
+        self._max_depth = max_depth
+        self._check = check
+        self._token_ids = token_ids
         self.needs_grant = needs_grant
 
-    def examine(self, name: str, raw: msgspec.Raw, allowed: Permissions) -> None:
-        """Raise `FieldError` unless the value may reach an engine."""
-        if self.max_bytes is not None and len(memoryview(raw)) > self.max_bytes:
-            raise FieldError(name, f"has more than {self.max_bytes} bytes of JSON", "invalid_value")
-        if self.max_depth is not None and depth_of(bytes(raw)) > self.max_depth:
-            raise FieldError(name, f"nests deeper than {self.max_depth} levels", "invalid_value")
+    def read(self, name: str, raw: msgspec.Raw, allowed: Permissions) -> Any:
+        """The decoded value, None where nothing is decoded. Raises `FieldError` unless it may reach an engine."""
+        if self._max_bytes is not None and len(memoryview(raw)) > self._max_bytes:
+            raise FieldError(name, f"has more than {self._max_bytes} bytes of JSON", "invalid_value")
+        if self._max_depth is not None and is_deeper(bytes(raw), self._max_depth):
+            raise FieldError(name, f"nests deeper than {self._max_depth} levels", "invalid_value")
         if self._decode is None:
-            return
+            return None
         try:
             value = self._decode(raw)
         except msgspec.ValidationError as error:
-            raise FieldError(name, f"is not allowed: {error}", "invalid_value") from None
+            if ", got " in str(error):
+                raise FieldError(name, f"has the wrong type: {error}", "invalid_type") from None
+            raise FieldError(name, f"is out of bounds: {error}", "invalid_value") from None
         except (msgspec.DecodeError, ValueError, RecursionError) as error:
-            raise FieldError(name, f"cannot be read: {error}", "invalid_value") from None
-        if value is None:
-            return
+            raise FieldError(name, f"is not valid JSON: {error}", "invalid_json") from None
+        if value is not None:
+            self._check_value(name, value, allowed)
+        return value
+
+    def _check_value(self, name: str, value: Any, allowed: Permissions) -> None:
+        """What the type cannot express."""
         if self.needs_grant and name not in allowed.grants:
             problem = "is not enabled for this API key: it lets an engine run a client's grammar; ask the operator"
             raise FieldError(name, problem, "field_not_allowed")
-        if self.token_ids is not None:
-            _check_token_ids(name, self.token_ids(value), allowed.vocabulary)
-        wrong = self.check(value) if self.check is not None else None
+        if self._token_ids is not None:
+            _check_token_ids(name, self._token_ids(value), allowed.vocabulary)
+        wrong = self._check(value) if self._check is not None else None
         if wrong is not None:
             raise FieldError(name, wrong, "invalid_value")
 
@@ -122,17 +143,36 @@ def _check_token_ids(name: str, ids: list[int], vocabulary: int | None) -> None:
         raise FieldError(name, f"has a token id that is not between 0 and {vocabulary - 1}", "invalid_value")
 
 
-def unlisted_fields(
-    listed: Mapping[str, Field], members: Mapping[str, msgspec.Raw], allowed: Permissions
-) -> tuple[str, ...]:
-    """Check all members, and return the names of those to drop; raise `FieldError` for the first that may not pass."""
-    drop = []
-    for name, raw in members.items():
-        field = listed.get(name)
-        if field is not None:
-            field.examine(name, raw, allowed)
-        elif allowed.unlisted is Unlisted.REFUSE:
-            raise FieldError(name[:100], "is not a field of this API that the proxy knows; remove it", "unknown_field")
-        elif allowed.unlisted is Unlisted.DROP:
-            drop.append(name)
-    return tuple(drop)
+class Members(NamedTuple):
+    """What a body's members were read as.
+
+    `values` are the decoded ones. `dropped` may not reach an engine. `bounded`: all that reaches it is on the list,
+    within bounds, and needs no grant.
+    """
+
+    values: dict[str, Any]
+    dropped: frozenset[str]
+    bounded: bool
+
+
+class Reader:
+    """Reads the bodies that have the same names of members: which fields they are follows from the names alone."""
+
+    __slots__ = ("_fields", "_grants", "_unlisted")
+
+    def __init__(self, listed: Mapping[str, Field], names: Iterable[str]) -> None:
+        names = tuple(names)
+        self._fields = tuple((name, listed[name]) for name in names if name in listed)
+        self._unlisted = frozenset(name for name in names if name not in listed)
+        self._grants = any(field.needs_grant for _, field in self._fields)
+
+    def read(self, members: Mapping[str, msgspec.Raw], allowed: Permissions) -> Members:
+        """Check and decode all members. Raises `FieldError` for the first that may not pass."""
+        values = {name: field.read(name, members[name], allowed) for name, field in self._fields}
+        unlisted = self._unlisted
+        if unlisted and allowed.unlisted is Unlisted.REFUSE:
+            problem = "is not a field of this API that the proxy knows; remove it"
+            raise FieldError(min(unlisted), problem, "unknown_field")
+        if unlisted and allowed.unlisted is Unlisted.PASS:
+            return Members(values, _NONE, bounded=False)
+        return Members(values, unlisted, bounded=not self._grants)

@@ -1,24 +1,29 @@
-"""Size and depth of raw JSON, found without building objects.
+"""Depth of raw JSON, found without building objects.
 
 Engines compile JSON schemas into grammars, and render templates with nested arguments. Their cost grows with size and
 depth, and a recursive compiler ends its process at a depth that a parser still accepts.
+
+A schema or a list of tools has hundreds of kilobytes at times, so the steps are those of bytes objects: without its
+strings and everything but brackets, a JSON text loses its innermost level by each removal of the empty pairs.
 """
 
 import re
 from typing import Final
 
-_MARKS: Final = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[{]|[\]}]', re.DOTALL)
-"""Strings, so that brackets inside them do not count, and brackets."""
+_STRINGS: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+_NO_BRACKETS: Final = bytes(byte for byte in range(256) if byte not in b"[]{}")
 
 
-def depth_of(raw: bytes) -> int:
-    """Return how deep arrays and objects of a valid JSON text nest: 0 for a scalar, 1 for `[1]`."""
-    depth = deepest = 0
-    for found in _MARKS.finditer(raw):
-        mark = raw[found.start()]
-        if mark in b"[{":
-            depth += 1
-            deepest = max(deepest, depth)
-        elif mark in b"]}":
-            depth -= 1
-    return deepest
+def is_deeper(raw: bytes, levels: int) -> bool:
+    """Whether arrays and objects of a valid JSON text nest deeper: a scalar has no level, `[1]` has one."""
+    brackets = _STRINGS.sub(b"", raw).translate(None, _NO_BRACKETS).replace(b"[", b"{").replace(b"]", b"}")
+    for _ in range(levels):
+        if not brackets:
+            return False
+        brackets = _without_innermost(brackets)
+    return bool(brackets)
+
+
+def _without_innermost(brackets: bytes) -> bytes:
+    """Remove each pair that holds nothing, its neighbours too, and nothing that is around them."""
+    return brackets.replace(b"{}", b"")

@@ -6,7 +6,7 @@ narrower. Fields that steer an engine (`warmroute.contract.steering`) are refuse
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, TypedDict
 
 from msgspec import Meta
 
@@ -44,6 +44,15 @@ _Name = Annotated[str, Meta(max_length=1024)]
 _Stop = Annotated[str, Meta(max_length=MAX_STOP_CHARS)]
 _Pattern = Annotated[str, Meta(max_length=MAX_PATTERN_CHARS)]
 _TokenIds = Annotated[list[int], Meta(max_length=MAX_STOP_TOKEN_IDS)]
+
+
+class _StreamOptions(TypedDict, total=False):
+    """What is read of `stream_options`; other members are dropped where the answer is a stream."""
+
+    include_usage: bool | None
+    include_obfuscation: bool | None
+    continuous_usage_stats: bool | None
+
 
 _TEMPLATE_NAMES: Final = frozenset(
     {
@@ -129,9 +138,9 @@ _SAMPLING: Final[Mapping[str, Field]] = {
 _REQUEST: Final[Mapping[str, Field]] = {
     "model": _TEXT,
     "stream": _FLAG,
-    "stream_options": _SMALL,
+    "stream_options": Field(_StreamOptions, max_bytes=MAX_SMALL_BYTES),
     "user": _TEXT,
-    "metadata": _SMALL,
+    "metadata": Field(dict[str, Any], max_bytes=MAX_SMALL_BYTES, max_depth=MAX_SMALL_DEPTH),
     "store": _FLAG,
     "service_tier": _TEXT,
     "safety_identifier": _TEXT,
@@ -183,3 +192,8 @@ COMPLETION_FIELDS: Final[Mapping[str, Field]] = {
     "logprobs": Field(Annotated[int, Meta(ge=0, le=MAX_TOP_LOGPROBS)]),
 }
 """`POST /v1/completions`."""
+
+FIELDS_OF_ROUTE: Final = {"/v1/chat/completions": CHAT_FIELDS, "/v1/completions": COMPLETION_FIELDS}
+
+GRANTABLE_FIELDS: Final = frozenset(name for name, field in CHAT_FIELDS.items() if field.needs_grant)
+"""The fields that need a tenant's permission."""

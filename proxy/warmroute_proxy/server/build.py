@@ -31,6 +31,7 @@ from warmroute_proxy.server.processes.supervisor import ProcessSlot
 from warmroute_proxy.server.request.admission import Admission
 from warmroute_proxy.server.request.client_answer import AnswerHeaders
 from warmroute_proxy.server.request.deadlines import Deadlines
+from warmroute_proxy.server.request.failure import Faults
 from warmroute_proxy.server.request.forward_claim import Forwards
 from warmroute_proxy.server.request.forwarding import Forwarding, PeerQuestions, Peers
 from warmroute_proxy.server.request.idempotency import IdempotentCalls, bounds_of
@@ -131,11 +132,13 @@ async def build(config: Config, slot: ProcessSlot | None) -> Proxy:
     re_prefills = RePrefills(kept_bytes, router, engines, admission, open_requests, metrics, clock)
     forwarding = Forwarding(config, peers, forwards, router, admission, open_requests, metrics, clock)
     settlement = Settlement(router, engines, admission, ledger, request_metrics, re_prefills, here, time.time)
+    faults = Faults(router, engines, open_requests, request_metrics)
     path = RequestPath(
         open_requests=open_requests,
-        placing=Placing(router, engines, admission, request_metrics),
+        placing=Placing(router, engines, admission, faults, request_metrics),
         admission=admission,
         forwarding=forwarding,
+        faults=faults,
         engines=engines,
         deadlines=Deadlines(limits, engines),
         settlement=settlement,

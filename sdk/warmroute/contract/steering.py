@@ -3,7 +3,8 @@
 An engine trusts its router: these names choose its cache namespace, its ranks, its partner, its queue position or
 its adapters. A client that could set them could read another tenant's cache timing or stop another tenant's work.
 One table, used by the proxy to clean bodies and headers and by the tests to try each name. Sources: the request
-schemas of SGLang 0.5.23 (`srt/entrypoints/openai/protocol.py`, `srt/managers/io_struct.py`) and SMG.
+schemas of SGLang 0.5.23 (`srt/entrypoints/openai/protocol.py`, `srt/managers/io_struct.py`), SMG, and vLLM's
+`ChatCompletionRequest`.
 """
 
 from typing import Final
@@ -38,6 +39,9 @@ REFUSED_FIELDS: Final = frozenset(
         "input_ids",
         "custom_logit_processor",
         "lora_path",
+        "kv_transfer_params",  # vLLM's, and the next two
+        "ec_transfer_params",
+        "vllm_xargs",
     }
 )
 """Top-level body fields whose meaning would be lost by dropping them: a request that has one gets a 400."""

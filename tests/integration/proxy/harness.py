@@ -202,7 +202,7 @@ class ProxyProcess:
             f'[[region]]\nname = "{peer[0]}"\nurl = "{peer[1]}"\nrtt_ms = 20' if peer else "",
             *engines,
             '[[model]]\nname = "kimi-k2.5"\naliases = ["kimi"]\ninput = "0.60"\ncached = "0.10"\noutput = "3.00"',
-            model,
+            f"vocabulary_tokens = 2048\n{model}",
             '[[model]]\nname = "other"\ninput = "1"\ncached = "0.1"\noutput = "1"\ncontinue_broken = true',
             f'[[tenant]]\nname = "first"\nkey_sha256 = ["{digests[0]}"]',
             f'[[tenant]]\nname = "second"\nkey_sha256 = ["{digests[1]}"]\nmodels = ["kimi-k2.5"]',

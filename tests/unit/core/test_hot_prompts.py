@@ -11,7 +11,7 @@ from .test_router import facts
 
 
 def prompt(lineage: int, size: int = MIN_BYTES, cache_worker: str = "a") -> HotPrompt:
-    return HotPrompt(facts(lineage), b"x" * size, "/v1", "salt", None, tagged=True, cache_worker=cache_worker)
+    return HotPrompt(facts(lineage), b"x" * size, "/v1", "salt", None, frozenset(), cache_worker)
 
 
 def bodies(kept: HotPrompts, cache_worker: str = "a", now_s: float = 0.0) -> list[tuple[int, int]]:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmroute_proxy.dialects.fields import FieldError, Permissions, Unlisted, unlisted_fields
-from warmroute_proxy.dialects.json_bounds import depth_of
+from warmroute_proxy.dialects.fields import FieldError, Permissions, Reader, Unlisted, names_of
+from warmroute_proxy.dialects.json_bounds import is_deeper
 from warmroute_proxy.dialects.openai_fields import CHAT_FIELDS, COMPLETION_FIELDS
 
 GRANTED = Permissions(grants=frozenset({"regex", "ebnf", "structural_tag", "stop_regex"}), vocabulary=1000)
@@ -22,12 +22,12 @@ def members(**given: Any) -> dict[str, msgspec.Raw]:
     return msgspec.json.decode(json.dumps(given), type=dict[str, msgspec.Raw])
 
 
-def chat(allowed: Permissions = NONE, **given: Any) -> tuple[str, ...]:
-    return unlisted_fields(CHAT_FIELDS, members(**given), allowed)
+def chat(allowed: Permissions = NONE, **given: Any) -> set[str]:
+    return set(Reader(CHAT_FIELDS, given).read(members(**given), allowed).dropped)
 
 
-def completion(allowed: Permissions = NONE, **given: Any) -> tuple[str, ...]:
-    return unlisted_fields(COMPLETION_FIELDS, members(**given), allowed)
+def completion(allowed: Permissions = NONE, **given: Any) -> set[str]:
+    return set(Reader(COMPLETION_FIELDS, given).read(members(**given), allowed).dropped)
 
 
 @pytest.mark.parametrize(
@@ -76,12 +76,12 @@ def test_completions_bound_their_log_probabilities() -> None:
 
 
 def test_token_ids_need_a_known_vocabulary() -> None:
-    assert completion(KNOWN, prompt=[[1, 2], [3]], logit_bias={"7": -100}) == ()
+    assert completion(KNOWN, prompt=[[1, 2], [3]], logit_bias={"7": -100}) == set()
     for fields in ({"prompt": [1]}, {"stop_token_ids": [1]}, {"logit_bias": {"1": 1}}):
         with pytest.raises(FieldError, match="vocabulary") as raised:
             completion(NONE, **fields)
         assert raised.value.code == "token_ids_not_allowed"
-    assert completion(NONE, prompt=["a", "b"], stop_token_ids=[], logit_bias={}) == ()
+    assert completion(NONE, prompt=["a", "b"], stop_token_ids=[], logit_bias={}) == set()
 
 
 @pytest.mark.parametrize("name", ["regex", "ebnf", "structural_tag", "stop_regex"])
@@ -89,8 +89,8 @@ def test_grammars_of_clients_need_a_grant(name: str) -> None:
     with pytest.raises(FieldError, match="ask the operator") as raised:
         chat(KNOWN, **{name: "a+"})
     assert raised.value.code == "field_not_allowed"
-    assert chat(GRANTED, **{name: "a+"}) == ()
-    assert chat(NONE, **{name: None}) == ()
+    assert chat(GRANTED, **{name: "a+"}) == set()
+    assert chat(NONE, **{name: None}) == set()
 
 
 def test_schemas_are_bounded_in_size_and_depth() -> None:
@@ -101,7 +101,8 @@ def test_schemas_are_bounded_in_size_and_depth() -> None:
         with pytest.raises(FieldError, match="response_format"):
             chat(response_format={"type": "json_schema", "json_schema": {"name": "s", "schema": schema}})
     assert (
-        chat(response_format={"type": "json_schema", "json_schema": {"name": "s", "schema": {"type": "object"}}}) == ()
+        chat(response_format={"type": "json_schema", "json_schema": {"name": "s", "schema": {"type": "object"}}})
+        == set()
     )
     with pytest.raises(FieldError, match="tools"):
         chat(tools=[{"type": "function", "function": {"name": "f", "parameters": deep}}])
@@ -109,8 +110,8 @@ def test_schemas_are_bounded_in_size_and_depth() -> None:
 
 def test_unlisted_members_are_dropped_passed_or_refused() -> None:
     given: dict[str, Any] = {"model": "m", "beam_width": 4, "kv_magic": {}, "temperature": 0}
-    assert chat(**given) == ("beam_width", "kv_magic")
-    assert chat(Permissions(unlisted=Unlisted.PASS), **given) == ()
+    assert chat(**given) == {"beam_width", "kv_magic"}
+    assert chat(Permissions(unlisted=Unlisted.PASS), **given) == set()
     with pytest.raises(FieldError, match="beam_width") as raised:
         chat(Permissions(unlisted=Unlisted.REFUSE), **given)
     assert raised.value.code == "unknown_field"
@@ -118,7 +119,8 @@ def test_unlisted_members_are_dropped_passed_or_refused() -> None:
 
 def test_null_is_an_absent_member() -> None:
     for fields in (CHAT_FIELDS, COMPLETION_FIELDS):
-        assert unlisted_fields(fields, members(**dict.fromkeys(fields)), NONE) == ()
+        nulls = members(**dict.fromkeys(fields))
+        assert Reader(fields, nulls).read(nulls, NONE).values == dict.fromkeys(fields)
 
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
@@ -132,15 +134,33 @@ def test_the_depth_is_that_of_the_parsed_value(value: object) -> None:
             return 1 + max(map(depth, of.values()), default=0)
         return 1 + max(map(depth, of), default=0) if isinstance(of, list) else 0
 
-    assert depth_of(json.dumps(value).encode()) == depth(value)
+    raw = json.dumps(value).encode()
+    assert not is_deeper(raw, depth(value))
+    assert depth(value) == 0 or is_deeper(raw, depth(value) - 1)
 
 
 @given(st.dictionaries(st.sampled_from(sorted(CHAT_FIELDS)) | st.text(), VALUES, max_size=6))
 def test_any_body_is_checked_without_another_error(body: dict[str, object]) -> None:
     try:
-        dropped = unlisted_fields(CHAT_FIELDS, members(**body), KNOWN)
+        dropped = chat(KNOWN, **body)
     except FieldError as error:
-        assert error.field in body
+        assert any(name.startswith(error.field.removesuffix("...")) for name in body)
         assert re.fullmatch("[a-z_]+", error.code)
     else:
-        assert not set(dropped) & set(CHAT_FIELDS)
+        assert dropped == set(body) - set(CHAT_FIELDS)
+
+
+def test_a_body_is_bounded_where_all_that_passes_is_listed_and_needs_no_grant() -> None:
+    def bounded(allowed: Permissions, **given: Any) -> bool:
+        return Reader(CHAT_FIELDS, given).read(members(**given), allowed).bounded
+
+    assert bounded(NONE, model="m", temperature=1, beam_width=4)
+    assert not bounded(Permissions(unlisted=Unlisted.PASS), model="m", beam_width=4)
+    assert not bounded(GRANTED, model="m", regex="a+")
+
+
+def test_long_names_are_shortened_in_errors_and_receipts() -> None:
+    with pytest.raises(FieldError) as raised:
+        chat(Permissions(unlisted=Unlisted.REFUSE), **{"x" * 100_000: 1})
+    assert len(str(raised.value)) < 200
+    assert names_of(frozenset({"y", "x" * 100_000})) == ("x" * 64 + "...", "y")

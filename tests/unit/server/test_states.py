@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from tests.subjects.request_scene import CONTENT, DONE, EVENTS, Scene, in_loop
 
 import warmroute_proxy
+from warmroute_proxy.core.load.blame import Cause
 from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.server.ledger.journal import JournalError
 from warmroute_proxy.server.request.attempt import Attempt
@@ -179,7 +180,7 @@ STEPS: list[Step] = [
     Scene.prefill,
     Scene.engine_fails,
     lambda scene: scene.engine_fails("here"),
-    lambda scene: scene.leg("prefill").fail("broke"),
+    lambda scene: scene.leg("prefill").fail(Cause.BROKEN, "broke"),
     lambda scene: scene.client.leave(),
     Scene.give_up_usage,
     Scene.write_row,
@@ -294,7 +295,7 @@ class Tried:
             self.attempt._partner_is_silent()
         else:
             self.scene.prefill()
-            self.scene.leg().fail("broke")
+            self.scene.leg().fail(Cause.BROKEN, "broke")
 
 
 REACH_ATTEMPT: dict[AttemptState, Callable[[Tried], object]] = {
@@ -311,7 +312,7 @@ CAUSE_ATTEMPT: dict[AttemptEvent, Callable[[Tried], object]] = {
     D.SEND: Tried.start,
     D.CONTENT: lambda tried: tried.event(CONTENT),
     D.ABORT: lambda tried: tried.attempt.abort(),
-    D.LEG_FAILED: lambda tried: tried.scene.leg().fail("broke"),
+    D.LEG_FAILED: lambda tried: tried.scene.leg().fail(Cause.BROKEN, "broke"),
     D.FINISH: Tried.finish,
     D.FAIL: Tried.fail,
     D.CLOSE: lambda tried: tried.attempt.close(),

@@ -53,9 +53,14 @@ class _Receipt(Frozen, frozen=True):
 
 
 def usage_object(
-    entry: Entry, usage: Usage, loss: Mapping[str, int], reported: Mapping[str, Any] | bytes | None
+    entry: Entry,
+    usage: Usage,
+    loss: Mapping[str, int],
+    reported: Mapping[str, Any] | bytes | None,
+    dropped_fields: tuple[str, ...] = (),
 ) -> tuple[bytes, int, int]:
     """The usage object for the client, as JSON: the engine's own fields, the settled counts, `cost` and `warmroute`.
+    `dropped_fields`: members of the request that no engine got.
 
     `reported` is JSON where it has exactly the settled counts (`plain_usage`). Returned with what the turn would have
     cost with nothing cached, and what it costs, in nanodollars.
@@ -69,6 +74,8 @@ def usage_object(
             loss, _rates_json(rates), full, price, full - price, usage.estimated,
         )
     )  # fmt: skip
+    if dropped_fields:
+        receipt = b'%b,"dropped_fields":%b}' % (receipt[:-1], _encode(dropped_fields))
     cost = money.usd(price).encode()
     if type(reported) is bytes:
         return b'%b,"cost":%b,"warmroute":%b}' % (reported[:-1], cost, receipt), full, price

@@ -1,4 +1,4 @@
-"""Who is to blame for a failure: the engine, the request, or neither.
+"""Who is to blame for a failure: the engine, or the request.
 
 A breaker closes an engine to everybody, so one tenant's requests must not open it alone. What a failure proves depends
 on its cause:
@@ -6,24 +6,21 @@ on its cause:
     cause         what happened                                           counts against the engine
     UNREACHABLE   no connection could be opened                           at once
     BROKEN        the connection broke, or the process went away          at once
-    SILENT        no byte came in time                                    as an ERROR
-    ERROR         it answered 5xx, or not as HTTP, JSON or events         by different requests of different tenants
-    TOO_LARGE     its answer exceeds `response_bytes`                     never: the client asked for it
-    SHED          it takes no more work (429, 503)                        never
-    OURS          an errno of the proxy itself, such as EMFILE            never
+    SILENT        no byte came in time                                    as evidence
+    ERROR         it answered 5xx, or not as HTTP, JSON or events         as evidence
 
-`ERROR` failures count once for each request, and only while no request was served in between. They amount to a failure
-of the engine when `REQUESTS` different requests of at least two tenants have failed, or `REQUESTS_OF_ONE` where one
-tenant alone sends requests. A request that failed as an `ERROR` on two engines is at fault itself: it takes back what
-it had counted on both.
+A failure that is evidence counts once for each request, and only while no request was served in between. With
+`REQUESTS` different requests of at least two tenants it begins to count, and with `REQUESTS_OF_ONE` where one tenant
+alone sends requests and another engine is left. The breaker opens by the third that counts (`load.breaker`). A request
+that fails so on two engines is at fault itself: what it has counted on both is taken back.
 """
 
 from collections import OrderedDict
 from enum import Enum
 from typing import Final
 
-REQUESTS: Final = 3
-REQUESTS_OF_ONE: Final = 10
+REQUESTS: Final = 2
+REQUESTS_OF_ONE: Final = 8
 MAX_EVIDENCE: Final = 64
 """Failed requests that are remembered for each worker; the oldest go first."""
 
@@ -38,15 +35,10 @@ class Cause(Enum):
     BROKEN = "broken"
     SILENT = "silent"
     ERROR = "error"
-    TOO_LARGE = "too_large"
-    SHED = "shed"
-    OURS = "ours"
 
 
 PROOF: Final = frozenset({Cause.UNREACHABLE, Cause.BROKEN})
 """Causes that a client cannot bring about through a healthy engine. (Which requests end a process: `suspects`.)"""
-
-EVIDENCE: Final = frozenset({Cause.SILENT, Cause.ERROR})
 
 
 class Blame:
@@ -55,16 +47,19 @@ class Blame:
     def __init__(self) -> None:
         self._failed: dict[str, OrderedDict[Request, None]] = {}  # by worker, since a request was served there
 
-    def failed(self, worker: str, cause: Cause, request: Request, *, alone: bool, last: bool) -> bool:
-        """Note a failure; return whether it is one of the engine's, which its breaker counts.
+    @property
+    def empty(self) -> bool:
+        """Whether there is no evidence against any worker."""
+        return not self._failed
 
-        `alone`: no other tenant has requests under way or had some lately. `last`: the worker is the last usable one of
-        the request's model, which one tenant's errors never close.
+    def failed(self, worker: str, cause: Cause, request: Request, *, alone: bool, last: bool) -> bool:
+        """Note a failure; return whether it counts against the engine.
+
+        `alone`: no other tenant has requests under way. `last`: the worker is the last usable one of the request's
+        model, which one tenant's errors never close.
         """
         if cause in PROOF:
             return True
-        if cause not in EVIDENCE:
-            return False
         if self._failed_elsewhere(worker, request):
             return False
         failed = self._failed.setdefault(worker, OrderedDict())
@@ -80,15 +75,13 @@ class Blame:
         """A request was served: what failed before says no more of the engine."""
         self._failed.pop(worker, None)
 
-    def removed(self, worker: str) -> None:
-        """The worker is gone, or another took its place."""
-        self._failed.pop(worker, None)
-
     def _failed_elsewhere(self, worker: str, request: Request) -> bool:
         """Take back what a request has counted that fails on a second engine; return whether it does."""
         elsewhere = [other for other, failed in self._failed.items() if other != worker and request in failed]
-        for other in elsewhere:
-            self._failed[other].pop(request)
-        if elsewhere:
-            self._failed.get(worker, OrderedDict()).pop(request, None)
+        for other in (*elsewhere, worker) if elsewhere else ():
+            failed = self._failed.get(other)
+            if failed is not None:
+                failed.pop(request, None)
+                if not failed:
+                    del self._failed[other]
         return bool(elsewhere)

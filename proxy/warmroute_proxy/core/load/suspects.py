@@ -4,7 +4,7 @@ Some requests end the process that serves them, and a retry then ends the next o
 when a process goes away, each request that it had not yet answered with a token is a *suspect*. The rules:
 
 - A suspect is retried once, and only if all of its fields are bounded by the dialect's list.
-- While a suspect runs again, its engine takes no suspect of another tenant: its end is one tenant's loss.
+- A suspect does not go to an engine that runs a suspect of another tenant: an end there is one tenant's loss.
 - A request that had no token at two such ends is refused for `REFUSED_S`, by tenant and fingerprint of its prompt.
 
 Requests are told apart by tenant and fingerprint. At most `MAX_SUSPECTS` are remembered, the oldest go first.
@@ -36,7 +36,11 @@ class Suspects:
 
     def __init__(self) -> None:
         self._by_request: OrderedDict[Request, _Suspicion] = OrderedDict()
-        self._running: dict[str, list[Request]] = {}  # suspects that run again, by worker
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is none."""
+        return not self._by_request
 
     def process_ended(self, request: Request, now_s: float, *, bounded: bool) -> bool:
         """Note that `request` had no token when its engine's process went away; return whether it may be retried.
@@ -66,26 +70,8 @@ class Suspects:
         suspicion = self._by_request.get(request)
         return suspicion is not None and now_s - suspicion.last_end_s < REFUSED_S
 
-    def closed_to(self, tenant: str) -> frozenset[str]:
-        """The workers on which a suspect of `tenant` may not run now: a suspect of another tenant does."""
-        return frozenset(
-            worker for worker, running in self._running.items() if any(other != tenant for other, _ in running)
-        )
-
-    def begins(self, request: Request, worker: str) -> None:
-        """A suspect runs on a worker."""
-        self._running.setdefault(worker, []).append(request)
-
-    def ends(self, request: Request, worker: str) -> None:
-        """A suspect that ran on a worker has its first token, or has ended."""
-        running = self._running.get(worker, [])
-        if request in running:
-            running.remove(request)
-        if not running:
-            self._running.pop(worker, None)
-
     def cleared(self, request: Request) -> None:
-        """A request was answered: it ended no process."""
+        """A request has its first token: it ends no process before that."""
         self._by_request.pop(request, None)
 
     def _forget(self, now_s: float) -> None:

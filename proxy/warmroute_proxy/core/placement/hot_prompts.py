@@ -22,7 +22,7 @@ _BYTES_PER_CUT: Final = 96  # a hash and an end, each an integer of its own in a
 class HotPrompt:
     """One prompt: the request that brought it, without its head, and the worker that has it cached."""
 
-    __slots__ = ("body", "cache_worker", "facts", "path", "salt", "size", "tagged", "used_s", "wire_model")
+    __slots__ = ("body", "cache_worker", "dropped", "facts", "path", "salt", "size", "used_s", "wire_model")
 
     def __init__(
         self,
@@ -31,17 +31,16 @@ class HotPrompt:
         path: str,
         salt: str,
         wire_model: str | None,
-        *,
-        tagged: bool,
+        dropped: frozenset[str],
         cache_worker: str,
     ) -> None:
-        """`wire_model`: the name to send where the client used an alias; `tagged`: it is one prompt, not a list."""
+        """`wire_model`: the name to send where the client used an alias; `dropped`: members that no engine gets."""
         self.facts = facts
         self.body = body
         self.path = path
         self.salt = salt
         self.wire_model = wire_model
-        self.tagged = tagged
+        self.dropped = dropped
         self.cache_worker = cache_worker
         self.used_s = 0.0
         self.size = len(body) + _BYTES_PER_CUT * len(facts.chain.hashes)

@@ -131,6 +131,13 @@ class Router:
         workers = (*choices.cache_workers, *choices.decode_workers)
         return frozenset(worker.id for worker in workers if not worker.load.has_slots())
 
+    def is_last(self, model: str, worker_id: str, now_s: float) -> bool:
+        """Whether a model has no other usable worker of the same kind: that computes prompts, or that decodes."""
+        choices = self._fleet.choices(model)
+        decodes = any(worker.id == worker_id for worker in choices.decode_workers)
+        workers = choices.decode_workers if decodes else choices.cache_workers
+        return not any(worker.load.availability.is_usable(now_s) for worker in workers if worker.id != worker_id)
+
     def busy(self, now_s: float) -> float:
         """The share of time in which a worker that caches prompts prefills, by what was sent lately."""
         return self._fleet.busy(now_s)

@@ -9,6 +9,7 @@ from typing import Final, Literal
 
 from warmroute.contract.money import Rates
 from warmroute_proxy.core.queue.quota import TenantLimits
+from warmroute_proxy.dialects.fields import Unlisted
 
 DEFAULT_HOST: Final = "127.0.0.1"
 DEFAULT_STATE_DIR: Final = ".warmroute/proxy"
@@ -115,6 +116,9 @@ class ModelConfig:
     continue_broken: bool = False
     """Whether another engine continues an answer whose engine fails."""
 
+    vocabulary_tokens: int | None = None
+    """The number of its token ids; None: unknown, and then requests must not hold any."""
+
 
 @dataclass(frozen=True, slots=True)
 class TenantConfig:
@@ -128,6 +132,12 @@ class TenantConfig:
     salt_epoch: int
     limits: TenantLimits | None = None
     """What it may use in a minute and at once; None: no limit."""
+
+    granted_fields: frozenset[str] = frozenset()
+    """The fields that run a client's own grammar in an engine, and that it may use."""
+
+    unlisted_fields: Unlisted = Unlisted.DROP
+    """What happens to members of a request that the proxy does not know."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ the garbage collector.
 import logging
 from typing import Protocol
 
+from warmroute_proxy.core.load.blame import Cause
 from warmroute_proxy.server.engines.passthrough import Stream
 
 log = logging.getLogger(__name__)
@@ -43,7 +44,7 @@ class Receiver(Protocol):
     def on_whole(self, headers: dict[str, str], body: bytes, now_s: float) -> None:
         """All of a 200 at once; `in_parts` makes a head, a body and an end of it."""
 
-    def on_fail(self, reason: str) -> None:
+    def on_fail(self, cause: Cause, reason: str) -> None:
         """There will be no answer, or no more of it."""
 
     def on_crash(self) -> None:
@@ -158,7 +159,7 @@ class Leg:
             self._crash(receiver, error)
         self._receiver = None
 
-    def fail(self, reason: str) -> None:
+    def fail(self, cause: Cause, reason: str) -> None:
         """There will be no answer, or no more of it."""
         self.connection = None
         receiver = self._receiver
@@ -166,7 +167,7 @@ class Leg:
             return
         self.done = True
         try:
-            receiver.on_fail(reason)
+            receiver.on_fail(cause, reason)
         except Exception as error:
             self._crash(receiver, error)
         self._receiver = None

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
+from warmroute_proxy.core.load.blame import Cause
 from warmroute_proxy.server.engines.leg import Leg
 from warmroute_proxy.server.engines.upstream import Upstream
 
@@ -40,7 +41,7 @@ class Collector:
         else:
             self._done(200, body)
 
-    def on_fail(self, reason: str) -> None:  # noqa: ARG002
+    def on_fail(self, cause: Cause, reason: str) -> None:  # noqa: ARG002
         self._done(0, b"")
 
     def on_crash(self) -> None:

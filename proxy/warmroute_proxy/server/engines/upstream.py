@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 import httptools
 
+from warmroute_proxy.core.load.blame import Cause
 from warmroute_proxy.server.engines.leg import Leg
 from warmroute_proxy.server.engines.passthrough import Passthrough
 from warmroute_proxy.server.http.header_lines import Line, decode
@@ -118,7 +119,7 @@ class Upstream:
             if not self._unreachable:  # once, not with each probe
                 self._unreachable = True
                 log.warning("cannot connect to %s: %s", self.netloc, str(error) or type(error).__name__)
-            leg.fail("cannot connect to the engine")  # a client learns no address of ours
+            leg.fail(Cause.UNREACHABLE, "cannot connect to the engine")  # a client learns no address of ours
             return
         self._unreachable = False
         if leg.done:
@@ -209,7 +210,7 @@ class _Connection(asyncio.Protocol):
             leg.end()  # an answer without a length ends with its connection
         else:
             reason = "the connection to the engine broke" if leg.head_seen else "the engine closed without an answer"
-            leg.fail(reason)
+            leg.fail(Cause.BROKEN, reason)
 
     def data_received(self, data: bytes) -> None:
         leg = self._leg
@@ -256,7 +257,7 @@ class _Connection(asyncio.Protocol):
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             if not self.complete or isinstance(error, httptools.HttpParserUpgrade):
                 self.drop()
-                leg.fail("the engine's answer is not valid HTTP/1.1")
+                leg.fail(Cause.ERROR, "the engine's answer is not valid HTTP/1.1")
                 return
             self._keep_alive = False  # the answer is whole, and what came behind it is nobody's
         if self._bodies or self._head is not None or self.complete:
@@ -265,7 +266,7 @@ class _Connection(asyncio.Protocol):
             self._unparsed_bytes += len(data)
             if self._unparsed_bytes > MAX_HEAD_BYTES:
                 self.drop()
-                leg.fail(f"the engine's answer has more than {MAX_HEAD_BYTES} bytes of headers")
+                leg.fail(Cause.ERROR, f"the engine's answer has more than {MAX_HEAD_BYTES} bytes of headers")
                 return
         self._give(leg)
 

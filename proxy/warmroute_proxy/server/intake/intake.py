@@ -26,12 +26,13 @@ from warmroute_proxy.core.prompt.fingerprint import (
     first_user_text,
     tools_prefix,
 )
+from warmroute_proxy.dialects.fields import Permissions
 from warmroute_proxy.server.base.config import ANY, Config, ModelConfig, TenantConfig
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.secrets import Secrets
 from warmroute_proxy.server.http.exchange import Request
 from warmroute_proxy.server.intake.body import NO_BODY, Body, TemplatedBody
-from warmroute_proxy.server.intake.body_fields import KEPT_DECODED, decode, plan_of, values_of
+from warmroute_proxy.server.intake.body_fields import KEPT_DECODED, plan_of, read_member, read_members
 from warmroute_proxy.server.intake.body_template import BodyTemplate, MemberSpan
 from warmroute_proxy.server.intake.caller import Caller
 from warmroute_proxy.server.intake.known_body import (
@@ -124,12 +125,11 @@ def _read_whole(raw: bytes, caller: Caller, known_bodies: KnownBodies, config: C
     """Read a body of which nothing is known."""
     tenant = caller.tenant
     body = Body(raw)
-    plan = plan_of(body.names)
-    if plan.forbidden is not None:
-        raise _forbidden(plan.forbidden)
-    model, asked = _model(body, tenant, config)
-    values = values_of(body, plan)
-    value = values.get
+    plan = plan_of(caller.path, body.names)
+    plan.refuse_steering()
+    model, asked = _model(caller.path, body, tenant, config)
+    read = read_members(body, plan, Permissions(tenant.granted_fields, tenant.unlisted_fields, model.vocabulary_tokens))
+    value = read.values.get
     stream = value("stream") or False
     stream_options = value("stream_options") or {}
     salt, seed = secrets.salt_and_seed(tenant.share_group, tenant.salt_epoch, model.name)
@@ -162,17 +162,12 @@ def _read_whole(raw: bytes, caller: Caller, known_bodies: KnownBodies, config: C
     intake = Intake(
         tenant, caller.path, body, model, asked if asked != model.name else None, stream, include_usage,
         stream_options, value("return_cached_tokens_details") or False, value("n") or 1, prompt.prompts,
-        _without_session(value("metadata")), salt, session_hex, facts, caller.region,
+        _without_session(value("metadata")), salt, session_hex, facts, caller.region, read.dropped, read.bounded,
     )  # fmt: skip
     if caller.path == CHAT and caller.seen_again(_around(body)):
         derives = session is None or session.source == "derived"
         _keep(body, intake, identity, seed, caller, known_bodies, derives=derives)
     return intake
-
-
-def _forbidden(name: str) -> Refusal:
-    problem = f"field {name!r} is set by the proxy, not by clients; remove it"
-    return Refusal(400, problem, code="forbidden_field", param=name)
 
 
 def _around(body: Body) -> int:
@@ -206,9 +201,9 @@ def _keep(
     caller.keep(known)
 
 
-def _model(body: Body, tenant: TenantConfig, config: Config) -> tuple[ModelConfig, str]:
+def _model(route: str, body: Body, tenant: TenantConfig, config: Config) -> tuple[ModelConfig, str]:
     """The requested model, and the name in the request."""
-    asked = decode(_present(body, "model"), "model", str)
+    asked = read_member(body, route, "model")
     model = config.model_by_name.get(asked)
     if model is None or (ANY not in tenant.models and model.name not in tenant.models):
         raise Refusal(

@@ -30,6 +30,10 @@ class Intake(msgspec.Struct, gc=False):
     session: str | None
     facts: Facts
     forwarded_from: str | None
+    dropped: frozenset[str] = frozenset()
+    """Members that no engine gets: they are not on the list of fields."""
+    bounded: bool = True
+    """Whether all that engines get is on that list, and needs no grant."""
 
     @property
     def wire_model(self) -> str | None:

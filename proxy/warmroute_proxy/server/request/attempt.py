@@ -20,6 +20,7 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from warmroute_proxy.core.accounting.usage_fields import Usage
+from warmroute_proxy.core.load.blame import Cause
 from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.core.placement.fleet import Worker
 from warmroute_proxy.server.base.errors import Refusal, refusal_from_engine, status_of_engine_error
@@ -186,9 +187,7 @@ class Attempt:
             return
         self._size += len(data)
         if self._size > self._max_answer_bytes:
-            self._fail(
-                502, f"the engine's answer exceeds {self._max_answer_bytes} bytes", self._answering, retryable=False
-            )
+            self._fail(502, f"the engine's answer exceeds {self._max_answer_bytes} bytes", None, retryable=False)
             return
         self._parts.append(data)
 
@@ -283,9 +282,9 @@ class Attempt:
             self._close_later()
         self._owner.finished(now_s)
 
-    def on_fail(self, reason: str) -> None:
+    def on_fail(self, cause: Cause, reason: str) -> None:
         refusal = Refusal(502, reason, code="engine_error")
-        self._fail_by(Failure(refusal, self._ranks_of(self._answering), True))
+        self._fail_by(Failure(refusal, self._ranks_of(self._answering), True, cause=cause))
 
     def on_crash(self) -> None:
         self.close()
@@ -310,13 +309,12 @@ class Attempt:
         assert worker is not None
         self._conclude(self._refused(worker, refusal_from_engine(status, body, retry_after)))
 
-    def prefill_failed(self, reason: str) -> None:
+    def prefill_failed(self, cause: Cause, reason: str) -> None:
         """There is none."""
         worker = self.decision.prefill
         if not self.ended and not self.scanner.started and worker is not None:
-            self._conclude(
-                Failure(Refusal(502, f"prefill: {reason}", code="engine_error"), self._ranks_of(worker), True)
-            )
+            refusal = Refusal(502, f"prefill: {reason}", code="engine_error")
+            self._conclude(Failure(refusal, self._ranks_of(worker), True, cause=cause))
 
     # -- the end
 

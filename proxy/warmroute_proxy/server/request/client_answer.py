@@ -14,6 +14,7 @@ from warmroute_proxy.server.request.admission import Admission
 from warmroute_proxy.server.request.answer import Answer
 
 EVENTS: Final = "text/event-stream; charset=utf-8"
+_COMMENT: Final = b": the prompt is being computed\n\n"
 
 
 class AnswerHeaders:
@@ -58,6 +59,10 @@ class ClientAnswer:
         """Send the head of a stream, unless it was sent."""
         if not self.exchange.started:
             self.exchange.start(200, self._headers.of(EVENTS, self.receipt_id, self._intake))
+
+    def comment(self) -> None:
+        """Send a stream's sign of life, which clients ignore."""
+        self.write(_COMMENT)
 
     def write(self, data: bytes) -> None:
         """Send some of a stream."""

@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from warmroute_proxy.core.load.blame import Cause
 from warmroute_proxy.server.base.config import Limits
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.engines.engines import Engines
@@ -72,7 +73,7 @@ class Deadlines:
             return timed_out(worker, f"no {awaited} within {limits.first_token_timeout_s:g} s")
         elif lost:
             refusal = Refusal(504, "the engine does not answer any more", code="engine_timeout")
-            return Failure(refusal, (worker.id,), True)
+            return Failure(refusal, (worker.id,), True, cause=Cause.SILENT)
         return None
 
     def comment_is_due(self, progress: Progress, received_s: float, now_s: float) -> bool:

@@ -21,7 +21,8 @@ _encode: Final = msgspec.json.Encoder().encode
 class Asked(Protocol):
     """What goes to engines of a request: its members that are read, and the rest as it came.
 
-    `wire_model`: the name to send where the client used an alias; `metadata`: what to send instead of the client's.
+    `wire_model`: the name to send where the client used an alias; `metadata`: what to send instead of the client's;
+    `dropped`: members that no engine gets.
     """
 
     @property
@@ -40,6 +41,8 @@ class Asked(Protocol):
     def salt(self) -> str: ...
     @property
     def prompts(self) -> int: ...
+    @property
+    def dropped(self) -> frozenset[str]: ...
 
 
 Parts = list[bytes | memoryview]
@@ -86,6 +89,8 @@ def _rewritten(asked: Asked, drop: frozenset[str], own: str, add: dict[str, Any]
         instead = {name: value for name, value in given if value is not None}
         add = {**add, **instead} if add is not None else instead
         drop = drop.union(instead)
+    if asked.dropped:
+        drop |= asked.dropped
     text = own.encode()
     if add:
         text = b"%b,%b" % (text, _encode(add)[1:-1]) if text else _encode(add)[1:-1]

@@ -1,18 +1,30 @@
 """How an attempt fails: the error for the client, which workers are at fault, and whether another may help."""
 
+import logging
 from collections.abc import Collection
 from typing import Final, NamedTuple
 
 from warmroute_proxy.core.accounting.entry import Outcome
+from warmroute_proxy.core.load.blame import Blame, Cause, Request
+from warmroute_proxy.core.load.suspects import REFUSED_S, Suspects
 from warmroute_proxy.core.placement.choices import NoWorker
+from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.core.placement.fleet import Worker
+from warmroute_proxy.core.placement.router import Router
+from warmroute_proxy.core.placement.ticket import Ticket
 from warmroute_proxy.server.base.errors import Refusal
+from warmroute_proxy.server.engines.engines import Engines
+from warmroute_proxy.server.intake.parsed_request import Intake
+from warmroute_proxy.server.request.open_requests import OpenRequests
+from warmroute_proxy.server.request.request_metrics import RequestMetrics
+
+log = logging.getLogger(__name__)
 
 CUT_OFF: Final = frozenset({"draining", "deadline_exceeded"})  # what the proxy ends, whatever the engine would answer
 
 
 class Failure(NamedTuple):
-    """How an attempt failed. `at_fault` are worker ids, empty where no engine is to blame.
+    """How an attempt failed. `at_fault` are the workers that failed it, empty where none did; `cause` says how.
 
     `shed` are workers that took no more work, which is no fault; another may.
     """
@@ -21,6 +33,7 @@ class Failure(NamedTuple):
     at_fault: tuple[str, ...]
     retryable: bool
     shed: tuple[str, ...] = ()
+    cause: Cause = Cause.ERROR
 
     @property
     def avoid(self) -> tuple[str, ...]:
@@ -42,7 +55,7 @@ def refused_by(worker: Worker, refusal: Refusal, kind: str) -> Failure:
 
 def timed_out(worker: Worker, message: str) -> Failure:
     """An engine has sent nothing for too long."""
-    return Failure(Refusal(504, message, code="engine_timeout"), (worker.id,), False)
+    return Failure(Refusal(504, message, code="engine_timeout"), (worker.id,), False, cause=Cause.SILENT)
 
 
 def shutting_down() -> Refusal:
@@ -65,3 +78,108 @@ def outcome_of(refusal: Refusal, at_fault: Collection[str]) -> Outcome:
     if refusal.code in CUT_OFF and not at_fault:
         return "cut_off"
     return "engine_error" if refusal.status >= 500 else "refused"
+
+
+class Verdict(NamedTuple):
+    """What a failure means: the workers whose breaker counts it, and whether another attempt may be made."""
+
+    at_fault: tuple[str, ...]
+    may_retry: bool
+
+
+class Faults:
+    """Tells the failures of engines from those of requests, in one process (`core.load.blame`, `core.load.suspects`).
+
+    Limits: evidence and suspects are bounded there; `_retried` by the requests under way.
+    """
+
+    def __init__(self, router: Router, engines: Engines, open_requests: OpenRequests, metrics: RequestMetrics) -> None:
+        self._router = router
+        self._engines = engines
+        self._open_requests = open_requests
+        self._metrics = metrics
+        self._blame = Blame()
+        self._suspects = Suspects()
+        self._retried: list[tuple[str, Ticket]] = []  # suspects that run again, with their tenants
+
+    def refusal(self, intake: Intake, now_s: float) -> Refusal | None:
+        """Why a request is not taken: engines' processes went away under it. None for almost all."""
+        if self._suspects.empty:
+            return None
+        after_s = self._suspects.refused_for_s(_request(intake), now_s)
+        if after_s <= 0:
+            return None
+        self._metrics.suspect("refused")
+        problem = "two engines went away before this request had a token; it is refused for a while"
+        return Refusal(400, problem, code="request_ends_engines", headers=(("retry-after", str(int(after_s) + 1)),))
+
+    def closed_to(self, intake: Intake, now_s: float) -> frozenset[str]:
+        """The workers that a request must not go to: it is a suspect, and one of another tenant runs there."""
+        if self._suspects.empty or not self._suspects.is_suspect(_request(intake), now_s):
+            return frozenset()
+        return frozenset(
+            rank.id
+            for tenant, ticket in self._retried
+            if tenant != intake.tenant.name and _is_unproven(ticket)
+            for worker in ticket.decision.workers
+            for rank in self._engines.of(worker).workers()
+        )
+
+    def dispatched(self, intake: Intake, ticket: Ticket | None, now_s: float) -> None:
+        """A request was sent."""
+        if ticket is not None and not self._suspects.empty and self._suspects.is_suspect(_request(intake), now_s):
+            self._retried = [each for each in self._retried if _is_unproven(each[1])]
+            self._retried.append((intake.tenant.name, ticket))
+
+    def judge(self, intake: Intake, failure: Failure, now_s: float, *, had_token: bool) -> Verdict:
+        """Decide on the failure of an attempt, and remember what it shows."""
+        request, may_retry = _request(intake), failure.retryable and not had_token
+        if failure.cause is Cause.BROKEN and not had_token:
+            may_retry = self._process_ended(request, now_s, bounded=intake.bounded) and may_retry
+        alone = not self._open_requests.has_other_tenants(intake.tenant.name)
+        at_fault = tuple(
+            worker
+            for worker in failure.at_fault
+            if self._blame.failed(
+                worker,
+                failure.cause,
+                request,
+                alone=alone,
+                last=self._router.is_last(intake.facts.model, worker, now_s),
+            )
+        )
+        return Verdict(at_fault, may_retry)
+
+    def served(self, intake: Intake, decision: Decision) -> None:
+        """A request was served."""
+        if not self._suspects.empty:
+            self._suspects.cleared(_request(intake))
+        if not self._blame.empty:
+            for worker in decision.workers:
+                self._blame.served(worker.id)
+
+    def _process_ended(self, request: Request, now_s: float, *, bounded: bool) -> bool:
+        """Whether a request that had no token when its engine went away may be tried again."""
+        again = self._suspects.process_ended(request, now_s, bounded=bounded)
+        if again:
+            self._metrics.suspect("retried")
+        elif self._suspects.refused_for_s(request, now_s) > 0:
+            self._metrics.suspect("barred")
+            log.warning(
+                "two engines went away under a request of tenant %s (prompt %016x); it is refused for %d s",
+                *request,
+                REFUSED_S,
+            )
+        else:
+            self._metrics.suspect("not_retried")
+        return again
+
+
+def _request(intake: Intake) -> Request:
+    """How a request is told from others."""
+    return intake.tenant.name, intake.facts.chain.hashes[-1]
+
+
+def _is_unproven(ticket: Ticket) -> bool:
+    """Whether an attempt is under way and has no token yet."""
+    return ticket.open and not ticket.computed

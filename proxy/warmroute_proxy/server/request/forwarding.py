@@ -14,6 +14,7 @@ from typing import Final
 
 from warmroute.contract import headers as names
 from warmroute.contract.identity import IDENTITY_HEADERS
+from warmroute_proxy.core.load.blame import Cause
 from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.core.placement.fleet import peer_id
 from warmroute_proxy.core.placement.router import Router
@@ -138,7 +139,7 @@ class ForwardedRequest:
     ) -> None:
         self._path = forwarding
         self._exchange = exchange
-        self._intake = intake
+        self.intake = intake
         self._decision = decision
         self._serve_here = serve_here
         self._report_end = ended
@@ -164,7 +165,7 @@ class ForwardedRequest:
         path, request = self._path, self._exchange.request
         self._exchange.on_gone = self._client_left
         self._exchange.on_pause = self._pause
-        token = path.sign(self._intake, request_id, request.body)
+        token = path.sign(self.intake, request_id, request.body)
         identity = "".join(
             f"{name}: {value}\r\n"
             for name, value in request.headers.items()
@@ -208,7 +209,7 @@ class ForwardedRequest:
         self._last_data_s = self._path.clock()
         self._status = status
         self._headers = [(name, headers[name]) for name in _PASSED_BACK if name in headers]
-        self._headers += self._path.admission.headers(self._intake.tenant.name)
+        self._headers += self._path.admission.headers(self.intake.tenant.name)
         self._is_stream = headers.get("content-type", "").startswith("text/event-stream")
         if self._is_stream:
             self._path.router.first_token(self._ticket, self._last_data_s)
@@ -233,12 +234,12 @@ class ForwardedRequest:
         path = self._path
         dispatched_there = any(name == names.RECEIPT for name, _ in self._headers)
         if self._status >= 400 and not dispatched_there and not self._exchange.started:
-            self.on_fail(f"it answered {self._status}")
+            self._failed(f"it answered {self._status}")
             return
         if not self._finish():
             return
         if self._status < 400:
-            path.router.settled(self._ticket, self._intake.facts, path.clock(), None, None, None)
+            path.router.settled(self._ticket, self.intake.facts, path.clock(), None, None, None)
         else:
             self._release(())  # a refusal makes no region a session's home
         if self._is_stream:
@@ -249,7 +250,10 @@ class ForwardedRequest:
     def on_whole(self, headers: dict[str, str], body: bytes, now_s: float) -> None:  # noqa: ARG002
         in_parts(self, headers, body)
 
-    def on_fail(self, reason: str) -> None:
+    def on_fail(self, cause: Cause, reason: str) -> None:  # noqa: ARG002
+        self._failed(reason)
+
+    def _failed(self, reason: str) -> None:
         peer = peer_id(self._decision.region)
         elsewhere = not self._exchange.started
         if not self._finish(elsewhere=elsewhere):
@@ -270,7 +274,7 @@ class ForwardedRequest:
 
     def _give_up(self, reason: str) -> None:
         self._leg.close()
-        self.on_fail(reason)
+        self._failed(reason)
 
     def _client_left(self) -> None:
         self._leg.close_with(_LEFT)

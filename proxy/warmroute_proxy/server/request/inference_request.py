@@ -42,7 +42,6 @@ log = logging.getLogger(__name__)
 
 LEFT_WAIT_S: Final = 2.0
 MAX_ATTEMPTS: Final = 2
-COMMENT: Final = b": the prompt is being computed\n\n"
 
 _NONE: Final[frozenset[str]] = frozenset()
 
@@ -136,6 +135,7 @@ class InferenceRequest:
             self.refused(Refusal(503, "the ledger cannot be written", code="ledger_unavailable", retry_after_s=1))
             return
         path.settlement.reserve(account, facts, decision, now_s)
+        path.faults.dispatched(intake, account.ticket, now_s)
         attempt = self._attempt = Attempt(self, engines, decision, rid, intake, path.max_answer_bytes)
         tagged = intake.prompts == 1 and engines.tag(decision, rid, facts.chain)
         path.open_requests.live.add(self)
@@ -196,6 +196,7 @@ class InferenceRequest:
         attempt = self._attempt
         assert attempt is not None
         self._path.admission.retries.succeeded(now_s)
+        self._path.faults.served(self.intake, attempt.decision)
         if self.state is RequestState.LEFT:
             self._settle_left(now_s, charged=True)
             return
@@ -220,12 +221,13 @@ class InferenceRequest:
             path.settlement.release(account, attempt.rid, (), now_s)
             self._settle_left(now_s, charged=attempt.usage is not None)
             return
-        path.settlement.release(account, attempt.rid, failure.at_fault, now_s)
+        answering = state is RequestState.ANSWERING
+        at_fault, may_retry = path.faults.judge(self.intake, failure, now_s, had_token=answering)
+        path.settlement.release(account, attempt.rid, at_fault, now_s)
         self._advance(RequestEvent.FAIL)
         self.excluded |= set(failure.avoid)
         assert account.entry is not None
-        may_retry = state is not RequestState.ANSWERING and len(account.entry.rids) < MAX_ATTEMPTS
-        if failure.retryable and may_retry and self._try_again():
+        if may_retry and len(account.entry.rids) < MAX_ATTEMPTS and self._try_again():
             return
         refusal = failure.refusal
         if account.continuation is not None:
@@ -371,8 +373,7 @@ class InferenceRequest:
         if failure is not None:
             self.failed(failure)
         elif self.intake.stream and not answering and path.deadlines.comment_is_due(progress, received_s, now_s):
-            self._answer.begin()
-            self._exchange.write(COMMENT)
+            self._answer.comment()
 
     def shut_down(self) -> None:
         """The proxy is going: end with an error that says so rather than break off."""

@@ -4,12 +4,15 @@ from collections import deque
 from typing import Final, Protocol
 
 from warmroute_proxy.core.placement.decision import Decision
+from warmroute_proxy.server.intake.parsed_request import Intake
 
 MAX_DECISIONS: Final = 1000  # newest kept, for the admin page
 
 
 class OpenRequest(Protocol):
     """A request that was sent to an engine or to another region."""
+
+    intake: Intake
 
     def sweep(self, now_s: float) -> None: ...
     def crashed(self) -> None: ...
@@ -23,6 +26,10 @@ class OpenRequests:
         self.live: set[OpenRequest] = set()  # bounded by the connections: one request each
         self.decisions: deque[tuple[str, Decision]] = deque(maxlen=MAX_DECISIONS)  # by receipt id
         self.closed = False
+
+    def has_other_tenants(self, tenant: str) -> bool:
+        """Whether any request is that of another tenant."""
+        return any(request.intake.tenant.name != tenant for request in self.live)
 
     def record(self, receipt_id: str, decision: Decision) -> None:
         """Keep a decision for the admin page."""

@@ -8,24 +8,31 @@ from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.core.prompt.facts import Facts
 from warmroute_proxy.server.engines.engines import Engines
 from warmroute_proxy.server.request.admission import Admission, RequestToAdmit
-from warmroute_proxy.server.request.failure import no_worker
+from warmroute_proxy.server.request.failure import Faults, no_worker
 from warmroute_proxy.server.request.request_metrics import RequestMetrics
 
 
 class Placing:
     """Places requests."""
 
-    def __init__(self, router: Router, engines: Engines, admission: Admission, metrics: RequestMetrics) -> None:
+    def __init__(
+        self, router: Router, engines: Engines, admission: Admission, faults: Faults, metrics: RequestMetrics
+    ) -> None:
         self._router = router
+        self._faults = faults
         self._engines = engines
         self._admission = admission
         self._metrics = metrics
 
     def place(self, request: RequestToAdmit, now_s: float) -> Decision | None:
         """Where a request goes now; None where it was queued or refused."""
-        intake, router, admission = request.intake, self._router, self._admission
+        intake, router, admission, faults = request.intake, self._router, self._admission, self._faults
+        refusal = faults.refusal(intake, now_s)
+        if refusal is not None:
+            request.refused(refusal)
+            return None
         try:
-            decision = router.place(intake.facts, now_s, request.excluded)
+            decision = router.place(intake.facts, now_s, request.excluded | faults.closed_to(intake, now_s))
         except NoWorker as error:
             request.refused(no_worker(error, split=intake.choices > 1 and self._engines.all_split()))
             return None
@@ -42,7 +49,8 @@ class Placing:
         intake, router = request.intake, self._router
         facts = intake.facts = stay(intake.facts)
         try:
-            decision = router.place(facts, now_s, request.excluded | router.full(facts.model))
+            closed = self._faults.closed_to(intake, now_s)
+            decision = router.place(facts, now_s, request.excluded | router.full(facts.model) | closed)
         except NoWorker:
             return None
         if not self._admission.retries.spend(now_s):

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Final, Protocol
 
+from warmroute_proxy.core.load.blame import Cause
 from warmroute_proxy.server.engines.leg import Leg, in_parts
 
 MAX_PREFILL_ANSWER_BYTES: Final = 4_194_304
@@ -12,7 +13,7 @@ class PrefillOwner(Protocol):
     """The attempt that a prefill leg belongs to."""
 
     def prefill_answered(self, status: int, body: bytes, retry_after: str | None) -> None: ...
-    def prefill_failed(self, reason: str) -> None: ...
+    def prefill_failed(self, cause: Cause, reason: str) -> None: ...
 
 
 class PrefillLeg:
@@ -49,10 +50,10 @@ class PrefillLeg:
     def on_whole(self, headers: dict[str, str], body: bytes, now_s: float) -> None:  # noqa: ARG002
         in_parts(self, headers, body)
 
-    def on_fail(self, reason: str) -> None:
+    def on_fail(self, cause: Cause, reason: str) -> None:
         owner, self._owner = self._owner, None
         if owner is not None:
-            owner.prefill_failed(reason)
+            owner.prefill_failed(cause, reason)
 
     def on_crash(self) -> None:
         self._crashed()

@@ -86,7 +86,7 @@ class RePrefills:
             return
         facts = msgspec.structs.replace(intake.facts, may_forward=False, expected_output_tokens=1)
         model = intake.model.name if intake.alias else None
-        prompt = HotPrompt(facts, body, path, intake.salt, model, tagged=intake.prompts == 1, cache_worker=cache_worker)
+        prompt = HotPrompt(facts, body, path, intake.salt, model, intake.dropped, cache_worker)
         self.prompts.keep(prompt, self.clock())
 
     def waiting(self, engine_id: str) -> int:
@@ -182,6 +182,7 @@ class _Asked(NamedTuple):
     stream_options: Mapping[str, Any] = MappingProxyType({})
     metadata: dict[str, Any] | None = None
     prompts: int = 1
+    dropped: frozenset[str] = frozenset()
 
 
 class _RePrefill:
@@ -195,7 +196,8 @@ class _RePrefill:
         self._decision = decision
         self._rid = owner.engines.ids.rid()
         self._began_s = owner.clock()
-        body = Body(b"".join(Body(prompt.body).rewritten(_NOT_OF_THE_PROMPT, b'"max_tokens":1')))
+        drop = _NOT_OF_THE_PROMPT | prompt.dropped
+        body = Body(b"".join(Body(prompt.body).rewritten(drop, b'"max_tokens":1')))
         self._asked = _Asked(body, prompt.wire_model, prompt.salt)
         self._attempt = Attempt(self, owner.engines, decision, self._rid, self._asked, MAX_ANSWER_BYTES)
         self._ticket = owner.router.dispatched(prompt.facts, decision, self._began_s)
@@ -203,7 +205,7 @@ class _RePrefill:
     def start(self) -> None:
         """Send it, to both legs of a pair."""
         prompt, decision = self.prompt, self._decision
-        tagged = prompt.tagged and self._owner.engines.tag(decision, self._rid, prompt.facts.chain)
+        tagged = self._owner.engines.tag(decision, self._rid, prompt.facts.chain)
         self._attempt.start(self._asked, engine_headers({}), prompt.path, tagged=tagged)
 
     def sweep(self, now_s: float) -> None:

@@ -55,6 +55,10 @@ class RequestMetrics:
         """A request gets no other attempt: the budget of retries is spent."""
         self._metrics.add("warmroute_retries_refused_total")
 
+    def suspect(self, outcome: str) -> None:
+        """A request had no token when its engine went away, or is refused for that."""
+        self._metrics.add("warmroute_suspects_total", labels=(("outcome", outcome),))
+
     def continued(self) -> None:
         """Another engine goes on with an answer."""
         self._metrics.add("warmroute_continued_total")

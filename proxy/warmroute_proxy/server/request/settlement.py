@@ -16,6 +16,7 @@ from warmroute_proxy.core.cache.settled_turn import SettledTurn
 from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.core.placement.router import Router, Settled, Ticket
 from warmroute_proxy.core.prompt.facts import Facts
+from warmroute_proxy.dialects.fields import names_of
 from warmroute_proxy.server.engines.engines import Engines
 from warmroute_proxy.server.http.exchange import Request
 from warmroute_proxy.server.intake.body import NO_BODY
@@ -122,7 +123,8 @@ class Settlement:
             entry.rates = UNCHARGED
         if request.reservation is not None:
             self._admission.ended(request, usage.prompt_tokens + usage.completion_tokens if end.charged else 0)
-        ending = Ending(end.outcome, end.status, self._unix_clock(), account.proxy_s * 1000, account.ttft_ms)
+        dropped = names_of(intake.dropped) if intake.dropped else ()
+        ending = Ending(end.outcome, end.status, self._unix_clock(), account.proxy_s * 1000, account.ttft_ms, dropped)
         settle(entry, usage, loss, reported, ending)
         self._ledger.settle(entry, on_written)
         self._metrics.settled(entry, usage, loss, attempt.decision.predicted, settled)
