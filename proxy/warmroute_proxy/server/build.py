@@ -128,11 +128,11 @@ async def build(config: Config, slot: ProcessSlot | None) -> Proxy:
     forwards = Forwards(secrets, time.time, random.token_hex, slot.nonces if slot is not None else None)
     open_requests, request_metrics = OpenRequests(), _request_metrics(metrics, ledger, slot)
     admission = Admission(config, router, metrics, clock)
+    faults = Faults(router, engines, open_requests, request_metrics)
     kept_bytes = limits.kept_prompt_bytes // config.proxy.processes  # of prompts
     re_prefills = RePrefills(kept_bytes, router, engines, admission, open_requests, metrics, clock)
     forwarding = Forwarding(config, peers, forwards, router, admission, open_requests, metrics, clock)
     settlement = Settlement(router, engines, admission, ledger, request_metrics, re_prefills, here, time.time)
-    faults = Faults(router, engines, open_requests, request_metrics)
     path = RequestPath(
         open_requests=open_requests,
         placing=Placing(router, engines, admission, faults, request_metrics),

@@ -28,7 +28,18 @@ from warmroute_proxy.server.ledger.recording import Recording
 WORKERS = [Worker(f"a{number}", f"a{number}", 0, "aggregated", frozenset({"m", "n"})) for number in range(3)]
 PEERS = [Peer("west", 0.03)]
 READ_ONLY = frozenset(
-    {"busy", "is_last", "full", "has_capacity", "has_capacity_at", "is_full", "last_settled", "next_end_s", "running", "snapshot"}
+    {
+        "busy",
+        "is_only_usable",
+        "full",
+        "has_capacity",
+        "has_capacity_at",
+        "is_full",
+        "last_settled",
+        "next_end_s",
+        "running",
+        "snapshot",
+    }
 )
 
 

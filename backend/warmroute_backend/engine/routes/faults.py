@@ -17,7 +17,8 @@ computed: the request runs in the scheduler as always, so `/engine/finished` say
     usage          the usage object has the members of `usage` instead of its own (null removes one), or is missing
 
 `crash`, `reset`, `cut` and `truncate` strike when `after_events` events of a stream are out, and a whole answer at its
-end. Limits: `MAX_ARMED` faults wait, each for at most `MAX_COUNT` requests.
+end. With `containing`, a fault strikes only requests whose body has that text. Limits: `MAX_ARMED` faults wait, each
+for at most `MAX_COUNT` requests.
 """
 
 import asyncio
@@ -53,6 +54,7 @@ class Fault(msgspec.Struct, forbid_unknown_fields=True):
     delay_s: Annotated[float, msgspec.Meta(ge=0, le=MAX_DELAY_S)] = 0.0
     status: Annotated[int, msgspec.Meta(ge=400, le=599)] = 500
     usage: dict[str, Any] | None = None
+    containing: str = ""
 
 
 _ORDER: Final = msgspec.json.Decoder(Fault)
@@ -78,10 +80,12 @@ class Faults:
         """The exchange for the next inference request: itself, or one that misbehaves as ordered."""
         if not self._armed:
             return exchange
-        fault = self._armed[0]
+        fault = next((each for each in self._armed if each.containing.encode() in exchange.body), None)
+        if fault is None:
+            return exchange
         fault.count -= 1
         if fault.count <= 0:
-            self._armed.popleft()
+            self._armed.remove(fault)
         return FaultyExchange(exchange, fault)
 
 

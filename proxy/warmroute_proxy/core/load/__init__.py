@@ -13,6 +13,8 @@ comparison       rates and paces of a fleet's workers, compared
 capacity         the bounds of what the worker runs at once
 availability     health, drains and the breaker together
 breaker          closes a worker to traffic after failures
+blame            whether a failure is the engine's or the request's
+suspects         requests that may have ended an engine's process
 health_monitor   when an engine is probed, and what its answer means
 engine_loads     what an engine reports at `/v1/loads`
 traffic          how busy the fleet has been lately

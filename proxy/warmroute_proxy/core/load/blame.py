@@ -52,10 +52,10 @@ class Blame:
         """Whether there is no evidence against any worker."""
         return not self._failed
 
-    def failed(self, worker: str, cause: Cause, request: Request, *, alone: bool, last: bool) -> bool:
+    def failed(self, worker: str, cause: Cause, request: Request, *, alone: bool, only: bool) -> bool:
         """Note a failure; return whether it counts against the engine.
 
-        `alone`: no other tenant has requests under way. `last`: the worker is the last usable one of the request's
+        `alone`: no other tenant has requests under way. `only`: the worker is the only usable one of the request's
         model, which one tenant's errors never close.
         """
         if cause in PROOF:
@@ -69,7 +69,7 @@ class Blame:
             failed.popitem(last=False)
         if len({tenant for tenant, _ in failed}) > 1:
             return len(failed) >= REQUESTS
-        return alone and not last and len(failed) >= REQUESTS_OF_ONE
+        return alone and not only and len(failed) >= REQUESTS_OF_ONE
 
     def served(self, worker: str) -> None:
         """A request was served: what failed before says no more of the engine."""

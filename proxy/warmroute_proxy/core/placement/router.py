@@ -131,7 +131,7 @@ class Router:
         workers = (*choices.cache_workers, *choices.decode_workers)
         return frozenset(worker.id for worker in workers if not worker.load.has_slots())
 
-    def is_last(self, model: str, worker_id: str, now_s: float) -> bool:
+    def is_only_usable(self, model: str, worker_id: str, now_s: float) -> bool:
         """Whether a model has no other usable worker of the same kind: that computes prompts, or that decodes."""
         choices = self._fleet.choices(model)
         decodes = any(worker.id == worker_id for worker in choices.decode_workers)

@@ -145,7 +145,7 @@ class Faults:
                 failure.cause,
                 request,
                 alone=alone,
-                last=self._router.is_last(intake.facts.model, worker, now_s),
+                only=self._router.is_only_usable(intake.facts.model, worker, now_s),
             )
         )
         return Verdict(at_fault, may_retry)

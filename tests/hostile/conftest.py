@@ -1,0 +1,69 @@
+"""Two tenants on one proxy before embedded engines: the first is innocent, the second hostile."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.integration.proxy.harness import EngineProcess, ProxyProcess, chat
+from tests.machine import seconds
+from warmroute_cli.processes import stop_all
+
+INNOCENT, HOSTILE = 0, 1
+
+
+class Place:
+    """A proxy and its engines."""
+
+    def __init__(self, folder: Path, engines: int, **options: str) -> None:
+        self.engines = [EngineProcess(folder, f"e{n}", "aggregated") for n in range(engines)]
+        tables = [engine.listening().toml("east") for engine in self.engines]
+        self.proxy = ProxyProcess(folder / "p", tables, **options).start()  # type: ignore[arg-type]
+
+    def stop(self) -> None:
+        self.proxy.stop()
+        stop_all([engine.child for engine in self.engines], seconds(5.0))
+
+    def order(self, **fault: Any) -> None:
+        """All engines that live have this fault."""
+        for engine in self.living():
+            httpx.post(f"{engine.url}/engine/faults", json=fault).raise_for_status()
+
+    def living(self) -> list[EngineProcess]:
+        return [engine for engine in self.engines if engine.child.running()]
+
+    def ask(self, tenant: int, text: str, **fields: Any) -> httpx.Response:
+        with self.proxy.client(tenant) as client:
+            return client.post("/v1/chat/completions", json=chat(text, max_tokens=4, **fields))
+
+    def failures(self) -> dict[str, int]:
+        """Failures in a row, by worker."""
+        with self.proxy.admin() as admin:
+            workers = admin.get("/admin/workers").json()["workers"]
+        return {name: worker["failures_in_a_row"] for name, worker in workers.items()}
+
+    def metric(self, line: str) -> float:
+        with self.proxy.admin() as admin:
+            text = admin.get("/metrics").text
+        return next((float(each.rsplit(" ", 1)[1]) for each in text.splitlines() if each.startswith(line)), 0.0)
+
+    def log(self) -> str:
+        return "".join(path.read_text() for path in self.proxy.folder.glob("*.log"))
+
+
+MakePlace = Callable[..., Place]
+
+
+@pytest.fixture
+def make_place(tmp_path: Path) -> Iterator[MakePlace]:
+    with contextlib.ExitStack() as stack:
+
+        def make(engines: int, **options: str) -> Place:
+            place = Place(tmp_path, engines, **options)
+            stack.callback(place.stop)
+            return place
+
+        yield make

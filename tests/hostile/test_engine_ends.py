@@ -1,0 +1,67 @@
+"""A request that ends the process that serves it: two engines at most, and no other tenant's request."""
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+from tests.integration.proxy.harness import until
+from warmroute_proxy.core.load.blame import Cause
+from warmroute_proxy.server.base.errors import Refusal
+from warmroute_proxy.server.base.metrics import Metrics
+from warmroute_proxy.server.request.failure import Failure, Faults
+from warmroute_proxy.server.request.open_requests import OpenRequests
+from warmroute_proxy.server.request.request_metrics import RequestMetrics
+
+from .conftest import HOSTILE, INNOCENT, MakePlace
+
+KILLER = "this ends a process"
+
+
+def test_a_killer_meets_two_engines_and_is_then_refused(make_place: MakePlace) -> None:
+    place = make_place(3)
+    place.order(fault="crash", count=100, after_events=0, containing=KILLER)
+    assert place.ask(HOSTILE, KILLER).status_code == 502
+    until(lambda: len(place.living()) == 1, "two engines have ended")
+    for _ in range(3):
+        answer = place.ask(HOSTILE, KILLER)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (400, "request_ends_engines")
+        assert 590 < int(answer.headers["retry-after"]) <= 601
+        assert place.ask(INNOCENT, "hello").status_code == 200
+    assert len(place.living()) == 1
+    assert place.metric('warmroute_suspects_total{outcome="refused"}') == 3
+    assert "tenant second" in place.log()
+    assert KILLER not in place.log()
+
+
+def test_a_request_with_a_granted_field_is_not_tried_again(make_place: MakePlace) -> None:
+    place = make_place(2, second='granted_fields = ["regex"]')
+    place.order(fault="crash", count=100, after_events=0, containing=KILLER)
+    assert place.ask(HOSTILE, KILLER, regex="a+").status_code == 502
+    assert len(place.living()) == 1
+    assert place.ask(INNOCENT, "hello").status_code == 200
+
+
+def test_suspects_of_two_tenants_are_not_tried_again_on_one_engine() -> None:
+    faults, intakes = _faults(), {name: _intake(name) for name in ("innocent", "hostile")}
+    broken = Failure(Refusal(502, "broke"), ("e0",), True, cause=Cause.BROKEN)
+    for intake in intakes.values():
+        assert faults.judge(intake, broken, 0.0, had_token=False).may_retry
+    assert faults.closed_to(intakes["hostile"], 0.0) == frozenset()
+    ticket = SimpleNamespace(open=True, computed=False, decision=SimpleNamespace(workers=["e1"]))
+    faults.dispatched(intakes["innocent"], cast("Any", ticket), 0.0)
+    assert faults.closed_to(intakes["hostile"], 0.0) == {"e1"}
+    assert faults.closed_to(intakes["innocent"], 0.0) == frozenset()
+    assert faults.closed_to(_intake("third"), 0.0) == frozenset()  # no suspect: it may be at risk, but is none
+    ticket.computed = True
+    assert faults.closed_to(intakes["hostile"], 0.0) == frozenset()
+
+
+def _intake(tenant: str) -> Any:
+    facts = SimpleNamespace(model="m", chain=SimpleNamespace(hashes=[1]))
+    return SimpleNamespace(tenant=SimpleNamespace(name=tenant), facts=facts, bounded=True)
+
+
+def _faults() -> Faults:
+    """Without a fleet: an engine has one rank, which has its name."""
+    engines: Any = SimpleNamespace(of=lambda worker: SimpleNamespace(workers=lambda: [SimpleNamespace(id=worker)]))
+    router: Any = SimpleNamespace(is_only_usable=lambda *_: False)
+    return Faults(router, engines, OpenRequests(), RequestMetrics(Metrics()))

@@ -1,0 +1,63 @@
+"""What reaches an engine: fields of the list, within bounds. The other tenant sees nothing."""
+
+import json
+from typing import Any
+
+import pytest
+
+from .conftest import HOSTILE, INNOCENT, MakePlace, Place
+
+
+@pytest.fixture
+def place(make_place: MakePlace) -> Place:
+    return make_place(1, second='granted_fields = ["regex"]\nunlisted_fields = "refuse"')
+
+
+LETHAL: list[tuple[dict[str, Any], str]] = [
+    ({"logprobs": True, "top_logprobs": 1_000_000}, "invalid_value"),
+    ({"top_k": 10**12}, "invalid_value"),
+    ({"min_tokens": 4, "stop_token_ids": [99_999_999]}, "invalid_value"),
+    ({"stop_regex": "(.+)+\u0001"}, "field_not_allowed"),
+    ({"ebnf": "root ::= root"}, "field_not_allowed"),
+    ({"chat_template_kwargs": {"tokenize": True}}, "invalid_value"),
+    ({"kv_transfer_params": {"remote_host": "x"}}, "forbidden_field"),
+    ({"beam_width": 9}, "unknown_field"),
+]
+
+
+def test_what_could_end_an_engine_is_refused_and_names_its_field(place: Place) -> None:
+    for fields, code in LETHAL:
+        answer = place.ask(HOSTILE, "x", **fields)
+        error = answer.json()["error"]
+        assert (answer.status_code, error["code"]) == (400, code), fields
+        assert error["param"] in fields
+        assert error["param"] in error["message"]
+    with place.proxy.client(HOSTILE) as client:
+        for prompt in ([-1], [[-1]], [99_999_999]):
+            answer = client.post("/v1/completions", json={"model": "kimi-k2.5", "prompt": prompt})
+            assert (answer.status_code, answer.json()["error"]["param"]) == (400, "prompt")
+        answer = client.post("/v1/completions", json={"model": "kimi-k2.5", "prompt": "x", "logprobs": 1_000_000})
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, "logprobs")
+        assert client.post("/v1/completions", json={"model": "kimi-k2.5", "prompt": [1, 2]}).status_code == 200
+    assert place.engines[0].log()["finished"] != []
+    assert place.ask(INNOCENT, "hello").status_code == 200
+
+
+def test_unknown_fields_are_dropped_and_named_in_the_receipt_and_the_row(place: Place) -> None:
+    answer = place.ask(INNOCENT, "x", beam_width=9, **{"y" * 300: 1})
+    assert answer.status_code == 200
+    dropped = ["beam_width", "y" * 64 + "..."]
+    assert answer.json()["usage"]["warmroute"]["dropped_fields"] == dropped
+    row = next(row for row in place.proxy.rows(1) if row["id"] == answer.headers["x-warmroute-receipt"])
+    assert json.loads(row["usage"])["warmroute"]["dropped_fields"] == dropped
+    assert "dropped_fields" not in place.ask(INNOCENT, "x", temperature=0.5).json()["usage"]["warmroute"]
+
+
+def test_a_tenant_may_be_granted_a_grammar(place: Place) -> None:
+    assert place.ask(HOSTILE, "x", regex="a+").status_code == 200
+    assert place.ask(INNOCENT, "x", regex="a+").json()["error"]["code"] == "field_not_allowed"
+
+
+def test_token_ids_need_a_vocabulary(place: Place) -> None:
+    answer = place.ask(INNOCENT, "x", model="other", stop_token_ids=[5])
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "token_ids_not_allowed")
