@@ -6,51 +6,53 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmroute_proxy.core.load.blame import REQUESTS_OF_ONE, Blame, Cause
+from warmroute_proxy.core.load.blame import REQUESTS_OF_ONE, Blame, Cause, Judgement
 from warmroute_proxy.core.load.breaker import Breaker
+
+ENGINE = Judgement.ENGINE
 
 
 @pytest.mark.parametrize("cause", [Cause.UNREACHABLE, Cause.BROKEN])
 def test_a_connection_that_fails_is_the_engines(cause: Cause) -> None:
-    assert Blame().failed("w", cause, ("t", 1), alone=False, only=True)
+    assert Blame().failed("w", cause, ("t", 1), alone=False, only=True) is ENGINE
 
 
 def test_one_tenant_never_closes_an_engine_that_others_use() -> None:
     blame = Blame()
     assert not any(
-        blame.failed("w", Cause.ERROR, ("hostile", number), alone=False, only=False) for number in range(1000)
+        blame.failed("w", Cause.ERROR, ("hostile", number), alone=False, only=False) is ENGINE for number in range(1000)
     )
 
 
 def test_different_requests_of_two_tenants_are_evidence() -> None:
     blame = Blame()
-    assert not blame.failed("w", Cause.ERROR, ("a", 1), alone=False, only=False)
-    assert not blame.failed("w", Cause.ERROR, ("a", 1), alone=False, only=False)
-    assert not blame.failed("w", Cause.ERROR, ("a", 2), alone=False, only=False)
-    assert blame.failed("w", Cause.ERROR, ("b", 1), alone=False, only=True)
-    assert blame.failed("w", Cause.SILENT, ("b", 2), alone=False, only=True)
+    assert blame.failed("w", Cause.ERROR, ("a", 1), alone=False, only=False) is not ENGINE
+    assert blame.failed("w", Cause.ERROR, ("a", 1), alone=False, only=False) is not ENGINE
+    assert blame.failed("w", Cause.ERROR, ("a", 2), alone=False, only=False) is not ENGINE
+    assert blame.failed("w", Cause.ERROR, ("b", 1), alone=False, only=True) is ENGINE
+    assert blame.failed("w", Cause.SILENT, ("b", 2), alone=False, only=True) is ENGINE
 
 
 def test_a_tenant_that_is_alone_needs_more_and_never_closes_the_last_engine() -> None:
     blame = Blame()
-    counted = [blame.failed("w", Cause.ERROR, ("a", number), alone=True, only=False) for number in range(12)]
+    counted = [blame.failed("w", Cause.ERROR, ("a", number), alone=True, only=False) is ENGINE for number in range(12)]
     assert counted == [False] * (REQUESTS_OF_ONE - 1) + [True] * 5
-    assert not blame.failed("w", Cause.ERROR, ("a", 99), alone=True, only=True)
+    assert blame.failed("w", Cause.ERROR, ("a", 99), alone=True, only=True) is not ENGINE
 
 
 def test_a_request_that_fails_on_two_engines_is_charged_to_itself() -> None:
     blame = Blame()
     for number in range(50):
         for worker in ("w0", "w1"):
-            assert not blame.failed(worker, Cause.ERROR, (f"t{number % 2}", number), alone=False, only=False)
+            assert blame.failed(worker, Cause.ERROR, (f"t{number % 2}", number), alone=False, only=False) is not ENGINE
 
 
 def test_a_served_request_clears_the_evidence() -> None:
     blame = Blame()
-    assert not blame.failed("w", Cause.ERROR, ("t1", 1), alone=False, only=False)
+    assert blame.failed("w", Cause.ERROR, ("t1", 1), alone=False, only=False) is not ENGINE
     blame.served("w")
     assert blame.empty
-    assert not blame.failed("w", Cause.ERROR, ("t3", 3), alone=False, only=False)
+    assert blame.failed("w", Cause.ERROR, ("t3", 3), alone=False, only=False) is not ENGINE
 
 
 @given(st.integers(0, 2**32), st.floats(0.5, 0.95))
@@ -72,7 +74,7 @@ def test_the_innocent_tenant_is_served_while_one_engine_is_healthy(seed: int, ho
             breakers[worker].sent(number, now_s)
             if hostile or worker == broken:
                 cause = Cause.ERROR if hostile or draw.random() < 0.5 else Cause.BROKEN
-                if blame.failed(worker, cause, request, alone=False, only=len(open_to) == 1):
+                if blame.failed(worker, cause, request, alone=False, only=len(open_to) == 1) is ENGINE:
                     breakers[worker].failed(number, now_s)
                 breakers[worker].ended(number)
             else:

@@ -24,6 +24,7 @@ from .harness import EngineProcess, ProxyProcess, chat, events, until
 
 PAGE = Path(__file__).parents[3] / "docs/reference/failures.md"
 BEGIN, END = "<!-- made by tests/integration/proxy/test_engine_faults.py -->\n", "<!-- end -->\n"
+COUNTS = {"engine": "at once", "evidence": "as evidence", "": "no"}
 LIMITS = f"first_token_timeout_s = {configured(2)}\nidle_timeout_s = {configured(1)}"
 
 
@@ -78,11 +79,11 @@ CASES = [
 
 @dataclass(frozen=True)
 class Seen:
-    """One request: what the client got, the row, and the failures in a row that the engine has after it."""
+    """One request: what the client got, the row, and what its engine's failure was judged to be; empty: none."""
 
     client: str
     row: dict[str, Any]
-    failures: int
+    judged: str
     tail: str
 
 
@@ -118,6 +119,14 @@ class Fleet:
             found: dict[str, Any] = admin.get("/admin/workers").json()["workers"][name]
         return found
 
+    def judged(self, name: str) -> dict[str, float]:
+        """How many failures of a worker were judged to be what."""
+        begin = f'warmroute_engine_failures_total{{worker="{name}",judged="'
+        with self.proxy.admin() as admin:
+            lines = admin.get("/metrics").text.splitlines()
+        counted = [line.removeprefix(begin).split('"} ') for line in lines if line.startswith(begin)]
+        return {kind: float(count) for kind, count in counted}
+
     def up(self, name: str) -> bool:
         return bool(self.worker(name)["health"] == "up")
 
@@ -132,16 +141,17 @@ class Fleet:
             httpx.post(f"{engine.url}/engine/faults", json=order).raise_for_status()
         if case.replaced is not None:
             self._replace(name, case.replaced)
+        before = self.judged(name)
         client, receipt, tail = self._ask(session, case.model, stream=stream, freeze=engine if case.frozen else None)
         row = until(lambda: next((r for r in self.proxy.rows() if r["id"] == receipt), None), "the row", 10.0)
-        failures = int(self.worker(name)["failures_in_a_row"])
+        judged = "".join(kind for kind, count in self.judged(name).items() if count > before.get(kind, 0))
         if case.frozen:
             os.kill(engine.child.pid, signal.SIGCONT)
         if not self.engines[name].child.running():
             self.start_again(name)
         until(lambda: self.up(name), f"{name} is up again")
         until(lambda: all(e.running() == 0 for e in self.engines.values()), "no engine works any more")
-        return Seen(client, row, failures, tail)
+        return Seen(client, row, judged, tail)
 
     def _replace(self, name: str, number: signal.Signals) -> None:
         """Another engine at the address; where the old one is asked to end, it ends a stream that it has."""
@@ -275,7 +285,7 @@ def _table(observed: Observed) -> str:
             whole.client if whole else "as one that never answers",
             _or(seen.client for seen in pair),
             _or(_ledger(seen.row) for seen in (alone, whole) if seen is not None),
-            "yes" if alone.failures else "no",
+            COUNTS[alone.judged],
         ]
         lines.append("| " + " | ".join(cells) + " |\n")
     return "".join(lines)

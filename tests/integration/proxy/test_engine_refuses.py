@@ -33,9 +33,16 @@ def failures(proxy: ProxyProcess, worker: str) -> int:
         return int(admin.get("/admin/workers").json()["workers"][worker]["failures_in_a_row"])
 
 
+def judged(proxy: ProxyProcess, worker: str, kind: str) -> int:
+    begin = f'warmroute_engine_failures_total{{worker="{worker}",judged="{kind}"}} '
+    with proxy.admin() as admin:
+        lines = admin.get("/metrics").text.splitlines()
+    return next((int(line.removeprefix(begin)) for line in lines if line.startswith(begin)), 0)
+
+
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 @pytest.mark.parametrize(("kind", "counted"), [("sglang", 0), ("openai", 3)])
-def test_a_full_queue_of_sglang_does_not_open_the_breaker(
+def test_a_full_queue_of_sglang_is_no_evidence_against_it(
     tmp_path: Path, kind: str, counted: int, stream: bool
 ) -> None:
     """Another server's 503 may come from whatever stands before it, and nothing else tells that it is down."""
@@ -47,7 +54,8 @@ def test_a_full_queue_of_sglang_does_not_open_the_breaker(
             answer = ask(proxy, chat(f"ask {number}", stream=stream))
             assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
             assert answer.json()["error"]["message"] == "The request queue is full."
-        assert failures(proxy, "e0") == counted
+        assert judged(proxy, "e0", "evidence") == counted
+        assert failures(proxy, "e0") == 0
         if not counted:
             engine.script = lambda handler: handler.stream(delta("hi"), delta(finish="stop"), "[DONE]")
             assert ask(proxy, chat("soon", stream=True)).status_code == 200

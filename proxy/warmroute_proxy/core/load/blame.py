@@ -37,6 +37,17 @@ class Cause(Enum):
     ERROR = "error"
 
 
+class Judgement(Enum):
+    """What a failure is taken for."""
+
+    ENGINE = "engine"
+    """A failure of the engine: its breaker counts it."""
+    EVIDENCE = "evidence"
+    """Nobody's yet."""
+    REQUEST = "request"
+    """The request's own: it has failed so on two engines."""
+
+
 PROOF: Final = frozenset({Cause.UNREACHABLE, Cause.BROKEN})
 """Causes that a client cannot bring about through a healthy engine. (Which requests end a process: `suspects`.)"""
 
@@ -52,24 +63,26 @@ class Blame:
         """Whether there is no evidence against any worker."""
         return not self._failed
 
-    def failed(self, worker: str, cause: Cause, request: Request, *, alone: bool, only: bool) -> bool:
-        """Note a failure; return whether it counts against the engine.
+    def failed(self, worker: str, cause: Cause, request: Request, *, alone: bool, only: bool) -> Judgement:
+        """Note a failure, and judge it.
 
         `alone`: no other tenant has requests under way. `only`: the worker is the only usable one of the request's
         model, which one tenant's errors never close.
         """
         if cause in PROOF:
-            return True
+            return Judgement.ENGINE
         if self._failed_elsewhere(worker, request):
-            return False
+            return Judgement.REQUEST
         failed = self._failed.setdefault(worker, OrderedDict())
         failed[request] = None
         failed.move_to_end(request)
         if len(failed) > MAX_EVIDENCE:
             failed.popitem(last=False)
         if len({tenant for tenant, _ in failed}) > 1:
-            return len(failed) >= REQUESTS
-        return alone and not only and len(failed) >= REQUESTS_OF_ONE
+            enough = len(failed) >= REQUESTS
+        else:
+            enough = alone and not only and len(failed) >= REQUESTS_OF_ONE
+        return Judgement.ENGINE if enough else Judgement.EVIDENCE
 
     def served(self, worker: str) -> None:
         """A request was served: what failed before says no more of the engine."""

@@ -14,6 +14,7 @@ HELP: Final[dict[str, str]] = {
     "warmroute_retries_total": "Turns dispatched again after an engine failed.",
     "warmroute_continued_total": "Retries that continued an answer which had begun.",
     "warmroute_joins_total": "Requests that got the answer of an earlier one with the same Idempotency-Key.",
+    "warmroute_engine_failures_total": "Attempts that a worker has failed, by what they were judged to be.",
     "warmroute_suspects_total": "Turns without a token when their engine went away, and what became of them.",
     "warmroute_retries_refused_total": "Turns not dispatched again because the retry budget was spent.",
     "warmroute_refused_total": "Requests refused before a dispatch, by reason.",

@@ -1,11 +1,11 @@
 """How an attempt fails: the error for the client, which workers are at fault, and whether another may help."""
 
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from typing import Final, NamedTuple
 
 from warmroute_proxy.core.accounting.entry import Outcome
-from warmroute_proxy.core.load.blame import Blame, Cause, Request
+from warmroute_proxy.core.load.blame import Blame, Cause, Judgement, Request
 from warmroute_proxy.core.load.suspects import REFUSED_S, Suspects
 from warmroute_proxy.core.placement.choices import NoWorker
 from warmroute_proxy.core.placement.decision import Decision
@@ -136,19 +136,17 @@ class Faults:
         request, may_retry = _request(intake), failure.retryable and not had_token
         if failure.cause is Cause.BROKEN and not had_token:
             may_retry = self._process_ended(request, now_s, bounded=intake.bounded) and may_retry
+        return Verdict(tuple(self._at_fault(intake, failure, request, now_s)), may_retry)
+
+    def _at_fault(self, intake: Intake, failure: Failure, request: Request, now_s: float) -> Iterator[str]:
+        """The workers whose breaker counts a failure."""
         alone = not self._open_requests.has_other_tenants(intake.tenant.name)
-        at_fault = tuple(
-            worker
-            for worker in failure.at_fault
-            if self._blame.failed(
-                worker,
-                failure.cause,
-                request,
-                alone=alone,
-                only=self._router.is_only_usable(intake.facts.model, worker, now_s),
-            )
-        )
-        return Verdict(at_fault, may_retry)
+        for worker in failure.at_fault:
+            only = self._router.is_only_usable(intake.facts.model, worker, now_s)
+            judged = self._blame.failed(worker, failure.cause, request, alone=alone, only=only)
+            self._metrics.failed(worker, judged)
+            if judged is Judgement.ENGINE:
+                yield worker
 
     def served(self, intake: Intake, decision: Decision) -> None:
         """A request was served."""

@@ -10,6 +10,7 @@ from warmroute.contract.receipt import TIERS
 from warmroute_proxy.core.accounting.entry import Entry
 from warmroute_proxy.core.accounting.usage_fields import Usage
 from warmroute_proxy.core.cache.tiers import NOTHING_HELD, Held
+from warmroute_proxy.core.load.blame import Judgement
 from warmroute_proxy.core.placement.router import Settled
 from warmroute_proxy.server.base.metrics import ERROR_BOUNDS, Counter, Labels, Metrics
 
@@ -54,6 +55,11 @@ class RequestMetrics:
     def retry_refused(self) -> None:
         """A request gets no other attempt: the budget of retries is spent."""
         self._metrics.add("warmroute_retries_refused_total")
+
+    def failed(self, worker_id: str, judged: Judgement) -> None:
+        """A worker has failed an attempt."""
+        labels = (("worker", worker_id), ("judged", judged.value))
+        self._metrics.add("warmroute_engine_failures_total", labels=labels)
 
     def suspect(self, outcome: str) -> None:
         """A request had no token when its engine went away, or is refused for that."""
