@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from warmroute_proxy.core.load.load import WorkerLoad
+from warmroute_proxy.dialects.openai_fields import CHAT_FIELDS, COMPLETION_FIELDS
 from warmroute_proxy.server.base import config_file
 from warmroute_proxy.server.base.config import Limits
 from warmroute_proxy.server.base.config_table import Table
@@ -18,7 +19,8 @@ from warmroute_proxy.server.base.metric_help import HELP
 from warmroute_proxy.server.processes.peer_processes import Gauges
 
 REFERENCE = Path(__file__).parents[2] / "docs"
-SERVER = sorted(Path(config_file.__file__).parent.parent.rglob("*.py"))
+PROXY = Path(config_file.__file__).parents[2]
+SERVER = sorted([*(PROXY / "server").rglob("*.py"), *(PROXY / "dialects").rglob("*.py")])
 NOT_NUMBERS = {"health"}
 
 
@@ -96,8 +98,19 @@ def codes(tree: ast.AST) -> set[str]:
     found = set()
     for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
         given = [keyword.value for keyword in call.keywords if keyword.arg == "code"]
-        if isinstance(call.func, ast.Name) and "error" in call.func.id:
+        if isinstance(call.func, ast.Name) and "error" in call.func.id.lower():
             given += call.args[2:3]
         texts = (node.value for value in given for node in ast.walk(value) if isinstance(node, ast.Constant))
         found |= {text for text in texts if isinstance(text, str)}
     return found
+
+
+def test_every_field_of_a_request_is_on_the_page_of_hostile_clients() -> None:
+    page = (REFERENCE / "reference/hostile.md").read_text().partition("\n## Fields\n")[2].partition("\nOther fields")[0]
+    documented = {
+        name
+        for row in page.splitlines()
+        if row.startswith("| `")
+        for name in re.findall(r"`(\w+)`", row.split(" | ")[0])
+    }
+    assert documented == set(CHAT_FIELDS) | set(COMPLETION_FIELDS)

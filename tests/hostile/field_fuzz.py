@@ -15,6 +15,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Mapping
+from math import inf
 from typing import Any, Final
 
 import httpx
@@ -176,12 +177,12 @@ class Fuzz:
         return answer.status_code == 200
 
 
-async def fuzz(url: str, seconds: float, seed: int, vocabulary: int | None) -> int:
-    """Run until the time is over; 1 where the engine ended or hung."""
+async def fuzz(url: str, seed: int, vocabulary: int | None, *, rounds: float = inf, seconds: float = inf) -> int:
+    """Run so many rounds, or so long; 1 where the engine ended or hung."""
     async with httpx.AsyncClient(base_url=url, timeout=ANSWER_S) as client:
         run = Fuzz(client, random.Random(seed), Permissions(vocabulary=vocabulary))
-        end, rounds = time.monotonic() + seconds, 0
-        while time.monotonic() < end:
+        start, done = time.monotonic(), 0
+        while done < rounds and time.monotonic() < start + seconds:
             run.draw_bodies()
             try:
                 await run.send()
@@ -189,13 +190,13 @@ async def fuzz(url: str, seconds: float, seed: int, vocabulary: int | None) -> i
             except httpx.HTTPError as error:
                 print(f"{type(error).__name__}: {error}")
                 alive = False
-            rounds += 1
+            done += 1
             if not alive:
-                print(f"seed {seed}, round {rounds}: the engine is gone or hangs after one of")
+                print(f"seed {seed}, round {done}: the engine is gone or hangs after one of")
                 for body in run.bodies:
                     print(json.dumps(body))
                 return 1
-    print(f"seed {seed}: {rounds} rounds in {seconds:.0f} s; {dict(sorted(run.counts.items()))}")
+    print(f"seed {seed}: {done} rounds in {time.monotonic() - start:.0f} s; {dict(sorted(run.counts.items()))}")
     return 0
 
 
@@ -207,7 +208,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--vocabulary", type=int, help="token ids of the model; without it, no token ids are sent")
     asked = parser.parse_args()
-    return asyncio.run(fuzz(asked.url, asked.minutes * 60, asked.seed, asked.vocabulary))
+    return asyncio.run(fuzz(asked.url, asked.seed, asked.vocabulary, seconds=asked.minutes * 60))
 
 
 if __name__ == "__main__":
