@@ -102,10 +102,13 @@ class Faults:
         self._suspects = Suspects()
         self._retried: list[tuple[str, Ticket]] = []  # suspects that run again, with their tenants
 
+    @property
+    def has_suspects(self) -> bool:
+        """Whether any request may have ended an engine's process."""
+        return not self._suspects.empty
+
     def refusal(self, intake: Intake, now_s: float) -> Refusal | None:
         """Why a request is not taken: engines' processes went away under it. None for almost all."""
-        if self._suspects.empty:
-            return None
         after_s = self._suspects.refused_for_s(_request(intake), now_s)
         if after_s <= 0:
             return None
@@ -115,7 +118,7 @@ class Faults:
 
     def closed_to(self, intake: Intake, now_s: float) -> frozenset[str]:
         """The workers that a request must not go to: it is a suspect, and one of another tenant runs there."""
-        if self._suspects.empty or not self._suspects.is_suspect(_request(intake), now_s):
+        if not self._suspects.is_suspect(_request(intake), now_s):
             return frozenset()
         return frozenset(
             rank.id
@@ -127,7 +130,7 @@ class Faults:
 
     def dispatched(self, intake: Intake, ticket: Ticket | None, now_s: float) -> None:
         """A request was sent."""
-        if ticket is not None and not self._suspects.empty and self._suspects.is_suspect(_request(intake), now_s):
+        if self.has_suspects and ticket is not None and self._suspects.is_suspect(_request(intake), now_s):
             self._retried = [each for each in self._retried if _is_unproven(each[1])]
             self._retried.append((intake.tenant.name, ticket))
 
@@ -150,7 +153,7 @@ class Faults:
 
     def served(self, intake: Intake, decision: Decision) -> None:
         """A request was served."""
-        if not self._suspects.empty:
+        if self.has_suspects:
             self._suspects.cleared(_request(intake))
         if not self._blame.empty:
             for worker in decision.workers:

@@ -26,13 +26,15 @@ class Placing:
 
     def place(self, request: RequestToAdmit, now_s: float) -> Decision | None:
         """Where a request goes now; None where it was queued or refused."""
-        intake, router, admission, faults = request.intake, self._router, self._admission, self._faults
-        refusal = faults.refusal(intake, now_s)
-        if refusal is not None:
-            request.refused(refusal)
-            return None
+        intake, router, admission, excluded = request.intake, self._router, self._admission, request.excluded
+        if self._faults.has_suspects:
+            refusal = self._faults.refusal(intake, now_s)
+            if refusal is not None:
+                request.refused(refusal)
+                return None
+            excluded |= self._faults.closed_to(intake, now_s)
         try:
-            decision = router.place(intake.facts, now_s, request.excluded | faults.closed_to(intake, now_s))
+            decision = router.place(intake.facts, now_s, excluded)
         except NoWorker as error:
             request.refused(no_worker(error, split=intake.choices > 1 and self._engines.all_split()))
             return None
