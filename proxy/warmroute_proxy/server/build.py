@@ -124,7 +124,7 @@ async def build(config: Config, slot: ProcessSlot | None) -> Proxy:
     router, recording, peer_processes = _routing(config, slot, engines, metrics)
     _restore_drains(config, engines, router)
     peers = _peers(config, clock)
-    forwards = Forwards(secrets, time.time, random.token_hex, slot.nonces if slot is not None else None)
+    forwards = Forwards(secrets, here, time.time, random.token_hex, slot.nonces if slot is not None else None)
     open_requests, request_metrics = OpenRequests(), _request_metrics(metrics, ledger, slot)
     admission = Admission(config, router, metrics, clock)
     kept_bytes = limits.kept_prompt_bytes // config.proxy.processes  # of prompts
@@ -221,7 +221,7 @@ def control_planes(proxy: Proxy) -> tuple[Bridge, Bridge]:
 
     config, clock = proxy.config, proxy.clock
     readiness = Readiness(proxy.open_requests, proxy.ledger, proxy.engines)
-    questions = PeerQuestions(proxy.peers, proxy.forwards, config.proxy.region, config.limits.connect_timeout_s)
+    questions = PeerQuestions(proxy.peers, proxy.forwards, config.limits.connect_timeout_s)
     engine_admin = EngineAdmin(
         proxy.engines,
         proxy.router,

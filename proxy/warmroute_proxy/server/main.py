@@ -128,7 +128,8 @@ async def _run(config: Config, slot: ProcessSlot | None) -> None:
     steps = proxy.sweep_steps([public, admin])
     tasks = [
         loop.create_task(_sweep(proxy.open_requests, steps, proxy.clock)),
-        loop.create_task(_probe(proxy.engines, proxy.peers, proxy.router)),
+        loop.create_task(_probe_engines(proxy.engines, proxy.router)),
+        loop.create_task(_probe_peers(proxy.peers, proxy.router)),
     ]
     gc.collect()
     gc.freeze()
@@ -193,9 +194,15 @@ def _try(step: Callable[[], None]) -> None:
         log.error("a step of the sweep failed: %s", type(error).__name__)
 
 
-async def _probe(engines: Engines, peers: Peers, router: Router) -> None:
+async def _probe_engines(engines: Engines, router: Router) -> None:
     while True:
         await probe(engines, router)
+        await asyncio.sleep(PROBE_EVERY_S)
+
+
+async def _probe_peers(peers: Peers, router: Router) -> None:
+    """Beside the probes of engines: a region that does not answer must not delay those."""
+    while True:
         await peers.probe(router)
         await asyncio.sleep(PROBE_EVERY_S)
 

@@ -9,6 +9,7 @@ knows that it was not the client who left, and charges nothing.
 Small questions of tenants, about receipts, go to the other regions by `PeerQuestions`.
 """
 
+import asyncio
 from collections.abc import Callable, Mapping
 from typing import Final
 
@@ -46,10 +47,12 @@ class Peers:
 
     async def probe(self, router: Router) -> None:
         """Ask each whether requests should be sent to it."""
-        for region, upstream in self.upstreams.items():
-            status, _ = await get(upstream, "/ready")
-            router.set_peer_up(region, status == 200)
-            (self.down.discard if status == 200 else self.down.add)(region)
+        await asyncio.gather(*[self._probe(region, router) for region in self.upstreams])
+
+    async def _probe(self, region: str, router: Router) -> None:
+        status, _ = await get(self.upstreams[region], "/ready")
+        router.set_peer_up(region, status == 200)
+        (self.down.discard if status == 200 else self.down.add)(region)
 
     def sweep(self) -> None:
         """Drop idle connections."""
@@ -65,16 +68,15 @@ class Peers:
 class PeerQuestions:
     """Asks other regions in the name of a tenant."""
 
-    def __init__(self, peers: Peers, forwards: Forwards, region: str, timeout_s: float) -> None:
+    def __init__(self, peers: Peers, forwards: Forwards, timeout_s: float) -> None:
         self._peers = peers
         self._forwards = forwards
-        self._region = region
         self._timeout_s = timeout_s
 
     async def ask(self, tenant: TenantConfig, path: str) -> tuple[int, bytes] | None:
         """The first answer of another region to a small GET that found something; None where none has."""
-        for upstream in self._peers.upstreams.values():
-            token = self._forwards.sign(tenant.name, tenant.share_group, path, self._region, b"", self._timeout_s)
+        for region, upstream in self._peers.upstreams.items():
+            token = self._forwards.sign(tenant.name, tenant.share_group, path, region, b"", self._timeout_s)
             status, body = await get(upstream, path, f"{names.FORWARD}: {token}\r\n")
             if status in {200, 202}:
                 return status, body
@@ -102,7 +104,6 @@ class Forwarding:
         self.open_requests = open_requests
         self.metrics = metrics
         self.clock = clock
-        self._region = config.proxy.region
         self._forwards = forwards
 
     def begin(
@@ -117,11 +118,11 @@ class Forwarding:
         """Forward a request. `serve_here(peer id)` is called if the home cannot take it, `ended` at any other end."""
         ForwardedRequest(self, exchange, intake, decision, serve_here, ended).begin(request_id)
 
-    def sign(self, intake: Intake, request_id: str, body: bytes) -> str:
-        """The token that vouches for a request's tenant."""
+    def sign(self, intake: Intake, request_id: str, region: str, body: bytes) -> str:
+        """The token that vouches for a request's tenant, in another region."""
         tenant = intake.tenant
         timeout_s = self.limits.first_token_timeout_s
-        return self._forwards.sign(tenant.name, tenant.share_group, request_id, self._region, body, timeout_s)
+        return self._forwards.sign(tenant.name, tenant.share_group, request_id, region, body, timeout_s)
 
 
 class ForwardedRequest:
@@ -164,7 +165,7 @@ class ForwardedRequest:
         path, request = self._path, self._exchange.request
         self._exchange.on_gone = self._client_left
         self._exchange.on_pause = self._pause
-        token = path.sign(self._intake, request_id, request.body)
+        token = path.sign(self._intake, request_id, self._decision.region, request.body)
         identity = "".join(
             f"{name}: {value}\r\n"
             for name, value in request.headers.items()

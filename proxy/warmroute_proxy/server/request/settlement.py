@@ -116,7 +116,7 @@ class Settlement:
         assert entry is not None
         usage, reported = attempt.account()
         if end.charged and attempt.leg.sent:
-            usage = _with_expected(usage, reported, attempt, facts)
+            usage = _with_expected(usage, reported, attempt, facts, end)
         if account.continuation is not None:
             usage = account.continuation.settled(usage, attempt.scanner)
         loss = losses_of(self._router.last_settled(facts), facts, usage, attempt)
@@ -217,20 +217,25 @@ def _shows_pace(account: RequestAccount, intake: Intake, guessed: Collection[str
     )
 
 
-def _with_expected(usage: Usage, reported: Mapping[str, Any] | bytes | None, attempt: Attempt, facts: Facts) -> Usage:
+def _with_expected(
+    usage: Usage, reported: Mapping[str, Any] | bytes | None, attempt: Attempt, facts: Facts, end: End
+) -> Usage:
     """The usage of a request that ran, with what placement expected of it where no engine has counted its prompt.
 
-    An engine that reports 0 tokens has counted: the request was aborted before it ran.
+    Where the client has left, an engine that reports 0 tokens has counted: it was aborted before it ran.
     """
     if "prompt_tokens" not in usage.estimated:
+        return usage
+    if (
+        end.client_left
+        and isinstance(reported, dict)
+        and reported.get("prompt_tokens") == reported.get("completion_tokens") == 0
+    ):
         return usage
     completion_tokens = 0
     decision = attempt.decision
     if attempt.answer is not None:
         completion_tokens = attempt.answer.text_bytes() * decision.prompt_tokens_est // (facts.chain.total_bytes or 1)
-    seen = completion_tokens or usage.completion_tokens
-    if not seen and isinstance(reported, dict) and reported.get("prompt_tokens") == 0:
-        return usage
     return with_expected(usage, decision.prompt_tokens_est, decision.predicted, completion_tokens)
 
 
