@@ -46,7 +46,7 @@ _WORDS: Final = frozenset({
     "when", "while", "with", "worker", "zmq",
 })  # fmt: skip
 _TOKEN: Final = re.compile(r"\w+(?:\s{0,2}=\s{0,2}\d{1,3}\b(?!\.))?")
-_RANK: Final = re.compile(r"((?:\w{1,8}_)?rank)\s*=\s*(\d{1,3})", re.ASCII)
+_RANK: Final = re.compile(r"(?P<kind>(?:\w{1,8}_)?rank)\s*=\s*(?P<number>\d{1,3})", re.ASCII)
 
 
 def names_internals(status: int, message: str) -> bool:
@@ -67,8 +67,8 @@ def loggable(message: str) -> str:
     words: list[str] = []
     for token in _TOKEN.findall(message[:MAX_READ_CHARS]):
         rank = _RANK.fullmatch(token)
-        if rank is not None and rank[1] in {"rank", "dp_rank", "tp_rank", "pp_rank"}:
-            words.append(f"{rank[1]}={rank[2]}")
+        if rank is not None and rank["kind"] in {"rank", "dp_rank", "tp_rank", "pp_rank"}:
+            words.append("{kind}={number}".format(**rank.groupdict()))
         elif token.lower() in _WORDS:
             words.append(token)
     return " ".join(words[:MAX_WORDS])

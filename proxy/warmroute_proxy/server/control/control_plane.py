@@ -3,6 +3,7 @@
 Two FastAPI applications, run behind our own connections. Neither is on the path of a token.
 """
 
+import asyncio
 import re
 from collections.abc import Callable
 from importlib.metadata import version
@@ -21,6 +22,7 @@ from warmroute_proxy.server.control.engine_admin import EngineAdmin, add_engine_
 from warmroute_proxy.server.control.metrics_page import MetricsPage
 from warmroute_proxy.server.control.openapi import description
 from warmroute_proxy.server.engines.engines import Engines
+from warmroute_proxy.server.ledger.journal import JournalError
 from warmroute_proxy.server.ledger.ledger import Ledger
 from warmroute_proxy.server.request.admission import Admission
 from warmroute_proxy.server.request.forwarding import PeerQuestions
@@ -108,6 +110,17 @@ def _add_usage(app: FastAPI, ledger: Ledger, questions: PeerQuestions) -> None:
     async def usage(request: Request) -> Response:
         """The tenant's totals in this region."""
         return _json(ledger.totals(request.state.tenant.name))
+
+    @app.post("/v1/usage/receipts/{receipt_id}/void")
+    async def void(receipt_id: str, request: Request) -> Response:
+        """Void a row whose answer was lost between regions; only for the proxy that forwarded the request."""
+        if request.state.forwarded != request.url.path:
+            return _error(404, no_route(request.url.path), "not_found")
+        durable: asyncio.Future[JournalError | None] = asyncio.get_running_loop().create_future()
+        state = ledger.void(request.state.tenant.name, receipt_id, durable.set_result)
+        if state == "voided" and await asyncio.shield(durable) is not None:
+            return _error(503, "the ledger cannot be written", "ledger_unavailable")
+        return _json({"state": state}, {"open": 409, "unknown": 404}.get(state, 200))
 
     @_get(app, "/v1/usage/receipts/{receipt_id}")
     async def receipt(receipt_id: str, request: Request) -> Response:
