@@ -26,6 +26,7 @@ from warmroute_proxy.server.http.asgi import Bridge
 from warmroute_proxy.server.http.listener import Listener
 from warmroute_proxy.server.ledger.ledger import Ledger
 from warmroute_proxy.server.ledger.recording import Recording
+from warmroute_proxy.server.ledger.void_orders import VoidOrders
 from warmroute_proxy.server.processes.peer_processes import PeerProcesses
 from warmroute_proxy.server.processes.supervisor import ProcessSlot
 from warmroute_proxy.server.request.admission import Admission
@@ -33,7 +34,7 @@ from warmroute_proxy.server.request.client_answer import AnswerHeaders
 from warmroute_proxy.server.request.deadlines import Deadlines
 from warmroute_proxy.server.request.failure import Faults
 from warmroute_proxy.server.request.forward_claim import Forwards
-from warmroute_proxy.server.request.forwarding import Forwarding, PeerQuestions, Peers
+from warmroute_proxy.server.request.forwarding import Forwarding, PeerQuestions, Peers, Voids
 from warmroute_proxy.server.request.idempotency import IdempotentCalls, bounds_of
 from warmroute_proxy.server.request.open_requests import OpenRequests
 from warmroute_proxy.server.request.placing import Placing
@@ -59,6 +60,7 @@ class Proxy:
     engines: Engines
     peers: Peers
     forwards: Forwards
+    voids: Voids
     open_requests: OpenRequests
     admission: Admission
     re_prefills: RePrefills
@@ -124,14 +126,13 @@ async def build(config: Config, slot: ProcessSlot | None) -> Proxy:
     ledger = _ledger(config, slot)  # first: it locks the state folder
     router, recording, peer_processes = _routing(config, slot, engines, metrics)
     _restore_drains(config, engines, router)
-    peers = _peers(config, clock)
-    forwards = Forwards(secrets, time.time, random.token_hex, slot.nonces if slot is not None else None)
+    voids = _voids(config, slot, secrets, metrics, clock)
     open_requests, request_metrics = OpenRequests(), _request_metrics(metrics, ledger, slot)
     admission = Admission(config, router, metrics, clock)
     faults = Faults(router, engines, open_requests, request_metrics)
     kept_bytes = limits.kept_prompt_bytes // config.proxy.processes  # of prompts
     re_prefills = RePrefills(kept_bytes, router, engines, admission, open_requests, metrics, clock)
-    forwarding = Forwarding(config, peers, forwards, router, admission, open_requests, metrics, clock)
+    forwarding = Forwarding(config, voids, router, admission, open_requests, metrics, clock)
     settlement = Settlement(router, engines, admission, ledger, request_metrics, re_prefills, here, time.time)
     path = RequestPath(
         open_requests=open_requests,
@@ -157,8 +158,9 @@ async def build(config: Config, slot: ProcessSlot | None) -> Proxy:
         peer_processes=peer_processes,
         router=router,
         engines=engines,
-        peers=peers,
-        forwards=forwards,
+        peers=voids.peers,
+        forwards=voids.forwards,
+        voids=voids,
         open_requests=open_requests,
         admission=admission,
         re_prefills=re_prefills,
@@ -210,6 +212,17 @@ def _peers(config: Config, clock: Callable[[], float]) -> Peers:
     return Peers(urls, config.limits.connect_timeout_s, clock)
 
 
+def _voids(
+    config: Config, slot: ProcessSlot | None, secrets: Secrets, metrics: Metrics, clock: Callable[[], float]
+) -> Voids:
+    """The links to other regions, with what is to be voided there."""
+    nonces = slot.nonces if slot is not None else None
+    forwards = Forwards(secrets, config.proxy.region, time.time, random.token_hex, nonces)
+    number, processes = (0, 1) if slot is None else (slot.number, config.proxy.processes)
+    orders = VoidOrders(config.proxy.state_dir, number, processes)
+    return Voids(_peers(config, clock), forwards, orders, metrics, time.time, config.limits.connect_timeout_s)
+
+
 def _restore_drains(config: Config, engines: Engines, router: Router) -> None:
     """Follow the drain orders that were given before a restart."""
     for engine_id, since_s in drain_orders.load(config.proxy.state_dir).items():
@@ -224,7 +237,7 @@ def control_planes(proxy: Proxy) -> tuple[Bridge, Bridge]:
 
     config, clock = proxy.config, proxy.clock
     readiness = Readiness(proxy.open_requests, proxy.ledger, proxy.engines)
-    questions = PeerQuestions(proxy.peers, proxy.forwards, config.proxy.region, config.limits.connect_timeout_s)
+    questions = PeerQuestions(proxy.peers, proxy.forwards, config.limits.connect_timeout_s)
     engine_admin = EngineAdmin(
         proxy.engines,
         proxy.router,

@@ -79,7 +79,7 @@ class PublicEndpoint:
                 self._control_plane.handle(exchange)
             else:
                 tenant, claim = self._authentication.of_whole(request)
-                self._control_plane.handle(exchange, {"tenant": tenant, "forwarded": claim is not None})
+                self._control_plane.handle(exchange, {"tenant": tenant, "forwarded": claim and claim.request_id})
         except Refusal as refusal:
             exchange.refuse(refusal)
         except Exception as error:  # the last net: whatever goes wrong here, the client gets an answer

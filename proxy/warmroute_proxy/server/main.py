@@ -28,7 +28,7 @@ from warmroute_proxy.server.http.listener import Listener
 from warmroute_proxy.server.http.tls import Tls, TlsError
 from warmroute_proxy.server.ledger.ledger import LedgerError
 from warmroute_proxy.server.processes.supervisor import ProcessSlot, Supervisor
-from warmroute_proxy.server.request.forwarding import Peers
+from warmroute_proxy.server.request.forwarding import Peers, Voids
 from warmroute_proxy.server.request.open_requests import OpenRequests
 
 log = logging.getLogger("warmroute.proxy")
@@ -128,7 +128,8 @@ async def _run(config: Config, slot: ProcessSlot | None) -> None:
     steps = proxy.sweep_steps([public, admin])
     tasks = [
         loop.create_task(_sweep(proxy.open_requests, steps, proxy.clock)),
-        loop.create_task(_probe(proxy.engines, proxy.peers, proxy.router)),
+        loop.create_task(_probe_engines(proxy.engines, proxy.router)),
+        loop.create_task(_probe_peers(proxy.peers, proxy.voids, proxy.router)),
     ]
     gc.collect()
     gc.freeze()
@@ -193,11 +194,26 @@ def _try(step: Callable[[], None]) -> None:
         log.error("a step of the sweep failed: %s", type(error).__name__)
 
 
-async def _probe(engines: Engines, peers: Peers, router: Router) -> None:
+async def _probe_engines(engines: Engines, router: Router) -> None:
     while True:
         await probe(engines, router)
-        await peers.probe(router)
         await asyncio.sleep(PROBE_EVERY_S)
+
+
+async def _probe_peers(peers: Peers, voids: Voids, router: Router) -> None:
+    """Beside the probes of engines: a region that does not answer must not delay those."""
+    while True:
+        await peers.probe(router)
+        await _send_safely(voids)
+        await asyncio.sleep(PROBE_EVERY_S)
+
+
+async def _send_safely(voids: Voids) -> None:
+    """Have the rows voided that wait for it. An error of ours must not end the probes."""
+    try:
+        await voids.send()
+    except Exception as error:
+        log.error("sending voids failed: %s", type(error).__name__)
 
 
 async def _shut_down(

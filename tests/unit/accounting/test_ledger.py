@@ -427,3 +427,48 @@ def test_a_ledger_whose_records_have_names_is_taken_over_with_its_journal(
                 assert rows[number][name].encode() == msgspec.json.encode(value)
             else:
                 assert rows[number][name] == value, name
+
+
+def test_a_row_is_voided_once_by_a_row_that_names_it(tmp_path: Path, loop: asyncio.AbstractEventLoop) -> None:
+    ledger = Ledger(tmp_path, "process", loop)
+    done: list[JournalError | None] = []
+    entry = opened(ledger, 1)
+    assert ledger.void("acme", entry.id, done.append) == "open"
+    settled(ledger, entry)
+    settled(ledger, opened(ledger, 2))
+    assert ledger.void("umbrella", entry.id, done.append) == "unknown"
+    assert ledger.void("acme", "wr-000000000000000000000009", done.append) == "unknown"
+    assert ledger.void("acme", entry.id, done.append) == "voided"
+    ledger.flush()
+    assert done == [None]
+    assert ledger.void("acme", entry.id, done.append) == "free"
+    totals = ledger.totals("acme")
+    assert (totals["turns"], totals["prompt_tokens"], totals["price_nanousd"]) == (1, 100, 58_000)
+    folded(tmp_path / LEDGER_FILE, 3)
+    assert ledger.void("acme", entry.id, done.append) == "free"
+    assert ledger.totals("acme") == totals
+    assert answer(ledger, "acme", entry.id)["voided_by"] == f"{entry.id}-void"
+    assert "voided_by" not in answer(ledger, "acme", "wr-000000000000000000000002")
+    ledger.close()
+    row = read_rows(tmp_path / LEDGER_FILE)[-1]
+    assert (row["id"], row["outcome"], row["price_nanousd"]) == (f"{entry.id}-void", "voided", -58_000)
+    assert json.loads(row["usage"])["warmroute"]["voids"] == entry.id
+
+
+def test_two_processes_that_void_one_row_at_once_count_as_one(
+    tmp_path: Path, loop: asyncio.AbstractEventLoop, manual_fold: None
+) -> None:
+    ledger = Ledger(tmp_path, "process", loop)
+    entry = opened(ledger, 1)
+    settled(ledger, entry)
+    ledger.close()
+    again = Ledger(tmp_path, "process", loop)
+    assert again.void("acme", entry.id, lambda _: None) == "voided"
+    again.close()
+    with journal_path(tmp_path, 99).open("wb") as journal:  # as another process' journal would have it
+        journal.write(entry_steps.voiding(entry, 1002.0).record() + b"\n")
+    last = Ledger(tmp_path, "process", loop)
+    assert last.totals("acme")["price_nanousd"] == 0
+    assert last.totals("acme")["turns"] == 0
+    last.close()
+    assert [row["outcome"] for row in read_rows(tmp_path / LEDGER_FILE)] == ["completed", "voided"]

@@ -18,6 +18,15 @@ def test_a_nonce_counts_once_and_for_as_long_as_a_token_is_valid() -> None:
         assert nonces.spend("a", 1000.0 + 3 * KEEP_S) is True
 
 
+def test_a_clock_that_goes_back_brings_no_nonce_back() -> None:
+    """Another process has read the time before it waited for the lock, or its clock was put back."""
+    with closing(SharedNonces(64)) as nonces:
+        assert nonces.spend("a", 2 * KEEP_S + 1.0) is True
+        assert nonces.spend("b", 2 * KEEP_S - 0.1) is True
+        assert nonces.spend("c", 0.0) is True
+        assert [nonces.spend(name, 2 * KEEP_S + 2.0) for name in "abc"] == [False] * 3
+
+
 @given(st.lists(st.tuples(st.integers(0, 30), st.floats(0, KEEP_S / 4)), max_size=80))
 def test_it_answers_like_a_set_with_times(steps: list[tuple[int, float]]) -> None:
     seen, now = dict[int, float](), 1000.0

@@ -54,6 +54,17 @@ def test_files_that_do_not_fit_leave_the_old_certificate_in_use(tmp_path: Path) 
     assert certificate(tls.context) == ssl.PEM_cert_to_DER_cert((tmp_path / "two.crt").read_text())
 
 
+@pytest.mark.parametrize(("before", "after"), [("rsa", "ec"), ("ec", "rsa")])
+def test_a_key_of_another_type_takes_the_place_of_the_old_one(before: str, after: str, tmp_path: Path) -> None:
+    cert, key = make(tmp_path, "old", key=before)
+    tls = Tls(cert, key)
+    newer_cert, newer_key = make(tmp_path, "new", key=after)
+    cert.write_bytes(newer_cert.read_bytes())
+    key.write_bytes(newer_key.read_bytes())
+    tls.reload()
+    assert certificate(tls.context) == ssl.PEM_cert_to_DER_cert(newer_cert.read_text())
+
+
 def certificate(server_context: ssl.SSLContext) -> bytes | None:
     """What a client is shown."""
     client_context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

@@ -13,7 +13,7 @@ import msgspec
 from warmroute.contract.money import Rates
 
 State = Literal["open", "dispatched", "settled", "interrupted"]
-Outcome = Literal["completed", "client_left", "refused", "engine_error", "cut_off", "interrupted"]
+Outcome = Literal["completed", "client_left", "refused", "engine_error", "cut_off", "interrupted", "voided"]
 
 UNDER_WAY: Final = ("open", "dispatched")
 _NO_WORKERS: Final = msgspec.Raw(b"[]")

@@ -7,7 +7,8 @@
 
 A retry takes a new rid; only the last attempt is billed and named in the receipt. An entry ends exactly once: after
 `settle` or `interrupt` every transition raises `TransitionError`. Interrupted entries are charged nothing. An entry
-that ended, but whose row could not be written, is `withdrawn`: its end was not reported to the client.
+that ended, but whose row could not be written, is `withdrawn`: its end was not reported to the client. A row whose
+answer was lost on its way to the client is voided by another row, which names it and takes back its tokens and price.
 
 These are functions in a module of their own, so that they can be compiled.
 """
@@ -17,12 +18,14 @@ from typing import Any, Final
 
 import msgspec
 
+from warmroute.contract.receipt import VERSION
 from warmroute_proxy.core.accounting.entry import UNDER_WAY, Entry, Outcome, State
 from warmroute_proxy.core.accounting.receipt import ServedBy, usage_object, workers_json
 from warmroute_proxy.core.accounting.usage import NOTHING
 from warmroute_proxy.core.accounting.usage_fields import Usage
 from warmroute_proxy.core.base.frozen import Frozen
 
+VOID_SUFFIX: Final = "-void"
 SETTLE_OUTCOMES: Final = ("completed", "client_left", "refused", "engine_error", "cut_off")
 
 
@@ -90,6 +93,45 @@ def withdrawn(entry: Entry) -> Entry:
     made = msgspec.structs.replace(entry, status=0, proxy_ms=None, ttft_ms=None)
     _close(made, "interrupted", "interrupted", NOTHING, {}, None)
     return made
+
+
+def void_id(entry_id: str) -> str:
+    """The id of the row that voids another one: there is one at most."""
+    return f"{entry_id}{VOID_SUFFIX}"
+
+
+def voiding(entry: Entry, now_s: float) -> Entry:
+    """The row that voids a settled one: its sums, negative."""
+    receipt = {
+        "v": VERSION,
+        "id": void_id(entry.id),
+        "voids": entry.id,
+        "list_nanousd": -entry.list_nanousd,
+        "price_nanousd": -entry.price_nanousd,
+    }
+    usage = {
+        "prompt_tokens": -entry.prompt_tokens,
+        "completion_tokens": -entry.completion_tokens,
+        "total_tokens": -entry.prompt_tokens - entry.completion_tokens,
+        "warmroute": receipt,
+    }
+    return msgspec.structs.replace(
+        entry,
+        id=void_id(entry.id),
+        prompt_tokens=-entry.prompt_tokens,
+        cached_tokens=-entry.cached_tokens,
+        completion_tokens=-entry.completion_tokens,
+        list_nanousd=-entry.list_nanousd,
+        price_nanousd=-entry.price_nanousd,
+        outcome="voided",
+        status=0,
+        rids=[],
+        opened_at=now_s,
+        settled_at=now_s,
+        proxy_ms=None,
+        ttft_ms=None,
+        usage=msgspec.Raw(msgspec.json.encode(usage)),
+    )
 
 
 def _close(

@@ -12,6 +12,9 @@ fills the per-request details. The rules here, in order:
   `misreported_tokens` is the distance by which a count was out of range, `estimated` names the numbers that no engine
   reported. Absent is not zero: such a number is 0 (or the lower bound that was counted) *and* is named.
 
+A request that ran, and of which no engine has counted the prompt, is charged what placement expected of it
+(`with_expected`): else a client that leaves before the count comes computes for nothing.
+
 A prompt has at least one token: where an engine reports none, because the request was aborted or refused while it
 waited, it has not counted, and neither its prompt nor its cached tokens are known.
 
@@ -28,6 +31,7 @@ from typing import Any, Final
 
 import msgspec
 
+from warmroute.contract.receipt import ESTIMATED_FIELDS
 from warmroute_proxy.core.accounting.usage_fields import MAX_TOKENS, Extension, PlainUsage, Usage
 
 _TIERS: Final = ("device", "host", "storage")
@@ -117,6 +121,31 @@ def merge_usage(
         _reasoning(counts),
         tuple(estimated),
         misreported,
+    )
+
+
+def with_expected(usage: Usage, prompt_tokens: int, cached: tuple[int, int, int], completion_tokens: int) -> Usage:
+    """A usage whose prompt no engine has counted, with the tokens that placement expected, and at least so many of the
+    answer. `cached` is by tier. Its names in `estimated` stay.
+    """
+    prompt = min(prompt_tokens, MAX_TOKENS)
+    device, host, storage = cached
+    device = min(device, prompt)
+    host = min(host, prompt - device)
+    storage = min(storage, prompt - device - host)
+    guessed = {*usage.estimated, "prompt_tokens", "cached_tokens", "cached_tiers"}
+    completion = usage.completion_tokens
+    if "completion_tokens" in guessed:
+        completion = min(max(completion, completion_tokens), MAX_TOKENS)
+    return msgspec.structs.replace(
+        usage,
+        prompt_tokens=prompt,
+        completion_tokens=completion,
+        cached_tokens=device + host + storage,
+        device=device,
+        host=host,
+        storage=storage,
+        estimated=tuple(name for name in ESTIMATED_FIELDS if name in guessed),
     )
 
 

@@ -1,9 +1,10 @@
 """What one tenant may use: requests and tokens a minute, and at once.
 
-Limits by the minute are buckets that hold one minute's worth and fill evenly. A request reserves one request, and as
-many tokens as its prompt is estimated to have and its answer is expected to have; once it is settled, what it did not
-use is given back. All tokens of a prompt count, cached ones too, as OpenAI counts them. A request that is larger than
-the bucket passes when the bucket is full, and leaves it in debt.
+Limits by the minute are buckets that hold one minute's worth and fill evenly. A request reserves as many tokens as its
+prompt is estimated to have and its answers are expected to have; once it is settled, what it did not use is given back.
+It counts as many requests as it has sequences: each answer of `n`, and each prompt of a list, runs by itself in an
+engine. All tokens of a prompt count, cached ones too, as OpenAI counts them. A request that is larger than the bucket
+passes when the bucket is full, and leaves it in debt.
 
 A request beyond a minute's worth is refused. A request beyond the limits "at once" waits in the queue until another of
 the tenant's has ended; that bound is on what is under way already, so that it is exceeded by at most one request.
@@ -79,16 +80,16 @@ class Quota:
         self.running = 0
         self.tokens_running = 0
 
-    def reserve(self, tokens: int, now_s: float) -> Shortage | None:
-        """Reserve one request of so many tokens, or return what is short and reserve nothing."""
-        if self.requests is not None and (wait_s := self.requests.wait_s(1, now_s)) > 0:
+    def reserve(self, tokens: int, now_s: float, sequences: int = 1) -> Shortage | None:
+        """Reserve a request of so many tokens, or return what is short and reserve nothing."""
+        if self.requests is not None and (wait_s := self.requests.wait_s(sequences, now_s)) > 0:
             return Shortage("requests", self.requests.limit, wait_s)
         if self.tokens is not None:
             if (wait_s := self.tokens.wait_s(tokens, now_s)) > 0:
                 return Shortage("tokens", self.tokens.limit, wait_s)
             self.tokens.take(tokens, now_s)
         if self.requests is not None:
-            self.requests.take(1, now_s)
+            self.requests.take(sequences, now_s)
         return None
 
     def give_back(self, requests: int, tokens: int, now_s: float) -> None:
@@ -103,12 +104,12 @@ class Quota:
         requests, tokens = self.limits.requests_at_once, self.limits.tokens_at_once
         return (requests is None or self.running < requests) and (tokens is None or self.tokens_running < tokens)
 
-    def begin(self, tokens: int) -> None:
+    def begin(self, tokens: int, sequences: int = 1) -> None:
         """A request is under way."""
-        self.running += 1
+        self.running += sequences
         self.tokens_running += tokens
 
-    def end(self, tokens: int) -> None:
-        """A request has ended; `tokens` as in `begin`."""
-        self.running -= 1
+    def end(self, tokens: int, sequences: int = 1) -> None:
+        """A request has ended; the arguments as in `begin`."""
+        self.running -= sequences
         self.tokens_running -= tokens

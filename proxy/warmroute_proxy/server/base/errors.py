@@ -20,17 +20,25 @@ All codes are in docs/reference/errors.md. Who causes them:
 A refusal is raised before a dispatch, or made from an engine's failure before the first byte of the answer.
 """
 
-import re
 from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
+
+from warmroute_proxy.server.base.engine_text import loggable, meaning_of, names_internals
+
+MAX_MESSAGE_CHARS: Final = 4096  # some engines quote the whole request
+MAX_NAME_CHARS: Final = 256  # of a code or a parameter
+MAX_QUOTED_CHARS: Final = 128
 
 _TYPES: Final = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
 
 
 class Refusal(Exception):
     """The error with which a request is answered. `message` says what is wrong, where, and what to do."""
+
+    internals: str | None = None
+    """What the log may keep of an engine's text that named its internals."""
 
     def __init__(
         self,
@@ -42,17 +50,23 @@ class Refusal(Exception):
         retry_after_s: int | None = None,
         headers: tuple[tuple[str, str], ...] = (),
     ) -> None:
+        message = message[:MAX_MESSAGE_CHARS]
         super().__init__(message)
         self.status = status
         self.message = message
         self.code = code
-        self.param = param
+        self.param = param if param is None else param[:MAX_NAME_CHARS]
         self.retry_after_s = retry_after_s
         self.headers = headers
 
     def body(self) -> bytes:
         """The OpenAI error object."""
         return error_body(self.status, self.message, self.code, self.param)
+
+
+def quoted(value: str) -> str:
+    """A value of a client's, in a message for it: only its beginning where it is long."""
+    return repr(value) if len(value) <= MAX_QUOTED_CHARS else f"{value[:MAX_QUOTED_CHARS]!r}..."
 
 
 def no_route(path: str) -> str:
@@ -79,9 +93,6 @@ def error_event(status: int, message: str, code: str | None) -> bytes:
     return b"data: " + error_body(status, message, code) + b"\n\n"
 
 
-MAX_MESSAGE_CHARS: Final = 4096  # of an engine's message: some engines quote the whole request
-MAX_NAME_CHARS: Final = 256
-
 _CONTEXT_PHRASES: Final = (
     "longer than the model's context length",
     "Requested token count exceeds",
@@ -93,22 +104,18 @@ _SOURCE_LINES: Final = "\n\n  File "
 """Behind it, SGLang's errors name files of the engine's machine, and quote the body again."""
 
 
-_ADDRESS: Final = re.compile(
-    r"(?<![\w.-])(?:https?://)?(?:[\w.-]{1,253}|\[[0-9a-fA-F:.]{2,45}\]):\d{2,5}\b(?:/[\w./?=&%-]*)?"
-)
-"""A host and its port: a decode engine that loses its prefill engine names its address."""
-
-
 def refusal_from_engine(status: int, body: bytes, retry_after: str | None = None) -> Refusal:
     """An engine's error, flat (SGLang) or nested, as a refusal.
 
     A 400 keeps its message; if the prompt is too long its code is `context_length_exceeded`, on which clients compact
     their context. An engine's 401 or 403 is the operator's fault, not the client's, and becomes a 502. A 429 or 503
-    keeps its `Retry-After` in whole seconds, or gets 1 s. Addresses are removed from the message of a 5xx.
+    keeps its `Retry-After` in whole seconds, or gets 1 s. A message that names the engine's internals is replaced by
+    its meaning; what the log may keep of it is `internals`.
     """
     found = _engine_error(body)
     message = str(found.get("message") or f"the engine answered {status}").partition(_SOURCE_LINES)[0]
-    message = message[:MAX_MESSAGE_CHARS]
+    internals = loggable(message) if names_internals(status, message) else None
+    message = message[:MAX_MESSAGE_CHARS] if internals is None else meaning_of(status, message)
     param = _short(found.get("param"))
     if status < 400:
         return Refusal(502, f"the engine answered {status}", code="engine_error")
@@ -121,10 +128,14 @@ def refusal_from_engine(status: int, body: bytes, retry_after: str | None = None
         code = _short(found.get("code"))
         if status == 429:
             return Refusal(429, message, code=code or "rate_limit_exceeded", param=param, retry_after_s=after_s)
-        return Refusal(status, message, code=code, param=param)
+        refusal = Refusal(status, message, code=code, param=param)
+        refusal.internals = internals
+        return refusal
     shed = after_s if status == 503 else None  # its queue is full, but not for long
-    message = _ADDRESS.sub("(address)", message)
-    return Refusal(status if status in {502, 503, 504} else 502, message, code="engine_error", retry_after_s=shed)
+    status = status if status in {502, 503, 504} else 502
+    refusal = Refusal(status, message, code="engine_error", retry_after_s=shed)
+    refusal.internals = internals
+    return refusal
 
 
 def _short(value: object) -> str | None:

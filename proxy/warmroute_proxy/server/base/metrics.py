@@ -24,6 +24,7 @@ _FROM_THE_START: Final = (
     "warmroute_client_left_total",
     "warmroute_forwards_total",
     "warmroute_forward_failures_total",
+    "warmroute_voids_ordered_total",
 )
 """Counters without labels. They are shown from 0 on, so that their first event is an increase, not a new series."""
 

@@ -3,10 +3,11 @@
 Two FastAPI applications, run behind our own connections. Neither is on the path of a token.
 """
 
+import asyncio
 import re
 from collections.abc import Callable
 from importlib.metadata import version
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 from fastapi import FastAPI, HTTPException, Request, Response
@@ -16,17 +17,19 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.server.base.config import ANY, Config, ModelConfig, TenantConfig
-from warmroute_proxy.server.base.errors import error_body, no_route
+from warmroute_proxy.server.base.errors import error_body, no_route, quoted
 from warmroute_proxy.server.control.engine_admin import EngineAdmin, add_engine_routes
 from warmroute_proxy.server.control.metrics_page import MetricsPage
 from warmroute_proxy.server.control.openapi import description
 from warmroute_proxy.server.engines.engines import Engines
+from warmroute_proxy.server.ledger.journal import JournalError
 from warmroute_proxy.server.ledger.ledger import Ledger
 from warmroute_proxy.server.request.admission import Admission
 from warmroute_proxy.server.request.forwarding import PeerQuestions
 from warmroute_proxy.server.request.open_requests import OpenRequests
 
 MAX_LISTED_DECISIONS: Final = 1000
+Answering = TypeVar("Answering", bound=Callable[..., Any])
 RECEIPT_ID: Final = re.compile(r"wr-[0-9a-f]{24}")
 
 
@@ -66,47 +69,60 @@ def public_app(config: Config, readiness: Readiness, ledger: Ledger, questions: 
 def _add_health(app: FastAPI, readiness: Readiness, region: str) -> None:
     document = msgspec.json.encode(description(version("warmroute")))
 
-    @app.get("/health")
+    @_get(app, "/health")
     async def health() -> Response:
         """Whether the process answers."""
         return _json({"status": "ok"})
 
-    @app.get("/ready")
+    @_get(app, "/ready")
     async def ready() -> Response:
         """Whether requests should be sent here."""
         reasons = readiness.problems()
         body = {"status": "not ready" if reasons else "ready", "region": region, "reasons": reasons}
         return _json(body, 503 if reasons else 200)
 
-    @app.get("/openapi.json")
+    @_get(app, "/openapi.json")
     async def openapi() -> Response:
         """What clients reach, in OpenAPI's terms."""
         return Response(document, media_type="application/json")
 
 
 def _add_models(app: FastAPI, config: Config) -> None:
-    @app.get("/v1/models")
+    @_get(app, "/v1/models")
     async def models(request: Request) -> Response:
         """The models that the tenant may use."""
         tenant: TenantConfig = request.state.tenant
         return _json({"object": "list", "data": [_model(m) for m in config.models if _allowed(m, tenant)]})
 
-    @app.get("/v1/models/{name:path}")
+    @_get(app, "/v1/models/{name:path}")
     async def model(name: str, request: Request) -> Response:
         """One model, by name or alias."""
         found = config.model_by_name.get(name)
         if found is None or not _allowed(found, request.state.tenant):
-            return _error(404, f"the model {name!r} does not exist or you have no access to it", "model_not_found")
+            return _error(
+                404, f"the model {quoted(name)} does not exist or you have no access to it", "model_not_found"
+            )
         return _json(_model(found))
 
 
 def _add_usage(app: FastAPI, ledger: Ledger, questions: PeerQuestions) -> None:
-    @app.get("/v1/usage")
+    @_get(app, "/v1/usage")
     async def usage(request: Request) -> Response:
         """The tenant's totals in this region."""
         return _json(ledger.totals(request.state.tenant.name))
 
-    @app.get("/v1/usage/receipts/{receipt_id}")
+    @app.post("/v1/usage/receipts/{receipt_id}/void")
+    async def void(receipt_id: str, request: Request) -> Response:
+        """Void a row whose answer was lost between regions; only for the proxy that forwarded the request."""
+        if request.state.forwarded != request.url.path:
+            return _error(404, no_route(request.url.path), "not_found")
+        durable: asyncio.Future[JournalError | None] = asyncio.get_running_loop().create_future()
+        state = ledger.void(request.state.tenant.name, receipt_id, durable.set_result)
+        if state == "voided" and await asyncio.shield(durable) is not None:
+            return _error(503, "the ledger cannot be written", "ledger_unavailable")
+        return _json({"state": state}, {"open": 409, "unknown": 404}.get(state, 200))
+
+    @_get(app, "/v1/usage/receipts/{receipt_id}")
     async def receipt(receipt_id: str, request: Request) -> Response:
         """One receipt of the tenant's own; 202 while its request is under way. Another region may have served it."""
         tenant: TenantConfig = request.state.tenant
@@ -180,6 +196,11 @@ def _app(title: str, no_route_text: Callable[[str], str]) -> FastAPI:
         return _error(400, f"{what['loc'][-1]}: {what['msg']}", "invalid_value")
 
     return app
+
+
+def _get(app: FastAPI, path: str) -> Callable[[Answering], Answering]:
+    """A route that takes GET, and HEAD, which is answered like it without a body."""
+    return app.api_route(path, methods=["GET", "HEAD"])
 
 
 def _allowed(model: ModelConfig, tenant: TenantConfig) -> bool:

@@ -50,6 +50,13 @@ class Collector:
 
 async def get(upstream: Upstream, path: str, headers: str = "", timeout_s: float = 2.0) -> tuple[int, bytes]:
     """A small GET: (status, body), or (0, b"") where no answer came in time."""
+    return await ask(upstream, path, headers, timeout_s)
+
+
+async def ask(
+    upstream: Upstream, path: str, headers: str, timeout_s: float, *, method: str = "GET"
+) -> tuple[int, bytes]:
+    """A request without a body: as `get`."""
     answered: asyncio.Future[tuple[int, bytes]] = asyncio.get_running_loop().create_future()
 
     def done(status: int, body: bytes) -> None:
@@ -57,7 +64,7 @@ async def get(upstream: Upstream, path: str, headers: str = "", timeout_s: float
             answered.set_result((status, body))
 
     leg = Collector(done).leg
-    upstream.send("GET", path, headers, [], leg)
+    upstream.send(method, path, headers, [], leg)
     try:
         async with asyncio.timeout(timeout_s):  # not wait_for: in 3.11 it can lose a cancellation, and so the shutdown
             return await answered

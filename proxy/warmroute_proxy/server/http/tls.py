@@ -16,19 +16,27 @@ class TlsError(Exception):
 
 
 class Tls:
-    """The context of a listener. After `reload`, new connections get the new certificate; open ones keep theirs."""
+    """The context of a listener. After `reload`, new connections get the new certificate; open ones keep theirs.
+
+    A listener keeps its context, and a context keeps a certificate of each type of key that it was ever given. So each
+    handshake is moved to the context that was loaded last.
+    """
 
     def __init__(self, cert: Path, key: Path) -> None:
         """`cert`: PEM, the server's certificate first, then the intermediate ones; `key`: PEM, not encrypted."""
         self._cert = cert
         self._key = key
         self.valid_until = ""
-        self.context = self._loaded()
+        self.context = self._newest = self._loaded()
+        self.context.sni_callback = self._use_newest
 
     def reload(self) -> None:
         """Read both files again. After a `TlsError` the old certificate stays in use."""
-        self._loaded()  # a context may be left half changed by files that do not fit
-        self.context.load_cert_chain(self._cert, self._key, _no_password)
+        self._newest = self._loaded()
+
+    def _use_newest(self, connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
+        """Called in each handshake, also where the client names no host."""
+        connection.context = self._newest
 
     def _loaded(self) -> ssl.SSLContext:
         for path in (self._cert, self._key):

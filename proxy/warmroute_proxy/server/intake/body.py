@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from warmroute_proxy.server.base.errors import Refusal
+from warmroute_proxy.server.base.errors import Refusal, quoted
 from warmroute_proxy.server.intake.body_template import BodyTemplate
 
 MAX_NAMES: Final = 1000  # of a body; engines know some hundred, and a walk is 3 us for each
@@ -103,14 +103,14 @@ def _walk(raw: bytes, members: dict[str, msgspec.Raw]) -> tuple[dict[str, Span],
         value = members.get(name)
         if name in spans or value is None or not raw.startswith(memoryview(value), at):
             # Either seen before, or a later duplicate's value replaced this one's in the map.
-            raise Refusal(400, f"duplicate field {name!r} in the request body", code="duplicate_field", param=name)
+            raise _duplicate(name)
         at += len(memoryview(value))
         spans[name] = Span(start, at)
         at = _skip(raw, at)
         if raw[at] == 0x2C:  # ,
             at = _skip(raw, at + 1)
         elif raw[at] != 0x7D:
-            raise Refusal(400, f"duplicate field {name!r} in the request body", code="duplicate_field", param=name)
+            raise _duplicate(name)
     return spans, at
 
 
@@ -138,3 +138,7 @@ def _skip(raw: bytes, at: int) -> int:
 
 
 NO_BODY: Final = Body(b"{}")  # replaces a body that is not needed any more
+
+
+def _duplicate(name: str) -> Refusal:
+    return Refusal(400, f"duplicate field {quoted(name)} in the request body", code="duplicate_field", param=name)

@@ -28,7 +28,7 @@ from warmroute_proxy.core.prompt.fingerprint import (
 )
 from warmroute_proxy.dialects.fields import Permissions
 from warmroute_proxy.server.base.config import ANY, Config, ModelConfig, TenantConfig
-from warmroute_proxy.server.base.errors import Refusal
+from warmroute_proxy.server.base.errors import Refusal, quoted
 from warmroute_proxy.server.base.secrets import Secrets
 from warmroute_proxy.server.http.exchange import Request
 from warmroute_proxy.server.intake.body import NO_BODY, Body, TemplatedBody
@@ -208,7 +208,7 @@ def _model(route: str, body: Body, tenant: TenantConfig, config: Config) -> tupl
     if model is None or (ANY not in tenant.models and model.name not in tenant.models):
         raise Refusal(
             404,
-            f"the model {asked!r} does not exist or you have no access to it",
+            f"the model {quoted(asked)} does not exist or you have no access to it",
             code="model_not_found",
             param="model",
         )

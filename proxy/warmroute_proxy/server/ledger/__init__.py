@@ -9,5 +9,6 @@ callback says when an entry is durable.
     totals         what the turns of a tenant add up to
     schema         the tables, and the migration of earlier versions
     all_processes  reads what all processes of a proxy have settled
+    void_orders    rows in other regions that are to be voided there
     recording      writes the decision record of a router, which is no part of the ledger
 """

@@ -27,7 +27,7 @@ from typing import Final
 import msgspec
 
 from warmroute_proxy.core.accounting.entry import UNDER_WAY, UNDER_WAY_END, Entry
-from warmroute_proxy.core.accounting.entry_steps import interrupt
+from warmroute_proxy.core.accounting.entry_steps import VOID_SUFFIX, interrupt
 from warmroute_proxy.server.ledger.journal import folder_of, journal_path, journal_sequences, processes_in, read_whole
 from warmroute_proxy.server.ledger.schema import LedgerError, connect, prepare
 from warmroute_proxy.server.ledger.totals import ADD_TO_TOTAL, TenantTotals
@@ -143,6 +143,7 @@ class Fold:
         closed = self._open.intersection(rows)  # few: most turns end in the step that opens them
         with self._db:
             self._db.execute("BEGIN IMMEDIATE")
+            self._leave_out_second_voids(rows, sums)
             self._insert(rows, sums)
             self._many("DELETE FROM open_turn WHERE id IN (%s)", "?", zip(closed))
             self._many("INSERT OR REPLACE INTO open_turn VALUES %s", f"(?, ?, ?, {self._process:d})", opened.values())
@@ -151,6 +152,12 @@ class Fold:
         self._offset, self._skipped = offset, skipped
         self._open -= closed
         self._open.update(opened)
+
+    def _leave_out_second_voids(self, rows: dict[str, str], sums: dict[str, TenantTotals]) -> None:
+        """Two processes may have been asked at once to void one row."""
+        for id_ in [id_ for id_ in rows if id_.endswith(VOID_SUFFIX)]:
+            if self._db.execute("SELECT 1 FROM turn_record WHERE id = ?", (id_,)).fetchone() is not None:
+                _add_up(_LINE(rows.pop(id_)), sums, -1)
 
     def _insert(self, rows: dict[str, str], sums: dict[str, TenantTotals]) -> None:
         """Insert rows and add them up."""
@@ -197,17 +204,17 @@ class Fold:
                 journal_path(self._folder, sequence).unlink(missing_ok=True)
 
 
-def _add_up(turn: _Ended, sums: dict[str, TenantTotals]) -> None:
-    """Add an ended turn to the sums of its tenant."""
+def _add_up(turn: _Ended, sums: dict[str, TenantTotals], times: int = 1) -> None:
+    """Add an ended turn to the sums of its tenant, or take it out. A row that voids another one takes that out."""
     totals = sums.get(turn.tenant)
     if totals is None:
         totals = sums[turn.tenant] = TenantTotals()
-    totals.turns += 1
-    totals.prompt_tokens += turn.prompt_tokens
-    totals.cached_tokens += turn.cached_tokens
-    totals.completion_tokens += turn.completion_tokens
-    totals.list_nanousd += turn.list_nanousd
-    totals.price_nanousd += turn.price_nanousd
+    totals.turns += -times if turn.id.endswith(VOID_SUFFIX) else times
+    totals.prompt_tokens += times * turn.prompt_tokens
+    totals.cached_tokens += times * turn.cached_tokens
+    totals.completion_tokens += times * turn.completion_tokens
+    totals.list_nanousd += times * turn.list_nanousd
+    totals.price_nanousd += times * turn.price_nanousd
 
 
 def _yielding_lock(texts: list[str]) -> Iterator[str]:

@@ -34,7 +34,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from warmroute_proxy.core.accounting.entry import COLUMNS, Entry
-from warmroute_proxy.core.accounting.entry_steps import withdrawn
+from warmroute_proxy.core.accounting.entry_steps import void_id, voiding, withdrawn
 from warmroute_proxy.server.ledger.all_processes import AllProcessesReader
 from warmroute_proxy.server.ledger.fold import Fold, recover_all
 from warmroute_proxy.server.ledger.journal import Journal, JournalError, folder_of
@@ -47,6 +47,9 @@ LEDGER_FILE: Final = "ledger.sqlite"
 
 _LOG: Final = logging.getLogger(__name__)
 _OPEN: Final = {"state": "open"}
+Voided = Literal["voided", "free", "open", "unknown"]
+"""Whether a row is voided now, was voided or free before, has not ended, or is not here."""
+
 OnDurable = Callable[[JournalError | None], None]
 _VIEW: Final = ("state", "outcome", "model", "session", "opened_at", "settled_at", "usage")
 
@@ -164,7 +167,9 @@ class Ledger:
         for end, _ in self._ended:
             if end > written:
                 record = bytes(self._unwritten[self._unwritten.rfind(b"\n", 0, end - 1) + 1 : end])
-                self._journal.write_later(withdrawn(Entry.read(record)).record() + b"\n")
+                entry = Entry.read(record)
+                if entry.outcome != "voided":  # who orders that one asks again
+                    self._journal.write_later(withdrawn(entry).record() + b"\n")
         if written < size:
             raise error
 
@@ -183,6 +188,33 @@ class Ledger:
         if found is not None and found.ended:
             return _view(receipt_id, [getattr(found, name) for name in _VIEW])
         return self._stored(tenant, receipt_id) or (_OPEN if found is not None else None)  # it may be folded by now
+
+    def void(self, tenant: str, receipt_id: str, on_durable: OnDurable) -> Voided:
+        """Void a tenant's row, unless that is done; `on_durable` is called where it returns "voided" alone."""
+        if receipt_id in self._under_way:
+            return "open"
+        entry = self._entry(tenant, receipt_id)
+        if entry is None:
+            return "unknown"
+        if not entry.ended:
+            return "open"
+        if not entry.price_nanousd or self._entry(tenant, void_id(receipt_id)) is not None:
+            return "free"
+        self.settle(voiding(entry, time.time()), on_durable)
+        return "voided"
+
+    def _entry(self, tenant: str, entry_id: str) -> Entry | None:
+        """A tenant's entry, ended or open in any process."""
+        found = self._all_processes.find(tenant, entry_id)
+        if found is not None and found.ended:
+            return found
+        for table in ("turn_record", "open_turn"):  # it may have been folded meanwhile
+            with self._reader_lock:
+                row = self._reader.execute(f"SELECT record FROM {table} WHERE id = ?", (entry_id,)).fetchone()  # noqa: S608
+            if row is not None:
+                entry = Entry.read(row[0])
+                return entry if entry.tenant == tenant else None
+        return found
 
     def totals(self, tenant: str) -> dict[str, Any]:
         """The body of a usage answer, up to date with the last settled entry."""
@@ -214,7 +246,10 @@ class Ledger:
                 query = "SELECT 1 FROM open_turn WHERE id = ? AND tenant = ?"
                 is_open = self._reader.execute(query, (receipt_id, tenant)).fetchone() is not None
                 return _OPEN if is_open else None
-        return _view(receipt_id, [*row[:-1], msgspec.Raw(row[-1].encode())])
+            void = void_id(receipt_id)
+            voided = self._reader.execute("SELECT 1 FROM turn_record WHERE id = ?", (void,)).fetchone() is not None
+        view = _view(receipt_id, [*row[:-1], msgspec.Raw(row[-1].encode())])
+        return view | {"voided_by": void} if voided else view
 
     def _fold_on(self) -> None:
         while not self._closing.wait(FOLD_EVERY_S):

@@ -6,7 +6,9 @@ which the system releases when its process is killed.
 
 A nonce counts for at least `KEEP_S` and at most twice that: there are two tables, and the older one is emptied to
 become the newer. An entry is the hash of a nonce, in the first free slot from where its hash points. Limits: three
-quarters of `ENTRIES` a table, so that a search stays short; beyond that, forwards are refused.
+quarters of `ENTRIES` a table, so that a search stays short; beyond that, forwards are refused. The era of the tables
+never goes back: one that a process read before it waited for the lock, or from a clock that was put back, would empty
+both of them, and so let a nonce count twice.
 """
 
 import fcntl
@@ -35,7 +37,7 @@ class SharedNonces:
         key = xxh3_64_intdigest(nonce.encode()) or 1  # 0 is a free slot
         fcntl.lockf(self._lock, fcntl.LOCK_EX)
         try:
-            return self._spend(key, int(now // KEEP_S))
+            return self._spend(key, max(int(now // KEEP_S), self._words[_ERA]))
         finally:
             fcntl.lockf(self._lock, fcntl.LOCK_UN)
 

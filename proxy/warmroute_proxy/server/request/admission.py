@@ -43,24 +43,28 @@ _NOWHERE: Final = ("", 0.0)
 class Reservation:
     """What one request has reserved of its tenant's quota."""
 
-    __slots__ = ("began", "quota", "tokens")
+    __slots__ = ("began", "quota", "sequences", "tokens")
 
-    def __init__(self, quota: Quota, tokens: int) -> None:
+    def __init__(self, quota: Quota, tokens: int, sequences: int) -> None:
         self.quota = quota
         self.tokens = tokens
+        self.sequences = sequences
         self.began = False
 
     def begin(self) -> None:
         """The request is under way."""
         if not self.began:
             self.began = True
-            self.quota.begin(self.tokens)
+            self.quota.begin(self.tokens, self.sequences)
 
-    def end(self, requests_used: int, tokens_used: int, now_s: float) -> None:
-        """Release it; so much was used."""
+    def end(self, tokens_used: int | None, now_s: float) -> None:
+        """Release it; so many tokens were used, None where the request did not run."""
         if self.began:
-            self.quota.end(self.tokens)
-        self.quota.give_back(1 - requests_used, self.tokens - tokens_used, now_s)
+            self.quota.end(self.tokens, self.sequences)
+        if tokens_used is None:
+            self.quota.give_back(self.sequences, self.tokens, now_s)
+        else:
+            self.quota.give_back(0, self.tokens - tokens_used, now_s)
 
 
 class ReservingRequest(Protocol):
@@ -104,12 +108,13 @@ class Admission:
         tenant, facts = request.intake.tenant, request.intake.facts
         quota = self.quotas.get(tenant.name) if request.intake.forwarded_from is None else None
         if quota is not None and request.reservation is None:
-            tokens = decision.prompt_tokens_est + facts.expected_output_tokens
-            shortage = quota.reserve(tokens, self._clock())
+            sequences = request.intake.sequences
+            tokens = decision.prompt_tokens_est + facts.expected_output_tokens * sequences
+            shortage = quota.reserve(tokens, self._clock(), sequences)
             if shortage is not None:
                 self._refuse(request, _kind_of(shortage), self._beyond(tenant.name, shortage))
                 return None
-            request.reservation = Reservation(quota, tokens)
+            request.reservation = Reservation(quota, tokens, sequences)
         waiter = Waiter(request, tenant.name, facts.model, len(request.intake.body.raw), self._clock())
         if not _may_begin(request):
             self._wait(waiter, *_NOWHERE)
@@ -135,14 +140,14 @@ class Admission:
         """A request has ended without having used anything: release what it has reserved."""
         reservation, request.reservation = request.reservation, None
         if reservation is not None:
-            reservation.end(0, 0, self._clock())
+            reservation.end(None, self._clock())
         self.freed()
 
     def ended(self, request: ReservingRequest, tokens: int) -> None:
         """A request that was dispatched has ended, and used so many tokens."""
         reservation, request.reservation = request.reservation, None
         if reservation is not None:
-            reservation.end(1, tokens, self._clock())
+            reservation.end(tokens, self._clock())
         self.freed()
 
     def freed(self) -> None:
@@ -249,7 +254,7 @@ class Admission:
     def _go(self, waiter: "Waiter[RequestToAdmit]", decision: Decision) -> None:
         request, now = waiter.item, self._clock()
         tokens = decision.prompt_tokens_est - decision.predicted_cached_tokens
-        self.queue.served(waiter, tokens + request.intake.facts.expected_output_tokens)
+        self.queue.served(waiter, tokens + request.intake.facts.expected_output_tokens * request.intake.sequences)
         self._dispatch_rate.observe(now)
         self._metrics.queue_wait.observe(now - waiter.since_s)
         request.waiter = None

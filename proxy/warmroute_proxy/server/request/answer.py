@@ -15,6 +15,30 @@ from warmroute_proxy.server.intake.body import Body
 _OWN: Final = ("usage",)
 _OWN_ACCOUNTS: Final = ("usage", "sglext")
 _EMPTY: Final = msgspec.Raw(b"")
+
+
+class _Call(msgspec.Struct, gc=False):
+    function: msgspec.Raw = msgspec.Raw(b"")
+
+
+class _Message(msgspec.Struct, gc=False):
+    content: str | None = None
+    reasoning_content: str | None = None
+    tool_calls: list[_Call] | None = None
+
+
+class _Choice(msgspec.Struct, gc=False):
+    text: str | None = None
+    message: _Message | None = None
+
+    def texts(self) -> list[str]:
+        """What was generated of it."""
+        message = self.message or _Message()
+        calls = [str(call.function, "utf-8", "replace") for call in message.tool_calls or ()]
+        return [self.text or "", message.content or "", message.reasoning_content or "", *calls]
+
+
+_decode_choices: Final = msgspec.json.Decoder(list[_Choice]).decode
 _decode: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -34,6 +58,15 @@ class Answer:
             Body(raw)
         self.usage = bytes(members.get("usage", _EMPTY))
         self.sglext = bytes(members.get("sglext", _EMPTY))
+
+    def text_bytes(self) -> int:
+        """How long the generated texts are together: what there is to go by where the engine has counted no tokens."""
+        try:
+            choices = _decode_choices(self._members.get("choices", b"[]"))
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+            return 0
+        texts = [text for choice in choices for text in choice.texts()]
+        return sum(len(text.encode(errors="replace")) for text in texts)
 
     def settled(self, usage: bytes | msgspec.Raw, *, keep_sglext: bool) -> bytes:
         """The answer with `usage` as its last member, and without the engine's `usage` and, unless kept, `sglext`."""

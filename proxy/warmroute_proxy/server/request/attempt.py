@@ -333,6 +333,8 @@ class Attempt:
         asyncio.get_running_loop().call_later(PARTNER_WAIT_S, self._guard, self._partner_is_silent)
 
     def _refused(self, worker: Worker, refusal: Refusal) -> Failure:
+        if refusal.internals is not None:
+            log.warning("worker %s failed request %s: %s", worker.id, self.rid, refusal.internals)
         return refused_by(worker, refusal, self._engines.of(worker).config.kind)
 
     def _ranks_of(self, worker: Worker) -> tuple[str, ...]:

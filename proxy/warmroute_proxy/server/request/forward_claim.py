@@ -1,9 +1,9 @@
 """`x-warmroute-forward`: how one proxy asks another to serve a request, signed under the fleet secret.
 
-The token names the tenant and its share group, the request (id, hash of the body), the region that forwards it, and a
-deadline. It is valid for 30 s and once: nonces that were used, in any process of this proxy (`shared_nonces`), are kept
-until they would be invalid anyway. A request with a token is not forwarded again, so it crosses the network between
-proxies at most once.
+The token names the tenant and its share group, the request (id, hash of the body), the region that forwards it, the one
+that it is for, and a deadline. It is valid in that region alone, for 30 s and once: nonces that were used, in any
+process of this proxy (`shared_nonces`), are kept until they would be invalid anyway. A request with a token is not
+forwarded again, so it crosses the network between proxies at most once.
 
     token = base64url(json) "." hex(HMAC under the fleet secret, purpose "forward", of base64url(json))
 """
@@ -25,12 +25,15 @@ MAX_NONCES: Final = 200_000  # oldest first out once invalid; when full of valid
 
 
 class Forward(msgspec.Struct, frozen=True):
-    """What a forwarding proxy vouches for. `issued_s` and `deadline_s` are unix seconds."""
+    """What a forwarding proxy vouches for. `region` is its own, `audience` that of the proxy that may serve. `issued_s`
+    and `deadline_s` are unix seconds.
+    """
 
     tenant: str
     share_group: str
     request_id: str
     region: str
+    audience: str
     issued_s: float
     deadline_s: float
     nonce: str
@@ -43,24 +46,27 @@ class Forwards:
     def __init__(
         self,
         secrets: Secrets,
+        region: str,
         unix_clock: Callable[[], float],
         random_hex: Callable[[int], str],
         nonces: "Nonces | SharedNonces | None" = None,
     ) -> None:
-        """`nonces`: those that were used, where several processes share them."""
+        """`region`: of this proxy; `nonces`: those that were used, where several processes share them."""
         self._secrets = secrets
+        self._region = region
         self._clock = unix_clock
         self._random_hex = random_hex
         self._nonces = nonces or Nonces()
 
-    def sign(self, tenant: str, share_group: str, request_id: str, region: str, body: bytes, timeout_s: float) -> str:
-        """The header's value for one request."""
+    def sign(self, tenant: str, share_group: str, request_id: str, audience: str, body: bytes, timeout_s: float) -> str:
+        """The header's value for one request to the proxy of the region `audience`."""
         now = self._clock()
         claim = Forward(
             tenant,
             share_group,
             request_id,
-            region,
+            self._region,
+            audience,
             now,
             now + timeout_s,
             self._random_hex(16),
@@ -79,6 +85,8 @@ class Forwards:
             claim = msgspec.json.decode(base64.urlsafe_b64decode(payload), type=Forward)
         except (ValueError, msgspec.MsgspecError):
             raise Refusal(401, "the forward token is malformed", code="invalid_forward") from None
+        if claim.audience != self._region:
+            raise Refusal(401, "the forward token is for another region", code="invalid_forward")
         now = self._clock()
         if not -VALID_S <= now - claim.issued_s <= VALID_S:
             problem = "the forward token is not of these 30 s: are the proxies' clocks in step?"

@@ -6,9 +6,13 @@ the token, or answers that it cannot serve. A client that leaves is passed on by
 request to `LEFT_TARGET`. Where the connection ends without it, as it does when this proxy goes or gives up, the home
 knows that it was not the client who left, and charges nothing.
 
+Where the answer does not reach the client whole, the home may have charged it already. So its row is ordered to be
+voided (`Voids`), and the client pays for what is served instead. An order waits until the home can be reached again.
+
 Small questions of tenants, about receipts, go to the other regions by `PeerQuestions`.
 """
 
+import asyncio
 from collections.abc import Callable, Mapping
 from typing import Final
 
@@ -23,17 +27,21 @@ from warmroute_proxy.server.base.errors import error_event
 from warmroute_proxy.server.base.metrics import Metrics
 from warmroute_proxy.server.engines.engine_headers import engine_headers
 from warmroute_proxy.server.engines.leg import Leg, in_parts
-from warmroute_proxy.server.engines.small_get import get
+from warmroute_proxy.server.engines.small_get import ask, get
 from warmroute_proxy.server.engines.upstream import Upstream
 from warmroute_proxy.server.http.exchange import Exchange
 from warmroute_proxy.server.http.http1 import LEFT_TARGET
 from warmroute_proxy.server.intake.parsed_request import Intake
+from warmroute_proxy.server.ledger.void_orders import VoidOrder, VoidOrders
 from warmroute_proxy.server.request.admission import Admission
 from warmroute_proxy.server.request.failure import shutting_down
-from warmroute_proxy.server.request.forward_claim import Forwards
+from warmroute_proxy.server.request.forward_claim import VALID_S, Forwards
 from warmroute_proxy.server.request.open_requests import OpenRequests
 
 _LEFT: Final = f"POST {LEFT_TARGET} HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n".encode()
+_DONE: Final = b"data: [DONE]\n\n"
+VOIDS_AT_ONCE: Final = 100  # of a region, between two probes
+NEVER_COMES_S: Final = 4 * VALID_S  # after it no proxy takes the forward any more
 _PASSED_BACK: Final = ("content-type", "cache-control", "retry-after", names.RECEIPT, names.HOME)
 
 
@@ -47,10 +55,12 @@ class Peers:
 
     async def probe(self, router: Router) -> None:
         """Ask each whether requests should be sent to it."""
-        for region, upstream in self.upstreams.items():
-            status, _ = await get(upstream, "/ready")
-            router.set_peer_up(region, status == 200)
-            (self.down.discard if status == 200 else self.down.add)(region)
+        await asyncio.gather(*[self._probe(region, router) for region in self.upstreams])
+
+    async def _probe(self, region: str, router: Router) -> None:
+        status, _ = await get(self.upstreams[region], "/ready")
+        router.set_peer_up(region, status == 200)
+        (self.down.discard if status == 200 else self.down.add)(region)
 
     def sweep(self) -> None:
         """Drop idle connections."""
@@ -66,20 +76,65 @@ class Peers:
 class PeerQuestions:
     """Asks other regions in the name of a tenant."""
 
-    def __init__(self, peers: Peers, forwards: Forwards, region: str, timeout_s: float) -> None:
+    def __init__(self, peers: Peers, forwards: Forwards, timeout_s: float) -> None:
         self._peers = peers
         self._forwards = forwards
-        self._region = region
         self._timeout_s = timeout_s
 
     async def ask(self, tenant: TenantConfig, path: str) -> tuple[int, bytes] | None:
         """The first answer of another region to a small GET that found something; None where none has."""
-        for upstream in self._peers.upstreams.values():
-            token = self._forwards.sign(tenant.name, tenant.share_group, path, self._region, b"", self._timeout_s)
+        for region, upstream in self._peers.upstreams.items():
+            token = self._forwards.sign(tenant.name, tenant.share_group, path, region, b"", self._timeout_s)
             status, body = await get(upstream, path, f"{names.FORWARD}: {token}\r\n")
             if status in {200, 202}:
                 return status, body
         return None
+
+
+class Voids:
+    """Has rows of other regions voided."""
+
+    def __init__(
+        self,
+        peers: Peers,
+        forwards: Forwards,
+        orders: VoidOrders,
+        metrics: Metrics,
+        unix_clock: Callable[[], float],
+        timeout_s: float,
+    ) -> None:
+        self.peers = peers
+        self.forwards = forwards
+        self._orders = orders
+        self._metrics = metrics
+        self._clock = unix_clock
+        self._timeout_s = timeout_s
+
+    def order(self, tenant: TenantConfig, region: str, receipt_id: str) -> None:
+        """Have a row voided, now or when its region can be reached."""
+        self._metrics.add("warmroute_voids_ordered_total")
+        self._orders.add(VoidOrder(receipt_id, region, tenant.name, tenant.share_group, self._clock()))
+
+    async def send(self) -> None:
+        """Send the orders for regions that can be reached."""
+        self._orders.sweep()
+        if self._orders.waiting:
+            up = [region for region in self.peers.upstreams if region not in self.peers.down]
+            await asyncio.gather(*[self._send_to(region) for region in up])
+
+    async def _send_to(self, region: str) -> None:
+        for order in self._orders.of_region(region)[:VOIDS_AT_ONCE]:
+            path = f"/v1/usage/receipts/{order.id}/void"
+            token = self.forwards.sign(order.tenant, order.share_group, path, region, b"", VALID_S)
+            header = f"{names.FORWARD}: {token}\r\n"
+            status, _ = await ask(self.peers.upstreams[region], path, header, self._timeout_s, method="POST")
+            never_came = status == 404 and self._clock() - order.at_s > NEVER_COMES_S
+            if status == 200 or never_came:
+                self._orders.carried_out(order)
+            elif not status:
+                return
+            else:
+                self._orders.put_off(order)
 
 
 class Forwarding:
@@ -88,8 +143,7 @@ class Forwarding:
     def __init__(
         self,
         config: Config,
-        peers: Peers,
-        forwards: Forwards,
+        voids: Voids,
         router: Router,
         admission: Admission,
         open_requests: OpenRequests,
@@ -97,14 +151,14 @@ class Forwarding:
         clock: Callable[[], float],
     ) -> None:
         self.limits = config.limits
-        self.peers = peers
+        self.peers = voids.peers
+        self.voids = voids
         self.router = router
         self.admission = admission
         self.open_requests = open_requests
         self.metrics = metrics
         self.clock = clock
-        self._region = config.proxy.region
-        self._forwards = forwards
+        self._forwards = voids.forwards
 
     def begin(
         self,
@@ -118,11 +172,11 @@ class Forwarding:
         """Forward a request. `serve_here(peer id)` is called if the home cannot take it, `ended` at any other end."""
         ForwardedRequest(self, exchange, intake, decision, serve_here, ended).begin(request_id)
 
-    def sign(self, intake: Intake, request_id: str, body: bytes) -> str:
-        """The token that vouches for a request's tenant."""
+    def sign(self, intake: Intake, request_id: str, region: str, body: bytes) -> str:
+        """The token that vouches for a request's tenant, in another region."""
         tenant = intake.tenant
         timeout_s = self.limits.first_token_timeout_s
-        return self._forwards.sign(tenant.name, tenant.share_group, request_id, self._region, body, timeout_s)
+        return self._forwards.sign(tenant.name, tenant.share_group, request_id, region, body, timeout_s)
 
 
 class ForwardedRequest:
@@ -152,6 +206,8 @@ class ForwardedRequest:
         self._is_stream = False
         self._held: list[bytes] = []
         self._held_bytes = 0
+        self._request_id = ""
+        self._stream_end = b""  # its last bytes
         self._has_error_event = False  # whether the last bytes held the home's own error event
 
     def begin(self, request_id: str) -> None:
@@ -162,10 +218,11 @@ class ForwardedRequest:
             self._leg.crash(error)
 
     def _send(self, request_id: str) -> None:
+        self._request_id = request_id
         path, request = self._path, self._exchange.request
         self._exchange.on_gone = self._client_left
         self._exchange.on_pause = self._pause
-        token = path.sign(self.intake, request_id, request.body)
+        token = path.sign(self.intake, request_id, self._decision.region, request.body)
         identity = "".join(
             f"{name}: {value}\r\n"
             for name, value in request.headers.items()
@@ -196,6 +253,7 @@ class ForwardedRequest:
         """The proxy is going: what has not begun cannot be served here any more either."""
         self._leg.close()
         if self._finish():
+            self._void()
             self._release(())
             refusal = shutting_down()
             if self._exchange.started:
@@ -219,6 +277,7 @@ class ForwardedRequest:
         self._last_data_s = self._path.clock()
         if self._is_stream:
             self._has_error_event = b'"error":' in data
+            self._stream_end = (self._stream_end + data[-len(_DONE) :])[-len(_DONE) :]
             self._exchange.write(data)
             return
         self._held_bytes += len(data)
@@ -251,13 +310,17 @@ class ForwardedRequest:
         in_parts(self, headers, body)
 
     def on_fail(self, cause: Cause, reason: str) -> None:  # noqa: ARG002
-        self._failed(reason)
+        if self._stream_end == _DONE:  # only the end of the framing is lost
+            self.on_end()
+        else:
+            self._failed(reason)
 
     def _failed(self, reason: str) -> None:
         peer = peer_id(self._decision.region)
         elsewhere = not self._exchange.started
         if not self._finish(elsewhere=elsewhere):
             return
+        self._void()
         busy = self._status == 429  # no fault of the region's: it has no capacity
         self._release(() if busy else (peer,))
         if elsewhere:
@@ -284,8 +347,15 @@ class ForwardedRequest:
     def crashed(self) -> None:
         """An error of the proxy's own: the client gets an error."""
         if self._finish():
+            self._void()
             self._release(())
         self._exchange.fail()
+
+    def _void(self) -> None:
+        """The client has not got the home's answer: it is not to pay for it."""
+        refused = self._status >= 400 and not any(name == names.RECEIPT for name, _ in self._headers)
+        if self._leg.sent and not refused:
+            self._path.voids.order(self.intake.tenant, self._decision.region, self._request_id)
 
     def _release(self, at_fault: tuple[str, ...]) -> None:
         self._path.router.failed(self._ticket, self._path.clock(), at_fault)

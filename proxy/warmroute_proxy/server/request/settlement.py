@@ -4,13 +4,14 @@
 What is charged, and who is at fault, is decided before: `inference_request` has the states that lead here.
 """
 
-from collections.abc import Callable, Collection
-from typing import Final, NamedTuple
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Final, NamedTuple
 
 from warmroute.contract.money import Rates
 from warmroute_proxy.core.accounting.entry import Entry, Outcome
 from warmroute_proxy.core.accounting.entry_steps import Ending, dispatch, interrupt, settle
 from warmroute_proxy.core.accounting.losses import IndexEstimates, LastTurn, classify
+from warmroute_proxy.core.accounting.usage import with_expected
 from warmroute_proxy.core.accounting.usage_fields import Usage
 from warmroute_proxy.core.cache.settled_turn import SettledTurn
 from warmroute_proxy.core.placement.decision import Decision
@@ -115,14 +116,20 @@ class Settlement:
         entry, facts = account.entry, intake.facts
         assert entry is not None
         usage, reported = attempt.account()
+        if end.charged and attempt.leg.sent:
+            usage = _with_expected(usage, reported, attempt, facts, end)
         if account.continuation is not None:
             usage = account.continuation.settled(usage, attempt.scanner)
         loss = losses_of(self._router.last_settled(facts), facts, usage, attempt)
         settled = self._settle_ticket(account, attempt, intake, usage, end)
         if not end.charged:
             entry.rates = UNCHARGED
-        if request.reservation is not None:
-            self._admission.ended(request, usage.prompt_tokens + usage.completion_tokens if end.charged else 0)
+        reservation = request.reservation
+        if reservation is not None:
+            used = usage.prompt_tokens + usage.completion_tokens if end.charged else 0
+            if end.charged and "completion_tokens" in usage.estimated:
+                used = max(used, reservation.tokens)  # the counted ones are only some of them
+            self._admission.ended(request, used)
         dropped = names_of(intake.dropped) if intake.dropped else ()
         ending = Ending(end.outcome, end.status, self._unix_clock(), account.proxy_s * 1000, account.ttft_ms, dropped)
         settle(entry, usage, loss, reported, ending)
@@ -210,6 +217,28 @@ def _shows_pace(account: RequestAccount, intake: Intake, guessed: Collection[str
         and account.entry is not None
         and len(account.entry.rids) == 1
     )
+
+
+def _with_expected(
+    usage: Usage, reported: Mapping[str, Any] | bytes | None, attempt: Attempt, facts: Facts, end: End
+) -> Usage:
+    """The usage of a request that ran, with what placement expected of it where no engine has counted its prompt.
+
+    Where the client has left, an engine that reports 0 tokens has counted: it was aborted before it ran.
+    """
+    if "prompt_tokens" not in usage.estimated:
+        return usage
+    if (
+        end.client_left
+        and isinstance(reported, dict)
+        and reported.get("prompt_tokens") == reported.get("completion_tokens") == 0
+    ):
+        return usage
+    completion_tokens = 0
+    decision = attempt.decision
+    if attempt.answer is not None:
+        completion_tokens = attempt.answer.text_bytes() * decision.prompt_tokens_est // (facts.chain.total_bytes or 1)
+    return with_expected(usage, decision.prompt_tokens_est, decision.predicted, completion_tokens)
 
 
 def losses_of(last_settled: SettledTurn | None, facts: Facts, usage: Usage, attempt: Attempt) -> dict[str, int]:

@@ -1,0 +1,74 @@
+"""An engine's error text that names its internals: what of it a client is told, and what the log keeps.
+
+Internals are ids of requests, bootstrap rooms, ranks and addresses. They are of no use to a client, which gets the
+meaning of such a text instead. Operators need the text, but engines quote requests in theirs, and nothing of a request
+may be logged. So the log keeps those words that SGLang uses by itself, and small numbers of ranks. The rest of the text
+is in the engine's own log, under the request id that stands beside them.
+"""
+
+import re
+from typing import Final
+
+MAX_READ_CHARS: Final = 4096
+MAX_WORDS: Final = 40
+
+_ADDRESS: Final = (
+    r"(?<![\w.-])(?:[\w.-]{1,253}|\[[0-9a-fA-F:.]{2,45}\]):\d{2,5}\b"
+    r"|https?://|\b\d{1,3}(?:\.\d{1,3}){3}\b"
+)
+_OF_A_REQUEST: Final = (
+    r"\b\w{0,40}(?:\b|[_.])rids?\b|bootstrap|\b\w{0,40}rank\b\s{0,4}[=:]?\s{0,4}\d|\broom\b|KVPoll|KVTransfer"
+)
+_IN_OURS: Final = re.compile(rf"{_OF_A_REQUEST}|{_ADDRESS}|\bhost(?:name)?\b|\bport\b|0x[0-9a-f]{{6}}", re.IGNORECASE)
+"""Of a text about a fault of the engine's."""
+
+_IN_THEIRS: Final = re.compile(r"\brids?\s{0,4}[=:]|bootstrap_|\brank\s{0,4}=|KVTransfer", re.IGNORECASE)
+"""Of a text about a fault of the request, which may quote addresses of the client's own, as those of images."""
+
+_MEANINGS: Final = (
+    (re.compile(r"memory", re.IGNORECASE), "the engine has run out of memory"),
+    (re.compile(r"abort", re.IGNORECASE), "the engine aborted the request"),
+    (re.compile(r"time[sd]?[ -]?out", re.IGNORECASE), "the engine timed out"),
+    (
+        re.compile(r"transfer|bootstrap|prefill|handshake|kvpoll", re.IGNORECASE),
+        "the prompt could not be handed over from the prefill to the decode engine",
+    ),
+    (re.compile(r"queue|full|overload", re.IGNORECASE), "the engine takes no more requests now"),
+    (re.compile(r"connect|reach|refused|reset", re.IGNORECASE), "the engine lost a connection that it needs"),
+)
+
+_WORDS: Final = frozenset({
+    "aborted", "abort", "allocated", "bootstrap", "cannot", "cancelled", "connect", "connection", "could", "decode",
+    "disconnected", "error", "exception", "failed", "failure", "fetch", "for", "found", "from", "full", "get",
+    "host", "info", "kvpoll", "kvtransfererror", "lost", "memory", "no", "not", "of", "out", "parallel", "pool",
+    "port", "prefill", "queue", "rank", "received", "refused", "register", "request", "reset", "room", "runtime",
+    "runtimeerror", "scheduler", "server", "status", "timed", "timeout", "to", "transfer", "unreachable", "waiting",
+    "when", "while", "with", "worker", "zmq",
+})  # fmt: skip
+_TOKEN: Final = re.compile(r"\w+(?:\s{0,2}=\s{0,2}\d{1,3}\b(?!\.))?")
+_RANK: Final = re.compile(r"(?P<kind>(?:\w{1,8}_)?rank)\s*=\s*(?P<number>\d{1,3})", re.ASCII)
+
+
+def names_internals(status: int, message: str) -> bool:
+    """Whether an engine's error names what only operators should know of it."""
+    pattern = _IN_OURS if status >= 500 else _IN_THEIRS
+    return pattern.search(message, 0, MAX_READ_CHARS) is not None
+
+
+def meaning_of(status: int, message: str) -> str:
+    """What a client is told instead of such a text."""
+    read = message[:MAX_READ_CHARS]
+    unknown = "the engine failed" if status >= 500 else "the engine refused the request"
+    return next((meaning for pattern, meaning in _MEANINGS if pattern.search(read)), unknown)
+
+
+def loggable(message: str) -> str:
+    """The words of such a text that cannot be of the request, in their order."""
+    words: list[str] = []
+    for token in _TOKEN.findall(message[:MAX_READ_CHARS]):
+        rank = _RANK.fullmatch(token)
+        if rank is not None and rank["kind"] in {"rank", "dp_rank", "tp_rank", "pp_rank"}:
+            words.append("{kind}={number}".format(**rank.groupdict()))
+        elif token.lower() in _WORDS:
+            words.append(token)
+    return " ".join(words[:MAX_WORDS])

@@ -1,0 +1,144 @@
+"""Orders to void rows in other regions, kept in a file until the other region has carried them out.
+
+Where the answer of a forwarded request does not reach the client, the forwarding proxy orders its row at the home to be
+voided: it may be charged there. The order is written before the request is served again, and taken out when the home
+has confirmed it, which may be after restarts of both. The file is rewritten once most of its lines are of orders that
+were carried out.
+
+Each process has a file of its own, `voids.jsonl`; the first one also takes over those of processes that are no more.
+"""
+
+import logging
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from warmroute_proxy.server.ledger.journal import folder_of, processes_in
+
+MAX_ORDERS: Final = 100_000  # the oldest is dropped, with an error in the log
+REWRITE_LINES: Final = 1000  # of orders that were carried out
+
+_FILE: Final = "voids.jsonl"
+_LOG: Final = logging.getLogger(__name__)
+
+
+class VoidOrder(msgspec.Struct, frozen=True):
+    """The row `id` in a region is to be voided. `at_s`: when the answer was lost, in unix seconds."""
+
+    id: str
+    region: str
+    tenant: str
+    share_group: str
+    at_s: float
+    done: bool = False
+
+
+_decode: Final = msgspec.json.Decoder(VoidOrder).decode
+
+
+class VoidOrders:
+    """The orders of one process. An error of the disk loses none while the process lives."""
+
+    def __init__(self, state_dir: Path, process: int, processes: int) -> None:
+        self._path = folder_of(state_dir, process) / _FILE
+        self._orders: dict[str, VoidOrder] = {}  # by id, in the order in which they are to be sent
+        self._done_lines = 0
+        self._unwritten = False
+        others = [other for other in processes_in(state_dir) if other >= processes] if process == 0 else []
+        adopted = [folder_of(state_dir, other) / _FILE for other in others]
+        for path in (self._path, *adopted):
+            self._load(path)
+        if self._orders or self._done_lines:
+            self._rewrite()
+        if not self._unwritten:
+            for path in adopted:
+                path.unlink(missing_ok=True)
+
+    @property
+    def waiting(self) -> int:
+        """How many have not been carried out."""
+        return len(self._orders)
+
+    def add(self, order: VoidOrder) -> None:
+        """Keep an order; it is durable on return, unless the disk refuses it."""
+        if len(self._orders) >= MAX_ORDERS:
+            oldest = next(iter(self._orders))
+            _LOG.error("too many voids wait: that of %s is dropped", oldest)
+            del self._orders[oldest]
+        self._orders[order.id] = order
+        self._write(order)
+
+    def of_region(self, region: str) -> list[VoidOrder]:
+        """The orders for a region, those that wait longest first."""
+        return [order for order in self._orders.values() if order.region == region]
+
+    def put_off(self, order: VoidOrder) -> None:
+        """Send an order again, behind the others."""
+        if self._orders.pop(order.id, None) is not None:
+            self._orders[order.id] = order
+
+    def carried_out(self, order: VoidOrder) -> None:
+        """Take an order out."""
+        if self._orders.pop(order.id, None) is None:
+            return
+        self._done_lines += 1
+        if self._done_lines >= max(REWRITE_LINES, len(self._orders)):
+            self._rewrite()
+        else:
+            self._write(msgspec.structs.replace(order, done=True))
+
+    def sweep(self) -> None:
+        """Write what the disk has refused."""
+        if self._unwritten:
+            self._rewrite()
+
+    def _load(self, path: Path) -> None:
+        for order in _read(path):
+            if order.done:
+                self._done_lines += 1
+                self._orders.pop(order.id, None)
+            else:
+                self._orders[order.id] = order
+
+    def _write(self, order: VoidOrder) -> None:
+        line = msgspec.json.encode(order) + b"\n"
+        try:
+            fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+            try:
+                whole = os.write(fd, line) == len(line)
+            finally:
+                os.close(fd)
+        except OSError as error:
+            _LOG.error("an order to void a row cannot be written: %s", error.strerror)
+            whole = False
+        self._unwritten = self._unwritten or not whole
+
+    def _rewrite(self) -> None:
+        """Replace the file by the orders that wait."""
+        new = self._path.with_suffix(".new")
+        try:
+            with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+                file.writelines(msgspec.json.encode(order) + b"\n" for order in self._orders.values())
+            new.replace(self._path)
+            self._unwritten, self._done_lines = False, 0
+        except OSError as error:
+            if not self._unwritten:
+                _LOG.error("the orders to void rows cannot be written: %s", error.strerror)
+            self._unwritten = True
+
+
+def _read(path: Path) -> Iterator[VoidOrder]:
+    """The whole lines of a file; one that is torn is left out."""
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except FileNotFoundError:
+        return
+    for line in lines:
+        if line:
+            try:
+                yield _decode(line)
+            except msgspec.DecodeError:
+                _LOG.error("a line of %s is no order", path)

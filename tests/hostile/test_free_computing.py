@@ -1,0 +1,134 @@
+"""Attacks on the price: a client computes, and sees to it that the engine's count of tokens never comes."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.proxy.harness import EngineProcess, ProxyProcess, chat, events, until
+from tests.integration.proxy.scripted import Handler, ScriptedEngine, delta, whole
+from tests.machine import seconds
+from warmroute.contract import receipt as contract_receipt
+from warmroute_cli.processes import stop_all
+
+LONG: dict[str, Any] = {"metadata": {"script": json.dumps({"output_tokens": 20_000})}, "max_tokens": 20_000}
+WORDS = 3000  # of a prompt
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineProcess]:
+    started = EngineProcess(tmp_path_factory.mktemp("free"), "a0", "aggregated")
+    try:
+        yield started.listening()
+    finally:
+        stop_all([started.child], seconds(5.0))
+
+
+@pytest.fixture(scope="module")
+def proxy(engine: EngineProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProxyProcess]:
+    folder = tmp_path_factory.mktemp("free-proxy")
+    started = ProxyProcess(folder / "p", [engine.toml("east")], second="tokens_per_minute = 20000").start()
+    try:
+        yield started
+    finally:
+        started.stop()
+
+
+def body(name: str, **fields: Any) -> dict[str, Any]:
+    """A prompt of some thousand tokens that no other test has sent."""
+    text = " ".join(f"{name}{number % 97}" for number in range(WORDS))
+    return {"model": "kimi-k2.5", "messages": [{"role": "user", "content": text}], **fields}
+
+
+def leave(proxy: ProxyProcess, engine: EngineProcess, given: dict[str, Any], tenant: int = 0) -> None:
+    """Send a request, and go once its first content is there."""
+    headers = {"content-type": "application/json"}
+    with (
+        proxy.client(tenant) as client,
+        client.stream("POST", "/v1/chat/completions", json=given, headers=headers) as answer,
+    ):
+        if answer.status_code == 200:
+            lines = answer.iter_lines()  # held, because a generator that is dropped closes its answer
+            next(line for line in lines if '"content":"' in line.replace('"content":""', ""))
+        else:
+            answer.read()
+            assert answer.status_code == 429
+    until(lambda: engine.running() == 0, "the engine stops")
+
+
+def settled(proxy: ProxyProcess, tenant: str) -> dict[str, Any]:
+    """The last row of a tenant."""
+    rows = until(lambda: [row for row in proxy.rows() if row["tenant"] == tenant], "a row")
+    found: dict[str, Any] = rows[-1]
+    return found
+
+
+def test_who_leaves_several_answers_pays_for_the_prompt(proxy: ProxyProcess, engine: EngineProcess) -> None:
+    with proxy.client() as client:
+        honest = client.post("/v1/chat/completions", json=body("honest", max_tokens=1)).json()["usage"]
+    leave(proxy, engine, body("thief", n=2, stream=True, **LONG))
+    row = until(lambda: next((row for row in proxy.rows() if row["outcome"] == "client_left"), None), "the row")
+    usage = json.loads(row["usage"])
+    assert contract_receipt.check(usage) == []
+    assert {"prompt_tokens", "completion_tokens"} <= set(usage["warmroute"]["estimated"])
+    assert row["prompt_tokens"] == pytest.approx(honest["prompt_tokens"], rel=0.5)
+    assert row["price_nanousd"] >= 0.4 * honest["warmroute"]["price_nanousd"]
+
+
+def test_a_limit_of_tokens_holds_for_those_who_leave(proxy: ProxyProcess, engine: EngineProcess) -> None:
+    """Ten prompts that together are three times the limit: some of them are refused."""
+    with proxy.client(1) as client:
+        client.post("/v1/chat/completions", json=body("known", max_tokens=1))
+    for number in range(10):
+        leave(proxy, engine, body(f"rush{number}", n=2, stream=True, **LONG), tenant=1)
+    rows = until(lambda: [row for row in proxy.rows() if row["tenant"] == "second"], "rows")
+    assert len(rows) < 8
+    with proxy.admin() as admin:
+        tokens = admin.get("/admin/admission").json()["tenants"]["second"]
+    assert tokens["tokens_remaining"] < 10_000
+
+
+def test_several_answers_count_as_so_many_requests(engine: EngineProcess, tmp_path: Path) -> None:
+    limits = "requests_per_minute = 10\nrequests_at_once = 8"
+    proxy = ProxyProcess(tmp_path / "p", [engine.toml("east")], second=limits).start()
+    try:
+        with proxy.client(1) as client:
+            first = client.post("/v1/chat/completions", json=chat("one", n=4, max_tokens=2))
+            assert first.headers["x-ratelimit-remaining-requests"] == "6"
+            prompts = {"model": "kimi-k2.5", "prompt": ["a b", "c d", "e f"], "n": 2, "max_tokens": 2}
+            assert client.post("/v1/completions", json=prompts).status_code == 200
+            refused = client.post("/v1/chat/completions", json=chat("two", n=2, max_tokens=2))
+        assert refused.status_code == 429
+        assert refused.json()["error"]["code"] == "rate_limit_exceeded"
+    finally:
+        proxy.stop()
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+def test_an_engine_that_counts_nothing_is_no_gift(tmp_path: Path, stream: bool) -> None:
+    def script(handler: Handler) -> None:
+        if stream:
+            handler.stream(*[delta(f"word{number} ") for number in range(20)], delta(finish="stop"), "[DONE]")
+        else:
+            message = {"role": "assistant", "content": "word " * 200}
+            handler.reply(200, whole(None, choices=[{"index": 0, "message": message, "finish_reason": "stop"}]))
+
+    scripted = ScriptedEngine("o0", script)
+    proxy = ProxyProcess(tmp_path / "p", [scripted.toml("openai")])
+    try:
+        proxy.start()
+        extra = {"stream": True, "stream_options": {"include_usage": True}} if stream else {}
+        with proxy.client() as client:
+            answer = client.post("/v1/chat/completions", json=body("silent", **extra))
+        usage = events(answer.text)[-1]["usage"] if stream else answer.json()["usage"]
+        assert contract_receipt.check(usage) == []
+        assert {"prompt_tokens", "completion_tokens", "cached_tokens"} <= set(usage["warmroute"]["estimated"])
+        size = len(json.dumps(body("silent")))
+        assert size / 8 < usage["prompt_tokens"] < size
+        assert usage["completion_tokens"] >= 20
+        assert usage["warmroute"]["price_nanousd"] >= 600 * usage["prompt_tokens"]
+    finally:
+        proxy.stop()
+        scripted.stop()
