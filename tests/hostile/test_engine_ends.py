@@ -7,7 +7,8 @@ from tests.integration.proxy.harness import until
 from warmroute_proxy.core.load.blame import Cause
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.metrics import Metrics
-from warmroute_proxy.server.request.failure import Failure, Faults
+from warmroute_proxy.server.request.failure import Failure
+from warmroute_proxy.server.request.faults import Faults
 from warmroute_proxy.server.request.open_requests import OpenRequests
 from warmroute_proxy.server.request.request_metrics import RequestMetrics
 

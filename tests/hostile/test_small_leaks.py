@@ -16,7 +16,7 @@ from tests.machine import seconds
 from warmroute.contract import headers as names
 from warmroute_cli.processes import stop_all
 from warmroute_proxy.server.base.secrets import Secrets
-from warmroute_proxy.server.request.forward_claim import Forwards
+from warmroute_proxy.server.regions.forward_claim import Forwards
 
 CANARY = "canary-7d1f"
 

@@ -31,7 +31,7 @@ from warmroute_proxy.server.intake.parsed_request import Intake
 from warmroute_proxy.server.ledger.journal import JournalError
 from warmroute_proxy.server.request.client_answer import AnswerHeaders
 from warmroute_proxy.server.request.deadlines import Deadlines
-from warmroute_proxy.server.request.failure import Faults
+from warmroute_proxy.server.request.faults import Faults
 from warmroute_proxy.server.request.inference_request import InferenceRequest
 from warmroute_proxy.server.request.open_requests import OpenRequests
 from warmroute_proxy.server.request.placing import Placing

@@ -8,6 +8,7 @@ Decisions are made in `core`, which never waits. A room imports only those above
     intake          a request's body: parsed, fingerprinted, kept for the next one
     engines         the engines' side: connections, streams, probes, KV events, drains
     processes       several processes of one proxy
+    regions         the proxies of other regions
     request         the path of an inference request
     control         the control plane
     authentication  whose request it is

@@ -8,7 +8,7 @@ from warmroute_proxy.server.base.config import Config, TenantConfig
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.secrets import MAX_CACHED, ApiKeys
 from warmroute_proxy.server.http.exchange import Request
-from warmroute_proxy.server.request.forward_claim import Forward, Forwards
+from warmroute_proxy.server.regions.forward_claim import Forward, Forwards
 
 
 def bearer(request: Request) -> bytes:

@@ -29,12 +29,14 @@ from warmroute_proxy.server.ledger.recording import Recording
 from warmroute_proxy.server.ledger.void_orders import VoidOrders
 from warmroute_proxy.server.processes.peer_processes import PeerProcesses
 from warmroute_proxy.server.processes.supervisor import ProcessSlot
+from warmroute_proxy.server.regions.forward_claim import Forwards
+from warmroute_proxy.server.regions.peers import PeerQuestions, Peers
+from warmroute_proxy.server.regions.voids import Voids
 from warmroute_proxy.server.request.admission import Admission
 from warmroute_proxy.server.request.client_answer import AnswerHeaders
 from warmroute_proxy.server.request.deadlines import Deadlines
-from warmroute_proxy.server.request.failure import Faults
-from warmroute_proxy.server.request.forward_claim import Forwards
-from warmroute_proxy.server.request.forwarding import Forwarding, PeerQuestions, Peers, Voids
+from warmroute_proxy.server.request.faults import Faults
+from warmroute_proxy.server.request.forwarding import Forwarding
 from warmroute_proxy.server.request.idempotency import IdempotentCalls, bounds_of
 from warmroute_proxy.server.request.open_requests import OpenRequests
 from warmroute_proxy.server.request.placing import Placing
@@ -120,8 +122,7 @@ class _Routing(NamedTuple):
 async def build(config: Config, slot: ProcessSlot | None) -> Proxy:
     """Make all parts; `slot`: the place of this process among several. Asks every engine for its ranks first."""
     secrets = Secrets(load_secret(config.secret_file, os.environ))
-    clock, here, limits = time.monotonic, config.proxy.region, config.limits
-    metrics = Metrics()
+    clock, here, limits, metrics = time.monotonic, config.proxy.region, config.limits, Metrics()
     engines = await _engines(config, metrics, clock)
     ledger = _ledger(config, slot)  # first: it locks the state folder
     router, recording, peer_processes = _routing(config, slot, engines, metrics)
@@ -130,8 +131,7 @@ async def build(config: Config, slot: ProcessSlot | None) -> Proxy:
     open_requests, request_metrics = OpenRequests(), _request_metrics(metrics, ledger, slot)
     admission = Admission(config, router, metrics, clock)
     faults = Faults(router, engines, open_requests, request_metrics)
-    kept_bytes = limits.kept_prompt_bytes // config.proxy.processes  # of prompts
-    re_prefills = RePrefills(kept_bytes, router, engines, admission, open_requests, metrics, clock)
+    re_prefills = RePrefills(config.kept_prompt_bytes, router, engines, admission, open_requests, metrics, clock)
     forwarding = Forwarding(config, voids, router, admission, open_requests, metrics, clock)
     settlement = Settlement(router, engines, admission, ledger, request_metrics, re_prefills, here, time.time)
     path = RequestPath(

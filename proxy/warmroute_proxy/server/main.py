@@ -28,7 +28,8 @@ from warmroute_proxy.server.http.listener import Listener
 from warmroute_proxy.server.http.tls import Tls, TlsError
 from warmroute_proxy.server.ledger.ledger import LedgerError
 from warmroute_proxy.server.processes.supervisor import ProcessSlot, Supervisor
-from warmroute_proxy.server.request.forwarding import Peers, Voids
+from warmroute_proxy.server.regions.peers import Peers
+from warmroute_proxy.server.regions.voids import Voids
 from warmroute_proxy.server.request.open_requests import OpenRequests
 
 log = logging.getLogger("warmroute.proxy")

@@ -157,6 +157,11 @@ class Config:
 
     tenant_by_name: dict[str, TenantConfig] = field(repr=False)
 
+    @property
+    def kept_prompt_bytes(self) -> int:
+        """Of prompts that each process may keep."""
+        return self.limits.kept_prompt_bytes // self.proxy.processes
+
     def tenant_by_sha256(self) -> dict[str, str]:
         """API key digest -> tenant name, for `secrets.ApiKeys`."""
         return {digest: tenant.name for tenant in self.tenants for digest in tenant.key_sha256}

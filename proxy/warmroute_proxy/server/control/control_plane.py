@@ -24,8 +24,8 @@ from warmroute_proxy.server.control.openapi import description
 from warmroute_proxy.server.engines.engines import Engines
 from warmroute_proxy.server.ledger.journal import JournalError
 from warmroute_proxy.server.ledger.ledger import Ledger
+from warmroute_proxy.server.regions.peers import PeerQuestions
 from warmroute_proxy.server.request.admission import Admission
-from warmroute_proxy.server.request.forwarding import PeerQuestions
 from warmroute_proxy.server.request.open_requests import OpenRequests
 
 MAX_LISTED_DECISIONS: Final = 1000

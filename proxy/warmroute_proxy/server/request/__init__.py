@@ -17,11 +17,11 @@ and `core` decides. `build.py` gives each part what it uses.
     client_answer       headers, stream, body or error for the client
     continuation        an answer that another engine goes on with
     deadlines           time limits, and signs of life before the first token
-    failure             how an attempt fails, and who is at fault
+    failure             how an attempt fails
+    faults              whose fault that is, and what may be tried again
     settlement          ledger row, receipt and what the router learns
     request_metrics     the counters of requests
     forwarding          requests that another region serves
-    forward_claim       the signed token of a forwarded request
     idempotency         retries under an `Idempotency-Key` share one answer
     re_prefill          hot prompts of an engine that goes, computed on another
 """

@@ -1,24 +1,13 @@
 """How an attempt fails: the error for the client, which workers are at fault, and whether another may help."""
 
-import logging
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from typing import Final, NamedTuple
 
 from warmroute_proxy.core.accounting.entry import Outcome
-from warmroute_proxy.core.load.blame import Blame, Cause, Judgement, Request
-from warmroute_proxy.core.load.suspects import REFUSED_S, Suspects
+from warmroute_proxy.core.load.blame import Cause
 from warmroute_proxy.core.placement.choices import NoWorker
-from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.core.placement.fleet import Worker
-from warmroute_proxy.core.placement.router import Router
-from warmroute_proxy.core.placement.ticket import Ticket
 from warmroute_proxy.server.base.errors import Refusal
-from warmroute_proxy.server.engines.engines import Engines
-from warmroute_proxy.server.intake.parsed_request import Intake
-from warmroute_proxy.server.request.open_requests import OpenRequests
-from warmroute_proxy.server.request.request_metrics import RequestMetrics
-
-log = logging.getLogger(__name__)
 
 CUT_OFF: Final = frozenset({"draining", "deadline_exceeded"})  # what the proxy ends, whatever the engine would answer
 
@@ -78,109 +67,3 @@ def outcome_of(refusal: Refusal, at_fault: Collection[str]) -> Outcome:
     if refusal.code in CUT_OFF and not at_fault:
         return "cut_off"
     return "engine_error" if refusal.status >= 500 else "refused"
-
-
-class Verdict(NamedTuple):
-    """What a failure means: the workers whose breaker counts it, and whether another attempt may be made."""
-
-    at_fault: tuple[str, ...]
-    may_retry: bool
-
-
-class Faults:
-    """Tells the failures of engines from those of requests, in one process (`core.load.blame`, `core.load.suspects`).
-
-    Limits: evidence and suspects are bounded there; `_retried` by the requests under way.
-    """
-
-    def __init__(self, router: Router, engines: Engines, open_requests: OpenRequests, metrics: RequestMetrics) -> None:
-        self._router = router
-        self._engines = engines
-        self._open_requests = open_requests
-        self._metrics = metrics
-        self._blame = Blame()
-        self._suspects = Suspects()
-        self._retried: list[tuple[str, Ticket]] = []  # suspects that run again, with their tenants
-
-    @property
-    def has_suspects(self) -> bool:
-        """Whether any request may have ended an engine's process."""
-        return not self._suspects.empty
-
-    def refusal(self, intake: Intake, now_s: float) -> Refusal | None:
-        """Why a request is not taken: engines' processes went away under it. None for almost all."""
-        after_s = self._suspects.refused_for_s(_request(intake), now_s)
-        if after_s <= 0:
-            return None
-        self._metrics.suspect("refused")
-        problem = "two engines went away before this request had a token; it is refused for a while"
-        return Refusal(400, problem, code="request_ends_engines", headers=(("retry-after", str(int(after_s) + 1)),))
-
-    def closed_to(self, intake: Intake, now_s: float) -> frozenset[str]:
-        """The workers that a request must not go to: it is a suspect, and one of another tenant runs there."""
-        if not self._suspects.is_suspect(_request(intake), now_s):
-            return frozenset()
-        return frozenset(
-            rank.id
-            for tenant, ticket in self._retried
-            if tenant != intake.tenant.name and _is_unproven(ticket)
-            for worker in ticket.decision.workers
-            for rank in self._engines.of(worker).workers()
-        )
-
-    def dispatched(self, intake: Intake, ticket: Ticket | None, now_s: float) -> None:
-        """A request was sent."""
-        if self.has_suspects and ticket is not None and self._suspects.is_suspect(_request(intake), now_s):
-            self._retried = [each for each in self._retried if _is_unproven(each[1])]
-            self._retried.append((intake.tenant.name, ticket))
-
-    def judge(self, intake: Intake, failure: Failure, now_s: float, *, had_token: bool) -> Verdict:
-        """Decide on the failure of an attempt, and remember what it shows."""
-        request, may_retry = _request(intake), failure.retryable and not had_token
-        if failure.cause is Cause.BROKEN and not had_token:
-            may_retry = self._process_ended(request, now_s, bounded=intake.bounded) and may_retry
-        return Verdict(tuple(self._at_fault(intake, failure, request, now_s)), may_retry)
-
-    def _at_fault(self, intake: Intake, failure: Failure, request: Request, now_s: float) -> Iterator[str]:
-        """The workers whose breaker counts a failure."""
-        alone = not self._open_requests.has_other_tenants(intake.tenant.name)
-        for worker in failure.at_fault:
-            only = self._router.is_only_usable(intake.facts.model, worker, now_s)
-            judged = self._blame.failed(worker, failure.cause, request, alone=alone, only=only)
-            self._metrics.failed(worker, judged)
-            if judged is Judgement.ENGINE:
-                yield worker
-
-    def served(self, intake: Intake, decision: Decision) -> None:
-        """A request was served."""
-        if self.has_suspects:
-            self._suspects.cleared(_request(intake))
-        if not self._blame.empty:
-            for worker in decision.workers:
-                self._blame.served(worker.id)
-
-    def _process_ended(self, request: Request, now_s: float, *, bounded: bool) -> bool:
-        """Whether a request that had no token when its engine went away may be tried again."""
-        again = self._suspects.process_ended(request, now_s, bounded=bounded)
-        if again:
-            self._metrics.suspect("retried")
-        elif self._suspects.refused_for_s(request, now_s) > 0:
-            self._metrics.suspect("barred")
-            log.warning(
-                "two engines went away under a request of tenant %s (prompt %016x); it is refused for %d s",
-                *request,
-                REFUSED_S,
-            )
-        else:
-            self._metrics.suspect("not_retried")
-        return again
-
-
-def _request(intake: Intake) -> Request:
-    """How a request is told from others."""
-    return intake.tenant.name, intake.facts.chain.hashes[-1]
-
-
-def _is_unproven(ticket: Ticket) -> bool:
-    """Whether an attempt is under way and has no token yet."""
-    return ticket.open and not ticket.computed

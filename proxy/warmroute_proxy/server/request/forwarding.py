@@ -8,12 +8,9 @@ knows that it was not the client who left, and charges nothing.
 
 Where the answer does not reach the client whole, the home may have charged it already. So its row is ordered to be
 voided (`Voids`), and the client pays for what is served instead. An order waits until the home can be reached again.
-
-Small questions of tenants, about receipts, go to the other regions by `PeerQuestions`.
 """
 
-import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Final
 
 from warmroute.contract import headers as names
@@ -22,119 +19,22 @@ from warmroute_proxy.core.load.blame import Cause
 from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.core.placement.fleet import peer_id
 from warmroute_proxy.core.placement.router import Router
-from warmroute_proxy.server.base.config import Config, TenantConfig
+from warmroute_proxy.server.base.config import Config
 from warmroute_proxy.server.base.errors import error_event
 from warmroute_proxy.server.base.metrics import Metrics
 from warmroute_proxy.server.engines.engine_headers import engine_headers
 from warmroute_proxy.server.engines.leg import Leg, in_parts
-from warmroute_proxy.server.engines.small_get import ask, get
-from warmroute_proxy.server.engines.upstream import Upstream
 from warmroute_proxy.server.http.exchange import Exchange
 from warmroute_proxy.server.http.http1 import LEFT_TARGET
 from warmroute_proxy.server.intake.parsed_request import Intake
-from warmroute_proxy.server.ledger.void_orders import VoidOrder, VoidOrders
+from warmroute_proxy.server.regions.voids import Voids
 from warmroute_proxy.server.request.admission import Admission
 from warmroute_proxy.server.request.failure import shutting_down
-from warmroute_proxy.server.request.forward_claim import VALID_S, Forwards
 from warmroute_proxy.server.request.open_requests import OpenRequests
 
 _LEFT: Final = f"POST {LEFT_TARGET} HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n".encode()
 _DONE: Final = b"data: [DONE]\n\n"
-VOIDS_AT_ONCE: Final = 100  # of a region, between two probes
-NEVER_COMES_S: Final = 4 * VALID_S  # after it no proxy takes the forward any more
 _PASSED_BACK: Final = ("content-type", "cache-control", "retry-after", names.RECEIPT, names.HOME)
-
-
-class Peers:
-    """The other regions' proxies, by region."""
-
-    def __init__(self, urls: Mapping[str, str], connect_timeout_s: float, clock: Callable[[], float]) -> None:
-        self.upstreams = {region: Upstream(url, connect_timeout_s, clock) for region, url in urls.items()}
-        self.down: set[str] = set()
-        """The regions whose last probe has failed."""
-
-    async def probe(self, router: Router) -> None:
-        """Ask each whether requests should be sent to it."""
-        await asyncio.gather(*[self._probe(region, router) for region in self.upstreams])
-
-    async def _probe(self, region: str, router: Router) -> None:
-        status, _ = await get(self.upstreams[region], "/ready")
-        router.set_peer_up(region, status == 200)
-        (self.down.discard if status == 200 else self.down.add)(region)
-
-    def sweep(self) -> None:
-        """Drop idle connections."""
-        for upstream in self.upstreams.values():
-            upstream.sweep()
-
-    def close(self) -> None:
-        """Close all connections."""
-        for upstream in self.upstreams.values():
-            upstream.close()
-
-
-class PeerQuestions:
-    """Asks other regions in the name of a tenant."""
-
-    def __init__(self, peers: Peers, forwards: Forwards, timeout_s: float) -> None:
-        self._peers = peers
-        self._forwards = forwards
-        self._timeout_s = timeout_s
-
-    async def ask(self, tenant: TenantConfig, path: str) -> tuple[int, bytes] | None:
-        """The first answer of another region to a small GET that found something; None where none has."""
-        for region, upstream in self._peers.upstreams.items():
-            token = self._forwards.sign(tenant.name, tenant.share_group, path, region, b"", self._timeout_s)
-            status, body = await get(upstream, path, f"{names.FORWARD}: {token}\r\n")
-            if status in {200, 202}:
-                return status, body
-        return None
-
-
-class Voids:
-    """Has rows of other regions voided."""
-
-    def __init__(
-        self,
-        peers: Peers,
-        forwards: Forwards,
-        orders: VoidOrders,
-        metrics: Metrics,
-        unix_clock: Callable[[], float],
-        timeout_s: float,
-    ) -> None:
-        self.peers = peers
-        self.forwards = forwards
-        self._orders = orders
-        self._metrics = metrics
-        self._clock = unix_clock
-        self._timeout_s = timeout_s
-
-    def order(self, tenant: TenantConfig, region: str, receipt_id: str) -> None:
-        """Have a row voided, now or when its region can be reached."""
-        self._metrics.add("warmroute_voids_ordered_total")
-        self._orders.add(VoidOrder(receipt_id, region, tenant.name, tenant.share_group, self._clock()))
-
-    async def send(self) -> None:
-        """Send the orders for regions that can be reached."""
-        self._orders.sweep()
-        if self._orders.waiting:
-            up = [region for region in self.peers.upstreams if region not in self.peers.down]
-            await asyncio.gather(*[self._send_to(region) for region in up])
-
-    async def _send_to(self, region: str) -> None:
-        for order in self._orders.of_region(region)[:VOIDS_AT_ONCE]:
-            path = f"/v1/usage/receipts/{order.id}/void"
-            token = self.forwards.sign(order.tenant, order.share_group, path, region, b"", VALID_S)
-            header = f"{names.FORWARD}: {token}\r\n"
-            status, _ = await ask(self.peers.upstreams[region], path, header, self._timeout_s, method="POST")
-            never_came = status == 404 and self._clock() - order.at_s > NEVER_COMES_S
-            if status == 200 or never_came:
-                self._orders.carried_out(order)
-            elif not status:
-                return
-            else:
-                self._orders.put_off(order)
 
 
 class Forwarding:

@@ -324,8 +324,7 @@ class InferenceRequest:
         self._advance(RequestEvent.SETTLE)
         path.open_requests.live.discard(self)
         path.settlement.release_body(account, self._attempt, self.intake, self._exchange.request)
-        left = self.state is RequestState.SETTLING_LEFT
-        end = End(outcome, status, now_s, charged, left)
+        end = End(outcome, status, now_s, charged, self.state is RequestState.SETTLING_LEFT)
         path.settlement.settle(account, self, attempt, self.intake, end, self._row_written)
 
     def _row_written(self, failure: JournalError | None) -> None:

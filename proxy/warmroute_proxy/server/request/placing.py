@@ -8,7 +8,8 @@ from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.core.prompt.facts import Facts
 from warmroute_proxy.server.engines.engines import Engines
 from warmroute_proxy.server.request.admission import Admission, RequestToAdmit
-from warmroute_proxy.server.request.failure import Faults, no_worker
+from warmroute_proxy.server.request.failure import no_worker
+from warmroute_proxy.server.request.faults import Faults
 from warmroute_proxy.server.request.request_metrics import RequestMetrics
 
 

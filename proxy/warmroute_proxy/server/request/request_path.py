@@ -6,7 +6,7 @@ from warmroute_proxy.server.engines.engines import Engines
 from warmroute_proxy.server.request.admission import Admission
 from warmroute_proxy.server.request.client_answer import AnswerHeaders
 from warmroute_proxy.server.request.deadlines import Deadlines
-from warmroute_proxy.server.request.failure import Faults
+from warmroute_proxy.server.request.faults import Faults
 from warmroute_proxy.server.request.forwarding import Forwarding
 from warmroute_proxy.server.request.open_requests import OpenRequests
 from warmroute_proxy.server.request.placing import Placing

@@ -1,0 +1,8 @@
+"""What one region's proxy knows of the others, and asks of them.
+
+A request that another region serves is relayed by `request/forwarding.py`.
+
+    peers           their proxies, whether they are ready, and small questions to them
+    forward_claim   the signed token of a forwarded request
+    voids           rows of other regions that are to be voided
+"""

@@ -1,0 +1,57 @@
+"""The proxies of other regions: whether they are ready, and small questions to them in the name of a tenant."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+from warmroute.contract import headers as names
+from warmroute_proxy.core.placement.router import Router
+from warmroute_proxy.server.base.config import TenantConfig
+from warmroute_proxy.server.engines.small_get import get
+from warmroute_proxy.server.engines.upstream import Upstream
+from warmroute_proxy.server.regions.forward_claim import Forwards
+
+
+class Peers:
+    """The other regions' proxies, by region."""
+
+    def __init__(self, urls: Mapping[str, str], connect_timeout_s: float, clock: Callable[[], float]) -> None:
+        self.upstreams = {region: Upstream(url, connect_timeout_s, clock) for region, url in urls.items()}
+        self.down: set[str] = set()
+        """The regions whose last probe has failed."""
+
+    async def probe(self, router: Router) -> None:
+        """Ask each whether requests should be sent to it."""
+        await asyncio.gather(*[self._probe(region, router) for region in self.upstreams])
+
+    async def _probe(self, region: str, router: Router) -> None:
+        status, _ = await get(self.upstreams[region], "/ready")
+        router.set_peer_up(region, status == 200)
+        (self.down.discard if status == 200 else self.down.add)(region)
+
+    def sweep(self) -> None:
+        """Drop idle connections."""
+        for upstream in self.upstreams.values():
+            upstream.sweep()
+
+    def close(self) -> None:
+        """Close all connections."""
+        for upstream in self.upstreams.values():
+            upstream.close()
+
+
+class PeerQuestions:
+    """Asks other regions in the name of a tenant."""
+
+    def __init__(self, peers: Peers, forwards: Forwards, timeout_s: float) -> None:
+        self._peers = peers
+        self._forwards = forwards
+        self._timeout_s = timeout_s
+
+    async def ask(self, tenant: TenantConfig, path: str) -> tuple[int, bytes] | None:
+        """The first answer of another region to a small GET that found something; None where none has."""
+        for region, upstream in self._peers.upstreams.items():
+            token = self._forwards.sign(tenant.name, tenant.share_group, path, region, b"", self._timeout_s)
+            status, body = await get(upstream, path, f"{names.FORWARD}: {token}\r\n")
+            if status in {200, 202}:
+                return status, body
+        return None
