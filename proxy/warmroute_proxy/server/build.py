@@ -14,7 +14,7 @@ from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.core.replicas.peer_router import PeerRouter
 from warmroute_proxy.core.replicas.recording_router import RecordedRouter
 from warmroute_proxy.server.authentication import Authentication
-from warmroute_proxy.server.base.config import Config
+from warmroute_proxy.server.base.config import Config, copies_of_bodies
 from warmroute_proxy.server.base.metrics import Metrics
 from warmroute_proxy.server.base.secrets import ApiKeys, Secrets, key_sha256, load_secret
 from warmroute_proxy.server.control.metrics_page import Holdings, MetricsPage
@@ -23,6 +23,7 @@ from warmroute_proxy.server.engines import drain_orders
 from warmroute_proxy.server.engines.engines import Engines
 from warmroute_proxy.server.engines.probing import fetch_server_infos
 from warmroute_proxy.server.http.asgi import Bridge
+from warmroute_proxy.server.http.body_memory import BodyMemory
 from warmroute_proxy.server.http.listener import Listener
 from warmroute_proxy.server.ledger.ledger import Ledger
 from warmroute_proxy.server.ledger.recording import Recording
@@ -50,6 +51,7 @@ class Proxy:
     secrets: Secrets
     clock: Callable[[], float]
     metrics: Metrics
+    body_memory: BodyMemory
     ledger: Ledger
     recording: Recording | None
     peer_processes: PeerProcesses | None
@@ -119,6 +121,8 @@ async def build(config: Config, slot: ProcessSlot | None) -> Proxy:
     secrets = Secrets(load_secret(config.secret_file, os.environ))
     clock, here, limits = time.monotonic, config.proxy.region, config.limits
     metrics = Metrics()
+    out_of_memory = metrics.counter("warmroute_refused_total", (("reason", "body_memory"),))
+    memory = BodyMemory(limits.body_memory_bytes, copies_of_bodies(config.engines), out_of_memory)
     engines = await _engines(config, metrics, clock)
     ledger = _ledger(config, slot)  # first: it locks the state folder
     router, recording, peer_processes = _routing(config, slot, engines, metrics)
@@ -143,12 +147,13 @@ async def build(config: Config, slot: ProcessSlot | None) -> Proxy:
         metrics=request_metrics,
         max_answer_bytes=limits.response_bytes,
     )
-    holdings = Holdings(open_requests, admission, re_prefills, ledger)
+    holdings = Holdings(open_requests, admission, re_prefills, ledger, memory)
     return Proxy(
         config=config,
         secrets=secrets,
         clock=clock,
         metrics=metrics,
+        body_memory=memory,
         ledger=ledger,
         recording=recording,
         peer_processes=peer_processes,
@@ -160,7 +165,7 @@ async def build(config: Config, slot: ProcessSlot | None) -> Proxy:
         admission=admission,
         re_prefills=re_prefills,
         request_metrics=request_metrics,
-        idempotent_calls=IdempotentCalls(bounds_of(limits), limits.keyed_outlive_s, clock, metrics),
+        idempotent_calls=IdempotentCalls(bounds_of(limits), limits.keyed_outlive_s, clock, metrics, memory),
         path=path,
         metrics_page=MetricsPage(metrics, holdings, router, engines, peer_processes, clock),
     )

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from warmroute_proxy.server.base.config import Limits
+from warmroute_proxy.server.http.body_memory import BodyMemory
 from warmroute_proxy.server.http.exchange import Endpoint
 from warmroute_proxy.server.http.http1 import LINGER_S, Connection
 from warmroute_proxy.server.http.open_connections import OpenConnections
@@ -14,8 +15,8 @@ from warmroute_proxy.server.http.open_connections import OpenConnections
 class Listener:
     """One listening socket and its connections."""
 
-    def __init__(self, endpoint: Endpoint, limits: Limits, clock: Callable[[], float]) -> None:
-        self.connections = OpenConnections(endpoint, limits, clock)
+    def __init__(self, endpoint: Endpoint, limits: Limits, clock: Callable[[], float], memory: BodyMemory) -> None:
+        self.connections = OpenConnections(endpoint, limits, clock, memory)
         self._server: asyncio.Server | None = None
 
     async def listen(self, host: str, port: int, *, tls: ssl.SSLContext | None = None, shared: bool = False) -> int:

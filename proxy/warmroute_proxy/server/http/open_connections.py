@@ -1,11 +1,11 @@
-"""The open connections of one listener, and what they share: endpoint, limits, clock, bound of incoming bodies."""
+"""The open connections of one listener, and what they share: endpoint, limits, clock, memory of bodies."""
 
 from collections.abc import Callable
 from typing import Protocol
 
 from warmroute_proxy.server.base.config import Limits
+from warmroute_proxy.server.http.body_memory import BodyMemory
 from warmroute_proxy.server.http.exchange import Endpoint
-from warmroute_proxy.server.http.incoming_body import IncomingBodies
 
 
 class OpenConnection(Protocol):
@@ -26,11 +26,11 @@ class OpenConnection(Protocol):
 class OpenConnections:
     """All connections of a listener. `closing`: the listener takes no more."""
 
-    def __init__(self, endpoint: Endpoint, limits: Limits, clock: Callable[[], float]) -> None:
+    def __init__(self, endpoint: Endpoint, limits: Limits, clock: Callable[[], float], memory: BodyMemory) -> None:
         self.endpoint = endpoint
         self.limits = limits
         self.clock = clock
-        self.bodies = IncomingBodies()
+        self.memory = memory
         self.members: set[OpenConnection] = set()  # at most `limits.connections`
         self.closing = False
 

@@ -136,7 +136,9 @@ class InferenceRequest:
             self.refused(Refusal(503, "the ledger cannot be written", code="ledger_unavailable", retry_after_s=1))
             return
         path.settlement.reserve(account, facts, decision, now_s)
-        attempt = self._attempt = Attempt(self, engines, decision, rid, intake, path.max_answer_bytes)
+        attempt = self._attempt = Attempt(
+            self, engines, decision, rid, intake, path.max_answer_bytes, request.reservation
+        )
         tagged = intake.prompts == 1 and engines.tag(decision, rid, facts.chain)
         path.open_requests.live.add(self)
         sent_s = engines.clock()

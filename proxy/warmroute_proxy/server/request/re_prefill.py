@@ -197,7 +197,7 @@ class _RePrefill:
         self._began_s = owner.clock()
         body = Body(b"".join(Body(prompt.body).rewritten(_NOT_OF_THE_PROMPT, b'"max_tokens":1')))
         self._asked = _Asked(body, prompt.wire_model, prompt.salt)
-        self._attempt = Attempt(self, owner.engines, decision, self._rid, self._asked, MAX_ANSWER_BYTES)
+        self._attempt = Attempt(self, owner.engines, decision, self._rid, self._asked, MAX_ANSWER_BYTES, None)
         self._ticket = owner.router.dispatched(prompt.facts, decision, self._began_s)
 
     def start(self) -> None:
