@@ -24,7 +24,7 @@ class BodyMemory:
         self.refused = refused
 
     def reserve(self, tenant: str, size_bytes: int) -> "Reservation":
-        """Reserve memory for a body of `size_bytes`; 0 where that is not known yet. Raises: Refusal."""
+        """Reserve memory for a body of `size_bytes`; 0 where it is reserved as it comes. Raises: Refusal."""
         reservation = Reservation(self, tenant)
         if size_bytes:
             reservation.add_body(size_bytes)
@@ -40,14 +40,15 @@ class BodyMemory:
 
 
 class Reservation:
-    """What one request holds."""
+    """What one request holds. `body_bytes`: of its body, each counted once."""
 
-    __slots__ = ("_memory", "_size_bytes", "_tenant")
+    __slots__ = ("_memory", "_size_bytes", "_tenant", "body_bytes")
 
     def __init__(self, memory: BodyMemory, tenant: str) -> None:
         self._memory = memory
         self._tenant = tenant
         self._size_bytes = 0
+        self.body_bytes = 0
 
     def __del__(self) -> None:
         if self._size_bytes:
@@ -65,10 +66,11 @@ class Reservation:
         """Reserve memory for so many bytes of a body, with the copies that are made of them. Raises: Refusal."""
         if not self.grow(size_bytes * self._memory.copies):
             raise self._memory.refusal()
+        self.body_bytes += size_bytes
 
-    def drop_body(self, size_bytes: int) -> None:
-        """Give back what was reserved for so many bytes of a body."""
-        size_bytes *= self._memory.copies
+    def drop_body(self) -> None:
+        """Give back what was reserved for the body."""
+        size_bytes, self.body_bytes = self.body_bytes * self._memory.copies, 0
         if size_bytes:
             self._size_bytes -= size_bytes
             self._memory.budget.release(self._tenant, size_bytes)

@@ -50,7 +50,7 @@ class Request:
     def drop_body(self) -> None:
         """Forget the body: it is not needed any more."""
         if self.reservation is not None:
-            self.reservation.drop_body(len(self.body))
+            self.reservation.drop_body()
         self.body = b""
 
 

@@ -170,7 +170,10 @@ class Connection:
         try:
             self._shared.endpoint.on_head(request)
             if request.length != 0:
-                request.reservation = self._shared.memory.reserve(request.tenant, request.length or 0)
+                # What is behind another request is not read yet, so nothing is reserved for it either.
+                first = self._active is None and not self._waiting
+                size_bytes = request.length or 0 if first else 0
+                request.reservation = self._shared.memory.reserve(request.tenant, size_bytes)
         except Refusal as refusal:
             if request.length is None or request.length > LINGER_BODY_BYTES:
                 raise

@@ -93,6 +93,7 @@ class RequestReader:
         self.open = False
         self._parser = None
         self._connection = None
+        self.request = self._offered = None
         self._body.drop()
 
     def _parse(self, data: bytes) -> None:
@@ -175,17 +176,18 @@ class RequestReader:
         self._body_bytes += len(body)
         if request.refusal is not None:
             return  # it is read to keep the connection, and needed by nobody
-        if len(body) == request.length:  # all of it in one read
-            request.body = body
-            return
         if self._body_bytes > self._limits.body_bytes:
             self._fail(_body_too_large(self._limits))
-        if request.length is None and request.reservation is not None:
+        reservation = request.reservation
+        if reservation is not None and reservation.body_bytes < self._body_bytes:
             try:
-                request.reservation.add_body(len(body))
+                reservation.add_body(self._body_bytes - reservation.body_bytes)
             except Refusal as refusal:
                 self._fail(refusal)
-        self._body.add(body)
+        if len(body) == request.length:  # all of it in one read
+            request.body = body
+        else:
+            self._body.add(body)
 
     def on_message_complete(self) -> None:
         request, connection = self.request, self._connection
