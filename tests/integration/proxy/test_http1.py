@@ -1,7 +1,6 @@
 """The client side of the proxy over real sockets: limits, framing, order, and what happens to those who leave."""
 
 import asyncio
-import re
 import time
 import tracemalloc
 from collections.abc import AsyncIterator, Callable

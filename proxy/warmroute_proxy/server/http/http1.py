@@ -24,7 +24,7 @@ from warmroute.contract import headers as names
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.http.body_memory import UNNAMED, Reservation
 from warmroute_proxy.server.http.exchange import Exchange, Request
-from warmroute_proxy.server.http.open_connections import OpenConnections
+from warmroute_proxy.server.http.open_connections import OpenConnection, OpenConnections
 from warmroute_proxy.server.http.request_reader import RequestReader
 
 MAX_PIPELINED: Final = 16  # requests that came in one read
@@ -34,6 +34,7 @@ IDLE_GRACE_S: Final = 1.0  # at the shutdown, how long an idle connection may st
 LINGER_BODY_BYTES: Final = 65536  # up to this much of a refused body is read, so that the connection can be kept
 STALLED_WRITE_S: Final = 60.0  # a client that reads nothing for this long is gone
 WRITE_HIGH_BYTES: Final = 65536
+PIECE_BYTES: Final = 262_144  # of an answer, in one write
 LEFT_TARGET: Final = "/v1/forward/left"  # what a proxy sends behind a request that it forwarded, once its client left
 
 
@@ -52,8 +53,10 @@ class ReadAhead:
 class Connection:
     """One client connection: an `asyncio.Protocol`, though not by type (compiled classes inherit from no library)."""
 
-    def __init__(self, shared: OpenConnections) -> None:
+    def __init__(self, shared: OpenConnections, handshake: OpenConnection | None = None) -> None:
+        """`handshake`: the member of `shared` that this connection follows."""
         self._shared = shared
+        self._handshake = handshake
         self._limits = shared.limits
         self._reader = RequestReader(self, shared.limits, shared.clock)
         self._transport: asyncio.Transport | None = None
@@ -72,13 +75,15 @@ class Connection:
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop's do not inherit from it
         self._transport.set_write_buffer_limits(high=WRITE_HIGH_BYTES)
-        if len(self._shared.members) >= self._limits.connections or self._shared.closing:
+        handshake, self._handshake = self._handshake, None
+        if handshake is not None:
+            self._shared.members.discard(handshake)
+        if not self._shared.admit(self):
             transport.close()
-            return
-        self._shared.members.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
         self._shared.members.discard(self)
+        self._shared.unread.discard(self)
         self._transport = None
         self._reader.close()
         self._waiting.clear()
@@ -103,6 +108,7 @@ class Connection:
     def resume_writing(self) -> None:
         self._paused = False
         self._unread = None
+        self._shared.unread.discard(self)
         if not self._reader.open:
             self._set_deadline(LINGER_S)
         elif self._active is None:
@@ -242,8 +248,15 @@ class Connection:
 
     def write(self, data: bytes) -> None:
         """Send bytes to the client; they are dropped when it is gone."""
-        if self._transport is not None:
-            self._transport.write(data)
+        transport = self._transport
+        if transport is None:
+            return
+        if len(data) <= PIECE_BYTES:
+            transport.write(data)
+            return
+        # In pieces: TLS knows what is unsent only of what is written after the socket was full.
+        for at in range(0, len(data), PIECE_BYTES):
+            transport.write(data[at : at + PIECE_BYTES])
 
     def passthrough_target(self) -> Callable[[bytes], None] | None:
         """`write` without a look at the connection; None when the client is gone."""
@@ -252,8 +265,10 @@ class Connection:
     def exchange_ended(self, exchange: Exchange) -> None:
         """An answer is complete: start the next request, or close."""
         self._active = None
-        if self._paused:
-            self._unread = exchange.request.reservation
+        reservation = exchange.request.reservation
+        if reservation is not None and self._unsent_bytes() > WRITE_HIGH_BYTES:
+            self._unread = reservation
+            self._shared.unread.add(self)
         if not exchange.request.keep_alive:
             self.close_after_flush()
             return
@@ -294,6 +309,13 @@ class Connection:
 
     # -- called by the listener
 
+    def has_read(self) -> bool:
+        """Whether the client has read its last answer. Then its memory is given back."""
+        if self._unsent_bytes() > WRITE_HIGH_BYTES:
+            return False
+        self._unread = None
+        return True
+
     def close_when_idle(self) -> None:
         """Shutdown: end with the current answer; a client that is about to ask again is refused, for a moment."""
         if self._active is not None:
@@ -310,7 +332,7 @@ class Connection:
 
     def on_deadline(self) -> None:
         """The deadline has passed: wait on for a slow reader, refuse a slow request, or close."""
-        unsent = self._transport.get_write_buffer_size() if self._transport is not None else 0
+        unsent = self._unsent_bytes()
         if 0 < unsent < self._unsent:  # a slow reader, but a reader
             self._unsent = unsent
             self._set_deadline(STALLED_WRITE_S)
@@ -320,6 +342,9 @@ class Connection:
             if self._active is not None:
                 self._active.client_left = True
             self.abort()
+
+    def _unsent_bytes(self) -> int:
+        return self._transport.get_write_buffer_size() if self._transport is not None else 0
 
     def _set_deadline(self, seconds: float) -> None:
         self.deadline_s = self._shared.clock() + seconds

@@ -23,6 +23,13 @@ class OpenConnection(Protocol):
         """Close without waiting."""
 
 
+class SlowReader(Protocol):
+    """A connection whose client has not read its last answer."""
+
+    def has_read(self) -> bool:
+        """Whether it has by now. Then its memory is given back."""
+
+
 class OpenConnections:
     """All connections of a listener. `closing`: the listener takes no more."""
 
@@ -32,10 +39,19 @@ class OpenConnections:
         self.clock = clock
         self.memory = memory
         self.members: set[OpenConnection] = set()  # at most `limits.connections`
+        self.unread: set[SlowReader] = set()  # of `members`
         self.closing = False
 
+    def admit(self, connection: OpenConnection) -> bool:
+        """Whether one more connection is taken."""
+        if len(self.members) >= self.limits.connections or self.closing:
+            return False
+        self.members.add(connection)
+        return True
+
     def sweep(self) -> None:
-        """Report each deadline that has passed to its connection."""
+        """Report each deadline that has passed to its connection, and look at who has read its answer."""
+        self.unread = {connection for connection in self.unread if not connection.has_read()}
         now = self.clock()
         for connection in [each for each in self.members if each.deadline_s <= now]:
             connection.on_deadline()
