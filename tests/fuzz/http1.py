@@ -14,6 +14,7 @@ import re
 from typing import Any, NamedTuple
 
 import h11
+from tests.subjects.body_memory import plenty
 
 from warmroute_proxy.server.base.config import Limits
 from warmroute_proxy.server.base.errors import Refusal
@@ -80,11 +81,16 @@ class Transport:
     def set_write_buffer_limits(self, high: int) -> None:
         pass
 
+    def pause_reading(self) -> None:
+        pass
+
+    resume_reading = pause_reading
+
 
 def run(pieces: list[bytes], connections: OpenConnections | None = None) -> tuple[list[Read], list[bytes]]:
     """The requests that were read, and the statuses of the answers."""
     echo, transport = Echo(), Transport()
-    connections = connections or OpenConnections(echo, LIMITS, lambda: 0.0)
+    connections = connections or OpenConnections(echo, LIMITS, lambda: 0.0, plenty())
     connections.endpoint = echo
     connection = Connection(connections)
     connection.connection_made(transport)  # type: ignore[arg-type]
@@ -92,14 +98,14 @@ def run(pieces: list[bytes], connections: OpenConnections | None = None) -> tupl
         if transport.open:
             connection.data_received(piece)
     connection.connection_lost(None)
-    bodies = connections.bodies
-    assert (bodies.held_bytes, bodies.begun) == (0, {})
+    del connection
+    assert connections.memory.budget.used_bytes == 0
     return echo.read, STATUS.findall(transport.written)
 
 
 def check(data: bytes) -> None:
     """Raise `AssertionError` where the connection breaks a rule over `data`."""
-    connections = OpenConnections(Echo(), LIMITS, lambda: 0.0)
+    connections = OpenConnections(Echo(), LIMITS, lambda: 0.0, plenty())
     whole = run([data], connections)
     assert run([data], connections) == whole, data
     chance = random.Random(data[:64])

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.fuzz import http1
+from tests.subjects.body_memory import plenty
 
 from warmroute_proxy.server.base.config import Limits
 from warmroute_proxy.server.http.exchange import Exchange, Request
@@ -56,7 +57,7 @@ def test_a_head_is_read_for_itself_whatever_came_before(
     given_lines: list[tuple[str, str, str]], other_lines: list[tuple[str, str, str]], at: int, length: str
 ) -> None:
     """The same lines with another length, or with its line elsewhere, beside another one, or missing."""
-    connections = OpenConnections(http1.Echo(), http1.LIMITS, lambda: 0.0)
+    connections = OpenConnections(http1.Echo(), http1.LIMITS, lambda: 0.0, plenty())
     head = [*head_of(given_lines), b"host: x"]
     http1.run([b"\r\n".join([FIRST, *head, b"Content-Length: 5", b"", b"hello"])], connections)
     again = [*head[:at], f"Content-Length: {length}".encode(), *head[at:], *head_of(other_lines[:1])]
@@ -100,7 +101,9 @@ def test_a_plain_head_is_read() -> None:
         def on_status(self, request: Request, status: int) -> None: ...
 
     head = b"Host: x\r\nAuthorization:Bearer k \r\nConnection: keep-alive\r\ncontent-length: 2"
-    Connection(OpenConnections(Asked(), Limits(), lambda: 0.0)).data_received(b"%b\r\n%b\r\n\r\nhi" % (FIRST, head))
+    Connection(OpenConnections(Asked(), Limits(), lambda: 0.0, plenty())).data_received(
+        b"%b\r\n%b\r\n\r\nhi" % (FIRST, head)
+    )
     (request,) = asked
     assert (request.method, request.path, request.length) == ("POST", "/v1/chat/completions", 2)
     assert request.headers == {
@@ -125,7 +128,7 @@ def test_a_value_is_the_same_whether_its_head_came_whole_or_in_pieces() -> None:
 
     data = FIRST + b"\r\nhost: x\r\nidempotency-key: a1 \t\r\ncontent-length: 2\r\n\r\nhi"
     for cut in (len(data), 50):
-        connection = Connection(OpenConnections(Asked(), Limits(), lambda: 0.0))
+        connection = Connection(OpenConnections(Asked(), Limits(), lambda: 0.0, plenty()))
         connection.data_received(data[:cut])
         connection.data_received(data[cut:])
     assert [each.headers["idempotency-key"] for each in asked] == ["a1", "a1"]

@@ -3,6 +3,7 @@
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from tests.subjects.body_memory import NoBudget
 
 from warmroute_proxy.core.accounting.idempotency import CHUNK_OVERHEAD_BYTES, Call, IdempotencyBounds, IdempotencyKeys
 
@@ -43,7 +44,7 @@ class Keyed(RuleBasedStateMachine):
             assert name not in self.ended or self.now >= self.ended[name][1] + BOUNDS.remember_s
             assert name not in self.lost or self.now >= self.lost[name] + BOUNDS.remember_s
         self.was_full |= len(self.calls) == BOUNDS.keys
-        call = Call(self.key(name), name)
+        call = Call(self.key(name), name, NoBudget())
         if self.calls.begin(call, self.now):
             self.under_way[name] = call
             self.written[name] = b""

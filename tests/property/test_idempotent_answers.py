@@ -6,6 +6,7 @@ Clients are mocks of a connection with a small buffer, so that every order of wr
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from tests.subjects.body_memory import plenty
 from tests.subjects.small_client import HEAD, SmallClient
 
 from warmroute_proxy.core.accounting.idempotency import IdempotencyBounds
@@ -22,7 +23,7 @@ class Answers(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.now = 0.0
-        self.idempotent_calls = IdempotentCalls(BOUNDS, OUTLIVE_S, lambda: self.now, Metrics())
+        self.idempotent_calls = IdempotentCalls(BOUNDS, OUTLIVE_S, lambda: self.now, Metrics(), plenty())
         self.turn: SharedExchange | None = None
         self.clients: list[SmallClient] = []  # of the last turn
         self.said = b""

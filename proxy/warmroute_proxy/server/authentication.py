@@ -36,7 +36,7 @@ class Authentication:
             return tenant
         if not _is_forwarded(request):
             return self._by_key(request)
-        self._forwards.check_head(request.headers[names.FORWARD])
+        request.tenant = self._forwards.check_head(request.headers[names.FORWARD]).tenant
         return None
 
     def of_whole(self, request: Request) -> tuple[TenantConfig, Forward | None]:

@@ -14,7 +14,7 @@ from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.core.replicas.peer_router import PeerRouter
 from warmroute_proxy.core.replicas.recording_router import RecordedRouter
 from warmroute_proxy.server.authentication import Authentication
-from warmroute_proxy.server.base.config import Config
+from warmroute_proxy.server.base.config import Config, copies_of_bodies
 from warmroute_proxy.server.base.metrics import Metrics
 from warmroute_proxy.server.base.secrets import ApiKeys, Secrets, key_sha256, load_secret
 from warmroute_proxy.server.control.metrics_page import Holdings, MetricsPage
@@ -23,6 +23,7 @@ from warmroute_proxy.server.engines import drain_orders
 from warmroute_proxy.server.engines.engines import Engines
 from warmroute_proxy.server.engines.probing import fetch_server_infos
 from warmroute_proxy.server.http.asgi import Bridge
+from warmroute_proxy.server.http.body_memory import BodyMemory
 from warmroute_proxy.server.http.listener import Listener
 from warmroute_proxy.server.ledger.ledger import Ledger
 from warmroute_proxy.server.ledger.recording import Recording
@@ -54,6 +55,7 @@ class Proxy:
     secrets: Secrets
     clock: Callable[[], float]
     metrics: Metrics
+    body_memory: BodyMemory
     ledger: Ledger
     recording: Recording | None
     peer_processes: PeerProcesses | None
@@ -123,6 +125,7 @@ async def build(config: Config, slot: ProcessSlot | None) -> Proxy:
     """Make all parts; `slot`: the place of this process among several. Asks every engine for its ranks first."""
     secrets = Secrets(load_secret(config.secret_file, os.environ))
     clock, here, limits, metrics = time.monotonic, config.proxy.region, config.limits, Metrics()
+    memory = _body_memory(config, metrics)
     engines = await _engines(config, metrics, clock)
     ledger = _ledger(config, slot)  # first: it locks the state folder
     router, recording, peer_processes = _routing(config, slot, engines, metrics)
@@ -147,12 +150,13 @@ async def build(config: Config, slot: ProcessSlot | None) -> Proxy:
         metrics=request_metrics,
         max_answer_bytes=limits.response_bytes,
     )
-    holdings = Holdings(open_requests, admission, re_prefills, ledger)
+    holdings = Holdings(open_requests, admission, re_prefills, ledger, memory)
     return Proxy(
         config=config,
         secrets=secrets,
         clock=clock,
         metrics=metrics,
+        body_memory=memory,
         ledger=ledger,
         recording=recording,
         peer_processes=peer_processes,
@@ -165,10 +169,15 @@ async def build(config: Config, slot: ProcessSlot | None) -> Proxy:
         admission=admission,
         re_prefills=re_prefills,
         request_metrics=request_metrics,
-        idempotent_calls=IdempotentCalls(bounds_of(limits), limits.keyed_outlive_s, clock, metrics),
+        idempotent_calls=IdempotentCalls(bounds_of(limits), limits.keyed_outlive_s, clock, metrics, memory),
         path=path,
         metrics_page=MetricsPage(metrics, holdings, router, engines, peer_processes, clock),
     )
+
+
+def _body_memory(config: Config, metrics: Metrics) -> BodyMemory:
+    refused = metrics.counter("warmroute_refused_total", (("reason", "body_memory"),))
+    return BodyMemory(config.limits.body_memory_bytes, copies_of_bodies(config.engines), refused)
 
 
 def _routing(config: Config, slot: ProcessSlot | None, engines: Engines, metrics: Metrics) -> _Routing:

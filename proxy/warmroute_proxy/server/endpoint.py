@@ -67,6 +67,8 @@ class PublicEndpoint:
         if request.path in ROUTES and request.method != "POST":
             raise Refusal(405, f"{request.path} takes POST, not {request.method}", code="method_not_allowed")
         tenant = self._authentication.of_head(request)
+        if tenant is not None:
+            request.tenant = tenant.name
         if tenant is not None and path in ROUTES:
             request.caller = self._callers.of(path, tenant, request.headers)
 

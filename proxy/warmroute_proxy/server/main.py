@@ -120,8 +120,8 @@ async def _run(config: Config, slot: ProcessSlot | None) -> None:
     tls = _tls(config, loop)
     proxy = await build(config, slot)
     public_plane, admin_plane = control_planes(proxy)
-    public = Listener(proxy.public_endpoint(public_plane), config.limits, proxy.clock)
-    admin = Listener(proxy.admin_endpoint(admin_plane), config.limits, proxy.clock)
+    public = Listener(proxy.public_endpoint(public_plane), config.limits, proxy.clock, proxy.body_memory)
+    admin = Listener(proxy.admin_endpoint(admin_plane), config.limits, proxy.clock, proxy.body_memory)
     shared = slot is not None
     context = tls.context if tls is not None else None
     port = await public.listen(config.proxy.host, config.proxy.port, tls=context, shared=shared)

@@ -1,6 +1,7 @@
 """Which answers of calls with a key are kept, and which go first."""
 
 import pytest
+from tests.subjects.body_memory import NoBudget
 
 from warmroute_proxy.core.accounting.idempotency import CHUNK_OVERHEAD_BYTES, Call, IdempotencyBounds, IdempotencyKeys
 
@@ -14,7 +15,7 @@ def calls(keys: int = 10) -> IdempotencyKeys:
 
 
 def begun(memory: IdempotencyKeys, name: str, parts: int = 1, now: float = 0.0) -> Call:
-    call = Call(name.encode(), 1)
+    call = Call(name.encode(), 1, NoBudget())
     assert memory.begin(call, now)
     for _ in range(parts):
         assert memory.add(call, PART, now)
@@ -102,13 +103,13 @@ def test_a_key_whose_answer_went_first_makes_room() -> None:
     assert memory.find(b"answered", 0.0) is not None
     begun(memory, "and one")
     assert memory.find(b"answered", 0.0) is None
-    assert not memory.begin(Call(b"too many", 1), 0.0)
+    assert not memory.begin(Call(b"too many", 1, NoBudget()), 0.0)
 
 
 @pytest.mark.parametrize("size", [0, 1, 10_000])
 def test_parts_are_kept_by_reference(size: int) -> None:
     memory = IdempotencyKeys(IdempotencyBounds(100_000, 100_000, 10, 60.0, 600.0))
-    call = Call(b"a", 1)
+    call = Call(b"a", 1, NoBudget())
     memory.begin(call, 0.0)
     part = bytes(size)
     memory.add(call, part, 0.0)

@@ -1,5 +1,6 @@
 """Readers of one answer, step by step: who sets the pace, who stays, when the turn is given up."""
 
+from tests.subjects.body_memory import plenty
 from tests.subjects.small_client import FULL_BYTES, HEAD, SmallClient
 
 from warmroute_proxy.core.accounting.idempotency import IdempotencyBounds
@@ -17,7 +18,7 @@ class Scene:
     def __init__(self, answer_bytes: int = 100_000) -> None:
         self.now = 0.0
         bounds = IdempotencyBounds(answer_bytes, 100_000, 10, 60.0, 600.0)
-        self.idempotent_calls = IdempotentCalls(bounds, OUTLIVE_S, lambda: self.now, Metrics())
+        self.idempotent_calls = IdempotentCalls(bounds, OUTLIVE_S, lambda: self.now, Metrics(), plenty())
         self.slow: list[bool] = []
         self.gone = 0
         self.first = SmallClient()

@@ -259,7 +259,7 @@ class Tried:
         decision: Decision = scene.router.place(intake.facts, scene.now)
         engines: Any = scene.engines
         self.owner = Owner()
-        self.attempt = Attempt(self.owner, engines, decision, "rid", intake, 1 << 20)
+        self.attempt = Attempt(self.owner, engines, decision, "rid", intake, 1 << 20, None)
 
     def start(self) -> None:
         self.attempt.start(self.scene.request.intake, "", "/v1/chat/completions", tagged=False)

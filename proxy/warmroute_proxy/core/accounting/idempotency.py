@@ -16,13 +16,14 @@ Bounds, and what is dropped first:
 - an answer that grows beyond `answer_bytes` is no longer recorded;
 - beyond `total_bytes`, answers that ended are dropped, the oldest first, but none that is being read; where none is
   left, the one that grows is no longer recorded;
+- an answer that finds no memory in the budget of its tenant is no longer recorded;
 - beyond `keys`, keys without an answer are forgotten, the oldest first, then the oldest answers with their keys; calls
   under way stay, and where all are under way no call is begun.
 """
 
 from collections import deque
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 CHUNK_OVERHEAD_BYTES: Final = 72
 """Of a chunk beside its bytes: the header of a bytes object, the allocator's rounding, its slot in a list."""
@@ -41,14 +42,22 @@ class IdempotencyBounds:
     remember_s: float
 
 
+class AnswerMemory(Protocol):
+    """What a recording takes of the memory of its tenant; it is given back with the recording."""
+
+    def grow(self, size_bytes: int) -> bool:
+        """Reserve more bytes. Returns whether there were any."""
+
+
 class Recording:
     """An answer from its first byte: its head, and its chunks by reference. `status` is 0 while there is no head;
     `streamed`: the chunks came one by one; `whole`: no chunk follows.
     """
 
-    __slots__ = ("chunks", "headers", "size", "status", "streamed", "whole")
+    __slots__ = ("chunks", "headers", "memory", "size", "status", "streamed", "whole")
 
-    def __init__(self) -> None:
+    def __init__(self, memory: AnswerMemory) -> None:
+        self.memory = memory
         self.status = 0
         self.headers: list[tuple[str, str]] = []
         self.streamed = False
@@ -62,10 +71,10 @@ class Call:
 
     __slots__ = ("body", "key", "queued", "readers", "recording", "under_way", "until_s")
 
-    def __init__(self, key: bytes, body: int) -> None:
+    def __init__(self, key: bytes, body: int, memory: AnswerMemory) -> None:
         self.key = key
         self.body = body
-        self.recording: Recording | None = Recording()
+        self.recording: Recording | None = Recording(memory)
         self.under_way = True
         self.queued = False
         self.readers = 0  # of the answer of a call that ended
@@ -108,11 +117,12 @@ class IdempotencyKeys:
         if recording is None:
             return False
         cost = len(chunk) + CHUNK_OVERHEAD_BYTES
+        fits = recording.memory.grow(cost)
         recording.chunks.append(chunk)
         recording.size += cost
         self.recorded_bytes += cost
         bounds = self.bounds
-        if recording.size <= bounds.answer_bytes:
+        if fits and recording.size <= bounds.answer_bytes:
             while self.recorded_bytes > bounds.total_bytes and self._answers:
                 self._drop(self._answers.popleft(), now)
             if self.recorded_bytes <= bounds.total_bytes:

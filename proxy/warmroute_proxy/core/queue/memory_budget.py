@@ -4,7 +4,14 @@ The budget is a shared buffer with dynamic thresholds (A. Choudhury, E. Hahne, "
 shared-memory packet switches", IEEE/ACM Transactions on Networking 6(2), 1998): a tenant may hold at most as many
 bytes as are free. So one tenant alone fills half of the budget, two a third each, n an (n+1)th, and a tenant that comes
 anew always finds room, whatever the others hold. A tenant that holds nothing may begin one body of up to what is free.
+
+An answer is the end of work that was done, so it goes further than a body that begins work: with `ANSWER_WEIGHT`, up to
+that many times what is free. A tenant whose bodies fill its share can still receive answers.
 """
+
+from typing import Final
+
+ANSWER_WEIGHT: Final = 4
 
 
 class MemoryBudget:
@@ -17,11 +24,11 @@ class MemoryBudget:
         self.used_bytes = 0
         self._held: dict[str, int] = {}
 
-    def reserve(self, tenant: str, size_bytes: int) -> bool:
-        """Reserve bytes for a tenant, or return False and reserve nothing."""
+    def reserve(self, tenant: str, size_bytes: int, weight: int = 1) -> bool:
+        """Reserve bytes for a tenant, or return False and reserve nothing. It may hold `weight` times what is free."""
         free = self.total_bytes - self.used_bytes
         held = self._held.get(tenant, 0)
-        if size_bytes > free or (held and held + size_bytes > free - size_bytes):
+        if size_bytes > free or (held and held + size_bytes > weight * (free - size_bytes)):
             return False
         self._held[tenant] = held + size_bytes
         self.used_bytes += size_bytes

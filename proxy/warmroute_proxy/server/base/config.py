@@ -3,6 +3,7 @@
 The core never gets these objects: the server gives it plain values.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
@@ -45,6 +46,7 @@ class Limits:
     """What one client may use. Every route enforces these limits."""
 
     body_bytes: int = 33_554_432
+    body_memory_bytes: int = 1_073_741_824
     header_bytes: int = 65_536
     header_count: int = 100
     connections: int = 4_096
@@ -103,6 +105,11 @@ class EngineConfig:
 
     max_running: int | None = None
     """How many requests each rank gets at once; None: as many as the engine reports."""
+
+
+def copies_of_bodies(engines: Iterable[EngineConfig]) -> int:
+    """How often a body may be in memory: as it came, and as each engine of a request is sent it."""
+    return 3 if any(engine.role == "prefill" for engine in engines) else 2
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ from warmroute_proxy.server.base.config import (
     ProxyConfig,
     RegionConfig,
     TenantConfig,
+    copies_of_bodies,
 )
 from warmroute_proxy.server.base.config_table import Table, nearest, shown
 
@@ -37,6 +38,7 @@ _TABLES: Final = ("proxy", "secret", "ledger", "limits")
 _LISTS: Final = ("region", "engine", "model", "tenant")
 _LIMIT_BOUNDS: Final[dict[str, tuple[float, float]]] = {
     "body_bytes": (1_024, 2**31 - 1),
+    "body_memory_bytes": (1_024, 2**40),
     "header_bytes": (1_024, 16 * 2**20),
     "header_count": (8, 10_000),
     "connections": (1, 1_000_000),
@@ -101,6 +103,7 @@ def parse_config(document: dict[str, Any], folder: Path, source: str) -> Config:
     models = tuple(_model(table) for table in _tables(document, "model", problems))
     tenants = tuple(_tenant(table) for table in _tables(document, "tenant", problems))
     model_by_name = _model_names(models, problems)
+    _check_memory(limits, engines, problems)
     _check_regions(proxy, regions, problems)
     _check_engines(engines, regions, problems)
     _check_engine_models(engines, models, problems)
@@ -120,6 +123,14 @@ def parse_config(document: dict[str, Any], folder: Path, source: str) -> Config:
         model_by_name,
         {tenant.name: tenant for tenant in tenants},
     )
+
+
+def _check_memory(limits: Limits, engines: tuple[EngineConfig, ...], problems: list[str]) -> None:
+    """A tenant gets half of the memory, and one body of any size must find a place in it."""
+    least = 2 * copies_of_bodies(engines) * limits.body_bytes
+    if limits.body_memory_bytes < least:
+        why = f"a body of body_bytes could never be received; it must be at least {least}"
+        problems.append(f"limits.body_memory_bytes: {limits.body_memory_bytes} is too small: {why}")
 
 
 def _check_top(document: dict[str, Any], problems: list[str]) -> None:

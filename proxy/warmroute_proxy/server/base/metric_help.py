@@ -43,6 +43,7 @@ HELP: Final[dict[str, str]] = {
     "warmroute_kept_prompts": "Prompts of hot sessions in memory, for a re-prefill when an engine leaves.",
     "warmroute_ledger_rows_waiting": "Turns that ended while the ledger could not be written: their rows wait.",
     "warmroute_kept_prompt_bytes": "Size of these prompts, bytes.",
+    "warmroute_body_memory_bytes": "Memory that bodies and gathered answers hold, of `body_memory_bytes`.",
     "warmroute_processes": "Running processes of this proxy; only where it has several.",
     "warmroute_engine_up": "Whether an engine answers.",
     "warmroute_engine_draining": "Whether an engine drains, by an operator's order or by its own /ready.",

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.server.base.metrics import Labels, Metrics
 from warmroute_proxy.server.engines.engines import Engines
+from warmroute_proxy.server.http.body_memory import BodyMemory
 from warmroute_proxy.server.ledger.ledger import Ledger
 from warmroute_proxy.server.processes.peer_processes import Gauges, PeerProcesses, ProcessReport, summed_metrics
 from warmroute_proxy.server.request.admission import Admission
@@ -16,18 +17,32 @@ class Holdings:
     """Counts what this process holds in memory."""
 
     def __init__(
-        self, open_requests: OpenRequests, admission: Admission, re_prefills: RePrefills, ledger: Ledger
+        self,
+        open_requests: OpenRequests,
+        admission: Admission,
+        re_prefills: RePrefills,
+        ledger: Ledger,
+        memory: BodyMemory,
     ) -> None:
         self._open_requests = open_requests
         self._admission = admission
         self._re_prefills = re_prefills
         self._ledger = ledger
+        self._memory = memory
 
     def now(self) -> Gauges:
         """What it holds now."""
         queue, prompts = self._admission.queue, self._re_prefills.prompts
         live = len(self._open_requests.live)
-        return Gauges(live, queue.requests, queue.bytes, len(prompts), prompts.bytes, self._ledger.waiting)
+        return Gauges(
+            live,
+            queue.requests,
+            queue.bytes,
+            len(prompts),
+            prompts.bytes,
+            self._ledger.waiting,
+            self._memory.budget.used_bytes,
+        )
 
 
 class MetricsPage:

@@ -4,10 +4,12 @@ It knows no route, tenant or engine and imports nothing of intake: an `Endpoint`
 never parses HTTP on its own: httptools does, for each byte.
 
 - asgi: runs the control plane's ASGI application on the same connections
+- body_memory: the budget of all bodies, and what a request has reserved of it
 - exchange: one request, its answer, and the `Endpoint` that handles them
 - header_lines: decodes header lines, and keeps those that it has seen
+- handshake: a connection over TLS before it can carry requests
 - http1: one client connection: order of answers, flow control, deadlines
-- incoming_body: a body that comes in pieces, and the bound of all of them
+- incoming_body: a body that comes in pieces
 - listener: a listening socket, its sweep and its shutdown
 - open_connections: the connections of a listener, and what they share
 - request_reader: requests from bytes, within limits

@@ -8,6 +8,7 @@ from typing import Final, Protocol
 
 from warmroute_proxy.core.base.mypyc import mypyc_attr
 from warmroute_proxy.server.base.errors import Refusal
+from warmroute_proxy.server.http.body_memory import UNNAMED, Reservation
 
 _REASONS: Final = {
     200: "OK", 202: "Accepted", 400: "Bad Request", 401: "Unauthorized", 403: "Forbidden", 404: "Not Found",
@@ -23,7 +24,8 @@ class Request:
     """One request; header names are lower case, `headers` has the first value of each name.
 
     `length` is that of its body, None for a chunked one. `refusal`: the head was refused, and so it is to be answered.
-    `caller` belongs to the endpoint: it may note at the head who sends the request.
+    `caller` belongs to the endpoint: it may note at the head who sends the request, and for which `tenant` its bodies
+    count. `reservation`: the memory of its body, and of an answer that is gathered; None where it has no body.
     """
 
     # Defaults that hold for most requests: read from the class, not set in each.
@@ -34,6 +36,8 @@ class Request:
     keep_alive = True
     refusal: Refusal | None = None
     caller: object | None = None
+    tenant = UNNAMED
+    reservation: Reservation | None = None
 
     def __init__(
         self, received_s: float, method: str = "", path: str = "", headers: dict[str, str] | None = None
@@ -42,6 +46,12 @@ class Request:
         self.method = method
         self.path = path
         self.headers = {} if headers is None else headers
+
+    def drop_body(self) -> None:
+        """Forget the body: it is not needed any more."""
+        if self.reservation is not None:
+            self.reservation.drop_body()
+        self.body = b""
 
 
 class AnswerSink(Protocol):

@@ -8,7 +8,9 @@ What keeps this safe:
   phase (head, body, keep-alive, a client that does not read) has a deadline, checked by one sweep a second;
 - `RequestReader` parses every byte with one parser, and refuses ambiguous framing;
 - requests of one connection are answered in order, one at a time. The socket is read meanwhile, because only a
-  reader notices that a client has left. Requests that arrive early wait in a bounded queue;
+  reader notices that a client has left. What arrives early is not parsed before its turn, and counts for the tenant
+  that is being answered; beyond `READ_AHEAD_BYTES` the socket is not read until then;
+- the memory of all bodies has one budget (`body_memory`). An answer counts until its client has read it;
 - a request that is refused before its body was read is answered; then the rest is read and dropped for a moment, so
   that a reset does not destroy the answer.
 """
@@ -20,29 +22,48 @@ from typing import Final, cast
 
 from warmroute.contract import headers as names
 from warmroute_proxy.server.base.errors import Refusal
+from warmroute_proxy.server.http.body_memory import UNNAMED, Reservation
 from warmroute_proxy.server.http.exchange import Exchange, Request
-from warmroute_proxy.server.http.open_connections import OpenConnections
+from warmroute_proxy.server.http.open_connections import OpenConnection, OpenConnections
 from warmroute_proxy.server.http.request_reader import RequestReader
 
-MAX_PIPELINED: Final = 16
+MAX_PIPELINED: Final = 16  # requests that came in one read
+READ_AHEAD_BYTES: Final = 65536  # read behind a request that is being answered; beyond, the socket is not read
 LINGER_S: Final = 2.0
 IDLE_GRACE_S: Final = 1.0  # at the shutdown, how long an idle connection may still bring a request, to be refused
 LINGER_BODY_BYTES: Final = 65536  # up to this much of a refused body is read, so that the connection can be kept
 STALLED_WRITE_S: Final = 60.0  # a client that reads nothing for this long is gone
 WRITE_HIGH_BYTES: Final = 65536
+PIECE_BYTES: Final = 262_144  # of an answer, in one write
 LEFT_TARGET: Final = "/v1/forward/left"  # what a proxy sends behind a request that it forwarded, once its client left
+
+
+_LEFT_LINE: Final = f"POST {LEFT_TARGET} ".encode()
+
+
+class ReadAhead:
+    """What was read behind a request that is being answered. `full`: the socket is not read any more."""
+
+    def __init__(self, reservation: Reservation) -> None:
+        self.data = bytearray()
+        self.reservation = reservation
+        self.full = False
 
 
 class Connection:
     """One client connection: an `asyncio.Protocol`, though not by type (compiled classes inherit from no library)."""
 
-    def __init__(self, shared: OpenConnections) -> None:
+    def __init__(self, shared: OpenConnections, handshake: OpenConnection | None = None) -> None:
+        """`handshake`: the member of `shared` that this connection follows."""
         self._shared = shared
+        self._handshake = handshake
         self._limits = shared.limits
-        self._reader = RequestReader(self, shared.limits, shared.clock, shared.bodies)
+        self._reader = RequestReader(self, shared.limits, shared.clock)
         self._transport: asyncio.Transport | None = None
         self._active: Exchange | None = None
         self._waiting: deque[Request] = deque()  # at most MAX_PIPELINED
+        self._ahead: ReadAhead | None = None
+        self._unread: Reservation | None = None  # of an answer that the client has not read
         self._expects = False  # the client waits for `100 Continue`
         self._starting = False
         self._paused = False
@@ -54,16 +75,19 @@ class Connection:
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop's do not inherit from it
         self._transport.set_write_buffer_limits(high=WRITE_HIGH_BYTES)
-        if len(self._shared.members) >= self._limits.connections or self._shared.closing:
+        handshake, self._handshake = self._handshake, None
+        if handshake is not None:
+            self._shared.members.discard(handshake)
+        if not self._shared.admit(self):
             transport.close()
-            return
-        self._shared.members.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
         self._shared.members.discard(self)
+        self._shared.unread.discard(self)
         self._transport = None
         self._reader.close()
         self._waiting.clear()
+        self._ahead = self._unread = None
         exchange, self._active = self._active, None
         if exchange is not None and not exchange.ended:
             exchange.ended = True
@@ -83,21 +107,59 @@ class Connection:
 
     def resume_writing(self) -> None:
         self._paused = False
+        self._unread = None
+        self._shared.unread.discard(self)
         if not self._reader.open:
             self._set_deadline(LINGER_S)
         elif self._active is None:
             self._set_deadline(self._limits.keepalive_s)
             self._start_next()
+            self._read_on()
         else:
             self.deadline_s = float("inf")
             if self._active.on_pause is not None:
                 self._active.on_pause(False)
 
     def data_received(self, data: bytes) -> None:
-        if self._reader.open:
+        if not self._reader.open:
+            return
+        if self._active is not None or self._waiting or self._ahead is not None:
+            self._read_ahead(data)
+            return
+        refusal = self._reader.feed(data)
+        if refusal is not None:
+            self.stop_reading(refusal)
+
+    def _read_ahead(self, data: bytes) -> None:
+        """Keep what came while an answer runs; or, if there is too much of it, stop reading."""
+        ahead, active, transport = self._ahead, self._active, self._transport
+        if ahead is None:
+            tenant = active.request.tenant if active is not None else UNNAMED
+            ahead = self._ahead = ReadAhead(self._shared.memory.reserve(tenant, 0))
+        if not ahead.reservation.grow(len(data)):
+            self.stop_reading(ahead.reservation.refusal())
+            return
+        ahead.data += data
+        if active is not None and names.FORWARD in active.request.headers and ahead.data.startswith(_LEFT_LINE):
+            active.client_left = True
+            self.abort()
+        elif len(ahead.data) > READ_AHEAD_BYTES and not ahead.full and transport is not None:
+            ahead.full = True
+            transport.pause_reading()
+
+    def _read_on(self) -> None:
+        """Read what came while an answer ran, if none does now."""
+        while self._ahead is not None and self._active is None and not self._waiting and not self._paused:
+            data = bytes(self._ahead.data)
+            self._drop_ahead()
             refusal = self._reader.feed(data)
             if refusal is not None:
                 self.stop_reading(refusal)
+
+    def _drop_ahead(self) -> None:
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None and ahead.full and self._transport is not None:
+            self._transport.resume_reading()
 
     # -- called by the reader
 
@@ -113,6 +175,11 @@ class Connection:
         self.deadline_s = max(self.deadline_s, self._shared.clock() + self._limits.body_timeout_s)
         try:
             self._shared.endpoint.on_head(request)
+            if request.length != 0:
+                # What is behind another request is not read yet, so nothing is reserved for it either.
+                first = self._active is None and not self._waiting
+                size_bytes = request.length or 0 if first else 0
+                request.reservation = self._shared.memory.reserve(request.tenant, size_bytes)
         except Refusal as refusal:
             if request.length is None or request.length > LINGER_BODY_BYTES:
                 raise
@@ -130,8 +197,8 @@ class Connection:
             active.client_left = True
             self.abort()
             return
-        if self._waiting and self._too_many_wait(len(request.body)):
-            problem = f"more than {MAX_PIPELINED} requests, or than the bytes of one, wait on one connection"
+        if len(self._waiting) >= MAX_PIPELINED:
+            problem = f"more than {MAX_PIPELINED} requests came at once behind one that is being answered"
             raise Refusal(429, problem, code="too_many_requests")
         if self._active is None and not self._waiting and not self._paused and self._transport is not None:
             self._start(request)
@@ -142,15 +209,10 @@ class Connection:
         """Answer the requests that were read, then `refusal`, then close; bytes that follow are ignored."""
         if self._reader.open:
             self._waiting.append(self._reader.stop(refusal))
+            self._drop_ahead()
             self._start_next()
 
     # -- answering in order
-
-    def _too_many_wait(self, more_bytes: int) -> bool:
-        """Whether one more request is too much for what is read ahead."""
-        for request in self._waiting:
-            more_bytes += len(request.body)
-        return len(self._waiting) >= MAX_PIPELINED or more_bytes > self._limits.body_bytes
 
     def _start_next(self) -> None:
         """Start waiting requests while none is active; a loop, because an answer may come at once."""
@@ -186,8 +248,15 @@ class Connection:
 
     def write(self, data: bytes) -> None:
         """Send bytes to the client; they are dropped when it is gone."""
-        if self._transport is not None:
-            self._transport.write(data)
+        transport = self._transport
+        if transport is None:
+            return
+        if len(data) <= PIECE_BYTES:
+            transport.write(data)
+            return
+        # In pieces: TLS knows what is unsent only of what is written after the socket was full.
+        for at in range(0, len(data), PIECE_BYTES):
+            transport.write(data[at : at + PIECE_BYTES])
 
     def passthrough_target(self) -> Callable[[bytes], None] | None:
         """`write` without a look at the connection; None when the client is gone."""
@@ -196,6 +265,10 @@ class Connection:
     def exchange_ended(self, exchange: Exchange) -> None:
         """An answer is complete: start the next request, or close."""
         self._active = None
+        reservation = exchange.request.reservation
+        if reservation is not None and self._unsent_bytes() > WRITE_HIGH_BYTES:
+            self._unread = reservation
+            self._shared.unread.add(self)
         if not exchange.request.keep_alive:
             self.close_after_flush()
             return
@@ -203,6 +276,8 @@ class Connection:
             self._set_deadline(self._limits.keepalive_s)
         if self._waiting:
             self._start_next()
+        if self._ahead is not None:
+            self._read_on()
         if self._expects:
             self._continue()
         if (not self._reader.open or self._shared.closing) and self._active is None and not self._waiting:
@@ -215,6 +290,8 @@ class Connection:
         reader = self._reader
         reader.open = False
         self._waiting.clear()
+        more_comes = self._ahead is not None
+        self._drop_ahead()
         transport = self._transport
         if transport is None:
             return
@@ -222,7 +299,7 @@ class Connection:
             self._active = None
         self._unsent = transport.get_write_buffer_size()
         self._set_deadline(STALLED_WRITE_S if self._paused else LINGER_S)
-        if reader.request is None and reader.refusal is None:
+        if reader.request is None and reader.refusal is None and not more_comes:
             transport.close()  # sends what is buffered first
             return
         try:
@@ -231,6 +308,13 @@ class Connection:
             transport.close()
 
     # -- called by the listener
+
+    def has_read(self) -> bool:
+        """Whether the client has read its last answer. Then its memory is given back."""
+        if self._unsent_bytes() > WRITE_HIGH_BYTES:
+            return False
+        self._unread = None
+        return True
 
     def close_when_idle(self) -> None:
         """Shutdown: end with the current answer; a client that is about to ask again is refused, for a moment."""
@@ -248,7 +332,7 @@ class Connection:
 
     def on_deadline(self) -> None:
         """The deadline has passed: wait on for a slow reader, refuse a slow request, or close."""
-        unsent = self._transport.get_write_buffer_size() if self._transport is not None else 0
+        unsent = self._unsent_bytes()
         if 0 < unsent < self._unsent:  # a slow reader, but a reader
             self._unsent = unsent
             self._set_deadline(STALLED_WRITE_S)
@@ -258,6 +342,9 @@ class Connection:
             if self._active is not None:
                 self._active.client_left = True
             self.abort()
+
+    def _unsent_bytes(self) -> int:
+        return self._transport.get_write_buffer_size() if self._transport is not None else 0
 
     def _set_deadline(self, seconds: float) -> None:
         self.deadline_s = self._shared.clock() + seconds

@@ -1,35 +1,41 @@
 """A listening socket of the proxy: it accepts connections, has their deadlines checked, and closes them at shutdown."""
 
 import asyncio
+import socket
 import ssl
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from warmroute_proxy.server.base.config import Limits
+from warmroute_proxy.server.http.body_memory import BodyMemory
 from warmroute_proxy.server.http.exchange import Endpoint
-from warmroute_proxy.server.http.http1 import LINGER_S, Connection
+from warmroute_proxy.server.http.handshake import TlsSocket
+from warmroute_proxy.server.http.http1 import Connection
 from warmroute_proxy.server.http.open_connections import OpenConnections
+
+BACKLOG: Final = 1024
 
 
 class Listener:
     """One listening socket and its connections."""
 
-    def __init__(self, endpoint: Endpoint, limits: Limits, clock: Callable[[], float]) -> None:
-        self.connections = OpenConnections(endpoint, limits, clock)
-        self._server: asyncio.Server | None = None
+    def __init__(self, endpoint: Endpoint, limits: Limits, clock: Callable[[], float], memory: BodyMemory) -> None:
+        self.connections = OpenConnections(endpoint, limits, clock, memory)
+        self._server: asyncio.Server | TlsSocket | None = None
 
     async def listen(self, host: str, port: int, *, tls: ssl.SSLContext | None = None, shared: bool = False) -> int:
         """Listen and return the port. `shared`: other processes of this proxy listen there too."""
+        if tls is not None:
+            listening = _listening(host, port, shared)
+            self._server = TlsSocket(listening, self.connections, tls)
+            return int(listening.getsockname()[1])
         loop = asyncio.get_running_loop()
         server: Any = await loop.create_server(  # uvloop has a list of sockets, where types say a tuple
             self._connect,
             host,
             port,
-            backlog=1024,
+            backlog=BACKLOG,
             reuse_port=shared or None,
-            ssl=tls,
-            ssl_handshake_timeout=None if tls is None else self.connections.limits.head_timeout_s,
-            ssl_shutdown_timeout=None if tls is None else LINGER_S,
         )
         self._server = server
         return int(server.sockets[0].getsockname()[1])
@@ -55,3 +61,19 @@ class Listener:
         while connections.members and connections.clock() < deadline:
             await asyncio.sleep(0.02)
         connections.abort()
+
+
+def _listening(host: str, port: int, shared: bool) -> socket.socket:
+    """A listening socket. Raises: OSError."""
+    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    listening = socket.socket(family, kind, protocol)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if shared:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        listening.bind(address)
+        listening.listen(BACKLOG)
+    except OSError:
+        listening.close()
+        raise
+    return listening

@@ -1,11 +1,11 @@
-"""The open connections of one listener, and what they share: endpoint, limits, clock, bound of incoming bodies."""
+"""The open connections of one listener, and what they share: endpoint, limits, clock, memory of bodies."""
 
 from collections.abc import Callable
 from typing import Protocol
 
 from warmroute_proxy.server.base.config import Limits
+from warmroute_proxy.server.http.body_memory import BodyMemory
 from warmroute_proxy.server.http.exchange import Endpoint
-from warmroute_proxy.server.http.incoming_body import IncomingBodies
 
 
 class OpenConnection(Protocol):
@@ -23,19 +23,35 @@ class OpenConnection(Protocol):
         """Close without waiting."""
 
 
+class SlowReader(Protocol):
+    """A connection whose client has not read its last answer."""
+
+    def has_read(self) -> bool:
+        """Whether it has by now. Then its memory is given back."""
+
+
 class OpenConnections:
     """All connections of a listener. `closing`: the listener takes no more."""
 
-    def __init__(self, endpoint: Endpoint, limits: Limits, clock: Callable[[], float]) -> None:
+    def __init__(self, endpoint: Endpoint, limits: Limits, clock: Callable[[], float], memory: BodyMemory) -> None:
         self.endpoint = endpoint
         self.limits = limits
         self.clock = clock
-        self.bodies = IncomingBodies()
+        self.memory = memory
         self.members: set[OpenConnection] = set()  # at most `limits.connections`
+        self.unread: set[SlowReader] = set()  # of `members`
         self.closing = False
 
+    def admit(self, connection: OpenConnection) -> bool:
+        """Whether one more connection is taken."""
+        if len(self.members) >= self.limits.connections or self.closing:
+            return False
+        self.members.add(connection)
+        return True
+
     def sweep(self) -> None:
-        """Report each deadline that has passed to its connection."""
+        """Report each deadline that has passed to its connection, and look at who has read its answer."""
+        self.unread = {connection for connection in self.unread if not connection.has_read()}
         now = self.clock()
         for connection in [each for each in self.members if each.deadline_s <= now]:
             connection.on_deadline()

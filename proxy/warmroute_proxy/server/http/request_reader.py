@@ -15,7 +15,7 @@ from warmroute_proxy.server.base.config import Limits
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.http.exchange import Request
 from warmroute_proxy.server.http.header_lines import Line, decode, decode_line
-from warmroute_proxy.server.http.incoming_body import IncomingBodies, IncomingBody
+from warmroute_proxy.server.http.incoming_body import IncomingBody
 
 MAX_TARGET_BYTES: Final = 8192
 PLAIN_TARGETS: Final = {target.encode(): target for target in ("/v1/chat/completions", "/v1/completions")}  # not parsed
@@ -33,16 +33,11 @@ class RequestSink(Protocol):
     def request_received(self, request: Request) -> None:
         """A request is complete."""
 
-    def stop_reading(self, refusal: Refusal) -> None:
-        """Answer the request that is being read with `refusal`, and read no more."""
-
 
 class RequestReader:
     """Parses one connection's bytes. `open` is False once it takes no more requests."""
 
-    def __init__(
-        self, connection: RequestSink, limits: Limits, clock: Callable[[], float], bodies: IncomingBodies
-    ) -> None:
+    def __init__(self, connection: RequestSink, limits: Limits, clock: Callable[[], float]) -> None:
         self._connection: RequestSink | None = connection
         self._limits = limits
         self._max_lines = limits.header_count
@@ -54,7 +49,7 @@ class RequestReader:
         self._unparsed_bytes = 0
         self._begun = 0  # requests
         self._in_head = True
-        self._body = IncomingBody(bodies)
+        self._body = IncomingBody()
         self._body_bytes = 0
         self._offered: Request | None = None  # its head offered an upgrade, and its body comes next
         self.request: Request | None = None  # being read
@@ -88,6 +83,7 @@ class RequestReader:
         request = self.request or Request(self._clock())
         request.refusal = refusal.with_traceback(None)  # the traceback refers to the request
         request.keep_alive = False
+        request.reservation = None
         self.request = None
         self._body.drop()
         return request
@@ -97,6 +93,7 @@ class RequestReader:
         self.open = False
         self._parser = None
         self._connection = None
+        self.request = self._offered = None
         self._body.drop()
 
     def _parse(self, data: bytes) -> None:
@@ -174,19 +171,23 @@ class RequestReader:
             self._fail(refusal)
 
     def on_body(self, body: bytes) -> None:
-        request, connection = self.request, self._connection
+        request = self.request
         assert request is not None
-        assert connection is not None
         self._body_bytes += len(body)
-        if len(body) == request.length:  # all of it in one read
-            request.body = body
-            return
+        if request.refusal is not None:
+            return  # it is read to keep the connection, and needed by nobody
         if self._body_bytes > self._limits.body_bytes:
             self._fail(_body_too_large(self._limits))
-        try:
-            self._body.add(body, connection)
-        except Refusal as refusal:
-            self._fail(refusal)
+        reservation = request.reservation
+        if reservation is not None and reservation.body_bytes < self._body_bytes:
+            try:
+                reservation.add_body(self._body_bytes - reservation.body_bytes)
+            except Refusal as refusal:
+                self._fail(refusal)
+        if len(body) == request.length:  # all of it in one read
+            request.body = body
+        else:
+            self._body.add(body)
 
     def on_message_complete(self) -> None:
         request, connection = self.request, self._connection

@@ -82,6 +82,7 @@ class Gauges(NamedTuple):
     kept_prompts: int
     kept_prompt_bytes: int
     ledger_rows_waiting: int
+    body_memory_bytes: int
 
 
 class ProcessReport(msgspec.Struct, gc=False, array_like=True):

@@ -28,6 +28,7 @@ from warmroute_proxy.server.engines.engines import Engines
 from warmroute_proxy.server.engines.leg import Leg, in_parts
 from warmroute_proxy.server.engines.passthrough import Stream, Write
 from warmroute_proxy.server.engines.sse import Scanner, was_aborted
+from warmroute_proxy.server.http.body_memory import Reservation
 from warmroute_proxy.server.request.answer import Answer
 from warmroute_proxy.server.request.dispatch import Asked, answering_body, own_fields, prefill_body
 from warmroute_proxy.server.request.failure import Failure, refused_by
@@ -40,6 +41,7 @@ log = logging.getLogger(__name__)
 PARTNER_WAIT_S: Final = 0.1
 TRAILER_S: Final = 2.0  # after an error or `[DONE]`, how long an engine may take to end its answer
 ABORTED: Final = "the engine aborted the request"  # its queue was full, a transfer failed, or by an operator
+UNCOUNTED_BYTES: Final = 16_384  # a whole answer that is no larger takes no memory worth counting
 MAX_HELD_BYTES: Final = 1_048_576  # before the first content: roles and comments
 _NOT_STREAMED: Final = Scanner(keep_sglext=False)  # of all attempts that are answered whole: it is fed nothing
 
@@ -79,13 +81,16 @@ class Attempt:
         rid: str,
         asked: Asked,
         max_answer_bytes: int,
+        memory: Reservation | None,
     ) -> None:
+        """`memory`: where an answer that is gathered counts; None: `max_answer_bytes` is all that bounds it."""
         self.state = AttemptState.NEW
         self.rid = rid
         self.decision = decision
         self._owner = owner
         self._engines = engines
         self._max_answer_bytes = max_answer_bytes
+        self._memory = memory
         answering = decision.worker or decision.decode
         assert answering is not None
         self._answering: Worker = answering
@@ -189,6 +194,9 @@ class Attempt:
         if self._size > self._max_answer_bytes:
             self._fail(502, f"the engine's answer exceeds {self._max_answer_bytes} bytes", None, retryable=False)
             return
+        if self._memory is not None and not self._memory.add_answer(len(data)):
+            self._fail_by(Failure(self._memory.refusal(), (), False))
+            return
         self._parts.append(data)
 
     def _take_events(self, data: bytes) -> None:
@@ -252,7 +260,7 @@ class Attempt:
             self._fail(502, "the engine ended its stream early", self._answering, retryable=True)
 
     def on_whole(self, headers: dict[str, str], body: bytes, now_s: float) -> None:
-        if self.leg.streamed or len(body) > self._max_answer_bytes:
+        if self.leg.streamed or len(body) > UNCOUNTED_BYTES:
             in_parts(self, headers, body)
             return
         if self._trailer is not None:

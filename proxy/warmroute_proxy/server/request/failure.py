@@ -9,7 +9,9 @@ from warmroute_proxy.core.placement.choices import NoWorker
 from warmroute_proxy.core.placement.fleet import Worker
 from warmroute_proxy.server.base.errors import Refusal
 
-CUT_OFF: Final = frozenset({"draining", "deadline_exceeded"})  # what the proxy ends, whatever the engine would answer
+CUT_OFF: Final = frozenset(
+    {"draining", "deadline_exceeded", "overloaded"}
+)  # what the proxy ends, whatever the engine would answer
 
 
 class Failure(NamedTuple):

@@ -184,6 +184,13 @@ class ForwardedRequest:
         if self._held_bytes > self._path.limits.response_bytes:
             self._give_up("its answer is too large")
             return
+        reservation = self._exchange.request.reservation
+        if reservation is not None and not reservation.add_answer(len(data)):
+            self._leg.close()
+            if self._finish():
+                self._release(())
+                self._exchange.refuse(reservation.refusal())
+            return
         self._held.append(data)
 
     def streams(self) -> None:

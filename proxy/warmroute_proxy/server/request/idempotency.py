@@ -23,6 +23,7 @@ from warmroute_proxy.core.accounting.idempotency import Call, IdempotencyBounds,
 from warmroute_proxy.server.base.config import Limits
 from warmroute_proxy.server.base.errors import Refusal, error_event
 from warmroute_proxy.server.base.metrics import Metrics
+from warmroute_proxy.server.http.body_memory import BodyMemory
 from warmroute_proxy.server.http.exchange import Exchange
 
 MAX_KEY_CHARS: Final = 256
@@ -288,7 +289,12 @@ class IdempotentCalls:
     """All calls of one proxy that have a key."""
 
     def __init__(
-        self, bounds: IdempotencyBounds, outlive_s: float, clock: Callable[[], float], metrics: Metrics
+        self,
+        bounds: IdempotencyBounds,
+        outlive_s: float,
+        clock: Callable[[], float],
+        metrics: Metrics,
+        memory: BodyMemory,
     ) -> None:
         """`outlive_s`: how long a request goes on without a reader."""
         self.calls = IdempotencyKeys(bounds)
@@ -297,6 +303,7 @@ class IdempotentCalls:
         self.outlive_s = outlive_s
         self.clock = clock
         self._metrics = metrics
+        self._memory = memory
         self._secret = os.urandom(32)
 
     def join(self, tenant: str, key: str, exchange: Exchange) -> Call | None:
@@ -310,7 +317,8 @@ class IdempotentCalls:
         body = xxh3_64_intdigest(request.body)
         call = self.calls.find(name, self.clock())
         if call is None:
-            return Call(name, body)
+            return Call(name, body, self._memory.reserve(tenant, 0))
+        request.drop_body()  # this one reads the answer of another
         if call.body != body:
             problem = (
                 "another body was sent under this Idempotency-Key; a retry repeats the body, a new call has a new key"

@@ -136,7 +136,8 @@ class InferenceRequest:
             return
         path.settlement.reserve(account, facts, decision, now_s)
         path.faults.dispatched(intake, account.ticket, now_s)
-        attempt = self._attempt = Attempt(self, engines, decision, rid, intake, path.max_answer_bytes)
+        memory = request.reservation
+        attempt = self._attempt = Attempt(self, engines, decision, rid, intake, path.max_answer_bytes, memory)
         tagged = intake.prompts == 1 and engines.tag(decision, rid, facts.chain)
         path.open_requests.live.add(self)
         sent_s = engines.clock()

@@ -199,7 +199,7 @@ class _RePrefill:
         drop = _NOT_OF_THE_PROMPT | prompt.dropped
         body = Body(b"".join(Body(prompt.body).rewritten(drop, b'"max_tokens":1')))
         self._asked = _Asked(body, prompt.wire_model, prompt.salt)
-        self._attempt = Attempt(self, owner.engines, decision, self._rid, self._asked, MAX_ANSWER_BYTES)
+        self._attempt = Attempt(self, owner.engines, decision, self._rid, self._asked, MAX_ANSWER_BYTES, None)
         self._ticket = owner.router.dispatched(prompt.facts, decision, self._began_s)
 
     def start(self) -> None:

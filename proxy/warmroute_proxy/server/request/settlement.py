@@ -176,6 +176,7 @@ class Settlement:
             re_prefills.keep(intake, body, request.path, attempt.decision.cache_worker)
         if account.continuation is None:
             intake.body = NO_BODY
+            request.drop_body()
         request.body = b""
 
     def _settle_ticket(

@@ -1,0 +1,86 @@
+"""The memory that bodies take: one budget for all of a process, and what each request has reserved of it.
+
+A reservation lasts as long as the object: whoever holds bytes of a request holds its reservation too, and the bytes are
+given back with the last reference. So no way in which a request can end leaves bytes reserved.
+"""
+
+from typing import Final
+
+from warmroute_proxy.core.queue.memory_budget import ANSWER_WEIGHT, MemoryBudget
+from warmroute_proxy.server.base.errors import Refusal
+from warmroute_proxy.server.base.metrics import Counter
+
+UNNAMED: Final = ""
+"""The tenant of bodies that belong to none, such as those on the admin listener."""
+
+
+class BodyMemory:
+    """The memory of all bodies of one process."""
+
+    def __init__(self, total_bytes: int, copies: int, refused: Counter) -> None:
+        """`copies`: how often the bytes of a body may be in memory; `refused` counts what found no memory."""
+        self.budget = MemoryBudget(total_bytes)
+        self.copies = copies
+        self.refused = refused
+
+    def reserve(self, tenant: str, size_bytes: int) -> "Reservation":
+        """Reserve memory for a body of `size_bytes`; 0 where it is reserved as it comes. Raises: Refusal."""
+        reservation = Reservation(self, tenant)
+        if size_bytes:
+            reservation.add_body(size_bytes)
+        return reservation
+
+    def refusal(self) -> Refusal:
+        """The answer to a request that finds no memory. It is counted."""
+        self.refused[0] += 1
+        message = (
+            "the requests under way hold all memory that your bodies may take (body_memory_bytes); try again in 1 s"
+        )
+        return Refusal(503, message, code="overloaded", retry_after_s=1)
+
+
+class Reservation:
+    """What one request holds. `body_bytes`: of its body, each counted once."""
+
+    __slots__ = ("_memory", "_size_bytes", "_tenant", "body_bytes")
+
+    def __init__(self, memory: BodyMemory, tenant: str) -> None:
+        self._memory = memory
+        self._tenant = tenant
+        self._size_bytes = 0
+        self.body_bytes = 0
+
+    def __del__(self) -> None:
+        if self._size_bytes:
+            self._memory.budget.release(self._tenant, self._size_bytes)
+
+    def grow(self, size_bytes: int) -> bool:
+        """Reserve memory for bytes that are there once. Returns whether there was any."""
+        return self._grow(size_bytes, 1)
+
+    def add_answer(self, size_bytes: int) -> bool:
+        """Reserve memory for some of an answer. Returns whether there was any."""
+        return self._grow(size_bytes, ANSWER_WEIGHT)
+
+    def add_body(self, size_bytes: int) -> None:
+        """Reserve memory for so many bytes of a body, with the copies that are made of them. Raises: Refusal."""
+        if not self.grow(size_bytes * self._memory.copies):
+            raise self._memory.refusal()
+        self.body_bytes += size_bytes
+
+    def drop_body(self) -> None:
+        """Give back what was reserved for the body."""
+        size_bytes, self.body_bytes = self.body_bytes * self._memory.copies, 0
+        if size_bytes:
+            self._size_bytes -= size_bytes
+            self._memory.budget.release(self._tenant, size_bytes)
+
+    def refusal(self) -> Refusal:
+        """The answer where no memory was found. It is counted."""
+        return self._memory.refusal()
+
+    def _grow(self, size_bytes: int, weight: int) -> bool:
+        if not self._memory.budget.reserve(self._tenant, size_bytes, weight):
+            return False
+        self._size_bytes += size_bytes
+        return True

@@ -1,0 +1,87 @@
+"""Client connections over TLS until their handshakes are done. Each counts as a connection from its acceptance on."""
+
+import asyncio
+import socket
+import ssl
+from typing import Any, Final
+
+from warmroute_proxy.server.http.http1 import LINGER_S, Connection
+from warmroute_proxy.server.http.open_connections import OpenConnections
+
+ACCEPTED_AT_ONCE: Final = 64
+"""Connections that are accepted in one iteration of the loop: those beyond the limit are open no longer than that."""
+
+
+class TlsSocket:
+    """A listening socket whose connections begin with a handshake."""
+
+    def __init__(self, listening: socket.socket, shared: OpenConnections, context: ssl.SSLContext) -> None:
+        self._listening = listening
+        self._shared = shared
+        self._context = context
+        listening.setblocking(False)
+        asyncio.get_running_loop().add_reader(listening, self._accept)
+
+    def close(self) -> None:
+        """Accept no more."""
+        if self._listening.fileno() >= 0:
+            asyncio.get_running_loop().remove_reader(self._listening)
+            self._listening.close()
+
+    def _accept(self) -> None:
+        for _ in range(ACCEPTED_AT_ONCE):
+            try:
+                accepted, _ = self._listening.accept()
+            except OSError:  # there is none, or it has left
+                return
+            accepted.setblocking(False)
+            handshake = Handshake(self._shared, self._context)
+            if self._shared.admit(handshake):
+                handshake.begin(accepted)
+            else:
+                accepted.close()
+
+
+class Handshake:
+    """One handshake; a `Connection` follows it."""
+
+    deadline_s = float("inf")  # the handshake has a timeout of its own
+
+    def __init__(self, shared: OpenConnections, context: ssl.SSLContext) -> None:
+        self._shared = shared
+        self._context = context
+        self._task: asyncio.Task[None] | None = None
+
+    def begin(self, accepted: socket.socket) -> None:
+        """Shake hands with the client of an accepted socket."""
+        self._task = asyncio.get_running_loop().create_task(self._run(accepted))
+
+    def on_deadline(self) -> None:
+        """There is none."""
+
+    def close_when_idle(self) -> None:
+        """Close: nothing was asked yet."""
+        self.abort()
+
+    def abort(self) -> None:
+        """Close without waiting."""
+        if self._task is not None:
+            self._task.cancel()
+
+    def _connection(self) -> Any:
+        return Connection(self._shared, self)
+
+    async def _run(self, accepted: socket.socket) -> None:
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(
+                self._connection,
+                accepted,
+                ssl=self._context,
+                ssl_handshake_timeout=self._shared.limits.head_timeout_s,
+                ssl_shutdown_timeout=LINGER_S,
+            )
+        except (OSError, TimeoutError):
+            accepted.close()  # the client speaks no TLS, or has left
+        finally:
+            self._shared.members.discard(self)
+            self._task = None
