@@ -52,6 +52,7 @@ class Client(Exchange):
         self.request = Request(0.0, "POST", "/v1/chat/completions")
         self.request.body = BODY
         self.ends = 0
+        self.started = self.ended = False
 
     def _end(self) -> None:
         if not self.ended:

@@ -61,14 +61,13 @@ def in_parts(receiver: Receiver, headers: dict[str, str], body: bytes) -> None:
 class Leg:
     """One request to one engine."""
 
-    sent = False
-    done = False
-    head_seen = False
-    paused = False
-
     def __init__(self, receiver: Receiver, *, streamed: bool = False) -> None:
         """`streamed`: whether the answer is to be a stream."""
         self.streamed = streamed
+        self.sent = False
+        self.done = False
+        self.head_seen = False
+        self.paused = False
         self.connection: Channel | None = None
         """While something may still come."""
         self._receiver: Receiver | None = receiver

@@ -60,18 +60,15 @@ class AttemptOwner(Protocol):
 class Attempt:
     """The legs of one dispatch; it receives the answering one. Create, then `start`."""
 
-    # What most attempts never change: read from the class, not set in each.
+    # What most attempts neither change nor read: a default is cheap to begin with, and dear to read.
     answer: Answer | None = None
-    scanner: Scanner = _NOT_STREAMED
     _held: list[bytes]  # of a stream
     _parts: list[bytes]  # from the head on
-    _prefill: PrefillLeg | None = None
     _status = 0
     _retry_after: str | None = None
     _is_stream = False
     _size = 0
     _pending: Failure | None = None  # while the state is FAILING
-    _trailer: asyncio.TimerHandle | None = None
 
     def __init__(
         self,
@@ -93,6 +90,9 @@ class Attempt:
         self._answering: Worker = answering
         self.engine = engines.of(answering)
         self.leg = Leg(self, streamed=asked.stream)
+        self.scanner = _NOT_STREAMED
+        self._prefill: PrefillLeg | None = None
+        self._trailer: asyncio.TimerHandle | None = None
         if asked.stream:
             self.scanner = Scanner(keep_sglext=asked.keep_sglext)
             self._held = []

@@ -54,13 +54,6 @@ _DISPATCH, _SETTLE, _ROW_WRITTEN = RequestEvent.DISPATCH, RequestEvent.SETTLE, R
 class InferenceRequest:
     """One request under way."""
 
-    # What a request begins with: read from the class, not set in each.
-    waiter: "Waiter[RequestToAdmit] | None" = None  # while it is queued
-    reservation: Reservation | None = None
-    excluded: frozenset[str] = _NONE  # the workers and regions that it is not to go to
-    _attempt: Attempt | None = None  # until its row is written
-    _refusal: Refusal | None = None
-
     def __init__(self, path: RequestPath, exchange: Exchange, intake: Intake, receipt_id: str) -> None:
         self.state = _PLACING
         self.id = receipt_id
@@ -70,6 +63,11 @@ class InferenceRequest:
         self._answer = ClientAnswer(exchange, path.answer_headers, intake, receipt_id)
         self._account = RequestAccount()
         self._progress = Progress()
+        self.waiter: Waiter[RequestToAdmit] | None = None  # while it is queued
+        self.reservation: Reservation | None = None
+        self.excluded = _NONE  # the workers and regions that it is not to go to
+        self._attempt: Attempt | None = None  # until its row is written
+        self._refusal: Refusal | None = None
 
     def _advance(self, event: RequestEvent) -> None:
         self.state = next_state(REQUEST, self.state, event)
