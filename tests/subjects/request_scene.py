@@ -263,14 +263,14 @@ class Scene:
     def complete(self) -> None:
         leg = self.leg()
         if not leg.streamed:
-            leg.whole({}, b'{"choices":[],"usage":{"prompt_tokens":10,"completion_tokens":1}}', self.now)
+            leg.whole([], b'{"choices":[],"usage":{"prompt_tokens":10,"completion_tokens":1}}', self.now)
             return
         if not leg.head_seen:
             leg.head(200, EVENTS)
         leg.body(USAGE + DONE)
 
     def prefill(self) -> None:
-        self.leg("prefill").whole({}, b'{"usage":{"prompt_tokens":10}}', self.now)
+        self.leg("prefill").whole([], b'{"usage":{"prompt_tokens":10}}', self.now)
 
     def engine_fails(self, place: str = "refuse") -> None:
         """The connection breaks; `place`: what a retry comes to."""

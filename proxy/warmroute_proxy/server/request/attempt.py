@@ -27,6 +27,7 @@ from warmroute_proxy.server.engines.engines import Engines
 from warmroute_proxy.server.engines.leg import Leg, in_parts
 from warmroute_proxy.server.engines.passthrough import Stream, Write
 from warmroute_proxy.server.engines.sse import Scanner, was_aborted
+from warmroute_proxy.server.http.header_lines import Line
 from warmroute_proxy.server.request.answer import Answer
 from warmroute_proxy.server.request.dispatch import Asked, answering_body, own_fields, prefill_body
 from warmroute_proxy.server.request.failure import Failure, refused_by
@@ -255,9 +256,9 @@ class Attempt:
         else:
             self._fail(502, "the engine ended its stream early", self._answering, retryable=True)
 
-    def on_whole(self, headers: dict[str, str], body: bytes, now_s: float) -> None:
+    def on_whole(self, lines: list[Line], body: bytes, now_s: float) -> None:
         if self.leg.streamed or len(body) > self._max_answer_bytes:
-            in_parts(self, headers, body)
+            in_parts(self, lines, body)
             return
         if self._trailer is not None:
             self._cancel_trailer()

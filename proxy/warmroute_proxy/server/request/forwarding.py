@@ -25,6 +25,7 @@ from warmroute_proxy.server.engines.leg import Leg, in_parts
 from warmroute_proxy.server.engines.small_get import get
 from warmroute_proxy.server.engines.upstream import Upstream
 from warmroute_proxy.server.http.exchange import Exchange
+from warmroute_proxy.server.http.header_lines import Line
 from warmroute_proxy.server.http.http1 import LEFT_TARGET
 from warmroute_proxy.server.intake.parsed_request import Intake
 from warmroute_proxy.server.request.admission import Admission
@@ -246,8 +247,8 @@ class ForwardedRequest:
         else:
             self._exchange.respond(self._status, self._headers, b"".join(self._held))
 
-    def on_whole(self, headers: dict[str, str], body: bytes, now_s: float) -> None:  # noqa: ARG002
-        in_parts(self, headers, body)
+    def on_whole(self, lines: list[Line], body: bytes, now_s: float) -> None:  # noqa: ARG002
+        in_parts(self, lines, body)
 
     def on_fail(self, reason: str) -> None:
         peer = peer_id(self._decision.region)
