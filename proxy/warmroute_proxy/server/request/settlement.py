@@ -88,7 +88,7 @@ class Settlement:
         if entry is None:
             facts, model = intake.facts, intake.model
             entry = Entry(
-                receipt_id, intake.tenant.name, intake.session, f"{facts.lineage:016x}", facts.turn,
+                receipt_id, intake.tenant.name, intake.session, facts.lineage.to_bytes(8, "big").hex(), facts.turn,
                 self._region, model.name, intake.route, intake.stream, model.rates,
                 self._unix_clock(), intake.forwarded_from,
             )  # fmt: skip
