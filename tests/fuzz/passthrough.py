@@ -19,6 +19,7 @@ from warmroute_proxy.core.load.blame import Cause
 from warmroute_proxy.server.engines.leg import Leg, in_parts
 from warmroute_proxy.server.engines.sse import Scanner
 from warmroute_proxy.server.engines.upstream import Upstream, _Connection
+from warmroute_proxy.server.http.header_lines import Line
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 SIZES = (b"%x", b"%x", b"%X", b"%04x", b"%x;a=b")
@@ -63,7 +64,7 @@ class Reader:
         self.wire = _Connection(self.upstream)
         self.transport = Transport(self.wire)
         self.wire.connection_made(self.transport)  # type: ignore[arg-type]
-        self.leg = Leg(self)
+        self.leg = Leg(self, streamed=True)
         self.wire.start(self.leg, b"", [])
 
     def streams(self) -> "Reader | None":
@@ -81,8 +82,8 @@ class Reader:
     def on_end(self) -> None:
         self.told.append("end")
 
-    def on_whole(self, headers: dict[str, str], body: bytes, now_s: float) -> None:
-        in_parts(self, headers, body)
+    def on_whole(self, lines: list[Line], body: bytes, now_s: float) -> None:
+        in_parts(self, lines, body)
 
     def on_fail(self, cause: Cause, reason: str) -> None:
         self.told.append(reason)

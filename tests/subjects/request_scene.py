@@ -54,6 +54,7 @@ class Client(Exchange):
         self.request = Request(0.0, "POST", "/v1/chat/completions")
         self.request.body = BODY
         self.ends = 0
+        self.started = self.ended = False
 
     def _end(self) -> None:
         if not self.ended:
@@ -266,14 +267,14 @@ class Scene:
     def complete(self) -> None:
         leg = self.leg()
         if not leg.streamed:
-            leg.whole({}, b'{"choices":[],"usage":{"prompt_tokens":10,"completion_tokens":1}}', self.now)
+            leg.whole([], b'{"choices":[],"usage":{"prompt_tokens":10,"completion_tokens":1}}', self.now)
             return
         if not leg.head_seen:
             leg.head(200, EVENTS)
         leg.body(USAGE + DONE)
 
     def prefill(self) -> None:
-        self.leg("prefill").whole({}, b'{"usage":{"prompt_tokens":10}}', self.now)
+        self.leg("prefill").whole([], b'{"usage":{"prompt_tokens":10}}', self.now)
 
     def engine_fails(self, place: str = "refuse") -> None:
         """The connection breaks; `place`: what a retry comes to."""

@@ -89,7 +89,7 @@ def list_and_price(rates: Rates, prompt_tokens: int, cached_tokens: int, complet
 def usd(amount_nanousd: int) -> str:
     """An amount as an exact decimal number of USD, fit to stand in JSON as a number."""
     if 0 < amount_nanousd < 1_000_000_000:  # most
-        return f"0.{amount_nanousd:09d}".rstrip("0")
+        return "0." + str(amount_nanousd).zfill(9).rstrip("0")
     sign = "-" if amount_nanousd < 0 else ""
     whole, rest = divmod(abs(amount_nanousd), 1_000_000_000)
     return f"{sign}{whole}.{rest:09d}".rstrip("0") if rest else f"{sign}{whole}"

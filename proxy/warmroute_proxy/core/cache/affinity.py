@@ -44,12 +44,9 @@ class Affinity:
         if turns is None:
             return None
         hashes = chain.hashes
-        if len(turns) == 1:  # the usual case
-            cuts, settled = turns[0]
-            return settled if turn > 1 or (cuts <= len(hashes) and hashes[cuts - 1] == settled.tip) else None
-        longest, most = None, 0
+        longest, most, known = None, 0, len(hashes)
         for cuts, settled in turns:
-            if most < cuts <= len(hashes) and hashes[cuts - 1] == settled.tip:
+            if most < cuts <= known and hashes[cuts - 1] == settled.tip:
                 longest, most = settled, cuts
         if longest is not None:
             return longest
@@ -68,13 +65,14 @@ class Affinity:
     ) -> None:
         """Store a turn of a lineage that was served; `session` is None where it has no home of its own."""
         by_lineage, by_thread, by_session = self._turns_by_lineage, self._turn_by_thread, self._region_by_session
-        known, hashes = by_lineage.get(lineage), chain.hashes
-        turns: tuple[tuple[int, SettledTurn], ...] = ((len(hashes), settled),)
-        if known is not None:
-            for cuts, old in known:
-                if (cuts > len(hashes) or hashes[cuts - 1] != old.tip) and len(turns) < MAX_FORKS:
-                    turns = (*turns, (cuts, old))
-        by_lineage[lineage] = turns
+        hashes = chain.hashes
+        own = len(hashes)
+        turns = [(own, settled)]
+        for turn in by_lineage.get(lineage, ()):
+            cuts, old = turn
+            if cuts > own or hashes[cuts - 1] != old.tip:
+                turns.append(turn)
+        by_lineage[lineage] = tuple(turns[:MAX_FORKS])
         by_lineage.move_to_end(lineage)
         if thread is not None:
             by_thread[thread] = settled

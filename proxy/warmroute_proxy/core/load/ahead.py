@@ -34,7 +34,8 @@ def waits_s(ahead: Ahead, now_s: float) -> tuple[float, float]:
     if others is not None and now_s < others.until_s:
         queue_s, slowdown_s = others.queue_s, others.slowdown_s
     done_s = now_s - ahead.since_s
-    done_s = min(done_s, ahead.at_work_s)
+    if done_s > ahead.at_work_s:  # noqa: PLR1730 - min() takes three times as long
+        done_s = ahead.at_work_s
     if done_s > 0:  # false where nothing is ahead: then nothing is at work
         queue_s -= done_s
     return queue_s, slowdown_s

@@ -67,7 +67,8 @@ class Prices:
 
     def reuse_s(self, matched: int) -> float:
         """`reuse` at a worker that has so many bytes cached: for the tokens from there to the longest cached prefix."""
-        best, slower = self.best_bytes, 1 / (1 - min(self._busy, MAX_BUSY)) ** 2
+        best, busy = self.best_bytes, self._busy if self._busy < MAX_BUSY else MAX_BUSY  # noqa: FURB136 - see `waits_s`
+        slower = 1 / (1 - busy) ** 2
         private, shared = AGAIN * slower, AGAIN * (slower - 1)
         weighted = (best - matched) * (private - 1)
         for end, sharers in self._shared:

@@ -33,6 +33,7 @@ _REASONING: Final = b"\x04"
 _TOOL_CALL: Final = b"\x05"
 _TOOL_CALL_ID: Final = b"\x06"
 _NAME: Final = b"\x07"
+_NO_TEXT: Final = b'\x03""'
 _MEMBER: Final = b"\x1d"
 _PART: Final = b"\x1e"
 _FIELD: Final = b"\x1f"
@@ -80,18 +81,18 @@ def message_part(message: Message, index: int) -> bytes:
     return b"".join(pieces)
 
 
-def is_plain(message: Message) -> bool:
-    """Whether a message is a role and a text and nothing else, as most are: its part is `\\x02 role \\x03 content`."""
-    content = message.content
-    return (
+def text_part(message: Message) -> bytes | None:
+    """The canonical bytes of a message that is a role and a text and nothing else, as most are; None of any other."""
+    if (
         message.tool_calls is None
         and message.tool_call_id is ABSENT
         and message.reasoning_content is ABSENT
         and message.name is ABSENT
-        and content is not ABSENT
-        and memoryview(content)[0] == QUOTE
-        and content != EMPTY
-    )
+    ):
+        part = b"".join((_MESSAGE, message.role.encode(), _CONTENT, message.content))
+        if part[-1] == QUOTE and not part.endswith(_NO_TEXT):  # of JSON, only a string ends with a quote
+            return part
+    return None
 
 
 def _content_parts(content: Raw, path: str) -> bytes:

@@ -33,9 +33,9 @@ from warmroute_proxy.core.prompt.canonical import (
     QUOTE,
     MalformedPrompt,
     decode_part,
-    is_plain,
     is_present,
     message_part,
+    text_part,
     tool_parts,
 )
 from warmroute_proxy.core.prompt.chain import Begun, Chain, Fingerprint, ToolsPrefix
@@ -108,8 +108,7 @@ def _fingerprint(
     user_contents: list[Raw] = []
     for index, message in enumerate(decoded):
         role = message.role
-        plain = is_plain(message)
-        part = b"\x02%b\x03%b" % (role.encode(), message.content) if plain else message_part(message, index)
+        part = text_part(message) or message_part(message, index)
         if role == "assistant":
             structural_bytes = total
             turn += 1
@@ -225,13 +224,12 @@ def tools_prefix(tools: Raw | None, seed: int) -> ToolsPrefix:
 def _check_unicode(contents: list[Raw]) -> None:
     """Refuse what `first_user_text` could not decode: raw slices are checked for JSON's syntax, not for UTF-8."""
     for content in reversed(contents):
-        if is_present(content):
-            try:
-                str(content, "utf-8")
-            except UnicodeDecodeError:
-                raise MalformedPrompt("messages", "holds a text that is not valid JSON") from None
-            if memoryview(content)[0] == QUOTE:
-                return
+        try:
+            text = str(content, "utf-8")
+        except UnicodeDecodeError:
+            raise MalformedPrompt("messages", "holds a text that is not valid JSON") from None
+        if len(text) > 2 and text[0] == '"':
+            return
 
 
 def first_user_text(prompt: Fingerprint) -> str | None:

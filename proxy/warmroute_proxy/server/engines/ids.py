@@ -39,7 +39,7 @@ class Ids:
     def rid(self) -> str:
         """32 hex digits."""
         self._count += 1
-        return f"{self._prefix}{self._count & 0xFFFFFFFFFFFF:012x}"
+        return self._prefix + (self._count & 0xFFFFFFFFFFFF).to_bytes(6, "big").hex()
 
     def bootstrap_room(self, rank: int, ranks: int, prompts: int) -> int:
         """A room whose remainder by `ranks` is `rank`, and one for each further prompt; from 1 to 2^63 - 1,024."""

@@ -10,6 +10,7 @@ from typing import Protocol
 
 from warmroute_proxy.core.load.blame import Cause
 from warmroute_proxy.server.engines.passthrough import Stream
+from warmroute_proxy.server.http.header_lines import Line, decode
 
 log = logging.getLogger(__name__)
 
@@ -36,13 +37,13 @@ class Receiver(Protocol):
         """Some of its body."""
 
     def streams(self) -> Stream | None:
-        """The stream that follows the head, where it may pass unparsed (`passthrough`)."""
+        """The stream that follows the head, where it may pass unparsed (`passthrough`). Asked of streamed legs only."""
 
     def on_end(self) -> None:
         """The answer has ended in good order."""
 
-    def on_whole(self, headers: dict[str, str], body: bytes, now_s: float) -> None:
-        """All of a 200 at once; `in_parts` makes a head, a body and an end of it."""
+    def on_whole(self, lines: list[Line], body: bytes, now_s: float) -> None:
+        """All of a 200 at once; `in_parts` makes a head, a body and an end of it. `lines`: its headers, as read."""
 
     def on_fail(self, cause: Cause, reason: str) -> None:
         """There will be no answer, or no more of it."""
@@ -51,9 +52,9 @@ class Receiver(Protocol):
         """An error of the proxy's own in one of these."""
 
 
-def in_parts(receiver: Receiver, headers: dict[str, str], body: bytes) -> None:
+def in_parts(receiver: Receiver, lines: list[Line], body: bytes) -> None:
     """Give a receiver a whole 200 as head, body and end."""
-    receiver.on_head(200, headers)
+    receiver.on_head(200, decode(lines))
     if body:
         receiver.on_body(body)
     receiver.on_end()
@@ -62,14 +63,13 @@ def in_parts(receiver: Receiver, headers: dict[str, str], body: bytes) -> None:
 class Leg:
     """One request to one engine."""
 
-    sent = False
-    done = False
-    head_seen = False
-    paused = False
-
     def __init__(self, receiver: Receiver, *, streamed: bool = False) -> None:
         """`streamed`: whether the answer is to be a stream."""
         self.streamed = streamed
+        self.sent = False
+        self.done = False
+        self.head_seen = False
+        self.paused = False
         self.connection: Channel | None = None
         """While something may still come."""
         self._receiver: Receiver | None = receiver
@@ -133,7 +133,7 @@ class Leg:
         """The stream that follows the head, where it may pass unparsed."""
         return self._receiver.streams() if self._receiver is not None else None
 
-    def whole(self, headers: dict[str, str], body: bytes, now_s: float) -> None:
+    def whole(self, lines: list[Line], body: bytes, now_s: float) -> None:
         """All of a 200 was read at once."""
         self.connection = None
         receiver = self._receiver
@@ -141,7 +141,7 @@ class Leg:
             return
         self.done = True
         try:
-            receiver.on_whole(headers, body, now_s)
+            receiver.on_whole(lines, body, now_s)
         except Exception as error:
             self._crash(receiver, error)
         self._receiver = None

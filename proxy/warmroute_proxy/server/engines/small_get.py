@@ -6,6 +6,7 @@ from collections.abc import Callable
 from warmroute_proxy.core.load.blame import Cause
 from warmroute_proxy.server.engines.leg import Leg
 from warmroute_proxy.server.engines.upstream import Upstream
+from warmroute_proxy.server.http.header_lines import Line
 
 
 class Collector:
@@ -35,7 +36,7 @@ class Collector:
     def on_end(self) -> None:
         self._done(self._status, b"".join(self._parts))
 
-    def on_whole(self, headers: dict[str, str], body: bytes, now_s: float) -> None:  # noqa: ARG002
+    def on_whole(self, lines: list[Line], body: bytes, now_s: float) -> None:  # noqa: ARG002
         if len(body) > self._limit_bytes:
             self._done(0, b"")
         else:

@@ -103,7 +103,7 @@ class Upstream:
         limit = self.clock() - IDLE_S
         while self._idle:
             connection = self._idle.pop()
-            if connection.usable and connection.idle_since_s >= limit:
+            if connection.is_usable() and connection.idle_since_s >= limit:
                 return connection
             connection.drop()
         return None
@@ -134,13 +134,14 @@ class _Connection(asyncio.Protocol):
     def __init__(self, upstream: Upstream) -> None:
         self._upstream = upstream
         self._transport: asyncio.Transport | None = None
-        self._parser: Any = httptools.HttpResponseParser(self)
         self._begun = False  # some of the answer was read
         self._leg: Leg | None = None
-        self._lines: list[Line] = []
-        self._headers: dict[str, str] = {}
+        self._lines: list[Line] = []  # of the head, then of the trailers
+        self._head_lines: list[Line] = []
         self._head: int | None = None  # a status that the leg has not got yet
         self._bodies: list[bytes] = []
+        self.on_body = self._bodies.append  # called by the parser
+        self._parser: Any = httptools.HttpResponseParser(self)
         self._framed = False
         self._unparsed_bytes = 0
         self.complete = False  # whether the answer was read to its end
@@ -150,15 +151,15 @@ class _Connection(asyncio.Protocol):
         self._closing = False
         self.idle_since_s = 0.0
 
-    @property
-    def usable(self) -> bool:
+    def is_usable(self) -> bool:
         return self._transport is not None and not self._transport.is_closing()
 
     def start(self, leg: Leg, head: bytes, body: Parts) -> None:
         assert self._transport is not None
         self._leg = leg
-        self._begun = False
-        self.complete = False
+        self._lines = []
+        self._head = None
+        self._begun = self.complete = False
         leg.connection = self
         leg.sent = True
         if leg.paused:
@@ -220,15 +221,15 @@ class _Connection(asyncio.Protocol):
             return
         if self._begun:
             self.feed(data)
-        else:
-            self._begin(leg, data)
-
-    def _begin(self, leg: Leg, data: bytes) -> None:
-        """The first bytes of an answer."""
+            return
         self._begun = True
-        self._lines = []
-        self._headers = {}
-        self._head = None
+        if leg.streamed:
+            self._begin_stream(leg, data)
+        else:
+            self.feed(data)
+
+    def _begin_stream(self, leg: Leg, data: bytes) -> None:
+        """The first bytes of an answer that is to be a stream: what follows its head may pass unparsed."""
         end = data.find(b"\r\n\r\n") + 4
         if data.find(b"chunked", 0, end) < 0:
             self.feed(data)
@@ -237,7 +238,7 @@ class _Connection(asyncio.Protocol):
         if self._leg is not leg:
             return
         stream = leg.streams()
-        if stream is not None and self._headers.get("transfer-encoding") == "chunked":
+        if stream is not None and decode(self._head_lines).get("transfer-encoding") == "chunked":
             assert self._transport is not None
             self._passthrough = Passthrough(self, stream)
             protocol: Any = self._passthrough  # not by type, so that it can be compiled
@@ -268,15 +269,14 @@ class _Connection(asyncio.Protocol):
                 self.drop()
                 leg.fail(Cause.ERROR, f"the engine's answer has more than {MAX_HEAD_BYTES} bytes of headers")
                 return
-        self._give(leg)
-
-    def _give(self, leg: Leg) -> None:
         try:
             if self._head is None and not self.complete and len(self._bodies) == 1:  # a chunk of a stream
                 if not leg.done:
                     leg.body(self._bodies.pop())
                 else:
                     self._bodies.clear()
+            elif self._head == 200 and self.complete and not leg.streamed and not leg.done:
+                self._deliver_whole(leg)
             else:
                 self._deliver(leg)
         except Exception as error:
@@ -301,12 +301,11 @@ class _Connection(asyncio.Protocol):
 
     def _deliver(self, leg: Leg) -> None:
         """Give the leg what the parser found in one read: a head, some body, the end."""
-        if self._head == 200 and self.complete and not leg.streamed and not leg.done:
-            self._deliver_whole(leg)
-            return
         if self._head is not None and not leg.done:
             status, self._head = self._head, None
-            leg.head(status, self._headers)
+            headers = decode(self._head_lines)
+            self._framed = "content-length" in headers or "transfer-encoding" in headers
+            leg.head(status, headers)
         if self._bodies:
             body = self._bodies[0] if len(self._bodies) == 1 else b"".join(self._bodies)
             self._bodies.clear()
@@ -320,23 +319,25 @@ class _Connection(asyncio.Protocol):
         body = b"".join(self._bodies)
         self._head = None
         self._bodies.clear()
-        self._release()
-        leg.whole(self._headers, body, self._upstream.clock())
+        now_s = self._upstream.clock()
+        self._release(now_s)
+        leg.whole(self._head_lines, body, now_s)
 
     def _finish(self, leg: Leg) -> None:
         if self._leg is not leg:
             return  # the leg was closed by its own callback
-        self._release()
+        self._release(self._upstream.clock())
         leg.end()
 
-    def _release(self) -> None:
+    def _release(self, now_s: float) -> None:
         """The answer was read to its end: the connection can carry another leg, or is closed."""
         self._leg = None
-        self._end_passthrough()
-        if self._keep_alive and self.usable:
+        if self._passthrough is not None:
+            self._end_passthrough()
+        if self._keep_alive and self.is_usable():
             if self._paused:
                 self.pause(False)
-            self._upstream.give_back(self, self._upstream.clock())
+            self._upstream.give_back(self, now_s)
         else:
             self.drop()
 
@@ -350,16 +351,10 @@ class _Connection(asyncio.Protocol):
         self._lines.append((name, value))
 
     def on_headers_complete(self) -> None:
-        lines, self._lines = self._lines, []
         status = self._parser.get_status_code()
-        if status < 200:  # an interim answer, such as 103
-            return
-        self._headers = decode(lines)
-        self._framed = "content-length" in self._headers or "transfer-encoding" in self._headers
-        self._head = status
-
-    def on_body(self, body: bytes) -> None:
-        self._bodies.append(body)
+        if status >= 200:  # not an interim answer, such as 103
+            self._head_lines, self._head = self._lines, status
+        self._lines = []
 
     def on_message_complete(self) -> None:
         self._keep_alive = bool(self._parser.should_keep_alive())  # false again once the parser has moved on

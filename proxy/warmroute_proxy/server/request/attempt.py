@@ -29,6 +29,7 @@ from warmroute_proxy.server.engines.leg import Leg, in_parts
 from warmroute_proxy.server.engines.passthrough import Stream, Write
 from warmroute_proxy.server.engines.sse import Scanner, was_aborted
 from warmroute_proxy.server.http.body_memory import Reservation
+from warmroute_proxy.server.http.header_lines import Line
 from warmroute_proxy.server.request.answer import Answer
 from warmroute_proxy.server.request.dispatch import Asked, answering_body, own_fields, prefill_body
 from warmroute_proxy.server.request.failure import Failure, refused_by
@@ -43,6 +44,9 @@ TRAILER_S: Final = 2.0  # after an error or `[DONE]`, how long an engine may tak
 ABORTED: Final = "the engine aborted the request"  # its queue was full, a transfer failed, or by an operator
 UNCOUNTED_BYTES: Final = 16_384  # a whole answer that is no larger takes no memory worth counting
 MAX_HELD_BYTES: Final = 1_048_576  # before the first content: roles and comments
+# Read once: each look at a member of an enum costs 900 instructions in Python 3.11.
+_NEW, _SENT, _STOPPING = AttemptState.NEW, AttemptState.SENT, AttemptState.STOPPING
+_SEND, _FINISH = AttemptEvent.SEND, AttemptEvent.FINISH
 _NOT_STREAMED: Final = Scanner(keep_sglext=False)  # of all attempts that are answered whole: it is fed nothing
 
 
@@ -60,18 +64,15 @@ class AttemptOwner(Protocol):
 class Attempt:
     """The legs of one dispatch; it receives the answering one. Create, then `start`."""
 
-    # What most attempts never change: read from the class, not set in each.
+    # What most attempts neither change nor read: a default is cheap to begin with, and dear to read.
     answer: Answer | None = None
-    scanner: Scanner = _NOT_STREAMED
     _held: list[bytes]  # of a stream
     _parts: list[bytes]  # from the head on
-    _prefill: PrefillLeg | None = None
     _status = 0
     _retry_after: str | None = None
     _is_stream = False
     _size = 0
     _pending: Failure | None = None  # while the state is FAILING
-    _trailer: asyncio.TimerHandle | None = None
 
     def __init__(
         self,
@@ -84,7 +85,7 @@ class Attempt:
         memory: Reservation | None,
     ) -> None:
         """`memory`: where an answer that is gathered counts; None: `max_answer_bytes` is all that bounds it."""
-        self.state = AttemptState.NEW
+        self.state = _NEW
         self.rid = rid
         self.decision = decision
         self._owner = owner
@@ -96,6 +97,9 @@ class Attempt:
         self._answering: Worker = answering
         self.engine = engines.of(answering)
         self.leg = Leg(self, streamed=asked.stream)
+        self.scanner = _NOT_STREAMED
+        self._prefill: PrefillLeg | None = None
+        self._trailer: asyncio.TimerHandle | None = None
         if asked.stream:
             self.scanner = Scanner(keep_sglext=asked.keep_sglext)
             self._held = []
@@ -112,7 +116,7 @@ class Attempt:
 
     def start(self, asked: Asked, headers: str, path: str, *, tagged: bool) -> None:
         """Send both legs at once. `tagged`: the engine's KV events are to name the rid."""
-        self._advance(AttemptEvent.SEND)
+        self._advance(_SEND)
         engine, prefill = self.engine, self.decision.prefill
         own = own_fields(self.rid, asked.salt, tagged=tagged) if engine.is_sglang else ""
         rank = self._answering.dp_rank if engine.info.dp_size > 1 else None
@@ -228,17 +232,17 @@ class Attempt:
     def _stream_done(self) -> None:
         if self.scanner.error is not None:
             self._fail_by_event()
-        elif self.scanner.aborted and self.state is not AttemptState.STOPPING:
+        elif self.scanner.aborted and self.state is not _STOPPING:
             self._fail(503, ABORTED, self._answering, retryable=True)
         elif not self.ended:
             if self._held:
                 self._pass(b"".join(self._held))  # an answer without content is still an answer
-            self._advance(AttemptEvent.FINISH)
+            self._advance(_FINISH)
             self._close_later()
             self._owner.finished(self._engines.clock())
 
     def _pass(self, data: bytes) -> None:
-        if self.state is AttemptState.SENT:
+        if self.state is _SENT:
             self._advance(AttemptEvent.CONTENT)
         self._owner.content(data)
 
@@ -259,9 +263,9 @@ class Attempt:
         else:
             self._fail(502, "the engine ended its stream early", self._answering, retryable=True)
 
-    def on_whole(self, headers: dict[str, str], body: bytes, now_s: float) -> None:
+    def on_whole(self, lines: list[Line], body: bytes, now_s: float) -> None:
         if self.leg.streamed or len(body) > UNCOUNTED_BYTES:
-            in_parts(self, headers, body)
+            in_parts(self, lines, body)
             return
         if self._trailer is not None:
             self._cancel_trailer()
@@ -282,10 +286,10 @@ class Attempt:
         except Refusal:
             self._fail(502, "the engine's answer is not a JSON object", self._answering, retryable=True)
             return
-        if self.state is not AttemptState.STOPPING and was_aborted(data):
+        if self.state is not _STOPPING and was_aborted(data):
             self._fail(503, ABORTED, self._answering, retryable=True)
             return
-        self._advance(AttemptEvent.FINISH)
+        self._advance(_FINISH)
         if self._prefill is not None or not self.leg.done:
             self._close_later()
         self._owner.finished(now_s)

@@ -2,6 +2,8 @@
 
 from typing import Final
 
+import msgspec
+
 from warmroute_proxy.core.load.blame import Cause
 from warmroute_proxy.server.base.config import Limits
 from warmroute_proxy.server.base.errors import Refusal
@@ -14,15 +16,14 @@ COMMENT_EVERY_S: Final = 15.0
 PROGRESS_EVERY_EVENTS: Final = 32
 
 
-class Progress:
+class Progress(msgspec.Struct):
     """How far one request has come, and when. Times are those of the monotonic clock."""
 
-    # What a request begins with: read from the class, not set in each.
-    dispatched_s = 0.0
-    last_data_s = 0.0
-    comment_at_s = 0.0
-    _swept_events = 0
-    _reported_events = 0
+    dispatched_s: float = 0.0
+    last_data_s: float = 0.0
+    comment_at_s: float = 0.0
+    _swept_events: int = 0
+    _reported_events: int = 0
 
     def dispatched(self, now_s: float) -> None:
         """An attempt is being sent."""

@@ -25,6 +25,7 @@ from warmroute_proxy.server.base.metrics import Metrics
 from warmroute_proxy.server.engines.engine_headers import engine_headers
 from warmroute_proxy.server.engines.leg import Leg, in_parts
 from warmroute_proxy.server.http.exchange import Exchange
+from warmroute_proxy.server.http.header_lines import Line
 from warmroute_proxy.server.http.http1 import LEFT_TARGET
 from warmroute_proxy.server.intake.parsed_request import Intake
 from warmroute_proxy.server.regions.voids import Voids
@@ -213,8 +214,8 @@ class ForwardedRequest:
         else:
             self._exchange.respond(self._status, self._headers, b"".join(self._held))
 
-    def on_whole(self, headers: dict[str, str], body: bytes, now_s: float) -> None:  # noqa: ARG002
-        in_parts(self, headers, body)
+    def on_whole(self, lines: list[Line], body: bytes, now_s: float) -> None:  # noqa: ARG002
+        in_parts(self, lines, body)
 
     def on_fail(self, cause: Cause, reason: str) -> None:  # noqa: ARG002
         if self._stream_end == _DONE:  # only the end of the framing is lost

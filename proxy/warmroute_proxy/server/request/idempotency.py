@@ -122,6 +122,8 @@ class SharedExchange(Exchange):
         self._keeps_answer = False  # whether the answer is to be kept, if it comes to its end
         self.served: ServedRequest | None = None
         self.request = first.request
+        self.started = False
+        self.ended = False
 
     # -- the side of the request
 

@@ -44,20 +44,17 @@ LEFT_WAIT_S: Final = 2.0
 MAX_ATTEMPTS: Final = 2
 
 _NONE: Final[frozenset[str]] = frozenset()
+# Read once: each look at a member of an enum costs 900 instructions in Python 3.11.
+_PLACING, _DISPATCHED, _ANSWERING = RequestState.PLACING, RequestState.DISPATCHED, RequestState.ANSWERING
+_LEFT, _SETTLING, _SETTLING_LEFT = RequestState.LEFT, RequestState.SETTLING, RequestState.SETTLING_LEFT
+_DISPATCH, _SETTLE, _ROW_WRITTEN = RequestEvent.DISPATCH, RequestEvent.SETTLE, RequestEvent.ROW_WRITTEN
 
 
 class InferenceRequest:
     """One request under way."""
 
-    # What a request begins with: read from the class, not set in each.
-    waiter: "Waiter[RequestToAdmit] | None" = None  # while it is queued
-    reservation: Reservation | None = None
-    excluded: frozenset[str] = _NONE  # the workers and regions that it is not to go to
-    _attempt: Attempt | None = None  # until its row is written
-    _refusal: Refusal | None = None
-
     def __init__(self, path: RequestPath, exchange: Exchange, intake: Intake, receipt_id: str) -> None:
-        self.state = RequestState.PLACING
+        self.state = _PLACING
         self.id = receipt_id
         self.intake = intake
         self._path = path
@@ -65,6 +62,11 @@ class InferenceRequest:
         self._answer = ClientAnswer(exchange, path.answer_headers, intake, receipt_id)
         self._account = RequestAccount()
         self._progress = Progress()
+        self.waiter: Waiter[RequestToAdmit] | None = None  # while it is queued
+        self.reservation: Reservation | None = None
+        self.excluded = _NONE  # the workers and regions that it is not to go to
+        self._attempt: Attempt | None = None  # until its row is written
+        self._refusal: Refusal | None = None
 
     def _advance(self, event: RequestEvent) -> None:
         self.state = next_state(REQUEST, self.state, event)
@@ -143,7 +145,7 @@ class InferenceRequest:
         sent_s = engines.clock()
         self._progress.dispatched(sent_s)
         account.proxy_s += sent_s - (account.since_s or request.received_s)
-        self._advance(RequestEvent.DISPATCH)
+        self._advance(_DISPATCH)
         attempt.start(intake, engine_headers(request.headers), request.path, tagged=tagged)
 
     # -- relay: what the attempt reports
@@ -152,10 +154,10 @@ class InferenceRequest:
         """Bytes for the client."""
         now_s = self._progress.last_data_s = self._path.engines.clock()
         state = self.state
-        if state is RequestState.LEFT:
+        if state is _LEFT:
             return
         account = self._account
-        if state is not RequestState.ANSWERING:
+        if state is not _ANSWERING:
             self._advance(RequestEvent.CONTENT)
             if account.ttft_ms is None:
                 self._first_content(now_s)
@@ -171,7 +173,7 @@ class InferenceRequest:
 
     def passthrough_target(self) -> Write | None:
         """Where more of the stream may be written unparsed; `sweep` looks at how far it has come."""
-        if self.state is RequestState.LEFT or self._account.continuation is not None:
+        if self.state is _LEFT or self._account.continuation is not None:
             return None
         return self._answer.passthrough_target()
 
@@ -188,7 +190,7 @@ class InferenceRequest:
 
     def prefilled(self, now_s: float) -> None:
         """The prompt is computed: its tokens are load no more."""
-        if self.state is RequestState.DISPATCHED:
+        if self.state is _DISPATCHED:
             self._advance(RequestEvent.PREFILL)
         self._path.settlement.prefilled(self._account, now_s)
 
@@ -198,7 +200,7 @@ class InferenceRequest:
         assert attempt is not None
         self._path.admission.retries.succeeded(now_s)
         self._path.faults.served(self.intake, attempt.decision)
-        if self.state is RequestState.LEFT:
+        if self.state is _LEFT:
             self._settle_left(now_s, charged=True)
             return
         if attempt.answer is not None:
@@ -212,12 +214,12 @@ class InferenceRequest:
         """The attempt has failed: abort both legs, then try once more, or settle and refuse."""
         path, account, attempt, state = self._path, self._account, self._attempt, self.state
         assert attempt is not None
-        if state is not RequestState.LEFT:
+        if state is not _LEFT:
             attempt.abort()
         attempt.close()
         path.open_requests.live.discard(self)
         account.since_s = now_s = path.engines.clock()
-        if state is RequestState.LEFT:
+        if state is _LEFT:
             # What an engine does after an abort is no fault of its own.
             path.settlement.release(account, attempt.rid, (), now_s)
             self._settle_left(now_s, charged=attempt.usage is not None)
@@ -278,7 +280,7 @@ class InferenceRequest:
                 attempt.leg.parse_all()
             if self.waiter is not None:
                 self._path.admission.leave(self)
-            if self.state is not RequestState.LEFT or attempt is None:
+            if self.state is not _LEFT or attempt is None:
                 return
             if not self._lost_between:
                 self._path.metrics.client_left()
@@ -294,7 +296,7 @@ class InferenceRequest:
     def _give_up_usage(self) -> None:
         """Settle without the engine's final usage, unless it has come."""
         attempt = self._attempt
-        if self.state is not RequestState.LEFT or attempt is None:
+        if self.state is not _LEFT or attempt is None:
             return
         try:
             now_s = self._path.engines.clock()
@@ -322,17 +324,17 @@ class InferenceRequest:
         """Make row and receipt of what was reported; `_row_written` is called once the row is durable."""
         path, account, attempt = self._path, self._account, self._attempt
         assert attempt is not None
-        self._advance(RequestEvent.SETTLE)
+        self._advance(_SETTLE)
         path.open_requests.live.discard(self)
         path.settlement.release_body(account, self._attempt, self.intake, self._exchange.request)
-        end = End(outcome, status, now_s, charged, self.state is RequestState.SETTLING_LEFT)
+        end = End(outcome, status, now_s, charged, self.state is _SETTLING_LEFT)
         path.settlement.settle(account, self, attempt, self.intake, end, self._row_written)
 
     def _row_written(self, failure: JournalError | None) -> None:
         """The row is durable, or cannot be written: end the answer."""
         attempt, entry, state = self._attempt, self._account.entry, self.state
         try:
-            self._advance(RequestEvent.ROW_WRITTEN)
+            self._advance(_ROW_WRITTEN)
             assert entry is not None
             assert attempt is not None
             if failure is not None:
@@ -340,7 +342,7 @@ class InferenceRequest:
                 self._refuse(Refusal(503, "the ledger cannot be written", code="ledger_unavailable"))
             elif self._refusal is not None:
                 self._refuse(self._refusal)
-            elif state is RequestState.SETTLING:
+            elif state is _SETTLING:
                 self._answer.end(attempt.answer, attempt.scanner, entry.usage)
         except Exception as error:
             log.error("the end of an answer failed: %s", type(error).__name__)
@@ -367,7 +369,7 @@ class InferenceRequest:
             return
         if progress.observe(attempt.scanner.content_events, now_s):
             path.settlement.progress(self._account, attempt.scanner.content_events)
-        answering, received_s = self.state is RequestState.ANSWERING, self._exchange.request.received_s
+        answering, received_s = self.state is _ANSWERING, self._exchange.request.received_s
         continued = self._account.continuation is not None
         failure = path.deadlines.missed(attempt, progress, received_s, now_s, answering=answering, continued=continued)
         if failure is not None:
@@ -377,7 +379,7 @@ class InferenceRequest:
 
     def shut_down(self) -> None:
         """The proxy is going: end with an error that says so rather than break off."""
-        if self.state in UNDER_WAY or self.state is RequestState.LEFT:
+        if self.state in UNDER_WAY or self.state is _LEFT:
             self.failed(Failure(shutting_down(), (), False))
 
     def crashed(self) -> None:

@@ -5,6 +5,7 @@ from typing import Final, Protocol
 
 from warmroute_proxy.core.load.blame import Cause
 from warmroute_proxy.server.engines.leg import Leg, in_parts
+from warmroute_proxy.server.http.header_lines import Line
 
 MAX_PREFILL_ANSWER_BYTES: Final = 4_194_304
 
@@ -47,8 +48,8 @@ class PrefillLeg:
         if owner is not None:
             owner.prefill_answered(self.status, b"".join(self.parts), self._retry_after)
 
-    def on_whole(self, headers: dict[str, str], body: bytes, now_s: float) -> None:  # noqa: ARG002
-        in_parts(self, headers, body)
+    def on_whole(self, lines: list[Line], body: bytes, now_s: float) -> None:  # noqa: ARG002
+        in_parts(self, lines, body)
 
     def on_fail(self, cause: Cause, reason: str) -> None:
         owner, self._owner = self._owner, None

@@ -5,7 +5,9 @@ What is charged, and who is at fault, is decided before: `inference_request` has
 """
 
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
+
+import msgspec
 
 from warmroute.contract.money import Rates
 from warmroute_proxy.core.accounting.entry import Entry, Outcome
@@ -13,6 +15,7 @@ from warmroute_proxy.core.accounting.entry_steps import Ending, dispatch, interr
 from warmroute_proxy.core.accounting.losses import IndexEstimates, LastTurn, classify
 from warmroute_proxy.core.accounting.usage import with_expected
 from warmroute_proxy.core.accounting.usage_fields import Usage
+from warmroute_proxy.core.base.frozen import Frozen
 from warmroute_proxy.core.cache.settled_turn import SettledTurn
 from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.core.placement.router import Router, Settled, Ticket
@@ -34,20 +37,20 @@ UNCHARGED: Final = Rates(0, 0, 0)
 _TIERS_GUESSED: Final = ("cached_tiers",)
 
 
-class RequestAccount:
+class RequestAccount(msgspec.Struct):
     """What one request has come to so far."""
 
-    # What a request begins with: read from the class, not set in each.
     entry: Entry | None = None
     ticket: Ticket | None = None
     continuation: Continuation | None = None
-    read_slowly = False
+    read_slowly: bool = False
     ttft_ms: float | None = None
-    proxy_s = 0.0
-    since_s = 0.0  # from when on the time until a dispatch is the proxy's own, if not since the request came
+    proxy_s: float = 0.0
+    since_s: float = 0.0
+    """From when on the time until a dispatch is the proxy's own, if not since the request came."""
 
 
-class End(NamedTuple):
+class End(Frozen, frozen=True):
     """How a request has ended."""
 
     outcome: Outcome
@@ -87,7 +90,7 @@ class Settlement:
         if entry is None:
             facts, model = intake.facts, intake.model
             entry = Entry(
-                receipt_id, intake.tenant.name, intake.session, f"{facts.lineage:016x}", facts.turn,
+                receipt_id, intake.tenant.name, intake.session, facts.lineage.to_bytes(8, "big").hex(), facts.turn,
                 self._region, model.name, intake.route, intake.stream, model.rates,
                 self._unix_clock(), intake.forwarded_from,
             )  # fmt: skip
