@@ -63,7 +63,6 @@ class Proxy:
     router: Router
     engines: Engines
     peers: Peers
-    forwards: Forwards
     voids: Voids
     open_requests: OpenRequests
     admission: Admission
@@ -76,7 +75,7 @@ class Proxy:
     def public_endpoint(self, control_plane: Bridge) -> PublicEndpoint:
         """What clients and other proxies reach."""
         config = self.config
-        authentication = Authentication(config, ApiKeys(config.tenant_by_sha256()), self.forwards)
+        authentication = Authentication(config, ApiKeys(config.tenant_by_sha256()), self.voids.forwards)
         return PublicEndpoint(
             config,
             self.secrets,
@@ -125,8 +124,7 @@ async def build(config: Config, slot: ProcessSlot | None) -> Proxy:
     """Make all parts; `slot`: the place of this process among several. Asks every engine for its ranks first."""
     secrets = Secrets(load_secret(config.secret_file, os.environ))
     clock, here, limits, metrics = time.monotonic, config.proxy.region, config.limits, Metrics()
-    memory = _body_memory(config, metrics)
-    engines = await _engines(config, metrics, clock)
+    memory, engines = _body_memory(config, metrics), await _engines(config, metrics, clock)
     ledger = _ledger(config, slot)  # first: it locks the state folder
     router, recording, peer_processes = _routing(config, slot, engines, metrics)
     _restore_drains(config, engines, router)
@@ -163,7 +161,6 @@ async def build(config: Config, slot: ProcessSlot | None) -> Proxy:
         router=router,
         engines=engines,
         peers=voids.peers,
-        forwards=voids.forwards,
         voids=voids,
         open_requests=open_requests,
         admission=admission,
@@ -246,7 +243,7 @@ def control_planes(proxy: Proxy) -> tuple[Bridge, Bridge]:
 
     config, clock = proxy.config, proxy.clock
     readiness = Readiness(proxy.open_requests, proxy.ledger, proxy.engines)
-    questions = PeerQuestions(proxy.peers, proxy.forwards, config.limits.connect_timeout_s)
+    questions = PeerQuestions(proxy.peers, proxy.voids.forwards, config.limits.connect_timeout_s)
     engine_admin = EngineAdmin(
         proxy.engines,
         proxy.router,

@@ -66,8 +66,7 @@ class Attempt:
 
     # What most attempts neither change nor read: a default is cheap to begin with, and dear to read.
     answer: Answer | None = None
-    _held: list[bytes]  # of a stream
-    _parts: list[bytes]  # from the head on
+    _gathered: list[bytes]  # from the head on: of a stream what comes before content, else the answer
     _status = 0
     _retry_after: str | None = None
     _is_stream = False
@@ -102,7 +101,6 @@ class Attempt:
         self._trailer: asyncio.TimerHandle | None = None
         if asked.stream:
             self.scanner = Scanner(keep_sglext=asked.keep_sglext)
-            self._held = []
 
     def _advance(self, event: AttemptEvent) -> None:
         self.state = next_state(ATTEMPT, self.state, event)
@@ -180,7 +178,7 @@ class Attempt:
 
     def on_head(self, status: int, headers: dict[str, str]) -> None:
         self._status = status
-        self._parts = []
+        self._gathered = []
         if status != 200:
             self._retry_after = headers.get("retry-after")
         is_events = headers.get("content-type", "").startswith("text/event-stream")
@@ -201,7 +199,7 @@ class Attempt:
         if self._memory is not None and not self._memory.add_answer(len(data)):
             self._fail_by(Failure(self._memory.refusal(), (), False))
             return
-        self._parts.append(data)
+        self._gathered.append(data)
 
     def _take_events(self, data: bytes) -> None:
         scanner = self.scanner
@@ -211,15 +209,15 @@ class Attempt:
             self._fail(502, f"the engine's stream is broken: {error}", self._answering, retryable=False)
             return
         if scanner.started:
-            if self._held:
-                out = b"".join(self._held) + out
-                self._held.clear()
+            if self._gathered:
+                out = b"".join(self._gathered) + out
+                self._gathered.clear()
             if out:
                 self._pass(out)
             if out is data:
                 return  # all of it passed, so nothing ended
         elif out:
-            self._held.append(out)
+            self._gathered.append(out)
             self._size += len(out)
             if self._size > MAX_HELD_BYTES:
                 self._fail(502, "the engine's stream has no content", self._answering, retryable=True)
@@ -235,8 +233,8 @@ class Attempt:
         elif self.scanner.aborted and self.state is not _STOPPING:
             self._fail(503, ABORTED, self._answering, retryable=True)
         elif not self.ended:
-            if self._held:
-                self._pass(b"".join(self._held))  # an answer without content is still an answer
+            if self._gathered:
+                self._pass(b"".join(self._gathered))  # an answer without content is still an answer
             self._advance(_FINISH)
             self._close_later()
             self._owner.finished(self._engines.clock())
@@ -273,7 +271,7 @@ class Attempt:
             self._answered(body, now_s)
 
     def _whole_end(self) -> None:
-        data = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
+        data = self._gathered[0] if len(self._gathered) == 1 else b"".join(self._gathered)
         if self._status != 200:
             self._fail_by(self._refused(self._answering, refusal_from_engine(self._status, data, self._retry_after)))
             return

@@ -43,7 +43,6 @@ log = logging.getLogger(__name__)
 LEFT_WAIT_S: Final = 2.0
 MAX_ATTEMPTS: Final = 2
 
-_NONE: Final[frozenset[str]] = frozenset()
 # Read once: each look at a member of an enum costs 900 instructions in Python 3.11.
 _PLACING, _DISPATCHED, _ANSWERING = RequestState.PLACING, RequestState.DISPATCHED, RequestState.ANSWERING
 _LEFT, _SETTLING, _SETTLING_LEFT = RequestState.LEFT, RequestState.SETTLING, RequestState.SETTLING_LEFT
@@ -64,7 +63,7 @@ class InferenceRequest:
         self._progress = Progress()
         self.waiter: Waiter[RequestToAdmit] | None = None  # while it is queued
         self.reservation: Reservation | None = None
-        self.excluded = _NONE  # the workers and regions that it is not to go to
+        self.excluded: frozenset[str] = frozenset()  # the workers and regions that it is not to go to
         self._attempt: Attempt | None = None  # until its row is written
         self._refusal: Refusal | None = None
 
@@ -224,13 +223,11 @@ class InferenceRequest:
             path.settlement.release(account, attempt.rid, (), now_s)
             self._settle_left(now_s, charged=attempt.usage is not None)
             return
-        answering = state is RequestState.ANSWERING
-        at_fault, may_retry = path.faults.judge(self.intake, failure, now_s, had_token=answering)
+        at_fault, may_retry = path.faults.judge(self.intake, failure, now_s, had_token=state is _ANSWERING)
         path.settlement.release(account, attempt.rid, at_fault, now_s)
         self._advance(RequestEvent.FAIL)
         self.excluded |= set(failure.avoid)
-        assert account.entry is not None
-        if may_retry and len(account.entry.rids) < MAX_ATTEMPTS and self._try_again():
+        if may_retry and account.attempts < MAX_ATTEMPTS and self._try_again():
             return
         refusal = failure.refusal
         if account.continuation is not None:

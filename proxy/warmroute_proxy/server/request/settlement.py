@@ -49,6 +49,11 @@ class RequestAccount(msgspec.Struct):
     since_s: float = 0.0
     """From when on the time until a dispatch is the proxy's own, if not since the request came."""
 
+    @property
+    def attempts(self) -> int:
+        """How many have been made."""
+        return 0 if self.entry is None else len(self.entry.rids)
+
 
 class End(Frozen, frozen=True):
     """How a request has ended."""
