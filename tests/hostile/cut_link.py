@@ -9,6 +9,7 @@ from tests.machine import seconds
 
 DRAIN_S = 0.3
 _FORWARD = b"POST /v1/chat/completions "
+_OTHERS = (b"GET ", b"POST /v1/usage/")  # probes and voids
 
 
 class Cut(NamedTuple):
@@ -64,6 +65,11 @@ class CutLink:
                 threading.Thread(target=link.up, daemon=True).start()
                 threading.Thread(target=link.down, daemon=True).start()
 
+    @property
+    def was_forwarded(self) -> bool:
+        """Whether the request to break has come."""
+        return self._next is None
+
     def taken(self) -> Cut | None:
         """The cut that was ordered, for the request that begins."""
         cut, self._next = self._next, None
@@ -87,6 +93,8 @@ class _Link:
                 if data.startswith(_FORWARD):
                     self._cut, self._requested, self._answered = self._owner.taken(), 0, 0
                     self._owner.request = self._owner.answer = b""
+                elif data.startswith(_OTHERS):
+                    self._cut = None
                 self._requested += len(data)
                 self._owner.request += data
                 cut = self._cut
