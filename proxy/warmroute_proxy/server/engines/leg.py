@@ -6,9 +6,12 @@ the garbage collector.
 """
 
 import logging
-from typing import Protocol
+from typing import Final, Protocol
 
 from warmroute_proxy.server.engines.passthrough import Stream
+
+OUT_OF_DESCRIPTORS: Final = "the proxy has no file descriptor or memory left for a connection to an engine"
+"""Why a leg fails where the fault is the proxy's own, and no engine's."""
 
 log = logging.getLogger(__name__)
 

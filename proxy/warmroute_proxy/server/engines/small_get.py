@@ -2,9 +2,13 @@
 
 import asyncio
 from collections.abc import Callable
+from typing import Final
 
-from warmroute_proxy.server.engines.leg import Leg
+from warmroute_proxy.server.engines.leg import OUT_OF_DESCRIPTORS, Leg
 from warmroute_proxy.server.engines.upstream import Upstream
+
+OWN_FAULT: Final = -1
+"""The status where the proxy itself could not ask: it says nothing about the other side."""
 
 
 class Collector:
@@ -40,8 +44,8 @@ class Collector:
         else:
             self._done(200, body)
 
-    def on_fail(self, reason: str) -> None:  # noqa: ARG002
-        self._done(0, b"")
+    def on_fail(self, reason: str) -> None:
+        self._done(OWN_FAULT if reason is OUT_OF_DESCRIPTORS else 0, b"")
 
     def on_crash(self) -> None:
         """The question times out."""

@@ -24,13 +24,13 @@ from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.core.placement.fleet import Worker
 from warmroute_proxy.server.base.errors import Refusal, refusal_from_engine, status_of_engine_error
 from warmroute_proxy.server.engines.engines import Engines
-from warmroute_proxy.server.engines.leg import Leg, in_parts
+from warmroute_proxy.server.engines.leg import OUT_OF_DESCRIPTORS, Leg, in_parts
 from warmroute_proxy.server.engines.passthrough import Stream, Write
 from warmroute_proxy.server.engines.sse import Scanner, was_aborted
 from warmroute_proxy.server.http.body_memory import Reservation
 from warmroute_proxy.server.request.answer import Answer
 from warmroute_proxy.server.request.dispatch import Asked, answering_body, own_fields, prefill_body
-from warmroute_proxy.server.request.failure import Failure, refused_by
+from warmroute_proxy.server.request.failure import Failure, out_of_descriptors, refused_by
 from warmroute_proxy.server.request.prefill_leg import PrefillLeg
 from warmroute_proxy.server.request.reported_usage import own_usage, prefill_usage, usage_of
 from warmroute_proxy.server.request.states import ATTEMPT, ATTEMPT_ENDED, AttemptEvent, AttemptState, next_state
@@ -292,6 +292,9 @@ class Attempt:
         self._owner.finished(now_s)
 
     def on_fail(self, reason: str) -> None:
+        if reason is OUT_OF_DESCRIPTORS:
+            self._conclude(out_of_descriptors())
+            return
         refusal = Refusal(502, reason, code="engine_error")
         self._fail_by(Failure(refusal, self._ranks_of(self._answering), True))
 
@@ -321,7 +324,9 @@ class Attempt:
     def prefill_failed(self, reason: str) -> None:
         """There is none."""
         worker = self.decision.prefill
-        if not self.ended and not self.scanner.started and worker is not None:
+        if reason is OUT_OF_DESCRIPTORS:
+            self._conclude(out_of_descriptors())
+        elif not self.ended and not self.scanner.started and worker is not None:
             self._conclude(
                 Failure(Refusal(502, f"prefill: {reason}", code="engine_error"), self._ranks_of(worker), True)
             )

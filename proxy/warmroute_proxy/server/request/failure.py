@@ -7,6 +7,7 @@ from warmroute_proxy.core.accounting.entry import Outcome
 from warmroute_proxy.core.placement.choices import NoWorker
 from warmroute_proxy.core.placement.fleet import Worker
 from warmroute_proxy.server.base.errors import Refusal
+from warmroute_proxy.server.engines.leg import OUT_OF_DESCRIPTORS
 
 CUT_OFF: Final = frozenset(
     {"draining", "deadline_exceeded", "overloaded"}
@@ -40,6 +41,11 @@ def refused_by(worker: Worker, refusal: Refusal, kind: str) -> Failure:
     shed = refusal.status == 429 or (refusal.status == 503 and kind == "sglang")
     ours = refusal.status >= 500 and not shed
     return Failure(refusal, (worker.id,) if ours else (), ours or shed, (worker.id,) if shed else ())
+
+
+def out_of_descriptors() -> Failure:
+    """The proxy itself could not connect: no engine is to blame, and no other engine would help."""
+    return Failure(Refusal(503, OUT_OF_DESCRIPTORS, code="overloaded", retry_after_s=1), (), False)
 
 
 def timed_out(worker: Worker, message: str) -> Failure:

@@ -21,8 +21,8 @@ from warmroute_proxy.server.base.config import Config, TenantConfig
 from warmroute_proxy.server.base.errors import error_event
 from warmroute_proxy.server.base.metrics import Metrics
 from warmroute_proxy.server.engines.engine_headers import engine_headers
-from warmroute_proxy.server.engines.leg import Leg, in_parts
-from warmroute_proxy.server.engines.small_get import get
+from warmroute_proxy.server.engines.leg import OUT_OF_DESCRIPTORS, Leg, in_parts
+from warmroute_proxy.server.engines.small_get import OWN_FAULT, get
 from warmroute_proxy.server.engines.upstream import Upstream
 from warmroute_proxy.server.http.exchange import Exchange
 from warmroute_proxy.server.http.http1 import LEFT_TARGET
@@ -48,6 +48,8 @@ class Peers:
         """Ask each whether requests should be sent to it."""
         for region, upstream in self.upstreams.items():
             status, _ = await get(upstream, "/ready")
+            if status == OWN_FAULT:
+                continue
             router.set_peer_up(region, status == 200)
             (self.down.discard if status == 200 else self.down.add)(region)
 
@@ -262,7 +264,7 @@ class ForwardedRequest:
         if not self._finish(elsewhere=elsewhere):
             return
         busy = self._status == 429  # no fault of the region's: it has no capacity
-        self._release(() if busy else (peer,))
+        self._release(() if busy or reason is OUT_OF_DESCRIPTORS else (peer,))
         if elsewhere:
             self._path.metrics.add("warmroute_forward_failures_total")
             self._serve_here(peer)
