@@ -136,7 +136,7 @@ class Scene:
         """All clients leave; then nothing is held."""
         self.close()
         until(
-            lambda: self.metric("warmroute_body_memory_bytes") < MIB, "all but what is kept for retries is given back"
+            lambda: self.metric("warmroute_body_memory_bytes") < MIB, "all is given back, but what is kept for retries"
         )
 
 

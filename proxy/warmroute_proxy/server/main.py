@@ -12,6 +12,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,6 +21,7 @@ import uvloop
 from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.server.base.config import Config
 from warmroute_proxy.server.base.config_file import ConfigError, load_config
+from warmroute_proxy.server.base.descriptors import ADMIN_CONNECTIONS, raise_limit
 from warmroute_proxy.server.base.secrets import SecretError, bearer, load_secret
 from warmroute_proxy.server.build import Proxy, build, control_planes
 from warmroute_proxy.server.engines.engines import Engines
@@ -118,10 +120,12 @@ async def _run(config: Config, slot: ProcessSlot | None) -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all of them: the parent passes it on
         loop.add_reader(slot.parent_fd, _orphaned, slot, signals.stop)
     tls = _tls(config, loop)
+    limits = replace(config.limits, connections=_connections(config))
     proxy = await build(config, slot)
     public_plane, admin_plane = control_planes(proxy)
-    public = Listener(proxy.public_endpoint(public_plane), config.limits, proxy.clock, proxy.body_memory)
-    admin = Listener(proxy.admin_endpoint(admin_plane), config.limits, proxy.clock, proxy.body_memory)
+    public = Listener(proxy.public_endpoint(public_plane), limits, proxy.clock, proxy.body_memory)
+    admin_limits = replace(limits, connections=ADMIN_CONNECTIONS)
+    admin = Listener(proxy.admin_endpoint(admin_plane), admin_limits, proxy.clock, proxy.body_memory)
     shared = slot is not None
     context = tls.context if tls is not None else None
     port = await public.listen(config.proxy.host, config.proxy.port, tls=context, shared=shared)
@@ -146,6 +150,24 @@ async def _run(config: Config, slot: ProcessSlot | None) -> None:
         slot.ready(address)
     await signals.stop.wait()
     await _shut_down(proxy, public, admin, tasks, signals)
+
+
+def _connections(config: Config) -> int:
+    """How many clients may be connected: what the config says, or as many as there are file descriptors for."""
+    engines = sum(engine.region == config.proxy.region for engine in config.engines)
+    wanted = config.limits.connections
+    try:
+        division = raise_limit(wanted, engines)
+    except ValueError as error:
+        raise ConfigError("limits.connections", [str(error)]) from None
+    if division.lowered:
+        log.warning(
+            "at most %d clients can be connected, not %d: the limit of file descriptors is %d (ulimit -Hn)",
+            division.connections,
+            wanted,
+            division.limit,
+        )
+    return division.connections
 
 
 def _tls(config: Config, loop: asyncio.AbstractEventLoop) -> Tls | None:

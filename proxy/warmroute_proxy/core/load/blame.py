@@ -8,6 +8,7 @@ on its cause:
     BROKEN        the connection broke, or the process went away          at once
     SILENT        no byte came in time                                    as evidence
     ERROR         it answered 5xx, or not as HTTP, JSON or events         as evidence
+    OURS          the proxy had no descriptor or memory to connect with   for no worker
 
 A failure that is evidence counts once for each request, and only while no request was served in between. With
 `REQUESTS` different requests of at least two tenants it begins to count, and with `REQUESTS_OF_ONE` where one tenant
@@ -35,6 +36,7 @@ class Cause(Enum):
     BROKEN = "broken"
     SILENT = "silent"
     ERROR = "error"
+    OURS = "ours"
 
 
 class Judgement(Enum):

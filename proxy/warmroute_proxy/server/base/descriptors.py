@@ -8,6 +8,9 @@ of clients cannot take the descriptors with which the proxy serves requests and 
 import resource
 from typing import Final, NamedTuple
 
+ADMIN_CONNECTIONS: Final = 24
+"""Connections that the admin listener takes."""
+
 RESERVED: Final = 64
 """Descriptors of the process itself: loop, listeners, ledger, journal, logs, admin connections."""
 

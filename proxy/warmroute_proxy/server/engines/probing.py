@@ -23,7 +23,7 @@ from warmroute_proxy.server.engines.engine import MOVES_EVERY_S, Engine
 from warmroute_proxy.server.engines.engines import Engines
 from warmroute_proxy.server.engines.kv_move_costs import totals_by_rank
 from warmroute_proxy.server.engines.server_info import count, json_object, read_server_info
-from warmroute_proxy.server.engines.small_get import get
+from warmroute_proxy.server.engines.small_get import OWN_FAULT, get
 
 log = logging.getLogger(__name__)
 
@@ -74,6 +74,8 @@ async def _probe(engines: Engines, engine: Engine, router: Router) -> None:
 async def _probe_ready(engines: Engines, engine: Engine, router: Router) -> None:
     """Set whether an engine is up, and whether it drains by its own report."""
     status, _ = await get(engine.upstream, "/ready", engine.bearer)
+    if status == OWN_FAULT:
+        return
     engine.was_ready = status in {200, 404} or (status == 503 and engine.was_ready)
     engines.drain(engine.config.id, "engine", engine.was_ready and status == 503, router)
     if engine.was_ready and not engine.up:  # first: it may have restarted, with an empty cache
@@ -110,6 +112,8 @@ def _check_health(engines: Engines, engine: Engine, router: Router) -> None:
 async def _request_health(engines: Engines, engine: Engine) -> None:
     try:
         status, _ = await get(engine.upstream, "/health", engine.bearer, HEALTH_TIMEOUT_S)
+        if status == OWN_FAULT:
+            return
         engines.apply_health(engine.config.id, status, engines.clock())
         if engines.peer_updates is not None:
             engines.peer_updates.send_health(engine.config.id, status)

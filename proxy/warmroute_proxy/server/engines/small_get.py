@@ -2,11 +2,15 @@
 
 import asyncio
 from collections.abc import Callable
+from typing import Final
 
 from warmroute_proxy.core.load.blame import Cause
 from warmroute_proxy.server.engines.leg import Leg
 from warmroute_proxy.server.engines.upstream import Upstream
 from warmroute_proxy.server.http.header_lines import Line
+
+OWN_FAULT: Final = -1
+"""The status where the proxy itself could not ask: it says nothing about the other side."""
 
 
 class Collector:
@@ -43,7 +47,7 @@ class Collector:
             self._done(200, body)
 
     def on_fail(self, cause: Cause, reason: str) -> None:  # noqa: ARG002
-        self._done(0, b"")
+        self._done(OWN_FAULT if cause is Cause.OURS else 0, b"")
 
     def on_crash(self) -> None:
         """The question times out."""

@@ -6,6 +6,7 @@ returns to the pool when the answer ended in good order. Idle connections are cl
 """
 
 import asyncio
+import errno
 import logging
 import ssl
 from collections import deque
@@ -25,6 +26,7 @@ log = logging.getLogger(__name__)
 IDLE_S: Final = 3.0
 CLOSE_AFTER_LAST_BYTES_S: Final = 2.0  # time for the other side to read them
 MAX_HEAD_BYTES: Final = 262_144  # of an answer, without an end
+OWN_ERRORS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EADDRNOTAVAIL})
 MAX_IDLE: Final = 256  # connections kept open to one engine
 
 Parts = Sequence[bytes | memoryview]
@@ -119,7 +121,10 @@ class Upstream:
             if not self._unreachable:  # once, not with each probe
                 self._unreachable = True
                 log.warning("cannot connect to %s: %s", self.netloc, str(error) or type(error).__name__)
-            leg.fail(Cause.UNREACHABLE, "cannot connect to the engine")  # a client learns no address of ours
+            if isinstance(error, OSError) and error.errno in OWN_ERRORS:
+                leg.fail(Cause.OURS, "the proxy has no file descriptor or memory left for a connection to an engine")
+            else:
+                leg.fail(Cause.UNREACHABLE, "cannot connect to the engine")  # a client learns no address of ours
             return
         self._unreachable = False
         if leg.done:

@@ -51,8 +51,13 @@ class Reservation:
         self.body_bytes = 0
 
     def __del__(self) -> None:
-        if self._size_bytes:
-            self._memory.budget.release(self._tenant, self._size_bytes)
+        self.close()
+
+    def close(self) -> None:
+        """Give back all of it, before the last reference is gone."""
+        size_bytes, self._size_bytes, self.body_bytes = self._size_bytes, 0, 0
+        if size_bytes:
+            self._memory.budget.release(self._tenant, size_bytes)
 
     def grow(self, size_bytes: int) -> bool:
         """Reserve memory for bytes that are there once. Returns whether there was any."""

@@ -83,11 +83,11 @@ class Connection:
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
         self._shared.members.discard(self)
-        self._shared.unread.discard(self)
         self._transport = None
         self._reader.close()
         self._waiting.clear()
-        self._ahead = self._unread = None
+        self._ahead = None
+        self._give_back()
         exchange, self._active = self._active, None
         if exchange is not None and not exchange.ended:
             exchange.ended = True
@@ -107,8 +107,7 @@ class Connection:
 
     def resume_writing(self) -> None:
         self._paused = False
-        self._unread = None
-        self._shared.unread.discard(self)
+        self._give_back()
         if not self._reader.open:
             self._set_deadline(LINGER_S)
         elif self._active is None:
@@ -266,9 +265,12 @@ class Connection:
         """An answer is complete: start the next request, or close."""
         self._active = None
         reservation = exchange.request.reservation
-        if reservation is not None and self._unsent_bytes() > WRITE_HIGH_BYTES:
-            self._unread = reservation
-            self._shared.unread.add(self)
+        if reservation is not None:
+            if self._unsent_bytes() > WRITE_HIGH_BYTES:
+                self._unread = reservation
+                self._shared.unread.add(self)
+            else:
+                reservation.close()
         if not exchange.request.keep_alive:
             self.close_after_flush()
             return
@@ -309,12 +311,10 @@ class Connection:
 
     # -- called by the listener
 
-    def has_read(self) -> bool:
-        """Whether the client has read its last answer. Then its memory is given back."""
-        if self._unsent_bytes() > WRITE_HIGH_BYTES:
-            return False
-        self._unread = None
-        return True
+    def check_read(self) -> None:
+        """Give the memory of the last answer back, if the client has read it."""
+        if self._unsent_bytes() <= WRITE_HIGH_BYTES:
+            self._give_back()
 
     def close_when_idle(self) -> None:
         """Shutdown: end with the current answer; a client that is about to ask again is refused, for a moment."""
@@ -342,6 +342,13 @@ class Connection:
             if self._active is not None:
                 self._active.client_left = True
             self.abort()
+
+    def _give_back(self) -> None:
+        """Give back the memory of an answer that is read, or never will be."""
+        unread, self._unread = self._unread, None
+        if unread is not None:
+            unread.close()
+            self._shared.unread.discard(self)
 
     def _unsent_bytes(self) -> int:
         return self._transport.get_write_buffer_size() if self._transport is not None else 0

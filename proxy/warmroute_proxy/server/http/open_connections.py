@@ -26,8 +26,8 @@ class OpenConnection(Protocol):
 class SlowReader(Protocol):
     """A connection whose client has not read its last answer."""
 
-    def has_read(self) -> bool:
-        """Whether it has by now. Then its memory is given back."""
+    def check_read(self) -> None:
+        """Give its memory back, if the client has read it by now."""
 
 
 class OpenConnections:
@@ -51,7 +51,8 @@ class OpenConnections:
 
     def sweep(self) -> None:
         """Report each deadline that has passed to its connection, and look at who has read its answer."""
-        self.unread = {connection for connection in self.unread if not connection.has_read()}
+        for reader in list(self.unread):
+            reader.check_read()
         now = self.clock()
         for connection in [each for each in self.members if each.deadline_s <= now]:
             connection.on_deadline()

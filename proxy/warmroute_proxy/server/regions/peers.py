@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from warmroute.contract import headers as names
 from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.server.base.config import TenantConfig
-from warmroute_proxy.server.engines.small_get import get
+from warmroute_proxy.server.engines.small_get import OWN_FAULT, get
 from warmroute_proxy.server.engines.upstream import Upstream
 from warmroute_proxy.server.regions.forward_claim import Forwards
 
@@ -25,6 +25,8 @@ class Peers:
 
     async def _probe(self, region: str, router: Router) -> None:
         status, _ = await get(self.upstreams[region], "/ready")
+        if status == OWN_FAULT:
+            return
         router.set_peer_up(region, status == 200)
         (self.down.discard if status == 200 else self.down.add)(region)
 

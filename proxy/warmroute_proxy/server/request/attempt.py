@@ -32,7 +32,7 @@ from warmroute_proxy.server.http.body_memory import Reservation
 from warmroute_proxy.server.http.header_lines import Line
 from warmroute_proxy.server.request.answer import Answer
 from warmroute_proxy.server.request.dispatch import Asked, answering_body, own_fields, prefill_body
-from warmroute_proxy.server.request.failure import Failure, refused_by
+from warmroute_proxy.server.request.failure import Failure, not_connected, refused_by
 from warmroute_proxy.server.request.prefill_leg import PrefillLeg
 from warmroute_proxy.server.request.reported_usage import own_usage, prefill_usage, usage_of
 from warmroute_proxy.server.request.states import ATTEMPT, ATTEMPT_ENDED, AttemptEvent, AttemptState, next_state
@@ -293,6 +293,9 @@ class Attempt:
         self._owner.finished(now_s)
 
     def on_fail(self, cause: Cause, reason: str) -> None:
+        if cause is Cause.OURS:
+            self._conclude(not_connected(reason))
+            return
         refusal = Refusal(502, reason, code="engine_error")
         self._fail_by(Failure(refusal, self._ranks_of(self._answering), True, cause=cause))
 
@@ -322,7 +325,9 @@ class Attempt:
     def prefill_failed(self, cause: Cause, reason: str) -> None:
         """There is none."""
         worker = self.decision.prefill
-        if not self.ended and not self.scanner.started and worker is not None:
+        if cause is Cause.OURS:
+            self._conclude(not_connected(reason))
+        elif not self.ended and not self.scanner.started and worker is not None:
             refusal = Refusal(502, f"prefill: {reason}", code="engine_error")
             self._conclude(Failure(refusal, self._ranks_of(worker), True, cause=cause))
 

@@ -44,6 +44,11 @@ def refused_by(worker: Worker, refusal: Refusal, kind: str) -> Failure:
     return Failure(refusal, (worker.id,) if ours else (), ours or shed, (worker.id,) if shed else ())
 
 
+def not_connected(reason: str) -> Failure:
+    """The proxy itself could not connect: no engine is to blame, and no other engine would help."""
+    return Failure(Refusal(503, reason, code="overloaded", retry_after_s=1), (), False, cause=Cause.OURS)
+
+
 def timed_out(worker: Worker, message: str) -> Failure:
     """An engine has sent nothing for too long."""
     return Failure(Refusal(504, message, code="engine_timeout"), (worker.id,), False, cause=Cause.SILENT)

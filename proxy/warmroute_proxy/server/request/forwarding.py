@@ -217,20 +217,21 @@ class ForwardedRequest:
     def on_whole(self, lines: list[Line], body: bytes, now_s: float) -> None:  # noqa: ARG002
         in_parts(self, lines, body)
 
-    def on_fail(self, cause: Cause, reason: str) -> None:  # noqa: ARG002
+    def on_fail(self, cause: Cause, reason: str) -> None:
         if self._stream_end == _DONE:  # only the end of the framing is lost
             self.on_end()
         else:
-            self._failed(reason)
+            self._failed(reason, ours=cause is Cause.OURS)
 
-    def _failed(self, reason: str) -> None:
+    def _failed(self, reason: str, *, ours: bool = False) -> None:
+        """`ours`: it is no fault of the region's."""
         peer = peer_id(self._decision.region)
         elsewhere = not self._exchange.started
         if not self._finish(elsewhere=elsewhere):
             return
         self._void()
         busy = self._status == 429  # no fault of the region's: it has no capacity
-        self._release(() if busy else (peer,))
+        self._release(() if busy or ours else (peer,))
         if elsewhere:
             self._path.metrics.add("warmroute_forward_failures_total")
             self._serve_here(peer)
