@@ -156,13 +156,14 @@ class RequestReader:
         parser = self._parser
         method = parser.get_method()
         request.method = "POST" if method == b"POST" else method.decode("latin-1")
-        request.version = parser.get_http_version()
         request.keep_alive = parser.should_keep_alive()
         if len(self._lines) > self._max_lines or self._read_bytes > self._limits.header_bytes:
             self._check_size()
         try:
-            request.headers = _headers(self._lines)
-            if "host" not in request.headers and request.version == "1.1":
+            headers = request.headers = _headers(self._lines)
+            if not request.keep_alive or "connection" in headers:  # HTTP/1.0 is kept alive only by that header
+                request.version = parser.get_http_version()
+            if "host" not in headers and request.version == "1.1":
                 raise _host_refusal()
             _set_target(request, self._url)
             _set_length(request, self._limits)
