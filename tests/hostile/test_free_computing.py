@@ -1,6 +1,7 @@
 """Attacks on the price: a client computes, and sees to it that the engine's count of tokens never comes."""
 
 import json
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -130,5 +131,25 @@ def test_an_engine_that_counts_nothing_is_no_gift(tmp_path: Path, stream: bool) 
         assert usage["completion_tokens"] >= 20
         assert usage["warmroute"]["price_nanousd"] >= 600 * usage["prompt_tokens"]
     finally:
+        proxy.stop()
+        scripted.stop()
+
+
+def test_who_leaves_a_server_that_cannot_be_stopped_pays_for_the_prompt(tmp_path: Path) -> None:
+    over = threading.Event()
+    scripted = ScriptedEngine("o0", lambda handler: handler.cut() if over.wait(seconds(60)) else None)
+    proxy = ProxyProcess(tmp_path / "p", [scripted.toml("openai")])
+    try:
+        proxy.start()
+        sock = proxy.send(body("gone"))
+        until(lambda: scripted.bodies, "it computes")
+        sock.close()
+        row = proxy.rows(expected=1)[0]
+        assert row["outcome"] == "client_left"
+        assert row["prompt_tokens"] > 1000
+        assert row["price_nanousd"] >= 600 * row["prompt_tokens"]
+        assert "prompt_tokens" in json.loads(row["usage"])["warmroute"]["estimated"]
+    finally:
+        over.set()
         proxy.stop()
         scripted.stop()

@@ -18,7 +18,7 @@ from tests.machine import seconds
 from warmroute_cli.processes import stop_all
 from warmroute_proxy.server.base.secrets import new_api_key
 
-STRIDE = 64
+STRIDE = 96
 AROUND = 2
 
 
