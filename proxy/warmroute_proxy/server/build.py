@@ -119,19 +119,19 @@ class _Routing(NamedTuple):
 async def build(config: Config, slot: ProcessSlot | None) -> Proxy:
     """Make all parts; `slot`: the place of this process among several. Asks every engine for its ranks first."""
     secrets = Secrets(load_secret(config.secret_file, os.environ))
-    clock, here, limits = time.monotonic, config.proxy.region, config.limits
-    metrics = Metrics()
-    out_of_memory = metrics.counter("warmroute_refused_total", (("reason", "body_memory"),))
-    memory = BodyMemory(limits.body_memory_bytes, copies_of_bodies(config.engines), out_of_memory)
+    clock, here, limits, metrics = time.monotonic, config.proxy.region, config.limits, Metrics()
+    memory = _body_memory(config, metrics)
     engines = await _engines(config, metrics, clock)
     ledger = _ledger(config, slot)  # first: it locks the state folder
     router, recording, peer_processes = _routing(config, slot, engines, metrics)
     _restore_drains(config, engines, router)
     peers = _peers(config, clock)
-    forwards = Forwards(secrets, time.time, random.token_hex, slot.nonces if slot is not None else None)
+    forwards = Forwards(secrets, time.time, random.token_hex, slot.nonces if slot else None)
     open_requests, request_metrics = OpenRequests(), _request_metrics(metrics, ledger, slot)
-    admission = Admission(config, router, metrics, clock)
-    kept_bytes = limits.kept_prompt_bytes // config.proxy.processes  # of prompts
+    admission, kept_bytes = (
+        Admission(config, router, metrics, clock),
+        limits.kept_prompt_bytes // config.proxy.processes,
+    )
     re_prefills = RePrefills(kept_bytes, router, engines, admission, open_requests, metrics, clock)
     forwarding = Forwarding(config, peers, forwards, router, admission, open_requests, metrics, clock)
     settlement = Settlement(router, engines, admission, ledger, request_metrics, re_prefills, here, time.time)
@@ -169,6 +169,12 @@ async def build(config: Config, slot: ProcessSlot | None) -> Proxy:
         path=path,
         metrics_page=MetricsPage(metrics, holdings, router, engines, peer_processes, clock),
     )
+
+
+def _body_memory(config: Config, metrics: Metrics) -> BodyMemory:
+    """The memory of all bodies; it counts those that it refuses."""
+    refused = metrics.counter("warmroute_refused_total", (("reason", "body_memory"),))
+    return BodyMemory(config.limits.body_memory_bytes, copies_of_bodies(config.engines), refused)
 
 
 def _routing(config: Config, slot: ProcessSlot | None, engines: Engines, metrics: Metrics) -> _Routing:

@@ -126,7 +126,7 @@ class InferenceRequest:
 
     def _dispatch(self, decision: Decision, now_s: float) -> None:
         path, intake, account, request = self._path, self.intake, self._account, self._exchange.request
-        engines, facts = path.engines, intake.facts
+        engines, facts, memory = path.engines, intake.facts, request.reservation
         rid = engines.ids.rid()
         path.open_requests.record(self.id, decision)
         try:
@@ -136,9 +136,7 @@ class InferenceRequest:
             self.refused(Refusal(503, "the ledger cannot be written", code="ledger_unavailable", retry_after_s=1))
             return
         path.settlement.reserve(account, facts, decision, now_s)
-        attempt = self._attempt = Attempt(
-            self, engines, decision, rid, intake, path.max_answer_bytes, request.reservation
-        )
+        attempt = self._attempt = Attempt(self, engines, decision, rid, intake, path.max_answer_bytes, memory)
         tagged = intake.prompts == 1 and engines.tag(decision, rid, facts.chain)
         path.open_requests.live.add(self)
         sent_s = engines.clock()
