@@ -128,11 +128,8 @@ async def build(config: Config, slot: ProcessSlot | None) -> Proxy:
     peers = _peers(config, clock)
     forwards = Forwards(secrets, time.time, random.token_hex, slot.nonces if slot else None)
     open_requests, request_metrics = OpenRequests(), _request_metrics(metrics, ledger, slot)
-    admission, kept_bytes = (
-        Admission(config, router, metrics, clock),
-        limits.kept_prompt_bytes // config.proxy.processes,
-    )
-    re_prefills = RePrefills(kept_bytes, router, engines, admission, open_requests, metrics, clock)
+    admission = Admission(config, router, metrics, clock)
+    re_prefills = RePrefills(_kept_bytes(config), router, engines, admission, open_requests, metrics, clock)
     forwarding = Forwarding(config, peers, forwards, router, admission, open_requests, metrics, clock)
     settlement = Settlement(router, engines, admission, ledger, request_metrics, re_prefills, here, time.time)
     path = RequestPath(
@@ -175,6 +172,11 @@ def _body_memory(config: Config, metrics: Metrics) -> BodyMemory:
     """The memory of all bodies; it counts those that it refuses."""
     refused = metrics.counter("warmroute_refused_total", (("reason", "body_memory"),))
     return BodyMemory(config.limits.body_memory_bytes, copies_of_bodies(config.engines), refused)
+
+
+def _kept_bytes(config: Config) -> int:
+    """Of prompts that this process keeps."""
+    return config.limits.kept_prompt_bytes // config.proxy.processes
 
 
 def _routing(config: Config, slot: ProcessSlot | None, engines: Engines, metrics: Metrics) -> _Routing:
