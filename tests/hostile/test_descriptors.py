@@ -102,6 +102,9 @@ def test_the_soft_limit_is_raised(tmp_path: Path, engine: EngineProcess) -> None
     try:
         proxy.start()
         assert statuses(streams(proxy, 300)) == [200] * 300
+        assert proxy.child is not None
+        soft, _ = resource.prlimit(proxy.child.pid, resource.RLIMIT_NOFILE)
+        assert soft == RaisingProxy.hard, "4096 connections want more than there are"
     finally:
         proxy.stop()
 
