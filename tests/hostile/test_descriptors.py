@@ -102,13 +102,16 @@ def test_the_soft_limit_is_raised(tmp_path: Path, engine: EngineProcess) -> None
     try:
         proxy.start()
         assert statuses(streams(proxy, 300)) == [200] * 300
+        assert proxy.child is not None
+        soft, _ = resource.prlimit(proxy.child.pid, resource.RLIMIT_NOFILE)
+        assert soft == RaisingProxy.hard, "4096 connections want more than there are"
     finally:
         proxy.stop()
 
 
 def test_no_engine_is_blamed_where_the_proxy_has_no_descriptor(tmp_path: Path, engine: EngineProcess) -> None:
     proxy = LimitedProxy(tmp_path / "p", [engine.toml("east")])
-    clients = []
+    clients: list[socket.socket] = []
     try:
         proxy.start()
         assert proxy.child is not None
@@ -130,8 +133,8 @@ def test_no_engine_is_blamed_where_the_proxy_has_no_descriptor(tmp_path: Path, e
         resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
         for client in clients:
             client.close()
-        with proxy.client(1) as client:
-            assert served(client), "at once"
+        with proxy.client(1) as other:
+            assert served(other), "at once"
         assert proxy.metric("warmroute_engine_up") == 1
         assert proxy.metric("warmroute_worker_failures_in_a_row") == 0
         assert " is down" not in proxy.written()
@@ -143,7 +146,7 @@ def test_no_engine_is_blamed_where_the_proxy_has_no_descriptor(tmp_path: Path, e
 
 def test_handshakes_are_connections(tmp_path: Path, engine: EngineProcess) -> None:
     proxy = SecureProxy(tmp_path / "p", [engine.toml("east")], limits="connections = 20")
-    clients = []
+    clients: list[socket.socket] = []
     try:
         proxy.start()
         for _ in range(60):
@@ -153,8 +156,8 @@ def test_handshakes_are_connections(tmp_path: Path, engine: EngineProcess) -> No
         assert sum(map(closed, clients)) <= 41  # one may be that of the question whether it is ready
         for client in clients:
             client.close()
-        with proxy.client() as client:
-            until(lambda: served(client), "others come in once they have left")
+        with proxy.client() as other:
+            until(lambda: served(other), "others come in once they have left")
     finally:
         for client in clients:
             client.close()

@@ -118,7 +118,6 @@ class Scene:
         with self.proxy.client(1) as client:
             assert client.post("/v1/chat/completions", json=chat("of another tenant")).status_code == 200
         assert self.proxy.child is not None
-        print(peak_mib(self.proxy.child.pid))
         assert peak_mib(self.proxy.child.pid) < BUDGET_MIB + BESIDE_MIB
         assert self.metric("warmroute_body_memory_bytes") <= BUDGET_MIB * MIB
 

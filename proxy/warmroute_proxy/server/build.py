@@ -173,6 +173,7 @@ async def build(config: Config, slot: ProcessSlot | None) -> Proxy:
 
 
 def _body_memory(config: Config, metrics: Metrics) -> BodyMemory:
+    """The memory of all bodies; it counts those that it refuses."""
     refused = metrics.counter("warmroute_refused_total", (("reason", "body_memory"),))
     return BodyMemory(config.limits.body_memory_bytes, copies_of_bodies(config.engines), refused)
 

@@ -4,6 +4,7 @@ It never holds a connection or a timer: the server's admission does, and calls t
 
 admission        the queue: lines, fairness, bounds, retry times
 dispatch_order   whether a queued request goes now, and where
+memory_budget    how many bytes the bodies of each tenant may hold
 quota            limits of one tenant by the minute and at once
 retry_budget     how many retries are made
 """

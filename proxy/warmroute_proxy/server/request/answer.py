@@ -5,11 +5,12 @@ the way, so an answer that does not keep its length when it is written again is 
 spaces and escapes in names make that necessary in a sound answer, and engines write neither.
 """
 
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
 from warmroute_proxy.server.base.errors import Refusal
+from warmroute_proxy.server.http.body_memory import Reservation
 from warmroute_proxy.server.intake.body import Body
 
 _OWN: Final = ("usage",)
@@ -41,6 +42,13 @@ class _Choice(msgspec.Struct, gc=False):
 _decode_choices: Final = msgspec.json.Decoder(list[_Choice]).decode
 _decode: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _encode: Final = msgspec.json.Encoder().encode
+
+
+class AnswerBound(NamedTuple):
+    """What an answer that is gathered may take."""
+
+    max_bytes: int
+    memory: Reservation | None
 
 
 class Answer:

@@ -30,7 +30,7 @@ from warmroute_proxy.server.engines.passthrough import Stream, Write
 from warmroute_proxy.server.engines.sse import Scanner, was_aborted
 from warmroute_proxy.server.http.body_memory import Reservation
 from warmroute_proxy.server.http.header_lines import Line
-from warmroute_proxy.server.request.answer import Answer
+from warmroute_proxy.server.request.answer import Answer, AnswerBound
 from warmroute_proxy.server.request.dispatch import Asked, answering_body, own_fields, prefill_body
 from warmroute_proxy.server.request.failure import Failure, not_connected, refused_by
 from warmroute_proxy.server.request.prefill_leg import PrefillLeg
@@ -89,8 +89,7 @@ class Attempt:
         self.decision = decision
         self._owner = owner
         self._engines = engines
-        self._max_answer_bytes = max_answer_bytes
-        self._memory = memory
+        self._bound = AnswerBound(max_answer_bytes, memory)
         answering = decision.worker or decision.decode
         assert answering is not None
         self._answering: Worker = answering
@@ -193,11 +192,12 @@ class Attempt:
             self._take_events(data)
             return
         self._size += len(data)
-        if self._size > self._max_answer_bytes:
-            self._fail(502, f"the engine's answer exceeds {self._max_answer_bytes} bytes", None, retryable=False)
+        max_bytes, memory = self._bound
+        if self._size > max_bytes:
+            self._fail(502, f"the engine's answer exceeds {max_bytes} bytes", None, retryable=False)
             return
-        if self._memory is not None and not self._memory.add_answer(len(data)):
-            self._fail_by(Failure(self._memory.refusal(), (), False))
+        if memory is not None and not memory.add_answer(len(data)):
+            self._fail_by(Failure(memory.refusal(), (), False))
             return
         self._gathered.append(data)
 

@@ -126,7 +126,7 @@ class InferenceRequest:
 
     def _dispatch(self, decision: Decision, now_s: float) -> None:
         path, intake, account, request = self._path, self.intake, self._account, self._exchange.request
-        engines, facts = path.engines, intake.facts
+        engines, facts, memory = path.engines, intake.facts, request.reservation
         rid = engines.ids.rid()
         path.open_requests.record(self.id, decision)
         try:
@@ -137,7 +137,6 @@ class InferenceRequest:
             return
         path.settlement.reserve(account, facts, decision, now_s)
         path.faults.dispatched(intake, account.ticket, now_s)
-        memory = request.reservation
         attempt = self._attempt = Attempt(self, engines, decision, rid, intake, path.max_answer_bytes, memory)
         tagged = intake.prompts == 1 and engines.tag(decision, rid, facts.chain)
         path.open_requests.live.add(self)
