@@ -252,9 +252,8 @@ class InferenceRequest:
 
     def _try_again(self) -> bool:
         """Dispatch another attempt, if a worker and the budget of retries are there for it."""
-        path = self._path
-        now_s = path.engines.clock()
-        decision = path.placing.place_again(self, now_s)
+        now_s = self._path.engines.clock()
+        decision = self._path.placing.place_again(self, now_s)
         if decision is None:
             return False
         self._dispatch(decision, now_s)
@@ -324,8 +323,7 @@ class InferenceRequest:
         self._advance(_SETTLE)
         path.open_requests.live.discard(self)
         path.settlement.release_body(account, self._attempt, self.intake, self._exchange.request)
-        left = self.state is _SETTLING_LEFT
-        end = End(outcome, status, now_s, charged, left)
+        end = End(outcome, status, now_s, charged, self.state is _SETTLING_LEFT)
         path.settlement.settle(account, self, attempt, self.intake, end, self._row_written)
 
     def _row_written(self, failure: JournalError | None) -> None:
