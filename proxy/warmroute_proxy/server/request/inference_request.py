@@ -251,9 +251,8 @@ class InferenceRequest:
 
     def _try_again(self) -> bool:
         """Dispatch another attempt, if a worker and the budget of retries are there for it."""
-        path = self._path
-        now_s = path.engines.clock()
-        decision = path.placing.place_again(self, now_s)
+        now_s = self._path.engines.clock()
+        decision = self._path.placing.place_again(self, now_s)
         if decision is None:
             return False
         self._dispatch(decision, now_s)
