@@ -84,6 +84,7 @@ class _Link:
         self._near = near
         self._far = far
         self._cut: Cut | None = None
+        self._forwards = False
         self._requested = 0
         self._answered = 0
 
@@ -91,12 +92,14 @@ class _Link:
         with contextlib.suppress(OSError):
             while data := self._near.recv(1 << 20):
                 if data.startswith(_FORWARD):
+                    self._forwards = True
                     self._cut, self._requested, self._answered = self._owner.taken(), 0, 0
                     self._owner.request = self._owner.answer = b""
                 elif data.startswith(_OTHERS):
-                    self._cut = None
+                    self._cut, self._forwards = None, False
                 self._requested += len(data)
-                self._owner.request += data
+                if self._forwards:
+                    self._owner.request += data
                 cut = self._cut
                 if cut is not None and cut.side == "request" and self._requested >= cut.after:
                     kept = len(data) - (self._requested - cut.after)
@@ -111,7 +114,8 @@ class _Link:
         with contextlib.suppress(OSError):
             while data := self._far.recv(1 << 20):
                 self._answered += len(data)
-                self._owner.answer += data
+                if self._forwards:
+                    self._owner.answer += data
                 cut = self._cut
                 if cut is not None and cut.side == "answer" and self._answered >= cut.after:
                     self._near.sendall(data[: len(data) - (self._answered - cut.after)])

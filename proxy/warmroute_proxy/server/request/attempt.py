@@ -262,7 +262,7 @@ class Attempt:
             self._fail(502, "the engine ended its stream early", self._answering, retryable=True)
 
     def on_whole(self, lines: list[Line], body: bytes, now_s: float) -> None:
-        if self.leg.streamed or len(body) > UNCOUNTED_BYTES:
+        if self.leg.streamed or len(body) > min(UNCOUNTED_BYTES, self._bound.max_bytes):
             in_parts(self, lines, body)
             return
         if self._trailer is not None:
