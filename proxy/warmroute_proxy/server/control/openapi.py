@@ -1,10 +1,13 @@
 """The OpenAPI description of what clients reach, served at `/openapi.json`.
 
 Written by hand: the inference routes do not run through a framework, and it describes what the proxy itself reads,
-requires and refuses. Everything else in a body is passed to the engine, so further members are allowed everywhere.
+requires and refuses. Further members are allowed everywhere: engines get those that are listed in
+`dialects.openai_fields`, within the bounds there, and others are dropped unless the tenant's config says otherwise.
 """
 
 from typing import Any, Final
+
+from warmroute_proxy.dialects.openai_fields import MAX_CHOICES, MAX_COUNT
 
 Schema = dict[str, Any]
 
@@ -96,6 +99,7 @@ _RECEIPT: Final = _object(
     price_nanousd=_COUNT,
     saved_nanousd=_COUNT,
     estimated={"type": "array", "items": _STRING},
+    dropped_fields={"type": "array", "items": _STRING},
     continued=_object(after_tokens=_COUNT, by={"enum": ["text"]}),
 )
 _USAGE: Final = _object(
@@ -107,17 +111,16 @@ _USAGE: Final = _object(
     warmroute={"$ref": "#/components/schemas/Receipt"},
 )
 
-_MAX_CHOICES: Final = 128
 _COMMON: Final[dict[str, Schema]] = {
     "model": {"type": "string", "description": "A name or an alias of `/v1/models`."},
     "stream": _or_null({"type": "boolean"}),
     "stream_options": _or_null(_object("include_usage", include_usage=_or_null({"type": "boolean"}))),
-    "n": {"type": ["integer", "null"], "minimum": 1, "maximum": _MAX_CHOICES},
-    "max_tokens": {"type": ["integer", "null"], "minimum": 1, "maximum": 2**31 - 1},
-    "temperature": _or_null({"type": "number"}),
-    "top_p": _or_null({"type": "number"}),
-    "seed": {"type": ["integer", "null"]},
-    "user": _or_null(_STRING),
+    "n": {"type": ["integer", "null"], "minimum": 1, "maximum": MAX_CHOICES},
+    "max_tokens": {"type": ["integer", "null"], "minimum": 1, "maximum": MAX_COUNT},
+    "temperature": {"type": ["number", "null"], "minimum": 0, "maximum": 100},
+    "top_p": {"type": ["number", "null"], "minimum": 0, "maximum": 1},
+    "seed": {"type": ["integer", "null"], "minimum": -(2**63), "maximum": 2**63 - 1},
+    "user": {"type": ["string", "null"], "maxLength": 1024},
     "metadata": _or_null({"type": "object"}),
     "prompt_cache_key": {"type": ["string", "null"], "maxLength": 256, "description": "Names the session."},
 }

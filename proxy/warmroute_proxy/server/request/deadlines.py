@@ -74,7 +74,7 @@ class Deadlines:
             return timed_out(worker, f"no {awaited} within {limits.first_token_timeout_s:g} s")
         elif lost:
             refusal = Refusal(504, "the engine does not answer any more", code="engine_timeout")
-            return Failure(refusal, (worker.id,), True, cause=Cause.SILENT)
+            return Failure(refusal, (worker.id,), True, cause=Cause.BROKEN)
         return None
 
     def comment_is_due(self, progress: Progress, received_s: float, now_s: float) -> bool:
