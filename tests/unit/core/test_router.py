@@ -90,6 +90,23 @@ def test_load_follows_an_attempt_through_prefill_and_decode() -> None:
     assert (load(router, "p"), load(router, "d")) == ((0, 0, 0), (0, 0, 0))
 
 
+@pytest.mark.parametrize("ends", ["served", "failed", "failed early"])
+@pytest.mark.parametrize("workers", [aggregated("a"), PD], ids=["aggregated", "pair"])
+def test_each_sequence_of_a_request_takes_a_slot(workers: list[Worker], ends: str) -> None:
+    router = Router("east", workers)
+    request = facts(sequences=8)
+    ticket = send(router, request)
+    assert [load(router, worker.id)[0] for worker in workers] == [8] * len(workers)
+    if ends != "failed early":
+        router.first_token(ticket, 1.0)
+        assert [load(router, worker.id)[0] for worker in workers] == [0, 8][-len(workers) :]
+    if ends == "served":
+        router.settled(ticket, request, 2.0, TOKENS, 0, 100)
+    else:
+        router.failed(ticket, 2.0, ())
+    assert [load(router, worker.id)[0] for worker in workers] == [0] * len(workers)
+
+
 @pytest.mark.parametrize("first", ["settled", "failed"])
 @pytest.mark.parametrize("second", ["settled", "failed"])
 def test_an_attempt_ends_once(first: str, second: str) -> None:

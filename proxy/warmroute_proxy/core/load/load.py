@@ -89,12 +89,14 @@ class WorkerLoad:
 
     # Requests
 
-    def prefill_begins(self, request: object, tokens: int, now_s: float, resident: int = 0) -> None:
-        """A request was sent: so many tokens to be computed and cached, and so many resident for its decoding here."""
+    def prefill_begins(self, request: object, tokens: int, now_s: float, resident: int = 0, sequences: int = 1) -> None:
+        """A request of so many sequences was sent: so many tokens to be computed and cached, and so many resident for
+        its decoding here.
+        """
         if not self.running:
             self.departures.busy_from(now_s)
         self.prefills.add(request, tokens, now_s)
-        self.running += 1
+        self.running += sequences
         self.resident_tokens += resident
         self.ahead = None
 
@@ -111,9 +113,9 @@ class WorkerLoad:
                 self.shown_tokens = None
             self.ahead = None
 
-    def add_running(self, requests: int, tokens: int) -> None:
-        """So many more requests run here, or fewer, and so many more tokens are resident for them."""
-        self.running += requests
+    def add_running(self, sequences: int, tokens: int) -> None:
+        """So many more sequences run here, or fewer, and so many more tokens are resident for them."""
+        self.running += sequences
         self.resident_tokens += tokens
         self.ahead = None
 

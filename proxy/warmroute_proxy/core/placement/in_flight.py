@@ -39,11 +39,11 @@ class InFlight:
         if not load.availability.ready:
             load.availability.breaker.sent(ticket, now_s)
         if decode_worker is cache_worker:
-            load.prefill_begins(ticket, uncached, now_s, ticket.resident)
+            load.prefill_begins(ticket, uncached, now_s, ticket.resident, ticket.sequences)
             return
-        load.prefill_begins(ticket, uncached, now_s)
+        load.prefill_begins(ticket, uncached, now_s, 0, ticket.sequences)
         if decode_worker is not None:
-            decode_worker.load.add_running(1, ticket.resident)
+            decode_worker.load.add_running(ticket.sequences, ticket.resident)
             decode_worker.load.availability.breaker.sent(ticket, now_s)
 
     def first_token(self, ticket: Ticket, now_s: float) -> None:
@@ -62,7 +62,7 @@ class InFlight:
             load.retention.used_tokens += ticket.uncached
         if decode_worker is not None:
             if decode_worker is not cache_worker:
-                load.add_running(-1, 0)
+                load.add_running(-ticket.sequences, 0)
                 load.departures.observe(now_s - ticket.sent_s, now_s)
                 load = decode_worker.load
             ticket.first_s = now_s

@@ -154,7 +154,8 @@ class Router:
         workers = self._fleet.workers
         cache_worker = workers[decision.cache_worker]
         decode_worker = workers[decision.decode.id] if decision.decode is not None else cache_worker
-        ticket = Ticket(decision, facts.chain, cache_worker, decode_worker if decision.kind == "local" else None)
+        local = decode_worker if decision.kind == "local" else None
+        ticket = Ticket(decision, facts.chain, cache_worker, local, facts.sequences)
         cached_share = decision.predicted_cached_tokens / decision.prompt_tokens_est
         self._in_flight.begin(ticket, self._begins(facts), cached_share, now_s)
         if self._histories.active:

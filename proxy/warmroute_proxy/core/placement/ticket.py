@@ -29,6 +29,7 @@ class Ticket:
         "removals",
         "resident",
         "sent_s",
+        "sequences",
         "slowdown_s",
         "turn",
         "uncached",
@@ -41,12 +42,18 @@ class Ticket:
     slowdown_s: float
 
     def __init__(
-        self, decision: Decision, chain: Chain, cache_worker: WorkerState, decode_worker: WorkerState | None
+        self,
+        decision: Decision,
+        chain: Chain,
+        cache_worker: WorkerState,
+        decode_worker: WorkerState | None,
+        sequences: int,
     ) -> None:
         self.decision = decision
         self.chain = chain
         self.cache_worker = cache_worker
         self.decode_worker = decode_worker
+        self.sequences = sequences
         self.from_cut = bisect_right(chain.ends, decision.matched_bytes)
         self.uncached = decision.prompt_tokens_est - decision.predicted_cached_tokens
         self.resident = decision.prompt_tokens_est
@@ -70,12 +77,12 @@ class Ticket:
         if not self.computed:
             load.prefill_ended(self, now_s)
         if decode_worker is cache_worker:
-            load.add_running(-1, -self.resident)
+            load.add_running(-self.sequences, -self.resident)
             load.departures.observe(now_s - self.sent_s, now_s)
             return
         if decode_worker is not None:
-            decode_worker.load.add_running(-1, -self.resident)
+            decode_worker.load.add_running(-self.sequences, -self.resident)
             decode_worker.load.departures.observe(now_s - self.sent_s, now_s)
         if decode_worker is None or not self.computed:
-            load.add_running(-1, 0)
+            load.add_running(-self.sequences, 0)
             load.departures.observe(now_s - self.sent_s, now_s)

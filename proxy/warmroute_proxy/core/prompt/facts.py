@@ -13,7 +13,7 @@ class Facts(msgspec.Struct, frozen=True, gc=False):
     `thread` is a lineage without its system prompt, None for a request without a session: where a client rewrote the
     system prompt of a running conversation, it identifies the conversation that the rewritten one continues. `parent`
     is the session that started this one: placement begins at its home region; what a child shares with its parent is a
-    prefix, which the index finds.
+    prefix, which the index finds. `sequences` are the answers that an engine computes for it: each takes a slot.
     """
 
     model: str
@@ -30,3 +30,4 @@ class Facts(msgspec.Struct, frozen=True, gc=False):
     may_forward: bool
     salt_epoch: int = 0
     thread: int | None = None
+    sequences: int = 1

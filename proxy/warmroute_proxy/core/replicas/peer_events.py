@@ -17,6 +17,7 @@ class Sent(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="s"):
     from_cut: int
     prompt_tokens: int
     cached_tokens: int
+    sequences: int = 1
 
 
 class Computed(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="c"):

@@ -42,6 +42,7 @@ class PeerTicket(Ticket):
         self.chain = sent.chain
         self.cache_worker = cache_worker
         self.decode_worker = decode_worker
+        self.sequences = sent.sequences
         self.from_cut = sent.from_cut
         self.uncached = sent.prompt_tokens - sent.cached_tokens
         self.resident = sent.prompt_tokens
@@ -96,6 +97,7 @@ class PeerRouter(Router):
                 ticket.from_cut,
                 decision.prompt_tokens_est,
                 decision.predicted_cached_tokens,
+                ticket.sequences,
             ),
             now_s,
         )

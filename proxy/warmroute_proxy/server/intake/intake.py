@@ -157,6 +157,7 @@ def _read_whole(raw: bytes, caller: Caller, known_bodies: KnownBodies, config: C
         allowed_regions=caller.regions,
         may_forward=caller.region is None,
         salt_epoch=tenant.salt_epoch,
+        sequences=(value("n") or 1) * prompt.prompts,
     )
     include_usage = stream and stream_options.get("include_usage") is True
     intake = Intake(

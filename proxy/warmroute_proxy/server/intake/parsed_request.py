@@ -41,11 +41,6 @@ class Intake(msgspec.Struct, gc=False):
         return self.model.name if self.alias else None
 
     @property
-    def sequences(self) -> int:
-        """How many answers an engine computes for it."""
-        return self.choices * self.prompts
-
-    @property
     def several(self) -> bool:
         """Whether the engine divides it into several requests, with ids of their own, which share computed prefixes."""
         return self.choices > 1 or self.prompts > 1

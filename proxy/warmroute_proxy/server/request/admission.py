@@ -108,7 +108,7 @@ class Admission:
         tenant, facts = request.intake.tenant, request.intake.facts
         quota = self.quotas.get(tenant.name) if request.intake.forwarded_from is None else None
         if quota is not None and request.reservation is None:
-            sequences = request.intake.sequences
+            sequences = request.intake.facts.sequences
             tokens = decision.prompt_tokens_est + facts.expected_output_tokens * sequences
             shortage = quota.reserve(tokens, self._clock(), sequences)
             if shortage is not None:
@@ -254,7 +254,7 @@ class Admission:
     def _go(self, waiter: "Waiter[RequestToAdmit]", decision: Decision) -> None:
         request, now = waiter.item, self._clock()
         tokens = decision.prompt_tokens_est - decision.predicted_cached_tokens
-        self.queue.served(waiter, tokens + request.intake.facts.expected_output_tokens * request.intake.sequences)
+        self.queue.served(waiter, tokens + request.intake.facts.expected_output_tokens * request.intake.facts.sequences)
         self._dispatch_rate.observe(now)
         self._metrics.queue_wait.observe(now - waiter.since_s)
         request.waiter = None
