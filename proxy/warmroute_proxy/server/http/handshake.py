@@ -6,7 +6,7 @@ import ssl
 from typing import Any, Final
 
 from warmroute_proxy.server.http.http1 import LINGER_S, Connection
-from warmroute_proxy.server.http.open_connections import OpenConnections
+from warmroute_proxy.server.http.open_connections import BUSY, OpenConnections
 
 ACCEPTED_AT_ONCE: Final = 64
 """Connections that are accepted in one iteration of the loop: those beyond the limit are open no longer than that."""
@@ -46,6 +46,7 @@ class Handshake:
     """One handshake; a `Connection` follows it."""
 
     deadline_s = float("inf")  # the handshake has a timeout of its own
+    idle_since_s = BUSY
 
     def __init__(self, shared: OpenConnections, context: ssl.SSLContext) -> None:
         self._shared = shared
@@ -61,6 +62,10 @@ class Handshake:
 
     def close_when_idle(self) -> None:
         """Close: nothing was asked yet."""
+        self.abort()
+
+    def close_after_flush(self) -> None:
+        """Close: nothing was written yet."""
         self.abort()
 
     def abort(self) -> None:

@@ -24,7 +24,7 @@ from warmroute.contract import headers as names
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.http.body_memory import UNNAMED, Reservation
 from warmroute_proxy.server.http.exchange import Exchange, Request
-from warmroute_proxy.server.http.open_connections import OpenConnection, OpenConnections
+from warmroute_proxy.server.http.open_connections import BUSY, OpenConnection, OpenConnections
 from warmroute_proxy.server.http.request_reader import RequestReader
 
 MAX_PIPELINED: Final = 16  # requests that came in one read
@@ -68,7 +68,8 @@ class Connection:
         self._starting = False
         self._paused = False
         self._unsent = 0  # bytes in the transport's buffer when it was last looked at
-        self.deadline_s = shared.clock() + self._limits.head_timeout_s
+        self._asked_s = shared.clock()  # when it came, or when its last answer ended
+        self.deadline_s = self._asked_s + self._limits.head_timeout_s
 
     # -- called by asyncio
 
@@ -275,7 +276,8 @@ class Connection:
             self.close_after_flush()
             return
         if not self._paused:
-            self._set_deadline(self._limits.keepalive_s)
+            self._asked_s = now_s = self._shared.clock()
+            self.deadline_s = now_s + self._limits.keepalive_s
         if self._waiting:
             self._start_next()
         if self._ahead is not None:
@@ -310,6 +312,13 @@ class Connection:
             transport.close()
 
     # -- called by the listener
+
+    @property
+    def idle_since_s(self) -> float:
+        """Since when nothing was asked; `BUSY` while an answer runs or is unread, or a request has begun."""
+        if self._active is not None or self._waiting or self._paused or self._ahead is not None:
+            return BUSY
+        return self._asked_s if self._reader.request is None and self._reader.open else BUSY
 
     def check_read(self) -> None:
         """Give the memory of the last answer back, if the client has read it."""

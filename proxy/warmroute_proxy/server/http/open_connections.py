@@ -1,11 +1,14 @@
 """The open connections of one listener, and what they share: endpoint, limits, clock, memory of bodies."""
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
 
 from warmroute_proxy.server.base.config import Limits
 from warmroute_proxy.server.http.body_memory import BodyMemory
 from warmroute_proxy.server.http.exchange import Endpoint
+
+LOOK_AGAIN_S: Final = 0.05  # where no connection was idle: a look at all of them is not for each one that comes
+BUSY: Final = float("inf")
 
 
 class OpenConnection(Protocol):
@@ -13,11 +16,18 @@ class OpenConnection(Protocol):
 
     deadline_s: float
 
+    @property
+    def idle_since_s(self) -> float:
+        """Since when nothing was asked on it; `BUSY` while something is."""
+
     def on_deadline(self) -> None:
         """The deadline has passed."""
 
     def close_when_idle(self) -> None:
         """Close after the current answer, or soon."""
+
+    def close_after_flush(self) -> None:
+        """Take no more requests, and close once all that was written is sent."""
 
     def abort(self) -> None:
         """Close without waiting."""
@@ -41,16 +51,33 @@ class OpenConnections:
         self.members: set[OpenConnection] = set()  # at most `limits.connections`
         self.unread: set[SlowReader] = set()  # of `members`
         self.closing = False
+        self._idle: list[tuple[float, OpenConnection]] = []  # when last looked at: since when, the oldest last
+        self._look_at_s = 0.0
 
     def admit(self, connection: OpenConnection) -> bool:
-        """Whether one more connection is taken."""
-        if len(self.members) >= self.limits.connections or self.closing:
+        """Whether one more connection is taken. Where there are too many, the one that was idle longest is closed."""
+        if self.closing or (len(self.members) >= self.limits.connections and not self._close_idle()):
             return False
         self.members.add(connection)
         return True
 
+    def _close_idle(self) -> bool:
+        """Close the connection that has been idle longest. Returns whether there was one."""
+        if not self._idle and self.clock() >= self._look_at_s:
+            idle = [(each.idle_since_s, each) for each in self.members]
+            self._idle = sorted([each for each in idle if each[0] != BUSY], key=lambda each: -each[0])
+            self._look_at_s = 0.0 if self._idle else self.clock() + LOOK_AGAIN_S
+        while self._idle:
+            since_s, connection = self._idle.pop()
+            if connection in self.members and connection.idle_since_s == since_s:
+                self.members.discard(connection)
+                connection.close_after_flush()
+                return True
+        return False
+
     def sweep(self) -> None:
         """Report each deadline that has passed to its connection, and look at who has read its answer."""
+        self._idle.clear()  # it may refer to connections that are gone
         for reader in list(self.unread):
             reader.check_read()
         now = self.clock()
