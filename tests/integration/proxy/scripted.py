@@ -10,6 +10,10 @@ from typing import Any
 Script = Callable[["Handler"], None]
 
 
+class _Server(ThreadingHTTPServer):
+    request_queue_size = 1024  # a busy machine is slow to accept
+
+
 class ScriptedEngine:
     """Answers `/ready` and `/server_info` like an engine, and everything else as its script says."""
 
@@ -28,7 +32,7 @@ class ScriptedEngine:
         self.health = 200
         self.healths = 0
         self.connections = 0
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), type("Bound", (Handler,), {"engine": self}))
+        self._server = _Server(("127.0.0.1", 0), type("Bound", (Handler,), {"engine": self}))
         self._server.daemon_threads = True
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
         self._thread.start()

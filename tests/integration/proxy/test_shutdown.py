@@ -89,6 +89,8 @@ def refuses(proxy: ProxyProcess) -> bool:
         socket.create_connection((where.hostname, where.port), timeout=seconds(20)).close()
     except ConnectionRefusedError:
         return True
+    except ConnectionResetError:  # it was still in the listener's queue
+        return False
     return False
 
 

@@ -76,7 +76,9 @@ def test_a_full_queue_is_tried_elsewhere_and_else_refused_for_a_second(
 def test_an_error_that_quotes_the_body_goes_to_its_client_and_nowhere_else(behind: Behind) -> None:
     with behind.proxy.client() as client:
         for stream in (False, True):
-            answer = client.post(CHAT, json=conversation(CANARY, stream=stream, top_k=CANARY))
+            body = conversation(CANARY, stream=stream)
+            body["messages"].append({"role": CANARY, "content": "x"})
+            answer = client.post(CHAT, json=body)
             assert answer.status_code == 400
             message = answer.json()["error"]["message"]
             assert CANARY in message

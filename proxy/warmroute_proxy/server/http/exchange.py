@@ -47,6 +47,11 @@ class Request:
         self.headers = {} if headers is None else headers
         self.refusal: Refusal | None = None
 
+    def release(self) -> None:
+        """The request is over, whoever still refers to it: give all of its memory back."""
+        if self.reservation is not None:
+            self.reservation.close()
+
     def drop_body(self) -> None:
         """Forget the body: it is not needed any more."""
         if self.reservation is not None:

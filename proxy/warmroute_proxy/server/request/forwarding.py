@@ -250,6 +250,7 @@ class ForwardedRequest:
 
     def _client_left(self) -> None:
         self._leg.close_with(_LEFT)
+        self._exchange.request.release()
         if self._finish():
             self._release(())
 

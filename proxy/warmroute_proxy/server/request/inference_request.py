@@ -1,6 +1,6 @@
-"""One inference request: place, dispatch, relay, settle. Its body was read and parsed before.
+"""One inference request, whose body was read and parsed before: place, dispatch, relay, settle.
 
-A request is a state machine (`states.REQUEST`) driven by callbacks from the event loop; nothing here waits.
+It is a state machine (`states.REQUEST`) driven by callbacks from the event loop; nothing here waits.
 
 Rules that hold in every state:
 - nothing is retried once content has reached the client, only continued where the model has that on (`continuation`);
@@ -275,16 +275,17 @@ class InferenceRequest:
                 attempt.leg.parse_all()
             if self.waiter is not None:
                 self._path.admission.leave(self)
+                self._exchange.request.release()
             if self.state is not _LEFT or attempt is None:
                 return
             if not self._lost_between:
                 self._path.metrics.client_left()
             if self.intake.several:
                 self._give_up_usage()
-                return
-            attempt.leg.pause(False)
-            attempt.abort()
-            asyncio.get_running_loop().call_later(LEFT_WAIT_S, self._give_up_usage)
+            else:
+                attempt.leg.pause(False)
+                attempt.abort()
+                asyncio.get_running_loop().call_later(LEFT_WAIT_S, self._give_up_usage)
         except Exception as error:
             self._crash("leaving", error)
 
@@ -331,17 +332,18 @@ class InferenceRequest:
         try:
             self._advance(_ROW_WRITTEN)
             assert entry is not None
-            assert attempt is not None
             if failure is not None:
                 self._path.metrics.withdrawn(entry)
                 self._refuse(Refusal(503, "the ledger cannot be written", code="ledger_unavailable"))
             elif self._refusal is not None:
                 self._refuse(self._refusal)
-            elif state is _SETTLING:
+            elif state is _SETTLING and attempt is not None:
                 self._answer.end(attempt.answer, attempt.scanner, entry.usage)
         except Exception as error:
             log.error("the end of an answer failed: %s", type(error).__name__)
             self._exchange.fail()
+        if state is not _SETTLING:
+            self._exchange.request.release()
         self._attempt = None  # it knows its request: both would wait for the garbage collector
 
     def refused(self, refusal: Refusal) -> None:
