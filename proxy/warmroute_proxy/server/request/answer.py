@@ -18,17 +18,17 @@ _OWN_ACCOUNTS: Final = ("usage", "sglext")
 _EMPTY: Final = msgspec.Raw(b"")
 
 
-class _Call(msgspec.Struct, gc=False):
+class _Call(msgspec.Struct):
     function: msgspec.Raw = msgspec.Raw(b"")
 
 
-class _Message(msgspec.Struct, gc=False):
+class _Message(msgspec.Struct):
     content: str | None = None
     reasoning_content: str | None = None
     tool_calls: list[_Call] | None = None
 
 
-class _Choice(msgspec.Struct, gc=False):
+class _Choice(msgspec.Struct):
     text: str | None = None
     message: _Message | None = None
 
