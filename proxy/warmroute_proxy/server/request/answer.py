@@ -19,7 +19,7 @@ _EMPTY: Final = msgspec.Raw(b"")
 
 
 class _Call(msgspec.Struct):
-    function: msgspec.Raw = msgspec.Raw(b"")
+    function: msgspec.Raw | None = None
 
 
 class _Message(msgspec.Struct):
@@ -35,7 +35,7 @@ class _Choice(msgspec.Struct):
     def texts(self) -> list[str]:
         """What was generated of it."""
         message = self.message or _Message()
-        calls = [str(call.function, "utf-8", "replace") for call in message.tool_calls or ()]
+        calls = [str(call.function, "utf-8", "replace") for call in message.tool_calls or () if call.function is not None]
         return [self.text or "", message.content or "", message.reasoning_content or "", *calls]
 
 
