@@ -35,7 +35,9 @@ class _Choice(msgspec.Struct):
     def texts(self) -> list[str]:
         """What was generated of it."""
         message = self.message or _Message()
-        calls = [str(call.function, "utf-8", "replace") for call in message.tool_calls or () if call.function is not None]
+        calls = [
+            str(call.function, "utf-8", "replace") for call in message.tool_calls or () if call.function is not None
+        ]
         return [self.text or "", message.content or "", message.reasoning_content or "", *calls]
 
 
