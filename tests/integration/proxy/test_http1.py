@@ -428,13 +428,19 @@ async def test_deadlines_end_slow_heads_and_idle_connections() -> None:
     await server.stop()
 
 
-async def test_connections_over_the_limit_are_closed() -> None:
+async def test_a_connection_over_the_limit_takes_the_place_of_an_idle_one_or_is_closed() -> None:
     server = await Server.start(Limits(connections=1))
     first = await server.connect()
     first.send(get("/a"))
     await first.until(b"/a ")
     second = await server.connect()
-    assert await second.rest() == b""
+    assert await first.rest() == b""
+    second.send(get("/held"))
+    await server.endpoint.arrived.wait()
+    third = await server.connect()
+    assert await third.rest() == b""
+    server.endpoint.held[0].respond(200, [], b"it was in use")
+    await second.until(b"it was in use")
     await server.stop()
 
 
