@@ -116,9 +116,11 @@ def test_no_engine_is_blamed_where_the_proxy_has_no_descriptor(tmp_path: Path, e
         proxy.start()
         assert proxy.child is not None
         pid, address = proxy.child.pid, ("127.0.0.1", int(proxy.url.rpartition(":")[2]))
-        clients += [socket.create_connection(address, timeout=seconds(20)) for _ in range(20)]
         fds = Path(f"/proc/{pid}/fd")
-        until(lambda: len(list(fds.iterdir())) > 20, "all are connected")
+        clients += [socket.create_connection(address, timeout=seconds(20)) for _ in range(20)]
+        for client in clients:  # so that each is accepted
+            client.sendall(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
+            assert answer(client)[0] == 200
         before = resource.prlimit(pid, resource.RLIMIT_NOFILE, (max(int(fd.name) for fd in fds.iterdir()) + 1, 256))
         body = json.dumps(chat("hello", max_tokens=20)).encode()
         head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {proxy.keys[0]}\r\n"
