@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+import httpx
 import pytest
 
 from tests.integration.proxy.harness import ProxyProcess, chat, until
@@ -116,7 +117,8 @@ class Scene:
     def check(self) -> None:
         """The process has stayed within its budget, and another tenant is served."""
         with self.proxy.client(1) as client:
-            assert client.post("/v1/chat/completions", json=chat("of another tenant")).status_code == 200
+            answer = until(lambda: asked(client), "the engine answers its probes")
+        assert answer.status_code == 200, answer.text
         assert self.proxy.child is not None
         assert peak_mib(self.proxy.child.pid) < BUDGET_MIB + BESIDE_MIB
         assert self.metric("warmroute_body_memory_bytes") <= BUDGET_MIB * MIB
@@ -137,6 +139,12 @@ class Scene:
         until(
             lambda: self.metric("warmroute_body_memory_bytes") < MIB, "all is given back, but what is kept for retries"
         )
+
+
+def asked(client: httpx.Client) -> httpx.Response | None:
+    """The answer; None while the engine, which is a thread of this busy process, is too slow for the proxy's probes."""
+    found = client.post("/v1/chat/completions", json=chat("of another tenant"))
+    return None if found.status_code == 503 and found.json()["error"]["code"] == "no_worker" else found
 
 
 def peak_mib(pid: int) -> float:

@@ -127,8 +127,8 @@ def test_a_link_that_breaks_at_any_byte_charges_what_was_received(regions: Regio
             served[f"{cut.side} {'whole' if price else 'broken'}"] += 1
             regions.ask(client, stream=stream)  # a sound one keeps the breaker closed
     assert served["request whole"] == len(requests) > 25
-    assert served["answer whole"] > 4  # in its head; how many events there are to cut behind depends on its chunks
-    assert (served["answer broken"] > 4) == stream
+    assert served["answer whole"] > 0  # how many of each depends on the chunks that the answer comes in
+    assert (served["answer broken"] > 0) == stream
     until(lambda: regions.charged() == +regions.received, "each client pays what it received")
     voids = [row for row in regions.west.rows() if row["outcome"] == "voided"]
     assert voids
