@@ -41,7 +41,7 @@ _COMPILED: Final = {
     "core/replicas": "peer_router",
     "server": "authentication endpoint",
     "server/engines": "engine engine_headers engines ids leg passthrough small_get sse upstream",
-    "server/http": "exchange header_lines http1 incoming_body listener open_connections request_reader",
+    "server/http": "exchange header_lines http1 incoming_body listener open_connections request_reader request_starts",
     "server/intake": "body body_fields body_template intake known_body",
     "server/ledger": "journal ledger",
     "server/request": "answer attempt client_answer deadlines dispatch forwarding inference_request placing"

@@ -91,7 +91,7 @@ def run(pieces: list[bytes], connections: OpenConnections | None = None) -> tupl
     """The requests that were read, and the statuses of the answers."""
     echo, transport = Echo(), Transport()
     connections = connections or OpenConnections(echo, LIMITS, lambda: 0.0, plenty())
-    connections.endpoint = echo
+    connections.endpoint, connections.handle = echo, echo.handle
     connection = Connection(connections)
     connection.connection_made(transport)  # type: ignore[arg-type]
     for piece in pieces:

@@ -31,7 +31,7 @@ def arguments() -> argparse.Namespace:
         epilog=_ALSO,
     )
     every = ",".join(workload.name for workload in ALL_WORKLOADS)
-    parser.add_argument("--workloads", default=every, help=f"of {every}; w3 is all of agents' turns")
+    parser.add_argument("--workloads", default=every, help=f"of {every}; w3 and w6 are all of theirs")
     parser.add_argument("--peers", default="auto", help="auto (all that are there), none, or names, with commas")
     parser.add_argument("--install", action="store_true", help=f"install peers under {peers.cache_folder()}")
     parser.add_argument("--rounds", type=int, default=5)
@@ -120,12 +120,12 @@ class Run:
     def workload(self, workload: Workload, proxies: list[Proxy], rounds: int) -> None:
         """All rounds of one workload, the proxies taking turns."""
         for number in range(rounds):
-            if not workload.pd and not workload.stamped:
-                self.direct.append(self._bench.direct(workload))
+            if not workload.pd and not workload.stamped and not workload.at_once:
+                self.direct.append(self._bench.direct(workload, number))
             for proxy in proxies:
                 running = self._ready(proxy, workload.fresh)
                 if running is not None:
-                    sample = self._bench.measure(running, workload)
+                    sample = self._bench.measure(running, workload, number)
                     if workload.figure == "ms added":
                         sample.figure -= self.direct[-1].took_ms["p50"]
                     self.samples.append(sample)

@@ -1,4 +1,4 @@
-"""Request bodies: 2 KB chats, and agents' turns of 200 KB and 1 MB.
+"""Request bodies: 2 KB chats, agents' turns of 200 KB and 1 MB, and whole sessions of agents that grow.
 
 An agent's turn sends all turns before it again, behind the same tools and system prompt, and appends a tool call with
 its result; the tools and the system prompt are those of all sessions. Bodies are the same in every run.
@@ -94,6 +94,35 @@ def agents(size: int, sessions: int, turns: int) -> list[list[Body]]:
         for turn in range(turns):
             bodies.append(Body(f"agent-{session}", _encode(messages, tools=tools, stream=False)))
             messages = messages + _call(draw, f"call_{session}_later_{turn}", turn, 2000)
+        found.append(bodies)
+    return found
+
+
+def renamed(body: Body, generation: int) -> Body:
+    """The same turn of another session, which no proxy has seen: its first user message differs."""
+    session = f"{body.session}-{generation}"
+    number = body.session.removeprefix("agent-")
+    data = body.data.replace(f"session {number}: ".encode(), f"session {number}.{generation}: ".encode(), 1)
+    return Body(session, data)
+
+
+def growing(number: int, stream: bool, sessions: int = 32, turns: int = 24) -> list[list[Body]]:
+    """Set `number` of whole sessions, from about 30 to 160 KB. Sets have the tools and the system prompt in common."""
+    shared = random.Random(11)
+    tools = [_tool(shared, each) for each in range(_TOOLS)]
+    system = {"role": "system", "content": _text(shared, _SYSTEM_BYTES)}
+    draw = random.Random(1000 + 2 * number + stream)
+    more: dict[str, object] = {"tools": tools, "stream": stream}
+    if stream:
+        more["stream_options"] = {"include_usage": True}
+    found = []
+    for session in range(sessions):
+        name = f"{'s' if stream else 'w'}{number}-{session}"
+        messages = [system, {"role": "user", "content": f"session {name}: " + _text(draw, 1500)}]
+        bodies = []
+        for turn in range(turns):
+            bodies.append(Body(f"agent-{name}", _encode(messages, **more)))
+            messages = messages + _call(draw, f"call_{name}_{turn}", turn, draw.choice(_RESULT_BYTES))
         found.append(bodies)
     return found
 

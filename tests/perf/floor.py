@@ -1,11 +1,13 @@
 """The floor for a proxy in Python: uvloop, httptools for framing, bytes passed on as they are, and nothing else.
 
-No retries, no limits, no times, no back-pressure, no look into the body. Started as a process:
+It accepts connections in batches: uvloop itself accepts one in each iteration of its loop. No retries, no limits, no
+times, no back-pressure, no look into the body. Started as a process:
 `python floor.py PORT HOST:PORT [HOST:PORT ...]`.
 """
 
 import asyncio
 import itertools
+import socket
 import sys
 from collections.abc import Iterator
 from typing import Final, cast
@@ -13,6 +15,7 @@ from typing import Final, cast
 import httptools
 import uvloop
 
+_BATCH: Final = 64  # connections that are accepted in one iteration
 _OWN_HEADERS: Final = (b"host", b"connection", b"content-length", b"transfer-encoding")
 
 
@@ -110,8 +113,23 @@ async def main(port: int, engines: list[str]) -> None:
     """Serve until killed."""
     pools: list[tuple[str, list[Upstream]]] = [(engine, []) for engine in engines]
     turns = itertools.cycle(pools)
-    server = await asyncio.get_running_loop().create_server(lambda: Client(turns), "127.0.0.1", port, backlog=2048)
-    await server.serve_forever()
+    loop = asyncio.get_running_loop()
+    listener = socket.create_server(("127.0.0.1", port), backlog=4096)
+    listener.setblocking(False)
+    opening: set[asyncio.Task[object]] = set()
+
+    def accept() -> None:
+        for _ in range(_BATCH):
+            try:
+                accepted, _ = listener.accept()
+            except BlockingIOError:
+                return
+            task = loop.create_task(loop.connect_accepted_socket(lambda: Client(turns), accepted))
+            opening.add(task)
+            task.add_done_callback(opening.discard)
+
+    loop.add_reader(listener, accept)
+    await asyncio.Event().wait()
 
 
 if __name__ == "__main__":

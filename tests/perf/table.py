@@ -30,6 +30,11 @@ class ProcessReport:
     def bad(self) -> int:
         return sum(sample.bad for sample in self.samples)
 
+    @property
+    def longest_of_p50(self) -> float:
+        """The median of how many times p50 the longest wait of a round was."""
+        return median(sample.took_ms.get("longest", 0.0) / sample.took_ms.get("p50", 1.0) for sample in self.samples)
+
     def middle(self, what: Literal["took_ms", "delay_ms"], quantile: str) -> float:
         """The median of a quantile of `took_ms` or `delay_ms`."""
         of_samples = [sample.took_ms if what == "took_ms" else sample.delay_ms for sample in self.samples]
@@ -59,7 +64,16 @@ GOALS: Final = [
     Goal("w3pd-1m", ("rust pd",), 0.3, 0.35),
     Goal("w4", (), 12.0, 20.0),
     Goal("latency", RUST, 1.0, 1.0),
+    Goal("w3new-200k", ("rust cache-aware",), 0.5, 0.5),
+    Goal("w3new-1m", ("rust cache-aware",), 0.5, 0.5),
+    Goal("w5", RUST, 0.5, 0.7),
+    Goal("w5s", RUST, 1.0, 1.2),
+    Goal("w6s", (), 20.0, 50.0),
 ]
+AS_FAIR: Final = 1.5
+"""At most so many times the floor's p99 / p50 and longest / p50."""
+FLOOR_P99, FLOOR_LONGEST = 2.5, 5.0
+"""What those of the floor itself may be: above, the machine or the load is what waits."""
 
 
 def cheapest(rows: Iterable[ProcessReport], kinds: tuple[Kind, ...]) -> ProcessReport | None:
@@ -79,6 +93,8 @@ def _ratio(row: ProcessReport, other: ProcessReport | None) -> str:
 
 def workload_table(workload: Workload, rows: Sequence[ProcessReport], direct: Sequence[Sample]) -> list[str]:
     """One workload: a line a proxy, and what of the goals holds."""
+    if workload.figure == "p99 / p50":
+        return _waits_table(workload, rows)
     any_rust = cheapest(rows, ("rust pd",) if workload.pd else RUST)
     aware = cheapest(rows, ("rust pd",) if workload.pd else ("rust cache-aware",))
     digits = 2 if workload.figure.startswith("ms") else 1
@@ -107,6 +123,35 @@ def workload_table(workload: Workload, rows: Sequence[ProcessReport], direct: Se
     if direct:
         said += [_alone(direct), ""]
     return [*said, *_goals(workload, rows), ""]
+
+
+def _waits_table(workload: Workload, rows: Sequence[ProcessReport]) -> list[str]:
+    """Who waits how long: a line a proxy, and whether ours are as fair as the floor."""
+    head = ["proxy", "p99 / p50", "longest / p50", "p50 ms", "p99 ms", "longest ms", "a second", "core", "bad"]
+    lines = [
+        [
+            row.proxy.name,
+            f"{row.figure:.2f}",
+            f"{row.longest_of_p50:.2f}",
+            *[f"{row.middle('took_ms', quantile):.1f}" for quantile in ("p50", "p99", "longest")],
+            f"{median(s.per_s for s in row.samples):,.0f}",
+            f"{median(s.busy for s in row.samples):.0%}",
+            _bad(row),
+        ]
+        for row in rows
+    ]
+    said = [f"### {workload.name}: {workload.title}", "", *_table(head, lines), ""]
+    floor = next((row for row in rows if row.proxy.kind == "floor"), None)
+    if floor is None:
+        return [*said, "- no floor to compare with", ""]
+    if floor.figure > FLOOR_P99 or floor.longest_of_p50 > FLOOR_LONGEST:
+        said.append(f"- **the floor itself is above {FLOOR_P99:g} or {FLOOR_LONGEST:g}**: the machine was not quiet")
+    for row in (row for row in rows if row.proxy.kind == "ours"):
+        p99, longest = row.figure / floor.figure, row.longest_of_p50 / floor.longest_of_p50
+        verdict = "holds" if max(p99, longest) <= AS_FAIR else "**misses**"
+        said.append(f"- {row.proxy.name}: {p99:.2f} x the floor's p99 / p50, {longest:.2f} x its longest / p50: ")
+        said[-1] += f"{verdict} {AS_FAIR:g}"
+    return [*said, ""]
 
 
 def _alone(direct: Sequence[Sample]) -> str:

@@ -54,7 +54,7 @@ def running(
 
 def test_streams_are_counted_to_the_chunk(bench: Bench, running: Running) -> None:
     for name in () if running.proxy.pd else ("w2", "w2sync", "w2burst", "w4"):
-        sample = bench.measure(running, small(name))
+        sample = bench.measure(running, small(name), 0)
         assert (sample.bad, sample.reasons) == (0, {})
         assert sample.answers == sample.upstream_chats == CONNECTIONS * STREAMS_EACH
         assert sample.chunks == sample.answers * CHUNKS
@@ -66,7 +66,7 @@ def test_streams_are_counted_to_the_chunk(bench: Bench, running: Running) -> Non
 def test_whole_answers_are_counted_on_both_sides(bench: Bench, running: Running) -> None:
     legs = 2 if running.proxy.pd else 1
     for name in ("w3pd-200k",) if running.proxy.pd else ("latency", "w1", "w3-200k"):
-        sample = bench.measure(running, small(name))
+        sample = bench.measure(running, small(name), 0)
         assert (sample.bad, sample.reasons) == (0, {})
         assert sample.answers > 0
         assert sample.upstream_chats == legs * sample.answers
@@ -75,7 +75,7 @@ def test_whole_answers_are_counted_on_both_sides(bench: Bench, running: Running)
 
 def test_processor_time_of_a_proxy_that_works_is_seen(bench: Bench, running: Running) -> None:
     busy = replace(small("w2burst"), streams_each=200)
-    sample = bench.measure(running, busy)
+    sample = bench.measure(running, busy, 0)
     assert sample.figure > 0
     assert 0 < sample.user_share <= 1
     assert sample.busy > 0
@@ -92,7 +92,7 @@ def test_a_stream_that_is_cut_short_is_a_bad_answer(bench: Bench, monkeypatch: p
             engine.burst = STREAM_HEAD + b"0\r\n\r\n"  # type: ignore[attr-defined]
 
         monkeypatch.setattr(engine, "follow", cut)
-    sample = bench.direct(small(name))
+    sample = bench.direct(small(name), 0)
     assert sample.reasons == {"incomplete": CONNECTIONS * STREAMS_EACH}
 
 

@@ -447,9 +447,9 @@ async def test_a_connection_over_the_limit_takes_the_place_of_an_idle_one_or_is_
 async def test_a_crowd_of_upgrade_offers_is_answered_like_any_pipeline(server: Server) -> None:
     offer = get("/n", "connection: upgrade", "upgrade: h2c")
     client = await server.connect()
-    client.send(offer * 3000 + get("/last", "connection: close"))
+    client.send(offer * MAX_PIPELINED + get("/last", "connection: close"))
     answer = await client.rest()
-    assert answer.count(b"/n ") == 3000
+    assert answer.count(b"/n ") == MAX_PIPELINED
     assert answer.endswith(b"/last ")
 
 

@@ -3,15 +3,16 @@
 It knows no route, tenant or engine and imports nothing of intake: an `Endpoint` decides what becomes of a request. It
 never parses HTTP on its own: httptools does, for each byte.
 
+- arrival: accepts connections, and shakes hands over TLS
 - asgi: runs the control plane's ASGI application on the same connections
 - body_memory: the budget of all bodies, and what a request has reserved of it
 - exchange: one request, its answer, and the `Endpoint` that handles them
 - header_lines: decodes header lines, and keeps those that it has seen
-- handshake: a connection over TLS before it can carry requests
 - http1: one client connection: order of answers, flow control, deadlines
 - incoming_body: a body that comes in pieces
 - listener: a listening socket, its sweep and its shutdown
 - open_connections: the connections of a listener, and what they share
+- request_starts: lets requests begin in order, some in each iteration of the loop
 - request_reader: requests from bytes, within limits
 - tls: certificate and key of a listener
 """

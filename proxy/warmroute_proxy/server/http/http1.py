@@ -53,10 +53,10 @@ class ReadAhead:
 class Connection:
     """One client connection: an `asyncio.Protocol`, though not by type (compiled classes inherit from no library)."""
 
-    def __init__(self, shared: OpenConnections, handshake: OpenConnection | None = None) -> None:
-        """`handshake`: the member of `shared` that this connection follows."""
+    def __init__(self, shared: OpenConnections, arrival: OpenConnection | None = None) -> None:
+        """`arrival`: the member of `shared` that this connection follows."""
         self._shared = shared
-        self._handshake = handshake
+        self._arrival = arrival
         self._limits = shared.limits
         self._reader = RequestReader(self, shared.limits, shared.clock)
         self._transport: asyncio.Transport | None = None
@@ -76,9 +76,9 @@ class Connection:
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop's do not inherit from it
         self._transport.set_write_buffer_limits(high=WRITE_HIGH_BYTES)
-        handshake, self._handshake = self._handshake, None
-        if handshake is not None:
-            self._shared.members.discard(handshake)
+        arrival, self._arrival = self._arrival, None
+        if arrival is not None:
+            self._shared.members.discard(arrival)
         if not self._shared.admit(self):
             transport.close()
 
@@ -233,7 +233,7 @@ class Connection:
         if request.refusal is not None:
             exchange.refuse(request.refusal)
         else:
-            self._shared.endpoint.handle(request, exchange)
+            self._shared.handle(request, exchange)
 
     def _continue(self) -> None:
         if self._expects and self._active is None and not self._waiting:

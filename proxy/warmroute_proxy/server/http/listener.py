@@ -4,16 +4,16 @@ import asyncio
 import socket
 import ssl
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from warmroute_proxy.server.base.config import Limits
+from warmroute_proxy.server.http.arrival import ListeningSocket
 from warmroute_proxy.server.http.body_memory import BodyMemory
 from warmroute_proxy.server.http.exchange import Endpoint
-from warmroute_proxy.server.http.handshake import TlsSocket
-from warmroute_proxy.server.http.http1 import Connection
 from warmroute_proxy.server.http.open_connections import OpenConnections
+from warmroute_proxy.server.http.request_starts import RequestStarts
 
-BACKLOG: Final = 1024
+BACKLOG: Final = 4096
 
 
 class Listener:
@@ -21,27 +21,17 @@ class Listener:
 
     def __init__(self, endpoint: Endpoint, limits: Limits, clock: Callable[[], float], memory: BodyMemory) -> None:
         self.connections = OpenConnections(endpoint, limits, clock, memory)
-        self._server: asyncio.Server | TlsSocket | None = None
+        self._endpoint = endpoint
+        self._socket: ListeningSocket | None = None
 
     async def listen(self, host: str, port: int, *, tls: ssl.SSLContext | None = None, shared: bool = False) -> int:
         """Listen and return the port. `shared`: other processes of this proxy listen there too."""
-        if tls is not None:
-            listening = _listening(host, port, shared)
-            self._server = TlsSocket(listening, self.connections, tls)
-            return int(listening.getsockname()[1])
-        loop = asyncio.get_running_loop()
-        server: Any = await loop.create_server(  # uvloop has a list of sockets, where types say a tuple
-            self._connect,
-            host,
-            port,
-            backlog=BACKLOG,
-            reuse_port=shared or None,
-        )
-        self._server = server
-        return int(server.sockets[0].getsockname()[1])
-
-    def _connect(self) -> Any:
-        return Connection(self.connections)
+        listening = _listening(host, port, shared)
+        self.connections.handle = RequestStarts(
+            self._endpoint, asyncio.get_running_loop(), self.connections.clock
+        ).handle
+        self._socket = ListeningSocket(listening, self.connections, tls)
+        return int(listening.getsockname()[1])
 
     def sweep(self) -> None:
         """Check the deadlines of all connections; called once a second."""
@@ -49,8 +39,8 @@ class Listener:
 
     def stop(self) -> None:
         """Accept no new connection; open ones end with their current answer, idle ones after `IDLE_GRACE_S`."""
-        if self._server is not None:
-            self._server.close()
+        if self._socket is not None:
+            self._socket.close()
         self.connections.close_when_idle()
 
     async def close(self, grace_s: float) -> None:

@@ -5,7 +5,7 @@ from typing import Final, Protocol
 
 from warmroute_proxy.server.base.config import Limits
 from warmroute_proxy.server.http.body_memory import BodyMemory
-from warmroute_proxy.server.http.exchange import Endpoint
+from warmroute_proxy.server.http.exchange import Endpoint, Exchange, Request
 
 LOOK_AGAIN_S: Final = 0.05  # where no connection was idle: a look at all of them is not for each one that comes
 BUSY: Final = float("inf")
@@ -45,6 +45,8 @@ class OpenConnections:
 
     def __init__(self, endpoint: Endpoint, limits: Limits, clock: Callable[[], float], memory: BodyMemory) -> None:
         self.endpoint = endpoint
+        self.handle: Callable[[Request, Exchange], None] = endpoint.handle
+        """Begins to answer a request: the endpoint does, or what lets requests begin one after the other."""
         self.limits = limits
         self.clock = clock
         self.memory = memory

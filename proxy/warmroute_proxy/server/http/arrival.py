@@ -1,4 +1,9 @@
-"""Client connections over TLS until their handshakes are done. Each counts as a connection from its acceptance on."""
+"""Client connections from their acceptance until they can carry requests: over TLS, until the handshake is done.
+
+uvloop accepts one connection in each iteration of its loop (libuv does, since 1.47). Under load an iteration takes
+milliseconds, so that of some hundred clients that connect at once the last one would wait for seconds. This socket
+accepts many at a time. Each counts as a connection from then on.
+"""
 
 import asyncio
 import socket
@@ -12,10 +17,10 @@ ACCEPTED_AT_ONCE: Final = 64
 """Connections that are accepted in one iteration of the loop: those beyond the limit are open no longer than that."""
 
 
-class TlsSocket:
-    """A listening socket whose connections begin with a handshake."""
+class ListeningSocket:
+    """A listening socket. With a `context`, its connections begin with a handshake."""
 
-    def __init__(self, listening: socket.socket, shared: OpenConnections, context: ssl.SSLContext) -> None:
+    def __init__(self, listening: socket.socket, shared: OpenConnections, context: ssl.SSLContext | None) -> None:
         self._listening = listening
         self._shared = shared
         self._context = context
@@ -35,26 +40,26 @@ class TlsSocket:
             except OSError:  # there is none, or it has left
                 return
             accepted.setblocking(False)
-            handshake = Handshake(self._shared, self._context)
-            if self._shared.admit(handshake):
-                handshake.begin(accepted)
+            arrival = Arrival(self._shared, self._context)
+            if self._shared.admit(arrival):
+                arrival.begin(accepted)
             else:
                 accepted.close()
 
 
-class Handshake:
-    """One handshake; a `Connection` follows it."""
+class Arrival:
+    """One accepted connection; a `Connection` follows it."""
 
-    deadline_s = float("inf")  # the handshake has a timeout of its own
+    deadline_s = float("inf")  # a handshake has a timeout of its own
     idle_since_s = BUSY
 
-    def __init__(self, shared: OpenConnections, context: ssl.SSLContext) -> None:
+    def __init__(self, shared: OpenConnections, context: ssl.SSLContext | None) -> None:
         self._shared = shared
         self._context = context
         self._task: asyncio.Task[None] | None = None
 
     def begin(self, accepted: socket.socket) -> None:
-        """Shake hands with the client of an accepted socket."""
+        """Give the loop an accepted socket, and shake hands with its client."""
         self._task = asyncio.get_running_loop().create_task(self._run(accepted))
 
     def on_deadline(self) -> None:
@@ -77,13 +82,14 @@ class Handshake:
         return Connection(self._shared, self)
 
     async def _run(self, accepted: socket.socket) -> None:
+        context = self._context
         try:
             await asyncio.get_running_loop().connect_accepted_socket(
                 self._connection,
                 accepted,
-                ssl=self._context,
-                ssl_handshake_timeout=self._shared.limits.head_timeout_s,
-                ssl_shutdown_timeout=LINGER_S,
+                ssl=context,
+                ssl_handshake_timeout=None if context is None else self._shared.limits.head_timeout_s,
+                ssl_shutdown_timeout=None if context is None else LINGER_S,
             )
         except (OSError, TimeoutError):
             accepted.close()  # the client speaks no TLS, or has left
