@@ -15,6 +15,7 @@ from warmroute_proxy.server.http.exchange import Request
 from warmroute_proxy.server.intake.caller import Caller, Callers
 from warmroute_proxy.server.intake.intake import CHAT, read
 from warmroute_proxy.server.intake.known_body import KnownBodies
+from warmroute_proxy.server.intake.large_body import LargeBody
 
 CONFIG = parse_config(
     {
@@ -54,6 +55,7 @@ def outcome(raw: bytes, asks: Caller, kept: KnownBodies) -> Any:
         return refusal.status, refusal.code, refusal.message, refusal.param
     sent = [b"".join(intake.body.rewritten(drop, b'"rid":"x"')) for drop in DROPS]
     pairs = [json.loads(each.decode("latin-1"), object_pairs_hook=lambda found: found) for each in sent]
+    assert not isinstance(intake.body, LargeBody)
     members = {name: bytes(value) for name, value in intake.body.members.items()}
     said = {name: getattr(intake, name) for name in intake.__struct_fields__ if name != "body"}
     return said, members, pairs

@@ -48,7 +48,7 @@ class Echo:
             raise Refusal(401, "no", code="invalid_api_key")
 
     def handle(self, request: Request, exchange: Exchange) -> None:
-        self.read.append(Read(request.method, _target(request), request.body))
+        self.read.append(Read(request.method, _target(request), bytes(request.body)))
         exchange.respond(200, [("content-type", "text/plain")], repr(self.read[-1]).encode())
 
     def on_status(self, request: Request, status: int) -> None:

@@ -1,5 +1,6 @@
 """Small attacks: what an error tells, what a token is good for elsewhere, what a peer that hangs delays."""
 
+import hashlib
 import json
 import os
 import socket
@@ -100,7 +101,9 @@ def test_a_token_for_one_region_is_of_no_use_in_another(proxy: ProxyProcess) -> 
     body = json.dumps(chat(max_tokens=1)).encode()
     answers = []
     for audience in ("east", "north"):
-        token = signer.sign("first", "first", "wr-" + os.urandom(12).hex(), audience, body, 30.0)
+        token = signer.sign(
+            "first", "first", "wr-" + os.urandom(12).hex(), audience, hashlib.sha256(body).hexdigest(), 30.0
+        )
         answers.append(
             httpx.post(
                 f"{proxy.base_url}/chat/completions",

@@ -48,13 +48,21 @@ class Authentication:
             return self._by_key(request), None
         return self.of_forwarded(request)
 
+    def of_forwarded_head(self, request: Request) -> tuple[TenantConfig, Forward]:
+        """The same of a head, before its body is known; the claim is not spent."""
+        claim = self._forwards.check_head(request.headers[names.FORWARD])
+        return self._vouched_for(claim), claim
+
     def of_forwarded(self, request: Request) -> tuple[TenantConfig, Forward]:
         """The tenant that another proxy vouches for, and its claim, which is spent."""
-        claim = self._forwards.check(request.headers[names.FORWARD], request.body)
+        claim = self._forwards.check(request.headers[names.FORWARD], request.body_sha256())
+        return self._vouched_for(claim), claim
+
+    def _vouched_for(self, claim: Forward) -> TenantConfig:
         tenant = self._tenants.get(claim.tenant)
         if tenant is None or tenant.share_group != claim.share_group:
             raise Refusal(401, "the forwarding proxy knows a tenant that this one does not", code="invalid_forward")
-        return tenant, claim
+        return tenant
 
     def _by_key(self, request: Request) -> TenantConfig:
         key = bearer(request)

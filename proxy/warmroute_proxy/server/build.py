@@ -25,6 +25,7 @@ from warmroute_proxy.server.engines.probing import fetch_server_infos
 from warmroute_proxy.server.http.asgi import Bridge
 from warmroute_proxy.server.http.body_memory import BodyMemory
 from warmroute_proxy.server.http.listener import Listener
+from warmroute_proxy.server.intake.intakes import Intakes
 from warmroute_proxy.server.ledger.ledger import Ledger
 from warmroute_proxy.server.ledger.recording import Recording
 from warmroute_proxy.server.ledger.void_orders import VoidOrders
@@ -53,6 +54,7 @@ class Proxy:
 
     config: Config
     secrets: Secrets
+    intakes: Intakes
     clock: Callable[[], float]
     metrics: Metrics
     body_memory: BodyMemory
@@ -77,8 +79,7 @@ class Proxy:
         config = self.config
         authentication = Authentication(config, ApiKeys(config.tenant_by_sha256()), self.voids.forwards)
         return PublicEndpoint(
-            config,
-            self.secrets,
+            self.intakes,
             authentication,
             self.ledger,
             self.idempotent_calls,
@@ -109,6 +110,7 @@ class Proxy:
         """Close what is left open at the end, the ledger last."""
         self.engines.close()
         self.peers.close()
+        self.intakes.large_bodies.close()
         if self.recording is not None:
             self.recording.close()
         self.ledger.close()
@@ -133,13 +135,12 @@ async def build(config: Config, slot: ProcessSlot | None) -> Proxy:
     admission = Admission(config, router, metrics, clock)
     faults = Faults(router, engines, open_requests, request_metrics)
     re_prefills = RePrefills(config.kept_prompt_bytes, router, engines, admission, open_requests, metrics, clock)
-    forwarding = Forwarding(config, voids, router, admission, open_requests, metrics, clock)
     settlement = Settlement(router, engines, admission, ledger, request_metrics, re_prefills, here, time.time)
     path = RequestPath(
         open_requests=open_requests,
         placing=Placing(router, engines, admission, faults, request_metrics),
         admission=admission,
-        forwarding=forwarding,
+        forwarding=Forwarding(config, voids, router, admission, open_requests, metrics, clock),
         faults=faults,
         engines=engines,
         deadlines=Deadlines(limits, engines),
@@ -152,6 +153,7 @@ async def build(config: Config, slot: ProcessSlot | None) -> Proxy:
     return Proxy(
         config=config,
         secrets=secrets,
+        intakes=Intakes(config, secrets, asyncio.get_running_loop()),
         clock=clock,
         metrics=metrics,
         body_memory=memory,

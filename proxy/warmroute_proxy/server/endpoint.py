@@ -5,18 +5,21 @@ All other routes are refused, also those that exist on engines only (`/generate`
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from warmroute.contract import headers as names
 from warmroute_proxy.server.authentication import Authentication, bearer
-from warmroute_proxy.server.base.config import Config
 from warmroute_proxy.server.base.errors import Refusal, no_route
 from warmroute_proxy.server.base.metrics import Counter, Metrics
-from warmroute_proxy.server.base.secrets import Secrets, admin_key_matches
+from warmroute_proxy.server.base.secrets import admin_key_matches
 from warmroute_proxy.server.http.asgi import Bridge
 from warmroute_proxy.server.http.exchange import Exchange, Request
-from warmroute_proxy.server.intake.caller import Caller, Callers
-from warmroute_proxy.server.intake.intake import ROUTES, read
+from warmroute_proxy.server.http.shared_bytes import SharedBytes
+from warmroute_proxy.server.intake.caller import Caller
+from warmroute_proxy.server.intake.intake import ROUTES
+from warmroute_proxy.server.intake.intakes import Intakes
+from warmroute_proxy.server.intake.parsed_request import Intake
 from warmroute_proxy.server.ledger.ledger import Ledger
 from warmroute_proxy.server.request.failure import shutting_down
 from warmroute_proxy.server.request.idempotency import IdempotentCalls
@@ -34,8 +37,7 @@ class PublicEndpoint:
 
     def __init__(
         self,
-        config: Config,
-        secrets: Secrets,
+        intakes: Intakes,
         authentication: Authentication,
         ledger: Ledger,
         idempotent_calls: IdempotentCalls,
@@ -44,15 +46,13 @@ class PublicEndpoint:
         control_plane: Bridge,
     ) -> None:
         """`path` is what each inference request uses."""
-        self._config = config
-        self._secrets = secrets
+        self._intakes = intakes
         self._authentication = authentication
         self._ledger = ledger
         self._idempotent_calls = idempotent_calls
         self._path = path
         self._metrics = metrics
         self._control_plane = control_plane
-        self._callers = Callers(secrets)
         self._answers: dict[tuple[str, int], Counter] = {}  # by path and status, of named paths
 
     def on_head(self, request: Request) -> None:
@@ -70,7 +70,7 @@ class PublicEndpoint:
         if tenant is not None:
             request.tenant = tenant.name
         if tenant is not None and path in ROUTES:
-            request.caller = self._callers.of(path, tenant, request.headers)
+            request.caller = self._intakes.callers.of(path, tenant, request.headers)
 
     def handle(self, request: Request, exchange: Exchange) -> None:
         """Answer a request that came whole."""
@@ -82,11 +82,8 @@ class PublicEndpoint:
             else:
                 tenant, claim = self._authentication.of_whole(request)
                 self._control_plane.handle(exchange, {"tenant": tenant, "forwarded": claim and claim.request_id})
-        except Refusal as refusal:
-            exchange.refuse(refusal)
-        except Exception as error:  # the last net: whatever goes wrong here, the client gets an answer
-            log.error("answering %s failed: %s", request.path[:100], type(error).__name__)
-            exchange.fail()
+        except Exception as error:
+            _answer_error(request, exchange, error)
 
     def on_status(self, request: Request, status: int) -> None:
         """Count an answer."""
@@ -104,32 +101,69 @@ class PublicEndpoint:
         return counter
 
     def _begin_request(self, request: Request, exchange: Exchange) -> None:
-        if self._path.open_requests.closed:
-            raise shutting_down()
-        if not self._ledger.healthy:
-            raise Refusal(503, "the ledger cannot be written", code="ledger_unavailable", retry_after_s=1)
+        self._check_open()
         caller = request.caller
-        if not isinstance(caller, Caller):
+        if request.shared is not None:
+            self._read_large_request(request, exchange, request.shared)
+        elif not isinstance(caller, Caller):
             self._begin_forwarded_request(request, exchange)
         elif caller.idempotent:
             self._begin_idempotent_request(request, exchange, caller)
         else:
-            intake = read(request, caller, self._callers.known_bodies, self._config, self._secrets)
+            intake = self._intakes.read(request, caller)
             InferenceRequest(self._path, exchange, intake, self._path.engines.ids.receipt()).begin()
+
+    def _check_open(self) -> None:
+        """Raises: Refusal, where no request may begin."""
+        if self._path.open_requests.closed:
+            raise shutting_down()
+        if not self._ledger.healthy:
+            raise Refusal(503, "the ledger cannot be written", code="ledger_unavailable", retry_after_s=1)
+
+    def _read_large_request(self, request: Request, exchange: Exchange, shared: SharedBytes) -> None:
+        caller = request.caller
+        if not isinstance(caller, Caller):
+            tenant, claim = self._authentication.of_forwarded_head(request)
+            caller = self._intakes.callers.of(request.path, tenant, request.headers, claim.region)
+        on_read = partial(self._begin_large_request, request, exchange, caller)
+        self._intakes.large_bodies.read(request, shared, caller, on_read)
+
+    def _begin_large_request(
+        self, request: Request, exchange: Exchange, caller: Caller, intake: Intake | Refusal
+    ) -> None:
+        """Begin a request that was read meanwhile, unless its client has left."""
+        if exchange.ended:
+            return
+        try:
+            if isinstance(intake, Refusal):
+                raise intake
+            self._check_open()
+            if caller.region is not None:
+                claim = self._authentication.of_forwarded(request)[1]
+                InferenceRequest(self._path, exchange, intake, claim.request_id).begin()
+            elif caller.idempotent:
+                self._begin_idempotent_request(request, exchange, caller, intake)
+            else:
+                InferenceRequest(self._path, exchange, intake, self._path.engines.ids.receipt()).begin()
+        except Exception as error:
+            _answer_error(request, exchange, error)
 
     def _begin_forwarded_request(self, request: Request, exchange: Exchange) -> None:
         """Begin a request that another proxy forwards. Its receipt has the id that the other proxy has given it."""
         tenant, claim = self._authentication.of_forwarded(request)
-        caller = self._callers.of(request.path, tenant, request.headers, claim.region)
-        intake = read(request, caller, self._callers.known_bodies, self._config, self._secrets)
+        caller = self._intakes.callers.of(request.path, tenant, request.headers, claim.region)
+        intake = self._intakes.read(request, caller)
         InferenceRequest(self._path, exchange, intake, claim.request_id).begin()
 
-    def _begin_idempotent_request(self, request: Request, exchange: Exchange, caller: Caller) -> None:
-        """Join the request that the key stands for, or begin it."""
+    def _begin_idempotent_request(
+        self, request: Request, exchange: Exchange, caller: Caller, intake: Intake | None = None
+    ) -> None:
+        """Join the request that the key stands for, or begin it. `intake`: where it was read already."""
         call = self._idempotent_calls.join(caller.tenant.name, request.headers[names.IDEMPOTENCY], exchange)
         if call is None:
             return
-        intake = read(request, caller, self._callers.known_bodies, self._config, self._secrets)
+        if intake is None:
+            intake = self._intakes.read(request, caller)
         shared = self._idempotent_calls.share(call, exchange)
         try:
             inference = InferenceRequest(self._path, shared, intake, self._path.engines.ids.receipt())
@@ -138,6 +172,15 @@ class PublicEndpoint:
         except Exception:
             shared.fail()
             raise
+
+
+def _answer_error(request: Request, exchange: Exchange, error: Exception) -> None:
+    """Answer with a refusal, or as an error of ours: whatever goes wrong, the client gets an answer."""
+    if isinstance(error, Refusal):
+        exchange.refuse(error)
+    else:
+        log.error("answering %s failed: %s", request.path[:100], type(error).__name__)
+        exchange.fail()
 
 
 class AdminEndpoint:

@@ -57,7 +57,7 @@ def asked(of: Intake, *told: bytes, failure: Failure = DIED) -> dict[str, Any] |
         assert begun.take(data) == data
     if begun.rest(failure, attempt()) is None:
         return None
-    found: dict[str, Any] = json.loads(of.body.raw)
+    found: dict[str, Any] = json.loads(bytes(of.body.raw))
     return found
 
 

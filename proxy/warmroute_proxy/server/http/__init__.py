@@ -14,5 +14,6 @@ never parses HTTP on its own: httptools does, for each byte.
 - open_connections: the connections of a listener, and what they share
 - request_starts: lets requests begin in order, some in each iteration of the loop
 - request_reader: requests from bytes, within limits
+- shared_bytes: a large body in memory that another process can read
 - tls: certificate and key of a listener
 """

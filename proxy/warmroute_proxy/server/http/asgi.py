@@ -12,6 +12,7 @@ from urllib.parse import unquote
 
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.http.exchange import Exchange
+from warmroute_proxy.server.http.shared_bytes import LARGE_BYTES
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +30,10 @@ class Bridge:
 
     def handle(self, exchange: Exchange, extra: dict[str, Any] | None = None) -> None:
         """Answer one exchange by the application; `extra` is added to the request's state."""
+        if exchange.request.shared is not None:
+            problem = f"{exchange.request.path[:200]} takes at most {LARGE_BYTES} bytes"
+            exchange.refuse(Refusal(413, problem, code="request_too_large"))
+            return
         task = asyncio.get_running_loop().create_task(self._run(exchange, extra or {}))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

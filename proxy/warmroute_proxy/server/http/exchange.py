@@ -3,12 +3,14 @@
 A `Request` is complete. An `Exchange` writes the answer, and reports when the client has left or reads too slowly.
 """
 
+import hashlib
 from collections.abc import Callable, Iterable
 from typing import Final, Protocol
 
 from warmroute_proxy.core.base.mypyc import mypyc_attr
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.http.body_memory import UNNAMED, Reservation
+from warmroute_proxy.server.http.shared_bytes import SharedBytes
 
 _REASONS: Final = {
     200: "OK", 202: "Accepted", 400: "Bad Request", 401: "Unauthorized", 403: "Forbidden", 404: "Not Found",
@@ -23,15 +25,17 @@ _STATUS_LINES: Final = {status: f"HTTP/1.1 {status} {reason}" for status, reason
 class Request:
     """One request; header names are lower case, `headers` has the first value of each name.
 
-    `length` is that of its body, None for a chunked one. `refusal`: the head was refused, and so it is to be answered.
-    `caller` belongs to the endpoint: it may note at the head who sends the request, and for which `tenant` its bodies
-    count. `reservation`: the memory of its body, and of an answer that is gathered; None where it has no body.
+    `length` is that of its body, None for a chunked one. `shared`: where another process finds a large body. `refusal`:
+    the head was refused, and so it is to be answered. `caller` belongs to the endpoint: it may note at the head who
+    sends the request, and for which `tenant` its bodies count. `reservation`: the memory of its body, and of an answer
+    that is gathered; None where it has no body.
     """
 
     # Defaults that hold for most requests and are seldom read: a default is cheap to begin with, and dear to read.
     query = b""
     version = "1.1"
-    body = b""
+    body: bytes | memoryview = b""
+    shared: SharedBytes | None = None
     length: int | None = None
     keep_alive = True
     caller: object | None = None
@@ -52,11 +56,17 @@ class Request:
         if self.reservation is not None:
             self.reservation.close()
 
+    def body_sha256(self) -> str:
+        """The digest of the body; that of a large one was computed where it was read."""
+        if self.shared is not None and self.shared.sha256 is not None:
+            return self.shared.sha256
+        return hashlib.sha256(self.body).hexdigest()
+
     def drop_body(self) -> None:
         """Forget the body: it is not needed any more."""
         if self.reservation is not None:
             self.reservation.drop_body()
-        self.body = b""
+        self.body, self.shared = b"", None
 
 
 class AnswerSink(Protocol):

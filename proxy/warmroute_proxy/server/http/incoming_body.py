@@ -1,6 +1,8 @@
-"""A request's body while it arrives in pieces."""
+"""A request's body while it arrives in pieces. A large one is put where another process can read it."""
 
 from typing import Final
+
+from warmroute_proxy.server.http.shared_bytes import LARGE_BYTES, SharedBytes
 
 MAX_PIECES: Final = (
     256  # of a body that are kept one by one: each of a million small ones would take many times its bytes
@@ -12,9 +14,21 @@ class IncomingBody:
 
     def __init__(self) -> None:
         self._pieces: list[bytes | bytearray] = []
+        self._size = 0  # of the pieces
+        self._shared: SharedBytes | None = None
 
     def add(self, piece: bytes) -> None:
         """Add a piece."""
+        if self._shared is not None:
+            self._shared.add(piece)
+            return
+        self._size += len(piece)
+        if self._size > LARGE_BYTES:
+            self._shared = shared = SharedBytes.of(self._pieces)
+            if shared is not None:
+                self._pieces = []
+                shared.add(piece)
+                return
         pieces = self._pieces
         if len(pieces) < MAX_PIECES:
             pieces.append(piece)
@@ -25,11 +39,16 @@ class IncomingBody:
         else:
             pieces.append(bytearray(piece))
 
-    def take(self) -> bytes:
+    def take(self) -> bytes | SharedBytes:
         """Return the whole body and forget the pieces."""
-        pieces, self._pieces = self._pieces, []
+        pieces, shared = self._pieces, self._shared
+        self.drop()
+        if shared is not None:
+            return shared
         return bytes(pieces[0]) if len(pieces) == 1 else b"".join(pieces)
 
     def drop(self) -> None:
         """Forget the pieces."""
         self._pieces = []
+        self._size = 0
+        self._shared = None

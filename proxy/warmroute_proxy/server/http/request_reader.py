@@ -16,6 +16,7 @@ from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.http.exchange import Request
 from warmroute_proxy.server.http.header_lines import Line, decode, decode_line
 from warmroute_proxy.server.http.incoming_body import IncomingBody
+from warmroute_proxy.server.http.shared_bytes import SharedBytes
 
 MAX_TARGET_BYTES: Final = 8192
 PLAIN_TARGETS: Final = {target.encode(): target for target in ("/v1/chat/completions", "/v1/completions")}  # not parsed
@@ -200,7 +201,11 @@ class RequestReader:
             self._check_size()  # trailers are counted and dropped: they must not change what the head decided
         self.request = None
         if not request.body:
-            request.body = self._body.take()
+            body = self._body.take()
+            if isinstance(body, SharedBytes):
+                request.shared, request.body = body, body.view()
+            else:
+                request.body = body
         self._in_head = True
         if not self.open:
             return

@@ -8,6 +8,10 @@ Whatever is wrong with a request is raised as a `Refusal` here, before anything 
 - body_template: the bytes around the messages, which many bodies of a caller share
 - caller: who sends a request, by its head, kept for the next ones
 - intake: reads and checks a request
+- intakes: reads the requests of all callers
 - known_body: bodies and conversations that were read before, kept for the next ones
+- large_bodies: has large bodies read in another process
+- large_body: a large body, which is sent from where it is
+- large_reading: that process
 - parsed_request: the `Intake`, which everything behind works with
 """

@@ -14,6 +14,7 @@ import msgspec
 
 from warmroute_proxy.server.base.errors import Refusal, quoted
 from warmroute_proxy.server.intake.body_template import BodyTemplate
+from warmroute_proxy.server.intake.large_body import LargeBody
 
 MAX_NAMES: Final = 1000  # of a body; engines know some hundred, and a walk is 3 us for each
 
@@ -89,7 +90,7 @@ class TemplatedBody:
         return self._template.rewritten(self.raw, drop, add)
 
 
-AnyBody = Body | TemplatedBody
+AnyBody = Body | TemplatedBody | LargeBody
 
 
 def _walk(raw: bytes, members: dict[str, msgspec.Raw]) -> tuple[dict[str, Span], int]:

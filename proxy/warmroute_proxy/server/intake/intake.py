@@ -58,14 +58,15 @@ MAX_EXPECTED_OUTPUT_TOKENS: Final = 1024  # a maximum says little about the answ
 def read(request: Request, caller: Caller, known_bodies: KnownBodies, config: Config, secrets: Secrets) -> Intake:
     """Check and read a request. Raises: Refusal."""
     raw = request.body
+    assert isinstance(raw, bytes)  # large ones are read elsewhere
     for known in caller.known_bodies:
         template = known.template
         if raw.startswith(template.head) and raw.endswith(template.tail):
             try:
                 return _read_known(raw, known, caller, known_bodies, secrets)
             except MalformedPrompt:
-                continue  # it is of another template, or `_read_whole` says what is wrong
-    return _read_whole(raw, caller, known_bodies, config, secrets)
+                continue  # it is of another template, or `read_whole` says what is wrong
+    return read_whole(raw, caller, known_bodies, config, secrets)
 
 
 def _read_known(raw: bytes, known: KnownBody, caller: Caller, known_bodies: KnownBodies, secrets: Secrets) -> Intake:
@@ -121,8 +122,10 @@ def _derived_again(
     return replace(intake, session=session_hex), replace(intake.facts, session=session, thread=thread)
 
 
-def _read_whole(raw: bytes, caller: Caller, known_bodies: KnownBodies, config: Config, secrets: Secrets) -> Intake:
-    """Read a body of which nothing is known."""
+def read_whole(
+    raw: bytes, caller: Caller, known_bodies: KnownBodies | None, config: Config, secrets: Secrets
+) -> Intake:
+    """Read a body of which nothing is known; it is kept in `known_bodies`. Raises: Refusal."""
     tenant = caller.tenant
     body = Body(raw)
     plan = plan_of(caller.path, body.names)
@@ -165,7 +168,7 @@ def _read_whole(raw: bytes, caller: Caller, known_bodies: KnownBodies, config: C
         stream_options, value("return_cached_tokens_details") or False, value("n") or 1, prompt.prompts,
         _without_session(value("metadata")), salt, session_hex, facts, caller.region, read.dropped, read.bounded,
     )  # fmt: skip
-    if caller.path == CHAT and caller.seen_again(_around(body)):
+    if known_bodies is not None and caller.path == CHAT and caller.seen_again(_around(body)):
         derives = session is None or session.source == "derived"
         _keep(body, intake, identity, seed, caller, known_bodies, derives=derives)
     return intake

@@ -5,7 +5,7 @@ what was read of its messages. Where the next body begins with the same bytes, o
 comparison is twenty times as fast as a parser and a hash. The comparison is exact, because a body must not reach an
 engine by resembling one that was checked.
 
-`intake._read_whole` can read the same bodies, and reads them the same: a property test holds that. With it alone, a
+`intake.read_whole` can read the same bodies, and reads them the same: a property test holds that. With it alone, a
 chat of 2 KB takes 13 % more instructions, and an agent's request of 190 KB takes 3.3 times as many
 (`python -m tests.perf instructions`, w1 and w3).
 

@@ -8,7 +8,7 @@ from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.server.base.config import TenantConfig
 from warmroute_proxy.server.engines.small_get import OWN_FAULT, get
 from warmroute_proxy.server.engines.upstream import Upstream
-from warmroute_proxy.server.regions.forward_claim import Forwards
+from warmroute_proxy.server.regions.forward_claim import SHA256_OF_NOTHING, Forwards
 
 
 class Peers:
@@ -52,7 +52,9 @@ class PeerQuestions:
     async def ask(self, tenant: TenantConfig, path: str) -> tuple[int, bytes] | None:
         """The first answer of another region to a small GET that found something; None where none has."""
         for region, upstream in self._peers.upstreams.items():
-            token = self._forwards.sign(tenant.name, tenant.share_group, path, region, b"", self._timeout_s)
+            token = self._forwards.sign(
+                tenant.name, tenant.share_group, path, region, SHA256_OF_NOTHING, self._timeout_s
+            )
             status, body = await get(upstream, path, f"{names.FORWARD}: {token}\r\n")
             if status in {200, 202}:
                 return status, body

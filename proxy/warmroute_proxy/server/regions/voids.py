@@ -9,7 +9,7 @@ from warmroute_proxy.server.base.config import TenantConfig
 from warmroute_proxy.server.base.metrics import Metrics
 from warmroute_proxy.server.engines.small_get import ask
 from warmroute_proxy.server.ledger.void_orders import VoidOrder, VoidOrders
-from warmroute_proxy.server.regions.forward_claim import VALID_S, Forwards
+from warmroute_proxy.server.regions.forward_claim import SHA256_OF_NOTHING, VALID_S, Forwards
 from warmroute_proxy.server.regions.peers import Peers
 
 VOIDS_AT_ONCE: Final = 100  # of a region, between two probes
@@ -50,7 +50,7 @@ class Voids:
     async def _send_to(self, region: str) -> None:
         for order in self._orders.of_region(region)[:VOIDS_AT_ONCE]:
             path = f"/v1/usage/receipts/{order.id}/void"
-            token = self.forwards.sign(order.tenant, order.share_group, path, region, b"", VALID_S)
+            token = self.forwards.sign(order.tenant, order.share_group, path, region, SHA256_OF_NOTHING, VALID_S)
             header = f"{names.FORWARD}: {token}\r\n"
             status, _ = await ask(self.peers.upstreams[region], path, header, self._timeout_s, method="POST")
             never_came = status == 404 and self._clock() - order.at_s > NEVER_COMES_S

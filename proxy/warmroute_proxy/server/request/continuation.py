@@ -27,6 +27,7 @@ from warmroute_proxy.server.engines.engines import Engines
 from warmroute_proxy.server.engines.sse import Scanner
 from warmroute_proxy.server.intake.body import NO_BODY, Body
 from warmroute_proxy.server.intake.intake import CHAT
+from warmroute_proxy.server.intake.large_body import LargeBody
 from warmroute_proxy.server.intake.parsed_request import Intake
 from warmroute_proxy.server.request.attempt import Attempt
 from warmroute_proxy.server.request.failure import Failure
@@ -94,7 +95,9 @@ class Continuation:
     @classmethod
     def of(cls, intake: Intake) -> "Continuation | None":
         """For an answer that begins now; None where its request rules out that it is continued."""
-        members = intake.body.members
+        if isinstance(intake.body, LargeBody):
+            return None  # its members would have to be read here
+        members = _members(intake)
         if not intake.stream or intake.several or intake.stream_options.get("continuous_usage_stats"):
             return None
         try:
@@ -259,7 +262,7 @@ def _asks_for_more(name: str, raw: msgspec.Raw) -> bool:
 
 def _continued(intake: Intake, text: str, tokens: int) -> Body | None:
     """The request for what follows `text`, of `tokens` tokens at least; None where nothing may follow."""
-    members = intake.body.members
+    members = _members(intake)
     add = []
     for name, left in _limits(intake, tokens):
         if left < 1 and name in _LIMITS:
@@ -278,9 +281,14 @@ def _continued(intake: Intake, text: str, tokens: int) -> Body | None:
     return Body(b"".join(intake.body.rewritten(dropped, b",".join(add))))
 
 
+def _members(intake: Intake) -> dict[str, msgspec.Raw]:
+    assert not isinstance(intake.body, LargeBody)  # `Continuation.of` takes none
+    return intake.body.members
+
+
 def _limits(intake: Intake, tokens: int) -> Iterator[tuple[str, int]]:
     """The client's limits of the answer's length, less the text so far."""
-    members = intake.body.members
+    members = _members(intake)
     for name in (*_LIMITS, "min_tokens"):
         value = _decode(members[name]) if name in members else None
         if value is None and name == "max_tokens" and intake.route != CHAT:

@@ -73,11 +73,11 @@ class Forwarding:
         """Forward a request. `serve_here(peer id)` is called if the home cannot take it, `ended` at any other end."""
         ForwardedRequest(self, exchange, intake, decision, serve_here, ended).begin(request_id)
 
-    def sign(self, intake: Intake, request_id: str, region: str, body: bytes) -> str:
+    def sign(self, intake: Intake, request_id: str, region: str, body_sha256: str) -> str:
         """The token that vouches for a request's tenant, in another region."""
         tenant = intake.tenant
         timeout_s = self.limits.first_token_timeout_s
-        return self._forwards.sign(tenant.name, tenant.share_group, request_id, region, body, timeout_s)
+        return self._forwards.sign(tenant.name, tenant.share_group, request_id, region, body_sha256, timeout_s)
 
 
 class ForwardedRequest:
@@ -123,7 +123,7 @@ class ForwardedRequest:
         path, request = self._path, self._exchange.request
         self._exchange.on_gone = self._client_left
         self._exchange.on_pause = self._pause
-        token = path.sign(self.intake, request_id, self._decision.region, request.body)
+        token = path.sign(self.intake, request_id, self._decision.region, request.body_sha256())
         identity = "".join(
             f"{name}: {value}\r\n"
             for name, value in request.headers.items()

@@ -180,7 +180,12 @@ class Settlement:
     def release_body(self, account: RequestAccount, attempt: Attempt | None, intake: Intake, request: Request) -> None:
         """Drop the body: nothing is sent again. Megabytes must not wait for the garbage collector."""
         body, re_prefills = request.body, self._re_prefills
-        if len(body) >= re_prefills.prompts.min_bytes and account.ttft_ms is not None and attempt is not None:
+        if (
+            isinstance(body, bytes)
+            and len(body) >= re_prefills.prompts.min_bytes
+            and account.ttft_ms is not None
+            and attempt is not None
+        ):
             re_prefills.keep(intake, body, request.path, attempt.decision.cache_worker)
         if account.continuation is None:
             intake.body = NO_BODY

@@ -1,0 +1,25 @@
+"""Reads the requests of all callers: small ones at once, large ones in another process."""
+
+from asyncio import AbstractEventLoop
+
+from warmroute_proxy.server.base.config import Config
+from warmroute_proxy.server.base.secrets import Secrets
+from warmroute_proxy.server.http.exchange import Request
+from warmroute_proxy.server.intake.caller import Caller, Callers
+from warmroute_proxy.server.intake.intake import read
+from warmroute_proxy.server.intake.large_bodies import LargeBodies
+from warmroute_proxy.server.intake.parsed_request import Intake
+
+
+class Intakes:
+    """What requests are read with."""
+
+    def __init__(self, config: Config, secrets: Secrets, loop: AbstractEventLoop) -> None:
+        self._config = config
+        self._secrets = secrets
+        self.callers = Callers(secrets)
+        self.large_bodies = LargeBodies(config, secrets, loop)
+
+    def read(self, request: Request, caller: Caller) -> Intake:
+        """Read a request whose body is not large. Raises: Refusal."""
+        return read(request, caller, self.callers.known_bodies, self._config, self._secrets)

@@ -1,0 +1,85 @@
+"""Has large bodies read in another process, so that none of them holds the event loop.
+
+A body of 30 MB takes 0.1 to 0.3 s to parse and to hash, whatever thread does it: the interpreter's lock is held
+meanwhile. The process is started by the first large body, and by the next one if it has died. It belongs to one process
+of the proxy, and reads one body after the other.
+"""
+
+import logging
+from asyncio import AbstractEventLoop
+from collections.abc import Callable
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from functools import partial
+from multiprocessing import get_context
+
+from msgspec.structs import replace
+
+from warmroute_proxy.server.base.config import Config
+from warmroute_proxy.server.base.errors import Refusal
+from warmroute_proxy.server.base.secrets import Secrets
+from warmroute_proxy.server.http.exchange import Request
+from warmroute_proxy.server.http.shared_bytes import SharedBytes
+from warmroute_proxy.server.intake import large_reading
+from warmroute_proxy.server.intake.caller import Caller
+from warmroute_proxy.server.intake.large_body import LargeBody
+from warmroute_proxy.server.intake.large_reading import LargeAnswer, LargeRequest, Refused
+from warmroute_proxy.server.intake.parsed_request import Intake
+
+log = logging.getLogger(__name__)
+
+OnRead = Callable[[Intake | Refusal], None]
+_Found = Future[LargeAnswer | Refused]
+
+
+class LargeBodies:
+    """The process that reads them."""
+
+    def __init__(self, config: Config, secrets: Secrets, loop: AbstractEventLoop) -> None:
+        self._config = config
+        self._secrets = secrets
+        self._loop = loop
+        self._pool: ProcessPoolExecutor | None = None
+
+    def read(self, request: Request, shared: SharedBytes, caller: Caller, on_read: OnRead) -> None:
+        """Read a request whose body is `shared`, and call `on_read` in the event loop. Raises: Refusal."""
+        asked = LargeRequest(shared.path, shared.size, caller.path, caller.tenant.name, request.headers, caller.region)
+        done = partial(self._done, shared, caller, on_read)  # it keeps `shared` until then
+        self._submitted(asked).add_done_callback(partial(self._loop.call_soon_threadsafe, done))
+
+    def close(self) -> None:
+        """End the process."""
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    def _submitted(self, asked: LargeRequest) -> _Found:
+        for _ in range(2):
+            if self._pool is None:
+                arguments = self._config, self._secrets
+                self._pool = ProcessPoolExecutor(1, get_context("spawn"), large_reading.start, arguments)
+            try:
+                return self._pool.submit(large_reading.read, asked)
+            except BrokenProcessPool:  # it died while it had nothing to do
+                self.close()
+        raise _unreadable()
+
+    def _done(self, shared: SharedBytes, caller: Caller, on_read: OnRead, future: _Found) -> None:
+        error = future.exception()
+        if error is not None:
+            log.error("reading a large request failed: %s", type(error).__name__)
+            self.close()
+            on_read(_unreadable())
+            return
+        found = future.result()
+        if isinstance(found, Refused):
+            on_read(found.refusal())
+            return
+        shared.sha256 = found.sha256
+        model = self._config.model_by_name[found.intake.model.name]
+        body = LargeBody(shared.view(), found.places)
+        on_read(replace(found.intake, tenant=caller.tenant, model=model, body=body))
+
+
+def _unreadable() -> Refusal:
+    return Refusal(503, "the process that reads large requests has ended", code="overloaded", retry_after_s=1)

@@ -1,0 +1,36 @@
+"""The body of a large request: where its members are, as another process has found them."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+
+class Place(NamedTuple):
+    """Where a member is: from its name's first quote to its value's end."""
+
+    name: str
+    start: int
+    end: int
+
+
+class LargeBody:
+    """Its bytes are sent from where they are, and never copied or read in the event loop."""
+
+    __slots__ = ("_places", "raw")
+
+    def __init__(self, raw: memoryview, places: Sequence[Place]) -> None:
+        self.raw = raw
+        self._places = places
+
+    def rewritten(self, drop: frozenset[str], add: bytes) -> list[bytes | memoryview]:
+        """The body without the members in `drop` and with `add` (`"name":value,...`) before the last brace."""
+        parts: list[bytes | memoryview] = [b"{"]
+        for place in self._places:
+            if place.name not in drop:
+                parts += (self.raw[place.start : place.end], b",")
+        if add:
+            parts.append(b"%b}" % add)
+        elif len(parts) > 1:
+            parts[-1] = b"}"
+        else:
+            parts.append(b"}")
+        return parts

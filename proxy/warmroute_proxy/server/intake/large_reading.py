@@ -1,0 +1,88 @@
+"""The process that reads large bodies: `intake.read` over memory that the proxy's process has filled."""
+
+import hashlib
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from msgspec.structs import replace
+
+from warmroute_proxy.server.base.config import Config
+from warmroute_proxy.server.base.errors import Refusal
+from warmroute_proxy.server.base.secrets import Secrets
+from warmroute_proxy.server.intake.body import Body
+from warmroute_proxy.server.intake.caller import Caller
+from warmroute_proxy.server.intake.intake import read_whole
+from warmroute_proxy.server.intake.large_body import Place
+from warmroute_proxy.server.intake.parsed_request import Intake
+
+
+class LargeRequest(NamedTuple):
+    """What the process is asked: all that a request is read by. `where` is the path of `size` bytes in memory."""
+
+    where: str
+    size: int
+    path: str
+    tenant: str
+    headers: Mapping[str, str]
+    region: str | None
+
+
+class LargeAnswer(NamedTuple):
+    """What it found. `intake` has no body, and copies of what the config says of tenant and model."""
+
+    intake: Intake
+    places: list[Place]
+    sha256: str
+
+
+class Refused(NamedTuple):
+    """Why it is refused: the parts of a `Refusal`."""
+
+    status: int
+    message: str
+    code: str | None
+    param: str | None
+
+    def refusal(self) -> Refusal:
+        """As an exception."""
+        return Refusal(self.status, self.message, code=self.code, param=self.param)
+
+
+class _Reading:
+    """What this process reads with."""
+
+    def __init__(self, config: Config, secrets: Secrets) -> None:
+        self._config = config
+        self._secrets = secrets
+        self._tenants = {tenant.name: tenant for tenant in config.tenants}
+
+    def read(self, asked: LargeRequest) -> LargeAnswer | Refused:
+        """Read a body."""
+        with Path(asked.where).open("rb") as memory:
+            raw = memory.read(asked.size)
+        try:
+            caller = Caller(asked.path, self._tenants[asked.tenant], asked.headers, self._secrets, asked.region)
+            intake = read_whole(raw, caller, None, self._config, self._secrets)
+        except Refusal as refusal:
+            return Refused(refusal.status, refusal.message, refusal.code, refusal.param)
+        body: Any = intake.body
+        assert isinstance(body, Body)
+        places = [Place(name, span.start, span.end) for name, span in body.spans.items()]
+        nothing: Any = None
+        return LargeAnswer(replace(intake, body=nothing), places, hashlib.sha256(raw).hexdigest())
+
+
+_READING: Final[list[_Reading]] = []  # one, in this process: the pool calls functions of a module
+
+
+def start(config: Config, secrets: Secrets) -> None:
+    """Called once in the process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all; the proxy ends this process
+    _READING.append(_Reading(config, secrets))
+
+
+def read(asked: LargeRequest) -> LargeAnswer | Refused:
+    """Called for each body."""
+    return _READING[0].read(asked)
