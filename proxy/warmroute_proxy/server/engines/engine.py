@@ -72,6 +72,7 @@ class Engine:
                 info.host_cache and caches_prompts,
                 store,
                 config.max_running,
+                info.page_tokens,
             )
             for rank in range(info.dp_size)
         ]
