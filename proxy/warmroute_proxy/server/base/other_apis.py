@@ -15,9 +15,7 @@ _RESPONSES: Final = (
     f'set_default_openai_api("chat_completions")), or its base_url to {_GATEWAY}'
 )
 _GEMINI: Final = f"Gemini's API is not served here: set GOOGLE_GEMINI_BASE_URL to {_GATEWAY}"
-_OLLAMA: Final = (
-    "Ollama's API is not served here: set the client to an OpenAI-compatible server and this base_url"
-)
+_OLLAMA: Final = "Ollama's API is not served here: set the client to an OpenAI-compatible server and this base_url"
 _CHAT_ALONE: Final = "{} is not served here, only chat completions and completions: set another base_url for it"
 _BASE: Final = "set base_url to this server's address and /v1, and nothing behind it: this request came to {}"
 

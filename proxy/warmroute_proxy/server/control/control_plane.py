@@ -50,7 +50,7 @@ class Readiness:
         if not self._ledger.healthy:
             waiting = self._ledger.waiting
             reasons.append("the ledger cannot be written" + (f": the rows of {waiting} turns wait" if waiting else ""))
-        up = [engine_id for engine_id, engine in self._engines.by_id.items() if engine.up]
+        up = [engine_id for engine_id, engine in self._engines.by_id.items() if engine.serves]
         if not up:
             reasons.append("no engine is up")
         elif all(map(self._engines.drains.draining, up)):
