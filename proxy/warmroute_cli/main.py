@@ -93,6 +93,7 @@ def _add_proxy(proxy: argparse.ArgumentParser) -> None:
     proxy.add_argument("--config", required=True, metavar="FILE", help="the proxy's TOML file")
     proxy.add_argument("--processes", type=_processes, metavar="N", help="a number, or auto; overrides the file")
     proxy.add_argument("--check", action="store_true", help="check the file, print its errors, and exit")
+    proxy.add_argument("--probe", action="store_true", help="with --check: ask all engines and other regions, too")
     proxy.set_defaults(run=_proxy)
 
 
@@ -158,7 +159,10 @@ def _replay(arguments: argparse.Namespace) -> int:
 def _proxy(arguments: argparse.Namespace) -> int:
     from warmroute_proxy.server.main import serve
 
-    return serve(arguments.config, arguments.check, arguments.processes)
+    if arguments.probe and not arguments.check:
+        print("warmroute proxy: --probe goes with --check", file=sys.stderr)
+        return 2
+    return serve(arguments.config, arguments.check, arguments.processes, probe_servers=arguments.probe)
 
 
 def _engines(arguments: argparse.Namespace) -> int:

@@ -14,5 +14,6 @@ Decisions are made in `core`, which never waits. A room imports only those above
     authentication  whose request it is
     endpoint        which request goes where
     build           the composition root
+    check           what is wrong with a config, and what its servers answer
     main            the life of a process: start, sweep, probe, shutdown
 """

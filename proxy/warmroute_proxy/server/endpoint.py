@@ -1,6 +1,7 @@
 """Which request goes where: inference paths to an `InferenceRequest`, small GETs to the control plane.
 
-All other routes are refused, also those that exist on engines only (`/generate`, `/abort_request`, ...).
+All other routes are refused, also those that exist on engines only (`/generate`, `/abort_request`, ...). Those of other
+APIs are refused before the key is looked at, which their clients send elsewhere.
 """
 
 import logging
@@ -10,8 +11,9 @@ from typing import Final
 
 from warmroute.contract import headers as names
 from warmroute_proxy.server.authentication import Authentication, bearer
-from warmroute_proxy.server.base.errors import Refusal, no_route
+from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.metrics import Counter, Metrics
+from warmroute_proxy.server.base.other_apis import no_route, refuse_other_api
 from warmroute_proxy.server.base.secrets import admin_key_matches
 from warmroute_proxy.server.http.asgi import Bridge
 from warmroute_proxy.server.http.exchange import Exchange, Request
@@ -62,10 +64,14 @@ class PublicEndpoint:
             if request.length != 0:  # reject bodies from unauthenticated clients
                 raise Refusal(400, f"{path} takes no body", code="bad_request")
             return
-        if not request.path.startswith("/v1/"):
-            raise Refusal(404, no_route(path), code="not_found")
-        if request.path in ROUTES and request.method != "POST":
-            raise Refusal(405, f"{request.path} takes POST, not {request.method}", code="method_not_allowed")
+        if path in ROUTES:
+            if request.method != "POST":
+                raise Refusal(405, f"{path} takes POST, not {request.method}", code="method_not_allowed")
+        else:
+            if request.method == "POST":
+                refuse_other_api(path)
+            if not path.startswith("/v1/"):
+                raise Refusal(404, no_route(path), code="not_found")
         tenant = self._authentication.of_head(request)
         if tenant is not None:
             request.tenant = tenant.name

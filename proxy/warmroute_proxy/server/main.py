@@ -22,10 +22,11 @@ from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.server.base.config import Config
 from warmroute_proxy.server.base.config_file import ConfigError, load_config
 from warmroute_proxy.server.base.descriptors import ADMIN_CONNECTIONS, raise_limit
-from warmroute_proxy.server.base.secrets import SecretError, bearer, load_secret
+from warmroute_proxy.server.base.secrets import SecretError
 from warmroute_proxy.server.build import Proxy, build, control_planes
+from warmroute_proxy.server.check import probe, problems_of, shown
 from warmroute_proxy.server.engines.engines import Engines
-from warmroute_proxy.server.engines.probing import probe
+from warmroute_proxy.server.engines.probing import probe as probe_engines
 from warmroute_proxy.server.http.listener import Listener
 from warmroute_proxy.server.http.tls import Tls, TlsError
 from warmroute_proxy.server.ledger.ledger import LedgerError
@@ -42,24 +43,15 @@ CLOSE_S: Final = 2.0
 SAME_SIGNAL_S: Final = 1.0
 
 
-def serve(config_path: str, check: bool, processes: int | str | None = None) -> int:
+def serve(config_path: str, check: bool, processes: int | str | None = None, *, probe_servers: bool = False) -> int:
     """Run a proxy until SIGTERM or SIGINT; with `check`, only check the config. Returns an exit code.
 
-    `processes` goes before the number in the config.
+    `processes` goes before the number in the config; `probe_servers`: the check asks all servers of the config, too.
     """
     try:
         config = load_config(Path(config_path), {} if processes is None else {"processes": processes})
         if check:
-            if config.proxy.tls_cert is not None and config.proxy.tls_key is not None:
-                Tls(config.proxy.tls_cert, config.proxy.tls_key)
-            load_secret(config.secret_file, os.environ)
-            for engine in config.engines:
-                if engine.region == config.proxy.region:
-                    bearer(engine.key_file)
-                    bearer(engine.admin_key_file)
-            config.proxy.state_dir.mkdir(parents=True, exist_ok=True)
-            print(f"{config_path}: ok")
-            return 0
+            return _check(config_path, config, probe_servers=probe_servers)
         logging.basicConfig(
             stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(process)d %(levelname)s %(name)s %(message)s"
         )
@@ -71,6 +63,18 @@ def serve(config_path: str, check: bool, processes: int | str | None = None) -> 
     except (ConfigError, SecretError, LedgerError, TlsError, OSError) as error:
         print(f"warmroute proxy: {error}", file=sys.stderr)
         return 2
+
+
+def _check(config_path: str, config: Config, *, probe_servers: bool) -> int:
+    """Print what the servers answer, and what is wrong. Raises: ConfigError with all problems of the config."""
+    problems = problems_of(config, os.environ)
+    config.proxy.state_dir.mkdir(parents=True, exist_ok=True)
+    answers = probe(config) if probe_servers else []
+    if problems:
+        print("".join(f"{answer.who}: {answer.text}\n" for answer in answers), end="")
+        raise ConfigError(config_path, problems)
+    print(shown(config_path, answers))
+    return 0 if all(answer.ok for answer in answers) else 1
 
 
 def _work(config: Config, slot: ProcessSlot | None) -> int:
@@ -219,7 +223,7 @@ def _try(step: Callable[[], None]) -> None:
 
 async def _probe_engines(engines: Engines, router: Router) -> None:
     while True:
-        await probe(engines, router)
+        await probe_engines(engines, router)
         await asyncio.sleep(PROBE_EVERY_S)
 
 

@@ -192,6 +192,7 @@ class ProxyProcess:
         digests = [hashlib.sha256(key.encode()).hexdigest() for key in self.keys]
         secret = self.folder.parent / "secret"
         if not secret.exists():
+            secret.touch(0o600)
             secret.write_text("0123456789abcdef0123456789abcdef")
         parts = [
             f'[proxy]\nregion = "{self.region}"\nport = {port}\nstate_dir = "{self.state_dir}"\npolicy = "{policy}"',

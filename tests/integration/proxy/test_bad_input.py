@@ -13,6 +13,7 @@ import pytest
 from tests.machine import seconds
 from warmroute.contract.steering import REFUSED_FIELDS
 from warmroute_cli.processes import stop_all
+from warmroute_proxy.server.base.errors import no_model
 
 from .harness import EngineProcess, ProxyProcess, chat
 
@@ -171,10 +172,17 @@ def test_a_tenant_gets_no_model_that_is_not_its_own(proxy: ProxyProcess) -> None
     with proxy.client(tenant=1) as client:
         answer = client.post("/v1/chat/completions", json=chat(CANARY) | {"model": "other"})
     assert (answer.status_code, answer.json()["error"]["code"]) == (404, "model_not_found")
+    assert answer.json()["error"]["message"].endswith("; you may use: 'kimi-k2.5'")
+
+
+def test_a_message_names_ten_models_at_most() -> None:
+    names = [f"m{number}" for number in range(12)]
+    assert no_model("x", names).endswith("'m8', 'm9' and 2 more")
+    assert no_model("x", names[:10]).endswith("'m8', 'm9'")
 
 
 @pytest.mark.parametrize(
-    "path", ["/generate", "/abort_request", "/flush_cache", "/server_info", "/v1/loads", "/v1/responses", "/x", "/v1"]
+    "path", ["/generate", "/abort_request", "/flush_cache", "/server_info", "/v1/loads", "/v1/tokenize", "/x", "/v1"]
 )
 def test_routes_that_only_engines_have_do_not_exist(client: httpx.Client, path: str) -> None:
     for method in ("GET", "POST"):
@@ -182,6 +190,34 @@ def test_routes_that_only_engines_have_do_not_exist(client: httpx.Client, path: 
         assert answer.status_code == 404
         assert answer.json()["error"]["code"] == "not_found"
         assert "answers come from /v1/chat/completions" in answer.json()["error"]["message"]
+        assert ("base_url" in answer.json()["error"]["message"]) == (not path.startswith("/v1/"))
+
+
+@pytest.mark.parametrize(
+    ("path", "to_set"),
+    [
+        ("/v1/messages?beta=true", "ANTHROPIC_BASE_URL"),
+        ("/v1/v1/messages", "ANTHROPIC_BASE_URL"),
+        ("/v1/messages/count_tokens", "ANTHROPIC_BASE_URL"),
+        ("/v1/responses", 'set_default_openai_api("chat_completions")'),
+        ("/responses", 'set_default_openai_api("chat_completions")'),
+        ("/v1beta/models/gemini-3:streamGenerateContent?alt=sse", "GOOGLE_GEMINI_BASE_URL"),
+        ("/api/chat", "OpenAI-compatible"),
+        ("/v1/embeddings", "another base_url"),
+        ("/v1/audio/transcriptions", "another base_url"),
+        ("/chat/completions", "address and /v1"),
+        ("/v1/v1/chat/completions", "nothing behind it"),
+        ("/v1/chat/completions/chat/completions", "nothing behind it"),
+    ],
+)
+def test_a_post_to_another_api_is_told_what_to_set(proxy: ProxyProcess, path: str, to_set: str) -> None:
+    """Without a key that is known here: clients of other APIs send theirs in other headers."""
+    answer = httpx.post(proxy.url + path, json={"model": "kimi-k2.5"}, headers={"x-api-key": "k"})
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"], error["type"]) == (400, "api_not_served", "invalid_request_error")
+    assert to_set in error["message"]
+    assert (answer.json().get("type") == "error") == ("messages" in path)
+    assert httpx.get(proxy.url + path).status_code in {401, 404}
 
 
 def test_a_wrong_method(client: httpx.Client) -> None:

@@ -58,6 +58,15 @@ def test_a_whole_answer_carries_a_sound_receipt(client: httpx.Client) -> None:
     assert "sglext" not in answer.json()
 
 
+def test_of_a_short_prompt_no_more_is_predicted_than_its_whole_pages(client: httpx.Client) -> None:
+    for words in (2, 40, 200, 400):
+        for _ in range(2):
+            body = {"model": "kimi-k2.5", "messages": [{"role": "user", "content": "again " * words}], "max_tokens": 2}
+            usage = client.post("/v1/chat/completions", json=body).json()["usage"]
+            before_last = usage["prompt_tokens"] - 1
+            assert usage["warmroute"]["predicted_cached"] <= before_last - before_last % 64
+
+
 def test_a_stream_gives_its_receipt_to_a_client_that_asked_for_usage(stock: openai.OpenAI) -> None:
     chunks = list(
         stock.chat.completions.create(**chat("stream"), stream=True, stream_options={"include_usage": True}),

@@ -288,6 +288,18 @@ def test_what_a_turn_taught_is_told_and_remembered() -> None:
     assert (prediction["overpredicted_tokens"], prediction["underpredicted_tokens"]) == (999, 0)
 
 
+def test_no_more_is_predicted_than_whole_pages_in_front_of_the_last_token() -> None:
+    router = Router("east", [Worker("a", "a", 0, "aggregated", page_tokens=64)])
+    router.settled(send(router, facts(1, 1000)), facts(1, 1000), 0.0, None, 0, 5)
+    again = send(router, facts(1, 1000))
+    assert (again.decision.prompt_tokens_est, again.decision.predicted_cached_tokens) == (1000, 960)
+    assert again.decision.predicted == (960, 0, 0)
+    shorter = router.settled(again, facts(1, 1000), 0.0, 614, 576, 5)
+    assert (shorter.predicted_cached_tokens, shorter.error_tokens) == (576, 0)
+    nothing = router.settled(send(router, facts(1, 1000)), facts(1, 1000), 0.0, 9, 0, 5)
+    assert (nothing.predicted_cached_tokens, nothing.error_tokens) == (0, 0)
+
+
 def test_the_same_events_give_the_same_decisions() -> None:
     def run() -> list[Any]:
         router = Router("east", [*aggregated("a", "b"), *PD], [Peer("west", 0.02)])

@@ -35,8 +35,20 @@ class Held(NamedTuple):
     host: int
     storage: int
 
+    def within(self, most: int) -> "Held":
+        """The same, cut to so many tokens from the slowest tier on."""
+        device = min(self.device, most)
+        host = min(self.host, most - device)
+        return Held(device, host, min(self.storage, most - device - host))
+
 
 NOTHING_HELD: Final = Held(0, 0, 0)
+
+
+def cacheable_tokens(prompt_tokens: int, page_tokens: int) -> int:
+    """The most that an engine can find cached of a prompt: whole pages, and never the last token."""
+    before_last = prompt_tokens - 1
+    return before_last - before_last % page_tokens if before_last > 0 else 0
 
 
 class MoveRates:

@@ -18,7 +18,7 @@ class Worker:
 
     `host_cache`: it keeps in host memory what it drops from the device. `store`: the name of the store that it writes
     through to and reads from, if any; workers with the same name share it. `max_running`: how many requests may be
-    sent at once, whatever the engine reports.
+    sent at once, whatever the engine reports. `page_tokens`: its cache holds whole pages of so many tokens.
     """
 
     id: str
@@ -29,6 +29,7 @@ class Worker:
     host_cache: bool = False
     store: str | None = None
     max_running: int | None = None
+    page_tokens: int = 1
 
     def serves(self, model: str) -> bool:
         """Whether requests for `model` may be sent here."""

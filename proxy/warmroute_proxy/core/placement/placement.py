@@ -22,7 +22,7 @@ from typing import Final
 from xxhash import xxh3_64_intdigest
 
 from warmroute_proxy.core.base.frozen import Frozen
-from warmroute_proxy.core.cache.tiers import NOTHING_HELD, Held
+from warmroute_proxy.core.cache.tiers import NOTHING_HELD, Held, cacheable_tokens
 from warmroute_proxy.core.load.ahead import Ahead, OthersAhead, waits_s
 from warmroute_proxy.core.load.traffic import Traffic
 from warmroute_proxy.core.placement.choices import Choices, WorkerState
@@ -216,13 +216,16 @@ def _decision(
     reasons: Reasons,
 ) -> Decision:
     match, others, elsewhere = prompt.match, ~chosen.slots, 0
+    worker = chosen.worker
     device, host, storage = held
     cached_tokens = device + host + storage
     known_tokens = cached_tokens if matched == match.known_bytes else prompt.tokens_of(match.known_bytes)
     for mask, length in match.drops:  # from short to long
         if mask & others:
             elsewhere = length
-    worker = chosen.worker
+    most = cacheable_tokens(prompt.tokens, 1 if worker is None else worker.page_tokens)
+    if cached_tokens > most:  # of a short prompt, or one of which only the end is new
+        held, cached_tokens = held.within(most), most
     prefill = partner = None
     if decode is not None and chosen.role == "prefill":
         prefill, partner, worker = worker, decode.worker, None

@@ -23,7 +23,7 @@ from warmroute_proxy.core.cache.affinity import Affinity
 from warmroute_proxy.core.cache.index import PrefixIndex
 from warmroute_proxy.core.cache.retention import MIN_TOKENS
 from warmroute_proxy.core.cache.settled_turn import SettledTurn
-from warmroute_proxy.core.cache.tiers import Tier
+from warmroute_proxy.core.cache.tiers import Tier, cacheable_tokens
 from warmroute_proxy.core.load.engine_loads import EngineLoads
 from warmroute_proxy.core.placement.accuracy import Accuracy
 from warmroute_proxy.core.placement.choices import Choices, NoWorker, WorkerState
@@ -185,7 +185,7 @@ class Router:
         `completion_tokens` come back with the next prompt; `streamed_tokens` are all that have come one by one.
         """
         self._in_flight.end(ticket, now_s, streamed_tokens)
-        predicted = ticket.decision.predicted_cached_tokens
+        predicted = _predicted(ticket, prompt_tokens)
         error = self._accuracy.observe(predicted, cached_tokens)
         if self._histories.active or (error is not None and error >= MIN_TOKENS):
             self._end_history(ticket, facts, prompt_tokens, cached_tokens, completion_tokens)
@@ -370,6 +370,15 @@ class Router:
         if turn.prompt_tokens is not None:
             self._bytes_per_token.observe(model, turn.prompt_bytes, turn.prompt_tokens)
         self._affinity.remember(lineage, chain, turn, session, thread)
+
+
+def _predicted(ticket: Ticket, prompt_tokens: int | None) -> int:
+    """What was predicted to be cached, of a prompt whose length is known by now."""
+    predicted = ticket.decision.predicted_cached_tokens
+    worker = ticket.cache_worker.worker
+    if prompt_tokens is None or worker is None:
+        return predicted
+    return min(predicted, cacheable_tokens(prompt_tokens, worker.page_tokens))
 
 
 def home_key(facts: Facts) -> int | None:

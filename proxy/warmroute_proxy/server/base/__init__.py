@@ -10,5 +10,6 @@ Nothing here opens a socket or serves a request, and nothing here imports anothe
     errors        errors in the shape of the OpenAI API
     metrics       counters and histograms, and their text format
     metric_help   the description of each metric
+    other_apis    what clients of APIs are told that are not served here
     secrets       the fleet secret and what is derived from it, API keys, engine keys
 """

@@ -146,6 +146,10 @@ class TenantConfig:
     unlisted_fields: Unlisted = Unlisted.DROP
     """What happens to members of a request that the proxy does not know."""
 
+    def may_use(self, model: ModelConfig) -> bool:
+        """Whether the model is one of the tenant's."""
+        return ANY in self.models or model.name in self.models
+
 
 @dataclass(frozen=True, slots=True)
 class Config:
@@ -168,6 +172,10 @@ class Config:
     def kept_prompt_bytes(self) -> int:
         """Of prompts that each process may keep."""
         return self.limits.kept_prompt_bytes // self.proxy.processes
+
+    def models_of(self, tenant: TenantConfig) -> list[ModelConfig]:
+        """The models that a tenant may use."""
+        return [model for model in self.models if tenant.may_use(model)]
 
     def tenant_by_sha256(self) -> dict[str, str]:
         """API key digest -> tenant name, for `secrets.ApiKeys`."""

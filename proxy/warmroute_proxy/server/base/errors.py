@@ -20,7 +20,7 @@ All codes are in docs/reference/errors.md. Who causes them:
 A refusal is raised before a dispatch, or made from an engine's failure before the first byte of the answer.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -30,6 +30,7 @@ from warmroute_proxy.server.base.engine_text import loggable, meaning_of, names_
 MAX_MESSAGE_CHARS: Final = 4096  # some engines quote the whole request
 MAX_NAME_CHARS: Final = 256  # of a code or a parameter
 MAX_QUOTED_CHARS: Final = 128
+MAX_MODELS: Final = 10  # that one message names
 
 _TYPES: Final = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
 
@@ -69,12 +70,11 @@ def quoted(value: str) -> str:
     return repr(value) if len(value) <= MAX_QUOTED_CHARS else f"{value[:MAX_QUOTED_CHARS]!r}..."
 
 
-def no_route(path: str) -> str:
-    """The message for an unknown path: a base URL without `/v1`, or another of OpenAI's APIs."""
-    return (
-        f"there is no route {path[:200]!r}: answers come from /v1/chat/completions and /v1/completions, so a base_url "
-        "ends with /v1; GET /openapi.json lists all routes"
-    )
+def no_model(asked: str, usable: Sequence[str]) -> str:
+    """The message for a model that a tenant cannot use: the names of those that it can, `MAX_MODELS` at most."""
+    more = f" and {len(usable) - MAX_MODELS} more" if len(usable) > MAX_MODELS else ""
+    names = ", ".join([quoted(name) for name in usable[:MAX_MODELS]]) or "none"
+    return f"the model {quoted(asked)} does not exist or you have no access to it; you may use: {names}{more}"
 
 
 def error_object(status: int, message: str, code: str | None, param: str | None = None) -> dict[str, Any]:

@@ -14,6 +14,10 @@ from warmroute_proxy.server.base.metric_help import HELP
 _TTFT_BOUNDS_S: Final[tuple[float, ...]] = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 _WAIT_BOUNDS_S: Final[tuple[float, ...]] = (0.01, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 ERROR_BOUNDS: Final[tuple[float, ...]] = (0.001, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+SIZE_BOUNDS: Final = (1_024, 16_384)
+"""Prompt tokens from which a prompt is of the next size."""
+
+SIZES: Final = ("short", "medium", "long")
 
 _FROM_THE_START: Final = (
     "warmroute_retries_total",
@@ -28,9 +32,7 @@ _FROM_THE_START: Final = (
 )
 """Counters without labels. They are shown from 0 on, so that their first event is an increase, not a new series."""
 
-_HISTOGRAMS: Final = (
-    "warmroute_ttft_seconds",
-    "warmroute_queue_wait_seconds",
+_ERRORS: Final = (
     "warmroute_prediction_error_ratio",
     "warmroute_overprediction_ratio",
     "warmroute_underprediction_ratio",
@@ -39,6 +41,13 @@ _HISTOGRAMS: Final = (
 Labels = tuple[tuple[str, str], ...]
 Counter = list[int]
 """One number in a list, so that code which raises it often can keep the list and need not look it up."""
+
+
+_HISTOGRAMS: Final[tuple[tuple[str, Labels], ...]] = (
+    ("warmroute_ttft_seconds", ()),
+    ("warmroute_queue_wait_seconds", ()),
+    *[(name, (("size", size),)) for name in _ERRORS for size in SIZES],
+)
 
 
 class State(NamedTuple):
@@ -78,9 +87,10 @@ class Metrics:
 
         self.ttft = Histogram(_TTFT_BOUNDS_S)
         self.queue_wait = Histogram(_WAIT_BOUNDS_S)
-        self.prediction_error = Histogram(ERROR_BOUNDS)
-        self.overprediction = Histogram(ERROR_BOUNDS)
-        self.underprediction = Histogram(ERROR_BOUNDS)
+        self.prediction_error, self.overprediction, self.underprediction = [
+            tuple([Histogram(ERROR_BOUNDS) for _ in SIZES]) for _ in _ERRORS
+        ]
+        """Each by the size of the prompt."""
 
     def add(self, name: str, amount: int = 1, labels: Labels = ()) -> None:
         """Increase a counter."""
@@ -106,9 +116,11 @@ class Metrics:
                 lines += [f"# HELP {name} {HELP[name]}", f"# TYPE {name} counter"]
                 seen = name
             lines.append(f"{name}{_render(labels)} {value}")
-        for name, histogram in zip(_HISTOGRAMS, self._histograms(), strict=True):
-            lines += _histogram(name, histogram)
-        seen = ""
+        for (name, labels), histogram in zip(_HISTOGRAMS, self._histograms(), strict=True):
+            if name != seen:
+                lines += [f"# HELP {name} {HELP[name]}", f"# TYPE {name} histogram"]
+                seen = name
+            lines += _histogram(name, labels, histogram)
         for name, labels, number in sorted(gauges):
             if name != seen:
                 lines += [f"# HELP {name} {HELP[name]}", f"# TYPE {name} gauge"]
@@ -134,7 +146,7 @@ class Metrics:
             flush()
 
     def _histograms(self) -> tuple[Histogram, ...]:
-        return self.ttft, self.queue_wait, self.prediction_error, self.overprediction, self.underprediction
+        return self.ttft, self.queue_wait, *self.prediction_error, *self.overprediction, *self.underprediction
 
 
 def labels(values: Mapping[str, str]) -> Labels:
@@ -142,14 +154,14 @@ def labels(values: Mapping[str, str]) -> Labels:
     return tuple(values.items())
 
 
-def _histogram(name: str, histogram: Histogram) -> list[str]:
-    lines = [f"# HELP {name} {HELP[name]}", f"# TYPE {name} histogram"]
+def _histogram(name: str, labels: Labels, histogram: Histogram) -> list[str]:
+    lines = []
     running = 0
     for bound, count in zip((*histogram.bounds, float("inf")), histogram.counts, strict=True):
         running += count
         edge = "+Inf" if bound == float("inf") else f"{bound:g}"
-        lines.append(f'{name}_bucket{{le="{edge}"}} {running}')
-    return [*lines, f"{name}_sum {histogram.total:.15g}", f"{name}_count {running}"]
+        lines.append(f"{name}_bucket{_render((*labels, ('le', edge)))} {running}")
+    return [*lines, f"{name}_sum{_render(labels)} {histogram.total:.15g}", f"{name}_count{_render(labels)} {running}"]
 
 
 def _render(label_set: Labels) -> str:

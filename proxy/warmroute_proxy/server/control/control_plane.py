@@ -16,8 +16,9 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.core.placement.router import Router
-from warmroute_proxy.server.base.config import ANY, Config, ModelConfig, TenantConfig
-from warmroute_proxy.server.base.errors import error_body, no_route, quoted
+from warmroute_proxy.server.base.config import Config, ModelConfig, TenantConfig
+from warmroute_proxy.server.base.errors import error_body, no_model
+from warmroute_proxy.server.base.other_apis import no_route
 from warmroute_proxy.server.control.engine_admin import EngineAdmin, add_engine_routes
 from warmroute_proxy.server.control.metrics_page import MetricsPage
 from warmroute_proxy.server.control.openapi import description
@@ -49,7 +50,7 @@ class Readiness:
         if not self._ledger.healthy:
             waiting = self._ledger.waiting
             reasons.append("the ledger cannot be written" + (f": the rows of {waiting} turns wait" if waiting else ""))
-        up = [engine_id for engine_id, engine in self._engines.by_id.items() if engine.up]
+        up = [engine_id for engine_id, engine in self._engines.by_id.items() if engine.serves]
         if not up:
             reasons.append("no engine is up")
         elif all(map(self._engines.drains.draining, up)):
@@ -92,16 +93,15 @@ def _add_models(app: FastAPI, config: Config) -> None:
     async def models(request: Request) -> Response:
         """The models that the tenant may use."""
         tenant: TenantConfig = request.state.tenant
-        return _json({"object": "list", "data": [_model(m) for m in config.models if _allowed(m, tenant)]})
+        return _json({"object": "list", "data": [_model(m) for m in config.models_of(tenant)]})
 
     @_get(app, "/v1/models/{name:path}")
     async def model(name: str, request: Request) -> Response:
         """One model, by name or alias."""
         found = config.model_by_name.get(name)
-        if found is None or not _allowed(found, request.state.tenant):
-            return _error(
-                404, f"the model {quoted(name)} does not exist or you have no access to it", "model_not_found"
-            )
+        if found is None or not request.state.tenant.may_use(found):
+            usable = config.models_of(request.state.tenant)
+            return _error(404, no_model(name, [model.name for model in usable]), "model_not_found")
         return _json(_model(found))
 
 
@@ -201,10 +201,6 @@ def _app(title: str, no_route_text: Callable[[str], str]) -> FastAPI:
 def _get(app: FastAPI, path: str) -> Callable[[Answering], Answering]:
     """A route that takes GET, and HEAD, which is answered like it without a body."""
     return app.api_route(path, methods=["GET", "HEAD"])
-
-
-def _allowed(model: ModelConfig, tenant: TenantConfig) -> bool:
-    return ANY in tenant.models or model.name in tenant.models
 
 
 def _model(model: ModelConfig) -> dict[str, Any]:

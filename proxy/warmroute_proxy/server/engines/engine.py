@@ -13,7 +13,7 @@ from warmroute_proxy.server.base.config import EngineConfig
 from warmroute_proxy.server.base.secrets import bearer
 from warmroute_proxy.server.engines.engine_headers import CONTENT_TYPE
 from warmroute_proxy.server.engines.kv_move_costs import Totals
-from warmroute_proxy.server.engines.server_info import ServerInfo
+from warmroute_proxy.server.engines.server_info import NO_ENGINE, ServerInfo
 from warmroute_proxy.server.engines.small_get import Collector
 from warmroute_proxy.server.engines.upstream import Upstream
 
@@ -40,6 +40,10 @@ class Engine:
         self.informed = False
         """Whether `info` was reported since the engine came up."""
 
+        self.recognised = False
+        """Whether the last answer at `/server_info` was one that only an engine gives."""
+
+        self._logged_unknown = False
         self.informed_at_s = 0.0
         self.moves: dict[int, Totals] = {}
         """Tokens moved between cache tiers, by rank, as last read."""
@@ -55,6 +59,11 @@ class Engine:
         self.health_monitor = HealthMonitor(clock())
         self.health_task: asyncio.Task[None] | None = None
         """The request to `/health` under way: one at a time."""
+
+    @property
+    def serves(self) -> bool:
+        """Whether it answers, and as an engine: of other servers only the breaker knows more."""
+        return self.up and (self.recognised or not self.is_sglang)
 
     def workers(self) -> list[Worker]:
         """One worker for each rank."""
@@ -72,6 +81,7 @@ class Engine:
                 info.host_cache and caches_prompts,
                 store,
                 config.max_running,
+                info.page_tokens,
             )
             for rank in range(info.dp_size)
         ]
@@ -96,6 +106,20 @@ class Engine:
 
     def _abort_answered(self, status: int, _body: bytes) -> None:
         self.check_key_accepted(status, "/abort_request", "admin_key_file")
+
+    def answered_as_no_engine(self, status: int) -> None:
+        """Another server answers at its address, or it refuses our key. Logged once until an engine answers."""
+        self.recognised = False
+        if not self._logged_unknown and status not in {401, 403}:
+            self._logged_unknown = True
+            where = self.config.url
+            log.error("engine %s: %s answered %d at /server_info, %s", self.config.id, where, status, NO_ENGINE)
+
+    def answered_as_engine(self, info: ServerInfo, now_s: float) -> None:
+        """It has reported of itself."""
+        self.recognised, self._logged_unknown = True, False
+        self.informed, self.informed_at_s = True, now_s
+        self.info = info
 
     def check_key_accepted(self, status: int, path: str, key: str) -> None:
         """Log once for each engine that it refuses our key: what needs the key fails without another message."""

@@ -1,6 +1,7 @@
 """Probes of all engines: whether they answer, and what they report.
 
-Each round of probes asks each engine for `/ready`. A server without that route is up while it answers at all. An engine
+Each round of probes asks each engine for `/ready`. A server without that route is up while it answers at all, and any
+only once it has answered `/server_info` as an engine does: at a wrong address, another server may answer. An engine
 that was ready and answers 503 drains: it finishes its requests and gets no new ones. With `/ready` goes `/v1/loads`, a
 snapshot of the engine's work. `/server_info` is read when an engine comes up, and each `INFORM_EVERY_S`: the ranks and
 the start time come from there. The router is told of new ranks; a new start time means an empty cache.
@@ -78,18 +79,19 @@ async def _probe_ready(engines: Engines, engine: Engine, router: Router) -> None
         return
     engine.was_ready = status in {200, 404} or (status == 503 and engine.was_ready)
     engines.drain(engine.config.id, "engine", engine.was_ready and status == 503, router)
-    if engine.was_ready and not engine.up:  # first: it may have restarted, with an empty cache
+    if engine.was_ready and not engine.serves:  # first: it may have restarted, with an empty cache
         await _fetch_server_info(engines, engine, router)
-    was_up, engine.up = engine.up, engine.was_ready and not engine.health_monitor.unwell
+    was_up, engine.up = engine.up, engine.was_ready and engine.recognised and not engine.health_monitor.unwell
     if was_up == engine.up:
         return
     engine.down_since_s = engines.clock()
     log.warning(
-        "engine %s is %s (/ready answered %s%s)",
+        "engine %s is %s (/ready answered %s%s%s)",
         engine.config.id,
         "up" if engine.up else "down",
         status or "nothing",
         ", /health did not" if engine.health_monitor.unwell else "",
+        "" if engine.recognised else ", /server_info not as an engine does",
     )
     for worker in engine.workers():
         router.set_up(worker.id, engine.up)
@@ -136,10 +138,11 @@ async def _fetch_server_info(engines: Engines, engine: Engine, router: Router | 
     engine.check_key_accepted(status, "/server_info", "key_file")
     info = read_server_info(body, engine.config, engine.upstream.host) if status == 200 else None
     if info is None:
+        if 200 <= status < 500:  # else it is not known who answers there
+            engine.answered_as_no_engine(status)
         return
-    engine.informed, engine.informed_at_s = True, engines.clock()
     workers_before, info_before = engine.workers(), engine.info
-    engine.info = info
+    engine.answered_as_engine(info, engines.clock())
     restarted = info_before.started_at is not None and info.started_at != info_before.started_at
     if router is None:
         return

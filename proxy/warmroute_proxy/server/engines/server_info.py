@@ -8,6 +8,8 @@ from warmroute_proxy.server.base.config import EngineConfig
 from warmroute_proxy.server.engines.kv_events import KvSource, kv_source
 
 DEFAULT_PAGE_TOKENS: Final = 64
+NO_ENGINE: Final = "as no engine does: is its url right? It ends before /v1"
+_ALWAYS: Final = ("dp_size", "page_size")
 MAX_DP_RANKS: Final = 64
 
 
@@ -27,9 +29,9 @@ class ServerInfo(NamedTuple):
 
 
 def read_server_info(body: bytes, config: EngineConfig, host: str) -> ServerInfo | None:
-    """The report in a body, or None where it is not a JSON object. `host`: where the engine is reached."""
+    """The report in a body, or None where it is none of an engine. `host`: where the engine is reached."""
     info = json_object(body)
-    if info is None:
+    if info is None or not any(name in info for name in _ALWAYS):
         return None
     host_cache = info.get("enable_hierarchical_cache") is True
     return ServerInfo(

@@ -5,7 +5,8 @@ is relayed unchanged. Only a read that contains a marker, or ends inside an even
 JSON with bare quotes, which cannot occur inside a JSON string, so generated text never looks like a marker.
 
 Withheld from the client: the usage chunk and `[DONE]` (the relay sends its own once the request is settled), the
-`sglext` chunk that only the proxy requested, and an engine's error with whatever follows it.
+`sglext` chunk that only the proxy requested, the chunk that ends an aborted choice, and an engine's error with whatever
+follows it.
 """
 
 from typing import Any, Final
@@ -154,7 +155,9 @@ class Scanner:
         if isinstance(extension, dict) and isinstance(extension.get("cached_tokens_details"), dict):
             self.details = extension["cached_tokens_details"]
         if chunk.get("choices"):
-            self.aborted = self.aborted or _any_aborted(chunk["choices"])
+            if _any_aborted(chunk["choices"]):
+                self.aborted = True
+                return False
             if not self.aborted and self.error is None:
                 self.started = True
                 self.content_events += 1

@@ -27,8 +27,8 @@ from warmroute_proxy.core.prompt.fingerprint import (
     tools_prefix,
 )
 from warmroute_proxy.dialects.fields import Permissions
-from warmroute_proxy.server.base.config import ANY, Config, ModelConfig, TenantConfig
-from warmroute_proxy.server.base.errors import Refusal, quoted
+from warmroute_proxy.server.base.config import Config, ModelConfig, TenantConfig
+from warmroute_proxy.server.base.errors import Refusal, no_model
 from warmroute_proxy.server.base.secrets import Secrets
 from warmroute_proxy.server.http.exchange import Request
 from warmroute_proxy.server.intake.body import NO_BODY, Body, TemplatedBody
@@ -209,13 +209,9 @@ def _model(route: str, body: Body, tenant: TenantConfig, config: Config) -> tupl
     """The requested model, and the name in the request."""
     asked = read_member(body, route, "model")
     model = config.model_by_name.get(asked)
-    if model is None or (ANY not in tenant.models and model.name not in tenant.models):
-        raise Refusal(
-            404,
-            f"the model {quoted(asked)} does not exist or you have no access to it",
-            code="model_not_found",
-            param="model",
-        )
+    if model is None or not tenant.may_use(model):
+        message = no_model(asked, [each.name for each in config.models_of(tenant)])
+        raise Refusal(404, message, code="model_not_found", param="model")
     return model, asked
 
 

@@ -3,12 +3,15 @@
 The answer is decoded once into raw members, and written again from them. A name that is given twice would be lost on
 the way, so an answer that does not keep its length when it is written again is searched for one, member by member. Only
 spaces and escapes in names make that necessary in a sound answer, and engines write neither.
+
+What has another type than in OpenAI's own answers is dropped (`dialects/openai_answers.py`).
 """
 
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from warmroute_proxy.dialects.openai_answers import drop_other_types
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.http.body_memory import Reservation
 from warmroute_proxy.server.intake.body import Body
@@ -61,9 +64,10 @@ class Answer:
     def __init__(self, raw: bytes) -> None:
         """Read an answer. Raises: Refusal, if it is not one JSON object with distinct names."""
         try:
-            members = self._members = _decode(raw)
+            members: dict[str, Any] = _decode(raw)
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
             raise Refusal(400, "the answer is not a JSON object", code="invalid_json") from None
+        self._members = members
         if len(_encode(members)) != len(raw):
             Body(raw)
         self.usage = bytes(members.get("usage", _EMPTY))
@@ -80,7 +84,8 @@ class Answer:
 
     def settled(self, usage: bytes | msgspec.Raw, *, keep_sglext: bool) -> bytes:
         """The answer with `usage` as its last member, and without the engine's `usage` and, unless kept, `sglext`."""
-        members = self._members
+        members: dict[str, Any] = self._members
+        drop_other_types(members)
         for name in _OWN if keep_sglext else _OWN_ACCOUNTS:
             members.pop(name, None)
         members["usage"] = usage if type(usage) is msgspec.Raw else msgspec.Raw(usage)

@@ -5,10 +5,12 @@ from typing import Any, Final
 import msgspec
 
 from warmroute.contract import headers as names
+from warmroute_proxy.core.accounting.entry import Entry
 from warmroute_proxy.server.base.errors import Refusal, error_event
 from warmroute_proxy.server.engines.passthrough import Write
 from warmroute_proxy.server.engines.sse import Scanner
 from warmroute_proxy.server.http.exchange import Exchange
+from warmroute_proxy.server.intake.intake import COMPLETIONS
 from warmroute_proxy.server.intake.parsed_request import Intake
 from warmroute_proxy.server.request.admission import Admission
 from warmroute_proxy.server.request.answer import Answer
@@ -75,16 +77,16 @@ class ClientAnswer:
         """Where more of the stream may be written unparsed."""
         return self.exchange.passthrough_target()
 
-    def end(self, answer: Answer | None, scanner: Scanner, usage: msgspec.Raw) -> None:
+    def end(self, answer: Answer | None, scanner: Scanner, entry: Entry) -> None:
         """End a stream with its last chunk and `[DONE]`, or send a whole `answer`. The row is durable by then."""
         intake = self._intake
         if answer is not None:
-            body = answer.settled(usage, keep_sglext=intake.keep_sglext)
+            body = answer.settled(entry.usage, keep_sglext=intake.keep_sglext)
             self.exchange.answer(self._headers.of_whole(self.receipt_id, intake), body)
             return
         tail = b"data: [DONE]\n\n"
         if intake.include_usage:
-            tail = usage_event(scanner, usage, intake.keep_sglext) + tail
+            tail = usage_event(scanner, entry, intake.keep_sglext) + tail
         self.exchange.end(tail)
 
     def refuse(self, refusal: Refusal, *, has_receipt: bool) -> None:
@@ -96,10 +98,16 @@ class ClientAnswer:
         self.exchange.refuse(refusal, headers)
 
 
-def usage_event(scanner: Scanner, settled: msgspec.Raw, keep_sglext: bool) -> bytes:
+def usage_event(scanner: Scanner, entry: Entry, keep_sglext: bool) -> bytes:
     """The usage chunk: the engine's own, with the settled usage in the place of its own."""
-    event: dict[str, Any] = dict(scanner.usage_event or {"object": "chat.completion.chunk", "choices": []})
+    event: dict[str, Any] = dict(scanner.usage_event or _usage_chunk(entry))
     if not keep_sglext:
         event.pop("sglext", None)
-    event["usage"] = settled
+    event["usage"] = entry.usage
     return b"data: " + msgspec.json.encode(event) + b"\n\n"
+
+
+def _usage_chunk(entry: Entry) -> dict[str, Any]:
+    """The chunk of an engine that has written none."""
+    kind = "text_completion" if entry.route == COMPLETIONS else "chat.completion.chunk"
+    return {"id": entry.id, "object": kind, "created": int(entry.opened_at), "model": entry.model, "choices": []}

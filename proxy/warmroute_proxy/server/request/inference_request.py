@@ -338,7 +338,7 @@ class InferenceRequest:
             elif self._refusal is not None:
                 self._refuse(self._refusal)
             elif state is _SETTLING and attempt is not None:
-                self._answer.end(attempt.answer, attempt.scanner, entry.usage)
+                self._answer.end(attempt.answer, attempt.scanner, entry)
         except Exception as error:
             log.error("the end of an answer failed: %s", type(error).__name__)
             self._exchange.fail()

@@ -1,6 +1,6 @@
 """What requests add to the counters. A settled one adds a dozen numbers: they are summed here until they are read."""
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Mapping
 from operator import add
@@ -12,10 +12,30 @@ from warmroute_proxy.core.accounting.usage_fields import Usage
 from warmroute_proxy.core.cache.tiers import NOTHING_HELD, Held
 from warmroute_proxy.core.load.blame import Judgement
 from warmroute_proxy.core.placement.router import Settled
-from warmroute_proxy.server.base.metrics import ERROR_BOUNDS, Counter, Labels, Metrics
+from warmroute_proxy.server.base.metrics import ERROR_BOUNDS, SIZE_BOUNDS, SIZES, Counter, Labels, Metrics
 
 _BY_TIER: Final[tuple[Labels, ...]] = tuple((("tier", tier),) for tier in TIERS)
-_SIDE: Final = len(ERROR_BOUNDS) + 1
+
+
+class _Errors:
+    """Predictions of prompts of one size, by how much they were wrong: too high, and too low or right."""
+
+    __slots__ = ("over", "over_sum", "under", "under_sum")
+
+    def __init__(self) -> None:
+        self.over = [0] * (len(ERROR_BOUNDS) + 1)
+        self.under = [0] * (len(ERROR_BOUNDS) + 1)
+        self.over_sum = 0.0
+        self.under_sum = 0.0
+
+    def add(self, error: float) -> None:
+        """Add a prediction: the error as a share of the prompt, above 0 where it was too high."""
+        if error > 0.0:
+            self.over_sum += error
+            self.over[bisect_left(ERROR_BOUNDS, error)] += 1
+        else:
+            self.under_sum -= error
+            self.under[bisect_left(ERROR_BOUNDS, -error)] += 1
 
 
 class RequestMetrics:
@@ -35,9 +55,7 @@ class RequestMetrics:
         self._sums = [0] * len(self._counters)
         self._ended: defaultdict[str, int] = defaultdict(int)  # by outcome
         self._lost: defaultdict[str, int] = defaultdict(int)  # tokens by class
-        self._wrong = [0] * (2 * _SIDE)  # predictions by how much they were wrong: too high, then too low or right
-        self._over = 0.0
-        self._under = 0.0
+        self._errors = [_Errors() for _ in SIZES]
         metrics.before_read.append(self.count)
 
     def first_token(self, ttft_s: float) -> None:
@@ -80,13 +98,7 @@ class RequestMetrics:
         if settled is None or settled.error_tokens is None or prompt <= 0:
             predicted = NOTHING_HELD
         else:
-            error = settled.error_tokens / prompt
-            if error > 0.0:
-                self._over += error
-                self._wrong[bisect_left(ERROR_BOUNDS, error)] += 1
-            else:
-                self._under -= error
-                self._wrong[bisect_left(ERROR_BOUNDS, -error) + _SIDE] += 1
+            self._errors[bisect_right(SIZE_BOUNDS, prompt)].add(settled.error_tokens / prompt)
         more = (
             prompt, usage.completion_tokens, entry.list_nanousd, entry.price_nanousd,
             usage.device, usage.host, usage.storage, *predicted,
@@ -120,9 +132,9 @@ class RequestMetrics:
             for value, more in numbers.items():
                 metrics.counter(name, ((label, value),))[0] += more
             numbers.clear()
-        over, under = self._wrong[:_SIDE], self._wrong[_SIDE:]
-        metrics.prediction_error.add(list(map(add, over, under)), self._over + self._under)
-        metrics.overprediction.add([over[0] + sum(under), *over[1:]], self._over)
-        metrics.underprediction.add([under[0] + sum(over), *under[1:]], self._under)
-        self._wrong = [0] * len(self._wrong)
-        self._over = self._under = 0.0
+        for size, errors in enumerate(self._errors):
+            over, under = errors.over, errors.under
+            metrics.prediction_error[size].add(list(map(add, over, under)), errors.over_sum + errors.under_sum)
+            metrics.overprediction[size].add([over[0] + sum(under), *over[1:]], errors.over_sum)
+            metrics.underprediction[size].add([under[0] + sum(over), *under[1:]], errors.under_sum)
+        self._errors = [_Errors() for _ in SIZES]

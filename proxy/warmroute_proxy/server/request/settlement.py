@@ -17,6 +17,7 @@ from warmroute_proxy.core.accounting.usage import with_expected
 from warmroute_proxy.core.accounting.usage_fields import Usage
 from warmroute_proxy.core.base.frozen import Frozen
 from warmroute_proxy.core.cache.settled_turn import SettledTurn
+from warmroute_proxy.core.cache.tiers import cacheable_tokens
 from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.core.placement.router import Router, Settled, Ticket
 from warmroute_proxy.core.prompt.facts import Facts
@@ -139,10 +140,14 @@ class Settlement:
                 used = max(used, reservation.tokens)  # the counted ones are only some of them
             self._admission.ended(request, used)
         dropped = names_of(intake.dropped) if intake.dropped else ()
+        most = cacheable_tokens(usage.prompt_tokens, attempt.engine.info.page_tokens)
+        predicted = attempt.decision.predicted
+        if entry.predicted_cached > most:  # the prompt is shorter than it was estimated
+            entry.predicted_cached, predicted = most, predicted.within(most)
         ending = Ending(end.outcome, end.status, self._unix_clock(), account.proxy_s * 1000, account.ttft_ms, dropped)
         settle(entry, usage, loss, reported, ending)
         self._ledger.settle(entry, on_written)
-        self._metrics.settled(entry, usage, loss, attempt.decision.predicted, settled)
+        self._metrics.settled(entry, usage, loss, predicted, settled)
 
     def reserve(self, account: RequestAccount, facts: Facts, decision: Decision, now_s: float) -> None:
         """Raise the load of the workers that an attempt is sent to."""

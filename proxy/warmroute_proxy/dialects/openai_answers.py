@@ -1,0 +1,55 @@
+"""The members of whole answers that OpenAI gives a type, and engines another one.
+
+Clients read answers as the models of OpenAI's libraries. Those let unknown members pass and refuse a known one of
+another type: strictly, as pydantic-ai does, or with a warning at `model_dump()`. So such a member is dropped, and all
+others pass. SGLang's chats have `metadata.weight_versions`, a list where OpenAI has only texts.
+
+The members that an answer must have (`id`, `choices`, ...) are the engine's own affair, as are chunks of streams, which
+pass unread: SGLang's have the types of OpenAI.
+"""
+
+from typing import Any, Final, Literal
+
+import msgspec
+from msgspec import Raw
+
+CHAT: Final = Raw(b'"chat.completion"')
+
+_QUOTE: Final = 0x22
+_MEMBERS: Final = msgspec.json.Decoder(dict[str, Raw])
+_FINGERPRINT: Final = msgspec.json.Decoder(str | None)
+_TIER: Final = msgspec.json.Decoder(Literal["auto", "default", "flex", "scale", "priority", "fast"] | None)
+
+
+def drop_other_types(members: dict[str, Any]) -> None:
+    """Drop what has another type than in OpenAI's answers. `members`: the raw JSON of each, by name."""
+    if "system_fingerprint" in members:
+        _drop_unless(_FINGERPRINT, members, "system_fingerprint")
+    if members.get("object") != CHAT:
+        return
+    if "metadata" in members:
+        _keep_texts(members)
+    if "service_tier" in members:
+        _drop_unless(_TIER, members, "service_tier")
+
+
+def _keep_texts(members: dict[str, Any]) -> None:
+    """Keep the metadata that are texts."""
+    try:
+        metadata = _MEMBERS.decode(members["metadata"])
+    except msgspec.ValidationError:
+        if members["metadata"] != b"null":
+            del members["metadata"]
+        return
+    texts = {name: value for name, value in metadata.items() if memoryview(value)[0] == _QUOTE}
+    if texts or not metadata:
+        members["metadata"] = texts
+    else:
+        del members["metadata"]
+
+
+def _drop_unless(decoder: "msgspec.json.Decoder[Any]", members: dict[str, Any], name: str) -> None:
+    try:
+        decoder.decode(members[name])
+    except msgspec.DecodeError:
+        del members[name]

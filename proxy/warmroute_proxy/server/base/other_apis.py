@@ -1,0 +1,56 @@
+"""What a client is told that posts to an API which is not served here: what to set, in one sentence.
+
+Agents take a 404 for something else: Claude Code says that the model may not exist, and Codex connects again five
+times. The text of a 400 they show at once. Routes that only engines have (`/generate`, ...) stay 404.
+"""
+
+from typing import Final
+
+from warmroute_proxy.server.base.errors import Refusal, quoted
+
+_GATEWAY: Final = "a gateway that translates it to /v1/chat/completions, such as LiteLLM, with this server behind it"
+_MESSAGES: Final = f"Anthropic's messages are not served here: set ANTHROPIC_BASE_URL to {_GATEWAY}"
+_RESPONSES: Final = (
+    "OpenAI's responses are not served here: set the client to chat completions (the OpenAI Agents SDK by "
+    f'set_default_openai_api("chat_completions")), or its base_url to {_GATEWAY}'
+)
+_GEMINI: Final = f"Gemini's API is not served here: set GOOGLE_GEMINI_BASE_URL to {_GATEWAY}"
+_OLLAMA: Final = "Ollama's API is not served here: set the client to an OpenAI-compatible server and this base_url"
+_CHAT_ALONE: Final = "{} is not served here, only chat completions and completions: set another base_url for it"
+_BASE: Final = "set base_url to this server's address and /v1, and nothing behind it: this request came to {}"
+
+_OTHERS: Final[tuple[tuple[tuple[str, ...], str], ...]] = (
+    (("/messages", "/messages/count_tokens", "/messages/batches"), _MESSAGES),
+    (("/responses", "/responses/compact", "/responses/input_tokens"), _RESPONSES),
+    ((":generateContent", ":streamGenerateContent", ":countTokens"), _GEMINI),
+    (("/api/chat", "/api/generate"), _OLLAMA),
+    (("/chat/completions", "/completions"), _BASE),
+    (("/embeddings", "/moderations", "/files", "/batches", "/generations", "/edits"), _CHAT_ALONE),
+    (("/speech", "/transcriptions", "/translations"), _CHAT_ALONE),
+)
+"""How the paths of an API end, and what its clients are told; `{}` is the path."""
+
+
+class MessagesRefusal(Refusal):
+    """A refusal in the shape that Anthropic's clients read, which has all of OpenAI's."""
+
+    def body(self) -> bytes:
+        """The error object."""
+        return b'{"type":"error",' + super().body()[1:]
+
+
+def refuse_other_api(path: str) -> None:
+    """Raises: Refusal, where a POST to a path that is not served is one to another API."""
+    for ends, text in _OTHERS:
+        if path.endswith(ends):
+            kind = MessagesRefusal if text is _MESSAGES else Refusal
+            raise kind(400, text.format(quoted(path)), code="api_not_served")
+
+
+def no_route(path: str) -> str:
+    """The message for any other unknown path."""
+    prefix = "" if path.startswith("/v1/") else ", so a base_url ends with /v1"
+    return (
+        f"there is no route {path[:200]!r}: answers come from /v1/chat/completions and /v1/completions{prefix}; "
+        "GET /openapi.json lists all routes"
+    )

@@ -1,0 +1,173 @@
+"""`warmroute proxy --check`: what is wrong with a config that can be read; with `--probe`, what its servers answer.
+
+Files are read, and nothing is started. A probe asks each engine of this region who it is, and each other region's proxy
+whether it is ready; it asks nothing that computes tokens.
+"""
+
+import asyncio
+import ssl
+import stat
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final, NamedTuple
+from urllib.parse import urlsplit
+
+from warmroute_proxy.server.base.config import Config, EngineConfig, RegionConfig
+from warmroute_proxy.server.base.secrets import SecretError, bearer, load_secret
+from warmroute_proxy.server.engines.server_info import NO_ENGINE, json_object, read_server_info
+from warmroute_proxy.server.engines.small_get import get
+from warmroute_proxy.server.engines.upstream import Upstream
+from warmroute_proxy.server.http.tls import Tls, TlsError
+
+PROBE_TIMEOUT_S: Final = 5.0
+_NO_KEY: Final = "0" * 64  # of the examples
+
+
+class Answer(NamedTuple):
+    """What a server of the config answered, in words."""
+
+    who: str
+    text: str
+    ok: bool
+
+
+def problems_of(config: Config, environ: Mapping[str, str]) -> list[str]:
+    """What a start would stumble over, and what would be unsafe."""
+    found = [*_unreadable(config, environ), *_exposed(config)]
+    found += [f"{key}: is all zeros, as in examples; `warmroute key` makes a key" for key in _zero_digests(config)]
+    found += [
+        f"engine {engine.id}: url: {engine.url} ends in /v1, and requests would go to /v1/v1/...; it ends before /v1"
+        for engine in _own_engines(config)
+        if urlsplit(engine.url).path.rstrip("/").endswith("/v1")
+    ]
+    return found
+
+
+def _unreadable(config: Config, environ: Mapping[str, str]) -> Iterator[str]:
+    proxy = config.proxy
+    if proxy.tls_cert is not None and proxy.tls_key is not None:
+        try:
+            Tls(proxy.tls_cert, proxy.tls_key)
+        except TlsError as error:
+            yield str(error)
+    try:
+        load_secret(config.secret_file, environ)
+    except SecretError as error:
+        yield str(error)
+    for engine in _own_engines(config):
+        for file in (engine.key_file, engine.admin_key_file):
+            try:
+                bearer(file)
+            except SecretError as error:
+                yield str(error)
+
+
+def _exposed(config: Config) -> Iterator[str]:
+    """The files with secrets that every user of the machine may read."""
+    keys = [file for engine in _own_engines(config) for file in (engine.key_file, engine.admin_key_file)]
+    for file in dict.fromkeys([config.secret_file, config.proxy.tls_key, *keys]):
+        if file is not None and file.exists() and file.stat().st_mode & stat.S_IROTH:
+            yield f"{file}: holds a secret, and others can read it: chmod 600 {file}"
+
+
+def _zero_digests(config: Config) -> Iterator[str]:
+    if config.proxy.admin_key_sha256 == _NO_KEY:
+        yield "proxy.admin_key_sha256"
+    for tenant in config.tenants:
+        if _NO_KEY in tenant.key_sha256:
+            yield f"tenant {tenant.name}: key_sha256"
+
+
+def probe(config: Config) -> list[Answer]:
+    """What the certificate file, the engines of this region and the other regions' proxies say."""
+    return [*_certificate(config), *asyncio.run(_probe(config))]
+
+
+def _certificate(config: Config) -> Iterator[Answer]:
+    cert, key = config.proxy.tls_cert, config.proxy.tls_key
+    if cert is not None and key is not None:
+        try:
+            yield Answer(f"certificate {cert}", f"valid until {Tls(cert, key).valid_until}", ok=True)
+        except TlsError as error:
+            yield Answer(f"certificate {cert}", str(error), ok=False)
+
+
+async def _probe(config: Config) -> list[Answer]:
+    engines = [_probe_engine(engine) for engine in _own_engines(config)]
+    regions = [_probe_region(region) for region in config.regions if region.url and region.name != config.proxy.region]
+    return await asyncio.gather(*engines, *regions)
+
+
+async def _probe_engine(engine: EngineConfig) -> Answer:
+    who = f"engine {engine.id}, {engine.url}"
+    path = "/server_info" if engine.kind == "sglang" else "/v1/models"
+    try:
+        status, body, until = await _get(engine.url, path, bearer(engine.key_file))
+    except (OSError, SecretError) as error:
+        return Answer(who, _reason(error), ok=False)
+    if status in {401, 403}:
+        return Answer(who, f"answered {status} at {path}: its key_file is missing or wrong", ok=False)
+    if engine.kind == "openai":
+        ok = status == 200 and json_object(body) is not None
+        return Answer(who, f"answered {status or 'nothing'} at {path}{until}", ok=ok)
+    info, report = read_server_info(body, engine, ""), json_object(body) or {}
+    if status != 200 or info is None:
+        return Answer(who, f"answered {status or 'nothing'} at {path}, {NO_ENGINE}", ok=False)
+    mode = {None: "aggregated", "null": "aggregated"}.get(found := report.get("disaggregation_mode"), str(found))
+    ranks = f"{info.dp_size} rank{'s' * (info.dp_size != 1)}"
+    version = report.get("version", "unknown")
+    text = f"{mode} engine, version {version}, {ranks}, pages of {info.page_tokens} tokens{until}"
+    if mode != engine.role:
+        return Answer(who, f"{text}; the config says role {engine.role}", ok=False)
+    return Answer(who, text, ok=True)
+
+
+async def _probe_region(region: RegionConfig) -> Answer:
+    who = f"region {region.name}, {region.url}"
+    try:
+        status, body, until = await _get(region.url, "/ready", "")
+    except OSError as error:
+        return Answer(who, _reason(error), ok=False)
+    found = json_object(body) or {}
+    if "region" not in found:
+        return Answer(who, f"answered {status or 'nothing'} at /ready, which is no proxy of ours", ok=False)
+    if found["region"] != region.name:
+        return Answer(who, f"is the proxy of region {found['region']}", ok=False)
+    reasons = found.get("reasons") or []
+    return Answer(who, f"{found.get('status')}{until}{''.join(f'; {reason}' for reason in reasons)}", status == 200)
+
+
+async def _get(url: str, path: str, headers: str) -> tuple[int, bytes, str]:
+    """Status and body of a small GET, and until when the server's certificate is valid. Raises: OSError."""
+    upstream = Upstream(url, PROBE_TIMEOUT_S, time.monotonic)
+    context = ssl.create_default_context() if url.startswith("https://") else None
+    async with asyncio.timeout(PROBE_TIMEOUT_S):
+        _, writer = await asyncio.open_connection(upstream.host, upstream.port, ssl=context)
+    certificate = writer.get_extra_info("peercert")
+    writer.close()
+    try:
+        status, body = await get(upstream, path, headers, PROBE_TIMEOUT_S)
+    finally:
+        upstream.close()
+    return status, body, f", certificate valid until {certificate['notAfter']}" if certificate else ""
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, TimeoutError):
+        return f"no answer in {PROBE_TIMEOUT_S:g} s"
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not trusted: {error.verify_message}"
+    return str(error)
+
+
+def _own_engines(config: Config) -> list[EngineConfig]:
+    return [engine for engine in config.engines if engine.region == config.proxy.region]
+
+
+def shown(path: Path | str, answers: list[Answer]) -> str:
+    """A line for each answer, and one for all."""
+    lines = [f"{answer.who}: {answer.text}" for answer in answers]
+    bad = sum(not answer.ok for answer in answers)
+    verdict = f"{bad} of {len(answers)} answers are not as they should be" if bad else "ok"
+    return "\n".join([*lines, f"{path}: {verdict}"])
