@@ -15,6 +15,7 @@ from warmroute_proxy.core.replicas.peer_router import PeerRouter
 from warmroute_proxy.core.replicas.recording_router import RecordedRouter
 from warmroute_proxy.server.authentication import Authentication
 from warmroute_proxy.server.base.config import Config, copies_of_bodies
+from warmroute_proxy.server.base.loop_lag import LoopLag
 from warmroute_proxy.server.base.metrics import Metrics
 from warmroute_proxy.server.base.secrets import ApiKeys, Secrets, key_sha256, load_secret
 from warmroute_proxy.server.control.metrics_page import Holdings, MetricsPage
@@ -57,6 +58,7 @@ class Proxy:
     intakes: Intakes
     clock: Callable[[], float]
     metrics: Metrics
+    loop_lag: LoopLag
     body_memory: BodyMemory
     ledger: Ledger
     recording: Recording | None
@@ -64,7 +66,6 @@ class Proxy:
     """The other processes of this proxy; None where it is one."""
     router: Router
     engines: Engines
-    peers: Peers
     voids: Voids
     open_requests: OpenRequests
     admission: Admission
@@ -73,6 +74,11 @@ class Proxy:
     idempotent_calls: IdempotentCalls
     path: RequestPath
     metrics_page: MetricsPage
+
+    @property
+    def peers(self) -> Peers:
+        """The links to other regions."""
+        return self.voids.peers
 
     def public_endpoint(self, control_plane: Bridge) -> PublicEndpoint:
         """What clients and other proxies reach."""
@@ -130,7 +136,7 @@ async def build(config: Config, slot: ProcessSlot | None) -> Proxy:
     ledger = _ledger(config, slot)  # first: it locks the state folder
     router, recording, peer_processes = _routing(config, slot, engines, metrics)
     _restore_drains(config, engines, router)
-    voids = _voids(config, slot, secrets, metrics, clock)
+    voids, loop_lag = _voids(config, slot, secrets, metrics, clock), LoopLag(metrics, clock)
     open_requests, request_metrics = OpenRequests(), _request_metrics(metrics, ledger, slot)
     admission = Admission(config, router, metrics, clock)
     faults = Faults(router, engines, open_requests, request_metrics)
@@ -156,13 +162,13 @@ async def build(config: Config, slot: ProcessSlot | None) -> Proxy:
         intakes=Intakes(config, secrets, asyncio.get_running_loop()),
         clock=clock,
         metrics=metrics,
+        loop_lag=loop_lag,
         body_memory=memory,
         ledger=ledger,
         recording=recording,
         peer_processes=peer_processes,
         router=router,
         engines=engines,
-        peers=voids.peers,
         voids=voids,
         open_requests=open_requests,
         admission=admission,
@@ -170,7 +176,7 @@ async def build(config: Config, slot: ProcessSlot | None) -> Proxy:
         request_metrics=request_metrics,
         idempotent_calls=IdempotentCalls(bounds_of(limits), limits.keyed_outlive_s, clock, metrics, memory),
         path=path,
-        metrics_page=MetricsPage(metrics, holdings, router, engines, peer_processes, clock),
+        metrics_page=MetricsPage(metrics, holdings, router, engines, peer_processes, clock, loop_lag),
     )
 
 

@@ -22,6 +22,8 @@ from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.server.base.config import Config
 from warmroute_proxy.server.base.config_file import ConfigError, load_config
 from warmroute_proxy.server.base.descriptors import ADMIN_CONNECTIONS, raise_limit
+from warmroute_proxy.server.base.loop_lag import LoopLag
+from warmroute_proxy.server.base.metrics import Holder
 from warmroute_proxy.server.base.secrets import SecretError
 from warmroute_proxy.server.build import Proxy, build, control_planes
 from warmroute_proxy.server.check import probe, problems_of, shown
@@ -127,16 +129,17 @@ async def _run(config: Config, slot: ProcessSlot | None) -> None:
     limits = replace(config.limits, connections=_connections(config))
     proxy = await build(config, slot)
     public_plane, admin_plane = control_planes(proxy)
-    public = Listener(proxy.public_endpoint(public_plane), limits, proxy.clock, proxy.body_memory)
+    public = Listener(proxy.public_endpoint(public_plane), limits, proxy.clock, proxy.body_memory, proxy.loop_lag)
     admin_limits = replace(limits, connections=ADMIN_CONNECTIONS)
-    admin = Listener(proxy.admin_endpoint(admin_plane), admin_limits, proxy.clock, proxy.body_memory)
+    admin = Listener(proxy.admin_endpoint(admin_plane), admin_limits, proxy.clock, proxy.body_memory, proxy.loop_lag)
     shared = slot is not None
     context = tls.context if tls is not None else None
     port = await public.listen(config.proxy.host, config.proxy.port, tls=context, shared=shared)
     admin_port = await admin.listen(config.proxy.admin_host, config.proxy.admin_port, shared=shared)
     steps = proxy.sweep_steps([public, admin])
     tasks = [
-        loop.create_task(_sweep(proxy.open_requests, steps, proxy.clock)),
+        loop.create_task(_sweep(proxy.open_requests, steps, proxy.clock, proxy.loop_lag)),
+        loop.create_task(proxy.loop_lag.watch()),
         loop.create_task(_probe_engines(proxy.engines, proxy.router)),
         loop.create_task(_probe_peers(proxy.peers, proxy.voids, proxy.router)),
     ]
@@ -199,7 +202,9 @@ def _orphaned(slot: ProcessSlot, stop: asyncio.Event) -> None:
     stop.set()
 
 
-async def _sweep(open_requests: OpenRequests, steps: list[Callable[[], None]], clock: Callable[[], float]) -> None:
+async def _sweep(
+    open_requests: OpenRequests, steps: list[Callable[[], None]], clock: Callable[[], float], lag: LoopLag
+) -> None:
     """Do what depends on time. An error of the proxy's own in one step must not end the others, and all deadlines."""
     while True:
         await asyncio.sleep(SWEEP_EVERY_S)
@@ -212,6 +217,7 @@ async def _sweep(open_requests: OpenRequests, steps: list[Callable[[], None]], c
                 _try(request.crashed)
         for step in steps:
             _try(step)
+        lag.ran(Holder.SWEEP, clock() - now)
 
 
 def _try(step: Callable[[], None]) -> None:

@@ -81,6 +81,8 @@ class EngineProcess:
 class ProxyProcess:
     """A proxy in front of some engines, with two tenants that share nothing."""
 
+    program: tuple[str, ...] = ("-m", "warmroute_cli.main")
+
     def __init__(
         self,
         folder: Path,
@@ -114,7 +116,7 @@ class ProxyProcess:
     def start(self, port: int = 0) -> "ProxyProcess":
         self.write_config(port)
         self.starts += 1
-        command = [sys.executable, "-m", "warmroute_cli.main", "proxy", "--config", str(self.config)]
+        command = [sys.executable, *self.program, "proxy", "--config", str(self.config)]
         make = Child if self.fresh or self.state_dir.exists() else Copy
         self.child = make(f"{self.region}-proxy-{self.starts}", command, self.folder)
         self.line = self.child.listening(time.monotonic() + seconds(DEADLINE_S))

@@ -11,6 +11,8 @@ from tests.machine import seconds
 from tests.subjects.body_memory import plenty
 from warmroute_proxy.server.base.config import Limits
 from warmroute_proxy.server.base.errors import Refusal
+from warmroute_proxy.server.base.loop_lag import LoopLag
+from warmroute_proxy.server.base.metrics import Metrics
 from warmroute_proxy.server.http.exchange import Exchange, Request
 from warmroute_proxy.server.http.http1 import MAX_PIPELINED, Connection
 from warmroute_proxy.server.http.listener import Listener
@@ -59,7 +61,7 @@ class Server:
         cls, limits: Limits = LIMITS, clock: Callable[[], float] = time.monotonic, memory_bytes: int = 2**30
     ) -> "Server":
         endpoint = Echo()
-        listener = Listener(endpoint, limits, clock, plenty(memory_bytes))
+        listener = Listener(endpoint, limits, clock, plenty(memory_bytes), LoopLag(Metrics(), clock))
         return cls(listener, endpoint, await listener.listen("127.0.0.1", 0))
 
     async def stop(self) -> None:

@@ -100,9 +100,10 @@ async def scene(folder: Path, limits: str = "") -> AsyncIterator[Scene]:
     engines = [ScriptedEngine(name, answers) for name in ("e0", "e1")]
     process = ProxyProcess(folder, [engine.toml() for engine in engines], second=LIMITS, limits=limits, extra=RECORD)
     proxy = await build(load_config(process.write_config()), None)
-    listener = Listener(proxy.public_endpoint(None), proxy.config.limits, proxy.clock, proxy.body_memory)  # type: ignore[arg-type]
+    endpoint = proxy.public_endpoint(None)  # type: ignore[arg-type]
+    listener = Listener(endpoint, proxy.config.limits, proxy.clock, proxy.body_memory, proxy.loop_lag)
     port = await listener.listen("127.0.0.1", 0)
-    sweep = asyncio.create_task(_sweep(proxy.open_requests, proxy.sweep_steps([listener]), proxy.clock))
+    sweep = asyncio.create_task(_sweep(proxy.open_requests, proxy.sweep_steps([listener]), proxy.clock, proxy.loop_lag))
     try:
         yield Scene(proxy, port, process.keys[1])
     finally:

@@ -4,6 +4,8 @@ import asyncio
 
 import uvloop
 
+from warmroute_proxy.server.base.loop_lag import LoopLag
+from warmroute_proxy.server.base.metrics import Metrics
 from warmroute_proxy.server.http.exchange import Exchange, Request
 from warmroute_proxy.server.http.request_starts import SLICE_S, RequestStarts
 
@@ -59,7 +61,7 @@ def _begun_by_iteration(paths: list[str], gone: frozenset[str] = frozenset()) ->
 
     async def run() -> list[list[str]]:
         slow = Slow()
-        starts = RequestStarts(slow, asyncio.get_running_loop(), slow.clock)
+        starts = RequestStarts(slow, asyncio.get_running_loop(), slow.clock, LoopLag(Metrics(), slow.clock))
         exchanges = [_exchange(path) for path in paths]
         for exchange in exchanges:
             starts.handle(exchange.request, exchange)

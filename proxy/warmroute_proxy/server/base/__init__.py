@@ -8,6 +8,7 @@ Nothing here opens a socket or serves a request, and nothing here imports anothe
     descriptors   how many file descriptors the process has, and what they are for
     engine_text   what of an engine's error text is for clients, and what for the log
     errors        errors in the shape of the OpenAI API
+    loop_lag      how late the event loop is, and what held it
     metrics       counters and histograms, and their text format
     metric_help   the description of each metric
     other_apis    what clients of APIs are told that are not served here

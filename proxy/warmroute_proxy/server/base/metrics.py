@@ -7,12 +7,14 @@ number of label sets is bounded (routes, statuses, tiers, loss classes, workers)
 import operator
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping
+from enum import Enum
 from typing import Final, NamedTuple
 
 from warmroute_proxy.server.base.metric_help import HELP
 
 _TTFT_BOUNDS_S: Final[tuple[float, ...]] = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 _WAIT_BOUNDS_S: Final[tuple[float, ...]] = (0.01, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+_LAG_BOUNDS_S: Final[tuple[float, ...]] = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0)
 ERROR_BOUNDS: Final[tuple[float, ...]] = (0.001, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 SIZE_BOUNDS: Final = (1_024, 16_384)
 """Prompt tokens from which a prompt is of the next size."""
@@ -43,10 +45,21 @@ Counter = list[int]
 """One number in a list, so that code which raises it often can keep the list and need not look it up."""
 
 
+class Holder(Enum):
+    """What held the event loop."""
+
+    REQUEST = "request"
+    SWEEP = "sweep"
+    METRICS = "metrics"
+    COLLECTION = "garbage_collection"
+    OTHER = "other"
+
+
 _HISTOGRAMS: Final[tuple[tuple[str, Labels], ...]] = (
     ("warmroute_ttft_seconds", ()),
     ("warmroute_queue_wait_seconds", ()),
     *[(name, (("size", size),)) for name in _ERRORS for size in SIZES],
+    *[("warmroute_loop_lag_seconds", (("held_by", holder.value),)) for holder in Holder],
 )
 
 
@@ -91,6 +104,8 @@ class Metrics:
             tuple([Histogram(ERROR_BOUNDS) for _ in SIZES]) for _ in _ERRORS
         ]
         """Each by the size of the prompt."""
+
+        self.loop_lag = {holder: Histogram(_LAG_BOUNDS_S) for holder in Holder}
 
     def add(self, name: str, amount: int = 1, labels: Labels = ()) -> None:
         """Increase a counter."""
@@ -146,7 +161,8 @@ class Metrics:
             flush()
 
     def _histograms(self) -> tuple[Histogram, ...]:
-        return self.ttft, self.queue_wait, *self.prediction_error, *self.overprediction, *self.underprediction
+        errors = *self.prediction_error, *self.overprediction, *self.underprediction
+        return self.ttft, self.queue_wait, *errors, *self.loop_lag.values()
 
 
 def labels(values: Mapping[str, str]) -> Labels:

@@ -3,7 +3,8 @@
 from collections.abc import Callable
 
 from warmroute_proxy.core.placement.router import Router
-from warmroute_proxy.server.base.metrics import Labels, Metrics
+from warmroute_proxy.server.base.loop_lag import LoopLag
+from warmroute_proxy.server.base.metrics import Holder, Labels, Metrics
 from warmroute_proxy.server.engines.engines import Engines
 from warmroute_proxy.server.http.body_memory import BodyMemory
 from warmroute_proxy.server.ledger.ledger import Ledger
@@ -56,6 +57,7 @@ class MetricsPage:
         engines: Engines,
         peer_processes: PeerProcesses | None,
         clock: Callable[[], float],
+        loop_lag: LoopLag,
     ) -> None:
         """`peer_processes`: the other processes of this proxy; None where it is one."""
         self._metrics = metrics
@@ -64,6 +66,7 @@ class MetricsPage:
         self._engines = engines
         self._peer_processes = peer_processes
         self._clock = clock
+        self._loop_lag = loop_lag
 
     def publish(self) -> None:
         """Give the other processes the metrics of this one."""
@@ -75,6 +78,12 @@ class MetricsPage:
 
         Of this process it has the metrics of now, of the others those of their last sweep or page.
         """
+        began_s = self._clock()
+        page = self._render()
+        self._loop_lag.ran(Holder.METRICS, self._clock() - began_s)
+        return page
+
+    def _render(self) -> str:
         peer_processes = self._peer_processes
         if peer_processes is None:
             return self._metrics.render(self._gauges([]))

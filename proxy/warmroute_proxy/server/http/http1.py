@@ -25,6 +25,7 @@ from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.http.body_memory import UNNAMED, Reservation
 from warmroute_proxy.server.http.exchange import Exchange, Request
 from warmroute_proxy.server.http.open_connections import BUSY, OpenConnection, OpenConnections
+from warmroute_proxy.server.http.read_slices import COUNTED_BYTES
 from warmroute_proxy.server.http.request_reader import RequestReader
 
 MAX_PIPELINED: Final = 16  # requests that came in one read
@@ -123,12 +124,27 @@ class Connection:
     def data_received(self, data: bytes) -> None:
         if not self._reader.open:
             return
+        if len(data) >= COUNTED_BYTES:
+            self._shared.reads.read(self, len(data))
         if self._active is not None or self._waiting or self._ahead is not None:
             self._read_ahead(data)
             return
         refusal = self._reader.feed(data)
         if refusal is not None:
             self.stop_reading(refusal)
+
+    # -- called by `ReadSlices`
+
+    def pause_reading(self) -> None:
+        """Read no more in this iteration of the loop."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Read on, unless too much was read behind a request that is being answered."""
+        full = self._ahead is not None and self._ahead.full
+        if self._transport is not None and not self._transport.is_closing() and not full:
+            self._transport.resume_reading()
 
     def _read_ahead(self, data: bytes) -> None:
         """Keep what came while an answer runs; or, if there is too much of it, stop reading."""

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from warmroute_proxy.server.base.config import Limits
+from warmroute_proxy.server.base.loop_lag import LoopLag
 from warmroute_proxy.server.http.arrival import ListeningSocket
 from warmroute_proxy.server.http.body_memory import BodyMemory
 from warmroute_proxy.server.http.exchange import Endpoint
@@ -19,16 +20,19 @@ BACKLOG: Final = 4096
 class Listener:
     """One listening socket and its connections."""
 
-    def __init__(self, endpoint: Endpoint, limits: Limits, clock: Callable[[], float], memory: BodyMemory) -> None:
+    def __init__(
+        self, endpoint: Endpoint, limits: Limits, clock: Callable[[], float], memory: BodyMemory, lag: LoopLag
+    ) -> None:
         self.connections = OpenConnections(endpoint, limits, clock, memory)
         self._endpoint = endpoint
+        self._lag = lag
         self._socket: ListeningSocket | None = None
 
     async def listen(self, host: str, port: int, *, tls: ssl.SSLContext | None = None, shared: bool = False) -> int:
         """Listen and return the port. `shared`: other processes of this proxy listen there too."""
         listening = _listening(host, port, shared)
         self.connections.handle = RequestStarts(
-            self._endpoint, asyncio.get_running_loop(), self.connections.clock
+            self._endpoint, asyncio.get_running_loop(), self.connections.clock, self._lag
         ).handle
         self._socket = ListeningSocket(listening, self.connections, tls)
         return int(listening.getsockname()[1])

@@ -6,6 +6,7 @@ from typing import Final, Protocol
 from warmroute_proxy.server.base.config import Limits
 from warmroute_proxy.server.http.body_memory import BodyMemory
 from warmroute_proxy.server.http.exchange import Endpoint, Exchange, Request
+from warmroute_proxy.server.http.read_slices import ReadSlices
 
 LOOK_AGAIN_S: Final = 0.05  # where no connection was idle: a look at all of them is not for each one that comes
 BUSY: Final = float("inf")
@@ -53,6 +54,7 @@ class OpenConnections:
         self.members: set[OpenConnection] = set()  # at most `limits.connections`
         self.unread: set[SlowReader] = set()  # of `members`
         self.closing = False
+        self.reads = ReadSlices()
         self._idle: list[tuple[float, OpenConnection]] = []  # when last looked at: since when, the oldest last
         self._look_at_s = 0.0
 

@@ -11,6 +11,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
+from warmroute_proxy.server.base.loop_lag import LoopLag
+from warmroute_proxy.server.base.metrics import Holder
 from warmroute_proxy.server.http.exchange import Endpoint, Exchange, Request
 
 SLICE_S: Final = 0.004
@@ -19,32 +21,42 @@ SLICE_S: Final = 0.004
 class RequestStarts:
     """The line in front of one endpoint."""
 
-    def __init__(self, endpoint: Endpoint, loop: asyncio.AbstractEventLoop, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, endpoint: Endpoint, loop: asyncio.AbstractEventLoop, clock: Callable[[], float], lag: LoopLag
+    ) -> None:
         self._endpoint = endpoint
         self._loop = loop
         self._clock = clock
+        self._lag = lag
         self._line: deque[tuple[Request, Exchange]] = deque()
         self._began = False  # a request in this iteration
         self._end_s = 0.0  # of the slice
 
     def handle(self, request: Request, exchange: Exchange) -> None:
         """Begin to answer: now, if nobody waits and this iteration has time left."""
+        if self._line:
+            self._line.append((request, exchange))
+            return
+        now_s = self._clock()
         if not self._began:
             self._began = True
-            self._end_s = self._clock() + SLICE_S
+            self._end_s = now_s + SLICE_S
             self._loop.call_soon(self._go_on)  # in the next iteration
-            self._endpoint.handle(request, exchange)
-        elif not self._line and self._clock() < self._end_s:
-            self._endpoint.handle(request, exchange)
-        else:
+        elif now_s >= self._end_s:
             self._line.append((request, exchange))
+            return
+        self._endpoint.handle(request, exchange)
+        self._lag.ran(Holder.REQUEST, self._clock() - now_s)
 
     def _go_on(self) -> None:
-        line, end_s = self._line, self._clock() + SLICE_S
-        while line and self._clock() < end_s:
+        line, now_s = self._line, self._clock()
+        end_s = now_s + SLICE_S
+        while line and now_s < end_s:
             request, exchange = line.popleft()
             if not exchange.ended:  # else the client has left
                 self._endpoint.handle(request, exchange)
+            began_s, now_s = now_s, self._clock()
+            self._lag.ran(Holder.REQUEST, now_s - began_s)
         self._began = bool(line)
         if line:
             self._loop.call_soon(self._go_on)

@@ -1,0 +1,63 @@
+"""How late the event loop is, and what held it: the watchdog behind `warmroute_loop_lag_seconds`.
+
+A timer fires every `EVERY_S`. How late it is, is how long anything else would have waited at that moment. Steps that
+may take long report how long they ran; the longest one since the last timer is named for the lag.
+"""
+
+import asyncio
+import gc
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from warmroute_proxy.server.base.metrics import Holder, Metrics
+
+log = logging.getLogger(__name__)
+
+EVERY_S: Final = 0.05
+LOGGED_S: Final = 0.25
+"""A lag from which the log names it."""
+
+_NAMED_SHARE: Final = 0.5  # of the lag that a step must have run, to be named for it
+
+
+class LoopLag:
+    """The watchdog of one event loop."""
+
+    def __init__(self, metrics: Metrics, clock: Callable[[], float]) -> None:
+        self._lags = metrics.loop_lag
+        self._clock = clock
+        self._longest_s = 0.0
+        self._holder = Holder.OTHER
+        self._collection_began_s = 0.0
+
+    def ran(self, holder: Holder, seconds: float) -> None:
+        """Report a step that has held the loop."""
+        if seconds > self._longest_s:
+            self._longest_s, self._holder = seconds, holder
+
+    async def watch(self) -> None:
+        """Measure until cancelled."""
+        gc.callbacks.append(self._collected)
+        try:
+            while True:
+                due_s = self._clock() + EVERY_S
+                await asyncio.sleep(EVERY_S)
+                self.observe(max(0.0, self._clock() - due_s))
+        finally:
+            gc.callbacks.remove(self._collected)
+
+    def observe(self, lag_s: float) -> None:
+        """Count a lag, for what ran longest since the one before."""
+        holder = self._holder if self._longest_s >= _NAMED_SHARE * lag_s else Holder.OTHER
+        self._lags[holder].observe(lag_s)
+        if lag_s >= LOGGED_S:
+            log.warning("the event loop was %.0f ms late, held by: %s", lag_s * 1000, holder.value)
+        self._longest_s, self._holder = 0.0, Holder.OTHER
+
+    def _collected(self, phase: str, _: dict[str, int]) -> None:
+        now_s = self._clock()
+        if phase == "start":
+            self._collection_began_s = now_s
+        else:
+            self.ran(Holder.COLLECTION, now_s - self._collection_began_s)
