@@ -1,30 +1,13 @@
-"""How slow the machine is, so that a limit in time ends what hangs and not what is only slow.
+"""Limits of tests, so that they end what hangs and not what is only slow.
 
 A test waits for an event, or goes by virtual time. Where only a limit can end a wait for what never comes, the limit is
 what an idle machine of the reference's speed needs, with much to spare, and `seconds` stretches it for this machine as
 it is now. The speed is measured once a process; the load is read each time.
 """
 
-import functools
-import os
-import time
-from pathlib import Path
-from typing import Final, NamedTuple
+from warmroute_backend.sglang.speed import MAX_SLOWNESS, measured, slowness
 
-REFERENCE_S: Final = 0.020
-"""What `_work_s` measures on the machine for which limits are written: CPython 3.11 on a core of an AMD EPYC."""
-
-MAX_SLOWNESS: Final = 30.0
-"""A test that hangs ends at some time on any machine."""
-
-_REPEATS: Final = 5
-
-
-class Speed(NamedTuple):
-    """How many times as long as on the reference machine the same work takes."""
-
-    processor: float  # in processor time: the speed of a core
-    wall: float  # in wall time: with what else ran, and with a container's quota
+__all__ = ["MAX_SLOWNESS", "configured", "measured", "seconds", "slowness"]
 
 
 def seconds(limit_s: float, most: float = MAX_SLOWNESS) -> float:
@@ -35,33 +18,3 @@ def seconds(limit_s: float, most: float = MAX_SLOWNESS) -> float:
 def configured(limit_s: float) -> float:
     """A limit that the product is given and a test waits for, so stretched less; what is quick must not run into it."""
     return round(seconds(limit_s, 5.0), 1)
-
-
-def slowness() -> float:
-    """1 where there is a free core of the reference's speed; 10 where the same takes ten times as long."""
-    speed = measured()
-    return min(MAX_SLOWNESS, max(1.0, speed.wall, speed.processor * load()))
-
-
-def load() -> float:
-    """Processes that want to run, for each core; of the last minute or of this moment, whichever is more."""
-    running = Path("/proc/loadavg").read_text().split()[3].partition("/")[0] if Path("/proc/loadavg").exists() else "0"
-    return max(1.0, os.getloadavg()[0], float(running)) / (os.cpu_count() or 1)
-
-
-@functools.cache
-def measured() -> Speed:
-    """The machine's speed, from some hundredths of a second of work."""
-    began_s = time.perf_counter()
-    processor_s = min(_work_s() for _ in range(_REPEATS))
-    wall_s = (time.perf_counter() - began_s) / _REPEATS
-    return Speed(processor_s / REFERENCE_S, wall_s / REFERENCE_S)
-
-
-def _work_s() -> float:
-    began_s = time.thread_time()
-    table: dict[int, str] = {}
-    for number in range(60_000):
-        key = number * 7919 % 1009
-        table[key] = f"{key}{table.get(key, '')[:20]}"
-    return time.thread_time() - began_s

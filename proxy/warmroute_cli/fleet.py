@@ -18,6 +18,7 @@ from string import Template
 from types import TracebackType
 from typing import Any, Literal
 
+from warmroute_backend.sglang.speed import slowness
 from warmroute_cli import state
 from warmroute_cli.processes import POLL_S, Child, FleetError, stop_all
 from warmroute_proxy.server.base.secrets import key_sha256
@@ -130,7 +131,7 @@ class Fleet:
         ]
 
     def _start(self) -> None:
-        deadline_s = time.monotonic() + START_TIMEOUT_S
+        deadline_s = time.monotonic() + START_TIMEOUT_S * slowness()
         self.run_dir.mkdir(parents=True, exist_ok=True)
         relay = self._spawn("relay", _relay_command(self.options.delay_ms))
         started = [

@@ -102,7 +102,7 @@ def test_a_body_of_a_known_frame_is_not_read_member_by_member(monkeypatch: pytes
     kept, asks = KnownBodies(min_bytes=LEAST), caller({})
     for _ in range(2):
         outcome(json.dumps(BODY).encode(), asks, kept)
-    monkeypatch.delattr(intake, "_read_whole")
+    monkeypatch.delattr(intake, "read_whole")
     again = {**BODY, "messages": [{"role": "user", "content": "something else"}]}
     found = outcome(json.dumps(again).encode(), asks, kept)
     assert found[0]["stream"]
@@ -119,7 +119,7 @@ def test_frames_of_requests_in_turns_are_learned_though_one_ends_like_the_other(
     for _ in range(3):
         outcome(plain, asks, kept)
         outcome(listing, asks, kept)
-    monkeypatch.delattr(intake, "_read_whole")
+    monkeypatch.delattr(intake, "read_whole")
     for raw, names in ((plain, {"model", "messages"}), (listing, {"model", "messages", "tools"})):
         assert outcome(raw, asks, kept)[1].keys() == names
 

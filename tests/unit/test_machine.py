@@ -2,7 +2,9 @@
 
 import pytest
 from tests import machine
-from tests.machine import MAX_SLOWNESS, Speed
+
+from warmroute_backend.sglang import speed as speeds
+from warmroute_backend.sglang.speed import MAX_SLOWNESS, Speed
 
 
 @pytest.mark.parametrize(
@@ -20,13 +22,13 @@ from tests.machine import MAX_SLOWNESS, Speed
 def test_a_limit_grows_with_what_makes_work_slow(
     monkeypatch: pytest.MonkeyPatch, speed: Speed, load: float, slowness: float
 ) -> None:
-    monkeypatch.setattr(machine, "measured", lambda: speed)
-    monkeypatch.setattr(machine, "load", lambda: load)
+    monkeypatch.setattr(speeds, "measured", lambda: speed)
+    monkeypatch.setattr(speeds, "load", lambda: load)
     assert machine.seconds(20) == pytest.approx(20 * slowness)
     assert machine.configured(2) == pytest.approx(2 * min(5, slowness))
 
 
 def test_this_machine_is_measured() -> None:
-    assert 0.01 < machine.measured().processor < 100
-    assert machine.load() > 0
+    assert 0.01 < speeds.measured().processor < 100
+    assert speeds.load() > 0
     assert machine.seconds(1) >= 1

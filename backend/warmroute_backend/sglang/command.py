@@ -31,7 +31,11 @@ THREADS = 1
 
 BOOTSTRAP_TIMEOUT_S = 10
 WAITING_TIMEOUT_S = 15
-"""How long a prefill waits for its decode, and a decode for the KV; SGLang's own 300 s are more than a turn's limit."""
+"""How long a prefill waits for its decode, and a decode for the KV, on a machine of the reference's speed. SGLang's own
+300 s are more than a turn's limit.
+"""
+MAX_TIMEOUT_S = 240
+"""On any machine: a turn ends before SGLang's own limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,18 +59,24 @@ def arguments(role: Role, ports: Ports, found: Installation) -> list[str]:
     return command + (_drafts(found) if role == "speculative" else _disaggregation(role, ports))
 
 
-def environment(storage_dir: Path, temporary_dir: Path, parent_pid: int) -> dict[str, str]:
-    """What a server's environment has besides what is inherited. It ends with `parent_pid`."""
+def environment(storage_dir: Path, temporary_dir: Path, parent_pid: int, slowness: float) -> dict[str, str]:
+    """What a server's environment has besides what is inherited. It ends with `parent_pid`; waits are stretched by
+    `slowness`.
+    """
     return {
         "OMP_NUM_THREADS": str(THREADS),
         "HF_HUB_OFFLINE": "1",
         "SGLANG_HICACHE_FILE_BACKEND_STORAGE_DIR": str(storage_dir),
         "SGLANG_ENABLE_REQUEST_HEADER_OVERRIDES": "1",
-        "SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT": str(BOOTSTRAP_TIMEOUT_S),
-        "SGLANG_DISAGGREGATION_WAITING_TIMEOUT": str(WAITING_TIMEOUT_S),
+        "SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT": _stretched(BOOTSTRAP_TIMEOUT_S, slowness),
+        "SGLANG_DISAGGREGATION_WAITING_TIMEOUT": _stretched(WAITING_TIMEOUT_S, slowness),
         "TMPDIR": str(temporary_dir),
         "WARMROUTE_PARENT_PID": str(parent_pid),
     }
+
+
+def _stretched(limit_s: int, slowness: float) -> str:
+    return str(min(MAX_TIMEOUT_S, round(limit_s * slowness)))
 
 
 def _cpu() -> list[str]:

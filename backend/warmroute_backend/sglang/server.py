@@ -23,8 +23,11 @@ from typing import Any
 
 from warmroute_backend.sglang.command import HOST, Ports, Role, arguments, environment
 from warmroute_backend.sglang.installation import installation
+from warmroute_backend.sglang.speed import slowness
 
 START_TIMEOUT_S = 300.0
+"""On a machine of the reference's speed."""
+
 POLL_S = 0.2
 PROBE_TIMEOUT_S = 5.0
 CHILDREN_GRACE_S = 3.0
@@ -111,7 +114,7 @@ class Server:
         # A folder of its own for sockets, with a short name: addresses of local sockets have at most 107 characters.
         self._temporary = Path(tempfile.mkdtemp(prefix="sglang-"))
         command = [*arguments(self.role, self._ports, found), *self._flags, *more_flags]
-        usual = environment(self.storage_dir, self._temporary, os.getpid())
+        usual = environment(self.storage_dir, self._temporary, os.getpid(), slowness())
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(  # noqa: S603 (our own command line)
                 command,
@@ -162,7 +165,7 @@ class Server:
     def restart(self, *more_flags: str) -> "Server":
         """Kill it and start it again at the same addresses: an empty cache, the same storage tier. Waits for it."""
         self.kill()
-        return self.start(*more_flags).wait_ready(time.monotonic() + START_TIMEOUT_S)
+        return self.start(*more_flags).wait_ready(time.monotonic() + START_TIMEOUT_S * slowness())
 
     def log_text(self) -> str:
         """Everything it has logged, over all starts."""
@@ -191,8 +194,8 @@ class Server:
 
 
 def wait_all(servers: Iterable[Server], timeout_s: float = START_TIMEOUT_S) -> None:
-    """Wait until all of them serve."""
-    deadline_s = time.monotonic() + timeout_s
+    """Wait until all of them serve. `timeout_s` is for a machine of the reference's speed."""
+    deadline_s = time.monotonic() + timeout_s * slowness()
     for server in servers:
         server.wait_ready(deadline_s)
 

@@ -18,7 +18,7 @@ from warmroute_backend.sglang.server import START_TIMEOUT_S
 KEY, ADMIN_KEY = "engine-canary-77aa", "admin-canary-05cd"
 CHAT = "/v1/chat/completions"
 
-pytestmark = pytest.mark.timeout(START_TIMEOUT_S + 60)
+pytestmark = pytest.mark.timeout(seconds(START_TIMEOUT_S + 60))
 
 
 @pytest.fixture(scope="module")

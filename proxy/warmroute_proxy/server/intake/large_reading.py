@@ -1,5 +1,6 @@
 """The process that reads large bodies: `intake.read` over memory that the proxy's process has filled."""
 
+import ctypes
 import hashlib
 import signal
 from collections.abc import Mapping
@@ -16,6 +17,9 @@ from warmroute_proxy.server.intake.caller import Caller
 from warmroute_proxy.server.intake.intake import read_whole
 from warmroute_proxy.server.intake.large_body import Place
 from warmroute_proxy.server.intake.parsed_request import Intake
+
+
+PR_SET_PDEATHSIG: Final = 1
 
 
 class LargeRequest(NamedTuple):
@@ -78,8 +82,9 @@ _READING: Final[list[_Reading]] = []  # one, in this process: the pool calls fun
 
 
 def start(config: Config, secrets: Secrets) -> None:
-    """Called once in the process."""
+    """Called once in the process, which ends with the thread that has started it (Linux): the proxy's event loop."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all; the proxy ends this process
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     _READING.append(_Reading(config, secrets))
 
 

@@ -1,0 +1,56 @@
+"""How slow this machine is: what limits in time of a server on a CPU are multiplied by.
+
+A prefill of 9,500 tokens takes seconds on the machine for which the limits were chosen, and three times as long on a
+slower one; a limit that is not stretched would end what is only slow.
+"""
+
+import functools
+import os
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+REFERENCE_S = 0.020
+"""What `_work_s` measures on the machine for which limits are written: CPython 3.11 on a core of an AMD EPYC."""
+
+MAX_SLOWNESS = 30.0
+"""What hangs ends at some time on any machine."""
+
+_REPEATS = 5
+
+
+class Speed(NamedTuple):
+    """How many times as long as on the reference machine the same work takes."""
+
+    processor: float  # in processor time: the speed of a core
+    wall: float  # in wall time: with what else ran, and with a container's quota
+
+
+def slowness() -> float:
+    """1 where there is a free core of the reference's speed; 10 where the same takes ten times as long."""
+    speed = measured()
+    return min(MAX_SLOWNESS, max(1.0, speed.wall, speed.processor * load()))
+
+
+def load() -> float:
+    """Processes that want to run, for each core; of the last minute or of this moment, whichever is more."""
+    running = Path("/proc/loadavg").read_text().split()[3].partition("/")[0] if Path("/proc/loadavg").exists() else "0"
+    return max(1.0, os.getloadavg()[0], float(running)) / (os.cpu_count() or 1)
+
+
+@functools.cache
+def measured() -> Speed:
+    """The machine's speed, from some hundredths of a second of work; measured once in a process."""
+    began_s = time.perf_counter()
+    processor_s = min(_work_s() for _ in range(_REPEATS))
+    wall_s = (time.perf_counter() - began_s) / _REPEATS
+    return Speed(processor_s / REFERENCE_S, wall_s / REFERENCE_S)
+
+
+def _work_s() -> float:
+    began_s = time.thread_time()
+    table: dict[int, str] = {}
+    for number in range(60_000):
+        key = number * 7919 % 1009
+        table[key] = f"{key}{table.get(key, '')[:20]}"
+    return time.thread_time() - began_s

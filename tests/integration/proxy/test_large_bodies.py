@@ -1,0 +1,163 @@
+"""A large body is read in another process: its request is served, refused, joined and forwarded like any other."""
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.integration.proxy.harness import ProxyProcess, chat, until
+from tests.integration.proxy.scripted import Handler, ScriptedEngine, whole
+from tests.perf.process import tree
+from warmroute.contract import receipt
+from warmroute_proxy.server.base.secrets import new_api_key
+from warmroute_proxy.server.http.shared_bytes import LARGE_BYTES
+from warmroute_proxy.server.intake.body import Body
+from warmroute_proxy.server.intake.large_body import LargeBody, Place
+
+ANSWERS_WITH = {"prompt_tokens": 5, "completion_tokens": 1}
+LARGE = "tell me about caf\u00e9s, " * (LARGE_BYTES // 20)
+
+
+def answer(handler: Handler) -> None:
+    handler.reply(200, whole(ANSWERS_WITH))
+
+
+class Regions:
+    """Two proxies before an engine each."""
+
+    def __init__(self, folder: Path) -> None:
+        self.engines = {name: ScriptedEngine(f"{name}-e0", answer) for name in ("east", "west")}
+        keys = (new_api_key()[0], new_api_key()[0])
+        west = [self.engines["west"].toml().replace('region = "east"', 'region = "west"')]
+        self.west = ProxyProcess(folder / "p", west, region="west", keys=keys).start()
+        east = [self.engines["east"].toml()]
+        self.east = ProxyProcess(folder / "p", east, region="east", keys=keys, peer=("west", self.west.url)).start()
+
+    def close(self) -> None:
+        for proxy in (self.east, self.west):
+            proxy.stop()
+        for engine in self.engines.values():
+            engine.stop()
+
+
+@pytest.fixture(scope="module")
+def regions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Regions]:
+    made = Regions(tmp_path_factory.mktemp("large"))
+    yield made
+    made.close()
+
+
+def ask(proxy: ProxyProcess, content: bytes, **headers: str) -> httpx.Response:
+    with proxy.client() as client:
+        headers = {"content-type": "application/json"} | headers
+        return client.post("/v1/chat/completions", content=content, headers=headers)
+
+
+def large(**fields: Any) -> bytes:
+    return json.dumps(chat(LARGE, **fields), ensure_ascii=False).encode()
+
+
+def reader_of(proxy: ProxyProcess) -> list[int]:
+    """The processes that a proxy has started to read bodies."""
+    assert proxy.child is not None
+    return [pid for pid in tree(proxy.child.pid)[1:] if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+
+
+def test_the_engine_gets_what_the_client_sent(regions: Regions) -> None:
+    engine = regions.engines["east"]
+    sent = large(max_tokens=3, not_listed={"a": 1})
+    assert len(sent) > LARGE_BYTES
+    answered = ask(regions.east, sent)
+    assert answered.status_code == 200, answered.text
+    usage = answered.json()["usage"]
+    assert receipt.check(usage) == []
+    assert usage["warmroute"]["dropped_fields"] == ["not_listed"]
+    got = json.loads(engine.bodies[-1])
+    assert got.pop("cache_salt")
+    assert {name: got.get(name) for name in chat(LARGE, max_tokens=3)} == chat(LARGE, max_tokens=3)
+    assert "not_listed" not in got
+
+
+@pytest.mark.parametrize(
+    ("content", "code"),
+    [
+        (large()[:-1], "invalid_json"),
+        (large(model="no such model"), "model_not_found"),
+        (large(temperature="hot"), "invalid_type"),
+        (large(bootstrap_room=1), "forbidden_field"),
+    ],
+    ids=["json", "model", "type", "steering"],
+)
+def test_what_is_wrong_with_it_is_said(regions: Regions, content: bytes, code: str) -> None:
+    before = len(regions.engines["east"].bodies)
+    answered = ask(regions.east, content)
+    assert 400 <= answered.status_code < 500
+    assert answered.json()["error"]["code"] == code
+    assert len(regions.engines["east"].bodies) == before
+
+
+def test_a_route_that_takes_none_says_so(regions: Regions) -> None:
+    with regions.east.client() as client:
+        answered = client.request("GET", "/v1/models", content=large())
+    assert (answered.status_code, answered.json()["error"]["code"]) == (413, "request_too_large")
+
+
+def test_a_repeated_key_gets_the_first_answer(regions: Regions) -> None:
+    engine, key = regions.engines["east"], {"idempotency-key": "large-1"}
+    before = len(engine.bodies)
+    first = ask(regions.east, large(), **key)
+    again = ask(regions.east, large(), **key)
+    assert first.status_code == again.status_code == 200
+    assert first.json()["usage"]["warmroute"]["id"] == again.json()["usage"]["warmroute"]["id"]
+    assert len(engine.bodies) == before + 1
+
+
+def test_it_crosses_to_the_home_of_its_session(regions: Regions) -> None:
+    home = {"x-session-affinity": "roams", "x-warmroute-home": "west"}
+    content = json.dumps(chat("nobody has this prompt: " + LARGE)).encode()
+    answered = ask(regions.east, content, **home)
+    assert answered.status_code == 200, answered.text
+    assert answered.json()["usage"]["warmroute"]["region"] == "west"
+
+
+def test_a_reader_that_was_killed_is_started_again(regions: Regions) -> None:
+    assert ask(regions.east, large()).status_code == 200
+    (pid,) = reader_of(regions.east)
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: reader_of(regions.east) == [], "the reader is gone")
+    statuses = [ask(regions.east, large()).status_code for _ in range(2)]
+    assert statuses[1] == 200
+    assert statuses[0] in {200, 503}  # it may be found only by the first one
+
+
+def test_no_reader_stays_behind_a_proxy(tmp_path: Path) -> None:
+    engine = ScriptedEngine("e0", answer)
+    proxy = ProxyProcess(tmp_path / "p", [engine.toml()]).start()
+    try:
+        assert ask(proxy, large()).status_code == 200
+        (pid,) = reader_of(proxy)
+        proxy.kill()
+        until(lambda: not Path(f"/proc/{pid}").exists(), "the reader has ended")
+    finally:
+        proxy.stop()
+        engine.stop()
+
+
+names = st.sampled_from(["a", "b", "model", "caf\u00e9", 'quo"te'])
+values = st.one_of(st.integers(), st.text(max_size=3), st.lists(st.integers(), max_size=2))
+
+
+@given(st.dictionaries(names, values), st.frozensets(names), st.sampled_from([b"", b'"x":1']))
+def test_it_is_rewritten_like_a_small_one(members: dict[str, Any], drop: frozenset[str], add: bytes) -> None:
+    raw = json.dumps(members, ensure_ascii=False).encode()
+    small = Body(raw)
+    places = [Place(name, span.start, span.end) for name, span in small.spans.items()]
+    parts = LargeBody(memoryview(raw), places).rewritten(drop, add)
+    assert json.loads(b"".join(parts)) == json.loads(b"".join(small.rewritten(drop, add)))
