@@ -18,7 +18,6 @@ from warmroute_proxy.server.intake.intake import read_whole
 from warmroute_proxy.server.intake.large_body import Place
 from warmroute_proxy.server.intake.parsed_request import Intake
 
-
 PR_SET_PDEATHSIG: Final = 1
 
 
