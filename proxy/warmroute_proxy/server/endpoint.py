@@ -14,7 +14,7 @@ from warmroute_proxy.server.base.config import Config
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.metrics import Counter, Metrics
 from warmroute_proxy.server.base.other_apis import no_route, refuse_other_api
-from warmroute_proxy.server.base.secrets import Secrets, admin_key_matches
+from warmroute_proxy.server.base.secrets import admin_key_matches
 from warmroute_proxy.server.http.asgi import Bridge
 from warmroute_proxy.server.http.exchange import Exchange, Request
 from warmroute_proxy.server.intake.caller import Caller, Callers
@@ -37,7 +37,7 @@ class PublicEndpoint:
     def __init__(
         self,
         config: Config,
-        secrets: Secrets,
+        callers: Callers,
         authentication: Authentication,
         ledger: Ledger,
         idempotent_calls: IdempotentCalls,
@@ -47,14 +47,13 @@ class PublicEndpoint:
     ) -> None:
         """`path` is what each inference request uses."""
         self._config = config
-        self._secrets = secrets
+        self._callers = callers
         self._authentication = authentication
         self._ledger = ledger
         self._idempotent_calls = idempotent_calls
         self._path = path
         self._metrics = metrics
         self._control_plane = control_plane
-        self._callers = Callers(secrets)
         self._answers: dict[tuple[str, int], Counter] = {}  # by path and status, of named paths
 
     def on_head(self, request: Request) -> None:
@@ -120,14 +119,14 @@ class PublicEndpoint:
         elif caller.idempotent:
             self._begin_idempotent_request(request, exchange, caller)
         else:
-            intake = read(request, caller, self._callers.known_bodies, self._config, self._secrets)
+            intake = read(request, caller, self._callers, self._config)
             InferenceRequest(self._path, exchange, intake, self._path.engines.ids.receipt()).begin()
 
     def _begin_forwarded_request(self, request: Request, exchange: Exchange) -> None:
         """Begin a request that another proxy forwards. Its receipt has the id that the other proxy has given it."""
         tenant, claim = self._authentication.of_forwarded(request)
         caller = self._callers.of(request.path, tenant, request.headers, claim.region)
-        intake = read(request, caller, self._callers.known_bodies, self._config, self._secrets)
+        intake = read(request, caller, self._callers, self._config)
         InferenceRequest(self._path, exchange, intake, claim.request_id).begin()
 
     def _begin_idempotent_request(self, request: Request, exchange: Exchange, caller: Caller) -> None:
@@ -135,7 +134,7 @@ class PublicEndpoint:
         call = self._idempotent_calls.join(caller.tenant.name, request.headers[names.IDEMPOTENCY], exchange)
         if call is None:
             return
-        intake = read(request, caller, self._callers.known_bodies, self._config, self._secrets)
+        intake = read(request, caller, self._callers, self._config)
         shared = self._idempotent_calls.share(call, exchange)
         try:
             inference = InferenceRequest(self._path, shared, intake, self._path.engines.ids.receipt())

@@ -3,7 +3,6 @@
 from typing import NamedTuple
 
 import msgspec
-from msgspec import Raw
 
 
 class Chain(msgspec.Struct, frozen=True, gc=False):
@@ -18,13 +17,17 @@ class Chain(msgspec.Struct, frozen=True, gc=False):
         return self.ends[-1] if self.ends else 0
 
 
+UserPart = tuple[int, int, bytes]
+"""A user's message: the cuts in front of it, the hash there, and its canonical bytes."""
+
+
 class Fingerprint(msgspec.Struct, frozen=True, gc=False):
     """What the proxy stores of a prompt.
 
     `structural_bytes` are those before the last assistant message, which an append-only conversation has already sent;
-    `tools_digest` and `tools_system_digest` do not depend on the seed; `user_contents` are the raw contents of the user
-    messages in front of the first assistant message. `prompts` is above 1 for a list of texts or of lists of ids: each
-    is a prompt of its own to the engine.
+    `tools_digest` and `tools_system_digest` do not depend on the seed. `asked` is the user's message that ends it, if
+    one does; `returned` are the last ones that an assistant's message follows. Long ones are left out. `prompts` is
+    above 1 for a list of texts or of lists of ids: each is a prompt of its own to the engine.
     """
 
     chain: Chain
@@ -32,7 +35,8 @@ class Fingerprint(msgspec.Struct, frozen=True, gc=False):
     turn: int
     tools_digest: int
     tools_system_digest: int
-    user_contents: list[Raw]
+    asked: UserPart | None = None
+    returned: tuple[UserPart, ...] = ()
     prompts: int = 1
 
 
@@ -45,7 +49,8 @@ class ToolsPrefix(NamedTuple):
 
 
 class Begun(NamedTuple):
-    """The fingerprint of the first messages of a prompt, which were read before; an assistant's is among them.
+    """The fingerprint of the first messages of a prompt, which were read before; an assistant's is among them, or none
+    was read and `tools_system_digest` is None.
 
     `hashes` and `ends` are those of its first messages and of the tools before them; the rest is as in `Fingerprint`.
     """
@@ -54,4 +59,6 @@ class Begun(NamedTuple):
     ends: list[int]
     structural_bytes: int
     turn: int
-    tools_system_digest: int
+    tools_system_digest: int | None
+    asked: UserPart | None
+    returned: tuple[UserPart, ...]

@@ -10,20 +10,19 @@ import msgspec
 from msgspec.structs import replace
 from xxhash import xxh3_64_intdigest
 
+from warmroute.contract.conversations import Asked, Conversation, Conversations
 from warmroute.contract.identity import (
     InvalidSessionKey,
     Session,
-    derived_key_of_text,
     session_of,
 )
 from warmroute_proxy.core.prompt.canonical import MalformedPrompt
-from warmroute_proxy.core.prompt.chain import Chain, Fingerprint
+from warmroute_proxy.core.prompt.chain import Chain, Fingerprint, UserPart
 from warmroute_proxy.core.prompt.facts import Facts
 from warmroute_proxy.core.prompt.fingerprint import (
     fingerprint_chat,
     fingerprint_messages,
     fingerprint_text,
-    first_user_text,
     tools_prefix,
 )
 from warmroute_proxy.dialects.fields import Permissions
@@ -34,13 +33,12 @@ from warmroute_proxy.server.http.exchange import Request
 from warmroute_proxy.server.intake.body import NO_BODY, Body, TemplatedBody
 from warmroute_proxy.server.intake.body_fields import KEPT_DECODED, plan_of, read_member, read_members
 from warmroute_proxy.server.intake.body_template import BodyTemplate, MemberSpan
-from warmroute_proxy.server.intake.caller import Caller
+from warmroute_proxy.server.intake.caller import Caller, Callers
 from warmroute_proxy.server.intake.known_body import (
     MAX_DECODED_BYTES,
     MAX_HEAD_BYTES,
     MAX_MEMBERS,
     MAX_TAIL_BYTES,
-    Conversation,
     KnownBodies,
     KnownBody,
 )
@@ -50,38 +48,38 @@ CHAT: Final = "/v1/chat/completions"
 COMPLETIONS: Final = "/v1/completions"
 ROUTES: Final = frozenset({CHAT, COMPLETIONS})
 
+_QUOTE: Final = 0x22
 MAX_PROMPTS: Final = 512  # of one completion: each has a bootstrap room, see `engines.ids`
 DEFAULT_OUTPUT_TOKENS: Final = 256  # expected where the client sets no maximum
 MAX_EXPECTED_OUTPUT_TOKENS: Final = 1024  # a maximum says little about the answer: agents' turns are short
 
 
-def read(request: Request, caller: Caller, known_bodies: KnownBodies, config: Config, secrets: Secrets) -> Intake:
+def read(request: Request, caller: Caller, callers: Callers, config: Config) -> Intake:
     """Check and read a request. Raises: Refusal."""
     raw = request.body
     for known in caller.known_bodies:
         template = known.template
         if raw.startswith(template.head) and raw.endswith(template.tail):
             try:
-                return _read_known(raw, known, caller, known_bodies, secrets)
+                return _read_known(raw, known, caller, callers)
             except MalformedPrompt:
                 continue  # it is of another template, or `_read_whole` says what is wrong
-    return _read_whole(raw, caller, known_bodies, config, secrets)
+    return _read_whole(raw, caller, callers, config)
 
 
-def _read_known(raw: bytes, known: KnownBody, caller: Caller, known_bodies: KnownBodies, secrets: Secrets) -> Intake:
+def _read_known(raw: bytes, known: KnownBody, caller: Caller, callers: Callers) -> Intake:
     """Read a body of a known template: only its messages. Raises: MalformedPrompt, where it is not of the template."""
-    body_template = known.template
+    body_template, known_bodies = known.template, callers.known_bodies
     start, end = body_template.start, len(raw) - body_template.tail_bytes
-    continued: Conversation | None = None
     if end - start < known_bodies.min_bytes:
         prompt = fingerprint_messages(memoryview(raw)[start:end], known.tools, known.seed)
     else:
-        prompt, continued = known_bodies.read(known, raw, end)
+        prompt = known_bodies.read(known, raw, end)
     intake = known.intake
     facts = intake.facts
     digest = prompt.tools_system_digest
     if known.derives:
-        intake, facts = _derived_again(known, prompt, continued, caller, secrets)
+        intake, facts = _conversing(known, prompt, caller, callers)
         lineage = _key(known.identity, digest, prompt, facts.session)
     elif digest == known.system_digest:
         lineage = known.lineage
@@ -94,34 +92,19 @@ def _read_known(raw: bytes, known: KnownBody, caller: Caller, known_bodies: Know
     return replace(intake, body=TemplatedBody(raw, body_template), facts=facts)
 
 
-def _derived_again(
-    known: KnownBody, prompt: Fingerprint, continued: Conversation | None, caller: Caller, secrets: Secrets
-) -> tuple[Intake, Facts]:
-    """Intake and facts of a known body, with the session that is derived from these messages."""
-    if continued is not None:
-        found = continued.derived
-    else:
-        conversation = known.conversation
-        if conversation is not None and conversation.chain is not prompt.chain:
-            conversation = None
-        try:
-            text = first_user_text(prompt)
-        except MalformedPrompt:
-            if conversation is not None:  # a refused body must not be continued
-                known.conversation = None
-            raise
-        found = secrets.session_of(caller.tenant.share_group, derived_key_of_text(text)) if text else None
-        if conversation is not None:
-            conversation.derived = found
+def _conversing(known: KnownBody, prompt: Fingerprint, caller: Caller, callers: Callers) -> tuple[Intake, Facts]:
+    """Intake and facts of a known body, with the session of the conversation that these messages continue."""
     intake = known.intake
-    if found is None:
-        return intake, replace(intake.facts, session=None, thread=None)
-    session_hex, session = found
+    conversation = _conversation(prompt, caller, callers.conversations)
+    session_hex, session = callers.secrets.session_of(caller.tenant.share_group, conversation.key)
     thread = _key(known.identity, prompt.tools_digest, prompt, session)
-    return replace(intake, session=session_hex), replace(intake.facts, session=session, thread=thread)
+    return (
+        replace(intake, session=session_hex, conversation=conversation),
+        replace(intake.facts, session=session, thread=thread),
+    )
 
 
-def _read_whole(raw: bytes, caller: Caller, known_bodies: KnownBodies, config: Config, secrets: Secrets) -> Intake:
+def _read_whole(raw: bytes, caller: Caller, callers: Callers, config: Config) -> Intake:
     """Read a body of which nothing is known."""
     tenant = caller.tenant
     body = Body(raw)
@@ -132,14 +115,13 @@ def _read_whole(raw: bytes, caller: Caller, known_bodies: KnownBodies, config: C
     value = read.values.get
     stream = value("stream") or False
     stream_options = value("stream_options") or {}
-    salt, seed = secrets.salt_and_seed(tenant.share_group, tenant.salt_epoch, model.name)
+    salt, seed = callers.secrets.salt_and_seed(tenant.share_group, tenant.salt_epoch, model.name)
     prompt = _fingerprint(caller.path, body, seed)
-    session_hex, session_key = caller.session_hex, caller.session_key
-    session = caller.session
-    if session is None:
-        session = _session(body, plan.session_fields, prompt)
-        if session is not None:
-            session_hex, session_key = secrets.session_of(tenant.share_group, session.key)
+    session = caller.session or _session(body, plan.session_fields)
+    conversation = None
+    if session is None and caller.path == CHAT:
+        conversation = _conversation(prompt, caller, callers.conversations)
+    session_hex, session_key = _keys(session, conversation, caller, callers.secrets)
     limit = value("max_tokens") or value("max_completion_tokens") or DEFAULT_OUTPUT_TOKENS
     identity = f"{model.name}\0{caller.agent}\0".encode()
     facts = Facts(
@@ -164,10 +146,10 @@ def _read_whole(raw: bytes, caller: Caller, known_bodies: KnownBodies, config: C
         tenant, caller.path, body, model, asked if asked != model.name else None, stream, include_usage,
         stream_options, value("return_cached_tokens_details") or False, value("n") or 1, prompt.prompts,
         _without_session(value("metadata")), salt, session_hex, facts, caller.region, read.dropped, read.bounded,
+        conversation,
     )  # fmt: skip
     if caller.path == CHAT and caller.seen_again(_around(body)):
-        derives = session is None or session.source == "derived"
-        _keep(body, intake, identity, seed, caller, known_bodies, derives=derives)
+        _keep(body, intake, identity, seed, caller, callers.known_bodies, derives=session is None)
     return intake
 
 
@@ -196,6 +178,7 @@ def _keep(
         body=NO_BODY,
         facts=replace(intake.facts, chain=Chain([], [])),
         session=None if derives else intake.session,
+        conversation=None,
     )
     known = KnownBody(template, without_prompt, tools_prefix(_tools(body), seed), seed, identity, derives=derives)
     known_bodies.add(known)
@@ -234,28 +217,45 @@ def _malformed(error: MalformedPrompt) -> Refusal:
     return Refusal(400, str(error), code="invalid_value", param=error.path)
 
 
-def _session(body: Body, names_of_fields: tuple[str, ...], prompt: Fingerprint) -> Session | None:
-    """The session that a body names, or the one that is derived from its first messages."""
-    found = None
-    if names_of_fields:
-        fields = {}
-        for name in names_of_fields:
-            try:
-                fields[name] = msgspec.json.decode(body.members[name])
-            except (msgspec.DecodeError, ValueError, RecursionError):
-                raise Refusal(400, f"field {name!r} is not valid JSON", code="invalid_json", param=name) from None
+def _session(body: Body, names_of_fields: tuple[str, ...]) -> Session | None:
+    """The session that a body names."""
+    if not names_of_fields:
+        return None
+    fields = {}
+    for name in names_of_fields:
         try:
-            found = session_of({}, fields)
-        except InvalidSessionKey as error:
-            raise Refusal(400, str(error), code="invalid_session_key", param=error.source) from None
-    if found is None:
-        try:
-            text = first_user_text(prompt)
-        except MalformedPrompt as error:
-            raise _malformed(error) from None
-        if text:
-            return Session(derived_key_of_text(text), "derived", True)
-    return found
+            fields[name] = msgspec.json.decode(body.members[name])
+        except (msgspec.DecodeError, ValueError, RecursionError):
+            raise Refusal(400, f"field {name!r} is not valid JSON", code="invalid_json", param=name) from None
+    try:
+        return session_of({}, fields)
+    except InvalidSessionKey as error:
+        raise Refusal(400, str(error), code="invalid_session_key", param=error.source) from None
+
+
+def _keys(
+    session: Session | None, conversation: Conversation | None, caller: Caller, secrets: Secrets
+) -> tuple[str | None, int | None]:
+    """What replaces the session key in receipts and rows, and in placement."""
+    if session is not None and session is caller.session:
+        return caller.session_hex, caller.session_key
+    named = session or conversation
+    return (None, None) if named is None else secrets.session_of(caller.tenant.share_group, named.key)
+
+
+def _conversation(prompt: Fingerprint, caller: Caller, conversations: Conversations) -> Conversation:
+    """The conversation that a prompt continues or begins."""
+    returned = [asked for message in prompt.returned if (asked := _asked(message)) is not None]
+    asked = _asked(prompt.asked) if prompt.asked is not None else None
+    return conversations.of(caller.tenant.name, prompt.chain.hashes, asked, returned)
+
+
+def _asked(message: UserPart) -> Asked | None:
+    """A user's message that may come back shortened: a text, without the quote that ends it."""
+    cuts, stem, text = message
+    if text[-1] != _QUOTE:
+        return None
+    return Asked(cuts, stem, text[:-1])
 
 
 def _without_session(metadata: dict[str, Any] | None) -> dict[str, Any] | None:

@@ -124,6 +124,8 @@ class Settlement:
         """Turn what was reported into a row and a receipt; `on_written` is called once the row is durable."""
         entry, facts = account.entry, intake.facts
         assert entry is not None
+        if end.outcome != "completed":
+            intake.left_unanswered()
         usage, reported = attempt.account()
         if end.charged and attempt.leg.sent:
             usage = _with_expected(usage, reported, attempt, facts, end)
