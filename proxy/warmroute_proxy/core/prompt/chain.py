@@ -1,5 +1,6 @@
 """What is stored of a prompt: a chain of hashes, and some sizes and digests. `fingerprint` makes them."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -36,7 +37,7 @@ class Fingerprint(msgspec.Struct, frozen=True, gc=False):
     tools_digest: int
     tools_system_digest: int
     asked: UserPart | None = None
-    returned: tuple[UserPart, ...] = ()
+    returned: Sequence[UserPart] = ()
     prompts: int = 1
 
 
@@ -49,8 +50,7 @@ class ToolsPrefix(NamedTuple):
 
 
 class Begun(NamedTuple):
-    """The fingerprint of the first messages of a prompt, which were read before; an assistant's is among them, or none
-    was read and `tools_system_digest` is None.
+    """The fingerprint of the first messages of a prompt, which were read before; an assistant's is among them.
 
     `hashes` and `ends` are those of its first messages and of the tools before them; the rest is as in `Fingerprint`.
     """
@@ -59,6 +59,6 @@ class Begun(NamedTuple):
     ends: list[int]
     structural_bytes: int
     turn: int
-    tools_system_digest: int | None
+    tools_system_digest: int
     asked: UserPart | None
-    returned: tuple[UserPart, ...]
+    returned: Sequence[UserPart]

@@ -38,7 +38,7 @@ from warmroute_proxy.core.prompt.canonical import (
     text_part,
     tool_parts,
 )
-from warmroute_proxy.core.prompt.chain import Begun, Chain, Fingerprint, ToolsPrefix
+from warmroute_proxy.core.prompt.chain import Begun, Chain, Fingerprint, ToolsPrefix, UserPart
 from warmroute_proxy.core.prompt.messages import Message
 
 STRIDE_BYTES: Final = 2048
@@ -65,13 +65,12 @@ def fingerprint_chat(tools: Raw | None, messages: Raw | Sequence[Raw], seed: int
     `messages` as one raw JSON array is twice as fast as a list of raw items: it is read once.
     """
     prefix = tools_prefix(tools, seed)
-    return _fingerprint(_decode_messages(messages), prefix, _nothing_read(prefix), seed)
+    return _fingerprint(_decode_messages(messages), prefix, None, seed)
 
 
 def fingerprint_messages(messages: memoryview, prefix: ToolsPrefix, seed: int) -> Fingerprint:
     """`fingerprint_chat` for the raw JSON of messages behind tools that are known."""
-    decoded = _checked(decode_part(_MESSAGES, messages, "messages"))
-    return _fingerprint(decoded, prefix, _nothing_read(prefix), seed)
+    return _fingerprint(_checked(decode_part(_MESSAGES, messages, "messages")), prefix, None, seed)
 
 
 def fingerprint_rest(rest: bytes, begun: Begun, prefix: ToolsPrefix) -> Fingerprint:
@@ -81,20 +80,19 @@ def fingerprint_rest(rest: bytes, begun: Begun, prefix: ToolsPrefix) -> Fingerpr
     return _fingerprint(_checked(decode_part(_MESSAGES, rest, "messages")), prefix, begun, 0)
 
 
-def _nothing_read(prefix: ToolsPrefix) -> Begun:
-    """What a prompt begins with whose messages are all to be read."""
-    return Begun(list(prefix.hashes), list(prefix.ends), 0, 1, None, None, ())
-
-
-def _fingerprint(decoded: list[Message], prefix: ToolsPrefix, begun: Begun, seed: int) -> Fingerprint:
-    """The messages behind what was read before, whose hashes and ends grow; none leads where its digest is known."""
-    hashes, ends, structural_bytes, turn, digest, user, before = begun
-    leading = digest is None
-    if digest is None:
-        digest = prefix.digest
+def _fingerprint(decoded: list[Message], prefix: ToolsPrefix, begun: Begun | None, seed: int) -> Fingerprint:
+    """All messages of a prompt, or those behind what has `begun`, whose hashes and ends grow; none of them leads."""
+    structural_bytes, turn, digest, leading = 0, 1, prefix.digest, True
+    user: UserPart | None = None  # the message before, if it is a user's
+    returned: list[UserPart] = []
+    if begun is None:
+        hashes, ends = list(prefix.hashes), list(prefix.ends)
+    else:
+        hashes, ends, structural_bytes, turn, digest, user, before = begun
+        returned += before
+        leading = False
     hash_, total = (hashes[-1], ends[-1]) if hashes else (seed, 0)
     user_contents: list[Raw] = []
-    returned = list(before)
     for index, message in enumerate(decoded):
         role = message.role
         part = text_part(message) or message_part(message, index)
@@ -123,8 +121,9 @@ def _fingerprint(decoded: list[Message], prefix: ToolsPrefix, begun: Begun, seed
             _add(part, hashes, ends, seed)
             hash_, total = hashes[-1], ends[-1]
     _check_unicode(user_contents)
-    newest = tuple(returned[-MAX_RETURNED:])
-    return Fingerprint(Chain(hashes, ends), structural_bytes, turn, prefix.digest, digest, user, newest)
+    return Fingerprint(
+        Chain(hashes, ends), structural_bytes, turn, prefix.digest, digest, user, returned[-MAX_RETURNED:]
+    )
 
 
 def _add(part: bytes, hashes: list[int], ends: list[int], seed: int) -> None:

@@ -85,7 +85,8 @@ class Answer:
     def settled(self, usage: bytes | msgspec.Raw, *, keep_sglext: bool) -> bytes:
         """The answer with `usage` as its last member, and without the engine's `usage` and, unless kept, `sglext`."""
         members: dict[str, Any] = self._members
-        drop_other_types(members)
+        if "metadata" in members or "system_fingerprint" in members or "service_tier" in members:
+            drop_other_types(members)
         for name in _OWN if keep_sglext else _OWN_ACCOUNTS:
             members.pop(name, None)
         members["usage"] = usage if type(usage) is msgspec.Raw else msgspec.Raw(usage)
