@@ -1,6 +1,5 @@
 """What is stored of a prompt: a chain of hashes, and some sizes and digests. `fingerprint` makes them."""
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -27,8 +26,8 @@ class Fingerprint(msgspec.Struct, frozen=True, gc=False):
 
     `structural_bytes` are those before the last assistant message, which an append-only conversation has already sent;
     `tools_digest` and `tools_system_digest` do not depend on the seed. `asked` is the user's message that ends it, if
-    one does; `returned` are the last ones that an assistant's message follows. Long ones are left out. `prompts` is
-    above 1 for a list of texts or of lists of ids: each is a prompt of its own to the engine.
+    one does; `returned` are those that an assistant's message follows, but for long ones. `prompts` is above 1 for a
+    list of texts or of lists of ids: each is a prompt of its own to the engine.
     """
 
     chain: Chain
@@ -37,7 +36,7 @@ class Fingerprint(msgspec.Struct, frozen=True, gc=False):
     tools_digest: int
     tools_system_digest: int
     asked: UserPart | None = None
-    returned: Sequence[UserPart] = ()
+    returned: list[UserPart] = []
     prompts: int = 1
 
 
@@ -61,4 +60,4 @@ class Begun(NamedTuple):
     turn: int
     tools_system_digest: int
     asked: UserPart | None
-    returned: Sequence[UserPart]
+    returned: list[UserPart]

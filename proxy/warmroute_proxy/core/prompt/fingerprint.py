@@ -26,6 +26,7 @@ import msgspec
 from msgspec import Raw
 from xxhash import xxh3_64_intdigest, xxh3_128_digest
 
+from warmroute.contract.conversations import MAX_ASKED_BYTES
 from warmroute_proxy.core.prompt.canonical import (
     BRACKET,
     MAX_PARTS,
@@ -44,8 +45,6 @@ from warmroute_proxy.core.prompt.messages import Message
 STRIDE_BYTES: Final = 2048
 MAX_KEPT_TOOLS: Final = 512
 MAX_KEPT_TOOL_CUTS: Final = 1024
-MAX_USER_PART_BYTES: Final = 16_384  # of messages that a fingerprint holds, to be found again shortened
-MAX_RETURNED: Final = 8  # of those
 
 _LEADING: Final = frozenset({"system", "developer"})
 
@@ -82,23 +81,20 @@ def fingerprint_rest(rest: bytes, begun: Begun, prefix: ToolsPrefix) -> Fingerpr
 
 def _fingerprint(decoded: list[Message], prefix: ToolsPrefix, begun: Begun | None, seed: int) -> Fingerprint:
     """All messages of a prompt, or those behind what has `begun`, whose hashes and ends grow; none of them leads."""
-    structural_bytes, turn, digest, leading = 0, 1, prefix.digest, True
-    user: UserPart | None = None  # the message before, if it is a user's
-    returned: list[UserPart] = []
+    leading = begun is None
     if begun is None:
-        hashes, ends = list(prefix.hashes), list(prefix.ends)
+        hashes, ends, structural_bytes, turn, digest = list(prefix.hashes), list(prefix.ends), 0, 1, prefix.digest
+        user: UserPart | None = None  # the message before, if it is a user's
+        returned: list[UserPart] = []
     else:
-        hashes, ends, structural_bytes, turn, digest, user, before = begun
-        returned += before
-        leading = False
+        hashes, ends, structural_bytes, turn, digest, user, returned = begun
     hash_, total = (hashes[-1], ends[-1]) if hashes else (seed, 0)
     user_contents: list[Raw] = []
     for index, message in enumerate(decoded):
         role = message.role
         part = text_part(message) or message_part(message, index)
-        size = len(part)
         if role == "user":
-            user = (len(hashes), hash_, part) if size <= MAX_USER_PART_BYTES else None
+            user = (len(hashes), hash_, part)
             if turn == 1:
                 user_contents.append(message.content)
         else:
@@ -106,8 +102,11 @@ def _fingerprint(decoded: list[Message], prefix: ToolsPrefix, begun: Begun | Non
                 structural_bytes = total
                 turn += 1
                 if user is not None:
-                    returned.append(user)
+                    _, _, asked = user
+                    if len(asked) <= MAX_ASKED_BYTES:
+                        returned.append(user)
             user = None
+        size = len(part)
         if leading:
             leading = role in _LEADING
             if leading:
@@ -121,9 +120,7 @@ def _fingerprint(decoded: list[Message], prefix: ToolsPrefix, begun: Begun | Non
             _add(part, hashes, ends, seed)
             hash_, total = hashes[-1], ends[-1]
     _check_unicode(user_contents)
-    return Fingerprint(
-        Chain(hashes, ends), structural_bytes, turn, prefix.digest, digest, user, returned[-MAX_RETURNED:]
-    )
+    return Fingerprint(Chain(hashes, ends), structural_bytes, turn, prefix.digest, digest, user, returned)
 
 
 def _add(part: bytes, hashes: list[int], ends: list[int], seed: int) -> None:

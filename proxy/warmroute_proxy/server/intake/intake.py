@@ -10,7 +10,7 @@ import msgspec
 from msgspec.structs import replace
 from xxhash import xxh3_64_intdigest
 
-from warmroute.contract.conversations import Asked, Conversation, Conversations
+from warmroute.contract.conversations import MAX_ASKED_BYTES, Asked, Conversation, Conversations
 from warmroute.contract.identity import (
     InvalidSessionKey,
     Session,
@@ -38,6 +38,7 @@ from warmroute_proxy.server.intake.known_body import (
     MAX_DECODED_BYTES,
     MAX_HEAD_BYTES,
     MAX_MEMBERS,
+    MAX_RETURNED,
     MAX_TAIL_BYTES,
     KnownBodies,
     KnownBody,
@@ -245,7 +246,8 @@ def _keys(
 
 def _conversation(prompt: Fingerprint, caller: Caller, conversations: Conversations) -> Conversation:
     """The conversation that a prompt continues or begins."""
-    returned = [asked for message in prompt.returned if (asked := _asked(message)) is not None]
+    last_returned = prompt.returned[-MAX_RETURNED:]
+    returned = [asked for message in last_returned if (asked := _asked(message)) is not None]
     asked = _asked(prompt.asked) if prompt.asked is not None else None
     return conversations.of(caller.tenant.name, prompt.chain.hashes, asked, returned)
 
@@ -253,7 +255,7 @@ def _conversation(prompt: Fingerprint, caller: Caller, conversations: Conversati
 def _asked(message: UserPart) -> Asked | None:
     """A user's message that may come back shortened: a text, without the quote that ends it."""
     cuts, stem, text = message
-    if text[-1] != _QUOTE:
+    if text[-1] != _QUOTE or len(text) > MAX_ASKED_BYTES:
         return None
     return Asked(cuts, stem, text[:-1])
 

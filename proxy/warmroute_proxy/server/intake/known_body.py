@@ -16,6 +16,7 @@ of their bodies are also kept to be computed elsewhere (`core/placement/hot_prom
 
 from typing import Final
 
+from warmroute.contract.conversations import MAX_ASKED_BYTES
 from warmroute_proxy.core.prompt.canonical import MAX_PARTS, MalformedPrompt
 from warmroute_proxy.core.prompt.chain import Begun, Chain, Fingerprint, ToolsPrefix
 from warmroute_proxy.core.prompt.fingerprint import fingerprint_messages, fingerprint_rest
@@ -33,6 +34,7 @@ MAX_DECODED_BYTES: Final = 1024  # of a member that is kept decoded, ten times a
 MIN_KNOWN_BYTES: Final = 16_384  # of messages: shorter ones are read again
 MAX_KEPT_BYTES: Final = 67_108_864
 MAX_MARKS: Final = 8
+MAX_RETURNED: Final = 8  # users' messages in front of a mark
 
 _BYTES_PER_CUT: Final = 96  # a hash and an end, each an integer of its own in a list
 _SPACE: Final = b" \t\r\n"
@@ -49,8 +51,9 @@ class Mark:
         self.structural_bytes = prompt.structural_bytes
         self.turn = prompt.turn
         self.digest = prompt.tools_system_digest
-        self.asked = prompt.asked
-        self.returned = prompt.returned
+        _, _, asked = prompt.asked or (0, 0, b"")
+        self.asked = prompt.asked if len(asked) <= MAX_ASKED_BYTES else None
+        self.returned = prompt.returned[-MAX_RETURNED:]
 
 
 class Conversation:
@@ -165,7 +168,7 @@ class KnownBodies:
             mark.turn,
             mark.digest,
             mark.asked,
-            mark.returned,
+            list(mark.returned),
         )
         rest = raw[start + mark.length : end].strip(_SPACE)
         if rest == b"]":

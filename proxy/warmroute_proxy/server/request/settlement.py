@@ -143,7 +143,7 @@ class Settlement:
             self._admission.ended(request, used)
         dropped = names_of(intake.dropped) if intake.dropped else ()
         predicted, most = attempt.decision.predicted, entry.predicted_cached
-        if settled is not None and not usage.estimated:
+        if settled is not None:
             most = settled.predicted_cached_tokens
         elif most:
             most = min(most, cacheable_tokens(usage.prompt_tokens, attempt.engine.info.page_tokens))
