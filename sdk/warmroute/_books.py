@@ -1,21 +1,24 @@
 """What a client has observed: sums, sessions, homes, pending receipts. A client and all of its copies share one.
 
 Everything is bounded, and the oldest or least recently used is dropped first: homes by `MAX_HOMES`, sessions (their
-sums, last turn and `PROMPTS_KEPT` prompt digests) by `MAX_SESSIONS`, announced receipts by `MAX_PENDING`, receipts that
-were counted by `MAX_COUNTED`, faults by `MAX_FAULTS`. The totals keep the turns of dropped sessions. One lock covers
-everything; no call blocks while it is held.
+sums, last turn and `PROMPTS_KEPT` prompt digests) and conversations without a session by `MAX_SESSIONS`, announced
+receipts by `MAX_PENDING`, receipts that were counted by `MAX_COUNTED`, faults by `MAX_FAULTS`. The totals keep the
+turns of dropped sessions. One lock covers everything; no call blocks while it is held.
 """
 
 import logging
+import os
+import secrets
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
-from warmroute._prompt import Prompt, PromptReader, closest, first_change
+from warmroute._prompt import Prompt, PromptReader, beginnings_of, closest, first_change
 from warmroute._report import CacheReport, Totals
 from warmroute._usage import Measured, measure
+from warmroute.contract.conversations import Conversation, Conversations
 
 log = logging.getLogger("warmroute")
 
@@ -129,6 +132,8 @@ class Books:
         self._internal_errors = 0
         self._last_turn: Turn | None = None
         self._reader = PromptReader()
+        self._pid = 0
+        self._conversations: Conversations
 
     def home(self, base_url: str, session: str | None) -> str | None:
         """The region that holds the session, as the server at `base_url` reported it."""
@@ -138,6 +143,17 @@ class Books:
             if (base_url, session) in self._homes:
                 self._homes.move_to_end((base_url, session))
             return self._homes.get((base_url, session))
+
+    def conversation(self, body: Mapping[str, Any]) -> Conversation | None:
+        """The conversation that a prompt without a session continues or begins; None where it has no messages."""
+        beginnings = beginnings_of(body)
+        if beginnings is None:
+            return None
+        with self._lock:
+            if self._pid != os.getpid():  # another process since a fork: its conversations have names of their own
+                self._pid = os.getpid()
+                self._conversations = Conversations(secrets.token_hex(8), max_conversations=MAX_SESSIONS)
+            return self._conversations.of("", *beginnings)
 
     def compare(self, turn: Turn, body: Mapping[str, Any]) -> None:
         """Find what changed in the prompt of `turn` since earlier turns of its session, and store its digests."""

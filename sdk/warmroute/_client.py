@@ -52,6 +52,7 @@ class OpenAI(openai.OpenAI):
             return answer
         finally:
             current_call.set(outer)
+            call.ended()
 
     def _process_response(self, **answer: Any) -> Any:
         self._observer.answered(current_call.get(), answer.get("response"))
@@ -103,6 +104,7 @@ class AsyncOpenAI(openai.AsyncOpenAI):
             return answer
         finally:
             current_call.set(outer)
+            call.ended()
 
     async def _process_response(self, **answer: Any) -> Any:
         self._observer.answered(current_call.get(), answer.get("response"))

@@ -28,6 +28,7 @@ from warmroute._session import checked_key, current
 from warmroute._stream import observed
 from warmroute._watch import Watch
 from warmroute.contract import headers
+from warmroute.contract.conversations import Conversation
 
 MAX_HOME_CHARS: Final = 128
 MAX_RECEIPT_ID_CHARS: Final = 128
@@ -39,7 +40,18 @@ _RAW_HEADER: Final = "x-stainless-raw-response"
 class Call:
     """One call: what the caller gave, what is sent, and the watch over its answer (None for calls without usage)."""
 
-    __slots__ = ("added_usage", "base_url", "given", "sent", "server", "stream_cls", "watch")
+    __slots__ = (
+        "added_usage",
+        "answered",
+        "base_url",
+        "conversation",
+        "given",
+        "sent",
+        "server",
+        "stream_cls",
+        "tip",
+        "watch",
+    )
 
     def __init__(self, options: Any, stream_cls: Any) -> None:
         self.given = self.sent = options
@@ -48,6 +60,19 @@ class Call:
         self.server: Server | None = None
         self.added_usage = False
         self.watch: Watch | None = None
+        self.answered = False
+        self.conversation: Conversation | None = None
+        self.tip = 0
+
+    def continues(self, conversation: Conversation) -> None:
+        """It names no session, and is the newest request of this conversation."""
+        self.conversation = conversation
+        self.tip = conversation.newest.tip
+
+    def ended(self) -> None:
+        """It has returned or failed. If it failed, the same call again is of the same conversation."""
+        if self.conversation is not None and not self.answered:
+            self.conversation.left_unanswered(self.tip)
 
     def retry_as_given(self, status: int) -> bool:
         """Whether to repeat a failed call as it was given, because the added field may be the reason."""
@@ -102,7 +127,10 @@ class Observer:
 
     def answered(self, call: Call | None, response: Any) -> None:
         """A call succeeded. `response` has been read unless it is a stream."""
-        if call is None or call.watch is None:
+        if call is None:
+            return
+        call.answered = True
+        if call.watch is None:
             return
         with self.books.guard():
             turn = call.watch.turn
@@ -118,7 +146,9 @@ class Observer:
     def _identify(self, call: Call, caller: Mapping[str, object], body: Mapping[str, Any]) -> Identity:
         identity = Identity(None, None, False)
         with self.books.guard():
-            identity = identity_of(self._pinned or current() or self._default, caller, body)
+            identity = identity_of(self._pinned or current() or self._default, caller, body) or self._derived(
+                call, body
+            )
             added = session_headers(identity, self.books.home(call.base_url, identity.key), caller)
             if added:
                 given = call.given.headers if isinstance(call.given.headers, Mapping) else {}
@@ -126,6 +156,14 @@ class Observer:
                 sent.headers = {**given, **added}
                 call.sent = sent
         return identity
+
+    def _derived(self, call: Call, body: Mapping[str, Any]) -> Identity:
+        """The identity of a call that names none: that of its conversation."""
+        conversation = self.books.conversation(body)
+        if conversation is None:
+            return Identity(None, None, False)
+        call.continues(conversation)
+        return Identity(conversation.key, conversation.key, True)
 
     def _request_usage(self, call: Call, turn: Turn, caller: Mapping[str, object], body: Mapping[str, Any]) -> None:
         """Request usage where the answer is a stream that can withhold it, and the caller did not set the option."""

@@ -5,7 +5,7 @@
     1. a session header set by the caller (on the call, the client or its http client): nothing is added
     2. `with_options(session=...)`, then the `with warmroute.session(...)` block, then the client's own `session=`
     3. a session field of the body (`prompt_cache_key` and similar ones): repeated as the header
-    4. a key derived from the prompt, marked as derived
+    4. the key of the conversation that the prompt continues or begins, marked as derived
 
 *Usage.* A stream has its receipt in the usage chunk, which a server sends only when `stream_options.include_usage` is
 set. So the SDK sets it where the caller did not set it, and withholds the chunk from the caller. A few servers refuse
@@ -14,15 +14,13 @@ the option; `Servers` remembers which.
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from warmroute.contract import headers
 from warmroute.contract.identity import (
     SESSION_HEADERS,
     InvalidSessionKey,
-    derived_key,
-    derived_key_of_text,
     session_of,
 )
 
@@ -95,8 +93,8 @@ def body_of(json_data: object, extra_json: object) -> dict[str, Any]:
     }
 
 
-def identity_of(named: str | None, caller: Mapping[str, object], body: Mapping[str, Any]) -> Identity:
-    """The identity of a call; `named` is the key that the program chose through warmroute, if any."""
+def identity_of(named: str | None, caller: Mapping[str, object], body: Mapping[str, Any]) -> Identity | None:
+    """The identity that a call names, or None; `named` is the key that the program chose through warmroute, if any."""
     if any(name in caller for name in SESSION_HEADERS):
         values = (caller.get(name) for name in SESSION_HEADERS)
         return Identity(next((value for value in values if isinstance(value, str) and value), None), None, False)
@@ -109,8 +107,7 @@ def identity_of(named: str | None, caller: Mapping[str, object], body: Mapping[s
     if found:
         sendable = found.key.isascii() and found.key == found.key.strip()
         return Identity(found.key, found.key if sendable else None, False)
-    key = _derived(body)
-    return Identity(key, key, True)
+    return None
 
 
 def session_headers(identity: Identity, home: str | None, caller: Mapping[str, object]) -> dict[str, str]:
@@ -140,14 +137,3 @@ def printable(value: object, limit: int) -> str | None:
     """A header's value if it can be sent back, else None."""
     fit = isinstance(value, str) and 0 < len(value) <= limit and value.isascii() and value.isprintable()
     return value if fit and isinstance(value, str) else None
-
-
-def _derived(body: Mapping[str, Any]) -> str | None:
-    """The key of a prompt in `messages` (chat), `input` (responses) or `prompt` (completions)."""
-    for field in ("messages", "input", "prompt"):
-        value = body.get(field)
-        if isinstance(value, str) and value:
-            return derived_key_of_text(value)
-        if isinstance(value, Iterable) and not isinstance(value, (str, bytes, Mapping)):
-            return derived_key(item for item in value if isinstance(item, Mapping))
-    return None

@@ -15,7 +15,9 @@ from array import array
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
+
+from warmroute.contract.conversations import Asked
 
 MAX_PARTS: Final = 512
 """How many parts of a prompt are compared: tools and messages each."""
@@ -80,6 +82,36 @@ class PromptReader:
             if len(self._undated) > MAX_UNDATED:
                 self._undated.popitem(last=False)
         return undated
+
+
+class Beginnings(NamedTuple):
+    """A digest for the prompt up to each of its messages, and its users' messages: the one that ends it, and those that
+    an assistant's follows.
+    """
+
+    hashes: list[int]
+    asked: Asked | None
+    returned: list[Asked]
+
+
+def beginnings_of(body: Mapping[str, Any]) -> Beginnings | None:
+    """The beginnings of a prompt of messages, a user's among them; None of any other."""
+    messages = body.get("messages") or body.get("input")
+    if not isinstance(messages, Sequence) or not any(_role(message) == "user" for message in messages):
+        return None
+    hash_ = hash((str(body.get("model")), digest(body.get("tools"))))
+    hashes: list[int] = []
+    returned: list[Asked] = []
+    asked = None
+    for message in messages:
+        role = _role(message)
+        if role == "assistant" and asked is not None:
+            returned.append(asked)
+        text = _text(message).encode("utf-8", "surrogatepass") if role == "user" else b""
+        asked = Asked(len(hashes), hash_, text) if text else None
+        hash_ = hash((hash_, digest(message)))
+        hashes.append(hash_)
+    return Beginnings(hashes, asked, returned)
 
 
 def digest(value: object) -> int:

@@ -8,6 +8,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from warmroute.contract.conversations import Conversations
 from warmroute_proxy.server.base.config_file import parse_config
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.secrets import Secrets
@@ -42,15 +43,17 @@ LONG = "a long beginning " * 70  # and more than a tail that each frame has for 
 
 
 def caller(headers: dict[str, str]) -> Caller:
-    return Callers(SECRETS).of(CHAT, TENANT, headers)
+    return Callers(SECRETS, Conversations("x")).of(CHAT, TENANT, headers)
 
 
-def outcome(raw: bytes, asks: Caller, kept: KnownBodies) -> Any:
-    """All that comes of a body."""
+def outcome(raw: bytes, asks: Caller, kept: KnownBodies, under_way: Conversations | None = None) -> Any:
+    """All that comes of a body; `under_way` are the conversations of bodies before it."""
+    callers = Callers(SECRETS, Conversations("x") if under_way is None else under_way)
+    callers.known_bodies = kept
     request = Request(0.0, "POST", CHAT)
     request.body = raw
     try:
-        intake = read(request, asks, kept, CONFIG, SECRETS)
+        intake = read(request, asks, callers, CONFIG)
     except Refusal as refusal:
         return refusal.status, refusal.code, refusal.message, refusal.param
     sent = [b"".join(intake.body.rewritten(drop, b'"rid":"x"')) for drop in DROPS]
@@ -58,15 +61,17 @@ def outcome(raw: bytes, asks: Caller, kept: KnownBodies) -> Any:
     assert not isinstance(intake.body, LargeBody)
     members = {name: bytes(value) for name, value in intake.body.members.items()}
     said = {name: getattr(intake, name) for name in intake.__struct_fields__ if name != "body"}
+    said["conversation"] = intake.conversation and intake.conversation.newest
     return said, members, pairs
 
 
 def check_all(bodies: list[bytes], headers: dict[str, str]) -> None:
     """One caller sends them all; and for each there is one that sends nothing else."""
     kept = KnownBodies(min_bytes=LEAST)
-    warm = caller(headers)
+    warm, conversations, others = caller(headers), Conversations("x"), Conversations("x")
     for raw in bodies:
-        assert outcome(raw, warm, kept) == outcome(raw, caller(headers), KnownBodies(min_bytes=LEAST)), raw
+        fresh = outcome(raw, caller(headers), KnownBodies(min_bytes=LEAST), others)
+        assert outcome(raw, warm, kept, conversations) == fresh, raw
 
 
 HEAD = b'{"model":"m","messages":'

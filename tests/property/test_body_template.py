@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.fuzz.body_template import LEAST, LONG, SECRETS, TENANT, caller, check_all, outcome
 
+from warmroute.contract.conversations import Conversations
 from warmroute_proxy.core.prompt.canonical import MAX_PARTS
 from warmroute_proxy.server.intake.caller import Callers
 from warmroute_proxy.server.intake.intake import CHAT
@@ -128,7 +129,7 @@ def test_bodies_of_many_clients_do_not_pile_up() -> None:
     """The last conversation is known, the first one is forgotten, and each is read as it should."""
     kept = KnownBodies(4 * len(LONG), LEAST)
     said = [{"role": "user", "content": LONG}, {"role": "assistant", "content": "y"}]
-    callers = Callers(SECRETS)
+    callers = Callers(SECRETS, Conversations("x"))
     asks = [callers.of(CHAT, TENANT, {"x-session-id": str(number)}) for number in range(8)]
     for each in asks:
         for _ in range(3):
@@ -143,7 +144,7 @@ def test_bodies_of_many_clients_do_not_pile_up() -> None:
 
 
 def test_long_tails_are_kept_once_and_forgotten_together() -> None:
-    kept, callers = KnownBodies(min_bytes=LEAST, max_long_bytes=6_000), Callers(SECRETS)
+    kept, callers = KnownBodies(min_bytes=LEAST, max_long_bytes=6_000), Callers(SECRETS, Conversations("x"))
     for number in range(12):
         asks = callers.of(CHAT, TENANT, {"x-session-id": str(number)})
         tool = {"type": "function", "function": {"name": f"tool{number // 4}", "description": LONG}}
@@ -209,11 +210,9 @@ def test_a_conversation_that_outgrows_what_is_kept_is_still_of_its_session() -> 
         assert found[0]["session"]
 
 
-@pytest.mark.parametrize(
-    "odd", [b"1e999", b'"\xff"', b"[" * 1_000_000 + b"]" * 1_000_000], ids=["number", "text", "depth"]
-)
+@pytest.mark.parametrize("odd", [b'"\xff"', b"[" * 1_000_000 + b"]" * 1_000_000], ids=["text", "depth"])
 def test_nothing_goes_on_with_a_conversation_that_was_refused(odd: bytes) -> None:
-    """What stands beside a text is seen only by who reads it all, for a session that nothing else names."""
+    """What stands beside a text is checked, too."""
     kept, asks = KnownBodies(min_bytes=LEAST), caller({})
     sound = b'"x"'
     for content in (sound, sound, odd, odd, odd, sound):

@@ -321,7 +321,7 @@ def _intake(several: bool, stream: bool) -> Intake:
         model=SimpleNamespace(name="m", rates=rates, continue_broken=False), alias=None, stream=stream,
         include_usage=True, stream_options={}, keep_sglext=False, choices=1, prompts=1, metadata=None, salt="",
         session=None, facts=facts, forwarded_from=None, wire_model=None, several=several,
-        dropped=frozenset(), bounded=True,
+        dropped=frozenset(), bounded=True, left_unanswered=lambda: None,
     )  # fmt: skip
     return cast("Intake", made)
 

@@ -34,7 +34,8 @@ def slowness() -> float:
 
 def load() -> float:
     """Processes that want to run, for each core; of the last minute or of this moment, whichever is more."""
-    running = Path("/proc/loadavg").read_text().split()[3].partition("/")[0] if Path("/proc/loadavg").exists() else "0"
+    path = Path("/proc/loadavg")
+    running = path.read_text().partition("/")[0].rpartition(" ")[-1] if path.exists() else "0"
     return max(1.0, os.getloadavg()[0], float(running)) / (os.cpu_count() or 1)
 
 

@@ -13,6 +13,9 @@ from typing import Any, Final, Literal
 import msgspec
 from msgspec import Raw
 
+CHECKED: Final = frozenset({"metadata", "system_fingerprint", "service_tier"})
+"""The members that `drop_other_types` looks at."""
+
 CHAT: Final = Raw(b'"chat.completion"')
 
 _QUOTE: Final = 0x22

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import NamedTuple
 
+from warmroute.contract.conversations import Conversations
 from warmroute_proxy.core.placement.fleet import Peer
 from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.core.replicas.peer_router import PeerRouter
@@ -26,6 +27,7 @@ from warmroute_proxy.server.engines.probing import fetch_server_infos
 from warmroute_proxy.server.http.asgi import Bridge
 from warmroute_proxy.server.http.body_memory import BodyMemory
 from warmroute_proxy.server.http.listener import Listener
+from warmroute_proxy.server.intake.caller import Callers
 from warmroute_proxy.server.intake.intakes import Intakes
 from warmroute_proxy.server.ledger.ledger import Ledger
 from warmroute_proxy.server.ledger.recording import Recording
@@ -54,7 +56,6 @@ class Proxy:
     """The parts that are swept, probed and closed by `main`, and looked at by tests. `clock` is monotonic seconds."""
 
     config: Config
-    secrets: Secrets
     intakes: Intakes
     clock: Callable[[], float]
     metrics: Metrics
@@ -96,7 +97,7 @@ class Proxy:
 
     def admin_endpoint(self, control_plane: Bridge) -> AdminEndpoint:
         """What operators reach."""
-        digest = self.config.proxy.admin_key_sha256 or key_sha256(self.secrets.admin_key())
+        digest = self.config.proxy.admin_key_sha256 or key_sha256(self.intakes.callers.secrets.admin_key())
         return AdminEndpoint.with_key(digest, control_plane)
 
     def sweep_steps(self, listeners: list[Listener]) -> list[Callable[[], None]]:
@@ -126,6 +127,7 @@ class _Routing(NamedTuple):
     router: Router
     recording: Recording | None
     peer_processes: PeerProcesses | None
+    conversations: Conversations
 
 
 async def build(config: Config, slot: ProcessSlot | None) -> Proxy:
@@ -134,7 +136,7 @@ async def build(config: Config, slot: ProcessSlot | None) -> Proxy:
     clock, here, limits, metrics = time.monotonic, config.proxy.region, config.limits, Metrics()
     memory, engines = _body_memory(config, metrics), await _engines(config, metrics, clock)
     ledger = _ledger(config, slot)  # first: it locks the state folder
-    router, recording, peer_processes = _routing(config, slot, engines, metrics)
+    router, recording, peer_processes, conversations = _routing(config, slot, engines, metrics)
     _restore_drains(config, engines, router)
     voids, loop_lag = _voids(config, slot, secrets, metrics, clock), LoopLag(metrics, clock)
     open_requests, request_metrics = OpenRequests(), _request_metrics(metrics, ledger, slot)
@@ -158,8 +160,7 @@ async def build(config: Config, slot: ProcessSlot | None) -> Proxy:
     holdings = Holdings(open_requests, admission, re_prefills, ledger, memory)
     return Proxy(
         config=config,
-        secrets=secrets,
-        intakes=Intakes(config, secrets, asyncio.get_running_loop()),
+        intakes=Intakes(config, Callers(secrets, conversations), asyncio.get_running_loop()),
         clock=clock,
         metrics=metrics,
         loop_lag=loop_lag,
@@ -187,19 +188,22 @@ def _body_memory(config: Config, metrics: Metrics) -> BodyMemory:
 
 
 def _routing(config: Config, slot: ProcessSlot | None, engines: Engines, metrics: Metrics) -> _Routing:
-    """The router: recorded, shared with other processes, or plain."""
+    """The router and the conversations: recorded, shared with other processes, or plain."""
+    name = random.token_hex(8)
     here, loop = config.proxy.region, asyncio.get_running_loop()
     others = [Peer(r.name, r.rtt_ms / 1000) for r in config.regions if r.name != here and r.url]
     fleet = here, engines.workers(), others, config.proxy.policy
     if config.proxy.record:
         recording = Recording(config.proxy.record, loop)
-        return _Routing(RecordedRouter(recording.write, version("warmroute"), *fleet), recording, None)
+        recorded = RecordedRouter(recording.write, version("warmroute"), *fleet)
+        return _Routing(recorded, recording, None, Conversations(name))
     if slot is None:
-        return _Routing(Router(*fleet), None, None)
+        return _Routing(Router(*fleet), None, None, Conversations(name))
     peer_processes = PeerProcesses(slot.shared_memory, slot.number, time.monotonic, loop)
     router = PeerRouter(*fleet, send=peer_processes.send, receive=peer_processes.apply_updates)
-    peer_processes.start(router, engines, metrics)
-    return _Routing(router, None, peer_processes)
+    conversations = Conversations(name, peer_processes.send_newest, peer_processes.apply_updates)
+    peer_processes.start(router, engines, metrics, conversations)
+    return _Routing(router, None, peer_processes, conversations)
 
 
 async def _engines(config: Config, metrics: Metrics, clock: Callable[[], float]) -> Engines:

@@ -23,7 +23,7 @@ from warmroute_proxy.server.base.config import Config
 from warmroute_proxy.server.base.config_file import ConfigError, load_config
 from warmroute_proxy.server.base.descriptors import ADMIN_CONNECTIONS, raise_limit
 from warmroute_proxy.server.base.loop_lag import LoopLag
-from warmroute_proxy.server.base.metrics import Holder
+from warmroute_proxy.server.base.metrics import HeldBy
 from warmroute_proxy.server.base.secrets import SecretError
 from warmroute_proxy.server.build import Proxy, build, control_planes
 from warmroute_proxy.server.check import probe, problems_of, shown
@@ -217,7 +217,7 @@ async def _sweep(
                 _try(request.crashed)
         for step in steps:
             _try(step)
-        lag.ran(Holder.SWEEP, clock() - now)
+        lag.ran(HeldBy.SWEEP, clock() - now)
 
 
 def _try(step: Callable[[], None]) -> None:

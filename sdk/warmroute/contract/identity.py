@@ -1,20 +1,16 @@
 """Who sent a turn, and which prompt it continues: two identities, not one.
 
 *Session* (who) names the receipt and the ledger row. It is an opaque key that the client chose, in one of the headers
-or body fields below, first match wins; or, where a client sends none, a key derived from the prompt.
+or body fields below, first match wins; or, where a client sends none, that of the conversation which its prompt
+continues (`conversations`). Such a key is marked as derived: it is a guess, and a weaker hint than one that was chosen.
 
 *Lineage* (which prompt) is (session, model, agent or thread, tools + system): one session id has several prompts
 (title, compaction, sub-agents), and each has a cache of its own. `lineage_parts` gives what distinguishes the lineages
 of one session; the proxy adds the digest of tools and system.
-
-The derived key is made from the last text of the last user message before the first assistant message. That text is
-the request a person typed: earlier user text is often the same for all users (instructions, environment, examples),
-and title requests repeat it after an instruction of their own. It is a weak hint: equal prompts share it.
 """
 
-import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from warmroute.contract import headers
@@ -107,39 +103,6 @@ def session_of(request_headers: Mapping[str, str], body: Mapping[str, Any]) -> S
 def lineage_parts(request_headers: Mapping[str, str]) -> LineageParts:
     """Agent and parent of a request; header names are lower case. Over-long values are cut."""
     return LineageParts(_first(request_headers, AGENT_HEADERS), _first(request_headers, PARENT_HEADERS))
-
-
-def derived_key(messages: Iterable[object]) -> str | None:
-    """The key of a conversation whose client sends none: `d-` and 32 hex digits, or None without any user text.
-
-    `messages` are chat messages (`role`, `content` as a string or a list of parts); only those before the first
-    assistant message count, so the key of a conversation never changes while it grows.
-    """
-    text = None
-    for message in messages:
-        if not isinstance(message, Mapping):
-            continue
-        role = message.get("role")
-        if role == "assistant":
-            break
-        if role == "user":
-            text = _last_text(message.get("content")) or text
-    return derived_key_of_text(text) if text else None
-
-
-def derived_key_of_text(text: str) -> str:
-    """The derived key for the text that `derived_key` looks for."""
-    return "d-" + hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
-
-
-def _last_text(content: object) -> str | None:
-    if isinstance(content, str):
-        return content
-    if isinstance(content, Sequence):
-        for part in reversed(content):
-            if isinstance(part, Mapping) and isinstance(part.get("text"), str):
-                return str(part["text"])
-    return None
 
 
 def _field_key(field: str, value: object) -> str | None:

@@ -384,7 +384,9 @@ def test_openais_client_comes_back_when_it_was_told(tmp_path: Path, client: type
             found = asks.chat.completions.create(model=body["model"], messages=body["messages"])
             assert found.choices[0].message.content == "hi"
             if isinstance(asks, warmroute.OpenAI):
-                again = asks.chat.completions.create(model=body["model"], messages=body["messages"])
+                said: list[Any] = [found.choices[0].message, {"role": "user", "content": "again"}]
+                messages = [*body["messages"], *said]
+                again = asks.chat.completions.create(model=body["model"], messages=messages)
                 receipts = [each.usage.model_dump()["warmroute"] for each in (found, again) if each.usage]
                 report = asks.cache.report()
                 assert (report.turns, report.receipts_pending, report.violations_found) == (2, 0, 0)

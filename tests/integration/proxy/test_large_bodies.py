@@ -19,7 +19,7 @@ from warmroute.contract import receipt
 from warmroute_proxy.server.base.secrets import new_api_key
 from warmroute_proxy.server.http.shared_bytes import LARGE_BYTES
 from warmroute_proxy.server.intake.body import Body
-from warmroute_proxy.server.intake.large_body import LargeBody, Place
+from warmroute_proxy.server.intake.large_body import LargeBody, NamedSpan
 
 ANSWERS_WITH = {"prompt_tokens": 5, "completion_tokens": 1}
 LARGE = "tell me about caf\u00e9s, " * (LARGE_BYTES // 20)
@@ -159,6 +159,6 @@ values = st.one_of(st.integers(), st.text(max_size=3), st.lists(st.integers(), m
 def test_it_is_rewritten_like_a_small_one(members: dict[str, Any], drop: frozenset[str], add: bytes) -> None:
     raw = json.dumps(members, ensure_ascii=False).encode()
     small = Body(raw)
-    places = [Place(name, span.start, span.end) for name, span in small.spans.items()]
-    parts = LargeBody(memoryview(raw), places).rewritten(drop, add)
+    spans = [NamedSpan(name, span.start, span.end) for name, span in small.spans.items()]
+    parts = LargeBody(memoryview(raw), spans).rewritten(drop, add)
     assert json.loads(b"".join(parts)) == json.loads(b"".join(small.rewritten(drop, add)))

@@ -84,6 +84,14 @@ class TestOneProxy:
         scene.proxy.rows(before + 16)
         assert len(processes_that_answered(scene)) > 1
 
+    def test_a_conversation_without_a_key_is_one_session_at_all_of_them(self, scene: Scene) -> None:
+        before = processes_that_answered(scene)
+        receipts = [scene.ask(turn, "unnamed").json()["usage"]["warmroute"] for turn in range(1, 13)]
+        assert len({receipt["session"] for receipt in receipts}) == 1
+        assert scene.ask(3, "unnamed").json()["usage"]["warmroute"]["session"] != receipts[0]["session"]
+        scene.proxy.rows(sum(before.values()) + 13)
+        assert len(processes_that_answered(scene) - before) > 1
+
     def test_a_receipt_is_found_by_any_process_at_once_and_totals_are_right_to_the_last_turn(
         self, scene: Scene
     ) -> None:

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from http.client import HTTPResponse, IncompleteRead
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -143,6 +144,22 @@ def test_a_home_without_engines_is_replaced_by_serving_here(regions: Regions) ->
     assert answer.json()["usage"]["warmroute"]["region"] == "east"
     assert regions.west.rows(expected=1)[0]["turn"] == 1
     assert len(regions.west.rows()) == 1
+
+
+def test_a_conversation_without_a_key_is_one_session_in_both_regions(regions: Regions) -> None:
+    with regions.east.client() as client:
+
+        def turn(turns: int) -> dict[str, Any]:
+            body = chat("unnamed", turns=turns, max_tokens=2)
+            answer = client.post("/v1/chat/completions", json=body, headers={"x-warmroute-home": "west"})
+            return dict(answer.json()["usage"]["warmroute"])
+
+        receipts = [turn(1), turn(2)]
+        regions.west.stop()
+        receipts.append(turn(3))
+    assert [receipt["region"] for receipt in receipts] == ["west", "west", "east"]
+    assert len({receipt["session"] for receipt in receipts}) == 1
+    assert "prefix_changed" not in receipts[2]["loss"]
 
 
 def test_a_client_that_leaves_is_noticed_in_the_other_region(regions: Regions) -> None:

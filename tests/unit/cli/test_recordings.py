@@ -4,7 +4,7 @@ from importlib import resources
 
 import pytest
 
-from warmroute.contract.identity import derived_key, session_of
+from warmroute.contract.identity import session_of
 from warmroute_backend.engine.model.prompt import ANSWER_HEAD, render
 from warmroute_cli.recordings import RecordedRequest, Recording, load_recordings
 
@@ -112,12 +112,3 @@ def test_no_credentials_and_no_transport_headers() -> None:
 def test_the_samples_are_small() -> None:
     folder = resources.files("warmroute_cli") / "samples"
     assert sum(len((entry).read_bytes()) for entry in folder.iterdir()) < 1_000_000
-
-
-def test_without_its_signals_each_conversation_comes_out_as_one_session() -> None:
-    """A child of the task tool and aider's commit message are conversations of their own."""
-    derived = {
-        recording.name: len({derived_key(request.body["messages"]) for request in recording.requests})
-        for recording in load_recordings()
-    }
-    assert {name: count for name, count in derived.items() if count != 1} == {"aider": 2, "oc_subagent": 2}

@@ -8,8 +8,6 @@ import pytest
 from warmroute.contract.identity import (
     InvalidSessionKey,
     Session,
-    derived_key,
-    derived_key_of_text,
     lineage_parts,
     session_of,
 )
@@ -75,25 +73,6 @@ def test_bad_keys_are_the_clients_fault_and_are_not_repeated(key: str) -> None:
 
 def test_256_bytes_are_a_key() -> None:
     assert session_of({"x-session-affinity": "x" * 256}, {}) is not None
-
-
-def test_the_derived_key_stays_while_a_conversation_grows() -> None:
-    start: list[dict[str, Any]] = [
-        {"role": "system", "content": "be brief"},
-        {"role": "user", "content": [{"type": "text", "text": "environment"}, {"type": "text", "text": "fix the bug"}]},
-    ]
-    key = derived_key(start)
-    assert key == derived_key_of_text("fix the bug")
-    grown = [*start, {"role": "assistant", "content": "done"}, {"role": "user", "content": "thanks"}]
-    assert derived_key(grown) == key
-    assert derived_key([{"role": "user", "content": "fix another bug"}]) != key
-
-
-@pytest.mark.parametrize(
-    "messages", [[], [1, None, "x"], [{"role": "user"}], [{"role": "user", "content": [{"image": 1}]}]]
-)
-def test_without_user_text_there_is_no_derived_key(messages: list[Any]) -> None:
-    assert derived_key(messages) is None
 
 
 def test_agents_and_parents_tell_lineages_apart() -> None:

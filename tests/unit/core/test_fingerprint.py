@@ -8,14 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from warmroute.contract.identity import derived_key, derived_key_of_text
 from warmroute_proxy.core.prompt.canonical import MAX_PARTS, MalformedPrompt
 from warmroute_proxy.core.prompt.chain import Fingerprint
 from warmroute_proxy.core.prompt.fingerprint import (
     STRIDE_BYTES,
     fingerprint_chat,
     fingerprint_text,
-    first_user_text,
 )
 
 SYSTEM = {"role": "system", "content": "You are terse."}
@@ -219,7 +217,7 @@ def test_completion_prompts() -> None:
     assert text(["a", "b"]).chain.hashes[0] == text("a").chain.hashes[0]
     assert text([1, 2, 3]).chain.hashes != text([1, 2, 4]).chain.hashes
     assert text("a").turn == 1
-    assert first_user_text(text("a")) is None
+    assert text("a").asked is None
     nothing: list[Any] = [[], 5, {}]
     for empty in nothing:
         with pytest.raises(MalformedPrompt):
@@ -238,12 +236,6 @@ _MESSAGES = st.lists(
     min_size=1,
     max_size=6,
 )
-
-
-@given(_MESSAGES)
-def test_the_derived_key_is_the_contracts(messages: list[dict[str, Any]]) -> None:
-    text = first_user_text(chat(*messages))
-    assert (derived_key_of_text(text) if text else None) == derived_key(messages)
 
 
 @given(_MESSAGES, st.data())

@@ -6,6 +6,7 @@ from collections.abc import Callable
 import msgspec
 from tests.machine import seconds
 
+from warmroute.contract.conversations import Conversations
 from warmroute_proxy.core.prompt.chain import Chain
 from warmroute_proxy.core.prompt.facts import Facts
 from warmroute_proxy.core.replicas.peer_router import PeerRouter
@@ -35,7 +36,9 @@ class Process:
         self.router = PeerRouter(
             "", self.engines.workers(), send=self.peer_processes.send, receive=self.peer_processes.apply_updates
         )
-        self.peer_processes.start(self.router, self.engines, self.metrics)
+        name, send = f"process{number}", self.peer_processes.send_newest
+        self.conversations = Conversations(name, send, self.peer_processes.apply_updates)
+        self.peer_processes.start(self.router, self.engines, self.metrics, self.conversations)
 
     def send(self) -> str:
         now_s = asyncio.get_running_loop().time()

@@ -3,15 +3,15 @@
 Three bounded maps:
 
 Lineage -> its last settled turns. The loss classes compare with one of them, and its bytes per token are the best guess
-for the next turn. There are several, because a lineage forks: two conversations that share a derived key, or a named
-session with two requests at once. A prompt continues the longest turn whose last cut is at the same position of the
+for the next turn. There are several, because a lineage forks: a named session with several conversations, or with two
+requests at once. A prompt continues the longest turn whose last cut is at the same position of the
 prompt's chain; where there is none, a conversation under way was rewritten, and it continues the newest.
 
 Thread (a lineage without its system prompt) -> the same: a running conversation whose system prompt changed is a new
 lineage, and what it lost is its old prompt.
 
 Session -> region: the home of a session whose client does not send the hint back. A session with a derived key has no
-home here: equal prompts share such keys, and a home of theirs would herd.
+home here: it is a guess, and its prefix steers it.
 
 Which worker of a region a lineage goes to is *not* stored here. The prefix index knows that better: an unknown lineage
 of a known session (a title request, a compaction, a sub-agent) starts from its longest predicted prefix.

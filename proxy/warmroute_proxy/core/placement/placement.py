@@ -97,7 +97,7 @@ def place_by_cost(
     peers: list[PeerCost] = []
     if choices.peers:
         if facts.derived and match.drops:
-            home = None  # equal prompts share a derived key: it counts only where no prefix is known at all
+            home = None  # a derived session is a guess: its home counts only where no prefix is known at all
         peers = peer_costs(facts, choices, prompt, prices, CHURN * s_per_token if churn else 0.0, home, now_s)
     groups = groups_of(choices, prompt, prices)
     weighed = Weighed(
@@ -223,9 +223,9 @@ def _decision(
     for mask, length in match.drops:  # from short to long
         if mask & others:
             elsewhere = length
-    most = cacheable_tokens(prompt.tokens, 1 if worker is None else worker.page_tokens)
-    if cached_tokens > most:  # of a short prompt, or one of which only the end is new
-        held, cached_tokens = held.within(most), most
+    if worker is not None and cached_tokens + worker.page_tokens >= prompt.tokens:
+        cached_tokens = min(cached_tokens, cacheable_tokens(prompt.tokens, worker.page_tokens))
+        held = held.within(cached_tokens)
     prefill = partner = None
     if decode is not None and chosen.role == "prefill":
         prefill, partner, worker = worker, decode.worker, None

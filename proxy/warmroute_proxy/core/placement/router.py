@@ -185,7 +185,11 @@ class Router:
         `completion_tokens` come back with the next prompt; `streamed_tokens` are all that have come one by one.
         """
         self._in_flight.end(ticket, now_s, streamed_tokens)
-        predicted = _predicted(ticket, prompt_tokens)
+        predicted = ticket.decision.predicted_cached_tokens
+        if prompt_tokens is not None and predicted:
+            worker = ticket.cache_worker.worker
+            if worker is not None and predicted + worker.page_tokens >= prompt_tokens:
+                predicted = min(predicted, cacheable_tokens(prompt_tokens, worker.page_tokens))
         error = self._accuracy.observe(predicted, cached_tokens)
         if self._histories.active or (error is not None and error >= MIN_TOKENS):
             self._end_history(ticket, facts, prompt_tokens, cached_tokens, completion_tokens)
@@ -372,15 +376,6 @@ class Router:
         self._affinity.remember(lineage, chain, turn, session, thread)
 
 
-def _predicted(ticket: Ticket, prompt_tokens: int | None) -> int:
-    """What was predicted to be cached, of a prompt whose length is known by now."""
-    predicted = ticket.decision.predicted_cached_tokens
-    worker = ticket.cache_worker.worker
-    if prompt_tokens is None or worker is None:
-        return predicted
-    return min(predicted, cacheable_tokens(prompt_tokens, worker.page_tokens))
-
-
 def home_key(facts: Facts) -> int | None:
-    """The session whose home is remembered. Equal prompts share a derived key: a home of theirs would herd."""
+    """The session whose home is remembered: none that is derived, which is a guess."""
     return None if facts.derived else facts.session

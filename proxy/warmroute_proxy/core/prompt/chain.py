@@ -3,7 +3,6 @@
 from typing import NamedTuple
 
 import msgspec
-from msgspec import Raw
 
 
 class Chain(msgspec.Struct, frozen=True, gc=False):
@@ -18,13 +17,17 @@ class Chain(msgspec.Struct, frozen=True, gc=False):
         return self.ends[-1] if self.ends else 0
 
 
+UserPart = tuple[int, int, bytes]
+"""A user's message: the cuts in front of it, the hash there, and its canonical bytes."""
+
+
 class Fingerprint(msgspec.Struct, frozen=True, gc=False):
     """What the proxy stores of a prompt.
 
     `structural_bytes` are those before the last assistant message, which an append-only conversation has already sent;
-    `tools_digest` and `tools_system_digest` do not depend on the seed; `user_contents` are the raw contents of the user
-    messages in front of the first assistant message. `prompts` is above 1 for a list of texts or of lists of ids: each
-    is a prompt of its own to the engine.
+    `tools_digest` and `tools_system_digest` do not depend on the seed. `asked` is the user's message that ends it, if
+    one does; `returned` are those that an assistant's message follows, but for long ones. `prompts` is above 1 for a
+    list of texts or of lists of ids: each is a prompt of its own to the engine.
     """
 
     chain: Chain
@@ -32,7 +35,8 @@ class Fingerprint(msgspec.Struct, frozen=True, gc=False):
     turn: int
     tools_digest: int
     tools_system_digest: int
-    user_contents: list[Raw]
+    asked: UserPart | None = None
+    returned: list[UserPart] = []
     prompts: int = 1
 
 
@@ -55,3 +59,5 @@ class Begun(NamedTuple):
     structural_bytes: int
     turn: int
     tools_system_digest: int
+    asked: UserPart | None
+    returned: list[UserPart]

@@ -20,12 +20,13 @@ lists are kept (by digest; hashes only, all dropped when full), because reading 
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 from msgspec import Raw
 from xxhash import xxh3_64_intdigest, xxh3_128_digest
 
+from warmroute.contract.conversations import MAX_ASKED_BYTES
 from warmroute_proxy.core.prompt.canonical import (
     BRACKET,
     MAX_PARTS,
@@ -38,7 +39,7 @@ from warmroute_proxy.core.prompt.canonical import (
     text_part,
     tool_parts,
 )
-from warmroute_proxy.core.prompt.chain import Begun, Chain, Fingerprint, ToolsPrefix
+from warmroute_proxy.core.prompt.chain import Begun, Chain, Fingerprint, ToolsPrefix, UserPart
 from warmroute_proxy.core.prompt.messages import Message
 
 STRIDE_BYTES: Final = 2048
@@ -53,7 +54,6 @@ NO_TOOLS: Final = ToolsPrefix((), (), 0)
 _MESSAGES: Final = msgspec.json.Decoder(list[Message])
 _ONE_MESSAGE: Final = msgspec.json.Decoder(Message)
 _KEPT_TOOLS: Final[dict[tuple[int, bytes], ToolsPrefix]] = {}
-_VALUE: Final = msgspec.json.Decoder()
 _TOKEN_IDS: Final = re.compile(rb"\[[ \t\r\n]*[-0-9]")
 _VALUES: Final = msgspec.json.Decoder(list[Raw])
 
@@ -64,61 +64,53 @@ def fingerprint_chat(tools: Raw | None, messages: Raw | Sequence[Raw], seed: int
     `messages` as one raw JSON array is twice as fast as a list of raw items: it is read once.
     """
     prefix = tools_prefix(tools, seed)
-    return _fingerprint(_decode_messages(messages), prefix, list(prefix.hashes), list(prefix.ends), seed)
+    return _fingerprint(_decode_messages(messages), prefix, None, seed)
 
 
 def fingerprint_messages(messages: memoryview, prefix: ToolsPrefix, seed: int) -> Fingerprint:
     """`fingerprint_chat` for the raw JSON of messages behind tools that are known."""
-    return _fingerprint(
-        _checked(decode_part(_MESSAGES, messages, "messages")), prefix, list(prefix.hashes), list(prefix.ends), seed
-    )
+    return _fingerprint(_checked(decode_part(_MESSAGES, messages, "messages")), prefix, None, seed)
 
 
 def fingerprint_rest(rest: bytes, begun: Begun, prefix: ToolsPrefix) -> Fingerprint:
     """The fingerprint of a prompt whose first messages are known: `rest` is the raw JSON array of the others."""
     if not begun.hashes:
         raise MalformedPrompt("messages", "is empty")
-    return _fingerprint(
-        _checked(decode_part(_MESSAGES, rest, "messages")),
-        prefix,
-        begun.hashes,
-        begun.ends,
-        0,
-        begun.structural_bytes,
-        begun.turn,
-        begun.tools_system_digest,
-    )
+    return _fingerprint(_checked(decode_part(_MESSAGES, rest, "messages")), prefix, begun, 0)
 
 
-def _fingerprint(
-    decoded: list[Message],
-    prefix: ToolsPrefix,
-    hashes: list[int],
-    ends: list[int],
-    seed: int,
-    structural_bytes: int = 0,
-    turn: int = 1,
-    digest: int | None = None,
-) -> Fingerprint:
-    """The messages behind what `hashes` and `ends` stand for, which grow. With a `digest`, none of them leads."""
-    leading = digest is None
-    if digest is None:
-        digest = prefix.digest
+def _fingerprint(decoded: list[Message], prefix: ToolsPrefix, begun: Begun | None, seed: int) -> Fingerprint:
+    """All messages of a prompt, or those behind what has `begun`, whose hashes and ends grow; none of them leads."""
+    leading = begun is None
+    if begun is None:
+        hashes, ends, structural_bytes, turn, digest = list(prefix.hashes), list(prefix.ends), 0, 1, prefix.digest
+        user: UserPart | None = None  # the message before, if it is a user's
+        returned: list[UserPart] = []
+    else:
+        hashes, ends, structural_bytes, turn, digest, user, returned = begun
     hash_, total = (hashes[-1], ends[-1]) if hashes else (seed, 0)
     user_contents: list[Raw] = []
     for index, message in enumerate(decoded):
         role = message.role
         part = text_part(message) or message_part(message, index)
-        if role == "assistant":
-            structural_bytes = total
-            turn += 1
-        elif role == "user" and turn == 1:
-            user_contents.append(message.content)
+        if role == "user":
+            user = (len(hashes), hash_, part)
+            if turn == 1:
+                user_contents.append(message.content)
+        else:
+            if role == "assistant":
+                structural_bytes = total
+                turn += 1
+                if user is not None:
+                    _, _, asked = user
+                    if len(asked) <= MAX_ASKED_BYTES:
+                        returned.append(user)
+            user = None
+        size = len(part)
         if leading:
             leading = role in _LEADING
             if leading:
                 digest = xxh3_64_intdigest(part, digest)
-        size = len(part)
         if size <= STRIDE_BYTES:
             hash_ = xxh3_64_intdigest(part, hash_)
             total += size
@@ -128,7 +120,7 @@ def _fingerprint(
             _add(part, hashes, ends, seed)
             hash_, total = hashes[-1], ends[-1]
     _check_unicode(user_contents)
-    return Fingerprint(Chain(hashes, ends), structural_bytes, turn, prefix.digest, digest, user_contents)
+    return Fingerprint(Chain(hashes, ends), structural_bytes, turn, prefix.digest, digest, user, returned)
 
 
 def _add(part: bytes, hashes: list[int], ends: list[int], seed: int) -> None:
@@ -175,7 +167,7 @@ def fingerprint_text(prompt: Raw, seed: int) -> Fingerprint:
     ends: list[int] = []
     for part in parts:
         _add(part, hashes, ends, seed)
-    return Fingerprint(Chain(hashes, ends), 0, 1, 0, 0, [], prompts)
+    return Fingerprint(Chain(hashes, ends), 0, 1, 0, 0, prompts=prompts)
 
 
 def _check_none_empty(prompts: Sequence[Raw]) -> None:
@@ -222,7 +214,9 @@ def tools_prefix(tools: Raw | None, seed: int) -> ToolsPrefix:
 
 
 def _check_unicode(contents: list[Raw]) -> None:
-    """Refuse what `first_user_text` could not decode: raw slices are checked for JSON's syntax, not for UTF-8."""
+    """Refuse what no engine could decode in a conversation's beginning: raw slices are checked for JSON's syntax, not
+    for UTF-8.
+    """
     for content in reversed(contents):
         try:
             text = str(content, "utf-8")
@@ -230,26 +224,3 @@ def _check_unicode(contents: list[Raw]) -> None:
             raise MalformedPrompt("messages", "holds a text that is not valid JSON") from None
         if len(text) > 2 and text[0] == '"':
             return
-
-
-def first_user_text(prompt: Fingerprint) -> str | None:
-    """The text that a derived key is made from, as `contract.identity.derived_key` finds it. It is decoded on demand:
-    most clients name their sessions.
-    """
-    for content in reversed(prompt.user_contents):
-        if not is_present(content):
-            continue
-        try:
-            value = _VALUE.decode(content)
-        except (ValueError, RecursionError):
-            raise MalformedPrompt("messages", "holds a text that is not valid JSON") from None
-        text = value if type(value) is str else _last_text(value)
-        if text:
-            return text
-    return None
-
-
-def _last_text(content: Any) -> str | None:
-    if isinstance(content, str):
-        return content
-    return next((part["text"] for part in reversed(content) if isinstance(part.get("text"), str)), None)

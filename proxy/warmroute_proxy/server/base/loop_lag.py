@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from warmroute_proxy.server.base.metrics import Holder, Metrics
+from warmroute_proxy.server.base.metrics import HeldBy, Metrics
 
 log = logging.getLogger(__name__)
 
@@ -28,13 +28,13 @@ class LoopLag:
         self._lags = metrics.loop_lag
         self._clock = clock
         self._longest_s = 0.0
-        self._holder = Holder.OTHER
+        self._held_by = HeldBy.OTHER
         self._collection_began_s = 0.0
 
-    def ran(self, holder: Holder, seconds: float) -> None:
+    def ran(self, held_by: HeldBy, seconds: float) -> None:
         """Report a step that has held the loop."""
         if seconds > self._longest_s:
-            self._longest_s, self._holder = seconds, holder
+            self._longest_s, self._held_by = seconds, held_by
 
     async def watch(self) -> None:
         """Measure until cancelled."""
@@ -49,15 +49,15 @@ class LoopLag:
 
     def observe(self, lag_s: float) -> None:
         """Count a lag, for what ran longest since the one before."""
-        holder = self._holder if self._longest_s >= _NAMED_SHARE * lag_s else Holder.OTHER
-        self._lags[holder].observe(lag_s)
+        held_by = self._held_by if self._longest_s >= _NAMED_SHARE * lag_s else HeldBy.OTHER
+        self._lags[held_by].observe(lag_s)
         if lag_s >= LOGGED_S:
-            log.warning("the event loop was %.0f ms late, held by: %s", lag_s * 1000, holder.value)
-        self._longest_s, self._holder = 0.0, Holder.OTHER
+            log.warning("the event loop was %.0f ms late, held by: %s", lag_s * 1000, held_by.value)
+        self._longest_s, self._held_by = 0.0, HeldBy.OTHER
 
     def _collected(self, phase: str, _: dict[str, int]) -> None:
         now_s = self._clock()
         if phase == "start":
             self._collection_began_s = now_s
         else:
-            self.ran(Holder.COLLECTION, now_s - self._collection_began_s)
+            self.ran(HeldBy.COLLECTION, now_s - self._collection_began_s)

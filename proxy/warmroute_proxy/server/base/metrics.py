@@ -45,7 +45,7 @@ Counter = list[int]
 """One number in a list, so that code which raises it often can keep the list and need not look it up."""
 
 
-class Holder(Enum):
+class HeldBy(Enum):
     """What held the event loop."""
 
     REQUEST = "request"
@@ -59,7 +59,7 @@ _HISTOGRAMS: Final[tuple[tuple[str, Labels], ...]] = (
     ("warmroute_ttft_seconds", ()),
     ("warmroute_queue_wait_seconds", ()),
     *[(name, (("size", size),)) for name in _ERRORS for size in SIZES],
-    *[("warmroute_loop_lag_seconds", (("held_by", holder.value),)) for holder in Holder],
+    *[("warmroute_loop_lag_seconds", (("held_by", held_by.value),)) for held_by in HeldBy],
 )
 
 
@@ -105,7 +105,7 @@ class Metrics:
         ]
         """Each by the size of the prompt."""
 
-        self.loop_lag = {holder: Histogram(_LAG_BOUNDS_S) for holder in Holder}
+        self.loop_lag = {held_by: Histogram(_LAG_BOUNDS_S) for held_by in HeldBy}
 
     def add(self, name: str, amount: int = 1, labels: Labels = ()) -> None:
         """Increase a counter."""

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.server.base.loop_lag import LoopLag
-from warmroute_proxy.server.base.metrics import Holder, Labels, Metrics
+from warmroute_proxy.server.base.metrics import HeldBy, Labels, Metrics
 from warmroute_proxy.server.engines.engines import Engines
 from warmroute_proxy.server.http.body_memory import BodyMemory
 from warmroute_proxy.server.ledger.ledger import Ledger
@@ -80,7 +80,7 @@ class MetricsPage:
         """
         began_s = self._clock()
         page = self._render()
-        self._loop_lag.ran(Holder.METRICS, self._clock() - began_s)
+        self._loop_lag.ran(HeldBy.METRICS, self._clock() - began_s)
         return page
 
     def _render(self) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Final
 
 from warmroute_proxy.server.base.loop_lag import LoopLag
-from warmroute_proxy.server.base.metrics import Holder
+from warmroute_proxy.server.base.metrics import HeldBy
 from warmroute_proxy.server.http.exchange import Endpoint, Exchange, Request
 
 SLICE_S: Final = 0.004
@@ -46,7 +46,7 @@ class RequestStarts:
             self._line.append((request, exchange))
             return
         self._endpoint.handle(request, exchange)
-        self._lag.ran(Holder.REQUEST, self._clock() - now_s)
+        self._lag.ran(HeldBy.REQUEST, self._clock() - now_s)
 
     def _go_on(self) -> None:
         line, now_s = self._line, self._clock()
@@ -56,7 +56,7 @@ class RequestStarts:
             if not exchange.ended:  # else the client has left
                 self._endpoint.handle(request, exchange)
             began_s, now_s = now_s, self._clock()
-            self._lag.ran(Holder.REQUEST, now_s - began_s)
+            self._lag.ran(HeldBy.REQUEST, now_s - began_s)
         self._began = bool(line)
         if line:
             self._loop.call_soon(self._go_on)

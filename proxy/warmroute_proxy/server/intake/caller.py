@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from warmroute.contract import headers as names
+from warmroute.contract.conversations import Conversations
 from warmroute.contract.identity import (
     IDENTITY_HEADERS,
     InvalidSessionKey,
@@ -113,11 +114,12 @@ def identity_headers(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 class Callers:
-    """The callers that are known, and their known bodies."""
+    """The callers that are known, their known bodies, and the conversations of those that name no session."""
 
-    def __init__(self, secrets: Secrets) -> None:
+    def __init__(self, secrets: Secrets, conversations: Conversations) -> None:
         self.known_bodies = KnownBodies()
-        self._secrets = secrets
+        self.conversations = conversations
+        self.secrets = secrets
         self._callers: dict[tuple[str, ...], Caller] = {}
 
     def of(self, path: str, tenant: TenantConfig, headers: Mapping[str, str], region: str | None = None) -> Caller:
@@ -128,7 +130,7 @@ class Callers:
         key = tuple(parts)
         caller = self._callers.get(key)
         if caller is None:
-            caller = Caller(path, tenant, headers, self._secrets, region)
+            caller = Caller(path, tenant, headers, self.secrets, region)
             if sum(map(len, key)) <= MAX_KEY_CHARS:
                 if len(self._callers) >= MAX_CALLERS:
                     self._callers.clear()

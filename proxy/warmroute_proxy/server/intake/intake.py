@@ -4,26 +4,25 @@ All checks that need no engine are here: the model, the fields and their types. 
 to be fingerprinted; its text is not kept beyond the body itself.
 """
 
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
 from xxhash import xxh3_64_intdigest
 
+from warmroute.contract.conversations import MAX_ASKED_BYTES, Asked, Conversation, Conversations
 from warmroute.contract.identity import (
     InvalidSessionKey,
     Session,
-    derived_key_of_text,
     session_of,
 )
 from warmroute_proxy.core.prompt.canonical import MalformedPrompt
-from warmroute_proxy.core.prompt.chain import Chain, Fingerprint
+from warmroute_proxy.core.prompt.chain import Chain, Fingerprint, UserPart
 from warmroute_proxy.core.prompt.facts import Facts
 from warmroute_proxy.core.prompt.fingerprint import (
     fingerprint_chat,
     fingerprint_messages,
     fingerprint_text,
-    first_user_text,
     tools_prefix,
 )
 from warmroute_proxy.dialects.fields import Permissions
@@ -34,13 +33,13 @@ from warmroute_proxy.server.http.exchange import Request
 from warmroute_proxy.server.intake.body import NO_BODY, Body, TemplatedBody
 from warmroute_proxy.server.intake.body_fields import KEPT_DECODED, plan_of, read_member, read_members
 from warmroute_proxy.server.intake.body_template import BodyTemplate, MemberSpan
-from warmroute_proxy.server.intake.caller import Caller
+from warmroute_proxy.server.intake.caller import Caller, Callers
 from warmroute_proxy.server.intake.known_body import (
     MAX_DECODED_BYTES,
     MAX_HEAD_BYTES,
     MAX_MEMBERS,
+    MAX_RETURNED,
     MAX_TAIL_BYTES,
-    Conversation,
     KnownBodies,
     KnownBody,
 )
@@ -50,12 +49,13 @@ CHAT: Final = "/v1/chat/completions"
 COMPLETIONS: Final = "/v1/completions"
 ROUTES: Final = frozenset({CHAT, COMPLETIONS})
 
+_QUOTE: Final = 0x22
 MAX_PROMPTS: Final = 512  # of one completion: each has a bootstrap room, see `engines.ids`
 DEFAULT_OUTPUT_TOKENS: Final = 256  # expected where the client sets no maximum
 MAX_EXPECTED_OUTPUT_TOKENS: Final = 1024  # a maximum says little about the answer: agents' turns are short
 
 
-def read(request: Request, caller: Caller, known_bodies: KnownBodies, config: Config, secrets: Secrets) -> Intake:
+def read(request: Request, caller: Caller, callers: Callers, config: Config) -> Intake:
     """Check and read a request. Raises: Refusal."""
     raw = request.body
     assert isinstance(raw, bytes)  # large ones are read elsewhere
@@ -63,27 +63,26 @@ def read(request: Request, caller: Caller, known_bodies: KnownBodies, config: Co
         template = known.template
         if raw.startswith(template.head) and raw.endswith(template.tail):
             try:
-                return _read_known(raw, known, caller, known_bodies, secrets)
+                return _read_known(raw, known, caller, callers)
             except MalformedPrompt:
                 continue  # it is of another template, or `read_whole` says what is wrong
-    return read_whole(raw, caller, known_bodies, config, secrets)
+    return read_whole(raw, caller, callers, config)
 
 
-def _read_known(raw: bytes, known: KnownBody, caller: Caller, known_bodies: KnownBodies, secrets: Secrets) -> Intake:
+def _read_known(raw: bytes, known: KnownBody, caller: Caller, callers: Callers) -> Intake:
     """Read a body of a known template: only its messages. Raises: MalformedPrompt, where it is not of the template."""
-    body_template = known.template
+    body_template, known_bodies = known.template, callers.known_bodies
     start, end = body_template.start, len(raw) - body_template.tail_bytes
-    continued: Conversation | None = None
     if end - start < known_bodies.min_bytes:
         prompt = fingerprint_messages(memoryview(raw)[start:end], known.tools, known.seed)
     else:
-        prompt, continued = known_bodies.read(known, raw, end)
+        prompt = known_bodies.read(known, raw, end)
     intake = known.intake
     facts = intake.facts
     digest = prompt.tools_system_digest
     if known.derives:
-        intake, facts = _derived_again(known, prompt, continued, caller, secrets)
-        lineage = _key(known.identity, digest, prompt, facts.session)
+        intake, facts = conversing(intake, known.identity, prompt, caller, callers)
+        lineage = facts.lineage
     elif digest == known.system_digest:
         lineage = known.lineage
     else:
@@ -95,37 +94,45 @@ def _read_known(raw: bytes, known: KnownBody, caller: Caller, known_bodies: Know
     return replace(intake, body=TemplatedBody(raw, body_template), facts=facts)
 
 
-def _derived_again(
-    known: KnownBody, prompt: Fingerprint, continued: Conversation | None, caller: Caller, secrets: Secrets
+def conversing(
+    intake: Intake, identity: bytes, prompt: Fingerprint, caller: Caller, callers: Callers
 ) -> tuple[Intake, Facts]:
-    """Intake and facts of a known body, with the session that is derived from these messages."""
-    if continued is not None:
-        found = continued.derived
-    else:
-        conversation = known.conversation
-        if conversation is not None and conversation.chain is not prompt.chain:
-            conversation = None
-        try:
-            text = first_user_text(prompt)
-        except MalformedPrompt:
-            if conversation is not None:  # a refused body must not be continued
-                known.conversation = None
-            raise
-        found = secrets.session_of(caller.tenant.share_group, derived_key_of_text(text)) if text else None
-        if conversation is not None:
-            conversation.derived = found
-    intake = known.intake
-    if found is None:
-        return intake, replace(intake.facts, session=None, thread=None)
-    session_hex, session = found
-    thread = _key(known.identity, prompt.tools_digest, prompt, session)
-    return replace(intake, session=session_hex), replace(intake.facts, session=session, thread=thread)
+    """Intake and facts of a request that names no session, with that of the conversation that it continues."""
+    conversation = _conversation(prompt, caller, callers.conversations)
+    session_hex, session = callers.secrets.session_of(caller.tenant.share_group, conversation.key)
+    lineage = _key(identity, prompt.tools_system_digest, prompt, session)
+    thread = _key(identity, prompt.tools_digest, prompt, session)
+    return (
+        replace(intake, session=session_hex, conversation=conversation),
+        replace(intake.facts, session=session, lineage=lineage, thread=thread),
+    )
 
 
-def read_whole(
-    raw: bytes, caller: Caller, known_bodies: KnownBodies | None, config: Config, secrets: Secrets
-) -> Intake:
-    """Read a body of which nothing is known; it is kept in `known_bodies`. Raises: Refusal."""
+class ReadBody(NamedTuple):
+    """A body of which nothing was known. `converses`: it names no session, and `conversing` finds its own."""
+
+    intake: Intake
+    prompt: Fingerprint
+    identity: bytes
+    seed: int
+    converses: bool
+
+
+def read_whole(raw: bytes, caller: Caller, callers: Callers, config: Config) -> Intake:
+    """Read a body of which nothing is known. Raises: Refusal."""
+    found = read_body(raw, caller, callers.secrets, config)
+    intake = found.intake
+    if found.converses:
+        intake, facts = conversing(intake, found.identity, found.prompt, caller, callers)
+        intake = replace(intake, facts=facts)
+    body = intake.body
+    if caller.path == CHAT and isinstance(body, Body) and caller.seen_again(_around(body)):
+        _keep(body, intake, found, caller, callers.known_bodies)
+    return intake
+
+
+def read_body(raw: bytes, caller: Caller, secrets: Secrets, config: Config) -> ReadBody:
+    """Read a body for itself: what it was preceded by makes no difference. Raises: Refusal."""
     tenant = caller.tenant
     body = Body(raw)
     plan = plan_of(caller.path, body.names)
@@ -137,12 +144,8 @@ def read_whole(
     stream_options = value("stream_options") or {}
     salt, seed = secrets.salt_and_seed(tenant.share_group, tenant.salt_epoch, model.name)
     prompt = _fingerprint(caller.path, body, seed)
-    session_hex, session_key = caller.session_hex, caller.session_key
-    session = caller.session
-    if session is None:
-        session = _session(body, plan.session_fields, prompt)
-        if session is not None:
-            session_hex, session_key = secrets.session_of(tenant.share_group, session.key)
+    session = caller.session or _session(body, plan.session_fields)
+    session_hex, session_key = _keys(session, caller, secrets)
     limit = value("max_tokens") or value("max_completion_tokens") or DEFAULT_OUTPUT_TOKENS
     identity = f"{model.name}\0{caller.agent}\0".encode()
     facts = Facts(
@@ -168,10 +171,7 @@ def read_whole(
         stream_options, value("return_cached_tokens_details") or False, value("n") or 1, prompt.prompts,
         _without_session(value("metadata")), salt, session_hex, facts, caller.region, read.dropped, read.bounded,
     )  # fmt: skip
-    if known_bodies is not None and caller.path == CHAT and caller.seen_again(_around(body)):
-        derives = session is None or session.source == "derived"
-        _keep(body, intake, identity, seed, caller, known_bodies, derives=derives)
-    return intake
+    return ReadBody(intake, prompt, identity, seed, session is None and caller.path == CHAT)
 
 
 def _around(body: Body) -> int:
@@ -179,9 +179,7 @@ def _around(body: Body) -> int:
     return xxh3_64_intdigest(b"".join([value for name, value in body.members.items() if name != "messages"]))
 
 
-def _keep(
-    body: Body, intake: Intake, identity: bytes, seed: int, caller: Caller, known_bodies: KnownBodies, *, derives: bool
-) -> None:
+def _keep(body: Body, intake: Intake, found: ReadBody, caller: Caller, known_bodies: KnownBodies) -> None:
     """Keep a body for those that follow, unless too much is around its messages."""
     raw, spans = body.raw, body.spans
     messages = body.members["messages"]
@@ -198,9 +196,11 @@ def _keep(
         intake,
         body=NO_BODY,
         facts=replace(intake.facts, chain=Chain([], [])),
-        session=None if derives else intake.session,
+        session=None if found.converses else intake.session,
+        conversation=None,
     )
-    known = KnownBody(template, without_prompt, tools_prefix(_tools(body), seed), seed, identity, derives=derives)
+    tools = tools_prefix(_tools(body), found.seed)
+    known = KnownBody(template, without_prompt, tools, found.seed, found.identity, derives=found.converses)
     known_bodies.add(known)
     caller.keep(known)
 
@@ -237,28 +237,43 @@ def _malformed(error: MalformedPrompt) -> Refusal:
     return Refusal(400, str(error), code="invalid_value", param=error.path)
 
 
-def _session(body: Body, names_of_fields: tuple[str, ...], prompt: Fingerprint) -> Session | None:
-    """The session that a body names, or the one that is derived from its first messages."""
-    found = None
-    if names_of_fields:
-        fields = {}
-        for name in names_of_fields:
-            try:
-                fields[name] = msgspec.json.decode(body.members[name])
-            except (msgspec.DecodeError, ValueError, RecursionError):
-                raise Refusal(400, f"field {name!r} is not valid JSON", code="invalid_json", param=name) from None
+def _session(body: Body, names_of_fields: tuple[str, ...]) -> Session | None:
+    """The session that a body names."""
+    if not names_of_fields:
+        return None
+    fields = {}
+    for name in names_of_fields:
         try:
-            found = session_of({}, fields)
-        except InvalidSessionKey as error:
-            raise Refusal(400, str(error), code="invalid_session_key", param=error.source) from None
-    if found is None:
-        try:
-            text = first_user_text(prompt)
-        except MalformedPrompt as error:
-            raise _malformed(error) from None
-        if text:
-            return Session(derived_key_of_text(text), "derived", True)
-    return found
+            fields[name] = msgspec.json.decode(body.members[name])
+        except (msgspec.DecodeError, ValueError, RecursionError):
+            raise Refusal(400, f"field {name!r} is not valid JSON", code="invalid_json", param=name) from None
+    try:
+        return session_of({}, fields)
+    except InvalidSessionKey as error:
+        raise Refusal(400, str(error), code="invalid_session_key", param=error.source) from None
+
+
+def _keys(session: Session | None, caller: Caller, secrets: Secrets) -> tuple[str | None, int | None]:
+    """What replaces the session key in receipts and rows, and in placement."""
+    if session is caller.session:
+        return caller.session_hex, caller.session_key
+    return (None, None) if session is None else secrets.session_of(caller.tenant.share_group, session.key)
+
+
+def _conversation(prompt: Fingerprint, caller: Caller, conversations: Conversations) -> Conversation:
+    """The conversation that a prompt continues or begins."""
+    last_returned = prompt.returned[-MAX_RETURNED:]
+    returned = [asked for message in last_returned if (asked := _asked(message)) is not None]
+    asked = _asked(prompt.asked) if prompt.asked is not None else None
+    return conversations.of(caller.tenant.name, prompt.chain.hashes, asked, returned)
+
+
+def _asked(message: UserPart) -> Asked | None:
+    """A user's message that may come back shortened: a text, without the quote that ends it."""
+    cuts, stem, text = message
+    if text[-1] != _QUOTE or len(text) > MAX_ASKED_BYTES:
+        return None
+    return Asked(cuts, stem, text[:-1])
 
 
 def _without_session(metadata: dict[str, Any] | None) -> dict[str, Any] | None:

@@ -3,7 +3,6 @@
 from asyncio import AbstractEventLoop
 
 from warmroute_proxy.server.base.config import Config
-from warmroute_proxy.server.base.secrets import Secrets
 from warmroute_proxy.server.http.exchange import Request
 from warmroute_proxy.server.intake.caller import Caller, Callers
 from warmroute_proxy.server.intake.intake import read
@@ -14,12 +13,11 @@ from warmroute_proxy.server.intake.parsed_request import Intake
 class Intakes:
     """What requests are read with."""
 
-    def __init__(self, config: Config, secrets: Secrets, loop: AbstractEventLoop) -> None:
+    def __init__(self, config: Config, callers: Callers, loop: AbstractEventLoop) -> None:
         self._config = config
-        self._secrets = secrets
-        self.callers = Callers(secrets)
-        self.large_bodies = LargeBodies(config, secrets, loop)
+        self.callers = callers
+        self.large_bodies = LargeBodies(config, callers, loop)
 
     def read(self, request: Request, caller: Caller) -> Intake:
         """Read a request whose body is not large. Raises: Refusal."""
-        return read(request, caller, self.callers.known_bodies, self._config, self._secrets)
+        return read(request, caller, self.callers, self._config)

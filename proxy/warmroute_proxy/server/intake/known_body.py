@@ -16,6 +16,7 @@ of their bodies are also kept to be computed elsewhere (`core/placement/hot_prom
 
 from typing import Final
 
+from warmroute.contract.conversations import MAX_ASKED_BYTES
 from warmroute_proxy.core.prompt.canonical import MAX_PARTS, MalformedPrompt
 from warmroute_proxy.core.prompt.chain import Begun, Chain, Fingerprint, ToolsPrefix
 from warmroute_proxy.core.prompt.fingerprint import fingerprint_messages, fingerprint_rest
@@ -33,35 +34,37 @@ MAX_DECODED_BYTES: Final = 1024  # of a member that is kept decoded, ten times a
 MIN_KNOWN_BYTES: Final = 16_384  # of messages: shorter ones are read again
 MAX_KEPT_BYTES: Final = 67_108_864
 MAX_MARKS: Final = 8
+MAX_RETURNED: Final = 8  # users' messages in front of a mark
 
 _BYTES_PER_CUT: Final = 96  # a hash and an end, each an integer of its own in a list
 _SPACE: Final = b" \t\r\n"
 
 
 class Mark:
-    """The end of one request's messages: bytes and cuts up to there, and the figures of their fingerprint."""
+    """The end of one request's messages: bytes up to there, and their fingerprint."""
 
-    __slots__ = ("cuts", "digest", "length", "structural_bytes", "turn")
+    __slots__ = ("asked", "cuts", "digest", "length", "returned", "structural_bytes", "turn")
 
-    def __init__(self, length: int, cuts: int, structural_bytes: int, turn: int, digest: int) -> None:
+    def __init__(self, length: int, prompt: Fingerprint) -> None:
         self.length = length
-        self.cuts = cuts
-        self.structural_bytes = structural_bytes
-        self.turn = turn
-        self.digest = digest
+        self.cuts = len(prompt.chain.hashes)
+        self.structural_bytes = prompt.structural_bytes
+        self.turn = prompt.turn
+        self.digest = prompt.tools_system_digest
+        _, _, asked = prompt.asked or (0, 0, b"")
+        self.asked = prompt.asked if len(asked) <= MAX_ASKED_BYTES else None
+        self.returned = prompt.returned[-MAX_RETURNED:]
 
 
 class Conversation:
     """The last body of a template, and what was read of its messages."""
 
-    __slots__ = ("chain", "derived", "marks", "raw")
+    __slots__ = ("chain", "marks", "raw")
 
     def __init__(self, raw: bytes, chain: Chain, marks: list[Mark]) -> None:
         self.raw = raw
         self.chain = chain
         self.marks = marks
-        self.derived: tuple[str, int] | None = None
-        """Hash and key of the session, where it is derived from the messages."""
 
 
 class KnownBody:
@@ -83,7 +86,7 @@ class KnownBody:
         self, template: BodyTemplate, intake: Intake, tools: ToolsPrefix, seed: int, identity: bytes, *, derives: bool
     ) -> None:
         """`intake`: what the first body was read as. `identity`: tells lineages apart. `derives`: the session is
-        derived from the messages.
+        that of the conversation which the messages continue.
         """
         self.template = template
         self.intake = intake
@@ -138,8 +141,8 @@ class KnownBodies:
         template.tail = self._tails[tail] = tail
         self._long.append(body)
 
-    def read(self, body: KnownBody, raw: bytes, end: int) -> tuple[Fingerprint, Conversation | None]:
-        """The fingerprint of messages that end at `end`, and the conversation that they continue.
+    def read(self, body: KnownBody, raw: bytes, end: int) -> Fingerprint:
+        """The fingerprint of messages that end at `end`.
 
         Raises: MalformedPrompt, where they are not one array of messages.
         """
@@ -149,22 +152,31 @@ class KnownBodies:
             for mark in reversed(known.marks):
                 stop = start + mark.length
                 if stop < end and raw.startswith(memoryview(known.raw)[start:stop], start):
-                    return self._continued(body, known, mark, raw, end), known
+                    return self._continued(body, known, mark, raw, end)
         prompt = fingerprint_messages(memoryview(raw)[start:end], body.tools, body.seed)
-        if prompt.turn > 1:  # a session that is derived from the first messages cannot change any more
+        if prompt.turn > 1:  # it is under way
             body.conversation = Conversation(raw, prompt.chain, [_mark(prompt, raw, start, end)])
             self._keep(body, body.conversation)
-        return prompt, None
+        return prompt
 
     def _continued(self, body: KnownBody, known: Conversation, mark: Mark, raw: bytes, end: int) -> Fingerprint:
         start, chain, cuts = body.template.start, known.chain, mark.cuts
-        begun = Begun(chain.hashes[:cuts], chain.ends[:cuts], mark.structural_bytes, mark.turn, mark.digest)
+        begun = Begun(
+            chain.hashes[:cuts],
+            chain.ends[:cuts],
+            mark.structural_bytes,
+            mark.turn,
+            mark.digest,
+            mark.asked,
+            list(mark.returned),
+        )
         rest = raw[start + mark.length : end].strip(_SPACE)
         if rest == b"]":
             self._keep(body, known)
             return Fingerprint(
-                Chain(begun.hashes, begun.ends), mark.structural_bytes, mark.turn, body.tools.digest, mark.digest, []
-            )
+                Chain(begun.hashes, begun.ends), mark.structural_bytes, mark.turn, body.tools.digest, mark.digest,
+                mark.asked, mark.returned,
+            )  # fmt: skip
         if rest[:1] != b",":
             raise MalformedPrompt("messages", "is not valid JSON")
         prompt = fingerprint_rest(b"[" + rest[1:], begun, body.tools)
@@ -196,5 +208,4 @@ def _mark(prompt: Fingerprint, raw: bytes, start: int, end: int) -> Mark:
     end -= 1  # the bracket
     while raw[end - 1] in _SPACE:
         end -= 1
-    cuts = len(prompt.chain.hashes)
-    return Mark(end - start, cuts, prompt.structural_bytes, prompt.turn, prompt.tools_system_digest)
+    return Mark(end - start, prompt)

@@ -17,11 +17,11 @@ from msgspec.structs import replace
 
 from warmroute_proxy.server.base.config import Config
 from warmroute_proxy.server.base.errors import Refusal
-from warmroute_proxy.server.base.secrets import Secrets
 from warmroute_proxy.server.http.exchange import Request
 from warmroute_proxy.server.http.shared_bytes import SharedBytes
 from warmroute_proxy.server.intake import large_reading
-from warmroute_proxy.server.intake.caller import Caller
+from warmroute_proxy.server.intake.caller import Caller, Callers
+from warmroute_proxy.server.intake.intake import conversing
 from warmroute_proxy.server.intake.large_body import LargeBody
 from warmroute_proxy.server.intake.large_reading import LargeAnswer, LargeRequest, Refused
 from warmroute_proxy.server.intake.parsed_request import Intake
@@ -35,9 +35,9 @@ _Found = Future[LargeAnswer | Refused]
 class LargeBodies:
     """The process that reads them."""
 
-    def __init__(self, config: Config, secrets: Secrets, loop: AbstractEventLoop) -> None:
+    def __init__(self, config: Config, callers: Callers, loop: AbstractEventLoop) -> None:
         self._config = config
-        self._secrets = secrets
+        self._callers = callers
         self._loop = loop
         self._pool: ProcessPoolExecutor | None = None
 
@@ -56,7 +56,7 @@ class LargeBodies:
     def _submitted(self, asked: LargeRequest) -> _Found:
         for _ in range(2):
             if self._pool is None:
-                arguments = self._config, self._secrets
+                arguments = self._config, self._callers.secrets
                 self._pool = ProcessPoolExecutor(1, get_context("spawn"), large_reading.start, arguments)
             try:
                 return self._pool.submit(large_reading.read, asked)
@@ -76,9 +76,13 @@ class LargeBodies:
             on_read(found.refusal())
             return
         shared.sha256 = found.sha256
-        model = self._config.model_by_name[found.intake.model.name]
-        body = LargeBody(shared.view(), found.places)
-        on_read(replace(found.intake, tenant=caller.tenant, model=model, body=body))
+        model = self._config.model_by_name[found.read.intake.model.name]
+        body = LargeBody(shared.view(), found.spans)
+        intake = replace(found.read.intake, tenant=caller.tenant, model=model, body=body)
+        if found.read.converses:
+            intake, facts = conversing(intake, found.read.identity, found.read.prompt, caller, self._callers)
+            intake = replace(intake, facts=facts)
+        on_read(intake)
 
 
 def _unreadable() -> Refusal:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 
-class Place(NamedTuple):
+class NamedSpan(NamedTuple):
     """Where a member is: from its name's first quote to its value's end."""
 
     name: str
@@ -15,18 +15,18 @@ class Place(NamedTuple):
 class LargeBody:
     """Its bytes are sent from where they are, and never copied or read in the event loop."""
 
-    __slots__ = ("_places", "raw")
+    __slots__ = ("_spans", "raw")
 
-    def __init__(self, raw: memoryview, places: Sequence[Place]) -> None:
+    def __init__(self, raw: memoryview, spans: Sequence[NamedSpan]) -> None:
         self.raw = raw
-        self._places = places
+        self._spans = spans
 
     def rewritten(self, drop: frozenset[str], add: bytes) -> list[bytes | memoryview]:
         """The body without the members in `drop` and with `add` (`"name":value,...`) before the last brace."""
         parts: list[bytes | memoryview] = [b"{"]
-        for place in self._places:
-            if place.name not in drop:
-                parts += (self.raw[place.start : place.end], b",")
+        for span in self._spans:
+            if span.name not in drop:
+                parts += (self.raw[span.start : span.end], b",")
         if add:
             parts.append(b"%b}" % add)
         elif len(parts) > 1:

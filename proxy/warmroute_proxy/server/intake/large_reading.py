@@ -9,14 +9,14 @@ from typing import Any, Final, NamedTuple
 
 from msgspec.structs import replace
 
+from warmroute.contract.conversations import MAX_ASKED_BYTES
 from warmroute_proxy.server.base.config import Config
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.secrets import Secrets
 from warmroute_proxy.server.intake.body import Body
 from warmroute_proxy.server.intake.caller import Caller
-from warmroute_proxy.server.intake.intake import read_whole
-from warmroute_proxy.server.intake.large_body import Place
-from warmroute_proxy.server.intake.parsed_request import Intake
+from warmroute_proxy.server.intake.intake import ReadBody, read_body
+from warmroute_proxy.server.intake.large_body import NamedSpan
 
 PR_SET_PDEATHSIG: Final = 1
 
@@ -33,10 +33,10 @@ class LargeRequest(NamedTuple):
 
 
 class LargeAnswer(NamedTuple):
-    """What it found. `intake` has no body, and copies of what the config says of tenant and model."""
+    """What it found. The intake has no body, and copies of what the config says of tenant and model."""
 
-    intake: Intake
-    places: list[Place]
+    read: ReadBody
+    spans: list[NamedSpan]
     sha256: str
 
 
@@ -67,14 +67,18 @@ class _Reading:
             raw = memory.read(asked.size)
         try:
             caller = Caller(asked.path, self._tenants[asked.tenant], asked.headers, self._secrets, asked.region)
-            intake = read_whole(raw, caller, None, self._config, self._secrets)
+            found = read_body(raw, caller, self._secrets, self._config)
         except Refusal as refusal:
             return Refused(refusal.status, refusal.message, refusal.code, refusal.param)
-        body: Any = intake.body
+        body = found.intake.body
         assert isinstance(body, Body)
-        places = [Place(name, span.start, span.end) for name, span in body.spans.items()]
+        spans = [NamedSpan(name, span.start, span.end) for name, span in body.spans.items()]
         nothing: Any = None
-        return LargeAnswer(replace(intake, body=nothing), places, hashlib.sha256(raw).hexdigest())
+        prompt = found.prompt
+        if prompt.asked is not None and len(prompt.asked[-1]) > MAX_ASKED_BYTES:
+            prompt = replace(prompt, asked=None)  # too long to come back shortened, and to be sent to the proxy
+        without_body = found._replace(intake=replace(found.intake, body=nothing), prompt=prompt)
+        return LargeAnswer(without_body, spans, hashlib.sha256(raw).hexdigest())
 
 
 _READING: Final[list[_Reading]] = []  # one, in this process: the pool calls functions of a module

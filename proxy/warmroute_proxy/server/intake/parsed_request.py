@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 
+from warmroute.contract.conversations import Conversation
 from warmroute_proxy.core.prompt.facts import Facts
 from warmroute_proxy.server.base.config import ModelConfig, TenantConfig
 from warmroute_proxy.server.intake.body import AnyBody
@@ -34,6 +35,13 @@ class Intake(msgspec.Struct, gc=False):
     """Members that no engine gets: they are not on the list of fields."""
     bounded: bool = True
     """Whether all that engines get is on that list, and needs no grant."""
+    conversation: Conversation | None = None
+    """The conversation that it continues or begins, where its client names no session."""
+
+    def left_unanswered(self) -> None:
+        """Note that it got no answer: sent again, it is of the same conversation."""
+        if self.conversation is not None:
+            self.conversation.left_unanswered(self.facts.chain.hashes[-1])
 
     @property
     def wire_model(self) -> str | None:

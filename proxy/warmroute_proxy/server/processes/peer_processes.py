@@ -1,9 +1,10 @@
 """The other processes of a proxy, as one of them sees them: updates sent and applied, through shared memory.
 
 A process sends what its router does (`core/replicas/peer_router.py`), under which tag a prompt was sent (so that each
-process can match the KV events of all prompts), operators' drain orders, and the health of engines. Updates are sent at
-most `SEND_WITHIN_S` later, all that have accumulated in one message. They are applied before each decision, and in each
-sweep by a process that makes no decisions.
+process can match the KV events of all prompts), the newest requests of conversations without a session key, operators'
+drain orders, and the health of engines. Updates are sent at
+most `SEND_WITHIN_S` later, all that have accumulated in one message. They are applied before each decision and each
+look-up of a conversation, and in each sweep by a process that makes no decisions.
 
 A process that starts again reads what is still in the rings of all, its predecessor's too, and so knows the prefixes
 that were sent lately. Its predecessor's open requests no longer count as load.
@@ -21,6 +22,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from warmroute.contract.conversations import Conversations, Newest
 from warmroute_proxy.core.replicas.peer_events import Event
 from warmroute_proxy.core.replicas.peer_router import PeerRouter
 from warmroute_proxy.server.base.metrics import Metrics, State
@@ -62,7 +64,13 @@ class Health(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="h"):
     status: int | None
 
 
-Update = Event | TagSent | PromptTokens | DrainOrder | Health
+class Continued(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="n"):
+    """The newest request of a conversation whose client names no session."""
+
+    newest: Newest
+
+
+Update = Event | TagSent | PromptTokens | DrainOrder | Health | Continued
 
 
 class Message(msgspec.Struct, gc=False, array_like=True):
@@ -121,10 +129,11 @@ class PeerProcesses:
         self._decode_report = msgspec.msgpack.Decoder(ProcessReport).decode
         self._router: PeerRouter
         self._engines: Engines
+        self._conversations: Conversations
 
-    def start(self, router: PeerRouter, engines: Engines, metrics: Metrics) -> None:
+    def start(self, router: PeerRouter, engines: Engines, metrics: Metrics, conversations: Conversations) -> None:
         """Apply the updates that are there, and take over the predecessor's counters and operators' orders."""
-        self._router, self._engines = router, engines
+        self._router, self._engines, self._conversations = router, engines, conversations
         engines.connect_peers(self)
         now_s = self._clock()
         self._apply_from(self.number, LaneReader(self._lane))
@@ -152,6 +161,10 @@ class PeerProcesses:
     def send_prompt_tokens(self, cache_worker: str, tag: str, prompt_tokens: int) -> None:
         """The prompt of a tag has so many tokens."""
         self.send(PromptTokens(cache_worker, tag, prompt_tokens))
+
+    def send_newest(self, newest: Newest) -> None:
+        """This process has read the newest request of a conversation."""
+        self.send(Continued(newest))
 
     def send_drain(self, engine: str, draining: bool) -> None:
         """An operator has ordered this process to drain an engine, or to let it work again."""
@@ -222,6 +235,8 @@ class PeerProcesses:
             self._engines.apply_prompt_tokens(update.cache_worker, update.tag, update.prompt_tokens)
         elif isinstance(update, DrainOrder):
             self._apply_drain(update)
+        elif isinstance(update, Continued):
+            self._conversations.observe(update.newest)
         elif isinstance(update, Health):
             self._engines.apply_health(update.engine, update.status, at_s)
         else:

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from warmroute_proxy.dialects.openai_answers import drop_other_types
+from warmroute_proxy.dialects.openai_answers import CHECKED, drop_other_types
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.http.body_memory import Reservation
 from warmroute_proxy.server.intake.body import Body
@@ -85,7 +85,8 @@ class Answer:
     def settled(self, usage: bytes | msgspec.Raw, *, keep_sglext: bool) -> bytes:
         """The answer with `usage` as its last member, and without the engine's `usage` and, unless kept, `sglext`."""
         members: dict[str, Any] = self._members
-        drop_other_types(members)
+        if not CHECKED.isdisjoint(members):
+            drop_other_types(members)
         for name in _OWN if keep_sglext else _OWN_ACCOUNTS:
             members.pop(name, None)
         members["usage"] = usage if type(usage) is msgspec.Raw else msgspec.Raw(usage)

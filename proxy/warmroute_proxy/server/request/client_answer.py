@@ -91,6 +91,7 @@ class ClientAnswer:
 
     def refuse(self, refusal: Refusal, *, has_receipt: bool) -> None:
         """Send an error: as an event where the stream has begun, else as the answer."""
+        self._intake.left_unanswered()
         if self.exchange.started:
             self.exchange.abort(error_event(refusal.status, refusal.message, refusal.code))
             return

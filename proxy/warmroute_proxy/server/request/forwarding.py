@@ -129,6 +129,8 @@ class ForwardedRequest:
             for name, value in request.headers.items()
             if name in IDENTITY_HEADERS and name != names.HOME
         )
+        if self.intake.conversation is not None:  # the home cannot know it, where others of its requests came here
+            identity += f"{names.AFFINITY}: {self.intake.conversation.key}\r\n{names.DERIVED}: 1\r\n"
         block = f"{engine_headers(request.headers)}{identity}{names.FORWARD}: {token}\r\n"
         path.metrics.add("warmroute_forwards_total")
         path.open_requests.live.add(self)
@@ -268,6 +270,7 @@ class ForwardedRequest:
             self._path.voids.order(self.intake.tenant, self._decision.region, self._request_id)
 
     def _release(self, at_fault: tuple[str, ...]) -> None:
+        self.intake.left_unanswered()
         self._path.router.failed(self._ticket, self._path.clock(), at_fault)
 
     def _finish(self, *, elsewhere: bool = False) -> bool:

@@ -18,7 +18,7 @@ _BY_TIER: Final[tuple[Labels, ...]] = tuple((("tier", tier),) for tier in TIERS)
 
 
 class _Errors:
-    """Predictions of prompts of one size, by how much they were wrong: too high, and too low or right."""
+    """Predictions of prompts of one size, by how much of the prompt they were too high, and too low or right."""
 
     __slots__ = ("over", "over_sum", "under", "under_sum")
 
@@ -27,15 +27,6 @@ class _Errors:
         self.under = [0] * (len(ERROR_BOUNDS) + 1)
         self.over_sum = 0.0
         self.under_sum = 0.0
-
-    def add(self, error: float) -> None:
-        """Add a prediction: the error as a share of the prompt, above 0 where it was too high."""
-        if error > 0.0:
-            self.over_sum += error
-            self.over[bisect_left(ERROR_BOUNDS, error)] += 1
-        else:
-            self.under_sum -= error
-            self.under[bisect_left(ERROR_BOUNDS, -error)] += 1
 
 
 class RequestMetrics:
@@ -98,7 +89,14 @@ class RequestMetrics:
         if settled is None or settled.error_tokens is None or prompt <= 0:
             predicted = NOTHING_HELD
         else:
-            self._errors[bisect_right(SIZE_BOUNDS, prompt)].add(settled.error_tokens / prompt)
+            errors = self._errors[bisect_right(SIZE_BOUNDS, prompt)]
+            error = settled.error_tokens / prompt
+            if error > 0.0:
+                errors.over_sum += error
+                errors.over[bisect_left(ERROR_BOUNDS, error)] += 1
+            else:
+                errors.under_sum -= error
+                errors.under[bisect_left(ERROR_BOUNDS, -error)] += 1
         more = (
             prompt, usage.completion_tokens, entry.list_nanousd, entry.price_nanousd,
             usage.device, usage.host, usage.storage, *predicted,

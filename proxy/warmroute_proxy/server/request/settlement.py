@@ -124,6 +124,8 @@ class Settlement:
         """Turn what was reported into a row and a receipt; `on_written` is called once the row is durable."""
         entry, facts = account.entry, intake.facts
         assert entry is not None
+        if end.outcome != "completed":
+            intake.left_unanswered()
         usage, reported = attempt.account()
         if end.charged and attempt.leg.sent:
             usage = _with_expected(usage, reported, attempt, facts, end)
@@ -140,9 +142,12 @@ class Settlement:
                 used = max(used, reservation.tokens)  # the counted ones are only some of them
             self._admission.ended(request, used)
         dropped = names_of(intake.dropped) if intake.dropped else ()
-        most = cacheable_tokens(usage.prompt_tokens, attempt.engine.info.page_tokens)
-        predicted = attempt.decision.predicted
-        if entry.predicted_cached > most:  # the prompt is shorter than it was estimated
+        predicted, most = attempt.decision.predicted, entry.predicted_cached
+        if settled is not None:
+            most = settled.predicted_cached_tokens
+        elif most:
+            most = min(most, cacheable_tokens(usage.prompt_tokens, attempt.engine.info.page_tokens))
+        if most < entry.predicted_cached:  # the prompt is shorter than it was estimated
             entry.predicted_cached, predicted = most, predicted.within(most)
         ending = Ending(end.outcome, end.status, self._unix_clock(), account.proxy_s * 1000, account.ttft_ms, dropped)
         settle(entry, usage, loss, reported, ending)

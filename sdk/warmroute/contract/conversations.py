@@ -1,0 +1,213 @@
+"""Which conversation a request without a session key continues, and the key of a new one.
+
+A request *continues* a conversation of its tenant if it repeats the newest request of that conversation whole and adds
+to it. Everything else begins a new conversation: a title, a compaction, a changed system prompt, another branch, and
+also the same request again, unless the earlier one was left without an answer. The first texts of a prompt do not tell
+conversations apart: agents put the same examples and instructions there for everybody.
+
+One thing may have changed. Where the newest request ended with a user's message, that message may come back shortened
+if an assistant's follows it: aider writes a reminder behind the last user's message, and drops it from the next
+request. What is left must be the beginning of what was sent, in whole words.
+
+A request is given as hashes of its beginnings: `hashes[i]` stands for all of it up to cut i, so equal hashes are equal
+beginnings, and the longest one that some conversation's newest request ends with is found by one look-up a cut. The
+beginning in front of a user's message is its *stem*; messages that may come back shortened are sorted below their stem.
+
+A key names one conversation: it is made of a name that no other process or start has, and a number. So the processes of
+a proxy send each other what they note (`observe`), and never two conversations get one key.
+
+Limits: `MAX_CONVERSATIONS`, the one that was continued least lately is forgotten first, and then begins anew with its
+next request; of `MAX_ALIKE` with the same newest request the oldest, so that a prompt that is sent again and again (a
+health check, samples) does not drive out others. Of messages that may come back, `MAX_ASKED_BYTES` each and
+`MAX_TOTAL_BYTES` in all; longer ones are only found again unshortened.
+"""
+
+from bisect import bisect_left, insort
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+MAX_CONVERSATIONS: Final = 20_000
+MAX_ALIKE: Final = 16
+MAX_ASKED_BYTES: Final = 16_384
+MAX_TOTAL_BYTES: Final = 16_777_216
+MAX_COMPARED: Final = 32  # messages below one stem that begin with the same text
+
+_ESCAPED: Final = b"\\u"  # how a letter is written in JSON that is not ASCII
+
+
+class Asked(NamedTuple):
+    """A user's message in a request: how many cuts are in front of it, the hash there, and its text."""
+
+    cuts: int
+    stem: int
+    text: bytes
+
+
+class Newest(NamedTuple):
+    """The newest request of a conversation; `text` is empty where it does not end with a user's message."""
+
+    key: str
+    tenant: str
+    tip: int
+    stem: int
+    text: bytes
+
+
+class Conversation:
+    """One conversation. `newest` is replaced with each of its requests."""
+
+    __slots__ = ("newest", "number", "unanswered")
+
+    def __init__(self, newest: Newest, number: int) -> None:
+        self.newest = newest
+        self.number = number
+        self.unanswered = False
+
+    @property
+    def key(self) -> str:
+        """Its session key."""
+        return self.newest.key
+
+    def left_unanswered(self, tip: int) -> None:
+        """Its newest request, which ends with `tip`, got no answer: the same request again continues it."""
+        self.unanswered = self.newest.tip == tip
+
+
+class Conversations:
+    """The newest requests of all conversations without a session key."""
+
+    def __init__(
+        self,
+        name: str,
+        send: Callable[[Newest], None] | None = None,
+        receive: Callable[[], None] | None = None,
+        max_conversations: int = MAX_CONVERSATIONS,
+        max_total_bytes: int = MAX_TOTAL_BYTES,
+    ) -> None:
+        """`name`: one that no other process has, nor an earlier start of this one. `send` takes what was noted here;
+        `receive`, called before each look-up, may call `observe`.
+        """
+        self._name = name
+        self._send = send
+        self._receive = receive
+        self._max = max_conversations
+        self._max_bytes = max_total_bytes
+        self._bytes = 0
+        self._begun = 0
+        self._numbers = 0
+        self._by_key: OrderedDict[str, Conversation] = OrderedDict()
+        self._by_tip: dict[int, dict[int, Conversation]] = {}  # by number, the newest last
+        self._by_stem: dict[int, list[tuple[bytes, int, Conversation]]] = {}  # sorted by text
+
+    def __len__(self) -> int:
+        return len(self._by_key)
+
+    def of(self, tenant: str, hashes: Sequence[int], asked: Asked | None, returned: Sequence[Asked]) -> Conversation:
+        """The conversation of a request, which is its newest from now on.
+
+        `asked`: the user's message that it ends with; `returned`: those that an assistant's message follows.
+        """
+        if self._receive is not None:
+            self._receive()
+        found = self._continued(tenant, hashes, returned)
+        if found is None:
+            self._begun += 1
+            key = f"d-{self._name}-{self._begun:x}"
+        else:
+            key = found.key
+        newest = _newest(key, tenant, hashes[-1], asked)
+        if self._send is not None:
+            self._send(newest)
+        return self.observe(newest)
+
+    def observe(self, newest: Newest) -> Conversation:
+        """Note the newest request of a conversation, which another process may have read."""
+        self._numbers += 1
+        conversation = self._by_key.get(newest.key)
+        if conversation is None:
+            conversation = self._by_key[newest.key] = Conversation(newest, self._numbers)
+        else:
+            self._unlink(conversation)
+            conversation.newest, conversation.number, conversation.unanswered = newest, self._numbers, False
+            self._by_key.move_to_end(newest.key)
+        alike = self._by_tip.setdefault(newest.tip, {})
+        alike[conversation.number] = conversation
+        if newest.text:
+            insort(self._by_stem.setdefault(newest.stem, []), (newest.text, conversation.number, conversation))
+            self._bytes += len(newest.text)
+        if len(alike) > MAX_ALIKE:
+            self._forget(next(iter(alike.values())))
+        while len(self._by_key) > self._max or self._bytes > self._max_bytes:
+            self._forget(next(iter(self._by_key.values())))
+        return conversation
+
+    def _continued(self, tenant: str, hashes: Sequence[int], returned: Sequence[Asked]) -> Conversation | None:
+        whole, cuts = self._repeated_whole(tenant, hashes)
+        for asked in reversed(returned):
+            if asked.cuts < cuts:
+                break
+            shortened = self._shortened(tenant, asked)
+            if shortened is not None:
+                return shortened
+        return whole
+
+    def _repeated_whole(self, tenant: str, hashes: Sequence[int]) -> tuple[Conversation | None, int]:
+        """The conversation with the longest newest request that this one repeats, and its cuts."""
+        by_tip = self._by_tip
+        if by_tip.keys().isdisjoint(hashes):
+            return None, 0
+        end = len(hashes) - 1
+        for at in range(end, -1, -1):
+            for conversation in reversed(by_tip.get(hashes[at], {}).values()):
+                if conversation.newest.tenant == tenant and (at < end or conversation.unanswered):
+                    return conversation, at + 1
+        return None, 0
+
+    def _shortened(self, tenant: str, asked: Asked) -> Conversation | None:
+        """The conversation whose newest request ends with this message and more text, the shortest of several."""
+        stems = self._by_stem.get(asked.stem)
+        if stems is None:
+            return None
+        at = bisect_left(stems, (asked.text,))
+        found = None
+        for text, _, conversation in stems[at : at + MAX_COMPARED]:
+            if not text.startswith(asked.text):
+                break
+            fits = conversation.newest.tenant == tenant and _ends_a_word(text, len(asked.text))
+            if fits and (found is None or len(text) < len(found.newest.text)):
+                found = conversation
+        return found
+
+    def _unlink(self, conversation: Conversation) -> None:
+        """Its newest request is no longer the newest."""
+        newest, number = conversation.newest, conversation.number
+        alike = self._by_tip[newest.tip]
+        del alike[number]
+        if not alike:
+            del self._by_tip[newest.tip]
+        if newest.text:
+            stems = self._by_stem[newest.stem]
+            del stems[bisect_left(stems, (newest.text, number))]
+            if not stems:
+                del self._by_stem[newest.stem]
+            self._bytes -= len(newest.text)
+
+    def _forget(self, conversation: Conversation) -> None:
+        self._unlink(conversation)
+        del self._by_key[conversation.key]
+
+
+def _newest(key: str, tenant: str, tip: int, asked: Asked | None) -> Newest:
+    if asked is None or len(asked.text) > MAX_ASKED_BYTES:
+        return Newest(key, tenant, tip, 0, b"")
+    return Newest(key, tenant, tip, asked.stem, asked.text)
+
+
+def _ends_a_word(text: bytes, at: int) -> bool:
+    """Whether a text can be cut there: something is left out, and no word is divided."""
+    return at < len(text) and not (_in_word(text[at - 1]) and (_in_word(text[at]) or text.startswith(_ESCAPED, at)))
+
+
+def _in_word(byte: int) -> bool:
+    return byte >= 0x80 or chr(byte).isalnum()
