@@ -13,7 +13,11 @@ LARGE_BYTES: Final = 2_097_152
 """Smaller bodies are read in the event loop: 3 ms per MB here, and three times that on a slow machine."""
 
 MAX_SHARED: Final = 64
-"""Large bodies that have descriptors at a time, two each; further ones are read in the event loop."""
+"""Large bodies at a time; further ones are read in the event loop.
+
+Each has two descriptors until it is read, in the place of those that its client's request will have at engines, and one
+from then on.
+"""
 
 
 class SharedBytes:
@@ -26,6 +30,7 @@ class SharedBytes:
         self.size = 0
         self.sha256: str | None = None
         """In hex digits, once another process has read them."""
+
         self._descriptor = descriptor
         SharedBytes._held += 1
         os.ftruncate(descriptor, 2 * LARGE_BYTES)
@@ -61,6 +66,16 @@ class SharedBytes:
         """All of them; nothing can be added any more."""
         return memoryview(self._map)[: self.size]
 
+    def was_read(self, sha256: str) -> None:
+        """The other process has read them; it does not find them any more."""
+        self.sha256 = sha256
+        self._close()
+
+    def _close(self) -> None:
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
     def __del__(self) -> None:
         SharedBytes._held -= 1
-        os.close(self._descriptor)
+        self._close()

@@ -75,7 +75,7 @@ class LargeBodies:
         if isinstance(found, Refused):
             on_read(found.refusal())
             return
-        shared.sha256 = found.sha256
+        shared.was_read(found.sha256)
         model = self._config.model_by_name[found.read.intake.model.name]
         body = LargeBody(shared.view(), found.spans)
         intake = replace(found.read.intake, tenant=caller.tenant, model=model, body=body)
