@@ -57,6 +57,16 @@ class Place:
 MakePlace = Callable[..., Place]
 
 
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineProcess]:
+    """One embedded engine, for the attacks that leave it as it was."""
+    started = EngineProcess(tmp_path_factory.mktemp("engine"), "a0", "aggregated")
+    try:
+        yield started.listening()
+    finally:
+        stop_all([started.child], seconds(5.0))
+
+
 @pytest.fixture
 def make_place(tmp_path: Path) -> Iterator[MakePlace]:
     with contextlib.ExitStack() as stack:

@@ -12,19 +12,9 @@ from tests.integration.proxy.harness import EngineProcess, ProxyProcess, chat, e
 from tests.integration.proxy.scripted import Handler, ScriptedEngine, delta, whole
 from tests.machine import seconds
 from warmroute.contract import receipt as contract_receipt
-from warmroute_cli.processes import stop_all
 
 LONG: dict[str, Any] = {"metadata": {"script": json.dumps({"output_tokens": 20_000})}, "max_tokens": 20_000}
 WORDS = 3000  # of a prompt
-
-
-@pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineProcess]:
-    started = EngineProcess(tmp_path_factory.mktemp("free"), "a0", "aggregated")
-    try:
-        yield started.listening()
-    finally:
-        stop_all([started.child], seconds(5.0))
 
 
 @pytest.fixture(scope="module")

@@ -15,20 +15,10 @@ from tests.integration.proxy.harness import PLAIN, EngineProcess, ProxyProcess, 
 from tests.integration.proxy.scripted import Handler, ScriptedEngine
 from tests.machine import seconds
 from warmroute.contract import headers as names
-from warmroute_cli.processes import stop_all
 from warmroute_proxy.server.base.secrets import Secrets
 from warmroute_proxy.server.regions.forward_claim import Forwards
 
 CANARY = "canary-7d1f"
-
-
-@pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineProcess]:
-    started = EngineProcess(tmp_path_factory.mktemp("small"), "a0", "aggregated")
-    try:
-        yield started.listening()
-    finally:
-        stop_all([started.child], seconds(5.0))
 
 
 @pytest.fixture(scope="module")

@@ -6,6 +6,7 @@ whichever process sent them.
 
 from collections.abc import Collection
 
+from warmroute_proxy.core.cache.index import MAX_CUTS
 from warmroute_proxy.core.load.load import WorkerLoad
 from warmroute_proxy.core.placement.fleet_state import Fleet
 from warmroute_proxy.core.placement.histories import Histories
@@ -96,7 +97,7 @@ class InFlight:
         ticket.close(now_s)
         fleet = self._fleet
         if not ticket.computed and fleet.has_same_cache(ticket.cache_worker):
-            fleet.index.forget(ticket.chain.hashes[ticket.from_cut :], 1 << ticket.cache_worker.slot)
+            fleet.index.forget(ticket.chain.hashes[ticket.from_cut : MAX_CUTS], 1 << ticket.cache_worker.slot)
         for id_ in at_fault:
             worker = fleet.workers.get(id_)
             if worker is not None:
