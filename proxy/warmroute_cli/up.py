@@ -1,28 +1,90 @@
 """`warmroute up`: the embedded fleet, until Ctrl-C or SIGTERM."""
 
+import json
+import socket
+import sys
 import time
 from argparse import Namespace
 
-from warmroute_cli import state
-from warmroute_cli.fleet import Fleet, FleetOptions
+from warmroute_cli import running, state
+from warmroute_cli.fleet import CONTEXT_TOKENS, REGIONS, Fleet, FleetOptions, Ports
 from warmroute_cli.processes import FleetError, stopping_on_signals
+from warmroute_cli.running import Address
 from warmroute_cli.state import locked_state
 
 LOOK_S = 0.5
+HOST = "127.0.0.1"
+MODEL = "kimi-k2.5"
+MAX_ANSWER_TOKENS = 8_192
 
 
 def run(arguments: Namespace) -> int:
-    """Start the fleet, print how to use it, and wait."""
-    options = FleetOptions(speed=arguments.speed)
+    """Start the fleet, print how to use it, and wait. With `--env`, if a fleet runs already, only print."""
+    if arguments.env:
+        found = running.find(arguments.state_dir)
+        if found is not None:
+            print(exports(found.addresses[0].url, found.api_key))
+            return 0
+        print(f"no fleet runs in {arguments.state_dir}: starting one, until Ctrl-C", file=sys.stderr)
     with stopping_on_signals(), locked_state(arguments.state_dir) as state_dir:
-        run_dir = state_dir / "up"
+        ports = _ports(arguments.port, running.kept_ports(state_dir))
+        options = FleetOptions(speed=arguments.speed, ports=ports)
         try:
-            with Fleet(state_dir, run_dir, options) as fleet:
-                print(greeting(fleet), flush=True)
-                watch(fleet)
+            with Fleet(state_dir, state_dir / "up", options) as fleet:
+                running.keep_ports(state_dir, {region: proxy.ports for region, proxy in fleet.proxies.items()})
+                proxies = fleet.proxies.values()
+                with running.announced(state_dir, [Address(p.region, p.url, p.admin_url) for p in proxies]):
+                    first = next(iter(proxies))
+                    print(exports(first.url, fleet.api_key) if arguments.env else greeting(fleet), flush=True)
+                    watch(fleet)
         except KeyboardInterrupt:
-            print("stopped", flush=True)
+            print("stopped", file=sys.stderr if arguments.env else sys.stdout, flush=True)
     return 0
+
+
+def _ports(first: int | None, kept_ports: Ports) -> Ports:
+    """Region -> its ports: those that were asked for, else those of the last start, else what the system assigns."""
+    if first:
+        ports = {region: (first + 2 * number, first + 2 * number + 1) for number, region in enumerate(REGIONS)}
+    else:
+        ports = kept_ports if first is None else {}
+    for port in (port for pair in ports.values() for port in pair):
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((HOST, port))
+            except OSError as error:
+                hint = "--port N takes N and the three after it, --port 0 takes free ones"
+                raise FleetError(f"port {port} cannot be used ({error.strerror}): {hint}") from None
+    return ports
+
+
+def exports(url: str, key: str) -> str:
+    """The line for a shell."""
+    return f"export OPENAI_BASE_URL={url}/v1 OPENAI_API_KEY={key}"
+
+
+def opencode_json(url: str) -> str:
+    """The configuration of OpenCode; the key stays in the environment."""
+    model = {
+        "name": "embedded engine",
+        "limit": {"context": CONTEXT_TOKENS, "output": MAX_ANSWER_TOKENS},
+        "cost": {"input": 0.6, "output": 3, "cache_read": 0.1},
+    }
+    provider = {
+        "npm": "@ai-sdk/openai-compatible",
+        "name": "warmroute",
+        "options": {"baseURL": f"{url}/v1", "apiKey": "{env:OPENAI_API_KEY}"},
+        "models": {MODEL: model},
+    }
+    name = f"warmroute/{MODEL}"
+    config = {
+        "$schema": "https://opencode.ai/config.json",
+        "model": name,
+        "small_model": name,
+        "provider": {"warmroute": provider},
+    }
+    return json.dumps(config, indent=2)
 
 
 def greeting(fleet: Fleet) -> str:
@@ -30,16 +92,23 @@ def greeting(fleet: Fleet) -> str:
     lines = ["The embedded fleet is up: a model of engines, not an engine.", ""]
     for region, proxy in fleet.proxies.items():
         lines.append(f"{region}: base_url {proxy.base_url}   admin {proxy.admin_url}")
-    lines.append(f"admin key: {state.admin_key(fleet.state_dir)}")
     first = next(iter(fleet.proxies.values()))
     lines += [
+        f"admin key: {state.admin_key(fleet.state_dir)}",
         f"key:       {fleet.api_key}",
         f"logs:      {fleet.run_dir}",
         "",
+        "In a shell (`warmroute up --env` prints this line again):",
+        f"  {exports(first.url, fleet.api_key)}",
+        "",
+        "For OpenCode, the file opencode.json:",
+        *[f"  {line}" for line in opencode_json(first.url).splitlines()],
+        "",
         "Try:",
         f"  curl -s {first.base_url}/chat/completions -H 'authorization: Bearer {fleet.api_key}' \\",
-        "    -H 'content-type: application/json' \\",
-        """    -d '{"model":"m","messages":[{"role":"user","content":"hello"}]}'""",
+        "    -H 'content-type: application/json' -H 'x-session-affinity: my-session' \\",
+        f"""    -d '{{"model":"{MODEL}","messages":[{{"role":"user","content":"hello"}}]}}'""",
+        "  warmroute usage --session my-session",
         "",
         "Ctrl-C stops everything.",
     ]
