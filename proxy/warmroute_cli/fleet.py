@@ -47,6 +47,7 @@ class FleetOptions:
     seed: int = 1
     delay_ms: float = 15.0  # one way, between the regions
     ports: Ports = field(default_factory=dict)
+    record: bool = False  # every decision, into `<region>.record` of the run directory
 
     @property
     def rtt_ms(self) -> float:
@@ -179,6 +180,7 @@ class Fleet:
             "region": region,
             "port": port,
             "admin_port": admin_port,
+            "record": str(self.run_dir / f"{region}.record") if self.options.record else "",
             "policy": self.options.policy,
             "state_dir": str(self.run_dir / region),
             "secret_file": str(state.secret_file(self.state_dir)),

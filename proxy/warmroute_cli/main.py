@@ -98,6 +98,7 @@ def _add_up(up: argparse.ArgumentParser) -> None:
     up.add_argument(
         "--port", type=port, metavar="N", help="N and the three after it (those of the last start); 0: free ones"
     )
+    up.add_argument("--record", action="store_true", help="keep every decision, for `warmroute replay`")
     up.add_argument(
         "--env", action="store_true", help="print only the exports for a shell; of the fleet that runs here"
     )

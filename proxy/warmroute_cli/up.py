@@ -15,6 +15,7 @@ from warmroute_cli.state import locked_state
 LOOK_S = 0.5
 HOST = "127.0.0.1"
 MODEL = "kimi-k2.5"
+OPENCODE = "opencode.json"
 MAX_ANSWER_TOKENS = 8_192
 
 
@@ -28,13 +29,14 @@ def run(arguments: Namespace) -> int:
         print(f"no fleet runs in {arguments.state_dir}: starting one, until Ctrl-C", file=sys.stderr)
     with stopping_on_signals(), locked_state(arguments.state_dir) as state_dir:
         ports = _ports(arguments.port, running.kept_ports(state_dir))
-        options = FleetOptions(speed=arguments.speed, ports=ports)
+        options = FleetOptions(speed=arguments.speed, ports=ports, record=arguments.record)
         try:
             with Fleet(state_dir, state_dir / "up", options) as fleet:
                 running.keep_ports(state_dir, {region: proxy.ports for region, proxy in fleet.proxies.items()})
                 proxies = fleet.proxies.values()
                 with running.announced(state_dir, [Address(p.region, p.url, p.admin_url) for p in proxies]):
                     first = next(iter(proxies))
+                    (state_dir / OPENCODE).write_text(opencode_json(first.url) + "\n", encoding="utf-8")
                     print(exports(first.url, fleet.api_key) if arguments.env else greeting(fleet), flush=True)
                     watch(fleet)
         except KeyboardInterrupt:
@@ -97,11 +99,12 @@ def greeting(fleet: Fleet) -> str:
         f"admin key: {state.admin_key(fleet.state_dir)}",
         f"key:       {fleet.api_key}",
         f"logs:      {fleet.run_dir}",
+        *[f"record:    {fleet.run_dir / region}.record" for region in fleet.proxies if fleet.options.record],
         "",
         "In a shell (`warmroute up --env` prints this line again):",
         f"  {exports(first.url, fleet.api_key)}",
         "",
-        "For OpenCode, the file opencode.json:",
+        f"For OpenCode, the file opencode.json of a project (a copy is {fleet.state_dir / OPENCODE}):",
         *[f"  {line}" for line in opencode_json(first.url).splitlines()],
         "",
         "Try:",

@@ -107,7 +107,8 @@ def test_the_curl_of_the_greeting_is_a_turn_of_a_session(fleet: Fleet) -> None:
 
 
 def test_the_opencode_json_names_the_fleet_and_not_its_key(fleet: Fleet) -> None:
-    text = fleet.greeting[fleet.greeting.index("opencode.json:") : fleet.greeting.index("Try:")].partition(":")[2]
+    text = fleet.greeting[fleet.greeting.index("For OpenCode") : fleet.greeting.index("Try:")].partition(":\n")[2]
+    assert json.loads(text) == json.loads((fleet.folder / ".warmroute" / "opencode.json").read_text())
     options = json.loads(text)["provider"]["warmroute"]["options"]
     assert options == {"baseURL": fleet.variables["OPENAI_BASE_URL"], "apiKey": "{env:OPENAI_API_KEY}"}
 

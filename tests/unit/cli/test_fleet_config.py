@@ -18,6 +18,7 @@ def values() -> dict[str, Any]:
         "region": "east",
         "port": 0,
         "admin_port": 0,
+        "record": "",
         "policy": "cost",
         "state_dir": '/tmp/a folder with "quotes" and \\ in it',
         "secret_file": "/tmp/secret",

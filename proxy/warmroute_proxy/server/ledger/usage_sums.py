@@ -33,7 +33,7 @@ _KEYS: Final[dict[By | None, str]] = {
     "tenant": field("tenant"),
     "day": f"date({field('settled_at')}, 'unixepoch')",
 }
-_LISTED: Final = ("id", "settled_at", "model", "session", "region", "turn", "outcome", *TOTALS[1:])
+_LISTED: Final = ("id", "settled_at", "model", "session", "region", "turn", "stream", "outcome", *TOTALS[1:])
 _TURNS: Final = f"sum(CASE WHEN {field('id')} LIKE '%{VOID_SUFFIX}' THEN -1 ELSE 1 END)"
 _VALUES: Final = (
     _TURNS,
@@ -136,6 +136,8 @@ def newest(state_dir: Path, database: Path, turns: Turns, limit: int, stopped: C
                 break
     finally:
         reading.close()
+    for row in rows:
+        row["stream"] = bool(row["stream"])
     rows.sort(key=lambda row: float(row["settled_at"]), reverse=True)
     return Listed(rows[:limit], reading.complete)
 
