@@ -1,4 +1,4 @@
-"""The first hour of docs/quickstart.md, as it stands there: in a fresh copy of the checkout, with a home of its own."""
+"""The first hour of docs/quickstart.md, and what works after the demo, in a fresh copy of the checkout."""
 
 import os
 import re
@@ -29,12 +29,9 @@ def copy_of_the_checkout(folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.timeout(seconds(TIMEOUT_S + 20))
-def test_the_first_hour(tmp_path: Path) -> None:
-    blocks = re.findall(r"^```bash\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
-    steps = [f"echo '== step {number}'\n{block}" for number, block in enumerate(blocks)]
-    script = "\n".join(["trap 'kill $(jobs -p) 2>/dev/null || :' EXIT", *steps])
-    checkout, home = copy_of_the_checkout(tmp_path / "warmroute"), tmp_path / "home"
+def run(script: str, folder: Path) -> str:
+    """What a script prints in a fresh copy of the checkout, with a home of its own."""
+    checkout, home = copy_of_the_checkout(folder / "warmroute"), folder / "home"
     home.mkdir()
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("OPENAI", "PYTHON"))}
     environment = {**kept, **QUIET, "HOME": str(home), "PATH": f"{NODE / 'node_modules' / '.bin'}:{os.environ['PATH']}"}
@@ -43,7 +40,21 @@ def test_the_first_hour(tmp_path: Path) -> None:
         cwd=checkout, env=environment, capture_output=True, text=True, check=False, timeout=seconds(TIMEOUT_S),
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    said = dict(enumerate(done.stdout.split("== step ")[1:]))
+    return done.stdout
+
+
+@pytest.mark.timeout(seconds(TIMEOUT_S + 20))
+def test_replay_works_after_the_demo(tmp_path: Path) -> None:
+    printed = run("scripts/demo --harness aider --speed 100\n.venv/bin/warmroute replay --recorded", tmp_path)
+    assert "requests in " in printed.splitlines()[-1]
+
+
+@pytest.mark.timeout(seconds(TIMEOUT_S + 20))
+def test_the_first_hour(tmp_path: Path) -> None:
+    blocks = re.findall(r"^```bash\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+    steps = [f"echo '== step {number}'\n{block}" for number, block in enumerate(blocks)]
+    script = "\n".join(["trap 'kill $(jobs -p) 2>/dev/null || :' EXIT", *steps])
+    said = dict(enumerate(run(script, tmp_path).split("== step ")[1:]))
     assert "export OPENAI_BASE_URL=" in said[1]
     sessions = [line.split() for line in said[4].splitlines() if re.match(r" *[0-9a-f]{16} ", line)]
     assert len(sessions) == 1

@@ -1,5 +1,7 @@
 """What did my session cost: sums and receipts over all regions, of a tenant's own turns alone."""
 
+import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,9 +11,10 @@ import pytest
 
 from tests.machine import seconds
 from warmroute_cli.processes import stop_all
-from warmroute_proxy.server.base.secrets import new_api_key
+from warmroute_proxy.server.base.secrets import Secrets, load_secret, new_api_key
+from warmroute_proxy.server.regions.forward_claim import SHA256_OF_NOTHING, Forwards
 
-from .harness import EngineProcess, ProxyProcess, chat
+from .harness import PLAIN, EngineProcess, ProxyProcess, chat
 
 
 class Regions:
@@ -121,6 +124,16 @@ def test_a_tenant_gets_nothing_of_another_one(regions: Regions) -> None:
     assert refused.status_code == 403
     assert "admin key" in refused.json()["error"]["message"]
     assert get(regions.east, "/v1/usage/operator?by=tenant").status_code == 404
+
+
+def test_a_token_between_proxies_is_for_one_question(regions: Regions) -> None:
+    secrets = Secrets(load_secret(regions.east.folder.parent / "secret", {}))
+    signer = Forwards(secrets, "west", time.time, lambda count: os.urandom(count).hex())
+    asked = "/v1/usage?by=model"
+    for path, status in ((asked, 200), ("/v1/usage?by=session", 401), ("/v1/usage/operator?by=tenant", 401)):
+        token = signer.sign("first", "first", asked, "east", SHA256_OF_NOTHING, 30.0)
+        answer = httpx.get(f"{regions.east.url}{path}", headers={"x-warmroute-forward": token}, verify=PLAIN)
+        assert answer.status_code == status, answer.text
 
 
 @pytest.mark.parametrize(

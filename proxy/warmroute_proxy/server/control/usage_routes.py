@@ -45,10 +45,9 @@ def add_usage(app: FastAPI, usage: FleetUsage, secrets: Secrets) -> None:
             if question.by == "tenant":
                 raise Refusal(403, _ONLY_OPERATORS, code="admin_key_needed", param="by")
             turns, session = _turns(request, question, request.state.tenant, secrets)
-            own = usage.here(turns, question.by)
-            if request.state.forwarded:
-                return json_answer(await own)
-            target = _target("/v1/usage", question)
+            if _is_of_peer(request):
+                return json_answer(await usage.here(turns, question.by))
+            target, own = _target("/v1/usage", question), usage.here(turns, question.by)
             regions, found = await usage.everywhere(own, Sums, request.state.tenant, target, session)
             return json_answer(usage_body(regions, found, question.by, question.since_s))
         except Refusal as refusal:
@@ -60,10 +59,10 @@ def add_usage(app: FastAPI, usage: FleetUsage, secrets: Secrets) -> None:
         try:
             question = _asked(request, ("since", "limit"))
             turns, session = _turns(request, question, request.state.tenant, secrets)
-            own = usage.listed_here(turns, question.limit)
-            if request.state.forwarded:
-                return json_answer(await own)
+            if _is_of_peer(request):
+                return json_answer(await usage.listed_here(turns, question.limit))
             target = _target("/v1/usage/receipts", question, limit=str(question.limit))
+            own = usage.listed_here(turns, question.limit)
             regions, found = await usage.everywhere(own, Listed, request.state.tenant, target, session)
             return json_answer(listed_body(regions, found, question.limit))
         except Refusal as refusal:
@@ -104,9 +103,9 @@ def add_operators_question(app: FastAPI, usage: FleetUsage, secrets: Secrets, co
     @get(app, OPERATOR_PATH)
     async def for_operator(request: Request) -> Response:
         """The sums of all tenants, or of one, in this region."""
-        if request.state.forwarded != _path_and_query(request):
-            return error_answer(404, no_route(request.url.path), "not_found")
         try:
+            if not _is_of_peer(request):
+                return error_answer(404, no_route(request.url.path), "not_found")
             question = _asked(request, ("by", "since", "tenant"))
             turns, _ = _turns(request, question, _tenant(question, config), secrets)
             return json_answer(await usage.here(turns, question.by))
@@ -170,5 +169,9 @@ def _target(path: str, question: Question, **more: str) -> str:
     return f"{path}?{'&'.join(words)}" if words else path
 
 
-def _path_and_query(request: Request) -> str:
-    return f"{request.url.path}?{request.url.query}" if request.url.query else request.url.path
+def _is_of_peer(request: Request) -> bool:
+    """Whether the proxy of another region asks. Raises: Refusal, where its token is for another question."""
+    asked = f"{request.url.path}?{request.url.query}" if request.url.query else request.url.path
+    if request.state.forwarded not in {None, asked}:
+        raise Refusal(401, "the forward token is for another question", code="invalid_forward")
+    return request.state.forwarded is not None

@@ -132,7 +132,7 @@ def newest(state_dir: Path, database: Path, turns: Turns, limit: int, stopped: C
                 turns.values() | where | {"limit": limit},
             )
             rows += [dict(zip(_LISTED, row, strict=True)) for row in found]
-            if len(rows) >= limit:
+            if len(rows) >= limit and where.keys() != {"not_folded"}:  # what is folded may be newer than what is not
                 break
     finally:
         reading.close()
