@@ -4,7 +4,9 @@ import json
 import socket
 import sys
 import time
+import zlib
 from argparse import Namespace
+from pathlib import Path
 
 from warmroute_cli import running, state
 from warmroute_cli.fleet import CONTEXT_TOKENS, REGIONS, Fleet, FleetOptions, Ports
@@ -14,6 +16,8 @@ from warmroute_cli.state import locked_state
 
 LOOK_S = 0.5
 HOST = "127.0.0.1"
+FIRST_PORT = 20_000
+BLOCKS = 2_500  # of as many ports as the fleet needs
 MODEL = "kimi-k2.5"
 OPENCODE = "opencode.json"
 MAX_ANSWER_TOKENS = 8_192
@@ -28,7 +32,7 @@ def run(arguments: Namespace) -> int:
             return 0
         print(f"no fleet runs in {arguments.state_dir}: starting one, until Ctrl-C", file=sys.stderr)
     with stopping_on_signals(), locked_state(arguments.state_dir) as state_dir:
-        ports = _ports(arguments.port, running.kept_ports(state_dir))
+        ports = _ports(arguments.port, running.kept_ports(state_dir), state_dir)
         options = FleetOptions(speed=arguments.speed, ports=ports, record=arguments.record)
         try:
             with Fleet(state_dir, state_dir / "up", options) as fleet:
@@ -44,21 +48,50 @@ def run(arguments: Namespace) -> int:
     return 0
 
 
-def _ports(first: int | None, kept_ports: Ports) -> Ports:
-    """Region -> its ports: those that were asked for, else those of the last start, else what the system assigns."""
-    if first:
-        ports = {region: (first + 2 * number, first + 2 * number + 1) for number, region in enumerate(REGIONS)}
+def _ports(first: int | None, kept_ports: Ports, state_dir: Path) -> Ports:
+    """Region -> its ports: those that were asked for, else those of the last start, else free ones."""
+    if first is None and kept_ports:
+        ports = kept_ports
+    elif first:
+        ports = _ports_from(first)
     else:
-        ports = kept_ports if first is None else {}
-    for port in (port for pair in ports.values() for port in pair):
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind((HOST, port))
-            except OSError as error:
-                hint = "--port N takes N and the three after it, --port 0 takes free ones"
-                raise FleetError(f"port {port} cannot be used ({error.strerror}): {hint}") from None
+        return _free_ports(state_dir)
+    for port in _all(ports):
+        if problem := _problem(port):
+            hint = "--port N takes N and the three after it, --port 0 takes free ones"
+            raise FleetError(f"port {port} cannot be used ({problem}): {hint}")
     return ports
+
+
+def _free_ports(state_dir: Path) -> Ports:
+    """The first free ones from a place on that follows from the state directory. They lie below those that the system
+    gives to whoever asks for any port, so that they are free at the next start, too.
+    """
+    begin = zlib.crc32(bytes(state_dir))
+    for number in range(BLOCKS):
+        ports = _ports_from(FIRST_PORT + (begin + number) % BLOCKS * 2 * len(REGIONS))
+        if not any(map(_problem, _all(ports))):
+            return ports
+    raise FleetError("no ports are free; choose some with --port")
+
+
+def _ports_from(first: int) -> Ports:
+    return {region: (first + 2 * number, first + 2 * number + 1) for number, region in enumerate(REGIONS)}
+
+
+def _all(ports: Ports) -> list[int]:
+    return [port for pair in ports.values() for port in pair]
+
+
+def _problem(port: int) -> str:
+    """Why nothing can listen there; empty where it can."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError as error:
+            return error.strerror or type(error).__name__
+    return ""
 
 
 def exports(url: str, key: str) -> str:

@@ -179,6 +179,9 @@ def test_where_no_fleet_runs_the_hint_says_what_to_name(tmp_path: Path) -> None:
 def test_ports_stay_and_what_was_used_is_remembered(tmp_path: Path) -> None:
     with up(tmp_path) as first:
         turn(variables(first), 1)
+        port = httpx.URL(variables(first)["OPENAI_BASE_URL"]).port or 0
+        lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+        assert port < lowest, "the system gives it to nobody who asks for any port"
     with up(tmp_path, "--env") as again:
         assert variables(again) == variables(first)
         assert json.loads(command(tmp_path, "usage", "--json").stdout)["turns"] == 1

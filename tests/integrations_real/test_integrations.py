@@ -111,3 +111,25 @@ print([chunk.usage_metadata for chunk in llm.stream("hello") if chunk.usage_meta
 """
     snippet = Snippet("langchain", "plain", frozenset(), "python", code)
     assert ("cache_read" in snippet.run(tmp_path, variables(fleet), seconds(TIMEOUT_S)).stdout) == cached
+
+
+@pytest.mark.parametrize("given", ["root_client", "root_client client"])
+def test_langchain_makes_clients_of_its_own_for_those_that_are_missing(
+    given: str, fleet: Fleet, tmp_path: Path
+) -> None:
+    values = {"root_client": "client", "client": "client.chat.completions"}
+    arguments = ", ".join(f"{name}={values[name]}" for name in given.split())
+    code = f"""
+import asyncio
+import warmroute
+from langchain_openai import ChatOpenAI
+client = warmroute.OpenAI()
+llm = ChatOpenAI(model="kimi-k2.5", {arguments})
+llm.invoke("hello")
+asyncio.run(llm.ainvoke("hello"))
+print("counted", client.cache.report().turns)
+"""
+    printed = Snippet("langchain", "client", frozenset(), "python", code).run(
+        tmp_path, variables(fleet), seconds(TIMEOUT_S)
+    )
+    assert f"counted {len(given.split()) - 1}" in printed.stdout, printed.stderr
