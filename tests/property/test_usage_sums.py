@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -147,5 +148,7 @@ def test_what_is_not_read_for_want_of_time_is_named(tmp_path: Path, monkeypatch:
     found = add_up(tmp_path, tmp_path / "ledger.sqlite", Turns("acme"), "model", lambda: False)
     assert (found.complete, found.all["turns"]) == (False, 20)
     assert found.counted_since == rows[19].settled_at
+    with pytest.raises(all_rows.Closed):
+        add_up(tmp_path, tmp_path / "ledger.sqlite", Turns("acme"), "model", lambda: True)
     recent = add_up(tmp_path, tmp_path / "ledger.sqlite", Turns("acme", None, rows[25].settled_at), None, lambda: False)
     assert (recent.complete, recent.all["turns"]) == (True, 15)
