@@ -8,6 +8,13 @@ demo        `warmroute demo`
 replay      `warmroute replay`
 up          `warmroute up`: the embedded fleet until Ctrl-C
 engines     `warmroute engines`: list and drain the engines of a running proxy
+usage       `warmroute usage`: what turns cost
+receipts    `warmroute receipts`: the newest turns, and one of them in words
+receipt_words  a receipt in words
+asking      whom these ask: a proxy by its config, an `up` fleet, or what the environment names
+api         small questions to a proxy
+running     where a running `up` fleet is reached, and which ports it keeps
+installed   how this copy was installed, for hints
 fleet       starts embedded engines, proxies and the network between them
 processes   child processes: start, wait, stop
 wan         a TCP relay that adds the delay between regions

@@ -41,3 +41,21 @@ def count(text: str) -> int:
     if value < 1:
         raise ValueError(text)
     return value
+
+
+@wants("a number from 1 to 200")
+def listed(text: str) -> int:
+    """How many are listed."""
+    value = int(text)
+    if not 1 <= value <= 200:
+        raise ValueError(text)
+    return value
+
+
+@wants("a port from 1024 to 65532, or 0")
+def port(text: str) -> int:
+    """The first of four ports; 0: the system assigns them."""
+    value = int(text)
+    if value and not 1024 <= value <= 65_532:
+        raise ValueError(text)
+    return value

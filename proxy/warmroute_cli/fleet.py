@@ -34,6 +34,8 @@ STOP_GRACE_S = 5.0
 HTTP_TIMEOUT_S = 10.0
 
 Policy = Literal["cost", "round_robin"]
+Ports = dict[str, tuple[int, int]]
+"""Region -> the ports of its proxy, for clients and for operators; 0, or none: the system assigns them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,8 @@ class FleetOptions:
     speed: float = 1.0  # virtual seconds of the engines per second
     seed: int = 1
     delay_ms: float = 15.0  # one way, between the regions
+    ports: Ports = field(default_factory=dict)
+    record: bool = False  # every decision, into `<region>.record` of the run directory
 
     @property
     def rtt_ms(self) -> float:
@@ -75,6 +79,11 @@ class Proxy:
     def base_url(self) -> str:
         """What an OpenAI client takes."""
         return f"{self.url}/v1"
+
+    @property
+    def ports(self) -> tuple[int, int]:
+        """For clients and for operators."""
+        return int(self.url.rpartition(":")[2]), int(self.admin_url.rpartition(":")[2])
 
 
 @dataclass
@@ -166,8 +175,12 @@ class Fleet:
         return child
 
     def _config(self, region: str, relay_urls: dict[str, str]) -> str:
+        port, admin_port = self.options.ports.get(region, (0, 0))
         values: dict[str, Any] = {
             "region": region,
+            "port": port,
+            "admin_port": admin_port,
+            "record": str(self.run_dir / f"{region}.record") if self.options.record else "",
             "policy": self.options.policy,
             "state_dir": str(self.run_dir / region),
             "secret_file": str(state.secret_file(self.state_dir)),

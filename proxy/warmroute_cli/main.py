@@ -1,4 +1,4 @@
-"""The `warmroute` command: `demo`, `up`, `replay`, `proxy`, `engines`, `key`.
+"""The `warmroute` command: `demo`, `up`, `usage`, `receipts`, `replay`, `proxy`, `engines`, `key`.
 
 Each subcommand imports what it needs when it is chosen, so that `warmroute proxy` starts without an OpenAI client and
 `warmroute --version` without anything. Exit codes: 0 done, 1 done and a check has failed, 2 not done: a wrong command
@@ -10,16 +10,19 @@ import gc
 import os
 import sys
 from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
 
 from warmroute import __version__
-from warmroute_cli.arguments import above_zero, count
+from warmroute_cli.arguments import above_zero, count, listed, port
+from warmroute_cli.installed import missing
 from warmroute_cli.replay import arguments as replay_arguments
 from warmroute_proxy import COMPILED
 
-NEEDED = ("fastapi", "httptools", "msgspec", "rich", "uvloop", "xxhash")
-"""What the extra `proxy` installs; the SDK does not need it."""
+NEEDED = {
+    "proxy": ("fastapi", "httptools", "msgspec", "rich", "uvloop", "xxhash", "zmq"),
+    "replay": ("numpy",),
+}
+"""What the extras install; the SDK needs none of it."""
 
 COLLECT_EVERY = 100_000
 """Allocations between two runs of the garbage collector in a replay, whose objects are hardly ever in cycles."""
@@ -32,14 +35,19 @@ HARNESSES = ("aider", "claude-code", "codex", "gemini", "mini-swe-agent", "openc
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a subcommand."""
     arguments = parser().parse_args(argv)
-    if missing := [name for name in NEEDED if find_spec(name) is None]:
-        print(f"warmroute: {', '.join(missing)} not installed: pip install 'warmroute[proxy]'", file=sys.stderr)
+    extras = ["proxy", "replay"] if arguments.run is _replay else ["proxy"]
+    if hint := missing([name for extra in extras for name in NEEDED[extra]], ",".join(extras)):
+        print(f"warmroute: {hint}", file=sys.stderr)
         return 2
     try:
         code: int = arguments.run(arguments)
+        sys.stdout.flush()
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
+    except BrokenPipeError:  # who read the output has had enough; what is left of it goes nowhere
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     return code
 
 
@@ -53,6 +61,8 @@ def parser() -> argparse.ArgumentParser:
     commands = found.add_subparsers(required=True, metavar="COMMAND")
     _add_demo(commands.add_parser("demo", help="play recorded agent sessions on an embedded fleet, and audit them"))
     _add_up(commands.add_parser("up", help="start the embedded fleet and keep it running until Ctrl-C"))
+    _add_usage(commands.add_parser("usage", help="what turns cost, how much was cached, and why the rest was not"))
+    _add_receipts(commands.add_parser("receipts", help="list the newest turns, or explain one in words"))
     replay = commands.add_parser("replay", help="play a trace on a virtual clock, and compare placements")
     replay_arguments.add(replay)
     replay.set_defaults(run=_replay)
@@ -85,8 +95,48 @@ def _add_demo(demo: argparse.ArgumentParser) -> None:
 
 def _add_up(up: argparse.ArgumentParser) -> None:
     up.add_argument("--speed", type=above_zero, default=1.0, help="virtual seconds per second (%(default)g)")
+    up.add_argument(
+        "--port", type=port, metavar="N", help="N and the three after it (those of the last start); 0: free ones"
+    )
+    up.add_argument("--record", action="store_true", help="keep every decision, for `warmroute replay`")
+    up.add_argument(
+        "--env", action="store_true", help="print only the exports for a shell; of the fleet that runs here"
+    )
     _add_state_dir(up)
     up.set_defaults(run=_up)
+
+
+def _add_usage(usage: argparse.ArgumentParser) -> None:
+    _add_turns(usage)
+    by = ("session", "model", "tenant", "day")
+    usage.add_argument("--by", choices=by, default="model", help="a row for each (%(default)s); tenant: for operators")
+    usage.add_argument("--tenant", metavar="NAME", help="for operators: only the turns of this tenant")
+    _add_admin(usage)
+    _add_state_dir(usage)
+    usage.set_defaults(run=_usage)
+
+
+def _add_receipts(receipts: argparse.ArgumentParser) -> None:
+    actions = receipts.add_subparsers(required=True, metavar="ACTION", dest="action")
+    newest = actions.add_parser("list", help="the newest turns")
+    _add_turns(newest)
+    newest.add_argument("--limit", type=listed, default=20, metavar="N", help="how many, at most 200 (%(default)d)")
+    show = actions.add_parser("show", help="where one went, why there, what was lost, what it would have cost cold")
+    show.add_argument(
+        "receipt", metavar="ID", help="its id, as in `usage.warmroute.id` or the header x-warmroute-receipt"
+    )
+    show.add_argument("--json", action="store_true", help="print the receipt as JSON")
+    _add_admin(show)
+    for command in (newest, show):
+        _add_state_dir(command)
+    receipts.set_defaults(run=_receipts)
+
+
+def _add_turns(command: argparse.ArgumentParser) -> None:
+    """Which turns, and in which form."""
+    command.add_argument("--session", metavar="KEY", help="only the session with this key")
+    command.add_argument("--since", metavar="TIME", help="only turns since then: 30m, 1h, 7d, 2026-11-23")
+    command.add_argument("--json", action="store_true", help="print the answer as JSON")
 
 
 def _add_proxy(proxy: argparse.ArgumentParser) -> None:
@@ -100,10 +150,15 @@ def _add_proxy(proxy: argparse.ArgumentParser) -> None:
 def _add_engines(engines: argparse.ArgumentParser) -> None:
     engines.add_argument("action", choices=("list", "drain", "undrain"))
     engines.add_argument("engine", nargs="?", metavar="ID", help="the engine to drain or undrain")
-    engines.add_argument("--config", required=True, type=Path, metavar="FILE", help="the proxy's TOML file")
-    engines.add_argument("--admin-url", metavar="URL", help="the proxy's admin listener, if the file names no port")
+    _add_admin(engines)
+    _add_state_dir(engines)
     engines.add_argument("--wait", type=above_zero, metavar="SECONDS", help="drain: wait until no request runs there")
     engines.set_defaults(run=_engines)
+
+
+def _add_admin(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--config", type=Path, metavar="FILE", help="the proxy's TOML file, if it is no `up` fleet")
+    command.add_argument("--admin-url", metavar="URL", help="the proxy's admin listener, if the file names no port")
 
 
 def _add_state_dir(command: argparse.ArgumentParser) -> None:
@@ -145,10 +200,19 @@ def _up(arguments: argparse.Namespace) -> int:
         return _failed(error)
 
 
+def _usage(arguments: argparse.Namespace) -> int:
+    from warmroute_cli import usage
+
+    return usage.run(arguments)
+
+
+def _receipts(arguments: argparse.Namespace) -> int:
+    from warmroute_cli import receipts
+
+    return receipts.run(arguments)
+
+
 def _replay(arguments: argparse.Namespace) -> int:
-    if find_spec("numpy") is None:
-        print("warmroute: numpy not installed: pip install 'warmroute[replay]'", file=sys.stderr)
-        return 2
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy starts a thread for each core, and nothing here uses any
     gc.set_threshold(COLLECT_EVERY)
     from warmroute_cli.replay.command import replay

@@ -27,6 +27,18 @@ def locked_state(state_dir: Path) -> Iterator[Path]:
         yield state_dir.resolve()
 
 
+def in_use(state_dir: Path) -> bool:
+    """Whether a fleet holds the state directory."""
+    try:
+        with (state_dir / "lock").open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
 def secret_file(state_dir: Path) -> Path:
     """The file of the fleet secret, made on first use."""
     path = state_dir / "secret"

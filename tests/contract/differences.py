@@ -41,7 +41,7 @@ DIFFERENCES: Final = (
     Difference(
         what="`metadata.script`",
         sglang="ignored",
-        embedded="says what is answered: text, tool calls, an error",
+        embedded="says what is answered: text, tool calls, an error ([examples](scripted-answers.md))",
         why="an agent's loop can be driven without a model",
         shown_by="test_differences.py::test_script",
     ),

@@ -17,6 +17,7 @@ from warmroute_proxy.server.base.config_file import load_config
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+USAGE = (ROOT / "docs/reference/usage.md").read_text()
 QUICKSTART = (ROOT / "docs/quickstart.md").read_text()
 
 
@@ -38,13 +39,26 @@ def run(command: list[str], environment: dict[str, str]) -> str:
     return done.stdout
 
 
+@pytest.mark.parametrize("number", range(len(blocks(USAGE, "sh"))))
+def test_a_shell_example_about_usage_is_answered(environment: dict[str, str], number: int) -> None:
+    for line in blocks(USAGE, "sh")[number].splitlines():
+        assert json.loads(run(["bash", "-euo", "pipefail", "-c", line], environment))["complete"] is True
+
+
+def test_the_answer_about_usage_has_the_fields_that_are_shown(environment: dict[str, str]) -> None:
+    curl = blocks(USAGE, "sh")[0].splitlines()[0]
+    answer = json.loads(run(["bash", "-c", curl], environment))
+    shown = json.loads(blocks(USAGE, "json")[0])
+    assert list(shown) == list(answer)
+
+
 @pytest.mark.parametrize("number", range(len(blocks(QUICKSTART, "sh"))))
 def test_a_shell_example_of_the_quickstart_shows_a_receipt(environment: dict[str, str], number: int) -> None:
     out = run(["bash", "-euo", "pipefail", "-c", blocks(QUICKSTART, "sh")[number]], environment)
     assert '"warmroute":{"v":1' in out
 
 
-@pytest.mark.parametrize("page", ["quickstart.md", "sdk.md"])
+@pytest.mark.parametrize("page", ["quickstart.md", "sdk.md", "reference/scripted-answers.md"])
 def test_the_python_examples_run(environment: dict[str, str], page: str) -> None:
     examples = blocks((ROOT / "docs" / page).read_text(), "python")
     assert examples

@@ -253,6 +253,8 @@ def control_planes(proxy: Proxy) -> tuple[Bridge, Bridge]:
     """The applications of the public and of the admin listener. Their framework is imported here, since it is slow."""
     from warmroute_proxy.server.control.control_plane import Readiness, admin_app, public_app
     from warmroute_proxy.server.control.engine_admin import EngineAdmin
+    from warmroute_proxy.server.control.fleet_usage import FleetUsage
+    from warmroute_proxy.server.control.usage_routes import add_admin_usage
 
     config, clock = proxy.config, proxy.clock
     readiness = Readiness(proxy.open_requests, proxy.ledger, proxy.engines)
@@ -267,6 +269,8 @@ def control_planes(proxy: Proxy) -> tuple[Bridge, Bridge]:
         clock,
         time.time,
     )
-    public = public_app(config, readiness, proxy.ledger, questions)
+    usage = FleetUsage(proxy.ledger, questions, config.proxy.region)
+    public = public_app(config, proxy.intakes.callers.secrets, readiness, proxy.ledger, questions, usage)
     admin = admin_app(proxy.metrics_page, engine_admin, proxy.router, proxy.admission, proxy.open_requests, clock)
+    add_admin_usage(admin, usage, proxy.intakes.callers.secrets, config)
     return Bridge(public, {}), Bridge(admin, {})

@@ -104,7 +104,9 @@ class TestOneProxy:
                     found = client.get(f"/v1/usage/receipts/{usage['id']}")
                     assert (found.status_code, found.json()["state"]) == (200, "settled")
                     assert found.json()["usage"]["warmroute"] == usage
-                    assert client.get("/v1/usage").json()["turns"] == turns + number
+                    for question in ("", "?by=model", "?since=1d"):
+                        assert client.get(f"/v1/usage{question}").json()["turns"] == turns + number
+                    assert client.get("/v1/usage/receipts?limit=1").json()["data"][0]["id"] == usage["id"]
                 with scene.proxy.client(1) as other:
                     assert other.get(f"/v1/usage/receipts/{usage['id']}").status_code == 404
 

@@ -16,6 +16,9 @@ from warmroute_proxy.server.base.config_file import load_config
 def values() -> dict[str, Any]:
     found: dict[str, Any] = {
         "region": "east",
+        "port": 0,
+        "admin_port": 0,
+        "record": "",
         "policy": "cost",
         "state_dir": '/tmp/a folder with "quotes" and \\ in it',
         "secret_file": "/tmp/secret",

@@ -1,15 +1,22 @@
 """The command line: what it says, and with which exit code."""
 
 import hashlib
+import os
 import subprocess
 import sys
+import tomllib
+from importlib.metadata import Distribution
 from pathlib import Path
 
 import pytest
+from tests.machine import seconds
 
 from warmroute import __version__
-from warmroute_cli.main import main, parser
+from warmroute_cli.installed import install_command
+from warmroute_cli.main import NEEDED, main, parser
 from warmroute_proxy import COMPILED
+
+ROOT = Path(__file__).parents[3]
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
@@ -76,7 +83,75 @@ def test_only_the_chosen_subcommand_is_imported() -> None:
     assert done.stdout == "set()\n"
 
 
-def test_a_missing_extra_is_a_sentence(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr("warmroute_cli.main.NEEDED", ("json", "no_such_module"))
-    assert main(["key"]) == 2
-    assert capsys.readouterr().err == "warmroute: no_such_module not installed: pip install 'warmroute[proxy]'\n"
+BARE = """
+import sys
+for name in {absent}:
+    sys.modules[name] = None
+from warmroute_cli.main import main
+sys.exit(main({words}))
+"""
+COMMANDS = [
+    ["demo"], ["up"], ["usage"], ["receipts", "list"], ["receipts", "show", "wr-1"], ["proxy", "--config", "x"],
+    ["engines", "list"], ["key"], ["replay", "--recorded"],
+]  # fmt: skip
+
+
+def bare(words: list[str], extras: list[str]) -> subprocess.CompletedProcess[str]:
+    """The command where nothing of these extras is installed."""
+    absent = [name for extra in extras for name in NEEDED[extra]]
+    code = BARE.format(absent=absent, words=words)
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=seconds(30)
+    )
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_without_its_extra_a_subcommand_says_in_a_line_what_to_install(words: list[str]) -> None:
+    done = bare(words, ["proxy", "replay"])
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("warmroute: fastapi, ")
+    assert done.stderr.count("\n") == 1
+    assert ("proxy,replay]" if words[0] == "replay" else "proxy]") in done.stderr
+
+
+def test_only_replay_needs_the_extra_replay() -> None:
+    done = bare(["replay", "--recorded"], ["replay"])
+    assert done.returncode == 2
+    assert done.stderr.startswith("warmroute: numpy not installed: ")
+    assert bare(["key"], ["replay"]).returncode == 0
+
+
+def test_every_module_of_the_extras_is_looked_for() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    for extra, modules in NEEDED.items():
+        packages = {line.split(">=")[0].replace("pyzmq", "zmq") for line in project[extra]}
+        assert packages == set(modules)
+
+
+class FakeCopy(Distribution):
+    """An installed copy, with the record that pip leaves of where it came from."""
+
+    def __init__(self, origin: str | None) -> None:
+        self._origin = origin
+
+    def read_text(self, filename: str) -> str | None:
+        return self._origin if filename == "direct_url.json" else None
+
+    def locate_file(self, path: str | os.PathLike[str]) -> Path:
+        return Path(path)
+
+
+@pytest.mark.parametrize(
+    ("origin", "command"),
+    [
+        (None, "install 'warmroute[replay]'"),
+        ('{"url": "file:///srv/my%20warm", "dir_info": {"editable": true}}', "install -e '/srv/my warm[replay]'"),
+        ('{"url": "file:///srv/warm", "dir_info": {}}', "install '/srv/warm[replay]'"),
+        (
+            '{"url": "https://example.org/w.whl", "archive_info": {}}',
+            "install 'warmroute[replay] @ https://example.org/w.whl'",
+        ),
+    ],
+)
+def test_a_hint_is_the_command_for_this_copy(origin: str | None, command: str) -> None:
+    assert install_command("replay", FakeCopy(origin)) == f"{sys.executable} -m pip {command}"

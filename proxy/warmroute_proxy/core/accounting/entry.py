@@ -68,9 +68,23 @@ class Entry(msgspec.Struct, array_like=True, gc=False):
         """Whether it is settled or interrupted."""
         return self.state not in UNDER_WAY
 
+    @property
+    def loss(self) -> dict[str, int]:
+        """Loss class -> tokens, by the receipt in `usage`; empty while the request is under way."""
+        found = _decode_usage(self.usage)
+        return {} if found is None else found.warmroute.loss
+
     def record(self) -> bytes:
         """The entry as one line of JSON; a later record replaces an earlier one."""
         return _encode(self)
+
+
+class _Receipt(msgspec.Struct):
+    loss: dict[str, int] = {}
+
+
+class _Usage(msgspec.Struct):
+    warmroute: _Receipt
 
 
 COLUMNS: Final = tuple(name for name in Entry.__struct_fields__ if name != "rates")
@@ -82,3 +96,4 @@ UNDER_WAY_END: Final = "null]"
 _Named: Final = msgspec.defstruct("_Named", [(field.name, field.type) for field in msgspec.structs.fields(Entry)])
 _decode: Final = msgspec.json.Decoder(Entry).decode
 _decode_named: Final = msgspec.json.Decoder(_Named).decode
+_decode_usage: Final = msgspec.json.Decoder(_Usage | None).decode

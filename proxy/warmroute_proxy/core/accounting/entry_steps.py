@@ -106,6 +106,7 @@ def voiding(entry: Entry, now_s: float) -> Entry:
         "v": VERSION,
         "id": void_id(entry.id),
         "voids": entry.id,
+        "loss": {name: -tokens for name, tokens in entry.loss.items()},
         "list_nanousd": -entry.list_nanousd,
         "price_nanousd": -entry.price_nanousd,
     }

@@ -7,4 +7,8 @@ It is never on the path of a token, and changes nothing but drain orders. Its fr
     engine_admin    operators' view of engines, and their drain orders
     metrics_page    `/metrics`, over all processes
     openapi         the description of the public routes
+    usage_routes    usage and receipts, for tenants and for operators
+    usage_question  reads such a question from its parameters
+    fleet_usage     asks this region and the others, and adds their answers up
+    answers         JSON and errors as answers
 """

@@ -3,11 +3,9 @@
 Two FastAPI applications, run behind our own connections. Neither is on the path of a token.
 """
 
-import asyncio
-import re
 from collections.abc import Callable
 from importlib.metadata import version
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import msgspec
 from fastapi import FastAPI, HTTPException, Request, Response
@@ -17,21 +15,22 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.server.base.config import Config, ModelConfig, TenantConfig
-from warmroute_proxy.server.base.errors import error_body, no_model
+from warmroute_proxy.server.base.errors import no_model
 from warmroute_proxy.server.base.other_apis import no_route
+from warmroute_proxy.server.base.secrets import Secrets
+from warmroute_proxy.server.control.answers import error_answer, get, json_answer
 from warmroute_proxy.server.control.engine_admin import EngineAdmin, add_engine_routes
+from warmroute_proxy.server.control.fleet_usage import FleetUsage
 from warmroute_proxy.server.control.metrics_page import MetricsPage
 from warmroute_proxy.server.control.openapi import description
+from warmroute_proxy.server.control.usage_routes import add_operators_question, add_receipts, add_usage
 from warmroute_proxy.server.engines.engines import Engines
-from warmroute_proxy.server.ledger.journal import JournalError
 from warmroute_proxy.server.ledger.ledger import Ledger
 from warmroute_proxy.server.regions.peers import PeerQuestions
 from warmroute_proxy.server.request.admission import Admission
 from warmroute_proxy.server.request.open_requests import OpenRequests
 
 MAX_LISTED_DECISIONS: Final = 1000
-Answering = TypeVar("Answering", bound=Callable[..., Any])
-RECEIPT_ID: Final = re.compile(r"wr-[0-9a-f]{24}")
 
 
 class Readiness:
@@ -58,82 +57,55 @@ class Readiness:
         return reasons
 
 
-def public_app(config: Config, readiness: Readiness, ledger: Ledger, questions: PeerQuestions) -> FastAPI:
-    """`/health`, `/ready`, `/openapi.json`, `/v1/models`, `/v1/usage`, `/v1/usage/receipts/<id>`."""
+def public_app(
+    config: Config, secrets: Secrets, readiness: Readiness, ledger: Ledger, questions: PeerQuestions, usage: FleetUsage
+) -> FastAPI:
+    """`/health`, `/ready`, `/openapi.json`, `/v1/models`, and what `usage_routes` has."""
     app = _app("warmroute", no_route)
     _add_health(app, readiness, config.proxy.region)
     _add_models(app, config)
-    _add_usage(app, ledger, questions)
+    add_receipts(app, ledger, questions)
+    add_usage(app, usage, secrets)
+    add_operators_question(app, usage, secrets, config)
     return app
 
 
 def _add_health(app: FastAPI, readiness: Readiness, region: str) -> None:
     document = msgspec.json.encode(description(version("warmroute")))
 
-    @_get(app, "/health")
+    @get(app, "/health")
     async def health() -> Response:
         """Whether the process answers."""
-        return _json({"status": "ok"})
+        return json_answer({"status": "ok"})
 
-    @_get(app, "/ready")
+    @get(app, "/ready")
     async def ready() -> Response:
         """Whether requests should be sent here."""
         reasons = readiness.problems()
         body = {"status": "not ready" if reasons else "ready", "region": region, "reasons": reasons}
-        return _json(body, 503 if reasons else 200)
+        return json_answer(body, 503 if reasons else 200)
 
-    @_get(app, "/openapi.json")
+    @get(app, "/openapi.json")
     async def openapi() -> Response:
         """What clients reach, in OpenAPI's terms."""
         return Response(document, media_type="application/json")
 
 
 def _add_models(app: FastAPI, config: Config) -> None:
-    @_get(app, "/v1/models")
+    @get(app, "/v1/models")
     async def models(request: Request) -> Response:
         """The models that the tenant may use."""
         tenant: TenantConfig = request.state.tenant
-        return _json({"object": "list", "data": [_model(m) for m in config.models_of(tenant)]})
+        return json_answer({"object": "list", "data": [_model(m) for m in config.models_of(tenant)]})
 
-    @_get(app, "/v1/models/{name:path}")
+    @get(app, "/v1/models/{name:path}")
     async def model(name: str, request: Request) -> Response:
         """One model, by name or alias."""
         found = config.model_by_name.get(name)
         if found is None or not request.state.tenant.may_use(found):
             usable = config.models_of(request.state.tenant)
-            return _error(404, no_model(name, [model.name for model in usable]), "model_not_found")
-        return _json(_model(found))
-
-
-def _add_usage(app: FastAPI, ledger: Ledger, questions: PeerQuestions) -> None:
-    @_get(app, "/v1/usage")
-    async def usage(request: Request) -> Response:
-        """The tenant's totals in this region."""
-        return _json(ledger.totals(request.state.tenant.name))
-
-    @app.post("/v1/usage/receipts/{receipt_id}/void")
-    async def void(receipt_id: str, request: Request) -> Response:
-        """Void a row whose answer was lost between regions; only for the proxy that forwarded the request."""
-        if request.state.forwarded != request.url.path:
-            return _error(404, no_route(request.url.path), "not_found")
-        durable: asyncio.Future[JournalError | None] = asyncio.get_running_loop().create_future()
-        state = ledger.void(request.state.tenant.name, receipt_id, durable.set_result)
-        if state == "voided" and await asyncio.shield(durable) is not None:
-            return _error(503, "the ledger cannot be written", "ledger_unavailable")
-        return _json({"state": state}, {"open": 409, "unknown": 404}.get(state, 200))
-
-    @_get(app, "/v1/usage/receipts/{receipt_id}")
-    async def receipt(receipt_id: str, request: Request) -> Response:
-        """One receipt of the tenant's own; 202 while its request is under way. Another region may have served it."""
-        tenant: TenantConfig = request.state.tenant
-        found = ledger.receipt(tenant.name, receipt_id)
-        if found is None and not request.state.forwarded and RECEIPT_ID.fullmatch(receipt_id):
-            elsewhere = await questions.ask(tenant, request.url.path)
-            if elsewhere is not None:
-                return Response(elsewhere[1], elsewhere[0], media_type="application/json")
-        if found is None:
-            return _error(404, f"there is no receipt {receipt_id[:64]!r} of yours", "receipt_not_found")
-        return _json(found, 202 if found.get("state") == "open" else 200)
+            return error_answer(404, no_model(name, [model.name for model in usable]), "model_not_found")
+        return json_answer(_model(found))
 
 
 def admin_app(
@@ -144,7 +116,9 @@ def admin_app(
     open_requests: OpenRequests,
     clock: Callable[[], float],
 ) -> FastAPI:
-    """`/metrics`, `/admin/workers`, `/admin/admission`, `/admin/decisions`, `/admin/engines`."""
+    """`/metrics`, `/admin/workers`, `/admin/admission`, `/admin/decisions`, `/admin/engines`; `add_admin_usage` adds
+    `/admin/usage`.
+    """
     app = _app("warmroute admin", lambda path: f"there is no route {path[:200]!r}")
     add_engine_routes(app, engine_admin)
 
@@ -156,18 +130,18 @@ def admin_app(
     @app.get("/admin/workers")
     async def workers() -> Response:
         """What the router knows of each worker."""
-        return _json(router.snapshot(clock()))
+        return json_answer(router.snapshot(clock()))
 
     @app.get("/admin/admission")
     async def queue() -> Response:
         """The queue, and what is left of tenants' limits."""
-        return _json(admission.as_dict(clock()))
+        return json_answer(admission.as_dict(clock()))
 
     @app.get("/admin/decisions")
     async def decisions(limit: int = 50) -> Response:
         """The newest decisions with their reasons, newest first."""
         newest = list(open_requests.decisions)[-min(max(limit, 1), MAX_LISTED_DECISIONS) :][::-1]
-        return _json({"decisions": [_decision(receipt_id, decision) for receipt_id, decision in newest]})
+        return json_answer({"decisions": [_decision(receipt_id, decision) for receipt_id, decision in newest]})
 
     return app
 
@@ -187,20 +161,15 @@ def _app(title: str, no_route_text: Callable[[str], str]) -> FastAPI:
     @app.exception_handler(StarletteHTTPException)
     async def in_dialect(request: Request, error: HTTPException) -> Response:
         if error.status_code == 404:
-            return _error(404, no_route_text(request.url.path), "not_found")
-        return _error(error.status_code, str(error.detail), None)
+            return error_answer(404, no_route_text(request.url.path), "not_found")
+        return error_answer(error.status_code, str(error.detail), None)
 
     @app.exception_handler(RequestValidationError)
     async def in_dialect_too(request: Request, error: RequestValidationError) -> Response:  # noqa: ARG001
         what = error.errors()[0]
-        return _error(400, f"{what['loc'][-1]}: {what['msg']}", "invalid_value")
+        return error_answer(400, f"{what['loc'][-1]}: {what['msg']}", "invalid_value")
 
     return app
-
-
-def _get(app: FastAPI, path: str) -> Callable[[Answering], Answering]:
-    """A route that takes GET, and HEAD, which is answered like it without a body."""
-    return app.api_route(path, methods=["GET", "HEAD"])
 
 
 def _model(model: ModelConfig) -> dict[str, Any]:
@@ -208,11 +177,3 @@ def _model(model: ModelConfig) -> dict[str, Any]:
     if model.context_tokens is not None:
         card["max_model_len"] = model.context_tokens
     return card
-
-
-def _json(body: object, status: int = 200) -> Response:
-    return Response(msgspec.json.encode(body), status, media_type="application/json")
-
-
-def _error(status: int, message: str, code: str | None) -> Response:
-    return Response(error_body(status, message, code), status, media_type="application/json")

@@ -8,12 +8,14 @@ requires and refuses. Further members are allowed everywhere: engines get those 
 from typing import Any, Final
 
 from warmroute_proxy.dialects.openai_fields import MAX_CHOICES, MAX_COUNT
+from warmroute_proxy.server.ledger.usage_sums import MAX_LISTED
 
 Schema = dict[str, Any]
 
 _ERRORS: Final = {
     "400": "The request is malformed, or the engine refuses its content.",
     "401": "The API key is missing or unknown.",
+    "403": "Only operators may ask this.",
     "404": "No such model, receipt or route; or it is not yours.",
     "405": "The route takes another method.",
     "408": "The request did not arrive in time.",
@@ -50,7 +52,14 @@ def description(version: str) -> Schema:
             "/openapi.json": {"get": _get("This description", {"type": "object"}, open_to_all=True)},
             "/v1/models": {"get": _get("The models that you may use", _list_of(_MODEL))},
             "/v1/models/{name}": {"get": _get("One model, by name or alias", _MODEL, name="name")},
-            "/v1/usage": {"get": _get("Your totals in this region", {"type": "object"})},
+            "/v1/usage": {
+                "get": _asked("Your sums over all regions", {"type": "object"}, by=_BY, since=_SINCE),
+            },
+            "/v1/usage/receipts": {
+                "get": _asked(
+                    "Your newest turns, newest first", _list_of({"type": "object"}), since=_SINCE, limit=_LIMIT
+                ),
+            },
             "/v1/usage/receipts/{receipt_id}": {
                 "get": _get("One receipt", {"type": "object"}, name="receipt_id", also={"202": {"type": "object"}})
             },
@@ -79,6 +88,12 @@ def _list_of(item: Schema) -> Schema:
 _STRING: Final[Schema] = {"type": "string"}
 _COUNT: Final[Schema] = {"type": "integer", "minimum": 0}
 _ERROR: Final = _object(error=_object(message=_STRING, type=_STRING, param=_or_null(_STRING), code=_or_null(_STRING)))
+_BY: Final[Schema] = {"enum": ["session", "model", "day"]}
+_SINCE: Final[Schema] = {
+    "type": "string",
+    "description": "A time ago (`1h`, `7d`), a day (`2026-11-23`, UTC) or unix seconds.",
+}
+_LIMIT: Final[Schema] = {"type": "integer", "minimum": 1, "maximum": MAX_LISTED}
 _READY: Final = _object(
     status={"enum": ["ready", "not ready"]}, region=_STRING, reasons={"type": "array", "items": _STRING}
 )
@@ -173,6 +188,22 @@ def _get(
     if name is not None:
         described["parameters"] = [{"name": name, "in": "path", "required": True, "schema": _STRING}]
     return described
+
+
+def _asked(summary: str, schema: Schema, **parameters: Schema) -> Schema:
+    """A question about many turns."""
+    described = _get(summary, schema)
+    described["responses"] |= _errors(("403",))
+    described["parameters"] = [
+        {"name": name, "in": "query", "required": False, "schema": wanted} for name, wanted in parameters.items()
+    ] + [_session()]
+    return described
+
+
+def _session() -> Schema:
+    """The header that names a session."""
+    schema = {"type": "string", "maxLength": 256}
+    return {"name": "x-session-affinity", "in": "header", "required": False, "schema": schema}
 
 
 def _post(summary: str, kind: str, body: Schema) -> Schema:

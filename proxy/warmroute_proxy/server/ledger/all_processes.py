@@ -51,7 +51,7 @@ class AllProcessesReader:
             for _ in range(TRIES):
                 positions, folded = self._positions(tenant)
                 not_folded: dict[str, TenantTotals] = {}
-                for tail in self._tails(positions):
+                for tail in tails(self._state_dir, positions):
                     ended_of(tail.decode(errors="surrogateescape").split("\n"), {}, not_folded)
                 if self._positions()[0] == positions:
                     break
@@ -79,20 +79,21 @@ class AllProcessesReader:
         positions = [FoldPosition(*row) for row in rows]
         return positions, TenantTotals() if total is None else TenantTotals(*total[1:])
 
-    def _tails(self, positions: list[FoldPosition]) -> Iterator[bytes]:
-        """What each journal file has behind the positions."""
-        for position in positions:
-            folder = folder_of(self._state_dir, position.process)
-            for sequence in [number for number in journal_sequences(folder) if number >= position.sequence]:
-                offset = position.offset if sequence == position.sequence else 0
-                yield read_whole(journal_path(folder, sequence), offset, TAIL_BYTES)
-
     def _having(self, positions: list[FoldPosition], id_: bytes) -> Iterator[Entry]:
         """The entries behind the positions whose line contains an id."""
-        for tail in self._tails(positions):
+        for tail in tails(self._state_dir, positions):
             for line in tail.split(b"\n") if id_ in tail else ():
                 if id_ in line:
                     try:
                         yield Entry.read(line)
                     except msgspec.DecodeError:
                         continue
+
+
+def tails(state_dir: Path, positions: list[FoldPosition]) -> Iterator[bytes]:
+    """What each journal file has behind the positions."""
+    for position in positions:
+        folder = folder_of(state_dir, position.process)
+        for sequence in [number for number in journal_sequences(folder) if number >= position.sequence]:
+            offset = position.offset if sequence == position.sequence else 0
+            yield read_whole(journal_path(folder, sequence), offset, TAIL_BYTES)

@@ -38,6 +38,7 @@ from warmroute_proxy.core.accounting.entry_steps import void_id, voiding, withdr
 from warmroute_proxy.server.ledger.all_processes import AllProcessesReader
 from warmroute_proxy.server.ledger.fold import Fold, recover_all
 from warmroute_proxy.server.ledger.journal import Journal, JournalError, folder_of
+from warmroute_proxy.server.ledger.queries import LedgerQueries
 from warmroute_proxy.server.ledger.schema import LedgerError, connect
 from warmroute_proxy.server.ledger.totals import TOTALS
 
@@ -51,7 +52,9 @@ Voided = Literal["voided", "free", "open", "unknown"]
 """Whether a row is voided now, was voided or free before, has not ended, or is not here."""
 
 OnDurable = Callable[[JournalError | None], None]
-_VIEW: Final = ("state", "outcome", "model", "session", "opened_at", "settled_at", "usage")
+_VIEW: Final = (
+    "state", "outcome", "model", "session", "opened_at", "settled_at", "forwarded_from", "rids", "usage"
+)  # fmt: skip
 
 __all__ = ["LEDGER_FILE", "Ledger", "LedgerError", "lock", "read_rows"]
 
@@ -90,6 +93,9 @@ class Ledger:
             opened.callback(self._reader.close)
             self._all_processes = AllProcessesReader(state_dir, state_dir / LEDGER_FILE)
             opened.callback(self._all_processes.close)
+            self.queries = LedgerQueries(state_dir, state_dir / LEDGER_FILE)
+            """Questions about many rows, answered in a thread."""
+            opened.callback(self.queries.close)
             self._journal = Journal(folder, sequence, sync, loop)
             self._closed = opened.pop_all()
         self._reader_lock = threading.Lock()
@@ -291,7 +297,10 @@ def _run(callbacks: list[tuple[OnDurable, JournalError | None]]) -> None:
 
 
 def _view(receipt_id: str, values: list[Any]) -> dict[str, Any]:
-    return {"object": "warmroute.receipt", "id": receipt_id, **dict(zip(_VIEW, values, strict=True))}
+    view = {"object": "warmroute.receipt", "id": receipt_id, **dict(zip(_VIEW, values, strict=True))}
+    rids = view.pop("rids")
+    view["attempts"] = len(msgspec.json.decode(rids) if isinstance(rids, str) else rids)
+    return view
 
 
 def lock(state_dir: Path) -> int:

@@ -23,7 +23,10 @@ SCHEMA_VERSION: Final = 4
 PAGE_BYTES: Final = 16_384  # of new files: 18 rows a page
 
 _FIELDS: Final = Entry.__struct_fields__
-_READ: Final = ", ".join(f"json_extract(record, '$[{_FIELDS.index(name)}]') AS {name}" for name in COLUMNS)
+FIELD_AT: Final = {name: at for at, name in enumerate(_FIELDS)}
+"""Where a field stands in a record."""
+
+_READ: Final = ", ".join(f"json_extract(record, '$[{FIELD_AT[name]}]') AS {name}" for name in COLUMNS)
 _TURNS: Final = f"""
 CREATE TABLE turn_record (id TEXT PRIMARY KEY, record TEXT NOT NULL);
 CREATE VIEW turn AS SELECT rowid AS number, {_READ} FROM turn_record;

@@ -59,3 +59,19 @@ class PeerQuestions:
             if status in {200, 202}:
                 return status, body
         return None
+
+    async def ask_all(
+        self, tenant: TenantConfig, target: str, session: str | None, timeout_s: float
+    ) -> dict[str, bytes | None]:
+        """Region -> its answer to a GET of a path with its query; None where there was none. `session`: the header."""
+        regions = list(self._peers.upstreams)
+        answers = await asyncio.gather(*[self._ask(region, tenant, target, session, timeout_s) for region in regions])
+        return dict(zip(regions, answers, strict=True))
+
+    async def _ask(
+        self, region: str, tenant: TenantConfig, target: str, session: str | None, timeout_s: float
+    ) -> bytes | None:
+        token = self._forwards.sign(tenant.name, tenant.share_group, target, region, SHA256_OF_NOTHING, timeout_s)
+        head = f"{names.FORWARD}: {token}\r\n" + (f"{names.AFFINITY}: {session}\r\n" if session else "")
+        status, body = await get(self._peers.upstreams[region], target, head, timeout_s)
+        return body if status == 200 else None

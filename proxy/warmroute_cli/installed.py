@@ -1,0 +1,33 @@
+"""How this copy of warmroute was installed, so that a hint names the command that adds to it."""
+
+import json
+import shlex
+import sys
+from collections.abc import Sequence
+from importlib.metadata import Distribution, PackageNotFoundError, distribution
+from importlib.util import find_spec
+from urllib.parse import unquote, urlsplit
+
+
+def missing(modules: Sequence[str], extra: str, copy: Distribution | None = None) -> str | None:
+    """A line that says which modules are not there and how to install them; None where all are."""
+    absent = [name for name in modules if find_spec(name) is None]
+    if not absent:
+        return None
+    return f"{', '.join(absent)} not installed: {install_command(extra, copy)}"
+
+
+def install_command(extra: str, copy: Distribution | None = None) -> str:
+    """The pip command that adds an extra to this copy: a checkout, a file, or a release."""
+    try:
+        copy = copy or distribution("warmroute")
+        origin = json.loads(copy.read_text("direct_url.json") or "{}")
+    except (PackageNotFoundError, ValueError):
+        origin = {}
+    url = origin.get("url", "")
+    pip = [sys.executable, "-m", "pip", "install"]
+    if "dir_info" not in origin:
+        return shlex.join([*pip, f"warmroute[{extra}] @ {url}" if url else f"warmroute[{extra}]"])
+    folder = unquote(urlsplit(url).path)
+    editable = ["-e"] if origin["dir_info"].get("editable") else []
+    return shlex.join([*pip, *editable, f"{folder}[{extra}]"])

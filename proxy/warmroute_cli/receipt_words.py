@@ -1,0 +1,119 @@
+"""A receipt in words: where the turn went, why there, what was lost and to what, what it would have cost cold."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from warmroute._explain import MEANINGS
+from warmroute.contract.money import usd
+from warmroute.contract.receipt import cached_tokens
+
+TIERS = {"device": "in GPU memory", "host": "in host memory", "storage": "in the shared store"}
+OUTCOMES = {
+    "completed": "It was completed.",
+    "client_left": "The client left before its end; what was computed until then is charged.",
+    "refused": "The engine refused it.",
+    "engine_error": "Its engines failed; nothing is charged.",
+    "cut_off": "The proxy cut it off; nothing is charged.",
+    "interrupted": "The proxy ended before it was complete; nothing is charged.",
+    "voided": "This row takes another one back, whose answer was lost on its way.",
+}
+TERMS = {
+    "network_s": "network",
+    "queue_s": "queue",
+    "compute_s": "computing the prompt",
+    "load_s": "moving what is cached",
+    "decode_s": "slower answers",
+    "transfer_s": "transfer",
+    "others_s": "delay of others",
+    "reuse_s": "prompts that are computed again",
+    "churn_s": "evicted prompts",
+}
+"""The terms of a candidate's cost, as people say them."""
+
+LEAST_S = 0.0005
+"""Terms below it are not named."""
+
+
+def in_words(answer: Mapping[str, Any], decision: Mapping[str, Any] | None) -> list[str]:
+    """Lines about an answer of `GET /v1/usage/receipts/<id>`. `decision`: its placement by `/admin/decisions`."""
+    if answer["state"] == "open":
+        return [f"{answer.get('id', 'The turn')} is under way."]
+    receipt = answer["usage"]["warmroute"]
+    if "voids" in receipt:
+        return [f"{receipt['id']} takes {receipt['voids']} back. {OUTCOMES['voided']}"]
+    lines = [f"{receipt['id']}: {answer['model']}, turn {receipt['turn']}, session {receipt['session'] or 'not named'}"]
+    lines += ["", *_where(answer, receipt), *_why(answer, receipt, decision)]
+    lines += ["", *_cached(answer["usage"], receipt), *_lost(receipt)]
+    return [*lines, "", *_cost(answer["usage"], receipt), *_remarks(answer, receipt)]
+
+
+def _where(answer: Mapping[str, Any], receipt: Mapping[str, Any]) -> Iterator[str]:
+    roles = {worker["role"]: _name(worker) for worker in receipt["workers"]}
+    if "prefill" in roles and "decode" in roles:
+        who = f"{roles['prefill']} computed the prompt, {roles['decode']} the answer"
+    else:
+        who = f"{', '.join(roles.values()) or 'no worker'} computed prompt and answer"
+    yield f"Where: in region {receipt['region']}, {who}."
+    if answer.get("forwarded_from"):
+        yield f"It was sent to {answer['forwarded_from']}, and forwarded to where its session lives."
+    if answer.get("attempts", 1) > 1:
+        yield f"It took {answer['attempts']} attempts: the earlier ones failed and are not charged."
+
+
+def _why(answer: Mapping[str, Any], receipt: Mapping[str, Any], decision: Mapping[str, Any] | None) -> Iterator[str]:
+    expected, prompt = receipt["predicted_cached"], answer["usage"]["prompt_tokens"]
+    if expected:
+        yield f"Why there: {expected:,} tokens of its prompt ({prompt:,}) were expected to be cached there."
+    else:
+        yield "Why there: none of its prompt was expected to be cached there."
+    if decision is None or not decision["reasons"]:
+        return
+    if decision["policy"] != "cost":
+        yield "The proxy places round robin, without regard to caches."
+        return
+    chosen, *others = decision["reasons"]
+    yield f"Its cost there was {_candidate(chosen)}."
+    if others:
+        yield f"The next best was {others[0]['id']} with {_candidate(others[0])}."
+
+
+def _candidate(candidate: Mapping[str, Any]) -> str:
+    terms = [f"{TERMS[name]} {candidate[name]:.3f}" for name in TERMS if candidate[name] >= LEAST_S]
+    of = f" ({', '.join(terms)})" if terms else ""
+    return f"{candidate['cost_s']:.3f} s{of}, {candidate['uncached_tokens']:,} tokens to compute"
+
+
+def _cached(usage: Mapping[str, Any], receipt: Mapping[str, Any]) -> Iterator[str]:
+    prompt, cached = usage["prompt_tokens"], cached_tokens(usage)
+    share = f" ({cached / prompt:.1%})" if prompt else ""
+    tiers = [f"{tokens:,} {TIERS[name]}" for name, tokens in receipt["cached"].items() if tokens]
+    yield f"Cached: {cached:,} of {prompt:,} prompt tokens{share}{': ' if tiers else ''}{', '.join(tiers)}."
+
+
+def _lost(receipt: Mapping[str, Any]) -> Iterator[str]:
+    for name, tokens in sorted(receipt["loss"].items(), key=lambda loss: -int(loss[1])):
+        yield f"Not cached: {tokens:,} ({name}) {MEANINGS[name]}"
+
+
+def _cost(usage: Mapping[str, Any], receipt: Mapping[str, Any]) -> Iterator[str]:
+    full, price, saved = receipt["list_nanousd"], receipt["price_nanousd"], receipt["saved_nanousd"]
+    share = f" ({saved / full:.1%})" if full else ""
+    yield f"Cost: {usd(price)} USD, with {usage['completion_tokens']:,} tokens of answer."
+    yield f"Cold, with nothing cached, it would have cost {usd(full)} USD: {usd(saved)} USD{share} were saved."
+
+
+def _remarks(answer: Mapping[str, Any], receipt: Mapping[str, Any]) -> Iterator[str]:
+    if answer["outcome"] != "completed":
+        yield OUTCOMES[answer["outcome"]]
+    if receipt["estimated"]:
+        yield f"No engine reported these numbers, so they are estimates: {', '.join(receipt['estimated'])}."
+    if "continued" in receipt:
+        yield f"Its engine died after {receipt['continued']['after_tokens']:,} tokens, and another one went on."
+    if receipt.get("dropped_fields"):
+        yield f"No engine got these fields of the request: {', '.join(receipt['dropped_fields'])}."
+    if "voided_by" in answer:
+        yield f"It was voided by {answer['voided_by']}: its answer was lost on its way, and is not charged."
+
+
+def _name(worker: Mapping[str, Any]) -> str:
+    return f"{worker['id']} rank {worker['dp_rank']}" if worker["dp_rank"] else str(worker["id"])

@@ -1,0 +1,128 @@
+"""What tenants used, over all regions of the fleet: this region is read, the others are asked at the same time.
+
+A region that does not answer is named in the answer, whose sums are then without it.
+"""
+
+import asyncio
+import sqlite3
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from warmroute.contract.receipt import LOSS_CLASSES
+from warmroute_proxy.server.base.config import TenantConfig
+from warmroute_proxy.server.base.errors import Refusal
+from warmroute_proxy.server.ledger.all_rows import MAX_S, Closed
+from warmroute_proxy.server.ledger.ledger import Ledger
+from warmroute_proxy.server.ledger.queries import Busy
+from warmroute_proxy.server.ledger.totals import TOTALS
+from warmroute_proxy.server.ledger.usage_sums import MAX_GROUPS, By, Listed, Sums, Turns
+from warmroute_proxy.server.regions.peers import PeerQuestions
+
+PEER_TIMEOUT_S: Final = MAX_S + 3.0
+
+T = TypeVar("T", Sums, Listed)
+Answer = TypeVar("Answer")
+
+
+class FleetUsage:
+    """Asks the ledgers of all regions."""
+
+    def __init__(self, ledger: Ledger, questions: PeerQuestions, region: str) -> None:
+        self._ledger = ledger
+        self._questions = questions
+        self._region = region
+
+    async def here(self, turns: Turns, by: By | None) -> Sums:
+        """The sums of this region. All turns of a tenant are added up already, without losses. Raises: Refusal."""
+        tenant = turns.tenant
+        if tenant is None or by is not None or turns != Turns(tenant):
+            return await _answered(self._ledger.queries.add_up(turns, by))
+        totals = await _answered(self._ledger.queries.ask(tenant, lambda: self._ledger.totals(tenant)))
+        return Sums({name: totals[name] for name in TOTALS})
+
+    async def listed_here(self, turns: Turns, limit: int) -> Listed:
+        """The newest turns of this region. Raises: Refusal."""
+        return await _answered(self._ledger.queries.newest(turns, limit))
+
+    async def everywhere(
+        self, own: Awaitable[T], kind: type[T], tenant: TenantConfig, target: str, session: str | None
+    ) -> tuple[dict[str, str], list[T]]:
+        """Which regions were counted, and the answers. `own`: that of this one; the others are asked for `target`."""
+        mine, theirs = await asyncio.gather(own, self._questions.ask_all(tenant, target, session, PEER_TIMEOUT_S))
+        regions, answers = {self._region: "counted"}, [mine]
+        for region, body in theirs.items():
+            try:
+                answers.append(msgspec.json.decode(body or b"", type=kind))
+                regions[region] = "counted"
+            except msgspec.MsgspecError:
+                regions[region] = "no answer"
+        return regions, answers
+
+
+async def _answered(question: Awaitable[Answer]) -> Answer:
+    try:
+        return await question
+    except Busy as busy:
+        if busy.own:
+            text = "too many of your questions about usage wait for an answer"
+            raise Refusal(429, text, code="rate_limit_exceeded", retry_after_s=1) from None
+        raise Refusal(503, "too many questions about usage", code="overloaded", retry_after_s=5) from None
+    except Closed:
+        raise Refusal(503, "the proxy shuts down", code="draining", retry_after_s=1) from None
+    except sqlite3.Error:
+        text = "the ledger cannot be read"
+        raise Refusal(503, text, code="ledger_unavailable", retry_after_s=1) from None
+
+
+def usage_body(regions: dict[str, str], answers: list[Sums], by: By | None, since_s: float | None) -> dict[str, Any]:
+    """The body of a usage answer."""
+    counted = [sums.counted_since for sums in answers if sums.counted_since is not None]
+    body = {
+        "object": "warmroute.usage",
+        "by": by,
+        "since": since_s,
+        "regions": regions,
+        "complete": all(sums.complete for sums in answers) and set(regions.values()) == {"counted"},
+        "counted_since": max(counted, default=None),
+        **_sums(sums.all for sums in answers),
+    }
+    if by is not None:
+        groups: dict[str, list[dict[str, int]]] = {}
+        for group in (group for sums in answers for group in sums.groups):
+            groups.setdefault(group.key, []).append(group.sums)
+        merged = [{"key": key, **_sums(added)} for key, added in groups.items()]
+        merged.sort(key=_order(by))
+        body["groups"] = merged[:MAX_GROUPS]
+        body["groups_left_out"] = sum(sums.groups_left_out for sums in answers) + len(merged[MAX_GROUPS:])
+    return body
+
+
+def listed_body(regions: dict[str, str], answers: list[Listed], limit: int) -> dict[str, Any]:
+    """The body of a list of receipts."""
+    rows = sorted((row for listed in answers for row in listed.rows), key=lambda row: -float(row["settled_at"]))
+    return {
+        "object": "list",
+        "regions": regions,
+        "complete": all(listed.complete for listed in answers) and set(regions.values()) == {"counted"},
+        "data": rows[:limit],
+    }
+
+
+def _order(by: By) -> Callable[[dict[str, Any]], Any]:
+    """Days in their order, everything else by its price, the dearest first."""
+    return (lambda group: group["key"]) if by == "day" else lambda group: (-group["price_nanousd"], group["key"])
+
+
+def _sums(added: Iterable[dict[str, int]]) -> dict[str, Any]:
+    all_sums = list(added)
+    total: dict[str, Any] = {name: sum(sums[name] for sums in all_sums) for name in TOTALS}
+    prompt = total["prompt_tokens"]
+    total["hit_ratio"] = round(total["cached_tokens"] / prompt, 6) if prompt else None
+    total["saved_nanousd"] = total["list_nanousd"] - total["price_nanousd"]
+    total["losses"] = None
+    if all(LOSS_CLASSES[0] in sums for sums in all_sums):
+        losses = {name: sum(sums[name] for sums in all_sums) for name in LOSS_CLASSES}
+        total["losses"] = {name: tokens for name, tokens in losses.items() if tokens}
+    return total

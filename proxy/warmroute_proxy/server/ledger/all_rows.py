@@ -1,0 +1,99 @@
+"""Reads the rows of all processes of a proxy, newest first, a few thousand at a time and for a limited time.
+
+Rows are in the ledger file in the order in which their turns ended, roughly: several processes fold their journals side
+by side. What is not folded yet is read from the journals first. A row is never changed, so nothing is locked meanwhile:
+rows that come later are not seen.
+
+Limits: `MAX_ROWS` and `MAX_S` a query. What lies before is not read, and `Reading.complete` is false.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+from warmroute_proxy.server.ledger.all_processes import TRIES, FoldPosition, tails
+from warmroute_proxy.server.ledger.fold import ended_of
+from warmroute_proxy.server.ledger.schema import FIELD_AT, connect
+
+MAX_ROWS: Final = 2_000_000
+MAX_S: Final = 5.0
+ROWS_AT_ONCE: Final = 4_096  # some 40 ms
+DISORDER_S: Final = 60.0
+"""A row may stand behind others that ended so much earlier."""
+
+NOT_FOLDED: Final = "SELECT value AS record FROM json_each(:not_folded)"
+FOLDED: Final = "SELECT record FROM turn_record WHERE rowid > :low AND rowid <= :high ORDER BY rowid DESC"
+_NEWEST: Final = (
+    f"SELECT json_extract(record, '$[{FIELD_AT['settled_at']}]') FROM turn_record"  # noqa: S608 - constants
+    " WHERE rowid <= ? ORDER BY rowid DESC LIMIT 1"
+)
+
+
+class Closed(Exception):
+    """The proxy shuts down."""
+
+
+class Reading:
+    """One pass over the rows. Used by one thread; `stopped` is asked between two portions."""
+
+    def __init__(self, state_dir: Path, database: Path, since_s: float | None, stopped: Callable[[], bool]) -> None:
+        """`since_s`: rows of turns that ended before are not needed, unix seconds."""
+        self.db = connect(database, read_only=True)
+        self.complete = True
+        self.began_s: float | None = None
+        """Where it is not complete: the end of the newest turn that was left out, unix seconds."""
+        self._state_dir = state_dir
+        self._since_s = since_s
+        self._stopped = stopped
+
+    def close(self) -> None:
+        """Close the ledger file."""
+        self.db.close()
+
+    def portions(self) -> Iterator[tuple[str, dict[str, str | int]]]:
+        """Each portion as a query of its records, and the values of its parameters."""
+        not_folded, high = self._begin()
+        yield NOT_FOLDED, {"not_folded": not_folded}
+        deadline, first = time.monotonic() + MAX_S, high
+        while high > 0:
+            if self._stopped():
+                raise Closed
+            newest = self._newest(high)
+            if self._since_s is not None and newest is not None and newest < self._since_s - DISORDER_S:
+                return
+            if time.monotonic() > deadline or first - high >= MAX_ROWS:
+                self.complete, self.began_s = False, newest
+                return
+            yield FOLDED, {"low": high - ROWS_AT_ONCE, "high": high}
+            high -= ROWS_AT_ONCE
+
+    def _begin(self) -> tuple[str, int]:
+        """The records that are not folded, as a JSON array, and the number of the last row that is."""
+        positions, last_row = self._positions()
+        for _ in range(TRIES):
+            rows: dict[str, str] = {}
+            for tail in tails(self._state_dir, positions):
+                ended_of(tail.decode(errors="surrogateescape").split("\n"), rows, {})
+            before = positions
+            positions, last_row = self._positions()
+            if positions == before:
+                break
+        return f"[{','.join(rows.values())}]", last_row
+
+    def _positions(self) -> tuple[list[FoldPosition], int]:
+        """Of each process, and the last row at that moment."""
+        with self.db:
+            self.db.execute("BEGIN")
+            rows = self.db.execute("SELECT process, sequence, offset FROM fold").fetchall()
+            (last_row,) = self.db.execute("SELECT coalesce(max(rowid), 0) FROM turn_record").fetchone()
+        return [FoldPosition(*row) for row in rows], last_row
+
+    def _newest(self, number: int) -> float | None:
+        row: tuple[float] | None = self.db.execute(_NEWEST, (number,)).fetchone()
+        return None if row is None else row[0]
+
+
+def field(name: str) -> str:
+    """The SQL of a field of `record`."""
+    return f"json_extract(record, '$[{FIELD_AT[name]}]')"

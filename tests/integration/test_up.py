@@ -1,0 +1,196 @@
+"""`warmroute up` and what asks it: exports, ports that stay, usage, receipts in words, engines."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.machine import seconds
+
+COMMAND = [sys.executable, "-m", "warmroute_cli.main"]
+SESSION = "my-session"
+
+
+def command(folder: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """A command in the folder of a fleet, with nothing of OpenAI's in the environment."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("OPENAI")} | variables
+    return subprocess.run(
+        [*COMMAND, *words],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=seconds(30),
+    )
+
+
+@contextmanager
+def up(folder: Path, *words: str) -> Iterator[str]:
+    """`warmroute up`; what it printed up to the last line of its greeting."""
+    options = ["--speed", "50", *words]
+    with subprocess.Popen([*COMMAND, "up", *options], cwd=folder, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        lines: list[str] = []
+        for line in process.stdout:
+            lines.append(line)
+            if line.startswith("Ctrl-C") or "--env" in words:
+                break
+        try:
+            yield "".join(lines)
+            process.send_signal(signal.SIGINT)
+            assert process.wait(seconds(30)) == 0
+        finally:
+            process.kill()
+
+
+def variables(text: str) -> dict[str, str]:
+    """Of the line with the exports."""
+    found = re.search(r"export OPENAI_BASE_URL=(\S+) OPENAI_API_KEY=(\S+)", text)
+    assert found is not None, text
+    return {"OPENAI_BASE_URL": found[1], "OPENAI_API_KEY": found[2]}
+
+
+def turn(found: dict[str, str], turns: int) -> dict[str, Any]:
+    messages = [{"role": "system", "content": "You are a careful assistant. " * 60}]
+    for number in range(turns):
+        messages += [{"role": "user", "content": f"question {number}"}]
+        messages += [{"role": "assistant", "content": f"answer {number}"}] * (number < turns - 1)
+    answer = httpx.post(
+        f"{found['OPENAI_BASE_URL']}/chat/completions",
+        headers={"authorization": f"Bearer {found['OPENAI_API_KEY']}", "x-session-affinity": SESSION},
+        json={"model": "kimi-k2.5", "messages": messages},
+        timeout=seconds(30),
+    )
+    usage: dict[str, Any] = answer.json()["usage"]
+    return usage
+
+
+class Fleet:
+    """A fleet that is up, what it printed, and the usage of three turns of one session."""
+
+    def __init__(self, folder: Path, greeting: str) -> None:
+        self.folder = folder
+        self.greeting = greeting
+        self.variables = variables(greeting)
+        self.usages = [turn(self.variables, turns) for turns in (1, 2, 3)]
+        self.price = sum(usage["warmroute"]["price_nanousd"] for usage in self.usages)
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    folder = tmp_path_factory.mktemp("up")
+    with up(folder) as greeting:
+        yield Fleet(folder, greeting)
+
+
+def test_env_prints_only_the_exports_of_the_fleet_that_runs(fleet: Fleet) -> None:
+    printed = command(fleet.folder, "up", "--env")
+    assert (printed.returncode, printed.stdout.count("\n")) == (0, 1)
+    assert variables(printed.stdout) == fleet.variables
+
+
+def test_the_curl_of_the_greeting_is_a_turn_of_a_session(fleet: Fleet) -> None:
+    curl = fleet.greeting[fleet.greeting.index("  curl ") : fleet.greeting.index("  warmroute usage")]
+    done = subprocess.run(["bash", "-c", curl], capture_output=True, text=True, check=True, timeout=seconds(30))
+    assert json.loads(done.stdout)["usage"]["warmroute"]["session"] == fleet.usages[0]["warmroute"]["session"]
+
+
+def test_the_opencode_json_names_the_fleet_and_not_its_key(fleet: Fleet) -> None:
+    text = fleet.greeting[fleet.greeting.index("For OpenCode") : fleet.greeting.index("Try:")].partition(":\n")[2]
+    assert json.loads(text) == json.loads((fleet.folder / ".warmroute" / "opencode.json").read_text())
+    options = json.loads(text)["provider"]["warmroute"]["options"]
+    assert options == {"baseURL": fleet.variables["OPENAI_BASE_URL"], "apiKey": "{env:OPENAI_API_KEY}"}
+
+
+@pytest.mark.parametrize("by_environment", [True, False], ids=["environment", "fleet"])
+def test_usage_says_what_a_session_cost(fleet: Fleet, by_environment: bool) -> None:
+    given = fleet.variables if by_environment else {}
+    since = ["--since", "1h"]
+    found = json.loads(command(fleet.folder, "usage", "--session", SESSION, "--json", *since, **given).stdout)
+    receipts = json.loads(command(fleet.folder, "receipts", "list", "--json", **given).stdout)["data"]
+    mine = [row for row in receipts if row["session"] == fleet.usages[0]["warmroute"]["session"]]
+    assert found["price_nanousd"] == sum(row["price_nanousd"] for row in mine) >= fleet.price
+    assert sum(found["losses"].values()) == found["prompt_tokens"] - found["cached_tokens"]
+
+
+@pytest.mark.parametrize("by", ["session", "model", "tenant", "day"])
+def test_usage_is_a_table(fleet: Fleet, by: str) -> None:
+    done = command(fleet.folder, "usage", "--by", by)
+    assert (done.returncode, done.stderr) == (0, "")
+    head, *rows = [line for line in done.stdout.splitlines() if line.strip() and "─" not in line]
+    assert head.split()[:4] == [by, "turns", "prompt", "cached"]
+    key = {"session": fleet.usages[0]["warmroute"]["session"], "model": "kimi-k2.5", "tenant": "demo"}.get(by, "20")
+    assert rows[0].strip().startswith(key)
+    assert "page_rounding" in rows[0]
+    assert rows[-1].split()[0] == "all"
+
+
+def test_a_receipt_is_explained_in_words(fleet: Fleet) -> None:
+    usage = fleet.usages[2]
+    receipt = usage["warmroute"]
+    said = command(fleet.folder, "receipts", "show", receipt["id"]).stdout
+    assert f"Where: in region {receipt['region']}, {receipt['workers'][0]['id']} computed" in said
+    assert f"{receipt['predicted_cached']:,} tokens of its prompt ({usage['prompt_tokens']:,}) were expected" in said
+    assert "The next best was " in said
+    for name, tokens in receipt["loss"].items():
+        assert f"Not cached: {tokens:,} ({name})" in said
+    assert f"it would have cost {receipt['list_nanousd'] / 1e9:.9f}".rstrip("0") in said
+
+
+def test_a_receipt_that_is_not_there_is_a_sentence(fleet: Fleet) -> None:
+    done = command(fleet.folder, "receipts", "show", "wr-000000000000000000000000")
+    assert done.returncode == 2
+    assert done.stderr.startswith("warmroute receipts: there is no receipt 'wr-0")
+
+
+def test_engines_of_the_fleet_are_found_and_drained_by_name(fleet: Fleet) -> None:
+    listed = command(fleet.folder, "engines", "list").stdout.splitlines()
+    assert [line.split()[0] for line in listed] == [
+        f"{r}-{e}" for r in ("east", "west") for e in ("p0", "d0", "d1", "a0")
+    ]
+    assert "draining" in command(fleet.folder, "engines", "drain", "west-d1").stdout
+    assert "up" in command(fleet.folder, "engines", "undrain", "west-d1").stdout
+    assert "no engine" in command(fleet.folder, "engines", "drain", "north-d1").stderr
+
+
+def test_where_no_fleet_runs_the_hint_says_what_to_name(tmp_path: Path) -> None:
+    for words, hint in (
+        (["usage"], "OPENAI_BASE_URL"),
+        (["receipts", "list"], "OPENAI_BASE_URL"),
+        (["engines", "list"], "--config"),
+    ):
+        done = command(tmp_path, *words)
+        assert done.returncode == 2
+        assert "no fleet runs in .warmroute" in done.stderr
+        assert hint in done.stderr
+
+
+def test_ports_stay_and_what_was_used_is_remembered(tmp_path: Path) -> None:
+    with up(tmp_path) as first:
+        turn(variables(first), 1)
+        port = httpx.URL(variables(first)["OPENAI_BASE_URL"]).port or 0
+        lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+        assert port < lowest, "the system gives it to nobody who asks for any port"
+    with up(tmp_path, "--env") as again:
+        assert variables(again) == variables(first)
+        assert json.loads(command(tmp_path, "usage", "--json").stdout)["turns"] == 1
+    assert command(tmp_path, "usage").returncode == 2
+
+
+def test_a_port_can_be_chosen_and_one_that_is_taken_is_named(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = command(tmp_path, "up", "--port", str(port))
+        assert done.returncode == 2
+        assert f"port {port} cannot be used" in done.stderr
