@@ -11,14 +11,14 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
-from tests.perf import instructions, peers, soak, table
+from tests.perf import instructions, page, peers, soak, table
 from tests.perf.bench import Bench, NotReady, Sample
 from tests.perf.proxies import ALL, COMPILED, OURS, OURS_COMPILED, OURS_PD, Proxy, Running
 from tests.perf.workloads import ALL as ALL_WORKLOADS
 from tests.perf.workloads import Workload, named
 from warmroute_cli.processes import stopping_on_signals
 
-_ALSO: Final = "`python -m tests.perf soak`: whether memory grows; `python -m tests.perf instructions`: by callgrind."
+_ALSO: Final = "Also `soak`: whether memory grows; `instructions`: by callgrind; `page`: the figures of the docs."
 QUIET_LOAD: Final = 0.5
 """A load average above which the machine is said not to be quiet."""
 
@@ -188,6 +188,8 @@ def main() -> int:
         return soak.main(sys.argv[2:])
     if sys.argv[1:2] == ["instructions"]:
         return instructions.main(sys.argv[2:])
+    if sys.argv[1:2] == ["page"]:
+        return page.main(sys.argv[2:])
     asked = arguments()
     try:
         workloads = named(asked.workloads.split(","))

@@ -94,7 +94,7 @@ def _ratio(row: ProcessReport, other: ProcessReport | None) -> str:
 def workload_table(workload: Workload, rows: Sequence[ProcessReport], direct: Sequence[Sample]) -> list[str]:
     """One workload: a line a proxy, and what of the goals holds."""
     if workload.figure == "p99 / p50":
-        return _waits_table(workload, rows)
+        return waits_table(workload, rows)
     any_rust = cheapest(rows, ("rust pd",) if workload.pd else RUST)
     aware = cheapest(rows, ("rust pd",) if workload.pd else ("rust cache-aware",))
     digits = 2 if workload.figure.startswith("ms") else 1
@@ -125,7 +125,7 @@ def workload_table(workload: Workload, rows: Sequence[ProcessReport], direct: Se
     return [*said, *_goals(workload, rows), ""]
 
 
-def _waits_table(workload: Workload, rows: Sequence[ProcessReport]) -> list[str]:
+def waits_table(workload: Workload, rows: Sequence[ProcessReport]) -> list[str]:
     """Who waits how long: a line a proxy, and whether ours are as fair as the floor."""
     head = ["proxy", "p99 / p50", "longest / p50", "p50 ms", "p99 ms", "longest ms", "a second", "core", "bad"]
     lines = [

@@ -1,0 +1,110 @@
+"""`python -m tests.perf page FILE...`: the figures of docs/benchmarks/relay.md from what `--json` has kept.
+
+Samples of several runs are put together; ratios are within one workload, whose proxies all ran in one of them.
+"""
+
+import argparse
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from tests.perf.bench import Sample
+from tests.perf.proxies import ALL, ROOT
+from tests.perf.table import RUST, ProcessReport, cheapest, waits_table
+from tests.perf.workloads import ALL as WORKLOADS
+from warmroute_proxy.replay.plot import COLOURS, Series, svg
+
+PAGE: Final = ROOT / "docs" / "benchmarks" / "relay.md"
+PLOT: Final = ROOT / "docs" / "benchmarks" / "relay" / "agents.svg"
+BEGIN, END = "<!-- figures: python -m tests.perf page -->", "<!-- end of figures -->"
+AGENTS: Final = ("w5", "w5s")
+AT_ONCE: Final = ("w6-256", "w6-1024")
+OTHERS: Final = (
+    "w1", "w2", "w2sync", "w2burst", "w3-200k", "w3new-200k", "w3-1m", "w3new-1m", "w4", "w6s",
+)  # fmt: skip
+
+
+class Figures:
+    """All samples, by workload."""
+
+    def __init__(self, files: Iterable[Path]) -> None:
+        runs: list[dict[str, Any]] = [json.loads(file.read_text()) for file in files]
+        self.machine = runs[0]["machine"]
+        self.versions = {name: number for run in runs for name, number in run["versions"].items()}
+        self._samples = [Sample(**sample) for run in runs for sample in run["samples"]]
+
+    def rows(self, workload: str) -> list[ProcessReport]:
+        """The medians of each proxy."""
+        return [
+            ProcessReport(proxy, samples)
+            for proxy in ALL
+            if (samples := [s for s in self._samples if (s.workload, s.proxy) == (workload, proxy.name)])
+        ]
+
+    def names(self, workloads: Sequence[str]) -> list[str]:
+        """The proxies that ran one of some workloads."""
+        ran = {row.proxy.name for workload in workloads for row in self.rows(workload)}
+        return [proxy.name for proxy in ALL if proxy.name in ran]
+
+
+def _cell(rows: Sequence[ProcessReport], name: str, digits: int) -> tuple[str, str]:
+    """A figure, and its ratio to the cheapest Rust router."""
+    row = next((row for row in rows if row.proxy.name == name), None)
+    if row is None:
+        return "", ""
+    rust = cheapest(rows, RUST)
+    return f"{row.figure:.{digits}f}", f"{row.figure / rust.figure:.2f}" if rust is not None and rust.figure else "-"
+
+
+def _agents(figures: Figures) -> list[str]:
+    said = ["| proxy | w5, ms | of Rust | w5s, ms | of Rust |", "|---|---:|---:|---:|---:|"]
+    for name in figures.names(AGENTS):
+        cells = [cell for workload in AGENTS for cell in _cell(figures.rows(workload), name, 2)]
+        said.append(f"| {name} | {' | '.join(cells)} |")
+    return said
+
+
+def _others(figures: Figures) -> list[str]:
+    ran = [workload for workload in OTHERS if figures.rows(workload)]
+    units = {workload.name: workload.figure for workload in WORKLOADS}
+    said = [f"| proxy | {' | '.join(ran)} |", "|---|" + "---:|" * len(ran)]
+    said.append(f"| | {' | '.join(units[workload] for workload in ran)} |")
+    for name in figures.names(ran):
+        digits = [2 if units[workload].startswith("ms") else 1 for workload in ran]
+        cells = [_cell(figures.rows(each), name, digits[at]) for at, each in enumerate(ran)]
+        said.append(f"| {name} | {' | '.join(f'{value} ({ratio})' if value else '' for value, ratio in cells)} |")
+    return said
+
+
+def _plot(figures: Figures) -> str:
+    whole, streamed = (
+        {row.proxy.name: row.figure for row in figures.rows(workload) if row.proxy.kind != "floor"}
+        for workload in AGENTS
+    )
+    dots = [
+        Series(name, [(whole[name], streamed[name])], COLOURS[number], dots=True)
+        for number, name in enumerate(name for name in whole if name in streamed)
+    ]
+    return svg("CPU of an agent's turn", dots, "whole answers (w5), ms a request", "streamed (w5s), ms a request")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Write the figures into the page."""
+    parser = argparse.ArgumentParser(prog="python -m tests.perf page", description=__doc__)
+    parser.add_argument("files", nargs="+", type=Path)
+    figures = Figures(parser.parse_args(arguments).files)
+    machine = figures.machine
+    versions = ", ".join(f"{name} {number}" for name, number in figures.versions.items())
+    said = [f"{machine['processor']}, {machine['cores']} cores, Linux {machine['kernel']}, Python {machine['python']}."]
+    said += [f"Versions: {versions}.", "", "### Agents' turns as they are", "", *_agents(figures), ""]
+    said += [f"![CPU of an agent's turn](relay/{PLOT.name})", ""]
+    for workload in (workload for workload in WORKLOADS if workload.name in AT_ONCE):
+        said += waits_table(workload, figures.rows(workload.name))
+    said += ["### All others", "", *_others(figures)]
+    text = PAGE.read_text()
+    before, after = text.partition(BEGIN)[0], text.partition(END)[2]
+    PAGE.write_text(f"{before}{BEGIN}\n\n" + "\n".join(said) + f"\n\n{END}{after}")
+    PLOT.parent.mkdir(exist_ok=True)
+    PLOT.write_text(_plot(figures))
+    return 0
