@@ -40,10 +40,11 @@ def test_the_connection_that_was_idle_longest_is_closed_before_anybody_is_refuse
     until(lambda: place.engines[0].running() == 1, "a long answer is under way")
     idle = [first, *open_to(place.proxy, 3)]
     for number in range(3):
-        assert place.ask(INNOCENT, f"question {number}").status_code == 200
+        newest = place.proxy.send(chat(f"question {number}", max_tokens=1), INNOCENT)
+        assert answer(newest)[0] == 200
         until(partial(is_closed, idle[number]), "the one that was idle longest is closed")
+        idle.append(newest)
         assert not any(map(is_closed, idle[number + 1 :]))
-        idle += open_to(place.proxy, 1)
     assert busy.recv(1)
     for each in (*idle, busy):
         each.close()
