@@ -1,0 +1,269 @@
+"""Plans over the replay's engine model: what latency, what utilisation, what is the bottleneck.
+
+Each rank of a plan is a worker with the costs of the planner's roofline, its pool and its host pool; production's own
+placement gives it the requests. The figures compare plans: they are those of a queueing model, not of any GPU.
+"""
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final
+
+from warmroute_backend.engine.model.tiers import HostTier
+from warmroute_backend.plan.choose import average_load, make_plan, prefill_share
+from warmroute_backend.plan.deployment import Engine, Plan
+from warmroute_backend.plan.errors import PlanError
+from warmroute_backend.plan.layout import Layout
+from warmroute_backend.plan.page import table
+from warmroute_backend.plan.request import AGGREGATED, PlanRequest
+from warmroute_backend.plan.speed import Load, costs, decode_step_s, transfer_gb_s
+from warmroute_backend.plan.tiers import host_tokens
+from warmroute_cli.plan.traffic import warm_up_share
+from warmroute_proxy.replay.fleet import Fleet, Worker
+from warmroute_proxy.replay.production import Production, Proxies
+from warmroute_proxy.replay.results import Result
+from warmroute_proxy.replay.simulation import Simulation, make_scheduler
+from warmroute_proxy.replay.split import SplitSimulation
+from warmroute_proxy.replay.trace import Trace
+
+SATURATED: Final = 0.95
+"""Of a side's capacity: above it a queue grows as long as the traffic lasts."""
+MOST_SPLITS: Final = 3
+REMEDIES: Final = {
+    "computing prompts": ("more GPUs", "more prompts cached, with --storage mooncake"),
+    "decoding": ("more GPUs", "--objective throughput"),
+    "memory for KV": ("more GPUs", "--kv-dtype fp8_e4m3", "a higher --mem-fraction, tried under load"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Sizing:
+    """A plan under its traffic. Latencies in seconds at the 90th percentile; utilisations are shares of capacity."""
+
+    division: str
+    hit: float
+    ttft_p90_s: float
+    token_p90_s: float
+    answer_p90_s: float
+    """TTFT and the time of an average answer's tokens."""
+    prefill_utilisation: float
+    decode_utilisation: float
+    kv_utilisation: float
+    """The largest share of a decoding rank's pool that its requests, waiting ones too, asked for at once."""
+    bottleneck: str
+    saturated: bool
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return asdict(self)
+
+
+def sized(request: PlanRequest, trace: Trace) -> tuple[Plan, list[Sizing]]:
+    """The plan that serves the trace best, and the figures of all that were compared, the chosen one first.
+
+    Without a division asked for, aggregated engines and prefill/decode splits of the same GPUs are compared, with one
+    attention group and with as many as possible: for latency by the time of a whole answer at p90, for throughput by
+    the utilisation of the busier side. A plan that does not keep up loses to any that does.
+    """
+    found: list[tuple[Plan, Sizing]] = []
+    refused: PlanError | None = None
+    for each in _candidates(request):
+        try:
+            plan = make_plan(each)
+            if _division(plan) not in (sizing.division for _, sizing in found):
+                found.append((plan, simulate(plan, each, trace)))
+        except PlanError as error:
+            refused = refused or error
+    if not found:
+        raise refused or PlanError("there is no plan to compare.")
+    found.sort(key=lambda pair: _score(request, pair[1]))
+    return found[0][0], [sizing for _, sizing in found]
+
+
+def _score(request: PlanRequest, sizing: Sizing) -> tuple[bool, float, str]:
+    busier = max(sizing.prefill_utilisation, sizing.decode_utilisation, sizing.kv_utilisation)
+    by = sizing.answer_p90_s if request.objective == "latency" else busier
+    return sizing.saturated, by, sizing.division
+
+
+def _candidates(request: PlanRequest) -> Iterable[PlanRequest]:
+    """The request as it is where it names a division; else aggregated, and splits around the ratio of GPU time."""
+    if request.split is not None or request.lmcache:
+        divisions = [request]
+    else:
+        aggregated = replace(request, split=AGGREGATED, compared=True)
+        divisions = [aggregated, *(replace(aggregated, split=split) for split in _splits(aggregated))]
+    if request.attention_dp is not None or not request.model.is_latent or request.lmcache:
+        return divisions
+    groups = request.cluster.per_node
+    return [*divisions, *(replace(each, attention_dp=_groups(each, groups)) for each in divisions)]
+
+
+def _groups(request: PlanRequest, most: int) -> int:
+    """Attention groups of one GPU each, on the smaller side of a split."""
+    sides = [gpus for gpus in request.split or () if gpus]
+    return min([most, *sides])
+
+
+def _splits(request: PlanRequest) -> list[tuple[int, int]]:
+    cluster = request.cluster
+    if cluster.gpus < 2:
+        return []
+    if cluster.nodes == 1:
+        half = cluster.gpus // 2
+        return [(half, half)]
+    try:
+        engine = make_plan(request).engines[0]
+    except PlanError:
+        return []
+    size = max(engine.shape.tp, cluster.per_node)
+    units = cluster.gpus // size
+    layout = Layout(engine.shape, engine.ep, engine.fraction, make_plan(request).memory(engine))
+    wanted = units * prefill_share(request, layout)
+    nearest = sorted(range(1, units), key=lambda prefills: (abs(prefills - wanted), prefills))[:MOST_SPLITS]
+    return [(prefills * size, (units - prefills) * size) for prefills in nearest]
+
+
+# --- one plan ----------------------------------------------------------------------------------------------------
+
+
+def simulate(plan: Plan, request: PlanRequest, trace: Trace) -> Sizing:
+    """Play the trace on a plan. Raises PlanError where a request does not fit a rank."""
+    load = average_load(request)
+    workers = list(_workers(plan, load, trace.block_tokens))
+    least = min(worker.scheduler.capacity_pages for worker in workers) * trace.block_tokens
+    largest = max(each.input_tokens + each.output_tokens for each in trace.requests)
+    if largest + trace.block_tokens > least:
+        raise PlanError(f"{trace.name}: a request of {largest:,} tokens does not fit a rank's {least:,}.")
+    fleet = Fleet(workers)
+    tiers = any(engine.hicache is not None for engine in plan.engines)
+    policy = Production(fleet, trace, Proxies(host_cache=tiers), [])
+    kind = SplitSimulation if plan.is_split else Simulation
+    share = warm_up_share(trace)
+    simulation = kind(trace, fleet, policy, skip_share=share)
+    work = Work(workers)
+    starts = sorted(each.at_s for each in trace.requests if each.after is None)
+    simulation.at(starts[int(len(starts) * share)], work.begin)
+    result = simulation.run()
+    return _sizing(plan, load, work, result)
+
+
+def _workers(plan: Plan, load: Load, block_tokens: int) -> Iterable[Worker]:
+    index = 0
+    for engine in plan.engines:
+        gpu = plan.cluster.gpu
+        cost = costs(
+            gpu,
+            plan.model,
+            engine.shape,
+            load,
+            transfer=transfer_gb_s(gpu, engine.shape, inside_node=plan.inside_node),
+            accept_length=engine.speculation.accept_length if engine.speculation else 1.0,
+        )
+        for _ in range(engine.ranks):
+            host = host_tokens(plan, engine)
+            scheduler = make_scheduler(
+                engine.role,
+                plan.memory(engine).tokens,
+                block_tokens,
+                max_running=engine.shape.running_requests // engine.ranks,
+                costs=cost,
+                host=HostTier(host) if host and engine.role != "decode" else None,
+            )
+            yield Worker(index, "", engine.role, scheduler)
+            index += 1
+
+
+class Work:
+    """What workers have done since the warm-up."""
+
+    def __init__(self, workers: list[Worker]) -> None:
+        self._prompts = [worker for worker in workers if worker.role != "decode"]
+        self.answers = [worker for worker in workers if worker.role != "prefill"]
+        self._began_s = 0.0
+        self._busy_s = 0.0
+        self._tokens = 0
+
+    def begin(self, now_s: float) -> None:
+        """The warm-up has ended."""
+        self._began_s, self._busy_s, self._tokens = now_s, self._prefill_s(), self._generated()
+
+    def shares(self, until_s: float, tokens_per_s: float) -> tuple[float, float]:
+        """Of the time that all workers had for prompts, and of the tokens that they could generate."""
+        span_s = max(until_s - self._began_s, 1e-9)
+        prefill = (self._prefill_s() - self._busy_s) / (span_s * len(self._prompts))
+        return prefill, (self._generated() - self._tokens) / (span_s * tokens_per_s)
+
+    def _prefill_s(self) -> float:
+        return sum(worker.scheduler.totals.prefill_busy_s for worker in self._prompts)
+
+    def _generated(self) -> int:
+        return sum(worker.scheduler.totals.generated_tokens for worker in self.answers)
+
+
+def _sizing(plan: Plan, load: Load, work: Work, result: Result) -> Sizing:
+    prefill, decode = work.shares(result.simulated_s, _decode_rate(plan, load))
+    held = [0.0]
+    for worker in work.answers:
+        pool = worker.scheduler.capacity_pages * worker.scheduler.page_size
+        held += [row[worker.index] / pool for row in result.load_tokens]
+    used = {"computing prompts": prefill, "decoding": decode, "memory for KV": max(held)}
+    bottleneck = max(used, key=lambda name: used[name])
+    answer_s = result.ttft_p90_s + (load.output_tokens - 1) * result.tpot_p90_s
+    return Sizing(
+        division=_division(plan),
+        hit=result.hit,
+        ttft_p90_s=result.ttft_p90_s,
+        token_p90_s=result.tpot_p90_s,
+        answer_p90_s=answer_s,
+        prefill_utilisation=prefill,
+        decode_utilisation=decode,
+        kv_utilisation=max(held),
+        bottleneck=bottleneck,
+        saturated=max(used.values()) > SATURATED,
+    )
+
+
+def _division(plan: Plan) -> str:
+    groups = plan.engines[0].shape.attention_dp
+    tail = f", {groups} groups" if groups > 1 else ""
+    if not plan.is_split:
+        return f"{len(plan.engines)} aggregated{tail}"
+    return f"{len(plan.of('prefill'))} prefill + {len(plan.of('decode'))} decode{tail}"
+
+
+def _decode_rate(plan: Plan, load: Load) -> float:
+    """Tokens a second of all engines that decode, with full batches."""
+    return sum(_engine_rate(plan, engine, load) for engine in plan.engines if engine.role != "prefill")
+
+
+def _engine_rate(plan: Plan, engine: Engine, load: Load) -> float:
+    shape = engine.shape
+    batch = max(1, shape.running_requests // engine.ranks)
+    step_s = decode_step_s(plan.cluster.gpu, plan.model, shape, load, batch, max(1, shape.draft_tokens))
+    accepted = engine.speculation.accept_length if engine.speculation else 1.0
+    return engine.ranks * batch * accepted / step_s
+
+
+def section(sizings: list[Sizing]) -> str:
+    """The section of the page: the chosen plan first, those on the same GPUs that it was compared with after it."""
+    heads = ("on the same GPUs", "hit", "TTFT p90 s", "ms/token p90", "answer p90 s", "prefill", "decode", "KV")
+    rows = [
+        (
+            each.division,
+            f"{each.hit:.2f}",
+            f"{each.ttft_p90_s:.2f}",
+            f"{each.token_p90_s * 1000:.1f}",
+            f"{each.answer_p90_s:.1f}",
+            f"{each.prefill_utilisation:.0%}",
+            f"{each.decode_utilisation:.0%}",
+            f"{each.kv_utilisation:.0%}" if each.kv_utilisation <= 1 else "> 100%",
+        )
+        for each in sizings
+    ]
+    chosen = sizings[0]
+    lines = ["Traffic (of a queueing model, to compare plans)", table(heads, rows), f"bottleneck: {chosen.bottleneck}"]
+    if chosen.saturated:
+        help_by = "; ".join(REMEDIES[chosen.bottleneck])
+        lines.append("This traffic is more than the GPUs serve: a queue grows as long as it lasts.")
+        lines.append(f"What helps: {help_by}.")
+    return "\n".join(lines)
