@@ -122,7 +122,8 @@ class Model:
 
     @property
     def is_multimodal(self) -> bool:
-        return self.vision_layers > 0
+        """Whether SGLang serves images without being asked to: of Llama 4 it serves text (`--enable-multimodal`)."""
+        return self.vision_layers > 0 and not self.architecture.startswith("Llama4")
 
 
 def model_from_config(config: Config, name: str, path: str, checkpoint_bytes: int) -> Model:
