@@ -293,12 +293,13 @@ def alternatives(request: PlanRequest) -> list[str]:
 
 
 def _near_clusters(cluster: Cluster) -> Iterator[Cluster]:
-    if cluster.per_node < cluster.gpu.per_node:
-        yield replace(cluster, per_node=cluster.gpu.per_node)
-    yield replace(cluster, nodes=2 * cluster.nodes)
+    full = replace(cluster, per_node=cluster.gpu.per_node)
+    if full != cluster:
+        yield full
+    yield replace(full, nodes=2 * cluster.nodes)
     for name in ALTERNATIVE_GPUS:
         if name != cluster.gpu.name:
-            yield replace(cluster, gpu=GPUS[name])
+            yield replace(full, gpu=GPUS[name])
 
 
 def _fits(request: PlanRequest) -> bool:

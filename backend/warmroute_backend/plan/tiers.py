@@ -16,6 +16,8 @@ from warmroute_backend.plan.request import PlanRequest
 RESERVE_GIB: Final = 10
 SYSTEM_SHARE: Final = 0.2
 GB: Final = 10**9
+STORE_SHARE: Final = 0.25
+"""Of a rank's budget, what it gives to the shared store beside its own HiCache pool."""
 LEAST_RATIO: Final = 1.2
 """Of the host's pool over the GPU's: below it the host keeps little that the GPU does not have."""
 
@@ -61,6 +63,8 @@ def add_tiers(plan: Plan, request: PlanRequest) -> tuple[Plan, list[Choice]]:
         because = "LMCache keeps KV in a process of its own, which outlives restarts of the engine."
         return plan, [Choice("host memory", "LMCache", because)]
     size_gb = host_budget_gb(plan)
+    if (request.storage or _default_storage(plan)) == "mooncake":
+        size_gb = int(size_gb * (1 - STORE_SHARE))
     keeping = [engine for engine in plan.engines if engine.role != "decode"]
     pools = {engine.name: plan.memory(engine).pool for engine in keeping}
     useful = request.hicache is not False and all(size_gb * GB >= LEAST_RATIO * pool for pool in pools.values())
@@ -87,8 +91,10 @@ def _storage(request: PlanRequest, plan: Plan, *, with_hicache: bool) -> Storage
         if request.storage not in {None, "none"}:
             raise PlanError(f"--storage {request.storage} is a tier behind HiCache, which this plan does not have.")
         return "none"
-    if request.storage is not None:
-        return request.storage
+    return request.storage or _default_storage(plan)
+
+
+def _default_storage(plan: Plan) -> Storage:
     return "mooncake" if plan.cluster.nodes > 1 else "none"
 
 

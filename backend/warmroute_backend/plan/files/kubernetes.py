@@ -1,8 +1,8 @@
 """Kubernetes: a LeaderWorkerSet for each role, with a Service of its leaders and a PodDisruptionBudget.
 
 A group of pods is an engine; its size is the number of nodes. A pod sees only the GPUs that it asked for, so GPU
-numbers begin at 0, and KV is transferred by the network: pods cannot use NVLink between each other. Fields:
-leaderworkerset.x-k8s.io/v1 (kubernetes-sigs/lws, config/crd/bases).
+numbers begin at 0, and KV is transferred by the network: pods cannot use NVLink between each other. The controller sets
+LWS_LEADER_ADDRESS, LWS_GROUP_SIZE and LWS_WORKER_INDEX (kubernetes-sigs/lws, api/leaderworkerset/v1).
 """
 
 import json
@@ -73,8 +73,7 @@ def _pod(plan: Plan, engine: Engine, *, leads: bool) -> Manifest:
     return {
         "metadata": {"labels": _labels(engine.role)},
         "spec": {
-            "hostNetwork": True,
-            "dnsPolicy": "ClusterFirstWithHostNet",
+            **_network(plan, engine),
             "hostIPC": True,
             "terminationGracePeriodSeconds": STOP_S,
             "containers": [_container(plan, engine, leads=leads)],
@@ -85,6 +84,12 @@ def _pod(plan: Plan, engine: Engine, *, leads: bool) -> Manifest:
             ],
         },
     }
+
+
+def _network(plan: Plan, engine: Engine) -> Manifest:
+    """The node's network, for RDMA; the pods' own where engines of a role share a node, and would share its ports."""
+    beside = [each for each in plan.of(engine.role) if each.node == engine.node]
+    return {"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"} if len(beside) == 1 else {}
 
 
 def _container(plan: Plan, engine: Engine, *, leads: bool) -> Manifest:
@@ -130,9 +135,6 @@ def _env(plan: Plan, engine: Engine) -> list[Manifest]:
     if engine.storage == "mooncake":
         address = {"fieldRef": {"fieldPath": "status.podIP"}}
         found.append({"name": "MOONCAKE_LOCAL_HOSTNAME", "valueFrom": address})
-    if engine.nodes > 1:
-        index = {"fieldRef": {"fieldPath": "metadata.labels['leaderworkerset.sigs.k8s.io/worker-index']"}}
-        found.append({"name": "LWS_WORKER_INDEX", "valueFrom": index})
     return found
 
 

@@ -8,13 +8,10 @@ from typing import Any, Final
 
 from warmroute_backend.plan.deployment import Engine, Plan
 from warmroute_backend.plan.hardware import GIB
-from warmroute_backend.plan.tiers import host_budget_gb
+from warmroute_backend.plan.tiers import STORE_SHARE, host_budget_gb
 
 REGION: Final = "here"
 MASTER_PORT: Final = 50051
-SEGMENT_SHARE: Final = 0.25
-"""Of a rank's host budget, what it gives to the shared store beside its own HiCache pool."""
-
 _HEAD: Final = """# The proxy of this plan. Set prices and tenants (`warmroute key`), then:
 # warmroute proxy --config proxy.toml --check
 [proxy]
@@ -38,10 +35,11 @@ def proxy_config(plan: Plan, *, in_pods: bool = False) -> str:
     lines = [_HEAD]
     for number, engine in enumerate(plan.engines):
         host = pod_host(plan, engine, number) if in_pods else plan.site.host(engine.node)
-        lines += ["[[engine]]", f"id = {_text(engine.name)}", f"url = {_text(f'http://{host}:{engine.ports.http}')}"]
+        ports = plan.of(engine.role)[0].ports if in_pods else engine.ports
+        lines += ["[[engine]]", f"id = {_text(engine.name)}", f"url = {_text(f'http://{host}:{ports.http}')}"]
         lines += [f'region = "{REGION}"', f'role = "{engine.role}"']
         if engine.role == "prefill":
-            lines += [f"bootstrap_host = {_text(host)}", f"bootstrap_port = {engine.ports.bootstrap}"]
+            lines += [f"bootstrap_host = {_text(host)}", f"bootstrap_port = {ports.bootstrap}"]
         if engine.storage == "mooncake":
             lines.append('store = "mooncake"')
         lines.append("")
@@ -53,7 +51,7 @@ def proxy_config(plan: Plan, *, in_pods: bool = False) -> str:
 
 def pod_host(plan: Plan, engine: Engine, number: int) -> str:
     """The name of an engine's leader: LeaderWorkerSet makes a headless service of the set's name, in which pod
-    `<set>-<group>` has its name (lws.sigs.k8s.io/docs/concepts)."""
+    `<set>-<group>` has its name (`SubdomainShared`, kubernetes-sigs/lws, api/leaderworkerset/v1)."""
     first = next(at for at, each in enumerate(plan.engines) if each.role == engine.role)
     return f"{engine.role}-{number - first}.{engine.role}.{plan.site.namespace}.svc"
 
@@ -61,7 +59,7 @@ def pod_host(plan: Plan, engine: Engine, number: int) -> str:
 def mooncake_config(plan: Plan) -> dict[str, Any]:
     """`SGLANG_HICACHE_MOONCAKE_CONFIG_PATH`. The host's name comes from `MOONCAKE_LOCAL_HOSTNAME`, so one file serves
     all nodes."""
-    segment_gib = int(host_budget_gb(plan) * 10**9 * SEGMENT_SHARE * plan.cluster.per_node / GIB)
+    segment_gib = int(host_budget_gb(plan) * 10**9 * STORE_SHARE * plan.cluster.per_node / GIB)
     return {
         "master_server_address": f"{plan.site.host(0)}:{MASTER_PORT}",
         "metadata_server": "P2PHANDSHAKE",

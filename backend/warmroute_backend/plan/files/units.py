@@ -46,11 +46,11 @@ def _engine(plan: Plan, engine: Engine, rank: int) -> str:
     if "MOONCAKE_LOCAL_HOSTNAME" in variables:
         variables["MOONCAKE_LOCAL_HOSTNAME"] = host
     lines += [f"Environment={_quoted(f'{name}={value}')}" for name, value in variables.items()]
-    lines.append(f"ExecStart=/usr/bin/env {' '.join(_quoted(each) for each in argv(plan, engine, rank))}")
+    lines.append(f"ExecStart=/usr/bin/env {' '.join(_argument(each) for each in argv(plan, engine, rank))}")
     if rank == 0:
         url = f"http://127.0.0.1:{engine.ports.http}/ready"
         wait = f"until curl -sf -o /dev/null {shlex.quote(url)}; do sleep {POLL_S}; done"
-        lines.append(f"ExecStartPost=/bin/sh -c {_quoted(wait)}")
+        lines.append(f"ExecStartPost=/bin/sh -c {_argument(wait)}")
     lines += [f"TimeoutStartSec={START_S}", f"TimeoutStopSec={STOP_S}", "KillMode=mixed"]
     lines += ["Restart=on-failure", "RestartSec=10", *_LIMITS, "", "[Install]", "WantedBy=multi-user.target", ""]
     return "\n".join(lines)
@@ -59,7 +59,7 @@ def _engine(plan: Plan, engine: Engine, rank: int) -> str:
 def _plain(description: str, command: list[str], user: str) -> str:
     lines = ["[Unit]", f"Description={description}", "After=network-online.target", "Wants=network-online.target", ""]
     lines += ["[Service]", "Type=exec", f"User={user}", "WorkingDirectory=/etc/warmroute"]
-    lines += [f"ExecStart={' '.join(_quoted(each) for each in command)}", "Restart=on-failure", "RestartSec=2"]
+    lines += [f"ExecStart={' '.join(_argument(each) for each in command)}", "Restart=on-failure", "RestartSec=2"]
     return "\n".join(
         [*lines, "TimeoutStopSec=60", "LimitNOFILE=1048576", "", "[Install]", "WantedBy=multi-user.target", ""]
     )
@@ -68,9 +68,14 @@ def _plain(description: str, command: list[str], user: str) -> str:
 _LIMITS: Final = ("LimitMEMLOCK=infinity", "LimitNOFILE=1048576", "LimitSTACK=67108864")
 
 
+def _argument(text: str) -> str:
+    """A word of a command line, in which `$` is doubled too."""
+    return _quoted(text.replace("$", "$$"))
+
+
 def _quoted(text: str) -> str:
-    """As systemd reads it: double quotes, with its escapes, and `%` and `$` doubled."""
-    text = text.replace("%", "%%").replace("$", "$$")
+    """As systemd reads a value: double quotes, with its escapes, and `%` doubled (systemd.syntax, systemd.unit)."""
+    text = text.replace("%", "%%")
     if text and not set(text) & set(" \t\"'\\;"):
         return text
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
