@@ -15,7 +15,7 @@ from warmroute_backend.plan.errors import PlanError
 from warmroute_backend.plan.layout import Layout
 from warmroute_backend.plan.page import table
 from warmroute_backend.plan.request import AGGREGATED, PlanRequest
-from warmroute_backend.plan.speed import Load, costs, decode_step_s, transfer_gb_s
+from warmroute_backend.plan.speed import Load, costs, decode_step_s, prefill_tokens_per_s, transfer_gb_s
 from warmroute_backend.plan.tiers import host_tokens
 from warmroute_cli.plan.traffic import warm_up_share
 from warmroute_proxy.replay.fleet import Fleet, Worker
@@ -27,6 +27,8 @@ from warmroute_proxy.replay.trace import Trace
 
 SATURATED: Final = 0.95
 """Of a side's capacity: above it a queue grows as long as the traffic lasts."""
+BACKLOG_SHARE: Final = 0.1
+"""Of the time in which requests came: if what is left takes longer than that and one request, a queue has grown."""
 MOST_SPLITS: Final = 3
 REMEDIES: Final = {
     "computing prompts": ("more GPUs", "more prompts cached, with --storage mooncake"),
@@ -144,6 +146,7 @@ def simulate(plan: Plan, request: PlanRequest, trace: Trace) -> Sizing:
     starts = sorted(each.at_s for each in trace.requests if each.after is None)
     simulation.at(starts[int(len(starts) * share)], work.begin)
     result = simulation.run()
+    work.last_arrival_s = max(turn.arrived_s for turn in simulation.turns)
     return _sizing(plan, load, work, result)
 
 
@@ -179,6 +182,7 @@ class Work:
     def __init__(self, workers: list[Worker]) -> None:
         self._prompts = [worker for worker in workers if worker.role != "decode"]
         self.answers = [worker for worker in workers if worker.role != "prefill"]
+        self.last_arrival_s = 0.0
         self._began_s = 0.0
         self._busy_s = 0.0
         self._tokens = 0
@@ -192,6 +196,11 @@ class Work:
         span_s = max(until_s - self._began_s, 1e-9)
         prefill = (self._prefill_s() - self._busy_s) / (span_s * len(self._prompts))
         return prefill, (self._generated() - self._tokens) / (span_s * tokens_per_s)
+
+    def backlog(self, until_s: float, one_request_s: float) -> bool:
+        """Whether a queue was left when the last request came."""
+        allowed_s = BACKLOG_SHARE * (self.last_arrival_s - self._began_s) + one_request_s
+        return until_s - self.last_arrival_s > allowed_s
 
     def _prefill_s(self) -> float:
         return sum(worker.scheduler.totals.prefill_busy_s for worker in self._prompts)
@@ -219,7 +228,7 @@ def _sizing(plan: Plan, load: Load, work: Work, result: Result) -> Sizing:
         decode_utilisation=decode,
         kv_utilisation=max(held),
         bottleneck=bottleneck,
-        saturated=max(used.values()) > SATURATED,
+        saturated=max(prefill, decode) > SATURATED or work.backlog(result.simulated_s, _alone_s(plan, load)),
     )
 
 
@@ -229,6 +238,13 @@ def _division(plan: Plan) -> str:
     if not plan.is_split:
         return f"{len(plan.engines)} aggregated{tail}"
     return f"{len(plan.of('prefill'))} prefill + {len(plan.of('decode'))} decode{tail}"
+
+
+def _alone_s(plan: Plan, load: Load) -> float:
+    """One request that nothing else delays, with its whole prompt to compute."""
+    gpu, engine = plan.cluster.gpu, plan.engines[0]
+    prefill_s = load.input_tokens / (prefill_tokens_per_s(gpu, plan.model, engine.shape, load))
+    return prefill_s + load.output_tokens * decode_step_s(gpu, plan.model, plan.engines[-1].shape, load, 1)
 
 
 def _decode_rate(plan: Plan, load: Load) -> float:
@@ -246,7 +262,17 @@ def _engine_rate(plan: Plan, engine: Engine, load: Load) -> float:
 
 def section(sizings: list[Sizing]) -> str:
     """The section of the page: the chosen plan first, those on the same GPUs that it was compared with after it."""
-    heads = ("on the same GPUs", "hit", "TTFT p90 s", "ms/token p90", "answer p90 s", "prefill", "decode", "KV")
+    heads = (
+        "on the same GPUs",
+        "hit",
+        "TTFT p90 s",
+        "ms/token p90",
+        "answer p90 s",
+        "prefill",
+        "decode",
+        "KV",
+        "keeps up",
+    )
     rows = [
         (
             each.division,
@@ -257,6 +283,7 @@ def section(sizings: list[Sizing]) -> str:
             f"{each.prefill_utilisation:.0%}",
             f"{each.decode_utilisation:.0%}",
             f"{each.kv_utilisation:.0%}" if each.kv_utilisation <= 1 else "> 100%",
+            "no" if each.saturated else "yes",
         )
         for each in sizings
     ]
