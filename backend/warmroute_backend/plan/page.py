@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from warmroute_backend.plan.deployment import Plan
 from warmroute_backend.plan.hardware import GIB
-from warmroute_backend.plan.tiers import host_tokens
+from warmroute_backend.plan.tiers import host_tokens, store_tokens
 
 SESSION_TOKENS = (16_384, 65_536, 131_072)
 
@@ -75,22 +75,19 @@ def _memory(plan: Plan) -> str:
 def warm_sessions(plan: Plan, tokens: int) -> dict[str, int]:
     """How many sessions of so many tokens stay warm in each tier, over all engines that keep prefixes. A tier counts
     what it holds, also where a tier above holds the same."""
-    device = host = 0
+    found = {"device": 0, "host": 0, "store": store_tokens(plan) // tokens}
     for engine in plan.engines:
-        if engine.role == "decode":
-            continue
-        device += plan.memory(engine).tokens // tokens * engine.ranks
-        host += host_tokens(plan, engine) // tokens * engine.ranks
-    return {"device": device, "host": host}
+        if engine.role != "decode":
+            found["device"] += plan.memory(engine).tokens // tokens * engine.ranks
+            found["host"] += host_tokens(plan, engine) // tokens * engine.ranks
+    return found
 
 
 def _warm(plan: Plan) -> str:
     rows = [
-        (f"{tokens:,}", str(found["device"]), str(found["host"]))
-        for tokens in SESSION_TOKENS
-        for found in (warm_sessions(plan, tokens),)
+        (f"{tokens:,}", *(f"{count:,}" for count in warm_sessions(plan, tokens).values())) for tokens in SESSION_TOKENS
     ]
-    return "Sessions that stay warm\n" + table(("tokens each", "GPU memory", "host memory"), rows)
+    return "Sessions that stay warm\n" + table(("tokens each", "GPU memory", "host memory", "shared store"), rows)
 
 
 def _choices(plan: Plan) -> str:

@@ -3,7 +3,12 @@
 from typing import Final
 
 from warmroute_backend.plan.deployment import Choice, Engine, Plan
-from warmroute_backend.plan.layout import LARGE_GPU_MIB, PAGE_TOKENS, default_kv_type
+from warmroute_backend.plan.layout import (
+    LARGE_GPU_MIB,
+    MOST_RUNNING,
+    PAGE_TOKENS,
+    default_kv_type,
+)
 from warmroute_backend.plan.memory import reserve_mib
 from warmroute_backend.plan.model import CacheKind
 from warmroute_backend.plan.request import AGGREGATED, PlanRequest
@@ -83,8 +88,9 @@ def _engine(plan: Plan, request: PlanRequest, engines: tuple[Engine, ...]) -> li
         Choice(
             f"{role}: running requests",
             str(engine.shape.running_requests),
-            f"{plan.memory(engine).tokens * engine.ranks:,} tokens hold that many requests of this size, at most "
-            f"{engine.shape.running_requests // engine.ranks} in a rank; CUDA graphs are captured up to it.",
+            f"{engine.shape.running_requests // engine.ranks} in a rank: at most {MOST_RUNNING[request.objective]} for "
+            f"{request.objective}, and no more than a pool holds of this size (before a draft takes its share, "
+            f"which is in the {plan.memory(engine).tokens:,} tokens above). CUDA graphs are captured up to it.",
         ),
     ]
 

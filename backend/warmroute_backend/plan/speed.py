@@ -80,7 +80,8 @@ def attention_flops(model: Model, context_tokens: float) -> float:
 
 
 def prefill_tokens_per_s(gpu: Gpu, model: Model, shape: Shape, load: Load) -> float:
-    """Prompt tokens that one rank computes in a second: with attention groups, its share of the engine's."""
+    """Prompt tokens that one rank computes in a second: with attention groups, its share of the engine's. While other
+    groups have nothing to do, a real one is faster: the experts of all GPUs then work for it alone."""
     context = max(0.0, load.input_tokens - load.uncached_tokens / 2)
     flops = 2 * active_parameters(model) + attention_flops(model, context)
     engine = shape.tp * compute_tflops(gpu, model) * 1e12 * PREFILL_SHARE / flops

@@ -39,6 +39,21 @@ def host_tokens(plan: Plan, engine: Engine) -> int:
     return int(engine.hicache.size_gb * GB / plan.memory(engine).cell) // page * page
 
 
+def segment_gib(plan: Plan) -> int:
+    """What a node gives to the shared store."""
+    return int(host_budget_gb(plan) * GB * STORE_SHARE * plan.cluster.per_node / GIB)
+
+
+def store_tokens(plan: Plan) -> int:
+    """Tokens in the shared store, which has the KV of latent attention once, and else each GPU's part of it."""
+    engines = [engine for engine in plan.engines if engine.storage == "mooncake"]
+    if not engines:
+        return 0
+    nodes = {node for engine in engines for node in range(engine.node, engine.node + engine.nodes)}
+    parts = 1 if plan.model.is_latent else engines[0].shape.attention_tp
+    return int(segment_gib(plan) * GIB * len(nodes) / (plan.memory(engines[0]).cell * parts))
+
+
 def refuse_lmcache(engine: Engine) -> str | None:
     """Why LMCache cannot run in this engine, else None."""
     against = [

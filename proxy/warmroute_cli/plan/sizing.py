@@ -290,7 +290,7 @@ def section(sizings: list[Sizing]) -> str:
     chosen = sizings[0]
     lines = ["Traffic (of a queueing model, to compare plans)", table(heads, rows), f"bottleneck: {chosen.bottleneck}"]
     if chosen.saturated:
-        help_by = "; ".join(REMEDIES[chosen.bottleneck])
         lines.append("This traffic is more than the GPUs serve: a queue grows as long as it lasts.")
-        lines.append(f"What helps: {help_by}.")
+    if chosen.saturated or chosen.kv_utilisation > 1:
+        lines.append(f"what helps: {'; '.join(REMEDIES[chosen.bottleneck])}")
     return "\n".join(lines)

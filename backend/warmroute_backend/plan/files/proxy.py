@@ -7,8 +7,7 @@ import json
 from typing import Any, Final
 
 from warmroute_backend.plan.deployment import Engine, Plan
-from warmroute_backend.plan.hardware import GIB
-from warmroute_backend.plan.tiers import STORE_SHARE, host_budget_gb
+from warmroute_backend.plan.tiers import segment_gib
 
 REGION: Final = "here"
 MASTER_PORT: Final = 50051
@@ -59,13 +58,12 @@ def pod_host(plan: Plan, engine: Engine, number: int) -> str:
 def mooncake_config(plan: Plan) -> dict[str, Any]:
     """`SGLANG_HICACHE_MOONCAKE_CONFIG_PATH`. The host's name comes from `MOONCAKE_LOCAL_HOSTNAME`, so one file serves
     all nodes."""
-    segment_gib = int(host_budget_gb(plan) * 10**9 * STORE_SHARE * plan.cluster.per_node / GIB)
     return {
         "master_server_address": f"{plan.site.host(0)}:{MASTER_PORT}",
         "metadata_server": "P2PHANDSHAKE",
         "protocol": "rdma",
         "device_name": plan.site.ib_devices,
-        "global_segment_size": f"{segment_gib}gb",
+        "global_segment_size": f"{segment_gib(plan)}gb",
         "check_server": True,
     }
 
