@@ -5,7 +5,7 @@ A `[[gpu]]` of a TOML file adds to the table or replaces an entry.
 
 import re
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields
 from typing import Any, Final
 
 from warmroute_backend.plan.errors import PlanError, unknown
@@ -111,21 +111,23 @@ def parse_cluster(text: str, gpus: Mapping[str, Gpu] = GPUS) -> Cluster:
 
 
 def gpus_with(tables: object, where: str) -> dict[str, Gpu]:
-    """The table of GPUs with the `[[gpu]]` tables of a file. Raises PlanError with the key that is wrong."""
+    """The table of GPUs with the `[[gpu]]` tables of a file: one with a known name changes that GPU, another one has
+    every key. Raises PlanError with the key that is wrong."""
     if not isinstance(tables, list):
         raise PlanError(f"{where}: gpu is no list of tables [[gpu]].")
     found = dict(GPUS)
     for number, table in enumerate(tables):
-        gpu = _gpu(table, f"{where}: gpu[{number}]")
+        gpu = _gpu(table, f"{where}: gpu[{number}]", found)
         found[gpu.name] = gpu
     return found
 
 
-def _gpu(table: object, where: str) -> Gpu:
+def _gpu(table: object, where: str, gpus: Mapping[str, Gpu]) -> Gpu:
     if not isinstance(table, dict):
         raise PlanError(f"{where} is no table.")
+    base = gpus.get(str(table.get("name")))
     known = {field.name: field for field in fields(Gpu)}
-    values: dict[str, Any] = {}
+    values: dict[str, Any] = {} if base is None else asdict(base)
     for key, value in table.items():
         if key not in known:
             raise unknown(f"key of {where}", key, known)

@@ -73,7 +73,7 @@ def add_tiers(plan: Plan, request: PlanRequest) -> tuple[Plan, list[Choice]]:
             if (problem := refuse_lmcache(engine)) is not None:
                 raise PlanError(
                     f"{engine.name}: {problem}.",
-                    ["--pd 0+0 --speculation off --attention-dp 1 with --lmcache", "HiCache, without --lmcache"],
+                    ["--pd off --speculation off --attention-dp 1 with --lmcache", "HiCache, without --lmcache"],
                 )
         because = "LMCache keeps KV in a process of its own, which outlives restarts of the engine."
         return plan, [Choice("host memory", "LMCache", because)]

@@ -29,7 +29,8 @@ SATURATED: Final = 0.95
 """Of a side's capacity: above it a queue grows as long as the traffic lasts."""
 BACKLOG_SHARE: Final = 0.1
 """Of the time in which requests came: if what is left takes longer than that and one request, a queue has grown."""
-MOST_SPLITS: Final = 3
+MOST_SPLITS: Final = 2
+"""The ratio of GPU time falls between two divisions into whole engines: both are played."""
 REMEDIES: Final = {
     "computing prompts": ("more GPUs", "more prompts cached, with --storage mooncake"),
     "decoding": ("more GPUs", "--objective throughput"),
