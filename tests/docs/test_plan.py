@@ -1,4 +1,4 @@
-"""What the pages of the planner say is so: the page of plans is today's, examples run, options and GPUs are all there."""
+"""What the pages of the planner say is so: the page of plans is today's, and examples run."""
 
 import argparse
 import os

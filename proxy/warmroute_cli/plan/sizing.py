@@ -6,6 +6,7 @@ placement gives it the requests. The figures compare plans: they are those of a 
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any, Final
 
 from warmroute_backend.engine.model.tiers import HostTier
@@ -29,6 +30,12 @@ SATURATED: Final = 0.95
 """Of a side's capacity: above it a queue grows as long as the traffic lasts."""
 BACKLOG_SHARE: Final = 0.1
 """Of the time in which requests came: if what is left takes longer than that and one request, a queue has grown."""
+MAX_WAITING: Final = 1000
+"""Requests that wait in a whole plan, or `MAX_WAITING_EACH` in each rank if that is more: with as many it does not keep
+up, and the rest of the trace would say only how long the queue becomes, at a cost that grows with its square."""
+MAX_WAITING_EACH: Final = 100
+CHECKS: Final = 100
+"""Of the queue, over the time in which requests come."""
 MOST_SPLITS: Final = 2
 """The ratio of GPU time falls between two divisions into whole engines: both are played."""
 REMEDIES: Final = {
@@ -54,6 +61,8 @@ class Sizing:
     """The largest share of a decoding rank's pool that its requests, waiting ones too, asked for at once."""
     bottleneck: str
     saturated: bool
+    played: float = 1.0
+    """Share of the trace: less where the queue became too long, and the figures are of what came before."""
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
@@ -82,10 +91,10 @@ def sized(request: PlanRequest, trace: Trace) -> tuple[Plan, list[Sizing]]:
     return found[0][0], [sizing for _, sizing in found]
 
 
-def _score(request: PlanRequest, sizing: Sizing) -> tuple[bool, float, str]:
+def _score(request: PlanRequest, sizing: Sizing) -> tuple[bool, float, float, str]:
     busier = max(sizing.prefill_utilisation, sizing.decode_utilisation, sizing.kv_utilisation)
     by = sizing.answer_p90_s if request.objective == "latency" else busier
-    return sizing.saturated, by, sizing.division
+    return sizing.saturated, -sizing.played, by, sizing.division
 
 
 def _candidates(request: PlanRequest) -> Iterable[PlanRequest]:
@@ -129,8 +138,26 @@ def _splits(request: PlanRequest) -> list[tuple[int, int]]:
 # --- one plan ----------------------------------------------------------------------------------------------------
 
 
+class QueueError(Exception):
+    """So many requests wait that the plan does not keep up."""
+
+    def __init__(self, at_s: float) -> None:
+        super().__init__(at_s)
+        self.at_s = at_s
+
+
 def simulate(plan: Plan, request: PlanRequest, trace: Trace) -> Sizing:
-    """Play the trace on a plan. Raises PlanError where a request does not fit a rank."""
+    """Play the trace on a plan, or its beginning where the queue becomes too long. Raises PlanError where a request
+    does not fit a rank."""
+    try:
+        return _played(plan, request, trace)
+    except QueueError as error:
+        came = [each for each in trace.requests if each.at_s <= error.at_s]
+        sizing = _played(plan, request, replace(trace, requests=came), to_its_end=True)
+        return replace(sizing, saturated=True, played=len(came) / len(trace.requests))
+
+
+def _played(plan: Plan, request: PlanRequest, trace: Trace, *, to_its_end: bool = False) -> Sizing:
     load = average_load(request)
     workers = list(_workers(plan, load, trace.block_tokens))
     least = min(worker.scheduler.capacity_pages for worker in workers) * trace.block_tokens
@@ -146,9 +173,17 @@ def simulate(plan: Plan, request: PlanRequest, trace: Trace) -> Sizing:
     work = Work(workers)
     starts = sorted(each.at_s for each in trace.requests if each.after is None)
     simulation.at(starts[int(len(starts) * share)], work.begin)
+    if len(starts) == len(trace.requests) and not to_its_end:  # else sessions wait for their answers: queues are short
+        for number in range(1, CHECKS):
+            simulation.at(starts[len(starts) * number // CHECKS], partial(_check_queue, workers))
     result = simulation.run()
     work.last_arrival_s = max(turn.arrived_s for turn in simulation.turns)
     return _sizing(plan, load, work, result)
+
+
+def _check_queue(workers: list[Worker], now_s: float) -> None:
+    if sum(len(worker.scheduler.waiting) for worker in workers) > max(MAX_WAITING, MAX_WAITING_EACH * len(workers)):
+        raise QueueError(now_s)
 
 
 def _workers(plan: Plan, load: Load, block_tokens: int) -> Iterable[Worker]:
@@ -261,6 +296,12 @@ def _engine_rate(plan: Plan, engine: Engine, load: Load) -> float:
     return engine.ranks * batch * accepted / step_s
 
 
+def _keeps_up(sizing: Sizing) -> str:
+    if sizing.played < 1:
+        return f"no, cut at {sizing.played:.0%}"
+    return "no" if sizing.saturated else "yes"
+
+
 def section(sizings: list[Sizing]) -> str:
     """The section of the page: the chosen plan first, those on the same GPUs that it was compared with after it."""
     heads = (
@@ -284,7 +325,7 @@ def section(sizings: list[Sizing]) -> str:
             f"{each.prefill_utilisation:.0%}",
             f"{each.decode_utilisation:.0%}",
             f"{each.kv_utilisation:.0%}" if each.kv_utilisation <= 1 else "> 100%",
-            "no" if each.saturated else "yes",
+            _keeps_up(each),
         )
         for each in sizings
     ]

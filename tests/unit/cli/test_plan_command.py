@@ -131,6 +131,21 @@ def test_a_trace_is_sized(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert len(found["sizing"]) == 2
 
 
+def test_a_trace_that_floods_the_gpus_is_cut_and_said_to_be(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ids = range(3000 * 16)
+    lines = [
+        {"timestamp": number * 10, "input_length": 8192, "output_length": 50, "hash_ids": [*ids[number * 16 :][:16]]}
+        for number in range(3000)
+    ]
+    trace = tmp_path / "trace.jsonl"
+    trace.write_text("\n".join(map(json.dumps, lines)))
+    options = ("--model", "gpt-oss-120b", "--gpus", "1xH100", "--trace", str(trace))
+    found = json.loads(run(capsys, *options, "--json"))["sizing"][0]
+    assert found["saturated"]
+    assert 1000 < found["played"] * 3000 < 2000
+    assert f"no, cut at {found['played']:.0%}" in run(capsys, *options)
+
+
 def test_average_traffic_has_the_averages_that_were_given() -> None:
     trace = average_trace(TRAFFIC)
     found = average_of(trace)
