@@ -6,6 +6,7 @@ main        the command line and its subcommands
 arguments   readers of option values
 demo        `warmroute demo`
 replay      `warmroute replay`
+plan        `warmroute plan`
 up          `warmroute up`: the embedded fleet until Ctrl-C
 engines     `warmroute engines`: list and drain the engines of a running proxy
 usage       `warmroute usage`: what turns cost

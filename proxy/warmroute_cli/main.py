@@ -1,4 +1,4 @@
-"""The `warmroute` command: `demo`, `up`, `usage`, `receipts`, `replay`, `proxy`, `engines`, `key`.
+"""The `warmroute` command: `demo`, `up`, `usage`, `receipts`, `replay`, `plan`, `proxy`, `engines`, `key`.
 
 Each subcommand imports what it needs when it is chosen, so that `warmroute proxy` starts without an OpenAI client and
 `warmroute --version` without anything. Exit codes: 0 done, 1 done and a check has failed, 2 not done: a wrong command
@@ -15,6 +15,7 @@ from pathlib import Path
 from warmroute import __version__
 from warmroute_cli.arguments import above_zero, count, listed, port
 from warmroute_cli.installed import missing
+from warmroute_cli.plan import arguments as plan_arguments
 from warmroute_cli.replay import arguments as replay_arguments
 from warmroute_proxy import COMPILED
 
@@ -66,6 +67,9 @@ def parser() -> argparse.ArgumentParser:
     replay = commands.add_parser("replay", help="play a trace on a virtual clock, and compare placements")
     replay_arguments.add(replay)
     replay.set_defaults(run=_replay)
+    plan = commands.add_parser("plan", help="plan a deployment of SGLang for a model, GPUs and traffic")
+    plan_arguments.add(plan)
+    plan.set_defaults(run=_plan)
     _add_proxy(commands.add_parser("proxy", help="run one proxy"))
     _add_engines(commands.add_parser("engines", help="list, drain or undrain the engines of a running proxy"))
     key = commands.add_parser("key", help="make an API key and its line of the configuration")
@@ -218,6 +222,14 @@ def _replay(arguments: argparse.Namespace) -> int:
     from warmroute_cli.replay.command import replay
 
     return replay(arguments)
+
+
+def _plan(arguments: argparse.Namespace) -> int:
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    gc.set_threshold(COLLECT_EVERY)
+    from warmroute_cli.plan.command import plan
+
+    return plan(arguments)
 
 
 def _proxy(arguments: argparse.Namespace) -> int:

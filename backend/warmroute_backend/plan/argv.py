@@ -1,0 +1,162 @@
+"""The command line and the environment of each process of a plan. Full flag names, and nothing left to a default that
+another version may change: SGLang 0.5.23 accepts abbreviations, and some that recipes use are ambiguous by now.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Final
+
+from warmroute_backend.plan.deployment import Engine, Plan
+from warmroute_backend.plan.model import CacheKind, Model
+
+LAUNCH: Final = ("python3", "-m", "sglang.launch_server")
+MOONCAKE_CONFIG: Final = "/etc/warmroute/mooncake.json"
+ENGINE_INFO_PORT: Final = 6789
+HTTP_PORT: Final = 30000
+
+PD_TIMEOUT_S: Final = 120
+"""Instead of 300 s for each of the stages: a pair that is stuck fails within the patience of a client."""
+
+KEEP_ALIVE_S: Final = 120
+"""SGLang closes idle connections after 5 s, in the moment in which a proxy may be sending."""
+
+PARSERS: Final[Mapping[str, tuple[str, str]]] = {
+    "kimi-k2": ("kimi_k2", "kimi_k2"),
+    "deepseek-r1": ("deepseek-r1", "deepseekv3"),
+    "deepseek-v3.1": ("deepseek-v3", "deepseekv31"),
+    "deepseek-v3.2": ("deepseek-v3", "deepseekv32"),
+    "glm-4.6": ("glm45", "glm"),
+    "glm-4.7": ("glm45", "glm47"),
+    "glm-5": ("glm45", "glm47"),
+    "gpt-oss": ("gpt-oss", "gpt-oss"),
+    "qwen3-coder": ("", "qwen3_coder"),
+    "qwen3-235b": ("qwen3", "qwen25"),
+    "llama-4": ("", "pythonic"),
+}
+"""Parsers of reasoning and of tool calls by the begin of a model's name (SGLang's cookbook)."""
+
+Flags = list[str]
+
+
+def argv(plan: Plan, engine: Engine, node_rank: int = 0) -> list[str]:
+    """The command of one process: an engine has one on each of its nodes."""
+    command = [*LAUNCH, "--model-path", plan.site.model_path or plan.model.path]
+    command += ["--served-model-name", plan.model_name, "--host", "0.0.0.0"]
+    command += ["--port", str(engine.ports.http)]
+    command += [*_parsers(plan.model), *_parallel(plan, engine, node_rank), *_memory(plan.model, engine)]
+    command += [*_kernels(plan, engine), *_reports(engine)]
+    return [*command, *_tiers(engine), *_drafts(engine), *_disaggregation(plan, engine)]
+
+
+def environment(plan: Plan, engine: Engine) -> dict[str, str]:
+    """The variables of an engine's processes, the site's last: they win."""
+    found = {"SGLANG_TIMEOUT_KEEP_ALIVE": str(KEEP_ALIVE_S)}
+    if plan.is_split:
+        found["SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT"] = str(PD_TIMEOUT_S)
+        found["SGLANG_DISAGGREGATION_WAITING_TIMEOUT"] = str(PD_TIMEOUT_S)
+        if plan.inside_node:
+            found["SGLANG_MOONCAKE_CUSTOM_MEM_POOL"] = "INTRA_NODE_NVLINK"
+            found["MC_INTRANODE_NVLINK"] = "true"
+    if engine.storage == "file":
+        found["SGLANG_HICACHE_FILE_BACKEND_STORAGE_DIR"] = plan.site.storage_dir
+    if engine.storage == "mooncake":
+        found["SGLANG_HICACHE_MOONCAKE_CONFIG_PATH"] = MOONCAKE_CONFIG
+        found["MOONCAKE_LOCAL_HOSTNAME"] = plan.site.host(engine.node)
+    return found | dict(plan.site.environment)
+
+
+def _parsers(model: Model) -> Flags:
+    command: Flags = ["--trust-remote-code"] if model.name.startswith("kimi") else []
+    for prefix, (reasoning, tools) in PARSERS.items():
+        if model.name.startswith(prefix):
+            command += ["--reasoning-parser", reasoning] if reasoning else []
+            command += ["--tool-call-parser", tools]
+    return command
+
+
+def _parallel(plan: Plan, engine: Engine, node_rank: int) -> Flags:
+    shape = engine.shape
+    command = ["--tp-size", str(shape.tp), "--attn-dp-size", str(shape.attention_dp), "--ep-size", str(engine.ep)]
+    command += ["--base-gpu-id", str(engine.first_gpu)]
+    command += ["--engine-info-bootstrap-port", str(ENGINE_INFO_PORT + engine.ports.http - HTTP_PORT)]
+    if engine.nodes > 1:
+        command += ["--nnodes", str(engine.nodes), "--node-rank", str(node_rank)]
+        return [*command, "--dist-init-addr", f"{plan.site.host(engine.node)}:{engine.ports.distributed}"]
+    return [*command, "--dist-init-addr", f"127.0.0.1:{engine.ports.distributed}"]
+
+
+def _memory(model: Model, engine: Engine) -> Flags:
+    shape = engine.shape
+    command = ["--context-length", str(engine.context_tokens), "--page-size", str(shape.page_tokens)]
+    command += ["--mem-fraction-static", f"{engine.fraction:.3f}", "--chunked-prefill-size", str(shape.chunk_tokens)]
+    command += ["--max-running-requests", str(shape.running_requests)]
+    command += ["--cuda-graph-max-bs-decode", str(shape.graph_batch), "--kv-cache-dtype", shape.kv_type]
+    if model.kind is CacheKind.WINDOW:
+        command += ["--swa-full-tokens-ratio", f"{shape.window_ratio:g}"]
+    return command
+
+
+def _kernels(plan: Plan, engine: Engine) -> Flags:
+    """Of sparse attention, whose kernels decide how wide a row of the cache is (`overrides.py:713-726`)."""
+    gpu = plan.cluster.gpu
+    if plan.model.kind is not CacheKind.SPARSE or gpu.vendor != "nvidia":
+        return []
+    if engine.shape.kv_type == "fp8_e4m3":
+        prefill = decode = "trtllm" if gpu.is_blackwell else "flashmla_kv"
+    else:
+        prefill, decode = "flashmla_sparse", "trtllm" if gpu.is_blackwell else "fa3"
+    return ["--dsa-prefill-backend", prefill, "--dsa-decode-backend", decode]
+
+
+def _reports(engine: Engine) -> Flags:
+    """What the proxy reads: cached tokens, counters, KV events. A decode engine keeps no prefix, and has no events."""
+    command = ["--enable-cache-report", "--enable-metrics"]
+    if engine.role == "decode":
+        return command
+    events = {
+        "publisher": "zmq",
+        "topic": "kv-events",
+        "endpoint": f"tcp://*:{engine.ports.kv_events}",
+        "replay_endpoint": f"tcp://*:{engine.ports.kv_replay}",
+    }
+    return [*command, "--kv-events-config", json.dumps(events)]
+
+
+def _tiers(engine: Engine) -> Flags:
+    if engine.lmcache:
+        return ["--enable-lmcache"]
+    command: Flags = []
+    if engine.hicache is not None:
+        found = engine.hicache
+        command += ["--enable-hierarchical-cache", "--hicache-size", str(found.size_gb)]
+        command += ["--hicache-write-policy", found.write_policy, "--hicache-mem-layout", found.layout]
+        command += ["--hicache-io-backend", found.io_backend]
+    if engine.storage != "none":
+        command += ["--hicache-storage-backend", engine.storage, "--hicache-storage-prefetch-policy", "timeout"]
+    return command
+
+
+def _drafts(engine: Engine) -> Flags:
+    found = engine.speculation
+    if found is None:
+        return []
+    command = ["--speculative-algorithm", found.algorithm]
+    if found.path is not None:
+        command += ["--speculative-draft-model-path", found.path]
+    command += ["--speculative-num-steps", str(found.steps), "--speculative-eagle-topk", str(found.topk)]
+    return [*command, "--speculative-num-draft-tokens", str(found.draft_tokens)]
+
+
+def _disaggregation(plan: Plan, engine: Engine) -> Flags:
+    if engine.role == "aggregated":
+        return []
+    command = ["--disaggregation-mode", engine.role, "--disaggregation-transfer-backend", "mooncake"]
+    command += ["--disaggregation-bootstrap-port", str(engine.ports.bootstrap)]
+    if plan.site.ib_devices and not plan.inside_node:
+        command += ["--disaggregation-ib-device", plan.site.ib_devices]
+    if engine.role == "decode":
+        # A host pool would be reserved for what is retracted (`host_pool`), and the store's offload excludes it.
+        command += ["--disaggregation-decode-retraction-backup", "cpu_tensor"]
+        if engine.storage == "mooncake":
+            command.append("--disaggregation-decode-enable-offload-kvcache")
+    return command

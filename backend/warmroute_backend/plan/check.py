@@ -1,0 +1,171 @@
+"""What is wrong with a plan, also with one that was edited by hand: each problem is a sentence with what would work.
+
+The rules are those at which SGLang 0.5.23 stops, and those at which it starts and then serves badly.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from warmroute_backend.plan.cache import KV_TYPES
+from warmroute_backend.plan.deployment import Engine, Plan
+from warmroute_backend.plan.hardware import GIB
+from warmroute_backend.plan.memory import reserve_mib
+from warmroute_backend.plan.model import CacheKind
+from warmroute_backend.plan.tiers import RESERVE_GIB, refuse_lmcache
+
+LEAST_FREE_GIB = 2
+"""Below this, activations of one chunk do not fit beside the static memory."""
+
+_WEIGHT_BLOCK = 128
+
+
+def problems(plan: Plan) -> list[str]:
+    """All problems, in the order of the engines. Empty: the plan can be deployed."""
+    found = []
+    for engine in plan.engines:
+        found += [f"{engine.name}: {each}" for each in _engine(plan, engine)]
+    return [*found, *_together(plan)]
+
+
+def _engine(plan: Plan, engine: Engine) -> Iterator[str]:
+    yield from _places(plan, engine)
+    shape_problems = list(_shape(plan, engine))
+    yield from shape_problems
+    if shape_problems:
+        return  # memory is that of a shape that exists
+    yield from _memory(plan, engine)
+    yield from _host(plan, engine)
+    if engine.lmcache and (refusal := refuse_lmcache(engine)) is not None:
+        yield f"{refusal}; take lmcache away, or what excludes it."
+    if engine.storage != "none" and engine.hicache is None and engine.role != "decode":
+        yield f"storage {engine.storage} is a tier behind HiCache, which this engine does not have."
+
+
+def _places(plan: Plan, engine: Engine) -> Iterator[str]:
+    """GPUs and nodes that exist."""
+    cluster, shape = plan.cluster, engine.shape
+    if engine.node < 0 or engine.nodes < 1 or engine.node + engine.nodes > cluster.nodes:
+        yield f"it is on nodes {engine.node} to {engine.node + engine.nodes - 1}, and {cluster} has {cluster.nodes}."
+    each = shape.tp // engine.nodes if engine.nodes > 0 else shape.tp
+    if engine.first_gpu < 0 or engine.first_gpu + each > cluster.per_node:
+        yield (
+            f"GPUs {engine.first_gpu} to {engine.first_gpu + each - 1} are not all of a node's {cluster.per_node}; "
+            f"first_gpu is at most {max(0, cluster.per_node - each)} with tp {shape.tp}."
+        )
+
+
+def _shape(plan: Plan, engine: Engine) -> Iterator[str]:
+    """Divisions that come out even."""
+    shape, model = engine.shape, plan.model
+    if shape.tp < 1 or model.heads % shape.tp:
+        yield f"tp {shape.tp} does not divide {model.heads} attention heads; take 1, 2, 4 or 8."
+    if shape.attention_dp < 1 or shape.tp % max(1, shape.attention_dp):
+        yield f"attention_dp {shape.attention_dp} does not divide tp {shape.tp}."
+    if engine.ep < 1 or (engine.ep > 1 and (not model.experts or model.experts % engine.ep or shape.tp % engine.ep)):
+        yield f"ep {engine.ep} does not divide both tp {shape.tp} and {model.experts} experts."
+    elif (
+        model.experts
+        and model.weight_format == "fp8"
+        and shape.tp > 0
+        and model.expert_width * engine.ep // shape.tp % _WEIGHT_BLOCK
+    ):
+        yield (
+            f"an expert's {model.expert_width} columns on {shape.tp // engine.ep} GPUs are no multiple of "
+            f"{_WEIGHT_BLOCK}, which fp8 weights share a scale for; raise ep."
+        )
+    if shape.kv_type not in KV_TYPES:
+        yield f"kv_dtype {shape.kv_type!r} is none of {', '.join(KV_TYPES)}."
+    if shape.page_tokens < 1 or (model.kind is CacheKind.SPARSE and shape.page_tokens != 64):
+        yield f"a page of {shape.page_tokens} tokens: sparse attention has 64, others at least 1."
+    if min(shape.chunk_tokens, shape.running_requests, shape.graph_batch) < 1:
+        yield "chunk_tokens, running_requests and graph_batch are at least 1."
+    if not 0 < engine.fraction < 1:
+        yield f"memory_fraction {engine.fraction} is not between 0 and 1."
+
+
+def _memory(plan: Plan, engine: Engine) -> Iterator[str]:
+    found = plan.memory(engine)
+    reserve = reserve_mib(plan.cluster.gpu, plan.model, engine.shape) / 1024
+    if found.pool <= 0:
+        yield (
+            f"{found.weights / GIB:.1f} GiB of weights leave no memory for KV with memory_fraction "
+            f"{engine.fraction:.3f}; it has to be above {found.least_fraction:.3f}, and SGLang keeps {reserve:.1f} GiB."
+        )
+    elif found.tokens < engine.context_tokens:
+        yield (
+            f"a rank holds {found.tokens:,} tokens, less than context_tokens {engine.context_tokens:,}; "
+            f"set context_tokens to {found.tokens} or less, or kv_dtype to fp8_e4m3."
+        )
+    if engine.context_tokens > plan.model.context_tokens:
+        yield f"context_tokens {engine.context_tokens:,} is above the model's {plan.model.context_tokens:,}."
+    if engine.context_tokens < 1:
+        yield "context_tokens is at least 1."
+    if found.slack < LEAST_FREE_GIB * GIB:
+        yield (
+            f"memory_fraction {engine.fraction:.3f} leaves {found.slack / GIB:.1f} GiB for activations and graphs, and "
+            f"SGLang's rule keeps {reserve:.1f}; at least {LEAST_FREE_GIB} GiB are needed."
+        )
+
+
+def _host(plan: Plan, engine: Engine) -> Iterator[str]:
+    if engine.hicache is None:
+        return
+    if engine.role == "decode":
+        yield "HiCache on a decode engine needs its prefix cache, which it does not keep; take hicache away."
+    gpu = plan.cluster.gpu
+    need = engine.hicache.size_gb * 10**9 * min(engine.shape.tp, plan.cluster.per_node) / GIB
+    usable = gpu.host_memory_gib - RESERVE_GIB
+    share = usable * min(engine.shape.tp, plan.cluster.per_node) / gpu.per_node
+    if need > share:
+        yield (
+            f"HiCache of {engine.hicache.size_gb} GB a rank takes {need:.0f} GiB of its share of {share:.0f} GiB of "
+            f"host memory; at most {int(share * GIB / 1e9 / min(engine.shape.tp, plan.cluster.per_node))} GB fit."
+        )
+    if engine.hicache.size_gb * 10**9 < plan.memory(engine).pool:
+        yield "HiCache's host pool is smaller than the GPU's, which SGLang refuses; raise size_gb."
+
+
+def _together(plan: Plan) -> Iterator[str]:
+    """What engines must agree on, and must not share."""
+    prefills, decodes = plan.of("prefill"), plan.of("decode")
+    if bool(prefills) != bool(decodes):
+        yield "prefill and decode engines only serve together: add the other role, or make them aggregated."
+    names = [engine.name for engine in plan.engines]
+    if len(set(names)) < len(names):
+        yield "two engines have the same name."
+    if prefills and decodes:
+        yield from _pairs(prefills[0], (*prefills[1:], *decodes))
+    yield from _collisions(plan)
+
+
+def _pairs(first: Engine, others: tuple[Engine, ...]) -> Iterator[str]:
+    for other in others:
+        for what, ours, theirs in (
+            ("page_tokens", first.shape.page_tokens, other.shape.page_tokens),
+            ("kv_dtype", first.shape.kv_type, other.shape.kv_type),
+            ("context_tokens", first.context_tokens, other.context_tokens),
+            ("speculation", _drafting(first), _drafting(other)),
+        ):
+            if ours != theirs:
+                yield f"{first.name} and {other.name} exchange KV and need the same {what}: {ours} and {theirs}."
+
+
+def _drafting(engine: Engine) -> str:
+    found = engine.speculation
+    return "none" if found is None else f"{found.algorithm} {found.path or 'built-in'} {found.steps}"
+
+
+def _collisions(plan: Plan) -> Iterator[str]:
+    """GPUs and ports that two engines of a node would both take."""
+    taken: dict[tuple[int, str], list[str]] = defaultdict(list)
+    for engine in plan.engines:
+        each = max(1, engine.shape.tp // max(1, engine.nodes))
+        ports = engine.ports
+        for node in range(engine.node, engine.node + engine.nodes):
+            for gpu in range(engine.first_gpu, engine.first_gpu + each):
+                taken[node, f"GPU {gpu}"].append(engine.name)
+        for port in (ports.http, ports.bootstrap, ports.distributed, ports.kv_events, ports.kv_replay):
+            taken[engine.node, f"port {port}"].append(engine.name)
+    for (node, what), names in sorted(taken.items()):
+        if len(names) > 1:
+            yield f"{' and '.join(names)} both take {what} of node {node}."

@@ -1,0 +1,309 @@
+"""Makes a plan: the engines of a cluster for a model and its traffic, each choice with its reason.
+
+The order: KV type, context, division into prefill and decode, engines, drafts, host memory and storage. Each step only
+reads what the steps before have fixed, so equal requests give equal plans.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+from warmroute_backend.plan import reasons
+from warmroute_backend.plan.deployment import Choice, Engine, Plan, Ports
+from warmroute_backend.plan.errors import PlanError
+from warmroute_backend.plan.hardware import GPUS, Cluster
+from warmroute_backend.plan.layout import Layout, Wanted, default_kv_type, fitted, layouts, smallest_engine
+from warmroute_backend.plan.memory import Role
+from warmroute_backend.plan.request import AGGREGATED, PlanRequest
+from warmroute_backend.plan.speculation import Draft, draft_of, speculation
+from warmroute_backend.plan.speed import Load, decode_step_s, prefill_tokens_per_s
+from warmroute_backend.plan.tiers import add_tiers
+
+HTTP_PORT: Final = 30000
+BOOTSTRAP_PORT: Final = 8998
+DISTRIBUTED_PORT: Final = 20000
+EVENTS_PORT: Final = 5557
+REPLAY_PORT: Final = 5657
+RANK_PORTS: Final = 100
+"""Between the event ports of two engines of one node: a rank's is that of the first plus its number."""
+
+ALTERNATIVE_GPUS: Final = ("H100", "H200", "B200", "B300", "MI300X")
+_NO_TRAFFIC: Final = Load(16_384, 4_096, 512)
+
+
+class Side(NamedTuple):
+    """A role, its number of GPUs (of one engine: its first GPU in the cluster), and the layout of its engines."""
+
+    role: Role
+    gpus: int
+    layout: Layout
+
+
+def make_plan(request: PlanRequest) -> Plan:
+    """The plan for a request. Raises PlanError: what does not fit, and the nearest shapes that do."""
+    request.checked()
+    found = _plan(request)
+    if found is None:
+        raise PlanError(_why_not(request), alternatives(request))
+    return found
+
+
+def _plan(request: PlanRequest) -> Plan | None:
+    wanted = _wanted(request)
+    sides = _sides(request, wanted)
+    if sides is None:
+        return None
+    draft = _draft(request, sides)
+    engines = []
+    for role, gpus, layout in _spread(request, sides):
+        drafting = _with_draft(request, wanted, layout, draft)
+        if drafting.memory.tokens < wanted.context_tokens:
+            return None if request.speculation else _plan(replace(request, speculation=False))
+        engines.append(_engine(request, role, gpus, drafting, draft))
+    plan = Plan(
+        request.model,
+        request.model_name or request.model.name,
+        request.cluster,
+        request.objective,
+        tuple(_on_ports(engines)),
+        request.traffic,
+        request.site,
+    )
+    plan, tier_choices = add_tiers(plan, request)
+    plan = _with_context(plan, request)
+    choices: list[Choice] = [*reasons.of_engines(plan, request), *reasons.of_drafts(plan, request), *tier_choices]
+    return replace(plan, choices=tuple(choices))
+
+
+def _wanted(request: PlanRequest) -> Wanted:
+    traffic = request.traffic
+    least = request.context_tokens or (traffic.input_tokens + traffic.output_tokens if traffic else 8192)
+    return Wanted(
+        request.cluster.gpu,
+        request.model,
+        request.objective,
+        request.kv_type or default_kv_type(request.cluster.gpu, request.model),
+        least,
+        traffic,
+        request.attention_dp,
+        request.fraction,
+        request.window_ratio,
+    )
+
+
+def average_load(request: PlanRequest) -> Load:
+    """What a request is, for the roofline."""
+    traffic = request.traffic
+    if traffic is None:
+        return _NO_TRAFFIC
+    return Load(traffic.input_tokens, traffic.uncached_tokens, traffic.output_tokens)
+
+
+# --- division into engines ---------------------------------------------------------------------------------------
+
+
+def _sides(request: PlanRequest, wanted: Wanted) -> list[Side] | None:
+    """Roles with the GPUs of each and the layout of its engines; None where one of them does not fit."""
+    cluster = request.cluster
+    split = request.split
+    if split is None:
+        split = _chosen_split(request, wanted)
+    if split == AGGREGATED:
+        layout = _engine_of(wanted, cluster, cluster.gpus, "aggregated")
+        return None if layout is None else [Side("aggregated", cluster.gpus, layout)]
+    sides: list[Side] = []
+    for role, gpus in zip(("prefill", "decode"), split, strict=True):
+        layout = _engine_of(wanted, cluster, gpus, role)  # type: ignore[arg-type]
+        if layout is None:
+            return None
+        sides.append(Side(role, gpus, layout))  # type: ignore[arg-type]
+    return sides
+
+
+def _engine_of(wanted: Wanted, cluster: Cluster, gpus: int, role: Role) -> Layout | None:
+    """The engine for so many GPUs: inside a node, or over nodes where one node does not hold the model."""
+    layout = smallest_engine(wanted, min(gpus, cluster.per_node), role)
+    size = 2 * cluster.per_node
+    while layout is None and size <= gpus:
+        layout = next(layouts(wanted, size, role), None)
+        size *= 2
+    return layout
+
+
+def _chosen_split(request: PlanRequest, wanted: Wanted) -> tuple[int, int]:
+    """Split for latency where there are two nodes or more, by the work of both sides; else aggregated."""
+    cluster = request.cluster
+    if cluster.nodes < 2 or request.objective != "latency" or request.lmcache:
+        return AGGREGATED
+    engine = _engine_of(wanted, cluster, cluster.gpus // 2, "aggregated")
+    if engine is None:
+        return AGGREGATED
+    units = cluster.gpus // engine.shape.tp
+    prefills = max(1, min(units - 1, round(units * prefill_share(request, engine))))
+    return prefills * engine.shape.tp, (units - prefills) * engine.shape.tp
+
+
+def prefill_share(request: PlanRequest, engine: Layout) -> float:
+    """The part of all GPU time that goes into prompts: seconds of prefill over seconds of both, for one request."""
+    gpu, model, load = request.cluster.gpu, request.model, average_load(request)
+    shape = engine.shape
+    prefill_s = load.uncached_tokens / prefill_tokens_per_s(gpu, model, shape, load)
+    batch = max(1, shape.running_requests // shape.attention_dp)
+    decode_s = load.output_tokens * decode_step_s(gpu, model, shape, load, batch) / batch
+    return prefill_s / (prefill_s + decode_s)
+
+
+def _spread(request: PlanRequest, sides: list[Side]) -> Iterator[Side]:
+    """One entry for each engine: its role, its first GPU in the cluster, its layout."""
+    at = 0
+    for role, gpus, layout in sides:
+        for _ in range(max(1, gpus // layout.shape.tp)):
+            step = layout.shape.tp
+            at = -(-at // min(step, request.cluster.per_node)) * min(step, request.cluster.per_node)
+            yield Side(role, at, layout)
+            at += step
+
+
+# --- engines -----------------------------------------------------------------------------------------------------
+
+
+def _draft(request: PlanRequest, sides: list[Side]) -> Draft | None:
+    """The draft model, if it is to be used: both sides of a pair have the same."""
+    draft = draft_of(request.model)
+    if request.speculation is False or (request.lmcache and request.speculation is None):
+        return None
+    if draft is None:
+        if request.speculation:
+            raise PlanError(f"no draft model of {request.model.name} is known.", ["a plan without --speculation on"])
+        return None
+    if request.speculation or request.objective == "latency":
+        return draft
+    shape = sides[-1].layout.shape
+    found = speculation(request.cluster.gpu, request.model, shape, average_load(request), draft)
+    return draft if shape.running_requests // shape.attention_dp <= found.largest_batch else None
+
+
+def _with_draft(request: PlanRequest, wanted: Wanted, layout: Layout, draft: Draft | None) -> Layout:
+    """The layout with a draft's memory, and no more requests than drafts pay for."""
+    if draft is None:
+        return layout
+    shape = layout.shape
+    found = speculation(wanted.gpu, wanted.model, shape, average_load(request), draft)
+    running = shape.running_requests // shape.attention_dp
+    if request.objective == "latency":
+        running = max(1, min(running, found.largest_batch or running))
+    shape = replace(
+        shape,
+        running_requests=running * shape.attention_dp,
+        graph_batch=running,
+        draft_layers=draft.layers,
+        draft_tokens=found.draft_tokens,
+        draft_bytes=draft.parameters_bytes // shape.attention_tp,
+        draft_is_mtp=draft.path is None,
+    )
+    return fitted(wanted, shape)
+
+
+def _engine(request: PlanRequest, role: Role, first_gpu: int, layout: Layout, draft: Draft | None) -> Engine:
+    cluster = request.cluster
+    found = None
+    if draft is not None:
+        found = speculation(cluster.gpu, request.model, layout.shape, average_load(request), draft)
+    return Engine(
+        name=role,
+        node=first_gpu // cluster.per_node,
+        nodes=-(-layout.shape.tp // cluster.per_node),
+        first_gpu=first_gpu % cluster.per_node,
+        shape=layout.shape,
+        ep=layout.ep,
+        fraction=layout.fraction,
+        context_tokens=0,
+        ports=Ports(HTTP_PORT, BOOTSTRAP_PORT, DISTRIBUTED_PORT, EVENTS_PORT, REPLAY_PORT),
+        lmcache=request.lmcache,
+        speculation=found,
+    )
+
+
+def _on_ports(engines: Iterable[Engine]) -> Iterator[Engine]:
+    """Engines with names and with ports that no other engine of their node has."""
+    of_role: dict[str, int] = {}
+    of_node: dict[int, int] = {}
+    for engine in engines:
+        number = of_role.setdefault(engine.role, 0)
+        of_role[engine.role] += 1
+        slot = of_node.setdefault(engine.node, 0)
+        of_node[engine.node] += 1
+        yield replace(
+            engine,
+            name=f"{engine.role}-{number}",
+            ports=Ports(
+                HTTP_PORT + slot,
+                BOOTSTRAP_PORT + slot,
+                DISTRIBUTED_PORT + RANK_PORTS * slot,
+                EVENTS_PORT + 2 * RANK_PORTS * slot,
+                REPLAY_PORT + 2 * RANK_PORTS * slot,
+            ),
+        )
+
+
+def _with_context(plan: Plan, request: PlanRequest) -> Plan:
+    """Every engine takes the longest request that each of them holds on one rank, at most the model's context."""
+    held = min(plan.memory(engine).tokens for engine in plan.engines)
+    context = request.context_tokens or min(request.model.context_tokens, held)
+    return replace(plan, engines=tuple(replace(engine, context_tokens=context) for engine in plan.engines))
+
+
+# --- what does not fit -------------------------------------------------------------------------------------------
+
+
+def _why_not(request: PlanRequest) -> str:
+    """The sentence for a cluster that does not hold what is asked."""
+    wanted = _wanted(request)
+    gpus = min(max(request.split or AGGREGATED) or request.cluster.per_node, request.cluster.per_node)
+    while gpus > 1 and request.model.heads % gpus:
+        gpus //= 2
+    tries = layouts(replace(wanted, context_tokens=-1), gpus, "aggregated")
+    best = max((found.memory for found in tries), key=lambda found: found.tokens, default=None)
+    where = f"{request.model.name} on {request.cluster}"
+    if best is None:
+        return f"{where}: {request.model.heads} attention heads are not divisible by the GPUs of an engine."
+    if best.pool <= 0:
+        return (
+            f"{where}: {best.weights / 2**30:.1f} GiB of weights on each GPU leave no memory for KV: of "
+            f"{best.free_before_weights / 2**30:.1f} GiB, SGLang keeps {best.slack / 2**30:.1f} for activations and "
+            f"graphs (fraction {best.fraction:.3f}, and weights alone need {best.least_fraction:.3f})."
+        )
+    return f"{where}: a rank holds {best.tokens:,} tokens of KV, and {wanted.context_tokens:,} are needed."
+
+
+def alternatives(request: PlanRequest) -> list[str]:
+    """The nearest changes with which a plan exists: KV type, nodes, other GPUs, a shorter context."""
+    found = []
+    if request.kv_type is None and _fits(replace(request, kv_type="fp8_e4m3")):
+        found.append("--kv-dtype fp8_e4m3")
+    for cluster in _near_clusters(request.cluster):
+        changed = replace(request, cluster=cluster, split=None)
+        if _fits(changed):
+            found.append(f"--gpus {cluster}")
+    if request.context_tokens and _fits(replace(request, context_tokens=8192, traffic=None)):
+        plan = _plan(replace(request, context_tokens=None, traffic=None))
+        if plan is not None:
+            found.append(f"--context {plan.engines[0].context_tokens}")
+    return found or ["a smaller model, or one with smaller weights"]
+
+
+def _near_clusters(cluster: Cluster) -> Iterator[Cluster]:
+    full = replace(cluster, per_node=cluster.gpu.per_node)
+    if full != cluster:
+        yield full
+    yield replace(full, nodes=2 * cluster.nodes)
+    for name in ALTERNATIVE_GPUS:
+        if name != cluster.gpu.name:
+            yield replace(full, gpu=GPUS[name])
+
+
+def _fits(request: PlanRequest) -> bool:
+    try:
+        return _plan(request.checked()) is not None
+    except PlanError:
+        return False

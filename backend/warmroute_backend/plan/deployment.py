@@ -1,0 +1,155 @@
+"""A plan: engines on GPUs of nodes, what was chosen and why. Values only; `choose` makes them, `check` judges them."""
+
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from warmroute_backend.plan.hardware import Cluster
+from warmroute_backend.plan.memory import Memory, Role, Shape, memory
+from warmroute_backend.plan.model import Model
+
+Objective = Literal["latency", "throughput"]
+Storage = Literal["none", "file", "mooncake"]
+OBJECTIVES: Final = ("latency", "throughput")
+STORAGES: Final = ("none", "file", "mooncake")
+ROLES: Final = ("aggregated", "prefill", "decode")
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Requests on average: tokens in, tokens out, requests a second, and the share of a prompt that an earlier turn of
+    its session has computed."""
+
+    input_tokens: int
+    output_tokens: int
+    requests_per_s: float
+    cached_share: float
+
+    @property
+    def uncached_tokens(self) -> float:
+        return self.input_tokens * (1 - self.cached_share)
+
+
+@dataclass(frozen=True, slots=True)
+class HiCache:
+    """Host memory below the GPU's pool. `size_gb` (1e9 bytes) is of each rank, as `--hicache-size` is
+    (`sglang/srt/mem_cache/pool_host/base.py:223`)."""
+
+    size_gb: int
+    write_policy: str = "write_through"
+    layout: str = "page_first"
+    io_backend: str = "kernel"
+
+
+@dataclass(frozen=True, slots=True)
+class Speculation:
+    """A draft model. `path` is None where the target's own layers draft (MTP)."""
+
+    algorithm: str
+    path: str | None
+    steps: int
+    topk: int
+    draft_tokens: int
+    accept_length: float
+    """Tokens of a step, by the draft's own figures."""
+    source: str
+    largest_batch: int
+    """Sequences in a rank up to which a step with drafts brings more tokens a second than without."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """Of one engine on its node."""
+
+    http: int
+    bootstrap: int
+    distributed: int
+    kv_events: int
+    kv_replay: int
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """One SGLang server: its GPUs and all of its settings."""
+
+    name: str
+    node: int
+    nodes: int
+    first_gpu: int
+    shape: Shape
+    ep: int
+    fraction: float
+    context_tokens: int
+    ports: Ports
+    hicache: HiCache | None = None
+    storage: Storage = "none"
+    lmcache: bool = False
+    speculation: Speculation | None = None
+
+    @property
+    def role(self) -> Role:
+        return self.shape.role
+
+    @property
+    def ranks(self) -> int:
+        """Schedulers with a cache of their own."""
+        return self.shape.attention_dp
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One choice and the sentence that explains it."""
+
+    topic: str
+    value: str
+    because: str
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """What a plan cannot know of the place where it runs. All of it goes into files as it is."""
+
+    model_path: str = ""
+    """Where the checkpoint lies on each node; empty: the repository's name, which SGLang downloads."""
+    hosts: tuple[str, ...] = ()
+    """Addresses of the nodes, in order; node-0, node-1, ... where there are fewer."""
+    ib_devices: str = ""
+    image: str = "lmsysorg/sglang:v0.5.23"
+    namespace: str = "default"
+    storage_dir: str = "/var/lib/warmroute/hicache"
+    user: str = "sglang"
+    environment: tuple[tuple[str, str], ...] = ()
+    """Of every engine: the fabric's NCCL settings, for instance."""
+
+    def host(self, node: int) -> str:
+        return self.hosts[node] if node < len(self.hosts) else f"node-{node}"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A deployment. `model_name` is what clients ask for."""
+
+    model: Model
+    model_name: str
+    cluster: Cluster
+    objective: Objective
+    engines: tuple[Engine, ...]
+    traffic: Traffic | None = None
+    site: Site = field(default_factory=Site)
+    choices: tuple[Choice, ...] = ()
+
+    @property
+    def is_split(self) -> bool:
+        """Whether prefill and decode are on different engines."""
+        return any(engine.role == "decode" for engine in self.engines)
+
+    @property
+    def inside_node(self) -> bool:
+        """Whether all engines are on one node."""
+        return len({node for engine in self.engines for node in range(engine.node, engine.node + engine.nodes)}) == 1
+
+    def of(self, role: Role) -> tuple[Engine, ...]:
+        return tuple(engine for engine in self.engines if engine.role == role)
+
+    def memory(self, engine: Engine) -> Memory:
+        """The memory of each GPU of an engine."""
+        return memory(self.cluster.gpu, self.model, engine.shape, engine.fraction)

@@ -1,0 +1,35 @@
+"""All files of a plan: path below the output folder -> text."""
+
+import json
+
+from warmroute_backend.plan.argv import argv, environment
+from warmroute_backend.plan.deployment import Plan
+from warmroute_backend.plan.files.kubernetes import manifests
+from warmroute_backend.plan.files.proxy import mooncake_config, proxy_config
+from warmroute_backend.plan.files.units import units
+from warmroute_backend.plan.plan_file import written
+
+
+def deployment_files(plan: Plan, model: str, page: str) -> dict[str, str]:
+    """The files; `model` is what names the model on the command line, `page` the readable page."""
+    found = {"plan.toml": written(plan, model), "plan.txt": page, "proxy.toml": proxy_config(plan)}
+    for engine in plan.engines:
+        for rank in range(engine.nodes):
+            name = engine.name if engine.nodes == 1 else f"{engine.name}-node{rank}"
+            process = {
+                "name": name,
+                "host": plan.site.host(engine.node + rank),
+                "environment": environment(plan, engine),
+                "argv": argv(plan, engine, rank),
+            }
+            found[f"processes/{name}.json"] = _json(process)
+    found |= {f"systemd/{name}": text for name, text in units(plan).items()}
+    found |= {f"kubernetes/{name}.json": _json(manifest) for name, manifest in manifests(plan).items()}
+    found["kubernetes/proxy.toml"] = proxy_config(plan, in_pods=True)
+    if any(engine.storage == "mooncake" for engine in plan.engines):
+        found["mooncake.json"] = _json(mooncake_config(plan))
+    return found
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, indent=2) + "\n"

@@ -1,0 +1,196 @@
+"""Kubernetes: a LeaderWorkerSet for each role, with a Service of its leaders and a PodDisruptionBudget.
+
+A group of pods is an engine; its size is the number of nodes. A pod sees only the GPUs that it asked for, so GPU
+numbers begin at 0, and KV is transferred by the network: pods cannot use NVLink between each other. The controller sets
+LWS_LEADER_ADDRESS, LWS_GROUP_SIZE and LWS_WORKER_INDEX (kubernetes-sigs/lws, api/leaderworkerset/v1).
+"""
+
+import json
+from dataclasses import replace
+from typing import Any, Final
+
+from warmroute_backend.plan.argv import MOONCAKE_CONFIG, argv, environment
+from warmroute_backend.plan.deployment import Engine, Plan
+from warmroute_backend.plan.files.proxy import mooncake_config
+from warmroute_backend.plan.memory import Role
+
+Manifest = dict[str, Any]
+
+APP: Final = "app.kubernetes.io/name"
+START_S: Final = 3600
+STOP_S: Final = 900
+PROBE_S: Final = 10
+HEALTH_S: Final = 60
+HEALTH_TIMEOUT_S: Final = 30
+"""`/health` waits up to 20 s for a token behind real work (`SGLANG_HEALTH_CHECK_TIMEOUT`)."""
+SHARED_MEMORY: Final = "64Gi"
+
+
+def manifests(plan: Plan) -> dict[str, Manifest]:
+    """File name without ending -> manifest."""
+    found: dict[str, Manifest] = {}
+    for role in ("aggregated", "prefill", "decode"):
+        engines = plan.of(role)
+        if engines:
+            found[role] = _set(plan, engines)
+            found[f"{role}-service"] = _service(plan, engines[0])
+            found[f"{role}-budget"] = _budget(plan, engines[0].role)
+    if any(engine.storage == "mooncake" for engine in plan.engines):
+        found["mooncake"] = _mooncake(plan)
+    return found
+
+
+def _labels(role: str) -> dict[str, str]:
+    return {APP: "sglang", "app.kubernetes.io/component": role}
+
+
+def _metadata(plan: Plan, name: str, role: str) -> Manifest:
+    return {"name": name, "namespace": plan.site.namespace, "labels": _labels(role)}
+
+
+def _set(plan: Plan, engines: tuple[Engine, ...]) -> Manifest:
+    engine = engines[0]
+    template: Manifest = {"size": engine.nodes, "restartPolicy": "RecreateGroupOnPodRestart"}
+    template["leaderTemplate"] = _pod(plan, engine, leads=True)
+    template["workerTemplate"] = _pod(plan, engine, leads=False)
+    return {
+        "apiVersion": "leaderworkerset.x-k8s.io/v1",
+        "kind": "LeaderWorkerSet",
+        "metadata": _metadata(plan, engine.role, engine.role),
+        "spec": {
+            "replicas": len(engines),
+            "startupPolicy": "LeaderCreated",
+            "rolloutStrategy": {
+                "type": "RollingUpdate",
+                "rollingUpdateConfiguration": {"maxUnavailable": 1, "maxSurge": 0},
+            },
+            "leaderWorkerTemplate": template,
+        },
+    }
+
+
+def _pod(plan: Plan, engine: Engine, *, leads: bool) -> Manifest:
+    return {
+        "metadata": {"labels": _labels(engine.role)},
+        "spec": {
+            **_network(plan, engine),
+            "hostIPC": True,
+            "terminationGracePeriodSeconds": STOP_S,
+            "containers": [_container(plan, engine, leads=leads)],
+            "volumes": [
+                {"name": "shared-memory", "emptyDir": {"medium": "Memory", "sizeLimit": SHARED_MEMORY}},
+                {"name": "models", "hostPath": {"path": plan.site.model_path or "/models"}},
+                *([_mooncake_volume()] if engine.storage == "mooncake" else []),
+            ],
+        },
+    }
+
+
+def _network(plan: Plan, engine: Engine) -> Manifest:
+    """The node's network, for RDMA; the pods' own where engines of a role share a node, and would share its ports."""
+    beside = [each for each in plan.of(engine.role) if each.node == engine.node]
+    return {"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"} if len(beside) == 1 else {}
+
+
+def _container(plan: Plan, engine: Engine, *, leads: bool) -> Manifest:
+    gpus = str(engine.shape.tp // engine.nodes)
+    resource = "amd.com/gpu" if plan.cluster.gpu.vendor == "amd" else "nvidia.com/gpu"
+    mounts = [{"name": "shared-memory", "mountPath": "/dev/shm"}]  # noqa: S108
+    mounts.append({"name": "models", "mountPath": plan.site.model_path or "/models"})
+    if engine.storage == "mooncake":
+        mounts.append({"name": "mooncake", "mountPath": "/etc/warmroute"})
+    container: Manifest = {
+        "name": "sglang",
+        "image": plan.site.image,
+        "command": _in_pod(plan, engine),
+        "env": _env(plan, engine),
+        "securityContext": {"capabilities": {"add": ["IPC_LOCK"]}},
+        "resources": {"limits": {resource: gpus}, "requests": {resource: gpus}},
+        "volumeMounts": mounts,
+    }
+    if leads:
+        container["ports"] = [{"name": "http", "containerPort": engine.ports.http}]
+        container |= _probes(engine)
+    return container
+
+
+def _in_pod(plan: Plan, engine: Engine) -> list[str]:
+    """The engine's command with GPUs from 0 on, and the group's own addresses; the kubelet puts in `$(NAME)`."""
+    command = argv(plan, replace(engine, first_gpu=0))
+    if engine.nodes > 1:
+        for flag, value in (
+            ("--dist-init-addr", f"$(LWS_LEADER_ADDRESS):{engine.ports.distributed}"),
+            ("--nnodes", "$(LWS_GROUP_SIZE)"),
+            ("--node-rank", "$(LWS_WORKER_INDEX)"),
+        ):
+            command[command.index(flag) + 1] = value
+    return command
+
+
+def _env(plan: Plan, engine: Engine) -> list[Manifest]:
+    skipped = {"SGLANG_MOONCAKE_CUSTOM_MEM_POOL", "MC_INTRANODE_NVLINK", "MOONCAKE_LOCAL_HOSTNAME"}
+    found: list[Manifest] = [
+        {"name": name, "value": value} for name, value in environment(plan, engine).items() if name not in skipped
+    ]
+    if engine.storage == "mooncake":
+        address = {"fieldRef": {"fieldPath": "status.podIP"}}
+        found.append({"name": "MOONCAKE_LOCAL_HOSTNAME", "valueFrom": address})
+    return found
+
+
+def _probes(engine: Engine) -> Manifest:
+    ready = {"httpGet": {"path": "/ready", "port": engine.ports.http}, "periodSeconds": PROBE_S, "timeoutSeconds": 5}
+    health = {"path": "/health", "port": engine.ports.http}
+    return {
+        "startupProbe": {**ready, "failureThreshold": START_S // PROBE_S},
+        "readinessProbe": {**ready, "failureThreshold": 2},
+        "livenessProbe": {
+            "httpGet": health,
+            "periodSeconds": HEALTH_S,
+            "timeoutSeconds": HEALTH_TIMEOUT_S,
+            "failureThreshold": 5,
+        },
+    }
+
+
+def _service(plan: Plan, engine: Engine) -> Manifest:
+    """Of the leaders, which alone serve HTTP. It is for people; the proxy asks each engine by its own name."""
+    ports = [{"name": "http", "port": engine.ports.http, "targetPort": engine.ports.http}]
+    if engine.role == "prefill":
+        ports.append({"name": "bootstrap", "port": engine.ports.bootstrap, "targetPort": engine.ports.bootstrap})
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": _metadata(plan, f"{engine.role}-leaders", engine.role),
+        "spec": {
+            "clusterIP": "None",
+            "selector": {
+                **_labels(engine.role),
+                "leaderworkerset.sigs.k8s.io/name": engine.role,
+                "leaderworkerset.sigs.k8s.io/worker-index": "0",
+            },
+            "ports": ports,
+        },
+    }
+
+
+def _budget(plan: Plan, role: Role) -> Manifest:
+    return {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": _metadata(plan, role, role),
+        "spec": {"maxUnavailable": 1, "selector": {"matchLabels": _labels(role)}},
+    }
+
+
+def _mooncake(plan: Plan) -> Manifest:
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": _metadata(plan, "mooncake", "store"),
+        "data": {MOONCAKE_CONFIG.rpartition("/")[2]: json.dumps(mooncake_config(plan), indent=2)},
+    }
+
+
+def _mooncake_volume() -> Manifest:
+    return {"name": "mooncake", "configMap": {"name": "mooncake"}}

@@ -1,0 +1,72 @@
+"""What fits a plan's engines: the proxy's TOML, and the configuration of the Mooncake store.
+
+Prices and tenants are the operator's: the file has a price of 0 and a key that nobody has.
+"""
+
+import json
+from typing import Any, Final
+
+from warmroute_backend.plan.deployment import Engine, Plan
+from warmroute_backend.plan.tiers import segment_gib
+
+REGION: Final = "here"
+MASTER_PORT: Final = 50051
+_HEAD: Final = """# The proxy of this plan. Set prices and tenants (`warmroute key`), then:
+# warmroute proxy --config proxy.toml --check
+[proxy]
+region = "here"
+host = "0.0.0.0"
+port = 8000
+admin_port = 8001
+state_dir = "state"
+
+[secret]
+file = "secret"                 # made with `openssl rand -hex 32 > secret`
+
+[[region]]
+name = "here"
+url = ""
+"""
+
+
+def proxy_config(plan: Plan, *, in_pods: bool = False) -> str:
+    """The proxy's TOML; `in_pods`: with the names that engines have in Kubernetes."""
+    lines = [_HEAD]
+    for number, engine in enumerate(plan.engines):
+        host = pod_host(plan, engine, number) if in_pods else plan.site.host(engine.node)
+        ports = plan.of(engine.role)[0].ports if in_pods else engine.ports
+        lines += ["[[engine]]", f"id = {_text(engine.name)}", f"url = {_text(f'http://{host}:{ports.http}')}"]
+        lines += [f'region = "{REGION}"', f'role = "{engine.role}"']
+        if engine.role == "prefill":
+            lines += [f"bootstrap_host = {_text(host)}", f"bootstrap_port = {ports.bootstrap}"]
+        if engine.storage == "mooncake":
+            lines.append('store = "mooncake"')
+        lines.append("")
+    lines += ["[[model]]", f"name = {_text(plan.model_name)}", 'input = "0"', 'cached = "0"', 'output = "0"']
+    lines += [f"context_tokens = {plan.engines[0].context_tokens}", f"vocabulary_tokens = {plan.model.vocabulary}", ""]
+    lines += ["[[tenant]]", 'name = "replace-me"', f'key_sha256 = ["{"0" * 64}"]', ""]
+    return "\n".join(lines)
+
+
+def pod_host(plan: Plan, engine: Engine, number: int) -> str:
+    """The name of an engine's leader: LeaderWorkerSet makes a headless service of the set's name, in which pod
+    `<set>-<group>` has its name (`SubdomainShared`, kubernetes-sigs/lws, api/leaderworkerset/v1)."""
+    first = next(at for at, each in enumerate(plan.engines) if each.role == engine.role)
+    return f"{engine.role}-{number - first}.{engine.role}.{plan.site.namespace}.svc"
+
+
+def mooncake_config(plan: Plan) -> dict[str, Any]:
+    """`SGLANG_HICACHE_MOONCAKE_CONFIG_PATH`. The host's name comes from `MOONCAKE_LOCAL_HOSTNAME`, so one file serves
+    all nodes."""
+    return {
+        "master_server_address": f"{plan.site.host(0)}:{MASTER_PORT}",
+        "metadata_server": "P2PHANDSHAKE",
+        "protocol": "rdma",
+        "device_name": plan.site.ib_devices,
+        "global_segment_size": f"{segment_gib(plan)}gb",
+        "check_server": True,
+    }
+
+
+def _text(value: str) -> str:
+    return json.dumps(value)

@@ -1,0 +1,81 @@
+"""systemd units: one for each engine process of each node, the Mooncake master, and the proxy.
+
+Source of the limits: RDMA registers host memory (`LimitMEMLOCK`); weights of a trillion parameters load for up to an
+hour (`TimeoutStartSec`); SGLang's drain after SIGTERM has no limit of its own (`tokenizer_manager.py:3508`), so
+`TimeoutStopSec` is one. `/health` is no restart trigger: it waits behind real work.
+"""
+
+import shlex
+from typing import Final
+
+from warmroute_backend.plan.argv import argv, environment
+from warmroute_backend.plan.deployment import Engine, Plan
+from warmroute_backend.plan.files.proxy import MASTER_PORT
+
+START_S: Final = 3600
+STOP_S: Final = 900
+POLL_S: Final = 5
+
+
+def units(plan: Plan) -> dict[str, str]:
+    """File name -> unit."""
+    found = {}
+    for engine in plan.engines:
+        for rank in range(engine.nodes):
+            name = engine.name if engine.nodes == 1 else f"{engine.name}-node{rank}"
+            found[f"sglang-{name}.service"] = _engine(plan, engine, rank)
+    if any(engine.storage == "mooncake" for engine in plan.engines):
+        found["mooncake-master.service"] = _plain(
+            "Mooncake master, which knows where the shared KV lies",
+            ["/usr/bin/env", "mooncake_master", "--port", str(MASTER_PORT), "--eviction_high_watermark_ratio=0.95"],
+            plan.site.user,
+        )
+    found["warmroute-proxy.service"] = _plain(
+        "warmroute proxy",
+        ["/usr/bin/env", "warmroute", "proxy", "--config", "/etc/warmroute/proxy.toml"],
+        plan.site.user,
+    )
+    return found
+
+
+def _engine(plan: Plan, engine: Engine, rank: int) -> str:
+    host = plan.site.host(engine.node + rank)
+    lines = ["[Unit]", f"Description=SGLang {engine.name} on {host}", "After=network-online.target"]
+    lines += ["Wants=network-online.target", "", "[Service]", "Type=exec", f"User={plan.site.user}"]
+    variables = environment(plan, engine)
+    if "MOONCAKE_LOCAL_HOSTNAME" in variables:
+        variables["MOONCAKE_LOCAL_HOSTNAME"] = host
+    lines += [f"Environment={_quoted(f'{name}={value}')}" for name, value in variables.items()]
+    lines.append(f"ExecStart=/usr/bin/env {' '.join(_argument(each) for each in argv(plan, engine, rank))}")
+    if rank == 0:
+        url = f"http://127.0.0.1:{engine.ports.http}/ready"
+        wait = f"until curl -sf -o /dev/null {shlex.quote(url)}; do sleep {POLL_S}; done"
+        lines.append(f"ExecStartPost=/bin/sh -c {_argument(wait)}")
+    lines += [f"TimeoutStartSec={START_S}", f"TimeoutStopSec={STOP_S}", "KillMode=mixed"]
+    lines += ["Restart=on-failure", "RestartSec=10", *_LIMITS, "", "[Install]", "WantedBy=multi-user.target", ""]
+    return "\n".join(lines)
+
+
+def _plain(description: str, command: list[str], user: str) -> str:
+    lines = ["[Unit]", f"Description={description}", "After=network-online.target", "Wants=network-online.target", ""]
+    lines += ["[Service]", "Type=exec", f"User={user}", "WorkingDirectory=/etc/warmroute"]
+    lines += [f"ExecStart={' '.join(_argument(each) for each in command)}", "Restart=on-failure", "RestartSec=2"]
+    return "\n".join(
+        [*lines, "TimeoutStopSec=60", "LimitNOFILE=1048576", "", "[Install]", "WantedBy=multi-user.target", ""]
+    )
+
+
+_LIMITS: Final = ("LimitMEMLOCK=infinity", "LimitNOFILE=1048576", "LimitSTACK=67108864")
+
+
+def _argument(text: str) -> str:
+    """A word of a command line, in which `$` is doubled too."""
+    return _quoted(text.replace("$", "$$"))
+
+
+def _quoted(text: str) -> str:
+    """As systemd reads a value: double quotes, with its escapes, and `%` doubled (systemd.syntax, systemd.unit)."""
+    text = text.replace("%", "%%")
+    if text and not set(text) & set(" \t\"'\\;"):
+        return text
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -1,0 +1,142 @@
+"""GPUs and the nodes that hold them: memory as the driver reports it, dense speeds, host memory, network cards.
+
+A `[[gpu]]` of a TOML file adds to the table or replaces an entry.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import MISSING, asdict, dataclass, fields
+from typing import Any, Final
+
+from warmroute_backend.plan.errors import PlanError, unknown
+
+MIB: Final = 1 << 20
+GIB: Final = 1 << 30
+MAX_GPUS: Final = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """A GPU in a node of eight.
+
+    `memory_mib` is `nvidia-smi --query-gpu=memory.total` (`rocm-smi` on AMD). `context_mib` is what the driver and the
+    first libraries have taken when weights begin to load: `memory_mib` less the `avail mem` of SGLang's log line
+    `Load weight begin`, on one GPU. Speeds are dense peaks of the vendor's data sheet in 1e12 operations and 1e9 bytes
+    a second; 0 where the GPU has none. `link_gb_s` is one direction of NVLink or xGMI; `nic_gbit_s` of each card.
+    """
+
+    name: str
+    memory_mib: int
+    context_mib: int
+    bandwidth_gb_s: float
+    bf16_tflops: float
+    fp8_tflops: float
+    fp4_tflops: float
+    link_gb_s: float
+    host_memory_gib: int
+    nics: int
+    nic_gbit_s: float
+    compute_capability: str
+    vendor: str = "nvidia"
+    per_node: int = 8
+
+    @property
+    def memory_bytes(self) -> int:
+        return self.memory_mib * MIB
+
+    @property
+    def is_blackwell(self) -> bool:
+        """Compute capability 10: SGLang then prefers other kernels, and fp8 KV for sparse attention."""
+        return self.compute_capability.startswith("10.")
+
+
+GROUP_MIB: Final = 1024
+"""What the communicators of a group of GPUs take on each: 137.9 GiB are free on each of 8 H200 before weights load
+(SemiAnalysisAI/InferenceX#2128: 12.25 + 125.65), where one H200 alone would have 138.9 of its 140.4."""
+
+GPUS: Final[Mapping[str, Gpu]] = {
+    gpu.name: gpu
+    for gpu in (
+        # nvidia.com H100, H200 and DGX data sheets; 78.43 to 78.49 GiB free on one H100 (sglang logs: 62.08 + 16.41).
+        Gpu("H100", 81_559, 1_200, 3_350, 989, 1_979, 0, 450, 2_048, 8, 400, "9.0"),
+        Gpu("H200", 143_771, 1_536, 4_800, 989, 1_979, 0, 450, 2_048, 8, 400, "9.0"),
+        # 175.34 GiB free before weights on a B200 of a group of four (sgl-project/sglang PR with "Weights processing").
+        Gpu("B200", 183_359, 2_760, 8_000, 2_250, 4_500, 9_000, 900, 2_048, 8, 400, "10.0"),
+        Gpu("B300", 275_040, 3_200, 8_000, 2_250, 4_500, 13_500, 900, 4_096, 8, 800, "10.3"),
+        # amd.com MI300X data sheet; the context is that of an MI355X log (283.55 of 287.98 GiB free in a group of 8).
+        Gpu("MI300X", 196_592, 3_500, 5_300, 1_307, 2_614, 0, 448, 2_048, 8, 400, "9.4", "amd"),
+        # For checks against published logs.
+        Gpu("H20", 97_871, 600, 4_000, 148, 296, 0, 450, 2_048, 8, 400, "9.0"),
+        Gpu("MI355X", 294_896, 3_500, 8_000, 2_516, 5_033, 10_066, 537, 3_072, 8, 400, "9.5", "amd"),
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """GPUs of one kind: `nodes` of `per_node` each."""
+
+    gpu: Gpu
+    nodes: int
+    per_node: int
+
+    @property
+    def gpus(self) -> int:
+        return self.nodes * self.per_node
+
+    def __str__(self) -> str:
+        return f"{self.nodes}x{self.per_node}x{self.gpu.name}" if self.nodes > 1 else f"{self.per_node}x{self.gpu.name}"
+
+
+_CLUSTER: Final = re.compile(r"(?:(?P<nodes>\d+)x)?(?P<gpus>\d+)x(?P<gpu>[A-Za-z][\w-]*)")
+
+
+def parse_cluster(text: str, gpus: Mapping[str, Gpu] = GPUS) -> Cluster:
+    """`8xH200`, or `2x8xH200` for two nodes. Raises PlanError for another form, an unknown GPU, a bad number."""
+    found = _CLUSTER.fullmatch(text.strip())
+    if found is None:
+        raise PlanError(f"{text!r} is no number of GPUs such as 8xH200 or 2x8xH200.")
+    by_name = {name.lower(): gpu for name, gpu in gpus.items()}
+    gpu = by_name.get(found["gpu"].lower())
+    if gpu is None:
+        raise unknown("GPU", found["gpu"], gpus)
+    nodes, count = int(found["nodes"] or 1), int(found["gpus"])
+    if found["nodes"] is None and count > gpu.per_node and count % gpu.per_node == 0:
+        nodes, count = count // gpu.per_node, gpu.per_node
+    if not 1 <= count <= gpu.per_node or count & (count - 1) or not 1 <= nodes * count <= MAX_GPUS:
+        raise PlanError(
+            f"{text!r}: a node has 1, 2, 4 or {gpu.per_node} GPUs of this kind, and a plan at most {MAX_GPUS}."
+        )
+    return Cluster(gpu, nodes, count)
+
+
+def gpus_with(tables: object, where: str) -> dict[str, Gpu]:
+    """The table of GPUs with the `[[gpu]]` tables of a file: one with a known name changes that GPU, another one has
+    every key. Raises PlanError with the key that is wrong."""
+    if not isinstance(tables, list):
+        raise PlanError(f"{where}: gpu is no list of tables [[gpu]].")
+    found = dict(GPUS)
+    for number, table in enumerate(tables):
+        gpu = _gpu(table, f"{where}: gpu[{number}]", found)
+        found[gpu.name] = gpu
+    return found
+
+
+def _gpu(table: object, where: str, gpus: Mapping[str, Gpu]) -> Gpu:
+    if not isinstance(table, dict):
+        raise PlanError(f"{where} is no table.")
+    base = gpus.get(str(table.get("name")))
+    known = {field.name: field for field in fields(Gpu)}
+    values: dict[str, Any] = {} if base is None else asdict(base)
+    for key, value in table.items():
+        if key not in known:
+            raise unknown(f"key of {where}", key, known)
+        kind = known[key].type
+        fits = isinstance(value, str) if kind is str else isinstance(value, int | float) and not isinstance(value, bool)
+        if not fits or (kind is int and not isinstance(value, int)) or (kind is not str and value < 0):
+            raise PlanError(f"{where}.{key} is {value!r}, which is no {'text' if kind is str else 'number above 0'}.")
+        values[key] = value
+    missing = [name for name, field in known.items() if field.default is MISSING and name not in values]
+    if missing:
+        raise PlanError(f"{where} lacks {', '.join(missing)}.")
+    return Gpu(**values)

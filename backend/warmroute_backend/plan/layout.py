@@ -1,0 +1,144 @@
+"""How GPUs become engines: how many GPUs an engine takes, how its attention and its experts are divided among them.
+
+A layout is tried by its memory: an engine that does not hold the longest request on one rank is no engine.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Final
+
+from warmroute_backend.plan.cache import KvType
+from warmroute_backend.plan.deployment import Objective, Traffic
+from warmroute_backend.plan.hardware import Gpu
+from warmroute_backend.plan.memory import Memory, Role, Shape, default_fraction, memory
+from warmroute_backend.plan.model import CacheKind, Model
+
+PAGE_TOKENS: Final = 64
+"""Sparse attention has no other; HiCache and KV events want at least this (SGLang's default is 1, an event a token)."""
+
+LARGE_GPU_MIB: Final = 160 * 1024
+CHUNK_TOKENS: Final = 8192
+LARGE_CHUNK_TOKENS: Final = 16_384
+RANK_CHUNK_TOKENS: Final = 2048
+"""Of one attention group: SGLang divides the chunk among groups (`handle_data_parallelism`), which get the sum."""
+
+MOST_RUNNING: Final = {"latency": 64, "throughput": 256}
+"""Requests in a rank: with more, a step of any of these models takes longer than its answer's reader wants."""
+
+REQUEST_TOKENS: Final = 16_384
+"""Of a request, where no traffic is given: the median of a coding agent's prompts is above 10,000."""
+
+POOL_SHARE: Final = 0.4
+"""For throughput, an engine takes the fewest GPUs on which at least this share of the static memory is left for KV."""
+
+_WEIGHT_BLOCK: Final = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """An engine that fits: its shape, the experts' division, the fraction, and what they give."""
+
+    shape: Shape
+    ep: int
+    fraction: float
+    memory: Memory
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What an engine has to be. `context_tokens`: what a rank must hold; `fraction`, `attention_dp`: None to choose."""
+
+    gpu: Gpu
+    model: Model
+    objective: Objective
+    kv_type: KvType
+    context_tokens: int
+    traffic: Traffic | None
+    attention_dp: int | None = None
+    fraction: float | None = None
+    window_ratio: float = 0.8
+
+
+def layouts(wanted: Wanted, gpus: int, role: Role) -> Iterator[Layout]:
+    """Engines of exactly `gpus` GPUs that hold the context, the preferred one first."""
+    model = wanted.model
+    if model.heads % gpus:
+        return
+    for attention_dp in _attention_groups(wanted, gpus):
+        found = _sized(wanted, gpus, attention_dp, role)
+        if found.memory.tokens >= wanted.context_tokens:
+            yield found
+
+
+def smallest_engine(wanted: Wanted, most_gpus: int, role: Role) -> Layout | None:
+    """For latency, the engine of all `most_gpus`; for throughput, the smallest one with enough memory for KV."""
+    sizes = [1 << power for power in range(most_gpus.bit_length()) if 1 << power <= most_gpus]
+    if wanted.objective == "latency":
+        sizes.reverse()
+    largest = None
+    for gpus in sizes:
+        layout = next(layouts(wanted, gpus, role), None)
+        if layout is None:
+            continue
+        if wanted.objective == "latency" or layout.memory.pool >= POOL_SHARE * (
+            layout.memory.pool + layout.memory.weights
+        ):
+            return layout
+        largest = layout
+    return largest
+
+
+def _attention_groups(wanted: Wanted, gpus: int) -> list[int]:
+    """Numbers of attention groups to try. More groups hold more where each GPU of one would repeat the same KV."""
+    if wanted.attention_dp is not None:
+        return [wanted.attention_dp] if gpus % wanted.attention_dp == 0 else []
+    model = wanted.model
+    most = gpus if model.is_latent else max(1, gpus // model.kv_heads)
+    groups = [1 << power for power in range(most.bit_length()) if 1 << power <= most]
+    return groups if wanted.objective == "latency" else groups[::-1]
+
+
+def _sized(wanted: Wanted, gpus: int, attention_dp: int, role: Role) -> Layout:
+    """The engine with running requests that its own pool holds: the pool depends on them by the graphs' memory."""
+    large = wanted.gpu.memory_mib >= LARGE_GPU_MIB
+    chunk = max(LARGE_CHUNK_TOKENS if large else CHUNK_TOKENS, RANK_CHUNK_TOKENS * attention_dp)
+    most = MOST_RUNNING[wanted.objective]
+    shape = Shape(
+        role, gpus, attention_dp, chunk, most * attention_dp, most, wanted.kv_type, PAGE_TOKENS,
+        window_ratio=wanted.window_ratio,
+    )  # fmt: skip
+    layout = fitted(wanted, shape)
+    running = max(1, min(most, layout.memory.tokens // request_tokens(wanted.traffic)))
+    return fitted(wanted, replace(shape, running_requests=running * attention_dp, graph_batch=running))
+
+
+def fitted(wanted: Wanted, shape: Shape) -> Layout:
+    """A shape with its fraction and memory."""
+    gpu, model = wanted.gpu, wanted.model
+    fraction = wanted.fraction or round(default_fraction(gpu, model, shape), 3)
+    return Layout(shape, expert_groups(wanted, shape), fraction, memory(gpu, model, shape, fraction))
+
+
+def request_tokens(traffic: Traffic | None) -> int:
+    """What one request holds of a pool."""
+    return traffic.input_tokens + traffic.output_tokens if traffic else REQUEST_TOKENS
+
+
+def expert_groups(wanted: Wanted, shape: Shape) -> int:
+    """`--ep-size`: whole experts on each GPU with attention groups, for throughput; else as few groups as leave each
+    GPU's part of an expert a multiple of the 128 columns that fp8 weights share a scale for."""
+    model = wanted.model
+    if not model.experts:
+        return 1
+    if shape.attention_dp > 1 and wanted.objective == "throughput" and model.experts % shape.tp == 0:
+        return shape.tp
+    groups = 1
+    if model.weight_format == "fp8":
+        while groups < shape.tp and model.expert_width * groups // shape.tp % _WEIGHT_BLOCK:
+            groups *= 2
+    return groups
+
+
+def default_kv_type(gpu: Gpu, model: Model) -> KvType:
+    """SGLang's own default: the model's type, but fp8 for sparse attention on Blackwell (`overrides.py:534`)."""
+    return "fp8_e4m3" if model.kind is CacheKind.SPARSE and gpu.is_blackwell else "bf16"

@@ -1,0 +1,141 @@
+"""The memory of one GPU of an engine: what SGLang reserves, what weights take, and how many tokens of KV are left.
+
+Source: `sglang/srt/arg_groups/memory_hook.py` (reserve and fraction) and `KVCacheConfigurator._profile_available_bytes`
+(`sglang/srt/mem_cache/kv_cache_configurator.py`), SGLang 0.5.23.
+
+    reserve = max(512 + 1.5 * activation tokens + 1024 * tp/8 + graphs, 10240) + DeepEP     in MiB
+    fraction = round((memory - reserve) / memory, 3), times a factor for a vision tower
+    free = memory - context - communicators                       before weights load
+    pool = free - weights - free * (1 - fraction) - vision cache
+    tokens = floor(pool / cell / page) * page
+"""
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from warmroute_backend.plan.cache import KvType, cell_bytes
+from warmroute_backend.plan.hardware import GROUP_MIB, MIB, Gpu
+from warmroute_backend.plan.model import CacheKind, Model
+from warmroute_backend.plan.weights import loaded_bytes
+
+Role = Literal["aggregated", "prefill", "decode"]
+
+_LEAST_ACTIVATION_TOKENS: Final = 2048
+_FLOOR_MIB: Final = 10_240
+_FLOOR_FROM_MIB: Final = 60 * 1024
+_MLA_PREFILL_GRAPH_MIB: Final = 1536
+_BUCKET_MIB: Final = 8
+_LARGE_GRAPH: Final = 300
+_MLA_GRAPH_TOKENS: Final = 8192
+_VISION_CACHE_MIB: Final = 100
+_BASELINE_VISION: Final = 24 * 1024**2
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What of an engine's settings decides its memory. `chunk_tokens` is what `--chunked-prefill-size` says: with
+    attention groups each computes its share of it."""
+
+    role: Role
+    tp: int
+    attention_dp: int
+    chunk_tokens: int
+    running_requests: int
+    graph_batch: int
+    kv_type: KvType
+    page_tokens: int
+    draft_layers: int = 0
+    draft_tokens: int = 0
+    draft_bytes: int = 0
+    """Of a draft model's own weights on each GPU."""
+    draft_is_mtp: bool = False
+    window_ratio: float = 0.8
+
+    @property
+    def attention_tp(self) -> int:
+        return self.tp // self.attention_dp
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Bytes of one GPU, and the tokens that its pool holds."""
+
+    total: int
+    free_before_weights: int
+    weights: int
+    slack: int
+    """Left outside the pool, for activations and graphs: `free_before_weights * (1 - fraction)`."""
+    pool: int
+    """May be below 0: then the engine does not start."""
+    cell: float
+    tokens: int
+    fraction: float
+
+    @property
+    def least_fraction(self) -> float:
+        """The fraction above which a pool exists: 1 - free after weights / free before, as SGLang's error says it."""
+        return self.weights / self.free_before_weights
+
+
+def reserve_mib(gpu: Gpu, model: Model, shape: Shape) -> float:
+    """What SGLang keeps out of the static memory by default."""
+    if shape.role == "decode":
+        activation = max(shape.running_requests * max(1, shape.draft_tokens), _LEAST_ACTIVATION_TOKENS)
+    else:
+        activation = max(shape.chunk_tokens, _LEAST_ACTIVATION_TOKENS)
+    reserve = 512 + 1.5 * activation + shape.tp / 8 * 1024 + _graphs_mib(model, shape)
+    return max(reserve, _FLOOR_MIB) if gpu.memory_mib > _FLOOR_FROM_MIB else reserve
+
+
+def _graphs_mib(model: Model, shape: Shape) -> float:
+    """`reserve_for_graph_mb`: decode graphs by batch, more with attention groups; prefill graphs."""
+    found = 0.0
+    if shape.role != "prefill":
+        found += 2 * shape.graph_batch
+        if shape.attention_dp > 1:
+            found += (4.5 if shape.graph_batch > _LARGE_GRAPH else 3) * shape.graph_batch * shape.attention_dp
+    if shape.role != "decode":
+        found += _MLA_PREFILL_GRAPH_MIB if model.is_latent else _BUCKET_MIB * _buckets(shape.chunk_tokens)
+    return found
+
+
+def _buckets(most: int) -> int:
+    """How many sizes of prefill graphs there are (`generate_prefill_cuda_graph_batch_sizes`)."""
+    sizes = [*range(4, 33, 4), *range(48, 257, 16), *range(288, 513, 32), *range(576, 1025, 64)]
+    sizes += [*range(1280, 4097, 256), *range(4608, most + 1, 512)]
+    return sum(size <= most for size in sizes)
+
+
+def default_fraction(gpu: Gpu, model: Model, shape: Shape) -> float:
+    """`--mem-fraction-static` as SGLang chooses it where it is not given."""
+    fraction = round((gpu.memory_mib - reserve_mib(gpu, model, shape)) / gpu.memory_mib, 3)
+    if not model.is_multimodal or shape.role == "decode":
+        return fraction
+    complexity = model.vision_layers * model.vision_width**2 / _BASELINE_VISION
+    return fraction * 0.95 * max(0.8, min(1.05, 1.0 - 0.1 * (complexity - 1.0)))
+
+
+def memory(gpu: Gpu, model: Model, shape: Shape, fraction: float) -> Memory:
+    """The memory of one GPU of an engine that is started with this fraction."""
+    free = gpu.memory_bytes - gpu.context_mib * MIB - (GROUP_MIB * MIB if shape.tp > 1 else 0)
+    weights = loaded_bytes(model, shape.tp, shape.attention_dp, with_mtp=shape.draft_is_mtp) + shape.draft_bytes
+    slack = int(free * (1 - fraction))
+    vision = _VISION_CACHE_MIB * MIB if model.is_multimodal else 0
+    pool = free - weights - slack - vision
+    cell = engine_cell(gpu, model, shape)
+    tokens = int(max(0, pool) / cell) // shape.page_tokens * shape.page_tokens
+    return Memory(gpu.memory_bytes, free, weights, slack, pool, cell, tokens, fraction)
+
+
+def engine_cell(gpu: Gpu, model: Model, shape: Shape) -> float:
+    """Bytes of a token on each GPU of this engine. Sparse attention in fp8 has raw rows on Blackwell, where SGLang
+    takes TensorRT-LLM's kernels, and scaled ones on Hopper (`overrides.py:700-726`)."""
+    raw = model.kind is CacheKind.SPARSE and (gpu.is_blackwell or gpu.vendor == "amd")
+    return cell_bytes(
+        model,
+        shape.kv_type,
+        shape.attention_tp,
+        draft_layers=shape.draft_layers,
+        window_ratio=shape.window_ratio,
+        raw_rows=raw,
+    )

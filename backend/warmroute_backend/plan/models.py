@@ -1,0 +1,260 @@
+"""Models that are known by name: the numbers of their `config.json` and the size of their checkpoint. No files.
+
+Each entry names the repository that the numbers are from. Sizes are the `total_size` of `model.safetensors.index.json`,
+rounded to the precision of the source.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from warmroute_backend.plan.errors import unknown
+from warmroute_backend.plan.model import Model, model_from_config
+
+_GB: Final = 10**9
+
+
+class Known(NamedTuple):
+    """A model of the table. `config` has the keys that SGLang and the planner read."""
+
+    path: str
+    checkpoint_bytes: int
+    config: Mapping[str, Any]
+
+
+def _deepseek(architecture: str, model_type: str, **changes: Any) -> dict[str, Any]:
+    """DeepSeek V3's numbers (deepseek-ai/DeepSeek-V3), on which several families build."""
+    return {
+        "architectures": [architecture],
+        "model_type": model_type,
+        "torch_dtype": "bfloat16",
+        "num_hidden_layers": 61,
+        "hidden_size": 7168,
+        "intermediate_size": 18432,
+        "moe_intermediate_size": 2048,
+        "num_attention_heads": 128,
+        "num_key_value_heads": 128,
+        "q_lora_rank": 1536,
+        "kv_lora_rank": 512,
+        "qk_nope_head_dim": 128,
+        "qk_rope_head_dim": 64,
+        "v_head_dim": 128,
+        "n_routed_experts": 256,
+        "n_shared_experts": 1,
+        "num_experts_per_tok": 8,
+        "first_k_dense_replace": 3,
+        "n_group": 8,
+        "topk_group": 4,
+        "vocab_size": 129280,
+        "max_position_embeddings": 163840,
+        "num_nextn_predict_layers": 1,
+        "quantization_config": _FP8,
+        **changes,
+    }
+
+
+_FP8: Final = {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}
+_INT4_WEIGHTS: Final = {
+    "num_bits": 4,
+    "type": "int",
+    "strategy": "group",
+    "group_size": 32,
+    "symmetric": True,
+    "dynamic": False,
+}
+_INT4: Final = {
+    "quant_method": "compressed-tensors",
+    "format": "pack-quantized",
+    "ignore": ["lm_head", "re:.*self_attn.*", "re:.*shared_experts.*"],
+    "config_groups": {"group_0": {"targets": ["Linear"], "weights": _INT4_WEIGHTS}},
+}
+_INDEXER: Final = {"index_head_dim": 128, "index_n_heads": 64, "index_topk": 2048}
+_KIMI: Final[dict[str, Any]] = {
+    "num_attention_heads": 64,
+    "num_key_value_heads": 64,
+    "n_routed_experts": 384,
+    "n_group": 1,
+    "topk_group": 1,
+    "first_k_dense_replace": 1,
+    "vocab_size": 163840,
+    "num_nextn_predict_layers": 0,
+}
+_KIMI_K25: Final[dict[str, Any]] = {
+    "architectures": ["KimiK25ForConditionalGeneration"],
+    "model_type": "kimi_k25",
+    "torch_dtype": "bfloat16",
+    "text_config": _deepseek(
+        "DeepseekV3ForCausalLM",
+        "deepseek_v3",
+        **_KIMI,
+        max_position_embeddings=262144,
+        quantization_config=_INT4,
+    ),
+    "vision_config": {"model_type": "kimi_k25", "num_hidden_layers": 27, "hidden_size": 1152},
+}
+
+
+def _qwen_moe(**changes: Any) -> dict[str, Any]:
+    return {
+        "architectures": ["Qwen3MoeForCausalLM"],
+        "model_type": "qwen3_moe",
+        "torch_dtype": "bfloat16",
+        "head_dim": 128,
+        "num_experts_per_tok": 8,
+        "decoder_sparse_step": 1,
+        "mlp_only_layers": [],
+        "vocab_size": 151936,
+        "quantization_config": _FP8,
+        **changes,
+    }
+
+
+_GLM_46: Final[dict[str, Any]] = {
+    "architectures": ["Glm4MoeForCausalLM"],
+    "model_type": "glm4_moe",
+    "torch_dtype": "bfloat16",
+    "num_hidden_layers": 92,
+    "hidden_size": 5120,
+    "intermediate_size": 12288,
+    "moe_intermediate_size": 1536,
+    "num_attention_heads": 96,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "n_routed_experts": 160,
+    "n_shared_experts": 1,
+    "num_experts_per_tok": 8,
+    "first_k_dense_replace": 3,
+    "n_group": 1,
+    "topk_group": 1,
+    "vocab_size": 151552,
+    "max_position_embeddings": 202752,
+    "num_nextn_predict_layers": 1,
+    "quantization_config": _FP8,
+}
+_GLM_5: Final = _deepseek(
+    "GlmMoeDsaForCausalLM",
+    "glm_moe_dsa",
+    num_hidden_layers=78,
+    hidden_size=6144,
+    intermediate_size=12288,
+    num_attention_heads=64,
+    num_key_value_heads=64,
+    q_lora_rank=2048,
+    qk_nope_head_dim=192,
+    v_head_dim=256,
+    n_group=1,
+    topk_group=1,
+    vocab_size=154880,
+    max_position_embeddings=202752,
+    index_head_dim=128,
+    index_n_heads=32,
+    index_topk=2048,
+)
+_GPT_OSS: Final[dict[str, Any]] = {
+    "architectures": ["GptOssForCausalLM"],
+    "model_type": "gpt_oss",
+    "torch_dtype": "bfloat16",
+    "num_hidden_layers": 36,
+    "hidden_size": 2880,
+    "intermediate_size": 2880,
+    "num_attention_heads": 64,
+    "num_key_value_heads": 8,
+    "head_dim": 64,
+    "num_local_experts": 128,
+    "num_experts_per_tok": 4,
+    "sliding_window": 128,
+    "layer_types": ["sliding_attention", "full_attention"] * 18,
+    "vocab_size": 201088,
+    "max_position_embeddings": 131072,
+    "quantization_config": {"quant_method": "mxfp4"},
+}
+_SCOUT: Final[dict[str, Any]] = {
+    "architectures": ["Llama4ForConditionalGeneration"],
+    "model_type": "llama4",
+    "torch_dtype": "bfloat16",
+    "text_config": {
+        "model_type": "llama4_text",
+        "num_hidden_layers": 48,
+        "hidden_size": 5120,
+        "intermediate_size": 8192,
+        "intermediate_size_mlp": 16384,
+        "num_attention_heads": 40,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "num_local_experts": 16,
+        "num_experts_per_tok": 1,
+        "interleave_moe_layer_step": 1,
+        "attention_chunk_size": 8192,
+        "vocab_size": 202048,
+        "max_position_embeddings": 10485760,
+    },
+    "vision_config": {"model_type": "llama4_vision_model", "num_hidden_layers": 34, "hidden_size": 1408},
+}
+
+MODELS: Final[Mapping[str, Known]] = {
+    "kimi-k2.5": Known("moonshotai/Kimi-K2.5", 595 * _GB, _KIMI_K25),
+    "kimi-k2.6": Known("moonshotai/Kimi-K2.6", 595 * _GB, _KIMI_K25),
+    "kimi-k2-thinking": Known(
+        "moonshotai/Kimi-K2-Thinking",
+        594 * _GB,
+        _deepseek(
+            "DeepseekV3ForCausalLM",
+            "deepseek_v3",
+            **_KIMI,
+            max_position_embeddings=262144,
+            quantization_config=_INT4,
+        ),
+    ),
+    "kimi-k2-instruct": Known(
+        "moonshotai/Kimi-K2-Instruct",
+        1029 * _GB,
+        _deepseek("DeepseekV3ForCausalLM", "deepseek_v3", **_KIMI, max_position_embeddings=131072),
+    ),
+    "deepseek-v3.1": Known("deepseek-ai/DeepSeek-V3.1", 689 * _GB, _deepseek("DeepseekV3ForCausalLM", "deepseek_v3")),
+    "deepseek-r1": Known("deepseek-ai/DeepSeek-R1-0528", 689 * _GB, _deepseek("DeepseekV3ForCausalLM", "deepseek_v3")),
+    "deepseek-v3.2": Known(
+        "deepseek-ai/DeepSeek-V3.2",
+        690 * _GB,
+        _deepseek("DeepseekV32ForCausalLM", "deepseek_v32", **_INDEXER),
+    ),
+    "glm-4.6": Known("zai-org/GLM-4.6-FP8", 361 * _GB, _GLM_46),
+    "glm-4.7": Known("zai-org/GLM-4.7-FP8", 361 * _GB, _GLM_46),
+    "glm-5": Known("zai-org/GLM-5-FP8", 756 * _GB, _GLM_5),
+    "qwen3-coder-480b": Known(
+        "Qwen/Qwen3-Coder-480B-A35B-Instruct-FP8",
+        482 * _GB,
+        _qwen_moe(
+            num_hidden_layers=62,
+            hidden_size=6144,
+            intermediate_size=8192,
+            moe_intermediate_size=2560,
+            num_attention_heads=96,
+            num_key_value_heads=8,
+            num_experts=160,
+            max_position_embeddings=262144,
+        ),
+    ),
+    "qwen3-235b": Known(
+        "Qwen/Qwen3-235B-A22B-FP8",
+        236 * _GB,
+        _qwen_moe(
+            num_hidden_layers=94,
+            hidden_size=4096,
+            intermediate_size=12288,
+            moe_intermediate_size=1536,
+            num_attention_heads=64,
+            num_key_value_heads=4,
+            num_experts=128,
+            max_position_embeddings=40960,
+        ),
+    ),
+    "gpt-oss-120b": Known("openai/gpt-oss-120b", 65_248_815_744, _GPT_OSS),
+    "llama-4-scout": Known("meta-llama/Llama-4-Scout-17B-16E-Instruct", 217_283_587_072, _SCOUT),
+}
+
+
+def known_model(name: str) -> Model:
+    """A model of the table by name, or by the name of its repository. Raises PlanError with the nearest names."""
+    for key, known in MODELS.items():
+        if name.lower() in {key, known.path.lower(), known.path.lower().rpartition("/")[2]}:
+            return model_from_config(known.config, key, known.path, known.checkpoint_bytes)
+    raise unknown("model", name, MODELS)

@@ -1,0 +1,200 @@
+"""The sentences that explain what `choose` has chosen, with the numbers that decided."""
+
+from typing import Final
+
+from warmroute_backend.plan.deployment import Choice, Engine, Plan
+from warmroute_backend.plan.layout import (
+    LARGE_GPU_MIB,
+    MOST_RUNNING,
+    PAGE_TOKENS,
+    default_kv_type,
+)
+from warmroute_backend.plan.memory import reserve_mib
+from warmroute_backend.plan.model import CacheKind
+from warmroute_backend.plan.request import AGGREGATED, PlanRequest
+from warmroute_backend.plan.speculation import LARGEST_BATCH
+
+_ROLES: Final = ("aggregated", "prefill", "decode")
+_COMPARED: Final = "the traffic, played on the divisions of these GPUs in the table below, is served best by it."
+
+
+def of_engines(plan: Plan, request: PlanRequest) -> list[Choice]:
+    """What all engines have in common, then what each role has."""
+    found = [_split(plan, request), _kv_type(plan, request), _page(plan)]
+    for role in _ROLES:
+        engines = plan.of(role)
+        if engines:
+            found += _engine(plan, request, engines)
+    if plan.is_split:
+        found.append(_transfer(plan))
+    return found
+
+
+def _split(plan: Plan, request: PlanRequest) -> Choice:
+    if not plan.is_split:
+        count = len(plan.engines)
+        if request.compared:
+            because = _COMPARED
+        elif request.split == AGGREGATED:
+            because = "it was asked for."
+        elif count == 1:
+            because = "one engine of all GPUs is the fastest for one reader, and leaves no GPU for a second role."
+        else:
+            because = "each engine computes prompts and answers: no KV is moved, and every GPU helps with every peak."
+        return Choice("division", f"{count} aggregated", because)
+    prefills, decodes = len(plan.of("prefill")), len(plan.of("decode"))
+    value = f"{prefills} prefill + {decodes} decode, {'inside a node' if plan.inside_node else 'over nodes'}"
+    if request.compared:
+        because = _COMPARED
+    elif request.split is not None:
+        because = "it was asked for."
+    else:
+        because = (
+            "long prompts then do not delay the tokens of running answers; the ratio is that of GPU seconds for "
+            "prompts and for answers."
+        )
+    return Choice("division", value, because)
+
+
+def _kv_type(plan: Plan, request: PlanRequest) -> Choice:
+    value = plan.engines[0].shape.kv_type
+    default = default_kv_type(plan.cluster.gpu, plan.model)
+    if request.kv_type is not None:
+        because = "it was asked for."
+    elif value == default == "fp8_e4m3":
+        because = "it is SGLang's default for sparse attention on Blackwell."
+    else:
+        because = "it is the model's own type, and SGLang's default here; --kv-dtype fp8_e4m3 would halve the bytes."
+    return Choice("KV type", value, because)
+
+
+def _page(plan: Plan) -> Choice:
+    why = (
+        "sparse attention has no other size."
+        if plan.model.kind is CacheKind.SPARSE
+        else "host memory is copied by pages, and with SGLang's 1 a KV event would be sent for each token."
+    )
+    return Choice("page", f"{PAGE_TOKENS} tokens", why)
+
+
+def _engine(plan: Plan, request: PlanRequest, engines: tuple[Engine, ...]) -> list[Choice]:
+    engine = engines[0]
+    role = engine.role
+    return [
+        _parallel(plan, request, engine),
+        _experts(plan, engine),
+        _fraction(plan, request, engine),
+        _chunk(plan, engine),
+        Choice(
+            f"{role}: running requests",
+            str(engine.shape.running_requests),
+            f"{engine.shape.running_requests // engine.ranks} in a rank: at most {MOST_RUNNING[request.objective]} for "
+            f"{request.objective}, and no more than a pool holds of this size (before a draft takes its share, "
+            f"which is in the {plan.memory(engine).tokens:,} tokens above). CUDA graphs are captured up to it.",
+        ),
+    ]
+
+
+def _parallel(plan: Plan, request: PlanRequest, engine: Engine) -> Choice:
+    shape, model = engine.shape, plan.model
+    value = f"TP {shape.tp}, {shape.attention_dp} attention group{'s' * (shape.attention_dp > 1)}"
+    if engine.nodes > 1:
+        because = f"the weights need the GPUs of {engine.nodes} nodes."
+    elif shape.attention_dp > 1:
+        because = (
+            f"each GPU keeps its own requests: {plan.memory(engine).tokens * engine.ranks:,} tokens instead of the "
+            "same KV on every GPU, for attention weights on each."
+            if model.is_latent
+            else f"{model.kv_heads} KV heads would be repeated on {shape.tp} GPUs."
+        )
+    elif request.objective == "latency":
+        because = "every GPU works on every token, which is fastest for one reader."
+        if model.is_latent and shape.tp > 1:
+            because += " The KV of latent attention is then the same on all GPUs: its capacity is that of one."
+    else:
+        because = "it is the smallest engine with enough memory left for KV."
+    return Choice(f"{engine.role}: parallelism", value, because)
+
+
+def _experts(plan: Plan, engine: Engine) -> Choice:
+    topic = f"{engine.role}: expert parallelism"
+    if not plan.model.experts:
+        return Choice(topic, "EP 1", "the model has no experts.")
+    if engine.ep == 1:
+        because = "each expert is divided among the GPUs, so none of them is a hot spot."
+    elif engine.ep == engine.shape.tp and engine.shape.attention_dp > 1:
+        because = "each GPU computes whole experts, which multiply larger matrices at high load."
+    else:
+        because = (
+            f"an expert of {plan.model.expert_width} columns on {engine.shape.tp} GPUs is no multiple of the 128 that "
+            "fp8 weights share a scale for."
+        )
+    return Choice(topic, f"EP {engine.ep}", because)
+
+
+def _fraction(plan: Plan, request: PlanRequest, engine: Engine) -> Choice:
+    reserve = reserve_mib(plan.cluster.gpu, plan.model, engine.shape) / 1024
+    if request.fraction is not None:
+        because = f"it was asked for; SGLang would keep {reserve:.1f} GiB for activations and graphs."
+    else:
+        because = (
+            f"SGLang's rule keeps {reserve:.1f} GiB for activations and graphs of this chunk and batch"
+            f"{', and more for the vision tower' * (plan.model.is_multimodal and engine.role != 'decode')}."
+        )
+    return Choice(f"{engine.role}: memory fraction", f"{engine.fraction:.3f}", because)
+
+
+def _chunk(plan: Plan, engine: Engine) -> Choice:
+    shape = engine.shape
+    if shape.attention_dp > 1:
+        because = (
+            f"SGLang divides it among {shape.attention_dp} groups, {shape.chunk_tokens // shape.attention_dp} each."
+        )
+    else:
+        size = "160 GiB or more" if plan.cluster.gpu.memory_mib >= LARGE_GPU_MIB else "less than 160 GiB"
+        because = f"it is SGLang's default for GPUs of {size}: a running answer waits for at most one chunk."
+    return Choice(f"{engine.role}: chunk", f"{shape.chunk_tokens} tokens", because)
+
+
+def _transfer(plan: Plan) -> Choice:
+    if plan.inside_node:
+        return Choice(
+            "transfer",
+            "Mooncake over NVLink",
+            "both sides are on one node; SGLang and Mooncake need a pool for it each.",
+        )
+    gpu = plan.cluster.gpu
+    return Choice(
+        "transfer",
+        f"Mooncake over {gpu.nics} network cards of {gpu.nic_gbit_s:g} Gbit/s a node",
+        "each GPU sends by the card beside it; name the cards with --ib-device, since discovery falls back to TCP.",
+    )
+
+
+def _paying(batch: int) -> str:
+    return "at every batch that a pool holds" if batch >= LARGEST_BATCH else f"up to {batch} sequences in a rank"
+
+
+def of_drafts(plan: Plan, request: PlanRequest) -> list[Choice]:
+    """Whether the model drafts."""
+    found = plan.engines[-1].speculation
+    if found is None:
+        if request.lmcache:
+            because = "LMCache cannot be used with it."
+        elif request.speculation is False:
+            because = "it was not wanted."
+        elif request.objective == "throughput":
+            because = "no draft model is known, or at this batch verifying costs more than accepted tokens bring."
+        else:
+            because = "no draft model of this model is known."
+        return [Choice("speculation", "none", because)]
+    value = f"{found.algorithm} {found.steps} steps, top-k {found.topk}, {found.draft_tokens} draft tokens"
+    value += f", {found.path}" if found.path else ", built-in layer"
+    return [
+        Choice(
+            "speculation",
+            value,
+            f"{found.accept_length:g} tokens a step are accepted ({found.source}), so by the roofline it pays "
+            f"{_paying(found.largest_batch)}; watch sglang:spec_accept_length.",
+        )
+    ]

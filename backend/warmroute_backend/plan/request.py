@@ -1,0 +1,58 @@
+"""What is asked of the planner. Everything but the model and the GPUs has a default, or is chosen."""
+
+from dataclasses import dataclass, field
+
+from warmroute_backend.plan.cache import KvType
+from warmroute_backend.plan.deployment import Objective, Site, Storage, Traffic
+from warmroute_backend.plan.errors import PlanError
+from warmroute_backend.plan.hardware import Cluster
+from warmroute_backend.plan.model import Model
+
+AGGREGATED = (0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class PlanRequest:
+    """Inputs. `split`: GPUs of prefill and of decode, (0, 0) for aggregated engines, None to choose. None of `hicache`
+    and `speculation` is to choose as well; `lmcache` takes the place of HiCache. `compared`: the traffic
+    was played on other divisions and groups of the same GPUs as well, and this one won."""
+
+    model: Model
+    cluster: Cluster
+    objective: Objective = "latency"
+    traffic: Traffic | None = None
+    context_tokens: int | None = None
+    kv_type: KvType | None = None
+    split: tuple[int, int] | None = None
+    attention_dp: int | None = None
+    fraction: float | None = None
+    hicache: bool | None = None
+    speculation: bool | None = None
+    storage: Storage | None = None
+    lmcache: bool = False
+    compared: bool = False
+    window_ratio: float = 0.8
+    model_name: str = ""
+    site: Site = field(default_factory=Site)
+
+    def checked(self) -> "PlanRequest":
+        """Itself, if its parts can belong together. Raises PlanError."""
+        model, traffic = self.model, self.traffic
+        if self.context_tokens is not None and self.context_tokens > model.context_tokens:
+            raise PlanError(
+                f"{model.name} has a context of {model.context_tokens:,} tokens, not {self.context_tokens:,}.",
+                [f"--context {model.context_tokens}"],
+            )
+        if traffic is not None and traffic.input_tokens + traffic.output_tokens > (
+            self.context_tokens or model.context_tokens
+        ):
+            raise PlanError(
+                f"requests of {traffic.input_tokens:,} + {traffic.output_tokens:,} tokens exceed the context of "
+                f"{self.context_tokens or model.context_tokens:,}.",
+                ["shorter requests", *(["a longer --context"] if self.context_tokens else [])],
+            )
+        if self.split is not None and sum(self.split) > self.cluster.gpus:
+            raise PlanError(f"{self.split[0]}+{self.split[1]} GPUs are more than {self.cluster}.")
+        if self.split is not None and self.split != AGGREGATED and 0 in self.split:
+            raise PlanError("a split has GPUs on both sides.", ["--pd 4+4", "--pd off"])
+        return self

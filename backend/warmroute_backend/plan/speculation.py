@@ -1,0 +1,89 @@
+"""Draft models: which one a model has, how many of its tokens are accepted, and up to which batch it pays.
+
+A step with drafts verifies `draft_tokens` for each sequence and brings `accept_length` tokens. It pays while
+accept_length * step(batch) > verify(batch) + draft, by the roofline of `speed.py`. With experts, more tokens in a step
+also read more weights; on large batches the step is bound by computing, and drafts that are not accepted cost what
+accepted tokens cost.
+"""
+
+from typing import Final, NamedTuple
+
+from warmroute_backend.plan.deployment import Speculation
+from warmroute_backend.plan.hardware import Gpu
+from warmroute_backend.plan.memory import Shape
+from warmroute_backend.plan.model import Model
+from warmroute_backend.plan.speed import Load, decode_step_s, layer_s
+
+LARGEST_BATCH: Final = 1024
+MTP: Final = "built-in MTP layer"
+
+
+class Draft(NamedTuple):
+    """A draft model. `parameters_bytes` of weights, `layers` of KV; `accept_length` with 3 steps of one candidate."""
+
+    algorithm: str
+    path: str | None
+    layers: int
+    parameters_bytes: int
+    accept_length: float
+    source: str
+
+
+DRAFTS: Final[dict[str, Draft]] = {
+    # MT-Bench 2.94 with 3 steps, top-k 1 (model card; SGLang ships Eagle3DeepseekV2ForCausalLM for it).
+    "kimi-k2.5": Draft(
+        "EAGLE3", "lightseekorg/kimi-k2.5-eagle3-mla", 1, 3 * 10**9, 2.94, "MT-Bench, card of kimi-k2.5-eagle3-mla"
+    ),
+    "kimi-k2.6": Draft(
+        "EAGLE3", "lightseekorg/kimi-k2.6-eagle3-mla", 1, 3 * 10**9, 2.62, "MT-Bench, card of kimi-k2.6-eagle3-mla"
+    ),
+    "kimi-k2-instruct": Draft(
+        "EAGLE3", "AQ-MedAI/Kimi-K2-Instruct-eagle3", 1, 3 * 10**9, 3.17, "card of Kimi-K2-Instruct-eagle3"
+    ),
+    "gpt-oss-120b": Draft(
+        "EAGLE3", "nvidia/gpt-oss-120b-Eagle3", 1, 2 * 10**9, 2.0, "assumed: its card names no accept length"
+    ),
+    "llama-4-scout": Draft(
+        "EAGLE3", "lmsys/sglang-EAGLE3-Llama-4-Scout-17B-16E-Instruct-v1", 1, 2 * 10**9, 2.0,
+        "assumed: its card names no accept length",
+    ),
+}  # fmt: skip
+
+_MTP_ACCEPT_LENGTH: Final = 2.44
+"""DeepSeek-R1 with three steps of its MTP layer (lmsys.org/blog/2025-07-17-mtp)."""
+
+
+def draft_of(model: Model) -> Draft | None:
+    """The draft model of a target, else None."""
+    if model.mtp_layers:
+        return Draft("EAGLE", None, model.mtp_layers, 0, _MTP_ACCEPT_LENGTH, f"{MTP}, lmsys.org/blog/2025-07-17-mtp")
+    return DRAFTS.get(model.name)
+
+
+def speculation(gpu: Gpu, model: Model, shape: Shape, load: Load, draft: Draft) -> Speculation:
+    """Three steps of one candidate, SGLang's default for all but Llama (`_auto_choose_speculative_params`)."""
+    steps, topk = 3, 1
+    return Speculation(
+        draft.algorithm, draft.path, steps, topk, steps + 1, draft.accept_length, draft.source,
+        largest_batch(gpu, model, shape, load, draft, steps),
+    )  # fmt: skip
+
+
+def speed_up(gpu: Gpu, model: Model, shape: Shape, load: Load, draft: Draft, batch: float, steps: int = 3) -> float:
+    """Tokens a second with drafts over those without."""
+    plain = decode_step_s(gpu, model, shape, load, batch)
+    verify = decode_step_s(gpu, model, shape, load, batch, steps + 1)
+    drafting = steps * draft.layers * layer_s(gpu) + steps * draft.layers / model.layers * plain
+    return draft.accept_length * plain / (verify + drafting)
+
+
+def largest_batch(gpu: Gpu, model: Model, shape: Shape, load: Load, draft: Draft, steps: int = 3) -> int:
+    """The largest number of sequences in a rank for which drafts pay; 0: never."""
+    low, high = 0, LARGEST_BATCH
+    while low < high:
+        middle = (low + high + 1) // 2
+        if speed_up(gpu, model, shape, load, draft, middle, steps) > 1:
+            low = middle
+        else:
+            high = middle - 1
+    return low

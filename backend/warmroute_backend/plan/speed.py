@@ -1,0 +1,152 @@
+"""How fast an engine computes: a roofline with three measured constants. It ranks plans; it promises no latency.
+
+    prefill   flops of a token / (GPUs * peak * PREFILL_SHARE)
+    decode    max(bytes / (bandwidth * BANDWIDTH_SHARE), flops / (peak * PREFILL_SHARE)) + layers * LAYER_S
+
+The bytes of a decode step are the weights that its tokens need (of experts, those that some token selects) and the KV
+of every sequence. Nothing here knows kernels, so figures are good for comparing two plans of one model, and off by up
+to a factor of two against a GPU.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from warmroute_backend.engine.model.work import Costs
+from warmroute_backend.plan.cache import cell_bytes
+from warmroute_backend.plan.hardware import Gpu
+from warmroute_backend.plan.memory import Shape, engine_cell
+from warmroute_backend.plan.model import CacheKind, Model
+from warmroute_backend.plan.weights import active_parameters, weights
+
+PREFILL_SHARE: Final = 0.25
+"""Of the dense peak: DeepSeek-R1 on 8 H100 computes 52,300 prompt tokens a second, 2 * 37.6e9 operations each, which is
+24.8 % of 8 * 1979e12 (lmsys.org/blog/2025-05-05-large-scale-ep)."""
+
+BANDWIDTH_SHARE: Final = 0.7
+"""Of HBM's peak, as memory-bound kernels reach; an assumption."""
+
+LAYER_S: Final = 130e-6
+"""A layer's launches and all-reduces on Hopper. GLM-4.6-FP8 decodes 70 tokens/s alone on 8 H100, Qwen3-Coder-480B 100
+(zai-org/GLM-4.5#113): 14.3 and 10 ms, less 1.75 and 1.84 ms of weights, over 92 and 62 layers: 136 and 132 us."""
+
+BLACKWELL_LAYER_S: Final = 90e-6
+"""GLM-5.2 NVFP4 on 8 B200 with drafts of 5: 1.85 ms a token at about 4 tokens a step, over 78 layers
+(sgl-project/sglang#29674)."""
+
+STEP_S: Final = 0.001
+"""Scheduling between two steps that is not hidden behind the GPU; an assumption."""
+
+LINK_SHARE: Final = 0.8
+"""Of the line rate of network cards: 164 of 200 GB/s (Mooncake, sglang-benchmark-results-v1.md)."""
+
+HOST_GB_S: Final = 50.0
+"""PCIe 5.0 x16: 63 GB/s, of which copies reach about 50."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What a sequence is on average: tokens of the prompt, those not found in a cache, and tokens of the answer."""
+
+    input_tokens: float
+    uncached_tokens: float
+    output_tokens: float
+
+    @property
+    def context_tokens(self) -> float:
+        """Of a decoding sequence, on average."""
+        return self.input_tokens + self.output_tokens / 2
+
+
+def compute_tflops(gpu: Gpu, model: Model) -> float:
+    """The peak of the format that the weights are multiplied in."""
+    if model.weight_format == "fp8" and gpu.fp8_tflops:
+        return gpu.fp8_tflops
+    if model.weight_format in {"nvfp4", "mxfp4"} and gpu.fp4_tflops:
+        return gpu.fp4_tflops
+    return gpu.bf16_tflops
+
+
+def attention_flops(model: Model, context_tokens: float) -> float:
+    """Operations of all layers' attention for one token after `context_tokens` others."""
+    if model.is_latent:
+        width = 2 * model.heads * (model.nope_dim + model.rope_dim + model.v_dim)
+        if model.kind is CacheKind.SPARSE:
+            index = 2 * model.index_heads * model.index_dim * model.indexed_layers * context_tokens
+            return index + width * model.layers * min(context_tokens, model.index_topk)
+        return width * model.layers * context_tokens
+    width = 4 * model.heads * model.head_dim
+    windows = model.window_layers * min(context_tokens, model.window_tokens)
+    return width * ((model.layers - model.window_layers) * context_tokens + windows)
+
+
+def prefill_tokens_per_s(gpu: Gpu, model: Model, shape: Shape, load: Load) -> float:
+    """Prompt tokens that one rank computes in a second: with attention groups, its share of the engine's. While other
+    groups have nothing to do, a real one is faster: the experts of all GPUs then work for it alone."""
+    context = max(0.0, load.input_tokens - load.uncached_tokens / 2)
+    flops = 2 * active_parameters(model) + attention_flops(model, context)
+    engine = shape.tp * compute_tflops(gpu, model) * 1e12 * PREFILL_SHARE / flops
+    return engine / shape.attention_dp
+
+
+def decode_step_s(gpu: Gpu, model: Model, shape: Shape, load: Load, batch: float, tokens_each: int = 1) -> float:
+    """One decode step with `batch` sequences in each attention group, `tokens_each` verified for each of them."""
+    found = weights(model)
+    tokens = batch * shape.attention_dp * tokens_each
+    reached = 1 - (1 - model.experts_active / model.experts) ** tokens if model.experts else 0.0
+    read = found.experts * reached / shape.tp + (found.dense + found.head) / shape.tp
+    read += found.attention / shape.attention_tp + found.replicated
+    read += batch * _kv_read(gpu, model, shape, load.context_tokens)
+    flops = tokens * (2 * active_parameters(model) + attention_flops(model, load.context_tokens)) / shape.tp
+    memory_s = read / (gpu.bandwidth_gb_s * 1e9 * BANDWIDTH_SHARE)
+    compute_s = flops / (compute_tflops(gpu, model) * 1e12 * PREFILL_SHARE)
+    return max(memory_s, compute_s) + model.layers * layer_s(gpu)
+
+
+def layer_s(gpu: Gpu) -> float:
+    return BLACKWELL_LAYER_S if gpu.is_blackwell else LAYER_S
+
+
+def _kv_read(gpu: Gpu, model: Model, shape: Shape, context_tokens: float) -> float:
+    """Bytes of one sequence's KV that a GPU reads in a step."""
+    if model.kind is CacheKind.SPARSE:
+        index = (model.index_dim + 4) * model.indexed_layers
+        row = engine_cell(gpu, model, shape) - index
+        return index * context_tokens + row * min(context_tokens, model.index_topk)
+    if model.kind is CacheKind.WINDOW:
+        row = cell_bytes(model, shape.kv_type, shape.attention_tp, window_ratio=0.0)
+        window = cell_bytes(model, shape.kv_type, shape.attention_tp, window_ratio=1.0) - row
+        return row * context_tokens + window * min(context_tokens, model.window_tokens)
+    return engine_cell(gpu, model, shape) * context_tokens
+
+
+def transfer_gb_s(gpu: Gpu, shape: Shape, *, inside_node: bool) -> float:
+    """Of one rank's KV from prefill to decode: NVLink of a GPU, or the network cards beside its GPUs."""
+    if inside_node:
+        return gpu.link_gb_s
+    return gpu.nic_gbit_s / 8 * LINK_SHARE * max(1, shape.attention_tp * gpu.nics // gpu.per_node)
+
+
+def costs(
+    gpu: Gpu, model: Model, shape: Shape, load: Load, *, transfer: float = 0.0, accept_length: float = 1.0
+) -> Costs:
+    """The costs of one rank for the engine model of the replay; `transfer` in GB/s. Decode is a line through the steps
+    of one sequence and of a full batch; with drafts, a step verifies all of them and brings `accept_length` tokens."""
+    most = max(2, shape.running_requests // shape.attention_dp)
+    each = max(1, shape.draft_tokens)
+    drafting = each > 1 and (each - 1) * shape.draft_layers * layer_s(gpu)
+
+    def token_s(batch: int) -> float:
+        return (decode_step_s(gpu, model, shape, load, batch, each) + drafting + STEP_S) / accept_length
+
+    slope = (token_s(most) - token_s(1)) / (most - 1)
+    cell = engine_cell(gpu, model, shape)
+    return Costs(
+        prefill_tokens_per_s=prefill_tokens_per_s(gpu, model, shape, load),
+        chunk_tokens=max(1, shape.chunk_tokens // shape.attention_dp),
+        step_overhead_s=STEP_S,
+        decode_base_s=max(0.0, token_s(1) - slope - STEP_S),
+        decode_per_sequence_s=slope,
+        transfer_tokens_per_s=transfer * 1e9 / cell if transfer else Costs().transfer_tokens_per_s,
+        host_load_s_per_token=cell / (HOST_GB_S * 1e9),
+        storage_fetch_s_per_token=cell / (gpu.nic_gbit_s / 8 * LINK_SHARE * 1e9),
+    )

@@ -1,0 +1,143 @@
+"""Tiers below the GPU's pool: HiCache in host memory, a store behind it, or LMCache in their place.
+
+Host memory: SGLang keeps 10 GiB free itself (`HICACHE_HOST_MEMORY_RESERVE_BYTES`), and the system, the page cache of
+the checkpoint and the processes get a fifth of the rest. What is left is divided among the GPUs of the node: each rank
+pins a pool of its own, also where MLA ranks hold the same KV.
+"""
+
+from dataclasses import replace
+from typing import Final
+
+from warmroute_backend.plan.deployment import Choice, Engine, HiCache, Plan, Storage
+from warmroute_backend.plan.errors import PlanError
+from warmroute_backend.plan.hardware import GIB
+from warmroute_backend.plan.request import PlanRequest
+
+RESERVE_GIB: Final = 10
+SYSTEM_SHARE: Final = 0.2
+GB: Final = 10**9
+STORE_SHARE: Final = 0.25
+"""Of a rank's budget, what it gives to the shared store beside its own HiCache pool."""
+LEAST_RATIO: Final = 1.2
+"""Of the host's pool over the GPU's: below it the host keeps little that the GPU does not have."""
+
+LMCACHE_RULE: Final = "sglang/srt/arg_groups/kv_cache_hook.py:433-470"
+
+
+def host_budget_gb(plan: Plan) -> int:
+    """For the pool of each rank on a node, in 1e9 bytes."""
+    gpu = plan.cluster.gpu
+    usable = (gpu.host_memory_gib - RESERVE_GIB) * (1 - SYSTEM_SHARE) * GIB
+    return int(usable / gpu.per_node / GB)
+
+
+def host_tokens(plan: Plan, engine: Engine) -> int:
+    """Tokens in the host pool of one rank."""
+    if engine.hicache is None:
+        return 0
+    page = engine.shape.page_tokens
+    return int(engine.hicache.size_gb * GB / plan.memory(engine).cell) // page * page
+
+
+def segment_gib(plan: Plan) -> int:
+    """What a node gives to the shared store."""
+    return int(host_budget_gb(plan) * GB * STORE_SHARE * plan.cluster.per_node / GIB)
+
+
+def store_tokens(plan: Plan) -> int:
+    """Tokens in the shared store, which has the KV of latent attention once, and else each GPU's part of it."""
+    engines = [engine for engine in plan.engines if engine.storage == "mooncake"]
+    if not engines:
+        return 0
+    nodes = {node for engine in engines for node in range(engine.node, engine.node + engine.nodes)}
+    parts = 1 if plan.model.is_latent else engines[0].shape.attention_tp
+    return int(segment_gib(plan) * GIB * len(nodes) / (plan.memory(engines[0]).cell * parts))
+
+
+def refuse_lmcache(engine: Engine) -> str | None:
+    """Why LMCache cannot run in this engine, else None."""
+    against = [
+        (engine.hicache is not None, "HiCache"),
+        (engine.speculation is not None, "speculative decoding"),
+        (engine.shape.attention_dp > 1, "attention groups (DP attention)"),
+        (engine.role != "aggregated", "prefill/decode disaggregation"),
+    ]
+    found = [what for is_so, what in against if is_so]
+    return f"SGLang runs LMCache without {', '.join(found)} only ({LMCACHE_RULE})" if found else None
+
+
+def add_tiers(plan: Plan, request: PlanRequest) -> tuple[Plan, list[Choice]]:
+    """The plan with host memory and storage, and why. Raises PlanError where LMCache is asked for and cannot run."""
+    if request.lmcache:
+        for engine in plan.engines:
+            if (problem := refuse_lmcache(engine)) is not None:
+                raise PlanError(
+                    f"{engine.name}: {problem}.",
+                    ["--pd off --speculation off --attention-dp 1 with --lmcache", "HiCache, without --lmcache"],
+                )
+        because = "LMCache keeps KV in a process of its own, which outlives restarts of the engine."
+        return plan, [Choice("host memory", "LMCache", because)]
+    size_gb = host_budget_gb(plan)
+    if (request.storage or _default_storage(plan)) == "mooncake":
+        size_gb = int(size_gb * (1 - STORE_SHARE))
+    keeping = [engine for engine in plan.engines if engine.role != "decode"]
+    pools = {engine.name: plan.memory(engine).pool for engine in keeping}
+    useful = request.hicache is not False and all(size_gb * GB >= LEAST_RATIO * pool for pool in pools.values())
+    if request.hicache and not useful:
+        largest = max(pools.values()) / GB
+        raise PlanError(
+            f"HiCache: {size_gb} GB of host memory a GPU are less than {LEAST_RATIO} times {largest:.0f} GB."
+        )
+    storage = _storage(request, plan, with_hicache=useful)
+    engines = [
+        replace(
+            engine,
+            hicache=HiCache(size_gb) if useful and engine.role != "decode" else None,
+            storage=storage if engine.role != "decode" or storage == "mooncake" else "none",
+        )
+        for engine in plan.engines
+    ]
+    plan = replace(plan, engines=tuple(engines))
+    return plan, [_hicache_choice(plan, request, size_gb, useful=useful), _storage_choice(plan, storage)]
+
+
+def _storage(request: PlanRequest, plan: Plan, *, with_hicache: bool) -> Storage:
+    if not with_hicache:
+        if request.storage not in {None, "none"}:
+            raise PlanError(f"--storage {request.storage} is a tier behind HiCache, which this plan does not have.")
+        return "none"
+    return request.storage or _default_storage(plan)
+
+
+def _default_storage(plan: Plan) -> Storage:
+    return "mooncake" if plan.cluster.nodes > 1 else "none"
+
+
+def _hicache_choice(plan: Plan, request: PlanRequest, size_gb: int, *, useful: bool) -> Choice:
+    gpu = plan.cluster.gpu
+    if not useful:
+        why = "it was not wanted" if request.hicache is False else "host memory is too small beside the GPUs' pools"
+        return Choice("host memory", "none", f"HiCache is off: {why}.")
+    engine = next(engine for engine in plan.engines if engine.hicache is not None)
+    ratio = host_tokens(plan, engine) / max(1, plan.memory(engine).tokens)
+    return Choice(
+        "host memory",
+        f"HiCache {size_gb} GB a rank, write_through, page_first, kernel",
+        f"{gpu.host_memory_gib} GiB less {RESERVE_GIB} GiB and a fifth for the system leave each of {gpu.per_node} "
+        f"ranks {ratio:.1f} times the tokens of its GPU; written through, so what the GPU evicts is there already.",
+    )
+
+
+def _storage_choice(plan: Plan, storage: Storage) -> Choice:
+    if storage == "mooncake":
+        because = (
+            "engines on several nodes find each other's prefixes, and answers that decode engines write there "
+            "are cached prompts of the next turn."
+            if plan.is_split
+            else "engines find each other's prefixes in one store."
+        )
+    elif storage == "file":
+        because = "a prefix survives a restart of the engine on its own node's disk."
+    else:
+        because = "one node has no other engine to share with; add --storage file or mooncake to keep more."
+    return Choice("storage", storage, because)

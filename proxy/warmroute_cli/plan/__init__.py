@@ -1,0 +1,10 @@
+"""`warmroute plan`: reads what a plan is made of, has it made and sized, and writes its files.
+
+It holds no formula: the planner is `warmroute_backend.plan`, the engine model of the sizing is that of the replay.
+
+arguments   options
+inputs      model folders, tables of GPUs and plan files, read from disk
+traffic     a trace from average figures
+sizing      plans over the replay's engine model: latency, utilisation, bottleneck
+command     the command itself
+"""

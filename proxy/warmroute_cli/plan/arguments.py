@@ -1,0 +1,83 @@
+"""The options of `warmroute plan`."""
+
+import argparse
+from pathlib import Path
+
+from warmroute_backend.plan.cache import KV_TYPES
+from warmroute_backend.plan.deployment import OBJECTIVES, STORAGES
+from warmroute_cli.arguments import above_zero, count, wants
+
+
+def add(plan: argparse.ArgumentParser) -> None:
+    """Add them."""
+    plan.add_argument("--model", metavar="NAME|DIR", help="a known model, or a checkpoint's folder")
+    plan.add_argument("--gpus", metavar="NxGPU", help="8xH200, or 2x8xH200 for two nodes")
+    plan.add_argument("--check", type=Path, metavar="FILE", help="check an edited plan.toml, and nothing else")
+    plan.add_argument("--list", action="store_true", help="print known models and GPUs, and exit")
+    plan.add_argument("--objective", choices=OBJECTIVES, default="latency", help="(%(default)s)")
+    _add_traffic(plan.add_argument_group("traffic"))
+    _add_choices(plan.add_argument_group("choices (all are made if they are not given)"))
+    _add_site(plan.add_argument_group("the site"))
+    output = plan.add_argument_group("output")
+    output.add_argument("--json", action="store_true", help="print the plan as JSON instead of a page")
+    output.add_argument("--out", type=Path, metavar="DIR", help="write all files of the deployment there")
+
+
+def _add_traffic(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--trace", type=Path, metavar="FILE", help="requests, in a format that `warmroute replay` reads")
+    group.add_argument("--input", type=count, metavar="TOKENS", help="tokens of a prompt")
+    group.add_argument("--output", type=count, metavar="TOKENS", help="tokens of an answer")
+    group.add_argument("--requests-per-s", type=above_zero, default=1.0, metavar="N", help="(%(default)g)")
+    group.add_argument("--cached", type=share, default=0.9, metavar="SHARE", help="of a prompt (%(default)g)")
+
+
+def _add_choices(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--context", type=count, metavar="TOKENS", help="the longest request that an engine takes")
+    group.add_argument("--pd", type=division, metavar="P+D|off", help="GPUs of prefill and decode, such as 4+4")
+    group.add_argument("--attention-dp", type=count, metavar="N", help="attention groups of an engine")
+    group.add_argument("--kv-dtype", choices=KV_TYPES)
+    group.add_argument("--mem-fraction", type=share, metavar="SHARE", help="--mem-fraction-static")
+    group.add_argument("--swa-ratio", type=share, default=0.8, metavar="SHARE", help="--swa-full-tokens-ratio")
+    group.add_argument("--hicache", choices=("on", "off"))
+    group.add_argument("--storage", choices=STORAGES, help="behind HiCache")
+    group.add_argument("--lmcache", action="store_true", help="LMCache in place of HiCache")
+    group.add_argument("--speculation", choices=("on", "off"))
+
+
+def _add_site(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--hardware", type=Path, metavar="FILE", help="TOML with [[gpu]] tables")
+    group.add_argument("--served-name", metavar="NAME", help="what clients call the model")
+    group.add_argument("--hosts", nargs="+", default=[], metavar="HOST", help="addresses of the nodes")
+    group.add_argument("--ib-device", default="", metavar="NAMES", help="network cards, comma-separated or a JSON map")
+    group.add_argument("--image", metavar="IMAGE", help="of the engines in Kubernetes")
+    group.add_argument("--namespace", default="default", help="in Kubernetes (%(default)s)")
+    group.add_argument("--env", nargs="+", type=variable, default=[], metavar="NAME=VALUE", help="of every engine")
+
+
+@wants("a share between 0 and 1")
+def share(text: str) -> float:
+    """A number from 0 up to, without, 1."""
+    value = float(text)
+    if not 0 <= value < 1:
+        raise ValueError(text)
+    return value
+
+
+@wants("GPUs of prefill and decode such as 4+4, or off")
+def division(text: str) -> tuple[int, int]:
+    """Two counts; (0, 0) for off."""
+    if text == "off":
+        return 0, 0
+    prefills, decodes = map(int, text.split("+"))
+    if prefills < 1 or decodes < 1:
+        raise ValueError(text)
+    return prefills, decodes
+
+
+@wants("NAME=VALUE")
+def variable(text: str) -> tuple[str, str]:
+    """A name and a value."""
+    name, separator, value = text.partition("=")
+    if not separator or not name.isidentifier():
+        raise ValueError(text)
+    return name, value

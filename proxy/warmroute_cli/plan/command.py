@@ -1,0 +1,167 @@
+"""`warmroute plan`: from options to a page, JSON and files. Exits with 0: a plan, 1: a wrong plan file, 2: no plan."""
+
+import argparse
+import json
+import sys
+from dataclasses import asdict
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from warmroute_backend.plan.check import problems
+from warmroute_backend.plan.choose import make_plan
+from warmroute_backend.plan.deployment import Plan, Site, Traffic
+from warmroute_backend.plan.errors import PlanError
+from warmroute_backend.plan.files import deployment_files
+from warmroute_backend.plan.hardware import parse_cluster
+from warmroute_backend.plan.models import MODELS
+from warmroute_backend.plan.page import page, warm_sessions
+from warmroute_backend.plan.request import PlanRequest
+from warmroute_cli.plan.inputs import find_model, load_gpus, load_plan
+
+Sizings = list[Any]
+
+
+def plan(arguments: argparse.Namespace) -> int:
+    """Run the command."""
+    try:
+        if arguments.list:
+            print("models:", *sorted(MODELS), sep="\n  ")
+            print("GPUs:", *sorted(load_gpus(arguments.hardware)), sep="\n  ")
+            return 0
+        if arguments.check is not None:
+            return _check(arguments)
+        return _make(arguments)
+    except PlanError as error:
+        print(f"warmroute plan: {error}", file=sys.stderr)
+        return 2
+
+
+def _make(arguments: argparse.Namespace) -> int:
+    if arguments.model is None or arguments.gpus is None:
+        raise PlanError("what to plan? give --model and --gpus, or --check FILE.", ["--model kimi-k2.5 --gpus 8xH200"])
+    made, sizings = _made(arguments)
+    text = page(made, [_sized_section(sizings)] if sizings else [])
+    if arguments.out is not None:
+        _write(arguments.out, deployment_files(made, arguments.model, text))
+    if arguments.json:
+        print(json.dumps(_document(made, sizings), indent=2))
+    else:
+        print(text, end="")
+    return 0
+
+
+def _check(arguments: argparse.Namespace) -> int:
+    """Check a plan file; `--out` writes its files again, if nothing is wrong."""
+    found, model = load_plan(arguments.check)
+    wrong = problems(found)
+    if wrong:
+        print(f"{arguments.check}: {len(wrong)} problem{'s' * (len(wrong) > 1)}", file=sys.stderr)
+        print("\n".join(wrong), file=sys.stderr)
+        return 1
+    if arguments.out is not None:
+        _write(arguments.out, deployment_files(found, model, page(found)))
+    print(f"{arguments.check}: {len(found.engines)} engines, nothing is wrong")
+    return 0
+
+
+def _made(arguments: argparse.Namespace) -> tuple[Plan, Sizings]:
+    """The plan, and its sizing where there is traffic."""
+    trace = None
+    traffic = None
+    if arguments.trace is not None:
+        _need_numpy("--trace")
+        from warmroute_cli.plan.traffic import average_of
+        from warmroute_proxy.replay.loaders import load
+        from warmroute_proxy.replay.trace import TraceError
+
+        try:
+            trace = load(arguments.trace)
+        except (TraceError, OSError) as error:
+            raise PlanError(f"{error}.") from None
+        traffic = average_of(trace)
+    elif arguments.input is not None or arguments.output is not None:
+        if arguments.input is None or arguments.output is None:
+            raise PlanError("--input and --output are given together.")
+        traffic = Traffic(arguments.input, arguments.output, arguments.requests_per_s, arguments.cached)
+    request = _request(arguments, traffic)
+    if traffic is None or find_spec("numpy") is None:
+        return make_plan(request), []
+    from warmroute_cli.plan.sizing import sized
+    from warmroute_cli.plan.traffic import average_trace
+
+    return sized(request, trace or average_trace(traffic))
+
+
+def _need_numpy(option: str) -> None:
+    if find_spec("numpy") is None:
+        raise PlanError(f"{option} needs numpy: pip install 'warmroute[replay]'.")
+
+
+def _request(arguments: argparse.Namespace, traffic: Traffic | None) -> PlanRequest:
+    model = find_model(arguments.model)
+    is_folder = Path(arguments.model).exists()
+    return PlanRequest(
+        model=model,
+        cluster=parse_cluster(arguments.gpus, load_gpus(arguments.hardware)),
+        objective=arguments.objective,
+        traffic=traffic,
+        context_tokens=arguments.context,
+        kv_type=arguments.kv_dtype,
+        split=arguments.pd,
+        attention_dp=arguments.attention_dp,
+        fraction=arguments.mem_fraction,
+        hicache=_switch(arguments.hicache),
+        speculation=_switch(arguments.speculation),
+        storage=arguments.storage,
+        lmcache=arguments.lmcache,
+        window_ratio=arguments.swa_ratio,
+        model_name=arguments.served_name or model.name,
+        site=Site(
+            model_path=str(Path(arguments.model).resolve()) if is_folder else "",
+            hosts=tuple(arguments.hosts),
+            ib_devices=arguments.ib_device,
+            image=arguments.image or Site().image,
+            namespace=arguments.namespace,
+            environment=tuple(arguments.env),
+        ),
+    )
+
+
+def _switch(text: str | None) -> bool | None:
+    return None if text is None else text == "on"
+
+
+def _sized_section(sizings: Sizings) -> str:
+    from warmroute_cli.plan.sizing import section
+
+    return section(sizings)
+
+
+def _document(made: Plan, sizings: Sizings) -> dict[str, Any]:
+    """The plan as plain values, with what is computed of it."""
+    engines = [
+        {**asdict(engine), "memory": asdict(made.memory(engine)), "ranks": engine.ranks} for engine in made.engines
+    ]
+    return {
+        "model": made.model.path,
+        "gpus": str(made.cluster),
+        "objective": made.objective,
+        "traffic": asdict(made.traffic) if made.traffic else None,
+        "engines": engines,
+        "choices": [asdict(choice) for choice in made.choices],
+        "warm_sessions_of_65536": warm_sessions(made, 65_536),
+        "sizing": [each.as_dict() for each in sizings],
+    }
+
+
+def _write(folder: Path, files: dict[str, str]) -> None:
+    """Write files below a folder. Others that are there stay."""
+    try:
+        for name, text in files.items():
+            path = folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+    except OSError as error:
+        raise PlanError(f"{folder} cannot be written: {error.strerror}.") from None
+    print(f"{len(files)} files in {folder}", file=sys.stderr)

@@ -1,0 +1,84 @@
+"""What a plan is made of, read from disk: a checkpoint's folder, a table of GPUs, a plan file."""
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Any, Final
+
+from warmroute_backend.plan.deployment import Plan
+from warmroute_backend.plan.errors import PlanError
+from warmroute_backend.plan.hardware import GPUS, Gpu, gpus_with
+from warmroute_backend.plan.model import Model, model_from_config
+from warmroute_backend.plan.models import known_model
+from warmroute_backend.plan.plan_file import read
+
+MAX_BYTES: Final = 64 << 20
+INDEX: Final = "model.safetensors.index.json"
+SINGLE: Final = "model.safetensors"
+
+
+def find_model(name: str) -> Model:
+    """The model of a known name, or of a checkpoint's folder. Raises PlanError."""
+    path = Path(name)
+    if path.is_file() and path.name == "config.json":
+        path = path.parent
+    if not path.is_dir():
+        if "/" in name and path.parent.is_dir() and not name.count("/") == 1:
+            raise PlanError(f"{name} is no folder of a checkpoint.")
+        return known_model(name)
+    config = _object(path / "config.json")
+    return model_from_config(config, path.resolve().name, str(path), _checkpoint_bytes(path))
+
+
+def _checkpoint_bytes(folder: Path) -> int:
+    """The size of all tensors: the index says it; of a single file, its own size is as good."""
+    if (folder / INDEX).is_file():
+        metadata = _object(folder / INDEX).get("metadata")
+        total = metadata.get("total_size") if isinstance(metadata, dict) else None
+        if not isinstance(total, int | float) or total <= 0:
+            raise PlanError(f"{folder / INDEX} has no metadata.total_size.")
+        return int(total)
+    if (folder / SINGLE).is_file():
+        return (folder / SINGLE).stat().st_size
+    raise PlanError(
+        f"{folder} has neither {INDEX} nor {SINGLE}, so the size of its weights is not known.",
+        [f"copy {INDEX} of the checkpoint beside its config.json"],
+    )
+
+
+def load_gpus(path: Path | None) -> dict[str, Gpu]:
+    """The table of GPUs, with those of a file."""
+    return dict(GPUS) if path is None else gpus_with(_toml(path).get("gpu", []), str(path))
+
+
+def load_plan(path: Path) -> tuple[Plan, str]:
+    """The plan in a file, and what names its model."""
+    return read(_toml(path), find_model, str(path))
+
+
+def _object(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(_bytes(path))
+    except (ValueError, RecursionError) as error:
+        raise PlanError(f"{path} is not JSON ({error}).") from None
+    if not isinstance(found, dict):
+        raise PlanError(f"{path} is no JSON object.")
+    return found
+
+
+def _toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(_bytes(path).decode())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise PlanError(f"{path} is not TOML: {error}.") from None
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise PlanError(f"{path} cannot be read: {error.strerror}.") from None
+    if len(content) > MAX_BYTES:
+        raise PlanError(f"{path} has more than {MAX_BYTES:,} bytes.")
+    return content

@@ -1,0 +1,159 @@
+#!/usr/bin/env python3
+"""Makes docs/benchmarks/plans.md: five plans as the command prints them, and the formulas against published figures.
+
+.venv/bin/python -m scripts.plans            write the page
+.venv/bin/python -m scripts.plans --check    exit with 1 if the page is not the one that would be written
+"""
+
+import argparse
+import contextlib
+import io
+import shlex
+import statistics
+import sys
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from tests.unit.plan.published import CAPACITIES, SIZES, Capacity, Size
+
+from warmroute_backend.plan.cache import cell_bytes
+from warmroute_backend.plan.hardware import GIB, GPUS
+from warmroute_backend.plan.memory import Shape, memory
+from warmroute_backend.plan.models import known_model
+from warmroute_cli.main import main as warmroute
+
+PAGE: Final = Path(__file__).resolve().parent.parent / "docs" / "benchmarks" / "plans.md"
+
+
+class Shown(NamedTuple):
+    """A command, its title, and what to say of it."""
+
+    title: str
+    command: str
+    text: str
+
+
+SHOWN: Final = (
+    Shown(
+        "Kimi K2.5 on 8 H200",
+        "warmroute plan --model kimi-k2.5 --gpus 8xH200 --input 60000 --output 400",
+        "At one request a second of 60,000 tokens the pool is the limit: on eight GPUs of one attention group, latent\n"
+        "KV is the same on each of them. Eight groups hold three times as much, and each answer then takes longer.",
+    ),
+    Shown(
+        "Kimi K2.5 on 8 H100",
+        "warmroute plan --model kimi-k2.5 --gpus 8xH100 --input 60000 --output 400",
+        "Exit status 2. [Cloudflare](https://blog.cloudflare.com/high-performance-llms/) runs this model on 8 H100\n"
+        "with more than 30 GiB left for KV, in an engine of its own: 637 GiB less 554 GiB of weights are 83 GiB, of\n"
+        "which that engine may take 6.6 GiB on each GPU. SGLang's rule keeps 10 GiB and more on each, and loads\n"
+        "73 GiB there.",
+    ),
+    Shown(
+        "DeepSeek V3.2 on 8 B200, with EAGLE and HiCache",
+        "warmroute plan --model deepseek-v3.2 --gpus 8xB200 --speculation on --hicache on",
+        "",
+    ),
+    Shown(
+        "gpt-oss-120b on 8 H100, as 4+4",
+        "warmroute plan --model gpt-oss-120b --gpus 8xH100 --pd 4+4 --input 20000 --output 500 --requests-per-s 4",
+        "Without `--pd 4+4` the plan is one engine of eight GPUs: at this traffic a pair answers later.",
+    ),
+    Shown(
+        "Llama 4 Scout on 2 H200",
+        "warmroute plan --model llama-4-scout --gpus 2xH200",
+        "Cloudflare counts 56 GiB as more than 1.2 million tokens: 49,152 bytes each, for the 12 layers that see\n"
+        "everything. SGLang has a pool for the 36 layers that see a chunk of 8,192, too, by default with 0.8 tokens\n"
+        "for each of the other (`--swa-full-tokens-ratio`): 56 GiB would be 360,000 tokens so, 1.06 million with\n"
+        "0.05 and 1.19 million with 0.01. And it keeps 13 GiB of each GPU out of the static memory: 40 GiB are left,\n"
+        "not 56.",
+    ),
+)
+
+HEAD: Final = """# Plans
+
+Made by `python -m scripts.plans`. [The reference](../reference/plan.md) says how a plan is made; every figure has its
+formula and source in the docstrings of `backend/warmroute_backend/plan`. Latencies are those of a queueing model with
+the planner's roofline: they compare plans, and are no promise of any GPU.
+
+## Formulas against what was published
+
+Sizes of KV pools: tokens times bytes of a token, against the size that the engine logged.
+
+"""
+
+CAPACITY_HEAD: Final = """
+Capacities: what a start with these flags gave, against the plan's weights, context, slack and cell together.
+
+"""
+
+
+def size_row(size: Size) -> str:
+    found = size.tokens * cell_bytes(size.model, size.kv_type, size.tp, raw_rows=size.raw_rows) / GIB
+    return (
+        f"| {size.what} | {size.tokens:,} | {size.gib:.2f} | {found:.2f} | {found / size.gib - 1:+.2%} "
+        f"| [source]({size.source}) |"
+    )
+
+
+def capacity_error(capacity: Capacity) -> float:
+    return planned(capacity) / capacity.tokens - 1
+
+
+def planned(capacity: Capacity) -> int:
+    shape = Shape("aggregated", capacity.tp, capacity.attention_dp, 8192, 512, 512, capacity.kv_type, 1)
+    return memory(GPUS[capacity.gpu], known_model(capacity.model), shape, capacity.fraction).tokens
+
+
+def capacity_row(capacity: Capacity) -> str:
+    source = f"[source]({capacity.source})" if capacity.source.startswith("https://") else capacity.source
+    where = f"{capacity.what}, {capacity.tp} {capacity.gpu}, {capacity.fraction:.3f}"
+    return (
+        f"| {where} | {capacity.tokens:,} | {planned(capacity):,} | {capacity_error(capacity):+.2%} "
+        f"| {capacity.why or 'none'} | {source} |"
+    )
+
+
+def checks() -> str:
+    errors = [
+        abs(size.tokens * cell_bytes(size.model, size.kv_type, size.tp, raw_rows=size.raw_rows) / GIB / size.gib - 1)
+        for size in SIZES
+    ]
+    errors += [abs(capacity_error(each)) for each in CAPACITIES]
+    lines = ["| log | tokens | GiB published | GiB by formula | error | |", "|---|---|---|---|---|---|"]
+    lines += [size_row(size) for size in SIZES]
+    text = HEAD + "\n".join(lines) + "\n" + CAPACITY_HEAD
+    lines = ["| start | tokens published | tokens planned | error | what explains it | |", "|---|---|---|---|---|---|"]
+    lines += [capacity_row(each) for each in CAPACITIES]
+    return text + "\n".join(lines) + f"\n\nMedian error of all {len(errors)}: {statistics.median(errors):.2%}.\n"
+
+
+def output(command: str) -> str:
+    """What a command prints, both streams."""
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
+        warmroute(shlex.split(command)[1:])
+    return out.getvalue().strip()
+
+
+def page() -> str:
+    """The whole page."""
+    parts = [checks()]
+    for shown in SHOWN:
+        text = f"\n{shown.text}\n" if shown.text else ""
+        parts.append(f"\n## {shown.title}\n{text}\n```text\n$ {shown.command}\n{output(shown.command)}\n```\n")
+    return "".join(parts)
+
+
+def main() -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--check", action="store_true", help="compare, and write nothing")
+    text = page()
+    if parser.parse_args().check:
+        return int(PAGE.read_text() != text)
+    PAGE.write_text(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

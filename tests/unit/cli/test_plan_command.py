@@ -1,0 +1,193 @@
+"""`warmroute plan`: what a user types, and what comes of it."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from warmroute_backend.plan.deployment import Traffic
+from warmroute_backend.plan.hardware import parse_cluster
+from warmroute_backend.plan.models import MODELS, known_model
+from warmroute_backend.plan.request import AGGREGATED, PlanRequest
+from warmroute_cli.main import main
+from warmroute_cli.plan.sizing import simulate, sized
+from warmroute_cli.plan.traffic import average_of, average_trace
+
+TRAFFIC = Traffic(20_000, 400, 1.0, 0.9)
+
+
+def run(capsys: pytest.CaptureFixture[str], *options: str) -> str:
+    assert main(["plan", *options]) == 0
+    return capsys.readouterr().out
+
+
+def refused(capsys: pytest.CaptureFixture[str], *options: str) -> str:
+    assert main(["plan", *options]) == 2
+    out, error = capsys.readouterr()
+    assert out == ""
+    assert error.startswith("warmroute plan: ")
+    assert error.count("\n") == 1
+    return error
+
+
+def test_a_page_has_what_an_operator_asks_for(capsys: pytest.CaptureFixture[str]) -> None:
+    page = run(capsys, "--model", "kimi-k2.5", "--gpus", "8xH200", "--input", "60000", "--output", "400")
+    for words in (
+        "Engines",
+        "Memory",
+        "Sessions that stay warm",
+        "Choices",
+        "TTFT p90",
+        "bottleneck:",
+        "prefill + 1 dec",
+    ):
+        if words != "prefill + 1 dec":  # eight GPUs hold one engine of this model
+            assert words in page
+    assert "8 groups" in page
+
+
+def test_json_has_the_plan_its_memory_and_its_sizing(capsys: pytest.CaptureFixture[str]) -> None:
+    options = (
+        "--model",
+        "gpt-oss-120b",
+        "--gpus",
+        "8xH100",
+        "--pd",
+        "4+4",
+        "--input",
+        "20000",
+        "--output",
+        "500",
+        "--json",
+    )
+    found = json.loads(run(capsys, *options))
+    assert [engine["shape"]["role"] for engine in found["engines"]] == ["prefill", "decode"]
+    assert found["engines"][0]["memory"]["tokens"] > found["engines"][0]["context_tokens"]
+    assert found["sizing"][0]["division"] == "1 prefill + 1 decode"
+    assert found["sizing"][0]["bottleneck"]
+
+
+def test_equal_commands_write_equal_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    written = []
+    for name in ("one", "two"):
+        run(capsys, "--model", "deepseek-v3.2", "--gpus", "2x8xB200", "--pd", "8+8", "--out", str(tmp_path / name))
+        files = sorted(path for path in (tmp_path / name).rglob("*") if path.is_file())
+        written.append([(path.relative_to(tmp_path / name), path.read_text()) for path in files])
+    assert written[0] == written[1]
+    names = {str(path) for path, _ in written[0]}
+    assert {"plan.toml", "plan.txt", "proxy.toml", "mooncake.json", "processes/prefill-0.json"} <= names
+
+
+def test_a_checkpoints_folder_is_a_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "deepseek-r1"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(MODELS["deepseek-r1"].config))
+    index = {"metadata": {"total_size": MODELS["deepseek-r1"].checkpoint_bytes}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    by_folder = json.loads(run(capsys, "--model", str(folder), "--gpus", "8xH200", "--json"))
+    by_name = json.loads(run(capsys, "--model", "deepseek-r1", "--gpus", "8xH200", "--json"))
+    assert by_folder["engines"] == by_name["engines"]
+    out = tmp_path / "out"
+    run(capsys, "--model", str(folder), "--gpus", "8xH200", "--out", str(out))
+    assert str(folder) in json.loads((out / "processes" / "aggregated-0.json").read_text())["argv"]
+    assert main(["plan", "--check", str(out / "plan.toml")]) == 0
+
+
+def test_a_list_of_what_is_known(capsys: pytest.CaptureFixture[str]) -> None:
+    found = run(capsys, "--list").split()
+    assert {*MODELS, "H200"} <= set(found)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ((), "--model kimi-k2.5 --gpus 8xH200"),
+        (("--model", "kimi-k2.5", "--gpus", "8xH100", "--input", "60000", "--output", "400"), "--gpus 2x8xH100"),
+        (("--model", "kimi-k2", "--gpus", "8xH200"), "kimi-k2.5"),
+        (("--model", "kimi-k2.5", "--gpus", "8xH300"), "H200"),
+        (("--model", "/does/not/exist", "--gpus", "8xH200"), "known are"),
+        (("--model", "kimi-k2.5", "--gpus", "8xH200", "--input", "60000"), "--output"),
+        (("--model", "kimi-k2.5", "--gpus", "8xH200", "--context", "500000"), "262,144"),
+        (("--model", "glm-4.6", "--gpus", "8xH200", "--lmcache", "--speculation", "on"), "kv_cache_hook.py"),
+        (("--model", "kimi-k2.5", "--gpus", "8xH200", "--trace", "/does/not/exist"), "No such file"),
+    ],
+)
+def test_a_refusal_is_one_line_with_what_works(
+    capsys: pytest.CaptureFixture[str], options: tuple[str, ...], words: str
+) -> None:
+    assert words in refused(capsys, *options)
+
+
+def test_a_trace_is_sized(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = [
+        {"timestamp": 1000 * at, "input_length": 4096, "output_length": 64, "hash_ids": [1, 2, 3, 4, 5, 6, 7, 100 + at]}
+        for at in range(200)
+    ]
+    trace = tmp_path / "trace.jsonl"
+    trace.write_text("\n".join(map(json.dumps, lines)))
+    found = json.loads(run(capsys, "--model", "gpt-oss-120b", "--gpus", "8xH100", "--trace", str(trace), "--json"))
+    assert found["traffic"]["input_tokens"] == 4096
+    assert found["traffic"]["cached_share"] == pytest.approx(7 / 8, abs=0.02)
+    assert len(found["sizing"]) == 2
+
+
+def test_a_trace_that_floods_the_gpus_is_cut_and_said_to_be(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ids = range(3000 * 16)
+    lines = [
+        {"timestamp": number * 10, "input_length": 8192, "output_length": 50, "hash_ids": [*ids[number * 16 :][:16]]}
+        for number in range(3000)
+    ]
+    trace = tmp_path / "trace.jsonl"
+    trace.write_text("\n".join(map(json.dumps, lines)))
+    options = ("--model", "gpt-oss-120b", "--gpus", "1xH100", "--trace", str(trace))
+    found = json.loads(run(capsys, *options, "--json"))["sizing"][0]
+    assert found["saturated"]
+    assert 1000 < found["played"] * 3000 < 2000
+    assert f"no, cut at {found['played']:.0%}" in run(capsys, *options)
+
+
+def test_average_traffic_has_the_averages_that_were_given() -> None:
+    trace = average_trace(TRAFFIC)
+    found = average_of(trace)
+    assert (found.input_tokens, found.output_tokens) == (TRAFFIC.input_tokens, TRAFFIC.output_tokens)
+    assert found.cached_share == pytest.approx(TRAFFIC.cached_share, abs=0.1)
+    assert [each.blocks for each in trace.requests] == [each.blocks for each in average_trace(TRAFFIC).requests]
+
+
+def test_more_requests_use_more_and_a_flood_is_said_to_be_one() -> None:
+    few, many, flood = (
+        sized(_request(Traffic(20_000, 400, rate, 0.9)), average_trace(Traffic(20_000, 400, rate, 0.9)))[1][0]
+        for rate in (0.5, 4.0, 2000.0)
+    )
+    assert few.prefill_utilisation < many.prefill_utilisation
+    assert few.decode_utilisation < many.decode_utilisation
+    assert few.ttft_p90_s <= many.ttft_p90_s < flood.ttft_p90_s
+    assert (few.saturated, flood.saturated) == (False, True)
+
+
+def test_a_shorter_cached_share_costs_prefill() -> None:
+    shares = (0.9, 0.1)
+    traffics = [Traffic(20_000, 400, 2.0, share) for share in shares]
+    warm, cold = (sized(_request(traffic), average_trace(traffic))[1][0] for traffic in traffics)
+    assert warm.hit > cold.hit
+    assert warm.ttft_p90_s < cold.ttft_p90_s
+    assert warm.prefill_utilisation < cold.prefill_utilisation
+
+
+def test_the_comparison_takes_the_best_by_the_objective() -> None:
+    plan, sizings = sized(_request(TRAFFIC), average_trace(TRAFFIC))
+    assert len({each.division for each in sizings}) == len(sizings) == 2
+    best = min(sizings, key=lambda each: (each.saturated, each.answer_p90_s))
+    assert sizings[0] == best
+    assert plan.is_split == ("prefill" in best.division)
+    again = simulate(plan, _request(TRAFFIC), average_trace(TRAFFIC))
+    assert again == sizings[0]
+
+
+def _request(traffic: Traffic) -> PlanRequest:
+    return PlanRequest(known_model("gpt-oss-120b"), parse_cluster("8xH100"), traffic=traffic)
+
+
+def test_a_division_that_is_asked_for_is_not_compared() -> None:
+    request = PlanRequest(known_model("gpt-oss-120b"), parse_cluster("8xH100"), traffic=TRAFFIC, split=AGGREGATED)
+    assert [each.division for each in sized(request, average_trace(TRAFFIC))[1]] == ["1 aggregated"]

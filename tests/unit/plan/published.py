@@ -1,0 +1,129 @@
+"""Published figures that the formulas must reproduce: each with the page that it is from.
+
+Two kinds. A `Size` is a log of tokens and the bytes that they take: the formula of a cell. A `Capacity` is a log of
+the tokens that a start with known flags gave: the formula of a whole GPU, weights and context included.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from warmroute_backend.plan.cache import KvType
+from warmroute_backend.plan.model import Model, model_from_config
+from warmroute_backend.plan.models import known_model
+
+GITHUB: Final = "https://github.com"
+SGLANG: Final = "https://github.com/sgl-project/sglang"
+VLLM: Final = "https://github.com/vllm-project/vllm"
+RECIPES: Final = f"{GITHUB}/vllm-project/recipes/issues/115"
+KTRANSFORMERS: Final = f"{GITHUB}/kvcache-ai/ktransformers/issues/1804"
+SRT_SLURM: Final = f"{GITHUB}/ishandhanani/srt-slurm"
+QWEN: Final = f"{VLLM}/issues/21348"
+KIMI_LOG: Final = (
+    "https://github.com/ajith-sirra-amd/Issues/blob/ffc532e00e6706c6d0a791a0e73dffb1dd93cafb/"
+    "Kimi-K2.5-MI355X-SGLANG-ERROR.md"
+)
+GLM_LOG: Final = (
+    "https://github.com/ajith-sirra-amd/Issues/blob/95a6dec604eac37b37ed406d81d902dce429c8c2/"
+    "GLM-5-FP8-MI355X-SGLANG-ERROR.md"
+)
+
+
+def dense(architecture: str, **numbers: int) -> Model:
+    """A model without experts, of the numbers that its cache depends on."""
+    config: dict[str, Any] = {
+        "architectures": [architecture],
+        "intermediate_size": 1,
+        "vocab_size": 1,
+        "max_position_embeddings": 1,
+        **numbers,
+    }
+    return model_from_config(config, architecture, "", 0)
+
+
+LLAMA_8B: Final = dense(
+    "LlamaForCausalLM", num_hidden_layers=32, hidden_size=4096, num_attention_heads=32, num_key_value_heads=8
+)
+QWEN_30B_A3B: Final = dense(
+    "Qwen3MoeForCausalLM",
+    num_hidden_layers=48,
+    hidden_size=2048,
+    num_attention_heads=32,
+    num_key_value_heads=4,
+    head_dim=128,
+)
+
+
+@dataclass(frozen=True)
+class Size:
+    """`gib` for `tokens` on a GPU of an attention group of `tp`; `total`: over all GPUs of the group."""
+
+    what: str
+    model: Model
+    tokens: int
+    gib: float
+    source: str
+    kv_type: KvType = "bf16"
+    tp: int = 1
+    raw_rows: bool = False
+    exact: bool = True
+    """To the last digit that was published."""
+    digits: float = 0.01
+
+
+SIZES: Final = (
+    # The table that the planner has to reproduce exactly.
+    Size("V3.2, fp8, 8 groups", known_model("deepseek-v3.2"), 975_424, 43.67, f"{SGLANG}/pull/11309", "fp8_e4m3"),
+    Size("V3.2, real size", known_model("deepseek-v3.2"), 1_462_784, 65.48, f"{SGLANG}/pull/11309", "fp8_e4m3"),
+    Size("Kimi-K2-Thinking", known_model("kimi-k2-thinking"), 715_072, 46.80, RECIPES),
+    Size("Qwen3-235B, 4 GPUs, K and V", known_model("qwen3-235b"), 367_404, 16.47, f"{VLLM}/issues/21348", tp=4),
+    # More of them.
+    Size("DeepSeek-R1, 8 groups", known_model("deepseek-r1"), 274_934, 17.99, f"{SGLANG}/issues/6027", digits=0.011),
+    Size("DeepSeek-V3", known_model("deepseek-v3.1"), 10_000, 0.65, KTRANSFORMERS),
+    Size("DeepSeek-R1, fp8", known_model("deepseek-r1"), 524_288, 17.16, SRT_SLURM, "fp8_e4m3"),
+    Size("Kimi-K2.5 on MI355X", known_model("kimi-k2.5"), 2_454_421, 160.63, KIMI_LOG),
+    Size(
+        "sparse attention, fp8, raw rows, B300 (a model of V3.2's shape, not named)",
+        known_model("deepseek-v3.2"), 4_636_736, 186.50, "https://github.com/flashinfer-ai/flashinfer/pull/3333",
+        "fp8_e4m3", raw_rows=True,
+    ),
+    Size(
+        "GLM-5.2 NVFP4, fp8, raw rows: of GLM-5's shape where all layers keep an index",
+        known_model("glm-5"), 464_768, 23.91, "https://github.com/SemiAnalysisAI/InferenceX/pull/2335",
+        "fp8_e4m3", raw_rows=True,
+    ),
+    Size("Qwen3-30B-A3B, K and V", QWEN_30B_A3B, 1_669_816, 152.88, f"{SGLANG}/pull/18263"),
+    Size("Llama-3.1-8B in vLLM, 1,952 blocks", LLAMA_8B, 31_232, 3.81, f"{VLLM}/issues/10517"),
+    Size("Llama-3.1-8B in vLLM, 1,478 blocks", LLAMA_8B, 23_648, 2.89, f"{VLLM}/issues/10517"),
+    Size("GLM-5, fp8 on MI355X", known_model("glm-5"), 3_199_575, 183.15, GLM_LOG, "fp8_e4m3"),
+    # vLLM rounds to blocks and keeps one back.
+    Size("Qwen3-235B in vLLM, 4 GPUs", known_model("qwen3-235b"), 178_880, 8.11, QWEN, tp=4, exact=False),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """Tokens of a rank that was started with `fraction`. `why`: what explains the difference, where it is above 1 %."""
+
+    what: str
+    model: str
+    gpu: str
+    tp: int
+    attention_dp: int
+    fraction: float
+    tokens: int
+    source: str
+    kv_type: KvType = "bf16"
+    why: str = ""
+
+
+CAPACITIES: Final = (
+    Capacity("Kimi-K2.5, default fraction", "kimi-k2.5", "MI355X", 8, 1, 0.8260405859375, 2_454_421, KIMI_LOG),
+    Capacity(
+        "Qwen3-235B", "qwen3-235b", "H100", 4, 1, 0.93, 367_404, f"{VLLM}/issues/21348",
+        why="the log is older by a year: communicators took less, 0.5 GiB of 16.5 for KV",
+    ),
+    Capacity(
+        "Kimi-K2.6", "kimi-k2.6", "H20", 8, 1, 0.92, 209_413, "a log of SGLang 0.5.12, found without its address",
+        why="13.7 GiB of 95.6 are left for KV, so 0.5 GiB of weights are 4 % of it",
+    ),
+)  # fmt: skip

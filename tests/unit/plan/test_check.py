@@ -1,0 +1,109 @@
+"""A plan file is read as it was written; edited into an impossibility, it gets a sentence for each."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+from tests.unit.plan.plans import KINDS, kind
+
+from warmroute_backend.plan.check import problems
+from warmroute_backend.plan.errors import PlanError
+from warmroute_backend.plan.models import known_model
+from warmroute_backend.plan.plan_file import read, written
+from warmroute_cli.main import main
+
+
+def text_of(name: str) -> str:
+    return written(kind(name), KINDS[name][0])
+
+
+def problems_of(text: str) -> list[str]:
+    return problems(read(tomllib.loads(text), known_model, "plan.toml")[0])
+
+
+def edited(name: str, pattern: str, value: str, count: int = 1) -> str:
+    text, changed = re.subn(pattern, value, text_of(name), count=count, flags=re.MULTILINE)
+    assert changed, pattern
+    return text
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_file_is_read_as_it_was_written(name: str) -> None:
+    text = text_of(name)
+    found, model = read(tomllib.loads(text), known_model, "plan.toml")
+    assert model == KINDS[name][0]
+    assert written(found, model) == text
+    assert found.engines == kind(name).engines
+    assert problems(found) == []
+
+
+IMPOSSIBLE = {
+    "a fraction that leaves nothing for activations": (
+        "aggregated",
+        r"^memory_fraction = .*",
+        "memory_fraction = 0.995",
+    ),
+    "a fraction below the weights": ("aggregated", r"^memory_fraction = .*", "memory_fraction = 0.4"),
+    "a context above a rank": ("attention groups", r"^context_tokens = .*", "context_tokens = 163840000"),
+    "GPUs that a node lacks": ("inside a node", r"^first_gpu = 4", "first_gpu = 6"),
+    "GPUs of another engine": ("inside a node", r"^first_gpu = 4", "first_gpu = 2"),
+    "a node that is not there": ("over nodes", r"^node = 3", "node = 4"),
+    "heads that do not divide": ("aggregated", r"^tp = 8", "tp = 6"),
+    "groups that do not divide": ("aggregated", r"^attention_dp = 1", "attention_dp = 3"),
+    "experts that do not divide": ("aggregated", r"^ep = 1", "ep = 5"),
+    "pages that differ": ("over nodes", r"^page_tokens = 64", "page_tokens = 32"),
+    "KV types that differ": ("over nodes", r'^kv_dtype = "bf16"', 'kv_dtype = "fp8_e4m3"'),
+    "a page that sparse attention lacks": ("attention groups", r"^page_tokens = 64", "page_tokens = 16"),
+    "host memory that is not there": ("aggregated", r"^size_gb = .*", "size_gb = 900"),
+    "a host pool below the GPU's": ("aggregated", r"^size_gb = .*", "size_gb = 1"),
+    "LMCache beside HiCache": ("aggregated", r"^lmcache = false", "lmcache = true"),
+    "a port twice": ("inside a node", r"^http = 30001", "http = 30000"),
+    "a name twice": ("inside a node", r'^name = "decode-0"', 'name = "prefill-0"'),
+    "one side of a pair": ("inside a node", r'^role = "decode"', 'role = "aggregated"'),
+    "fp8 scales that do not divide": ("files", r"^ep = 2", "ep = 1"),
+    "no request at all": ("aggregated", r"^running_requests = .*", "running_requests = 0"),
+}
+
+
+@pytest.mark.parametrize("what", IMPOSSIBLE)
+def test_an_impossible_edit_is_found(what: str) -> None:
+    name, pattern, value = IMPOSSIBLE[what]
+    found = problems_of(edited(name, pattern, value))
+    assert found
+    assert all(sentence.endswith((".", ")")) for sentence in found)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "value", "word"),
+    [
+        (r"^tp = 8", "tpp = 8", "known are"),
+        (r"^tp = 8", 'tp = "8"', "whole number"),
+        (r"^tp = 8", "tp = true", "whole number"),
+        (r'^role = "aggregated"', 'role = "both"', "prefill"),
+        (r'^model = "kimi-k2.5"', 'model = "kimi"', "kimi-k2"),
+        (r'^gpus = "8xH200"', 'gpus = "8xH2000"', "H200"),
+        (r"^version = 1", "version = 2", "version"),
+        (r"^tp = 8\n", "", "lacks tp"),
+        (r'^storage = "none"', 'storage = "disk"', "mooncake"),
+        (r'^objective = "latency"', 'objective = "speed"', "throughput"),
+    ],
+)
+def test_a_key_that_is_wrong_is_named(pattern: str, value: str, word: str) -> None:
+    with pytest.raises(PlanError, match=word):
+        problems_of(edited("aggregated", pattern, value))
+
+
+def test_the_command_checks_a_file_and_writes_its_files_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "plan.toml"
+    file.write_text(text_of("inside a node"))
+    assert main(["plan", "--check", str(file), "--out", str(tmp_path / "out")]) == 0
+    assert (tmp_path / "out" / "plan.toml").read_text() == file.read_text()
+    file.write_text(edited("inside a node", r"^memory_fraction = .*", "memory_fraction = 0.05"))
+    assert main(["plan", "--check", str(file)]) == 1
+    assert "it has to be above" in capsys.readouterr().err
+    file.write_text("[plan")
+    assert main(["plan", "--check", str(file)]) == 2
+    assert main(["plan", "--check", str(tmp_path / "none.toml")]) == 2

@@ -1,0 +1,83 @@
+"""Bad input gets one sentence: what is wrong, and what would work."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from warmroute_backend.plan.errors import PlanError
+from warmroute_backend.plan.hardware import gpus_with, parse_cluster
+from warmroute_backend.plan.model import model_from_config
+from warmroute_backend.plan.models import MODELS, known_model
+from warmroute_cli.plan.inputs import find_model
+
+
+def refusal(call: object) -> str:
+    with pytest.raises(PlanError) as caught:
+        call()  # type: ignore[operator]
+    return str(caught.value)
+
+
+def test_an_unknown_model_names_the_nearest() -> None:
+    assert "kimi-k2.5" in refusal(lambda: known_model("kimi-k25"))
+
+
+def test_an_unknown_gpu_names_the_nearest() -> None:
+    assert "H200" in refusal(lambda: parse_cluster("8xH20O"))
+
+
+@pytest.mark.parametrize("text", ["", "H200", "8 H200", "0xH200", "3xH200", "9xH200", "65x8xH200", "8xH200x2"])
+def test_a_number_of_gpus_that_no_node_has_is_refused(text: str) -> None:
+    assert "GPU" in refusal(lambda: parse_cluster(text)) or "8xH200" in refusal(lambda: parse_cluster(text))
+
+
+@pytest.mark.parametrize(
+    "architecture", ["Qwen3_5MoeForConditionalGeneration", "DeepseekV4ForCausalLM", "NewForCausalLM"]
+)
+def test_a_family_without_a_formula_is_refused_by_name(architecture: str) -> None:
+    config = {"architectures": [architecture]}
+    assert architecture in refusal(lambda: model_from_config(config, "it", "it", 1))
+
+
+@pytest.mark.parametrize("change", [{"num_hidden_layers": None}, {"num_hidden_layers": "61"}, {"kv_lora_rank": -1}])
+def test_a_missing_or_wrong_number_is_named(change: dict[str, object]) -> None:
+    config = {**MODELS["deepseek-r1"].config, **change}
+    assert next(iter(change)) in refusal(lambda: model_from_config(config, "it", "it", 1))
+
+
+def test_an_unknown_quantisation_is_refused() -> None:
+    config = {**MODELS["deepseek-r1"].config, "quantization_config": {"quant_method": "new"}}
+    assert "'new'" in refusal(lambda: model_from_config(config, "it", "it", 1))
+
+
+def test_layers_that_share_an_indexer_must_be_listed() -> None:
+    config = {**MODELS["glm-5"].config, "index_topk_freq": 4}
+    assert "indexer_types" in refusal(lambda: model_from_config(config, "it", "it", 1))
+    listed = {**config, "indexer_types": ["full", "shared", "shared", "shared"] * 19 + ["full", "shared"]}
+    assert model_from_config(listed, "it", "it", 1).indexed_layers == 20
+
+
+def test_a_folder_needs_an_index(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(MODELS["deepseek-r1"].config))
+    assert "model.safetensors.index.json" in refusal(lambda: find_model(str(tmp_path)))
+    index = {"metadata": {"total_size": 123}, "weight_map": {}}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert find_model(str(tmp_path)).checkpoint_bytes == 123
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", "[" * 100_000])
+def test_a_config_that_is_no_json_object_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "config.json").write_text(text)
+    assert "config.json" in refusal(lambda: find_model(str(tmp_path)))
+
+
+def test_a_gpu_of_a_file_is_checked_and_then_known() -> None:
+    table = {
+        "name": "X1", "memory_mib": 100_000, "context_mib": 1000, "bandwidth_gb_s": 1000, "bf16_tflops": 100,
+        "fp8_tflops": 0, "fp4_tflops": 0, "link_gb_s": 100, "host_memory_gib": 512, "nics": 1, "nic_gbit_s": 100,
+        "compute_capability": "9.0",
+    }  # fmt: skip
+    assert parse_cluster("4xx1", gpus_with([table], "file")).gpu.memory_mib == 100_000
+    assert "memory_mib" in refusal(lambda: gpus_with([{**table, "memory_mb": 1}], "file"))
+    assert "memory_mib" in refusal(lambda: gpus_with([{**table, "memory_mib": -1}], "file"))
+    assert "nics" in refusal(lambda: gpus_with([{key: value for key, value in table.items() if key != "nics"}], "file"))

@@ -1,0 +1,100 @@
+"""The formulas reproduce what was published: sizes of KV pools, capacities, fractions at which an engine starts."""
+
+from dataclasses import replace
+from statistics import median
+
+import pytest
+from tests.unit.plan.published import CAPACITIES, LLAMA_8B, SIZES, Capacity, Size
+
+from warmroute_backend.plan.cache import cell_bytes, full_only_bytes
+from warmroute_backend.plan.hardware import GIB, GPUS
+from warmroute_backend.plan.memory import Shape, default_fraction, memory
+from warmroute_backend.plan.models import MODELS, known_model
+from warmroute_backend.plan.weights import loaded_bytes, weights
+
+MOST_MEDIAN_ERROR = 0.05
+UNEXPLAINED = 0.01
+
+
+def gib(size: Size) -> float:
+    return size.tokens * cell_bytes(size.model, size.kv_type, size.tp, raw_rows=size.raw_rows) / GIB
+
+
+def error(capacity: Capacity) -> float:
+    shape = Shape("aggregated", capacity.tp, capacity.attention_dp, 8192, 512, 512, capacity.kv_type, 1)
+    found = memory(GPUS[capacity.gpu], known_model(capacity.model), shape, capacity.fraction)
+    return found.tokens / capacity.tokens - 1
+
+
+@pytest.mark.parametrize("size", [size for size in SIZES if size.exact], ids=lambda size: size.what)
+def test_a_published_size_comes_out_to_its_last_digit(size: Size) -> None:
+    assert gib(size) == pytest.approx(size.gib, abs=size.digits)
+
+
+def test_at_least_ten_sizes_and_capacities_beyond_the_given_table_have_a_small_median_error() -> None:
+    errors = [abs(gib(size) / size.gib - 1) for size in SIZES[4:]] + [abs(error(each)) for each in CAPACITIES]
+    assert len(errors) >= 12
+    assert median(errors) <= MOST_MEDIAN_ERROR
+
+
+@pytest.mark.parametrize("capacity", CAPACITIES, ids=lambda capacity: capacity.what)
+def test_a_published_capacity_is_met_and_what_is_missed_is_explained(capacity: Capacity) -> None:
+    found = error(capacity)
+    assert abs(found) <= MOST_MEDIAN_ERROR
+    assert bool(capacity.why) == (abs(found) > UNEXPLAINED)
+
+
+@pytest.mark.parametrize(("draft_gib", "least"), [(0.0, 0.9113), (3.07, 0.9335)])
+def test_the_least_fraction_is_that_of_sglangs_error(draft_gib: float, least: float) -> None:
+    """DeepSeek-V4-Pro on 8 H200: 12.25 GiB are free after 125.65 GiB of weights (SemiAnalysisAI/InferenceX#2128)."""
+    shape = Shape("aggregated", 8, 1, 8192, 512, 512, "bf16", 1)
+    found = replace(memory(GPUS["H200"], LLAMA_8B, shape, 0.88), weights=int((125.65 + draft_gib) * GIB))
+    assert found.free_before_weights / GIB == pytest.approx(137.9, abs=0.05)
+    assert found.least_fraction == pytest.approx(least, abs=0.0004)
+
+
+def test_a_pool_is_what_is_left_of_free_memory_after_the_slack() -> None:
+    """Qwen3-30B-A3B on one AMD GPU: 230.20 GiB are free after 56.98 of weights, 204.63 for KV (sglang#18263)."""
+    shape = Shape("aggregated", 1, 1, 8192, 512, 512, "bf16", 1)
+    own = loaded_bytes(LLAMA_8B, 1, 1)
+    gpu = replace(GPUS["MI355X"], memory_mib=int((230.20 + 56.98) * 1024), context_mib=0)
+    found = memory(gpu, LLAMA_8B, replace(shape, draft_bytes=int(56.98 * GIB) - own), 0.911)
+    assert found.pool / GIB == pytest.approx(204.63, abs=0.02)
+
+
+def test_a_prompt_of_qwen3_235b_on_eight_gpus_moves_as_many_bytes_as_mooncake_measured() -> None:
+    """32K tokens are 12.62 GB with 4 KV heads repeated on 8 GPUs (Mooncake, sglang-benchmark-results-v1.md)."""
+    cell = cell_bytes(known_model("qwen3-235b"), "bf16", 8)
+    assert 8 * cell * 32_768 / 1e9 == pytest.approx(12.62, abs=0.005)
+
+
+def test_cloudflares_scout_counts_the_layers_that_see_everything() -> None:
+    """56 GiB for more than 1.2 million tokens in Infire; SGLang's pools of chunked layers leave less."""
+    scout = known_model("llama-4-scout")
+    assert 56 * GIB / full_only_bytes(scout, "bf16") == pytest.approx(1.22e6, rel=0.01)
+    for ratio, tokens in ((0.8, 360e3), (0.05, 1.06e6), (0.01, 1.19e6)):
+        assert 56 * GIB / (2 * cell_bytes(scout, "bf16", 2, window_ratio=ratio)) == pytest.approx(tokens, rel=0.01)
+
+
+def test_cloudflares_kimi_fits_a_lean_engine_and_not_sglangs_defaults() -> None:
+    """More than 30 GiB for KV on 8 H100: 637 GiB less weights, if an engine takes at most 6.6 GiB of each GPU."""
+    model, gpu = known_model("kimi-k2.5"), GPUS["H100"]
+    left = 8 * gpu.memory_bytes - weights(model).total
+    assert left / GIB == pytest.approx(83, abs=1)
+    assert left - 8 * 6.6 * GIB >= 30 * GIB
+    shape = Shape("aggregated", 8, 1, 8192, 64, 64, "bf16", 64)
+    assert memory(gpu, model, shape, default_fraction(gpu, model, shape)).pool < 0
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_counted_weights_are_those_of_the_checkpoint(name: str) -> None:
+    model = known_model(name)
+    assert weights(replace(model, checkpoint_bytes=0)).total == pytest.approx(model.checkpoint_bytes, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("name", "tp", "logged_gib"),
+    [("kimi-k2.5", 8, 73.58), ("glm-5", 8, 89.2)],  # both logs of ajith-sirra-amd/Issues
+)
+def test_loaded_weights_are_near_those_that_sglang_logs(name: str, tp: int, logged_gib: float) -> None:
+    assert loaded_bytes(known_model(name), tp, 1) / GIB == pytest.approx(logged_gib, rel=0.015)
