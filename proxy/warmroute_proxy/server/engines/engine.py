@@ -41,7 +41,7 @@ class Engine:
         """Whether `info` was reported since the engine came up."""
 
         self.recognised = False
-        """Whether the last answer at `/server_info` was one that only an engine gives."""
+        """Whether the last answer at `/server_info` was an engine's, or refused our key, which is logged by itself."""
 
         self._logged_unknown = False
         self.informed_at_s = 0.0
@@ -108,9 +108,9 @@ class Engine:
         self.check_key_accepted(status, "/abort_request", "admin_key_file")
 
     def answered_as_no_engine(self, status: int) -> None:
-        """Another server answers at its address, or it refuses our key. Logged once until an engine answers."""
+        """Another server answers at its address. Logged once until an engine answers."""
         self.recognised = False
-        if not self._logged_unknown and status not in {401, 403}:
+        if not self._logged_unknown:
             self._logged_unknown = True
             where = self.config.url
             log.error("engine %s: %s answered %d at /server_info, %s", self.config.id, where, status, NO_ENGINE)

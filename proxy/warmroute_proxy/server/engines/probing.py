@@ -138,7 +138,9 @@ async def _fetch_server_info(engines: Engines, engine: Engine, router: Router | 
     engine.check_key_accepted(status, "/server_info", "key_file")
     info = read_server_info(body, engine.config, engine.upstream.host) if status == 200 else None
     if info is None:
-        if 200 <= status < 500:  # else it is not known who answers there
+        if status in {401, 403}:
+            engine.recognised = True
+        elif 200 <= status < 500:  # else it is not known who answers there
             engine.answered_as_no_engine(status)
         return
     workers_before, info_before = engine.workers(), engine.info
