@@ -4,7 +4,7 @@ Each rank of a plan is a worker with the costs of the planner's roofline, its po
 placement gives it the requests. The figures compare plans: they are those of a queueing model, not of any GPU.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any, Final
@@ -173,6 +173,9 @@ def _played(plan: Plan, request: PlanRequest, trace: Trace, *, to_its_end: bool 
     work = Work(workers)
     starts = sorted(each.at_s for each in trace.requests if each.after is None)
     simulation.at(starts[int(len(starts) * share)], work.begin)
+    counted = starts[int(len(starts) * share) :]
+    for number in range(1, CHECKS):
+        simulation.at(counted[len(counted) * number // CHECKS], work.sample)
     if len(starts) == len(trace.requests) and not to_its_end:  # else sessions wait for their answers: queues are short
         for number in range(1, CHECKS):
             simulation.at(starts[len(starts) * number // CHECKS], partial(_check_queue, workers))
@@ -212,6 +215,10 @@ def _workers(plan: Plan, load: Load, block_tokens: int) -> Iterable[Worker]:
             index += 1
 
 
+def _pool(worker: Worker) -> int:
+    return worker.scheduler.capacity_pages * worker.scheduler.page_size
+
+
 class Work:
     """What workers have done since the warm-up."""
 
@@ -222,6 +229,16 @@ class Work:
         self._began_s = 0.0
         self._busy_s = 0.0
         self._tokens = 0
+        self._most_held = 0.0
+
+    def sample(self, _now_s: float) -> None:
+        """Look at what requests ask for of the pools of decoding ranks."""
+        self._most_held = max(self._most_held, *(worker.tokens / _pool(worker) for worker in self.answers))
+
+    def held(self, samples: Iterable[Sequence[int]]) -> float:
+        """The most that requests asked for of a rank's pool, then and in the samples of a run."""
+        found = [row[worker.index] / _pool(worker) for worker in self.answers for row in samples]
+        return max(self._most_held, *found) if found else self._most_held
 
     def begin(self, now_s: float) -> None:
         """The warm-up has ended."""
@@ -247,11 +264,8 @@ class Work:
 
 def _sizing(plan: Plan, load: Load, work: Work, result: Result) -> Sizing:
     prefill, decode = work.shares(result.simulated_s, _decode_rate(plan, load))
-    held = [0.0]
-    for worker in work.answers:
-        pool = worker.scheduler.capacity_pages * worker.scheduler.page_size
-        held += [row[worker.index] / pool for row in result.load_tokens]
-    used = {"computing prompts": prefill, "decoding": decode, "memory for KV": max(held)}
+    held = work.held(result.load_tokens)
+    used = {"computing prompts": prefill, "decoding": decode, "memory for KV": held}
     bottleneck = max(used, key=lambda name: used[name])
     answer_s = result.ttft_p90_s + (load.output_tokens - 1) * result.tpot_p90_s
     return Sizing(
@@ -262,7 +276,7 @@ def _sizing(plan: Plan, load: Load, work: Work, result: Result) -> Sizing:
         answer_p90_s=answer_s,
         prefill_utilisation=prefill,
         decode_utilisation=decode,
-        kv_utilisation=max(held),
+        kv_utilisation=held,
         bottleneck=bottleneck,
         saturated=max(prefill, decode) > SATURATED or work.backlog(result.simulated_s, _alone_s(plan, load)),
     )

@@ -14,8 +14,11 @@ from warmroute_proxy.replay.trace import Request, Trace, mixed
 
 TURN_S: Final = 30.0
 """Between two turns of an agent: its answer, and its tools."""
-REQUESTS: Final = 400
-MAX_SESSIONS: Final = 400
+LEAST_REQUESTS: Final = 400
+MAX_REQUESTS: Final = 2400
+SPAN_S: Final = 60.0
+"""Of the requests that are counted, if as many are allowed: an answer takes a few seconds."""
+MAX_SESSIONS: Final = 1000
 WARM_UP_TOKENS_PER_S: Final = 2000
 SEED: Final = 1
 AVERAGE: Final = "average traffic"
@@ -25,19 +28,23 @@ SMALL_PROMPT_TOKENS: Final = 8192
 
 
 def average_trace(traffic: Traffic) -> Trace:
-    """A warm-up turn of each session, then `REQUESTS` requests of this traffic; equal traffic gives an equal trace."""
+    """A warm-up turn of each session, then requests of this traffic for `SPAN_S`, but at least `LEAST_REQUESTS` and at
+    most `MAX_REQUESTS`; equal traffic gives an equal trace."""
     random = np.random.default_rng(SEED)
     block = SMALL_BLOCK_TOKENS if traffic.input_tokens < SMALL_PROMPT_TOKENS else BLOCK_TOKENS
     sessions = max(1, min(MAX_SESSIONS, round(traffic.requests_per_s * TURN_S)))
     warm_up_s = traffic.input_tokens / WARM_UP_TOKENS_PER_S
-    count = sessions + REQUESTS
-    steps_s = np.concatenate((np.full(sessions, warm_up_s), random.exponential(1 / traffic.requests_per_s, REQUESTS)))
+    requests_count = max(LEAST_REQUESTS, min(MAX_REQUESTS, round(traffic.requests_per_s * SPAN_S)))
+    count = sessions + requests_count
+    steps_s = np.concatenate(
+        (np.full(sessions, warm_up_s), random.exponential(1 / traffic.requests_per_s, requests_count))
+    )
     times = np.cumsum(steps_s).tolist()
     full = traffic.input_tokens // block
     shared = min(full, int(traffic.input_tokens * traffic.cached_share) // block)
     prefixes = [mixed(np.arange(shared, dtype=np.uint64) + np.uint64(number << 32), 0) for number in range(sessions)]
     own = mixed(np.arange(count * (full - shared + 1), dtype=np.uint64) + np.uint64(1 << 62), 0)
-    chosen = [*range(sessions), *random.integers(sessions, size=REQUESTS).tolist()]
+    chosen = [*range(sessions), *random.integers(sessions, size=requests_count).tolist()]
     turns = [0] * sessions
     requests = []
     for number, at_s in enumerate(times):
