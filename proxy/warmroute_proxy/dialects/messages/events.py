@@ -81,7 +81,8 @@ class EventTranslator:
             raise ValueError("the engine's event is no chunk of a chat completion") from None
         if isinstance(chunk.error, dict):
             self.ended = True
-            out.append(error_event(_status(chunk.error), str(chunk.error.get("message")), chunk.error.get("code")))
+            text, code = str(chunk.error.get("message")), chunk.error.get("code")
+            out.append(error_event(_status(chunk.error), text, code))
             return
         self._begin(out)
         if chunk.usage is not None:
