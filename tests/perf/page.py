@@ -101,7 +101,8 @@ def main(arguments: Sequence[str]) -> int:
     said += [f"![CPU of an agent's turn](relay/{PLOT.name})", ""]
     for workload in (workload for workload in WORKLOADS if workload.name in AT_ONCE):
         said += waits_table(workload, figures.rows(workload.name))
-    said += ["### All others", "", *_others(figures)]
+    if any(map(figures.rows, OTHERS)):
+        said += ["### All others", "", *_others(figures)]
     text = PAGE.read_text()
     before, after = text.partition(BEGIN)[0], text.partition(END)[2]
     PAGE.write_text(f"{before}{BEGIN}\n\n" + "\n".join(said) + f"\n\n{END}{after}")
