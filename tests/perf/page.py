@@ -68,8 +68,7 @@ def _agents(figures: Figures) -> list[str]:
 def _others(figures: Figures) -> list[str]:
     ran = [workload for workload in OTHERS if figures.rows(workload)]
     units = {workload.name: workload.figure for workload in WORKLOADS}
-    said = [f"| proxy | {' | '.join(ran)} |", "|---|" + "---:|" * len(ran)]
-    said.append(f"| | {' | '.join(units[workload] for workload in ran)} |")
+    said = [f"| proxy | {' | '.join(f'{each}, {units[each]}' for each in ran)} |", "|---|" + "---:|" * len(ran)]
     for name in figures.names(ran):
         digits = [2 if units[workload].startswith("ms") else 1 for workload in ran]
         cells = [_cell(figures.rows(each), name, digits[at]) for at, each in enumerate(ran)]
@@ -101,7 +100,8 @@ def main(arguments: Sequence[str]) -> int:
     said += [f"![CPU of an agent's turn](relay/{PLOT.name})", ""]
     for workload in (workload for workload in WORKLOADS if workload.name in AT_ONCE):
         said += waits_table(workload, figures.rows(workload.name))
-    said += ["### All others", "", *_others(figures)]
+    if any(map(figures.rows, OTHERS)):
+        said += _others(figures)
     text = PAGE.read_text()
     before, after = text.partition(BEGIN)[0], text.partition(END)[2]
     PAGE.write_text(f"{before}{BEGIN}\n\n" + "\n".join(said) + f"\n\n{END}{after}")

@@ -9,7 +9,7 @@ from warmroute_proxy.server.base.metrics import Metrics
 from warmroute_proxy.server.http.exchange import Exchange, Request
 from warmroute_proxy.server.http.request_starts import SLICE_S, RequestStarts
 
-EACH_S = SLICE_S / 4
+A_SLICE = 4  # requests
 
 
 class Silent:
@@ -32,20 +32,20 @@ class Silent:
 
 
 class Slow:
-    """An endpoint that needs `EACH_S` to begin a request, on a clock of its own."""
+    """An endpoint that begins `A_SLICE` requests in a slice, on a clock of its own."""
 
     def __init__(self) -> None:
-        self.now_s = 100.0
+        self.steps = 0
         self.begun: list[str] = []
 
     def clock(self) -> float:
-        return self.now_s
+        return self.steps * SLICE_S / A_SLICE
 
     def on_head(self, request: Request) -> None:
         """Refuse nothing."""
 
     def handle(self, request: Request, exchange: Exchange) -> None:
-        self.now_s += EACH_S
+        self.steps += 1
         self.begun.append(request.path)
 
     def on_status(self, request: Request, status: int) -> None:

@@ -15,7 +15,7 @@ from warmroute_proxy.server.base.loop_lag import LoopLag
 from warmroute_proxy.server.base.metrics import HeldBy
 from warmroute_proxy.server.http.exchange import Endpoint, Exchange, Request
 
-SLICE_S: Final = 0.004
+SLICE_S: Final = 0.006
 
 
 class RequestStarts:
