@@ -30,7 +30,9 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, 
     folder = tmp_path_factory.mktemp("docs")
     with Fleet(folder, folder / "up", FleetOptions(speed=20)) as fleet:
         proxy = fleet.proxies["east"]
-        yield {**os.environ, "OPENAI_BASE_URL": proxy.base_url, "OPENAI_API_KEY": fleet.api_key}
+        keys = {"OPENAI_API_KEY": fleet.api_key, "ANTHROPIC_API_KEY": fleet.api_key}
+        urls = {"OPENAI_BASE_URL": proxy.base_url, "ANTHROPIC_BASE_URL": proxy.base_url.removesuffix("/v1")}
+        yield {**os.environ, **urls, **keys}
 
 
 def run(command: list[str], environment: dict[str, str]) -> str:
@@ -58,7 +60,7 @@ def test_a_shell_example_of_the_quickstart_shows_a_receipt(environment: dict[str
     assert '"warmroute":{"v":1' in out
 
 
-@pytest.mark.parametrize("page", ["quickstart.md", "sdk.md", "reference/scripted-answers.md"])
+@pytest.mark.parametrize("page", ["quickstart.md", "sdk.md", "reference/messages.md", "reference/scripted-answers.md"])
 def test_the_python_examples_run(environment: dict[str, str], page: str) -> None:
     examples = blocks((ROOT / "docs" / page).read_text(), "python")
     assert examples

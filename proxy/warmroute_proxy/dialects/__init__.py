@@ -5,5 +5,6 @@ The package never sees a connection, a tenant or an engine. It gets raw JSON mem
 - fields: the check of a request's members against a list of fields with types and bounds
 - openai_fields: the lists of OpenAI's chat completions and completions, with SGLang's extensions
 - openai_answers: members of answers that engines write with another type than OpenAI, which are dropped
+- messages: Anthropic's messages as chat completions, and their answers back
 - json_bounds: size and depth of JSON that an engine compiles, such as schemas
 """

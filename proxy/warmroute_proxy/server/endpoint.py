@@ -15,11 +15,20 @@ from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.metrics import Counter, Metrics
 from warmroute_proxy.server.base.other_apis import no_route, refuse_other_api
 from warmroute_proxy.server.base.secrets import admin_key_matches
+from warmroute_proxy.server.dialects.messages_exchange import MessagesExchange
+from warmroute_proxy.server.dialects.messages_request import (
+    COUNT_TOKENS,
+    MESSAGES_ROUTES,
+    MessagesRefusal,
+    count_tokens,
+    noted,
+    translate,
+)
 from warmroute_proxy.server.http.asgi import Bridge
 from warmroute_proxy.server.http.exchange import Exchange, Request
 from warmroute_proxy.server.http.shared_bytes import SharedBytes
 from warmroute_proxy.server.intake.caller import Caller
-from warmroute_proxy.server.intake.intake import ROUTES
+from warmroute_proxy.server.intake.intake import CHAT, ROUTES
 from warmroute_proxy.server.intake.intakes import Intakes
 from warmroute_proxy.server.intake.parsed_request import Intake
 from warmroute_proxy.server.ledger.ledger import Ledger
@@ -31,7 +40,9 @@ from warmroute_proxy.server.request.request_path import RequestPath
 log = logging.getLogger(__name__)
 
 OPEN_PATHS: Final = frozenset({"/health", "/ready", "/openapi.json"})
-_NAMED_PATHS: Final = ROUTES | OPEN_PATHS | {"/v1/models", "/v1/usage"}  # label values; all other paths are "other"
+_NAMED_PATHS: Final = (
+    ROUTES | MESSAGES_ROUTES | OPEN_PATHS | {"/v1/models", "/v1/usage"}
+)  # label values; all other paths are "other"
 
 
 class PublicEndpoint:
@@ -59,7 +70,21 @@ class PublicEndpoint:
 
     def on_head(self, request: Request) -> None:
         """Refuse by method, route and key."""
-        path = request.path
+        if request.path in MESSAGES_ROUTES:
+            self._on_messages_head(request)
+        else:
+            self._on_head(request, request.path)
+
+    def _on_messages_head(self, request: Request) -> None:
+        """The same of a request to Anthropic's API, in its shape."""
+        try:
+            if request.method != "POST":
+                raise Refusal(405, f"{request.path} takes POST, not {request.method}", code="method_not_allowed")
+            self._on_head(request, CHAT)
+        except Refusal as refusal:
+            raise MessagesRefusal.of(refusal) from None
+
+    def _on_head(self, request: Request, path: str) -> None:
         if path in OPEN_PATHS:
             if request.length != 0:  # reject bodies from unauthenticated clients
                 raise Refusal(400, f"{path} takes no body", code="bad_request")
@@ -83,6 +108,8 @@ class PublicEndpoint:
         try:
             if request.path in ROUTES:
                 self._begin_request(request, exchange)
+            elif request.path in MESSAGES_ROUTES:
+                self._begin_messages(request, exchange)
             elif request.path in OPEN_PATHS:
                 self._control_plane.handle(exchange)
             else:
@@ -119,6 +146,22 @@ class PublicEndpoint:
             intake = self._intakes.read(request, caller)
             InferenceRequest(self._path, exchange, intake, self._path.engines.ids.receipt()).begin()
 
+    def _begin_messages(self, request: Request, exchange: Exchange) -> None:
+        """Begin a request to Anthropic's API, or count its tokens."""
+        caller = request.caller
+        try:
+            if not isinstance(caller, Caller):
+                raise Refusal(400, "another proxy forwards chat completions, not messages", code="bad_request")
+            if request.path == COUNT_TOKENS:
+                body = count_tokens(request, caller, self._intakes, self._path.placing.router)
+                exchange.respond(200, (("content-type", "application/json"),), body)
+                return
+            chat, found = translate(request, caller.tenant)
+            intake = noted(self._intakes.read(chat, caller), found)
+        except Refusal as refusal:
+            raise MessagesRefusal.of(refusal) from None
+        self._begin_read_request(chat, MessagesExchange(exchange, chat, found), caller, intake)
+
     def _check_open(self) -> None:
         """Raises: Refusal, where no request may begin."""
         if self._path.open_requests.closed:
@@ -131,13 +174,13 @@ class PublicEndpoint:
         if not isinstance(caller, Caller):
             tenant, claim = self._authentication.of_forwarded_head(request)
             caller = self._intakes.callers.of(request.path, tenant, request.headers, claim.region)
-        on_read = partial(self._begin_large_request, request, exchange, caller)
+        on_read = partial(self._begin_read_request, request, exchange, caller)
         self._intakes.large_bodies.read(request, shared, caller, on_read)
 
-    def _begin_large_request(
+    def _begin_read_request(
         self, request: Request, exchange: Exchange, caller: Caller, intake: Intake | Refusal
     ) -> None:
-        """Begin a request that was read meanwhile, unless its client has left."""
+        """Begin a request that was read before, unless its client has left."""
         if exchange.ended:
             return
         try:

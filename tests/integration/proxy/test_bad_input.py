@@ -196,9 +196,8 @@ def test_routes_that_only_engines_have_do_not_exist(client: httpx.Client, path: 
 @pytest.mark.parametrize(
     ("path", "to_set"),
     [
-        ("/v1/messages?beta=true", "ANTHROPIC_BASE_URL"),
         ("/v1/v1/messages", "ANTHROPIC_BASE_URL"),
-        ("/v1/messages/count_tokens", "ANTHROPIC_BASE_URL"),
+        ("/v1/messages/batches", "/v1/messages"),
         ("/v1/responses", 'set_default_openai_api("chat_completions")'),
         ("/responses", 'set_default_openai_api("chat_completions")'),
         ("/v1beta/models/gemini-3:streamGenerateContent?alt=sse", "GOOGLE_GEMINI_BASE_URL"),

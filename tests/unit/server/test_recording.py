@@ -29,6 +29,7 @@ WORKERS = [Worker(f"a{number}", f"a{number}", 0, "aggregated", frozenset({"m", "
 PEERS = [Peer("west", 0.03)]
 READ_ONLY = frozenset(
     {
+        "estimated_tokens",
         "busy",
         "is_only_usable",
         "full",

@@ -284,6 +284,10 @@ class Router:
             "prediction": self._accuracy.as_dict(),
         }
 
+    def estimated_tokens(self, facts: Facts) -> int:
+        """How many tokens a prompt has, by the learned bytes per token of its model."""
+        return math.ceil(facts.chain.total_bytes / self._bytes_per_token.of(facts.model)) or 1
+
     # Inside
 
     def _match(self, facts: Facts, mask: int) -> MatchedPrompt:

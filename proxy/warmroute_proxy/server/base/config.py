@@ -5,6 +5,7 @@ The core never gets these objects: the server gives it plain values.
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final, Literal
 
@@ -172,6 +173,14 @@ class Config:
     def kept_prompt_bytes(self) -> int:
         """Of prompts that each process may keep."""
         return self.limits.kept_prompt_bytes // self.proxy.processes
+
+    def model_of(self, asked: str) -> ModelConfig | None:
+        """The model of a name or alias; the first whose alias is a pattern of it, such as `claude-*`."""
+        found = self.model_by_name.get(asked)
+        if found is not None:
+            return found
+        patterns = [(alias, model) for model in self.models for alias in model.aliases if ANY in alias]
+        return next((model for alias, model in patterns if fnmatchcase(asked, alias)), None)
 
     def models_of(self, tenant: TenantConfig) -> list[ModelConfig]:
         """The models that a tenant may use."""

@@ -9,7 +9,8 @@ from typing import Final
 from warmroute_proxy.server.base.errors import Refusal, quoted
 
 _GATEWAY: Final = "a gateway that translates it to /v1/chat/completions, such as LiteLLM, with this server behind it"
-_MESSAGES: Final = f"Anthropic's messages are not served here: set ANTHROPIC_BASE_URL to {_GATEWAY}"
+_MESSAGES: Final = "set ANTHROPIC_BASE_URL to this server's address, and nothing behind it: this request came to {}"
+_BATCHES: Final = "Anthropic's batches are not served here, only messages: send each of them to /v1/messages"
 _RESPONSES: Final = (
     "OpenAI's responses are not served here: set the client to chat completions (the OpenAI Agents SDK by "
     f'set_default_openai_api("chat_completions")), or its base_url to {_GATEWAY}'
@@ -20,7 +21,8 @@ _CHAT_ALONE: Final = "{} is not served here, only chat completions and completio
 _BASE: Final = "set base_url to this server's address and /v1, and nothing behind it: this request came to {}"
 
 _OTHERS: Final[tuple[tuple[tuple[str, ...], str], ...]] = (
-    (("/messages", "/messages/count_tokens", "/messages/batches"), _MESSAGES),
+    (("/messages", "/messages/count_tokens"), _MESSAGES),
+    (("/messages/batches",), _BATCHES),
     (("/responses", "/responses/compact", "/responses/input_tokens"), _RESPONSES),
     ((":generateContent", ":streamGenerateContent", ":countTokens"), _GEMINI),
     (("/api/chat", "/api/generate"), _OLLAMA),
@@ -31,7 +33,7 @@ _OTHERS: Final[tuple[tuple[tuple[str, ...], str], ...]] = (
 """How the paths of an API end, and what its clients are told; `{}` is the path."""
 
 
-class MessagesRefusal(Refusal):
+class _MessagesRefusal(Refusal):
     """A refusal in the shape that Anthropic's clients read, which has all of OpenAI's."""
 
     def body(self) -> bytes:
@@ -43,7 +45,7 @@ def refuse_other_api(path: str) -> None:
     """Raises: Refusal, where a POST to a path that is not served is one to another API."""
     for ends, text in _OTHERS:
         if path.endswith(ends):
-            kind = MessagesRefusal if text is _MESSAGES else Refusal
+            kind = _MessagesRefusal if text in (_MESSAGES, _BATCHES) else Refusal
             raise kind(400, text.format(quoted(path)), code="api_not_served")
 
 

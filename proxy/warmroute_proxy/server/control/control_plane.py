@@ -14,6 +14,8 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.core.placement.router import Router
+from warmroute_proxy.dialects.messages.errors import error
+from warmroute_proxy.dialects.messages.models import model_card, model_list
 from warmroute_proxy.server.base.config import Config, ModelConfig, TenantConfig
 from warmroute_proxy.server.base.errors import no_model
 from warmroute_proxy.server.base.other_apis import no_route
@@ -31,6 +33,7 @@ from warmroute_proxy.server.request.admission import Admission
 from warmroute_proxy.server.request.open_requests import OpenRequests
 
 MAX_LISTED_DECISIONS: Final = 1000
+_ANTHROPIC: Final = "anthropic-version"  # the header of its clients, who get the shape that they know
 
 
 class Readiness:
@@ -96,16 +99,21 @@ def _add_models(app: FastAPI, config: Config) -> None:
     async def models(request: Request) -> Response:
         """The models that the tenant may use."""
         tenant: TenantConfig = request.state.tenant
-        return json_answer({"object": "list", "data": [_model(m) for m in config.models_of(tenant)]})
+        found = config.models_of(tenant)
+        if _ANTHROPIC in request.headers:
+            return json_answer(model_list([model.name for model in found]))
+        return json_answer({"object": "list", "data": [_model(model) for model in found]})
 
     @get(app, "/v1/models/{name:path}")
     async def model(name: str, request: Request) -> Response:
         """One model, by name or alias."""
-        found = config.model_by_name.get(name)
+        found = config.model_of(name)
         if found is None or not request.state.tenant.may_use(found):
-            usable = config.models_of(request.state.tenant)
-            return error_answer(404, no_model(name, [model.name for model in usable]), "model_not_found")
-        return json_answer(_model(found))
+            problem = no_model(name, [model.name for model in config.models_of(request.state.tenant)])
+            if _ANTHROPIC in request.headers:
+                return Response(error(404, problem, "model_not_found"), 404, media_type="application/json")
+            return error_answer(404, problem, "model_not_found")
+        return json_answer(model_card(found.name) if _ANTHROPIC in request.headers else _model(found))
 
 
 def admin_app(

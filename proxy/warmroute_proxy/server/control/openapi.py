@@ -64,11 +64,17 @@ def description(version: str) -> Schema:
                 "get": _get("One receipt", {"type": "object"}, name="receipt_id", also={"202": {"type": "object"}})
             },
             "/v1/chat/completions": {"post": _post("The next message of a conversation", "chat.completion", _CHAT)},
+            "/v1/messages": {
+                "post": _anthropic("The next message, in Anthropic's API", _object(usage=_ANY), _MESSAGES)
+            },
+            "/v1/messages/count_tokens": {
+                "post": _anthropic("About how many tokens a prompt has", _object(input_tokens=_COUNT), _COUNTED)
+            },
             "/v1/completions": {"post": _post("What follows a text", "text_completion", _COMPLETION)},
         },
         "components": {
             "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
-            "schemas": {"Error": _ERROR, "Usage": _USAGE, "Receipt": _RECEIPT},
+            "schemas": {"Error": _ERROR, "MessagesError": _MESSAGES_ERROR, "Usage": _USAGE, "Receipt": _RECEIPT},
         },
     }
 
@@ -156,6 +162,22 @@ _CHAT: Final = {
     },
     "required": ["model", "messages"],
 }
+_ANY: Final[Schema] = {"type": "object"}
+_MESSAGES_ERROR: Final = _object(type={"const": "error"}, error=_object(type=_STRING, message=_STRING))
+_COUNTED: Final[Schema] = {
+    "type": "object",
+    "properties": {"model": _COMMON["model"], "messages": {"type": "array", "items": _MESSAGE, "minItems": 1}},
+    "required": ["model", "messages"],
+}
+_MESSAGES: Final[Schema] = {
+    "type": "object",
+    "properties": {
+        **_COUNTED["properties"],
+        "max_tokens": {"type": "integer", "minimum": 1, "maximum": MAX_COUNT},
+        "stream": _COMMON["stream"],
+    },
+    "required": [*_COUNTED["required"], "max_tokens"],
+}
 _COMPLETION: Final = {
     "type": "object",
     "properties": {**_COMMON, "prompt": {"anyOf": [{**_STRING, "minLength": 1}, {"type": "array", "minItems": 1}]}},
@@ -204,6 +226,20 @@ def _session() -> Schema:
     """The header that names a session."""
     schema = {"type": "string", "maxLength": 256}
     return {"name": "x-session-affinity", "in": "header", "required": False, "schema": schema}
+
+
+def _anthropic(summary: str, schema: Schema, body: Schema) -> Schema:
+    """A route of Anthropic's API. What is refused before its route is known has OpenAI's error object."""
+    answer = _answer(f"{summary}: as one object, or as events.", schema)
+    answer["content"]["text/event-stream"] = {"schema": _STRING}
+    either = {"anyOf": [{"$ref": "#/components/schemas/MessagesError"}, {"$ref": "#/components/schemas/Error"}]}
+    errors = {status: _answer(text, either) for status, text in {**_ERRORS, "529": _ERRORS["503"]}.items()}
+    content = {"application/json": {"schema": body}}
+    return {
+        "summary": summary,
+        "requestBody": {"required": True, "content": content},
+        "responses": {**errors, "200": answer},
+    }
 
 
 def _post(summary: str, kind: str, body: Schema) -> Schema:

@@ -208,7 +208,7 @@ def _keep(body: Body, intake: Intake, found: ReadBody, caller: Caller, known_bod
 def _model(route: str, body: Body, tenant: TenantConfig, config: Config) -> tuple[ModelConfig, str]:
     """The requested model, and the name in the request."""
     asked = read_member(body, route, "model")
-    model = config.model_by_name.get(asked)
+    model = config.model_of(asked)
     if model is None or not tenant.may_use(model):
         message = no_model(asked, [each.name for each in config.models_of(tenant)])
         raise Refusal(404, message, code="model_not_found", param="model")

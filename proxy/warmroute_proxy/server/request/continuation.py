@@ -26,7 +26,7 @@ from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.engines.engines import Engines
 from warmroute_proxy.server.engines.sse import Scanner
 from warmroute_proxy.server.intake.body import NO_BODY, Body
-from warmroute_proxy.server.intake.intake import CHAT
+from warmroute_proxy.server.intake.intake import COMPLETIONS
 from warmroute_proxy.server.intake.large_body import LargeBody
 from warmroute_proxy.server.intake.parsed_request import Intake
 from warmroute_proxy.server.request.attempt import Attempt
@@ -105,7 +105,7 @@ class Continuation:
                 return None
         except _UNREADABLE:
             return None  # the engine may have read it otherwise
-        if intake.route != CHAT and bytes(memoryview(members["prompt"])[:1]) != b'"':
+        if intake.route == COMPLETIONS and bytes(memoryview(members["prompt"])[:1]) != b'"':
             return None  # token ids: no text can stand behind them
         stop = _decode(members["stop"]) if "stop" in members else None
         stops = (stop,) if isinstance(stop, str) else tuple(stop or ())
@@ -248,7 +248,7 @@ def broken() -> Refusal:
 
 def unable(engines: Engines, route: str) -> frozenset[str]:
     """The workers that cannot go on with a chat: `continue_final_message` is SGLang's."""
-    if route != CHAT:
+    if route == COMPLETIONS:
         return frozenset()
     return frozenset(worker.id for worker in engines.workers() if engines.of(worker).config.kind != "sglang")
 
@@ -268,7 +268,7 @@ def _continued(intake: Intake, text: str, tokens: int) -> Body | None:
         if left < 1 and name in _LIMITS:
             return None
         add.append(b'"%b":%d' % (name.encode(), max(left, 0)))
-    if intake.route == CHAT:
+    if intake.route != COMPLETIONS:
         messages = members["messages"]
         last_message = _decode(_decode(messages, type=list[msgspec.Raw])[-1], type=dict[str, Any])
         if last_message.get("role") == "assistant":
@@ -291,7 +291,7 @@ def _limits(intake: Intake, tokens: int) -> Iterator[tuple[str, int]]:
     members = _members(intake)
     for name in (*_LIMITS, "min_tokens"):
         value = _decode(members[name]) if name in members else None
-        if value is None and name == "max_tokens" and intake.route != CHAT:
+        if value is None and name == "max_tokens" and intake.route == COMPLETIONS:
             value = COMPLETION_TOKENS
         if isinstance(value, int):
             yield name, value - tokens

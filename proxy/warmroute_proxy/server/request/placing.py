@@ -19,7 +19,7 @@ class Placing:
     def __init__(
         self, router: Router, engines: Engines, admission: Admission, faults: Faults, metrics: RequestMetrics
     ) -> None:
-        self._router = router
+        self.router = router
         self._faults = faults
         self._engines = engines
         self._admission = admission
@@ -27,7 +27,7 @@ class Placing:
 
     def place(self, request: RequestToAdmit, now_s: float) -> Decision | None:
         """Where a request goes now; None where it was queued or refused."""
-        intake, router, admission, excluded = request.intake, self._router, self._admission, request.excluded
+        intake, router, admission, excluded = request.intake, self.router, self._admission, request.excluded
         if self._faults.has_suspects:
             refusal = self._faults.refusal(intake, now_s)
             if refusal is not None:
@@ -49,7 +49,7 @@ class Placing:
 
     def place_again(self, request: RequestToAdmit, now_s: float) -> Decision | None:
         """Where another attempt goes; None where no worker has capacity, or the budget of retries is spent."""
-        intake, router = request.intake, self._router
+        intake, router = request.intake, self.router
         facts = intake.facts = stay(intake.facts)
         try:
             closed = self._faults.closed_to(intake, now_s)

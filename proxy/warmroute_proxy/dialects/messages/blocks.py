@@ -1,0 +1,167 @@
+"""Blocks of content: each becomes a piece of a chat message, a tool call, or a message of role `tool`."""
+
+import re
+from typing import Any, Final
+
+import msgspec
+from msgspec import Raw
+
+Members = dict[str, Raw]
+ChatPart = dict[str, Any]
+
+MEDIA_TYPES: Final = ("image/jpeg", "image/png", "image/gif", "image/webp")
+MAX_SHOWN_CHARS: Final = 64
+
+_QUOTE: Final = 0x22
+_LIST: Final = 0x5B
+_OBJECT: Final = 0x7B
+_BASE64: Final = re.compile(r"[A-Za-z0-9+/]+={0,2}")
+_FAILED: Final = "The tool failed:"
+_decode_members: Final = msgspec.json.Decoder(Members).decode
+_decode_list: Final = msgspec.json.Decoder(list[Raw]).decode
+_decode_text: Final = msgspec.json.Decoder(str).decode
+_PROBLEMS: Final = (msgspec.DecodeError, ValueError, RecursionError)
+encode: Final = msgspec.json.Encoder().encode
+
+
+class BadRequest(ValueError):
+    """What is wrong with a request, and where: `messages.0.content`."""
+
+    def __init__(self, path: str, problem: str) -> None:
+        super().__init__(f"{path}: {problem}" if path else problem)
+        self.path = path
+
+
+def object_at(raw: Raw | bytes, path: str) -> Members:
+    """The members of an object, those that are null left out."""
+    try:
+        found = _decode_members(raw)
+    except _PROBLEMS:
+        raise BadRequest(path, "must be a JSON object") from None
+    return {name: value for name, value in found.items() if bytes(memoryview(value)[:1]) != b"n"}
+
+
+def list_at(raw: Raw, path: str) -> list[Raw]:
+    """The elements of a list."""
+    try:
+        return _decode_list(raw)
+    except _PROBLEMS:
+        raise BadRequest(path, "must be a list") from None
+
+
+def text_at(members: Members, name: str, path: str) -> str:
+    """A text that must be there."""
+    raw = members.get(name)
+    path = f"{path}.{name}" if path else name
+    if raw is None:
+        raise BadRequest(path, "is required")
+    try:
+        return _decode_text(raw)
+    except _PROBLEMS:
+        raise BadRequest(path, "must be a text") from None
+
+
+def kind_of(block: Members, path: str) -> str:
+    """The type of a block."""
+    return text_at(block, "type", path)
+
+
+def is_text(raw: Raw) -> bool:
+    """Whether a raw value is a text."""
+    return memoryview(raw)[0] == _QUOTE
+
+
+def text_part(block: Members, path: str) -> ChatPart:
+    """A text block, its text as it came."""
+    raw = block.get("text")
+    if raw is None or not is_text(raw):
+        raise BadRequest(f"{path}.text", "must be a text")
+    return {"type": "text", "text": raw}
+
+
+def content_of(parts: list[ChatPart]) -> Any:
+    """The content of a chat message: one text is a plain text, so that it is the same with and without a block."""
+    if len(parts) == 1 and parts[0]["type"] == "text":
+        return parts[0]["text"]
+    return parts
+
+
+def parts_at(raw: Raw, path: str) -> list[ChatPart]:
+    """Content that is a text or blocks of text, images and documents."""
+    if is_text(raw):
+        return [{"type": "text", "text": raw}]
+    blocks = list_at(raw, path)
+    return [part_of(object_at(each, f"{path}.{at}"), f"{path}.{at}") for at, each in enumerate(blocks)]
+
+
+def part_of(block: Members, path: str) -> ChatPart:
+    """A block of text, an image or a document."""
+    kind = kind_of(block, path)
+    if kind == "text":
+        return text_part(block, path)
+    if kind == "image":
+        return _image(block, path)
+    if kind == "document":
+        return _document(block, path)
+    shown = kind[:MAX_SHOWN_CHARS]
+    raise BadRequest(f"{path}.type", f"{shown!r} is no block that is served here: text, image, document")
+
+
+def _source(block: Members, path: str) -> tuple[Members, str]:
+    raw = block.get("source")
+    if raw is None:
+        raise BadRequest(f"{path}.source", "is required")
+    source = object_at(raw, f"{path}.source")
+    return source, kind_of(source, f"{path}.source")
+
+
+def _image(block: Members, path: str) -> ChatPart:
+    source, kind = _source(block, path)
+    path = f"{path}.source"
+    if kind == "url":
+        return {"type": "image_url", "image_url": {"url": text_at(source, "url", path)}}
+    if kind != "base64":
+        raise BadRequest(f"{path}.type", "must be base64 or url")
+    media_type, data = text_at(source, "media_type", path), text_at(source, "data", path)
+    if media_type not in MEDIA_TYPES:
+        raise BadRequest(f"{path}.media_type", f"must be one of {', '.join(MEDIA_TYPES)}")
+    if len(data) % 4 or _BASE64.fullmatch(data) is None:
+        raise BadRequest(f"{path}.data", "is not base64")
+    return {"type": "image_url", "image_url": {"url": f"data:{media_type};base64,{data}"}}
+
+
+def _document(block: Members, path: str) -> ChatPart:
+    source, kind = _source(block, path)
+    if kind != "text":
+        raise BadRequest(f"{path}.source.type", "must be text: other documents are not served here")
+    text = text_at(source, "data", f"{path}.source")
+    title = block.get("title")
+    return {"type": "text", "text": f"{text_at(block, 'title', path)}\n{text}" if title is not None else text}
+
+
+def tool_call(block: Members, path: str) -> ChatPart:
+    """A `tool_use` as a call, its input as it came."""
+    given = block.get("input")
+    if given is None or memoryview(given)[0] != _OBJECT:
+        raise BadRequest(f"{path}.input", "must be an object")
+    try:
+        arguments = str(given, "utf-8")
+    except UnicodeDecodeError:
+        raise BadRequest(f"{path}.input", "is not UTF-8") from None
+    function = {"name": text_at(block, "name", path), "arguments": arguments}
+    return {"id": text_at(block, "id", path), "type": "function", "function": function}
+
+
+def tool_message(block: Members, path: str) -> tuple[ChatPart, list[ChatPart]]:
+    """A `tool_result` as a message, and its images, for which a message of this role has no place."""
+    content = block.get("content")
+    parts = [] if content is None else parts_at(content, f"{path}.content")
+    images = [piece for piece in parts if piece["type"] != "text"]
+    texts = [piece for piece in parts if piece["type"] == "text"]
+    failed = block.get("is_error")
+    if failed is not None and bytes(failed) not in (b"true", b"false"):
+        raise BadRequest(f"{path}.is_error", "must be true or false")
+    if failed is not None and bytes(failed) == b"true":
+        texts.insert(0, {"type": "text", "text": _FAILED})
+    text = content_of(texts) if texts else ""
+    return {"role": "tool", "tool_call_id": text_at(block, "tool_use_id", path), "content": text}, images

@@ -1,0 +1,54 @@
+"""Errors of chat as Anthropic's error object, with its statuses."""
+
+from typing import Any, Final
+
+import msgspec
+
+from warmroute_proxy.dialects.messages.blocks import encode
+
+OVERLOADED: Final = 529
+_TYPES: Final = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    504: "timeout_error",
+    OVERLOADED: "overloaded_error",
+}
+
+
+class _Error(msgspec.Struct):
+    message: str = "internal error"
+    code: Any = None
+
+
+class _Body(msgspec.Struct):
+    error: _Error
+
+
+_decode: Final = msgspec.json.Decoder(_Body).decode
+
+
+def status_of(status: int) -> int:
+    """The status that Anthropic's clients know: what nothing can serve now is overload to them."""
+    return OVERLOADED if status == 503 else status
+
+
+def error(status: int, message: str, code: object) -> bytes:
+    """The error object of a status of chat. Agents compact their context where a message says `prompt is too long`."""
+    status = status_of(status)
+    kind = _TYPES.get(status, "invalid_request_error" if status < 500 else "api_error")
+    if code == "context_length_exceeded":
+        message = f"prompt is too long: {message}"
+    return encode({"type": "error", "error": {"type": kind, "message": message, "code": code}})
+
+
+def translated(status: int, body: bytes) -> bytes:
+    """An error object of chat as one of Anthropic's."""
+    try:
+        found = _decode(body).error
+    except (msgspec.DecodeError, RecursionError):
+        found = _Error()
+    return error(status, found.message, found.code)

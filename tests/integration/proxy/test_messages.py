@@ -1,0 +1,278 @@
+"""Anthropic's messages through a real proxy and real engines, by the official client."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import anthropic
+import httpx
+import pytest
+
+from tests.machine import seconds
+from warmroute.contract import receipt as contract_receipt
+from warmroute_cli.processes import stop_all
+
+from .harness import EngineProcess, ProxyProcess, until
+
+MODEL = "kimi-k2.5"
+TOOLS: list[Any] = [
+    {
+        "name": "read",
+        "description": "Reads a file.",
+        "input_schema": {"type": "object", "properties": {"path": {"type": "string"}}},
+    }
+]
+CALLS = {"tool_calls": [{"name": "read", "arguments": {"path": "a.txt"}}, {"name": "read", "arguments": {}}]}
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineProcess]:
+    started = EngineProcess(tmp_path_factory.mktemp("engine"), "a0", "aggregated")
+    try:
+        yield started.listening()
+    finally:
+        stop_all([started.child], seconds(5.0))
+
+
+@pytest.fixture(scope="module")
+def proxy(engine: EngineProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProxyProcess]:
+    started = ProxyProcess(tmp_path_factory.mktemp("proxy") / "p", [engine.toml("east")])
+    try:
+        yield started.start()
+    finally:
+        started.stop()
+
+
+@pytest.fixture(scope="module")
+def client(proxy: ProxyProcess) -> Iterator[anthropic.Anthropic]:
+    with anthropic.Anthropic(base_url=proxy.url, api_key=proxy.keys[0], max_retries=0) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def raw(proxy: ProxyProcess) -> Iterator[httpx.Client]:
+    headers = {"x-api-key": proxy.keys[0], "anthropic-version": "2023-06-01"}
+    with httpx.Client(base_url=proxy.url, headers=headers) as found:
+        yield found
+
+
+def body(text: str, **more: Any) -> dict[str, Any]:
+    return {"model": MODEL, "max_tokens": 64, "messages": [{"role": "user", "content": text}], **more}
+
+
+def script(*steps: dict[str, Any]) -> dict[str, Any]:
+    return {"script": json.dumps(steps)}
+
+
+def chat_usage(usage: Any) -> dict[str, Any]:
+    """Usage in chat's terms, with the receipt."""
+    found = usage.model_dump()
+    prompt = found["input_tokens"] + found["cache_read_input_tokens"]
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": found["output_tokens"],
+        "total_tokens": prompt + found["output_tokens"],
+        "prompt_tokens_details": {"cached_tokens": found["cache_read_input_tokens"]},
+        "cost": found["cost"],
+        "warmroute": found["warmroute"],
+    }
+
+
+def test_a_whole_answer_has_usage_and_a_sound_receipt(client: anthropic.Anthropic, proxy: ProxyProcess) -> None:
+    answer = client.messages.create(**body("whole", system="Be short.", metadata=script({"text": "Hello."})))
+    assert (answer.role, answer.model, answer.stop_reason) == ("assistant", MODEL, "end_turn")
+    assert [block.to_dict() for block in answer.content] == [{"type": "text", "text": "Hello."}]
+    assert answer.usage.cache_creation_input_tokens == 0
+    usage = chat_usage(answer.usage)
+    assert contract_receipt.check(usage) == []
+    assert answer._request_id == usage["warmroute"]["id"]
+    row = until(lambda: [row for row in proxy.rows() if row["id"] == answer._request_id], "its row")[0]
+    assert (row["route"], row["outcome"]) == ("/v1/messages", "completed")
+
+
+def test_a_stream_is_the_same_message(client: anthropic.Anthropic) -> None:
+    asked = body("streamed")
+    whole = client.messages.create(**asked)
+    with client.messages.stream(**asked) as stream:
+        events = list(stream)
+        streamed = stream.get_final_message()
+    assert [block.to_dict() for block in streamed.content] == [block.to_dict() for block in whole.content]
+    assert (streamed.stop_reason, streamed.model) == (whole.stop_reason, whole.model)
+    usage = next(event.usage for event in events if event.type == "message_delta")
+    assert contract_receipt.check(chat_usage(usage)) == []
+    assert streamed.usage.output_tokens == whole.usage.output_tokens
+    assert (events[0].type, events[-1].type) == ("message_start", "message_stop")
+
+
+@pytest.mark.parametrize("streams", [False, True])
+def test_tools_are_called_and_their_results_come_back_warm(client: anthropic.Anthropic, streams: bool) -> None:
+    messages: list[Any] = [{"role": "user", "content": f"Read a.txt. {streams} " + "Look closely. " * 200}]
+    more: Any = {"tools": TOOLS, "metadata": script(CALLS, {"text": "Done."})}
+
+    def turn() -> tuple[Any, Any]:
+        """The message and its receipt."""
+        if not streams:
+            answer: Any = client.messages.create(model=MODEL, max_tokens=64, messages=messages, **more)
+            return answer, answer.usage.warmroute
+        with client.messages.stream(model=MODEL, max_tokens=64, messages=messages, **more) as stream:
+            ends: list[Any] = [event for event in stream if event.type == "message_delta"]
+            return stream.get_final_message(), ends[0].usage.warmroute
+
+    asked, receipt = turn()
+    assert asked.stop_reason == "tool_use"
+    assert [(block.type, block.input) for block in asked.content] == [
+        ("tool_use", {"path": "a.txt"}),
+        ("tool_use", {}),
+    ]
+    results = [
+        {"type": "tool_result", "tool_use_id": block.id, "content": [{"type": "text", "text": "no"}], "is_error": True}
+        for block in asked.content
+    ]
+    messages += [{"role": "assistant", "content": asked.content}, {"role": "user", "content": results}]
+    done, next_receipt = turn()
+    assert (done.stop_reason, done.content[0].text) == ("end_turn", "Done.")
+    assert done.usage.cache_read_input_tokens > 500
+    assert next_receipt["turn"] == receipt["turn"] + 1
+    assert next_receipt["session"] == receipt["session"]
+
+
+def test_max_tokens_and_stop_sequences_say_why_it_stopped(client: anthropic.Anthropic) -> None:
+    asked: Any = body("cut", max_tokens=3)
+    assert client.messages.create(**asked).stop_reason == "max_tokens"
+    stops: Any = body("stop", stop_sequences=["STOP"], metadata=script({"text": "one STOP two"}))
+    answer = client.messages.create(**stops)
+    assert (answer.stop_reason, answer.stop_sequence) == ("stop_sequence", "STOP")
+
+
+def test_a_session_of_claude_code_is_recognised(raw: httpx.Client) -> None:
+    user = {"user_id": json.dumps({"device_id": "d", "account_uuid": "", "session_id": "5f2c"})}
+    by_body = raw.post("/v1/messages?beta=true", json=body("who", metadata=user)).json()
+    by_header = raw.post("/v1/messages", json=body("who"), headers={"x-claude-code-session-id": "5f2c"}).json()
+    session = by_body["usage"]["warmroute"]["session"]
+    assert session is not None
+    assert by_header["usage"]["warmroute"]["session"] == session
+
+
+def test_a_chat_with_the_same_prompt_is_warm(raw: httpx.Client, proxy: ProxyProcess) -> None:
+    """Both are one prompt to the engine."""
+    text = "one prompt, two dialects " * 100
+    raw.post("/v1/messages", json=body(text))
+    asked = {"model": MODEL, "messages": [{"role": "user", "content": text}], "max_tokens": 8}
+    headers = {"authorization": f"Bearer {proxy.keys[0]}"}
+    usage = raw.post("/v1/chat/completions", json=asked, headers=headers).json()["usage"]
+    assert usage["prompt_tokens_details"]["cached_tokens"] > 300
+
+
+def test_what_chat_has_no_place_for_is_named(raw: httpx.Client) -> None:
+    answer = raw.post("/v1/messages", json=body("dropped", context_management={"edits": []}, cache_salt="x")).json()
+    assert answer["usage"]["warmroute"]["dropped_fields"] == ["cache_salt", "context_management"]
+
+
+def test_a_model_by_a_pattern(client: anthropic.Anthropic) -> None:
+    answer = client.messages.create(**{**body("alias"), "model": "claude-sonnet-4-5"})
+    assert answer.model == "claude-sonnet-4-5"
+    assert client.models.retrieve("claude-opus-9").id == MODEL
+
+
+def test_models_in_their_shape(client: anthropic.Anthropic, raw: httpx.Client, proxy: ProxyProcess) -> None:
+    listed = client.models.list()
+    assert [(model.id, model.type) for model in listed] == [(MODEL, "model"), ("other", "model")]
+    with pytest.raises(anthropic.NotFoundError) as refused:
+        client.models.retrieve("gpt-9")
+    assert refused.value.body["error"]["type"] == "not_found_error"  # type: ignore[index]
+    headers = {"authorization": f"Bearer {proxy.keys[0]}"}
+    assert httpx.get(f"{proxy.url}/v1/models", headers=headers).json()["object"] == "list"
+
+
+def test_tokens_are_counted_and_not_billed(client: anthropic.Anthropic) -> None:
+    text = "How many tokens is this? " * 50
+    used = client.messages.create(**body(text)).usage
+    asked = client.messages.with_raw_response
+    answer = asked.count_tokens(model=MODEL, messages=[{"role": "user", "content": text}])
+    assert "x-warmroute-receipt" not in answer.headers
+    counted = answer.parse()
+    tokens = used.input_tokens + (used.cache_read_input_tokens or 0)
+    assert tokens / 2 < counted.input_tokens < tokens * 2
+    assert counted.to_dict()["warmroute"] == {"estimated": ["input_tokens"]}
+
+
+def test_a_retry_with_an_idempotency_key_gets_the_same_message(raw: httpx.Client) -> None:
+    for more in ({}, {"stream": True}):
+        headers = {"idempotency-key": f"key-{len(more)}"}
+        first = raw.post("/v1/messages", json=body("again", **more), headers=headers)
+        again = raw.post("/v1/messages", json=body("again", **more), headers=headers)
+        assert first.status_code == 200
+        assert again.content == first.content
+
+
+BAD: list[tuple[dict[str, Any], str]] = [
+    ({"max_tokens": None}, "max_tokens: is required"),
+    ({"max_tokens": "many"}, "max_tokens"),
+    ({"messages": []}, "messages: at least one"),
+    ({"messages": "hi"}, "messages: must be a list"),
+    ({"messages": [{"role": "user", "content": []}]}, "messages.0.content: is empty"),
+    ({"messages": [{"role": "user", "content": 3}]}, "messages.0.content: must be a list"),
+    ({"messages": [{"role": "robot", "content": "x"}]}, "messages.0.role: must be user"),
+    ({"messages": [{"role": "user", "content": [{"type": "video"}]}]}, "messages.0.content.0.type: 'video'"),
+    (
+        {"messages": [{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a"}]}]},
+        "messages.0.content.0.tool_use_id: no tool_use",
+    ),
+    (
+        {
+            "messages": [
+                {
+                    "role": "user",
+                    "content": [
+                        {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "a!=="}}
+                    ],
+                }
+            ]
+        },
+        "messages.0.content.0.source.data: is not base64",
+    ),
+    ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools.0.type: 'web_search_20250305'"),
+    ({"thinking": {"type": "hard"}}, "thinking.type: must be one of"),
+    ({"temperature": -1}, "temperature"),
+]
+
+
+@pytest.mark.parametrize(("more", "place"), BAD, ids=[place for _, place in BAD])
+def test_bad_input_is_named_and_not_billed(raw: httpx.Client, more: dict[str, Any], place: str) -> None:
+    answer = raw.post("/v1/messages", json=body("bad", **more))
+    found = answer.json()
+    assert (answer.status_code, found["type"], found["error"]["type"]) == (400, "error", "invalid_request_error")
+    assert place in found["error"]["message"]
+    assert "x-warmroute-receipt" not in answer.headers
+
+
+def test_other_errors_have_their_types(raw: httpx.Client) -> None:
+    def asked(sent: Any, **headers: str) -> tuple[int, str]:
+        answer = raw.post("/v1/messages", content=sent, headers=headers)
+        return answer.status_code, answer.json()["error"]["type"]
+
+    good = json.dumps(body("x")).encode()
+    assert asked(good, **{"x-api-key": "wrong"}) == (401, "authentication_error")
+    assert asked(json.dumps({**body("x"), "model": "gpt-9"}).encode()) == (404, "not_found_error")
+    assert asked(b"{") == (400, "invalid_request_error")
+    assert asked(json.dumps(body("x" * 3_000_000)).encode()) == (413, "request_too_large")
+    assert raw.get("/v1/messages").status_code == 405
+
+
+def test_an_engine_that_fails_is_an_error_of_theirs(client: anthropic.Anthropic) -> None:
+    fails: Any = body("fails", metadata=script({"error_after_tokens": 2}))
+    with pytest.raises(anthropic.InternalServerError) as refused:
+        client.messages.create(**fails)
+    assert refused.value.body["error"]["type"] == "api_error"  # type: ignore[index]
+    with pytest.raises(anthropic.APIStatusError) as broke, client.messages.stream(**fails) as stream:
+        stream.get_final_message()
+    assert broke.value.body["type"] == "error"  # type: ignore[index]
+
+
+def test_no_engine_is_overload(client: anthropic.Anthropic, proxy: ProxyProcess) -> None:
+    """The last: the engine is drained."""
+    with proxy.admin() as admin:
+        assert admin.post("/admin/engines/a0/drain").is_success
+    with pytest.raises(anthropic.APIStatusError) as refused:
+        client.messages.create(**body("nobody"))
+    assert (refused.value.status_code, refused.value.body["error"]["type"]) == (529, "overloaded_error")  # type: ignore[index]

@@ -1,0 +1,229 @@
+"""Anthropic's messages in chat's terms, and chat's answers in theirs, case by case."""
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from warmroute_proxy.dialects.messages.answer import message
+from warmroute_proxy.dialects.messages.blocks import BadRequest
+from warmroute_proxy.dialects.messages.errors import translated
+from warmroute_proxy.dialects.messages.events import EventTranslator
+from warmroute_proxy.dialects.messages.request import ChatRequest, chat_request
+
+
+def read(**members: Any) -> ChatRequest:
+    asked = {"model": "m", "max_tokens": 5, "messages": [{"role": "user", "content": "hi"}]}
+    return chat_request(json.dumps(asked | members).encode())
+
+
+def chat(**members: Any) -> Any:
+    return msgspec.json.decode(read(**members).body)
+
+
+def test_settings_have_chats_names() -> None:
+    found = chat(
+        stop_sequences=["a"],
+        top_k=3,
+        top_p=0.5,
+        temperature=1,
+        stream=True,
+        thinking={"type": "enabled", "budget_tokens": 2000},
+        metadata={"user_id": "u"},
+        tools=[{"name": "f", "description": "d", "input_schema": {"type": "object"}, "cache_control": {}}],
+        tool_choice={"type": "any", "disable_parallel_tool_use": True},
+    )
+    assert found == {
+        "model": "m",
+        "max_tokens": 5,
+        "temperature": 1,
+        "top_p": 0.5,
+        "top_k": 3,
+        "stream": True,
+        "metadata": {"user_id": "u"},
+        "stop": ["a"],
+        "stream_options": {"include_usage": True},
+        "chat_template_kwargs": {"thinking": True, "enable_thinking": True},
+        "tools": [
+            {"type": "function", "function": {"name": "f", "description": "d", "parameters": {"type": "object"}}}
+        ],
+        "tool_choice": "required",
+        "parallel_tool_calls": False,
+        "messages": [{"role": "user", "content": "hi"}],
+    }
+
+
+@pytest.mark.parametrize(
+    ("choice", "expected"),
+    [
+        ({"type": "auto"}, "auto"),
+        ({"type": "none"}, "none"),
+        ({"type": "tool", "name": "f"}, {"type": "function", "function": {"name": "f"}}),
+    ],
+)
+def test_how_tools_are_chosen(choice: Any, expected: Any) -> None:
+    assert chat(tool_choice=choice)["tool_choice"] == expected
+
+
+def test_a_turn_with_thoughts_calls_and_results() -> None:
+    image = {"type": "image", "source": {"type": "url", "url": "https://a/b.png"}}
+    messages = [
+        {"role": "user", "content": [{"type": "text", "text": "look"}, image]},
+        {
+            "role": "assistant",
+            "content": [
+                {"type": "thinking", "thinking": "hm", "signature": "s"},
+                {"type": "redacted_thinking", "data": "x"},
+                {"type": "tool_use", "id": "t1", "name": "f", "input": {"b": 1, "a": 2}},
+            ],
+        },
+        {"role": "system", "content": "be quick"},
+        {
+            "role": "user",
+            "content": [
+                {"type": "tool_result", "tool_use_id": "t1", "is_error": True, "content": [image]},
+                {"type": "document", "title": "T", "source": {"type": "text", "media_type": "text/plain", "data": "D"}},
+            ],
+        },
+    ]
+    found = read(messages=messages)
+    shown = {"type": "image_url", "image_url": {"url": "https://a/b.png"}}
+    call = {"id": "t1", "type": "function", "function": {"name": "f", "arguments": '{"b": 1, "a": 2}'}}
+    assert msgspec.json.decode(found.body)["messages"] == [
+        {"role": "user", "content": [{"type": "text", "text": "look"}, shown]},
+        {"role": "assistant", "reasoning_content": "hm", "content": None, "tool_calls": [call]},
+        {"role": "system", "content": "be quick"},
+        {"role": "tool", "tool_call_id": "t1", "content": "The tool failed:"},
+        {"role": "user", "content": [shown, {"type": "text", "text": "T\nD"}]},
+    ]
+    assert found.dropped == {"redacted_thinking"}
+
+
+@pytest.mark.parametrize(
+    ("members", "where"),
+    [
+        ({"model": 3}, "model: must be a text"),
+        ({"system": 3}, "system: must be a list"),
+        ({"system": [{"type": "image", "source": {"type": "url", "url": "x"}}]}, "system: must be a text"),
+        ({"stop_sequences": "a"}, "stop_sequences: must be a list of texts"),
+        ({"tool_choice": {"type": "some"}}, "tool_choice.type: must be one of"),
+        ({"tools": [{"name": "f"}]}, "tools.0.input_schema: is required"),
+        ({"messages": [{"role": "assistant", "content": "x"}]}, "messages.0.role: the last message"),
+        ({"messages": [{"role": "user", "content": [{"text": "x"}]}]}, "messages.0.content.0.type: is required"),
+        ({"messages": [{"role": "user", "content": ["x"]}]}, "messages.0.content.0: must be a JSON object"),
+    ],
+)
+def test_what_is_wrong_is_named(members: dict[str, Any], where: str) -> None:
+    with pytest.raises(BadRequest, match=where.replace("[", r"\[")):
+        read(**members)
+
+
+def test_an_answer_keeps_arguments_that_are_no_object() -> None:
+    calls = [{"id": "t", "type": "function", "function": {"name": "f", "arguments": "[1"}}]
+    said = {"role": "assistant", "content": None, "reasoning_content": "hm", "tool_calls": calls}
+    raw = json.dumps({"choices": [{"message": said, "finish_reason": "tool_calls"}]}).encode()
+    found = msgspec.json.decode(message(raw, "msg_1", "m", ()))
+    assert found["content"] == [
+        {"type": "thinking", "thinking": "hm", "signature": ""},
+        {"type": "tool_use", "id": "t", "name": "f", "input": {"arguments": "[1"}},
+    ]
+    assert found["stop_reason"] == "tool_use"
+
+
+def stream_of(*deltas: dict[str, Any], reason: str = "stop") -> bytes:
+    chunks: list[Any] = [{"choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in deltas]
+    chunks.append({"choices": [{"index": 0, "delta": {}, "finish_reason": reason}]})
+    chunks.append({"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 2, "total_tokens": 11}})
+    return b"".join(b"data: %b\n\n" % json.dumps(chunk).encode() for chunk in chunks) + b"data: [DONE]\n\n"
+
+
+def call(index: int, arguments: str, call_id: str | None = None) -> dict[str, Any]:
+    return {"tool_calls": [{"index": index, "id": call_id, "function": {"name": "f", "arguments": arguments}}]}
+
+
+STREAM = b": the prompt is being computed\n\n" + stream_of(
+    {"role": "assistant", "content": ""},
+    {"reasoning_content": "hm"},
+    {"content": "a"},
+    {"content": "b"},
+    call(0, "", "t0"),
+    call(0, '{"x":'),
+    call(0, "1}"),
+    call(1, "{}", "t1"),
+    reason="tool_calls",
+)
+
+
+def test_the_events_of_a_stream() -> None:
+    text = EventTranslator("msg_1", "m", ()).feed(STREAM).decode()
+    events = [json.loads(block.partition("\ndata: ")[2]) for block in text.split("\n\n")[:-1]]
+    assert [line[7:] for line in text.splitlines() if line.startswith("event: ")] == [each["type"] for each in events]
+    shown = [(e["type"], e.get("index"), (e.get("delta") or e.get("content_block") or {}).get("type")) for e in events]
+    assert shown == [
+        ("message_start", None, None),
+        ("ping", None, None),
+        ("content_block_start", 0, "thinking"),
+        ("content_block_delta", 0, "thinking_delta"),
+        ("content_block_stop", 0, None),
+        ("content_block_start", 1, "text"),
+        ("content_block_delta", 1, "text_delta"),
+        ("content_block_delta", 1, "text_delta"),
+        ("content_block_stop", 1, None),
+        ("content_block_start", 2, "tool_use"),
+        ("content_block_delta", 2, "input_json_delta"),
+        ("content_block_delta", 2, "input_json_delta"),
+        ("content_block_stop", 2, None),
+        ("content_block_start", 3, "tool_use"),
+        ("content_block_delta", 3, "input_json_delta"),
+        ("content_block_stop", 3, None),
+        ("message_delta", None, None),
+        ("message_stop", None, None),
+    ]
+    assert events[-2]["delta"]["stop_reason"] == "tool_use"
+    assert events[-2]["usage"]["input_tokens"] == 9
+
+
+def test_it_makes_no_difference_how_a_stream_is_cut() -> None:
+    whole = EventTranslator("msg_1", "m", ()).feed(STREAM)
+    by_byte = EventTranslator("msg_1", "m", ())
+    assert b"".join(by_byte.feed(STREAM[at : at + 1]) for at in range(len(STREAM))) == whole
+
+
+def test_an_error_in_a_stream_is_the_last_event() -> None:
+    translator = EventTranslator("msg_1", "m", ())
+    error = b'data: {"error":{"message":"gone","type":"server_error","code":"draining"}}\n\n'
+    text = translator.feed(error + stream_of({"content": "a"}))
+    assert text.count(b"event: ") == 1
+    assert json.loads(text.partition(b"data: ")[2])["error"]["type"] == "overloaded_error"
+    assert translator.ended
+
+
+def test_a_call_that_had_ended_does_not_go_on() -> None:
+    with pytest.raises(ValueError, match="went back"):
+        EventTranslator("msg_1", "m", ()).feed(stream_of(call(0, "", "a"), call(1, "", "b"), call(0, "{}")))
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        (400, "invalid_request_error"),
+        (401, "authentication_error"),
+        (404, "not_found_error"),
+        (413, "request_too_large"),
+        (422, "invalid_request_error"),
+        (429, "rate_limit_error"),
+        (500, "api_error"),
+        (502, "api_error"),
+        (503, "overloaded_error"),
+        (504, "timeout_error"),
+    ],
+)
+def test_errors_have_their_types(status: int, kind: str) -> None:
+    found = json.loads(translated(status, b'{"error":{"message":"why","code":"c"}}'))
+    assert found == {"type": "error", "error": {"type": kind, "message": "why", "code": "c"}}
+
+
+def test_a_prompt_that_is_too_long_says_so_as_agents_look_for_it() -> None:
+    found = json.loads(translated(400, b'{"error":{"message":"why","code":"context_length_exceeded"}}'))
+    assert found["error"]["message"] == "prompt is too long: why"
