@@ -53,10 +53,6 @@ class RecordedFleet(Fleet):
     def admin_key(self) -> str:
         return Secrets(load_secret(secret_file(self.state_dir), os.environ)).admin_key()
 
-    def _config(self, region: str, relay_urls: dict[str, str]) -> str:
-        text = super()._config(region, relay_urls)
-        return text.replace("[proxy]\n", f"[proxy]\nrecord = {json.dumps(str(self.record(region)))}\n", 1)
-
 
 class Run(NamedTuple):
     """What is left of a recorded run: the records, and the decisions as each live proxy showed them, oldest first."""
@@ -99,7 +95,7 @@ def shown(proxy: Proxy, admin_key: str) -> list[dict[str, Any]]:
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """The demo's drive; then one proxy is stopped, and the other killed once its record has the ends of all turns."""
     folder = tmp_path_factory.mktemp("recorded").resolve()
-    fleet = RecordedFleet(folder, folder / "run", FleetOptions(speed=50.0))
+    fleet = RecordedFleet(folder, folder / "run", FleetOptions(speed=50.0, record=True))
     with locked_state(folder), fleet:
         urls = {region: proxy.base_url for region, proxy in fleet.proxies.items()}
         target = Target(urls, fleet.api_key, seed=1, think_s=0.02)

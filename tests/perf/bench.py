@@ -4,9 +4,10 @@ import time
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
+from tests.machine import seconds
 from tests.perf.engines import Engine, Plan
 from tests.perf.loop import Loop
-from tests.perf.proxies import Fleet, Running
+from tests.perf.proxies import START_TIMEOUT_S, Fleet, Running
 from tests.perf.round import Round
 from tests.perf.workloads import Workload
 
@@ -60,14 +61,15 @@ class Bench:
         engines = [Engine(self.loop) for _ in range(4)]
         self.fleet = Fleet((engines[0], engines[1]), engines[2], engines[3])
 
-    def start(self, running: Running) -> None:
+    def start(self, running: Running, timeout_s: float = START_TIMEOUT_S) -> None:
         """Wait until a started proxy answers a chat; the mock engines serve it meanwhile."""
+        give_up_s = time.monotonic() + seconds(timeout_s)
         self._follow(Plan())
         answered = False
         while not answered:
             if not running.process.running():
                 raise NotReady(f"ended: {running.process.last_words()}")
-            if time.monotonic() > running.give_up_s:
+            if time.monotonic() > give_up_s:
                 raise NotReady(f"does not answer: {running.process.last_words()}")
             self.loop.run(lambda: False, _READY_EVERY_S)
             tally = self._load(running.port, _WARM, 0).tally
@@ -78,7 +80,8 @@ class Bench:
         self.loop.close()
 
     def measure(self, running: Running, workload: Workload, number: int) -> Sample:
-        """Run round `number` of a workload."""
+        """Run round `number` of a workload. The proxy may have missed the engines, which nobody ran before it."""
+        self.start(running)
         if workload.fresh:  # what a first request imports and allocates is not a stream's
             self._load(running.port, replace(_WARM, connections=8, seconds=0.3), 0)
         self._follow(workload.plan)

@@ -12,6 +12,7 @@ import ctypes
 import gc
 import json
 import os
+import socket
 import sys
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
@@ -164,10 +165,27 @@ class InProcessLoop(uvloop.Loop):
         self._asking = 0
         self._all_ended: asyncio.Future[None] | None = None
         self._connects: list[Callable[[], Any]] = []
+        self._listening: list[socket.socket] = []
+        self._clients: list[ClientTransport] = []
         self._driver: asyncio.Task[None] | None = None
 
+    def add_reader(self, fd: Any, callback: Any, *arguments: Any) -> None:
+        """The first listening socket is that of the clients, the second one the operators'."""
+        super().add_reader(fd, callback, *arguments)
+        if isinstance(fd, socket.socket) and fd.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+            self._listening.append(fd)
+            if len(self._listening) == 2:
+                self._driver = self.create_task(self._drive())
+
+    def connect_accepted_socket(self, factory: Callable[[], Any], sock: Any, **_options: object) -> Awaitable[Any]:  # type: ignore[override]
+        """An accepted connection is closed: its client is in this process."""
+        sock.close()
+        client = ClientTransport(self, factory)
+        self._clients.append(client)
+        return _given((client, None))
+
     def create_server(self, factory: Callable[[], Any], *_places: object, **_options: object) -> Awaitable[Any]:  # type: ignore[override]
-        """The first server is that of the clients, the second one the operators'."""
+        """For a tree that has its sockets made by the loop; likewise."""
         self._connects.append(factory)
         if len(self._connects) == 2:
             self._driver = self.create_task(self._drive())
@@ -212,7 +230,7 @@ class InProcessLoop(uvloop.Loop):
         await asyncio.sleep(0.5)  # health checks first
         self._slower = SLOWER
         try:
-            clients = [ClientTransport(self, self._connects[0]) for _ in self.plan.counted]
+            clients = await self._connected()
             await self._ask(clients, self.plan.warm)
             gc.disable()  # one collection in a window this short would decide the ratio
             self.switch.start_counting()
@@ -222,6 +240,15 @@ class InProcessLoop(uvloop.Loop):
             print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
             os._exit(1)
         os._exit(0)
+
+    async def _connected(self) -> list[ClientTransport]:
+        if self._connects:
+            return [ClientTransport(self, self._connects[0]) for _ in self.plan.counted]
+        for _ in self.plan.counted:
+            socket.create_connection(self._listening[0].getsockname()).close()
+        while len(self._clients) < len(self.plan.counted):
+            await asyncio.sleep(0)
+        return self._clients
 
     async def _ask(self, clients: list[ClientTransport], requests: list[list[bytes]]) -> None:
         self._asking = len(clients)

@@ -37,7 +37,7 @@ from tests.perf.proxies import ROOT, Fleet, Place, write_config
 
 CHUNKS: Final = 200
 TIMEOUT_S: Final = 600
-_PORT: Final = 1
+_PORT: Final = 0
 _LOOP: Final = "-01"  # the thread that began, in which the event loop runs
 _SWITCH: Final = """
 #include <valgrind/callgrind.h>

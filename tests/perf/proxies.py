@@ -9,14 +9,12 @@ import json
 import secrets
 import socket
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from string import Template
 from typing import Final, Literal
 
-from tests.machine import seconds
 from tests.perf.engines import MODEL, Engine
 from tests.perf.load import API_KEY
 from tests.perf.peers import nginx_program
@@ -255,4 +253,3 @@ class Running:
         self.port = free_port()
         how = proxy.start(Place(self.port, free_port(), folder, environment), fleet)
         self.process = Process(how.command, folder / "log", how.variables, core)
-        self.give_up_s = time.monotonic() + seconds(START_TIMEOUT_S)

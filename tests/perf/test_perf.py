@@ -119,10 +119,9 @@ def test_a_proxy_that_does_not_start_is_a_line_of_the_report(tmp_path: Path) -> 
 def test_an_endless_start_ends(bench: Bench, tmp_path: Path) -> None:
     silent = Proxy("silent", "", "python", lambda _place, _fleet: Start(["sleep", "60"], {}))
     running = Running(silent, bench.fleet, tmp_path / "silent", None, None)
-    running.give_up_s = 0.0
     try:
         with pytest.raises(NotReady, match="does not answer: it wrote nothing"):
-            bench.start(running)
+            bench.start(running, timeout_s=0.0)
     finally:
         running.process.stop()
     assert not running.process.running()

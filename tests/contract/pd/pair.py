@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx
 from tests.contract.subject import Kind
@@ -62,7 +62,7 @@ class Pair:
         return int(found[f"{name}_reqs"])
 
 
-def post(url: str, body: dict[str, Any], path: str = CHAT) -> "Future[httpx.Response]":
+def post(url: str, body: dict[str, Any], path: str = CHAT) -> Future[httpx.Response]:
     """Post from a thread of its own."""
     future: Future[httpx.Response] = Future()
 
@@ -84,6 +84,47 @@ def abort(url: str, body: dict[str, Any]) -> None:
 def fresh_text(words: int) -> str:
     """A text that no other request has."""
     return " ".join(f"{random.randrange(1 << 32):x}" for _ in range(words))
+
+
+COMPUTED_TOKENS = 15_000
+"""Of a prompt that takes seconds, so that something can be done while it is computed."""
+
+ATTEMPTS = 5
+
+
+class Legs(NamedTuple):
+    """A request on both sides of a pair."""
+
+    prefill: Future[httpx.Response]
+    decode: Future[httpx.Response]
+
+
+def aborted_while_it_computes(pair: "Pair", side: str) -> Legs:
+    """A request that was aborted on one side while its prompt was computed.
+
+    On a busy machine this process may come too late, when the prompt is computed already; then it tries another one.
+    """
+    for _ in range(ATTEMPTS):
+        body = {**pair.body(""), "input_ids": [random.randrange(300, 2000) for _ in range(COMPUTED_TOKENS)]}
+        decode = post(pair.decode, body, "/generate")
+        wait_for(lambda: pair.queue(pair.decode, "decode_transfer_queue") == 1)
+        prefill = post(pair.prefill, body, "/generate")
+        wait_for(lambda: prefill.done() or _active_tokens(pair.prefill) > 0)  # noqa: B023 - called before the next one
+        abort(getattr(pair, side), body)
+        if prefill.result(seconds(TIMEOUT_S)).status_code != 200 or _finish(prefill) == "abort":
+            return Legs(prefill, decode)
+        decode.result(seconds(TIMEOUT_S))
+    raise AssertionError(f"each of {ATTEMPTS} prompts was computed before it could be aborted")
+
+
+def _active_tokens(url: str) -> int:
+    active: int = httpx.get(f"{url}/v1/loads").json()["loads"][0]["num_active_tokens"]
+    return active
+
+
+def _finish(answered: Future[httpx.Response]) -> str:
+    reason: str = answered.result().json()["meta_info"]["finish_reason"]["type"]
+    return reason
 
 
 def wait_for(condition: Callable[[], bool]) -> None:

@@ -1,13 +1,12 @@
 """Prefill and decode: the hand-over, what each side answers, and each way in which it fails."""
 
 import json
-import random
 from typing import Any
 
 import httpx
 import pytest
 from tests.contract.pd.conftest import Mortal
-from tests.contract.pd.pair import CHAT, TIMEOUT_S, Pair, abort, fresh_text, post, wait_for
+from tests.contract.pd.pair import CHAT, TIMEOUT_S, Pair, abort, aborted_while_it_computes, fresh_text, post, wait_for
 from tests.machine import seconds
 
 ALL = {"prefill_dp_rank": -1, "prefill_cp_rank": -1, "target_tp_rank": -1, "target_pp_rank": -1}
@@ -194,12 +193,7 @@ def test_prefill_fails_at_once_when_decode_was_aborted_before_it_came(pair: Pair
 
 
 def test_prefill_fails_when_decode_is_aborted_while_it_computes(pair: Pair) -> None:
-    body = {**pair.body(""), "input_ids": [random.randrange(300, 2000) for _ in range(15_000)]}
-    decode = post(pair.decode, body, "/generate")
-    wait_for(lambda: pair.queue(pair.decode, "decode_transfer_queue") == 1)
-    prefill = post(pair.prefill, body, "/generate")
-    wait_for(lambda: httpx.get(f"{pair.prefill}/v1/loads").json()["loads"][0]["num_active_tokens"] > 0)
-    abort(pair.decode, body)
+    prefill, decode = aborted_while_it_computes(pair, "decode")
     assert "Aborted by AbortReq." in failure(decode.result(seconds(TIMEOUT_S)))
     assert "Aborted by decode-side abort notification." in failure(prefill.result(seconds(TIMEOUT_S)))
 

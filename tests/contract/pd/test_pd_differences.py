@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import httpx
 import pytest
-from tests.contract.pd.pair import CHAT, TIMEOUT_S, Pair, abort, fresh_text, post, wait_for
+from tests.contract.pd.pair import CHAT, TIMEOUT_S, Pair, abort, aborted_while_it_computes, fresh_text, post, wait_for
 from tests.machine import seconds
 
 
@@ -40,16 +40,7 @@ def test_a_room_that_is_live(pair: Pair) -> None:
 
 
 def test_prefill_aborted_when_decode_is_there(pair: Pair) -> None:
-    body = {
-        **pair.body(""),
-        "input_ids": [300 + number % 1700 for number in range(15_000)],
-        "cache_salt": fresh_text(1),
-    }
-    decode = post(pair.decode, body, "/generate")
-    wait_for(lambda: pair.queue(pair.decode, "decode_transfer_queue") == 1)
-    prefill = post(pair.prefill, body, "/generate")
-    wait_for(lambda: httpx.get(f"{pair.prefill}/v1/loads").json()["loads"][0]["num_active_tokens"] > 0)
-    abort(pair.prefill, body)
+    prefill, decode = aborted_while_it_computes(pair, "prefill")
     assert prefill.result(seconds(TIMEOUT_S)).json()["meta_info"]["finish_reason"]["type"] == "abort"
     answer = decode.result(seconds(TIMEOUT_S))
     assert answer.status_code == 500
