@@ -169,7 +169,7 @@ class InProcessLoop(uvloop.Loop):
         self._clients: list[ClientTransport] = []
         self._driver: asyncio.Task[None] | None = None
 
-    def add_reader(self, fd: Any, callback: Any, *arguments: Any) -> None:
+    def add_reader(self, fd: Any, callback: Any, *arguments: Any) -> None:  # type: ignore[override]
         """The first listening socket is that of the clients, the second one the operators'."""
         super().add_reader(fd, callback, *arguments)
         if isinstance(fd, socket.socket) and fd.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
