@@ -64,8 +64,6 @@ GOALS: Final = [
     Goal("w3pd-1m", ("rust pd",), 0.3, 0.35),
     Goal("w4", (), 12.0, 20.0),
     Goal("latency", RUST, 1.0, 1.0),
-    Goal("w3new-200k", ("rust cache-aware",), 0.5, 0.5),
-    Goal("w3new-1m", ("rust cache-aware",), 0.5, 0.5),
     Goal("w5", RUST, 0.5, 0.7),
     Goal("w5s", RUST, 1.0, 1.2),
     Goal("w6s", (), 20.0, 50.0),
