@@ -9,7 +9,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
+from msgspec.structs import replace
+
 from warmroute.contract import headers as names
+from warmroute.contract.changes import NO_CHANGES
 from warmroute_proxy.server.authentication import Authentication, bearer
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.metrics import Counter, Metrics
@@ -27,6 +30,7 @@ from warmroute_proxy.server.intake.intake import CHAT, ROUTES
 from warmroute_proxy.server.intake.intakes import Intakes
 from warmroute_proxy.server.intake.parsed_request import Intake
 from warmroute_proxy.server.ledger.ledger import Ledger
+from warmroute_proxy.server.regions.forward_claim import Forward
 from warmroute_proxy.server.request.failure import shutting_down
 from warmroute_proxy.server.request.idempotency import IdempotentCalls
 from warmroute_proxy.server.request.inference_request import InferenceRequest
@@ -153,7 +157,7 @@ class PublicEndpoint:
                 body = count_tokens(request, dialect, caller, self._intakes, self._path.placing.router)
                 exchange.respond(200, (("content-type", "application/json"),), body)
                 return
-            chat, found = translate(request, dialect, caller.tenant, self._intakes.callers.secrets)
+            chat, found = translate(request, dialect, self._intakes.terms(caller.tenant))
             intake = noted(self._intakes.read(chat, caller), dialect, found)
         except Refusal as refusal:
             raise DialectRefusal(dialect, refusal) from None
@@ -186,7 +190,7 @@ class PublicEndpoint:
             self._check_open()
             if caller.region is not None:
                 claim = self._authentication.of_forwarded(request)[1]
-                InferenceRequest(self._path, exchange, intake, claim.request_id).begin()
+                InferenceRequest(self._path, exchange, _as_claimed(intake, claim), claim.request_id).begin()
             elif caller.idempotent:
                 self._begin_idempotent_request(request, exchange, caller, intake)
             else:
@@ -198,7 +202,7 @@ class PublicEndpoint:
         """Begin a request that another proxy forwards. Its receipt has the id that the other proxy has given it."""
         tenant, claim = self._authentication.of_forwarded(request)
         caller = self._intakes.callers.of(request.path, tenant, request.headers, claim.region)
-        intake = self._intakes.read(request, caller)
+        intake = _as_claimed(self._intakes.read(request, caller), claim)
         InferenceRequest(self._path, exchange, intake, claim.request_id).begin()
 
     def _begin_idempotent_request(
@@ -218,6 +222,13 @@ class PublicEndpoint:
         except Exception:
             shared.fail()
             raise
+
+
+def _as_claimed(intake: Intake, claim: Forward) -> Intake:
+    """The intake of a forwarded request, with what the proxy that its client has reached knows of it."""
+    if claim.route is None and claim.changes == NO_CHANGES:
+        return intake
+    return replace(intake, route=claim.route or intake.route, changes=claim.changes)
 
 
 def _answer_error(request: Request, exchange: Exchange, error: Exception) -> None:

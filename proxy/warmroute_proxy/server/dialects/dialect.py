@@ -3,9 +3,8 @@
 from collections.abc import Iterable
 from typing import Protocol
 
-from warmroute_proxy.server.base.config import TenantConfig
-from warmroute_proxy.server.base.secrets import Secrets
-from warmroute_proxy.server.http.exchange import Request
+from warmroute.contract.changes import Changes
+from warmroute_proxy.server.base.terms import Terms
 
 Headers = Iterable[tuple[str, str]]
 
@@ -30,12 +29,12 @@ class Translated(Protocol):
         """The body of the chat completion."""
 
     @property
-    def dropped(self) -> frozenset[str]:
-        """What chat has no place for; the receipt names it."""
+    def changes(self) -> Changes:
+        """What is not in the chat completion, or not as it came; the receipt says so."""
 
     @property
     def unlisted(self) -> frozenset[str]:
-        """The members of `dropped` that a tenant may want to be refused: the proxy does not know them."""
+        """The members that a tenant may want to be refused: the proxy does not know them."""
 
     def answer(self, raw: bytes, receipt_id: str) -> bytes:
         """A whole answer of chat in the dialect. Raises: ValueError, where it cannot be read."""
@@ -53,8 +52,8 @@ class Dialect(Protocol):
     def counts(self, path: str) -> bool:
         """Whether a path of its counts tokens."""
 
-    def translate(self, request: Request, tenant: TenantConfig, secrets: Secrets) -> Translated:
-        """A request in chat's terms. Raises: BadRequest."""
+    def translate(self, path: str, body: bytes, terms: Terms) -> Translated:
+        """A request in chat's terms; its texts are what the rules of its model leave. Raises: BadRequest."""
 
     def count(self, tokens: int) -> bytes:
         """How many tokens a prompt has, about."""

@@ -4,9 +4,8 @@ from msgspec.structs import replace
 
 from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.dialects.raw_json import BadRequest
-from warmroute_proxy.server.base.config import TenantConfig
 from warmroute_proxy.server.base.errors import Refusal
-from warmroute_proxy.server.base.secrets import Secrets
+from warmroute_proxy.server.base.terms import Terms
 from warmroute_proxy.server.dialects.dialect import Dialect, Translated
 from warmroute_proxy.server.http.exchange import Request
 from warmroute_proxy.server.http.shared_bytes import LARGE_BYTES
@@ -32,16 +31,16 @@ class DialectRefusal(Refusal):
         return self._dialect.error(self.status, self.message, self.code, self.param)
 
 
-def translate(request: Request, dialect: Dialect, tenant: TenantConfig, secrets: Secrets) -> tuple[Request, Translated]:
+def translate(request: Request, dialect: Dialect, terms: Terms) -> tuple[Request, Translated]:
     """The request as one of chat. It takes the body over. Raises: Refusal."""
     if request.shared is not None:
         problem = f"a request to {dialect.route} has {LARGE_BYTES} bytes at most: send less, or images by their address"
         raise Refusal(413, problem, code="request_too_large")
     try:
-        found = dialect.translate(request, tenant, secrets)
+        found = dialect.translate(request.path, bytes(request.body), terms)
     except BadRequest as error:
         raise Refusal(400, str(error), code="invalid_value", param=error.path) from None
-    if found.unlisted and tenant.unlisted_fields.value == "refuse":
+    if found.unlisted and terms.tenant.unlisted_fields.value == "refuse":
         unknown = min(found.unlisted)
         raise Refusal(400, f"{unknown}: is not a field that the proxy knows; remove it", code="unknown_field")
     chat = Request(request.received_s, request.method, CHAT, request.headers)
@@ -52,11 +51,11 @@ def translate(request: Request, dialect: Dialect, tenant: TenantConfig, secrets:
 
 
 def noted(intake: Intake, dialect: Dialect, found: Translated) -> Intake:
-    """The intake of a translated request: its route, and what was dropped of it."""
-    return replace(intake, route=dialect.route, dropped=intake.dropped | found.dropped)
+    """The intake of a translated request: its route, and what was changed in it."""
+    return replace(intake, route=dialect.route, changes=found.changes)
 
 
 def count_tokens(request: Request, dialect: Dialect, caller: Caller, intakes: Intakes, router: Router) -> bytes:
     """How many tokens a prompt has, by the learned bytes per token of its model. Raises: Refusal."""
-    chat = translate(request, dialect, caller.tenant, intakes.callers.secrets)[0]
+    chat = translate(request, dialect, intakes.terms(caller.tenant))[0]
     return dialect.count(router.estimated_tokens(intakes.facts(chat, caller)))

@@ -3,7 +3,8 @@
 from asyncio import AbstractEventLoop
 
 from warmroute_proxy.core.prompt.facts import Facts
-from warmroute_proxy.server.base.config import Config
+from warmroute_proxy.server.base.config import Config, TenantConfig
+from warmroute_proxy.server.base.terms import Terms
 from warmroute_proxy.server.http.exchange import Request
 from warmroute_proxy.server.intake.caller import Caller, Callers
 from warmroute_proxy.server.intake.intake import read, read_body
@@ -18,6 +19,10 @@ class Intakes:
         self._config = config
         self.callers = callers
         self.large_bodies = LargeBodies(config, callers, loop)
+
+    def terms(self, tenant: TenantConfig) -> Terms:
+        """What a translation of a tenant's request depends on."""
+        return Terms(tenant, self.callers.secrets, self._config)
 
     def read(self, request: Request, caller: Caller) -> Intake:
         """Read a request whose body is not large. Raises: Refusal."""
