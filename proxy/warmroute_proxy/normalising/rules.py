@@ -7,6 +7,7 @@ without it costs next to nothing. What its `pattern` then matches in the decoded
 import re
 from typing import Final, NamedTuple
 
+BILLING_MARK: Final = b"x-anthropic-billing-header:"
 _SYSTEM: Final = frozenset({"system"})
 _SYSTEM_AND_USER: Final = frozenset({"system", "user"})
 
@@ -29,7 +30,7 @@ RULES: Final = (
     Rule(
         "billing_line",
         _SYSTEM,
-        b"x-anthropic-billing-header:",
+        BILLING_MARK,
         64,
         re.compile(r"\Ax-anthropic-billing-header:[^\n]*\n*"),
         True,

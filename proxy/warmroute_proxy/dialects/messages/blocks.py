@@ -48,12 +48,12 @@ class Blocks:
         found = []
         for at, each in enumerate(list_at(raw, path)):
             where = f"{path}.{at}"
-            piece = self.part(self.block(each, where), where, role)
+            piece = self.piece(self.block(each, where), where, role)
             if piece is not None:
                 found.append(piece)
         return found
 
-    def part(self, block: Members, path: str, role: str) -> ChatPart | None:
+    def piece(self, block: Members, path: str, role: str) -> ChatPart | None:
         """A block of text, an image or a document; None where the rules leave nothing of it."""
         kind = kind_of(block, path)
         if kind == "text":

@@ -74,8 +74,8 @@ class MessageReader:
 
     def _opened(self, raw: Raw, path: str) -> list[tuple[Members, str]]:
         """The blocks of a message, each with its place."""
-        places = [(each, f"{path}.{at}") for at, each in enumerate(list_at(raw, path))]
-        return [(self._blocks.block(each, where), where) for each, where in places]
+        found = [(each, f"{path}.{at}") for at, each in enumerate(list_at(raw, path))]
+        return [(self._blocks.block(each, where), where) for each, where in found]
 
     def _of_system(self, raw: Raw, path: str) -> list[ChatPart]:
         parts = self._blocks.parts(raw, path, "system")
@@ -92,7 +92,7 @@ class MessageReader:
                     raise BadRequest(f"{path}.tool_use_id", "no tool_use before it has this id")
                 yield message
                 parts += images
-            elif (piece := self._blocks.part(block, path, "user")) is not None:
+            elif (piece := self._blocks.piece(block, path, "user")) is not None:
                 parts.append(piece)
         if parts:
             yield {"role": "user", "content": content_of(parts)}
@@ -113,7 +113,7 @@ class MessageReader:
                 self._drop(kind)
             elif kind not in _MANY:
                 raise BadRequest(f"{path}.type", f"{kind[:MAX_SHOWN_CHARS]!r} is no block of an assistant's message")
-            elif (piece := self._blocks.part(block, path, "assistant")) is not None:
+            elif (piece := self._blocks.piece(block, path, "assistant")) is not None:
                 texts.append(piece)
         _only_texts(texts, blocks[0][1])
         message: ChatPart = {"role": "assistant"}

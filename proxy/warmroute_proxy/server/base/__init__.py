@@ -13,4 +13,5 @@ Nothing here opens a socket or serves a request, and nothing here imports anothe
     metric_help   the description of each metric
     other_apis    what clients of APIs are told that are not served here
     secrets       the fleet secret and what is derived from it, API keys, engine keys
+    terms         what the translation of a request depends on besides its body
 """

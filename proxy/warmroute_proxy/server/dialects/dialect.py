@@ -24,9 +24,8 @@ class Events(Protocol):
 class Translated(Protocol):
     """A request in chat's terms, and what its answer is translated by. `receipt_id` is without its prefix."""
 
-    @property
-    def body(self) -> bytes:
-        """The body of the chat completion."""
+    body: bytes
+    """Of the chat completion, until somebody takes it."""
 
     @property
     def changes(self) -> Changes:
@@ -55,8 +54,8 @@ class Dialect(Protocol):
     def translate(self, path: str, body: bytes, terms: Terms) -> Translated:
         """A request in chat's terms; its texts are what the rules of its model leave. Raises: BadRequest."""
 
-    def count(self, tokens: int) -> bytes:
-        """How many tokens a prompt has, about."""
+    def count(self, tokens: int, *, estimated: bool) -> bytes:
+        """How many tokens a prompt has; `estimated`: about."""
 
     def status(self, status: int) -> int:
         """The status in place of one of chat's."""

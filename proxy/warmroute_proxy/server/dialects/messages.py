@@ -54,9 +54,10 @@ class Messages:
         key = terms.reasoning_key("signature")
         return TranslatedMessages(chat_request(body, key, terms.texts, counts_only=self.counts(path)), key)
 
-    def count(self, tokens: int) -> bytes:
-        """Counted tokens, which are estimated."""
-        return msgspec.json.encode({"input_tokens": tokens, "warmroute": {"estimated": ["input_tokens"]}})
+    def count(self, tokens: int, *, estimated: bool) -> bytes:
+        """Counted tokens, and whether they are estimated."""
+        named = ["input_tokens"] if estimated else []
+        return msgspec.json.encode({"input_tokens": tokens, "warmroute": {"estimated": named}})
 
     def status(self, status: int) -> int:
         """With 529 for overload."""

@@ -155,6 +155,8 @@ class Settlement:
         settle(entry, usage, loss, reported, ending)
         self._ledger.settle(entry, on_written)
         self._metrics.settled(entry, usage, loss, predicted, settled)
+        if changes.normalised:
+            self._metrics.normalised(changes.normalised)
 
     def reserve(self, account: RequestAccount, facts: Facts, decision: Decision, now_s: float) -> None:
         """Raise the load of the workers that an attempt is sent to."""
