@@ -7,5 +7,6 @@ room knows no engine or price: what runs in between is a chat completion like an
 - translation: a request of any dialect as one to `/v1/chat/completions`
 - exchange: the exchange of such a request, which translates its answer
 - messages: Anthropic's messages
+- responses: OpenAI's Responses
 - routes: which paths are whose
 """
