@@ -51,6 +51,12 @@ class Usage(msgspec.Struct):
         """How many tokens of the prompt were cached."""
         return (self.prompt_tokens_details.cached_tokens or 0) if self.prompt_tokens_details is not None else 0
 
+    def reasoning(self) -> int:
+        """How many tokens of the answer are reasoning. SGLang has the number in either place."""
+        details = self.completion_tokens_details
+        nested = details.reasoning_tokens if details is not None else None
+        return nested if nested is not None else self.reasoning_tokens or 0
+
     def receipt(self) -> dict[str, Raw]:
         """Cost and receipt, which stand beside the usage of each dialect."""
         found = {}

@@ -89,6 +89,8 @@ class PublicEndpoint:
         try:
             if request.method != "POST":
                 raise Refusal(405, f"{request.path} takes POST, not {request.method}", code="method_not_allowed")
+            if request.headers.get("content-encoding", "identity") != "identity":
+                raise Refusal(415, "compressed bodies are not read here: send plain JSON", code="bad_request")
             self._on_head(request, CHAT)
         except Refusal as refusal:
             raise DialectRefusal(dialect, refusal) from None

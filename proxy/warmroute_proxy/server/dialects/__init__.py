@@ -8,5 +8,6 @@ room knows no engine or price: what runs in between is a chat completion like an
 - exchange: the exchange of such a request, which translates its answer
 - token_counts: how many tokens a prompt has, by an engine where one can tell
 - messages: Anthropic's messages
+- responses: OpenAI's Responses
 - routes: which paths are whose
 """

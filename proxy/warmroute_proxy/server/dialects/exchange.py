@@ -70,24 +70,22 @@ class DialectExchange(Exchange):
         """None: what passes is translated."""
 
     def end(self, data: bytes = b"") -> None:
-        """The last of a stream that is complete."""
+        """The last of a stream."""
         if self.ended:
             return
         rest = self._translated(data)
-        complete = self._events is not None and self._events.ended
+        ends_well = self._events is not None and self._events.ended
         self._finish()
-        if complete:
+        if ends_well:
             self._client.end(rest)
         else:
             self._client.abort(rest)
 
     def abort(self, data: bytes = b"") -> None:
-        """The end of a stream that is not complete."""
-        if self.ended:
-            return
-        rest = self._translated(data)
-        self._finish()
-        self._client.abort(rest)
+        """The end of a stream that is not complete. One that says so in its last event ends like any other: clients
+        that read on behind that event would take a connection that breaks for another failure.
+        """
+        self.end(data)
 
     def _answer(self, receipt_id: str, body: bytes) -> bytes | None:
         try:
