@@ -7,6 +7,8 @@ continues (`conversations`). Such a key is marked as derived: it is a guess, and
 *Lineage* (which prompt) is (session, model, agent or thread, tools + system): one session id has several prompts
 (title, compaction, sub-agents), and each has a cache of its own. `lineage_parts` gives what distinguishes the lineages
 of one session; the proxy adds the digest of tools and system.
+
+A client may also say which of its agents sends a request and what for (`described`). That is shown, and steers nothing.
 """
 
 import json
@@ -16,6 +18,7 @@ from typing import Any, Final, NamedTuple
 from warmroute.contract import headers
 
 MAX_KEY_BYTES: Final = 256
+MAX_AGENT_NAME_BYTES: Final = 64
 MAX_USER_ID_CHARS: Final = 4_096  # of `metadata.user_id`, which contains a session among other things
 
 SESSION_HEADERS: Final = (
@@ -33,8 +36,12 @@ SESSION_HEADERS: Final = (
 SESSION_FIELDS: Final = ("prompt_cache_key", "promptCacheKey", "session_id", "conversation", "metadata")
 """Top-level body fields that may name a session, in order of precedence. `previous_response_id` is no key."""
 
-AGENT_HEADERS: Final = ("x-claude-code-agent-id", "thread-id")
-"""Headers that distinguish the agents or threads of one session."""
+AGENT_HEADERS: Final = ("x-claude-code-agent-id", "thread-id", "x-opencode-session-id")
+"""Headers that distinguish the agents or threads of one session.
+
+A sub-agent of OpenCode from 1.18.34 on has an id of its own in the last one; its affinity may be the parent's
+(anomalyco/opencode, packages/core/src/session/model-request.ts).
+"""
 
 PARENT_HEADERS: Final = (
     "x-parent-session-id",
@@ -44,8 +51,21 @@ PARENT_HEADERS: Final = (
 )
 """Headers that name the session or agent which started this one."""
 
-IDENTITY_HEADERS: Final = frozenset({*SESSION_HEADERS, *AGENT_HEADERS, *PARENT_HEADERS, headers.DERIVED, headers.HOME})
-"""All headers that `session_of` and `lineage_parts` read."""
+KINDS: Final = ("main", "sub", "title", "compaction")
+"""What a request may be for: an agent's loop, a sub-agent's, a title, the summary of a long session."""
+
+IDENTITY_HEADERS: Final = frozenset(
+    {
+        *SESSION_HEADERS,
+        *AGENT_HEADERS,
+        *PARENT_HEADERS,
+        headers.AGENT,
+        headers.DERIVED,
+        headers.HOME,
+        headers.KIND,
+    }
+)
+"""All headers that `session_of`, `lineage_parts` and `described` read."""
 
 
 class InvalidSessionKey(ValueError):
@@ -72,6 +92,13 @@ class LineageParts(NamedTuple):
 
     agent: str
     parent: str
+
+
+class Described(NamedTuple):
+    """What a client says of a request, for its receipt; empty strings where it says nothing that can be shown."""
+
+    agent: str
+    kind: str
 
 
 def check_key(key: str, source: str) -> str:
@@ -103,6 +130,21 @@ def session_of(request_headers: Mapping[str, str], body: Mapping[str, Any]) -> S
 def lineage_parts(request_headers: Mapping[str, str]) -> LineageParts:
     """Agent and parent of a request; header names are lower case. Over-long values are cut."""
     return LineageParts(_first(request_headers, AGENT_HEADERS), _first(request_headers, PARENT_HEADERS))
+
+
+def described(request_headers: Mapping[str, str]) -> Described:
+    """The name of the agent and the kind of a request; header names are lower case.
+
+    A request with a parent is of a sub-agent where it does not say otherwise. A name that is too long or not printable
+    and an unknown kind are left out: they steer nothing, so they are no reason to refuse a request.
+    """
+    agent = request_headers.get(headers.AGENT, "")
+    if not agent.isprintable() or len(agent.encode("utf-8", "surrogatepass")) > MAX_AGENT_NAME_BYTES:
+        agent = ""
+    kind = request_headers.get(headers.KIND, "")
+    if kind not in KINDS:
+        kind = "sub" if _first(request_headers, PARENT_HEADERS) else ""
+    return Described(agent, kind)
 
 
 def _field_key(field: str, value: object) -> str | None:

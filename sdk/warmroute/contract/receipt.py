@@ -10,7 +10,8 @@ A receipt stands in the `usage` object of a response, beside the token counts th
 
 An answer that was continued by another engine has `"continued": {"after_tokens": 412, "by": "text"}`: the tokens of the
 first engine, and from what the other one continued. A request with fields that no engine got has
-`"dropped_fields": ["beam_width"]`: their names, 32 at most.
+`"dropped_fields": ["beam_width"]`: their names, 32 at most. One whose head tells it has `"agent": "explore"` (the name,
+else 16 hex digits of the agent's id), `"parent": "16 hex"` and `"kind": "sub"`.
 
 `check` recomputes all that can be recomputed from the same `usage` object: tiers sum to the cached tokens,
 losses to prompt - cached, the price from the rates. A violation is a sentence, so that it can be shown as it is.

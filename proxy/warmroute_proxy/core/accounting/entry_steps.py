@@ -48,7 +48,8 @@ def dispatch(entry: Entry, rid: str, workers: tuple[ServedBy, ...], predicted_ca
 
 class Ending(Frozen, frozen=True):
     """How a request ended. `status` is the HTTP status that the client got, 0 if none; `ttft_ms` is None where no byte
-    of an answer came; `dropped_fields` are members of the request that no engine got.
+    of an answer came; `dropped_fields` are members of the request that no engine got; `receipt_fields` are members of
+    the receipt that its caller has given, as JSON.
     """
 
     outcome: Outcome
@@ -57,6 +58,7 @@ class Ending(Frozen, frozen=True):
     proxy_ms: float
     ttft_ms: float | None
     dropped_fields: tuple[str, ...] = ()
+    receipt_fields: bytes = b""
 
 
 def settle(
@@ -75,7 +77,7 @@ def settle(
         raise _not_allowed(entry, "settle")
     if ending.outcome not in SETTLE_OUTCOMES:
         raise TransitionError(f"entry {entry.id}: {ending.outcome} is no outcome of a settled entry")
-    _close(entry, "settled", ending.outcome, usage, loss, reported, ending.dropped_fields)
+    _close(entry, "settled", ending.outcome, usage, loss, reported, ending)
     entry.status, entry.settled_at = ending.status, ending.settled_at
     entry.proxy_ms, entry.ttft_ms = ending.proxy_ms, ending.ttft_ms
 
@@ -142,9 +144,10 @@ def _close(
     usage: Usage,
     loss: Mapping[str, int],
     reported: Mapping[str, Any] | bytes | None,
-    dropped_fields: tuple[str, ...] = (),
+    ending: Ending | None = None,
 ) -> None:
-    text, entry.list_nanousd, entry.price_nanousd = usage_object(entry, usage, loss, reported, dropped_fields)
+    dropped, caller = ((), b"") if ending is None else (ending.dropped_fields, ending.receipt_fields)
+    text, entry.list_nanousd, entry.price_nanousd = usage_object(entry, usage, loss, reported, dropped, caller)
     entry.state, entry.outcome, entry.usage = state, outcome, msgspec.Raw(text)
     entry.prompt_tokens, entry.cached_tokens = usage.prompt_tokens, usage.cached_tokens
     entry.completion_tokens = usage.completion_tokens

@@ -58,9 +58,10 @@ def usage_object(
     loss: Mapping[str, int],
     reported: Mapping[str, Any] | bytes | None,
     dropped_fields: tuple[str, ...] = (),
+    receipt_fields: bytes = b"",
 ) -> tuple[bytes, int, int]:
     """The usage object for the client, as JSON: the engine's own fields, the settled counts, `cost` and `warmroute`.
-    `dropped_fields`: members of the request that no engine got.
+    `dropped_fields`: members of the request that no engine got; `receipt_fields`: members from its caller, as JSON.
 
     `reported` is JSON where it has exactly the settled counts (`plain_usage`). Returned with what the turn would have
     cost with nothing cached, and what it costs, in nanodollars.
@@ -74,6 +75,8 @@ def usage_object(
             loss, _rates_json(rates), full, price, full - price, usage.estimated,
         )
     )  # fmt: skip
+    if receipt_fields:
+        receipt = b"%b,%b}" % (receipt[:-1], receipt_fields)
     if dropped_fields:
         receipt = b'%b,"dropped_fields":%b}' % (receipt[:-1], _encode(dropped_fields))
     cost = money.usd(price).encode()
