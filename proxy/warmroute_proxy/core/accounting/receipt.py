@@ -59,9 +59,10 @@ def usage_object(
     loss: Mapping[str, int],
     reported: Mapping[str, Any] | bytes | None,
     changes: Changes = NO_CHANGES,
+    receipt_fields: bytes = b"",
 ) -> tuple[bytes, int, int]:
     """The usage object for the client, as JSON: the engine's own fields, the settled counts, `cost` and `warmroute`.
-    `changes`: what was changed in the request.
+    `changes`: what was changed in the request; `receipt_fields`: members from its caller, as JSON.
 
     `reported` is JSON where it has exactly the settled counts (`plain_usage`). Returned with what the turn would have
     cost with nothing cached, and what it costs, in nanodollars.
@@ -75,6 +76,8 @@ def usage_object(
             loss, _rates_json(rates), full, price, full - price, usage.estimated,
         )
     )  # fmt: skip
+    if receipt_fields:
+        receipt = b"%b,%b}" % (receipt[:-1], receipt_fields)
     if changes is not NO_CHANGES:
         more = _encode(changes.members(loss))
         receipt = b"%b%b%b" % (receipt[:-1], b"," if len(more) > 2 else b"", more[1:])

@@ -41,6 +41,9 @@ class Intake(msgspec.Struct, gc=False):
     conversation: Conversation | None = None
     """The conversation that it continues or begins, where its client names no session."""
 
+    receipt_fields: bytes = b""
+    """Agent, parent and kind of its caller, as members of a JSON object; none where its head does not tell them."""
+
     def left_unanswered(self) -> None:
         """Note that it got no answer: sent again, it is of the same conversation."""
         if self.conversation is not None:
