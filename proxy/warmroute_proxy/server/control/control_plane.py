@@ -18,7 +18,6 @@ from warmroute_proxy.dialects.messages.errors import error
 from warmroute_proxy.dialects.messages.models import model_card, model_list
 from warmroute_proxy.server.base.config import Config, ModelConfig, TenantConfig
 from warmroute_proxy.server.base.errors import no_model
-from warmroute_proxy.server.base.other_apis import no_route
 from warmroute_proxy.server.base.secrets import Secrets
 from warmroute_proxy.server.control.answers import error_answer, get, json_answer
 from warmroute_proxy.server.control.engine_admin import EngineAdmin, add_engine_routes
@@ -26,6 +25,7 @@ from warmroute_proxy.server.control.fleet_usage import FleetUsage
 from warmroute_proxy.server.control.metrics_page import MetricsPage
 from warmroute_proxy.server.control.openapi import description
 from warmroute_proxy.server.control.usage_routes import add_operators_question, add_receipts, add_usage
+from warmroute_proxy.server.dialects.other_apis import no_route
 from warmroute_proxy.server.engines.engines import Engines
 from warmroute_proxy.server.ledger.ledger import Ledger
 from warmroute_proxy.server.regions.peers import PeerQuestions

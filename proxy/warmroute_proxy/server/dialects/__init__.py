@@ -10,4 +10,5 @@ room knows no engine or price: what runs in between is a chat completion like an
 - messages: Anthropic's messages
 - responses: OpenAI's Responses
 - routes: which paths are whose
+- other_apis: what clients of APIs are told that are not served here
 """
