@@ -6,6 +6,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
+from warmroute_proxy.dialects.content import check_image, content_of, is_given, misread
 from warmroute_proxy.dialects.raw_json import MAX_SHOWN_CHARS, BadRequest, ChatPart, encode, is_text
 from warmroute_proxy.dialects.responses.tools import INPUT, chat_name
 
@@ -63,7 +64,7 @@ def chat_messages(raw: Raw, opened: Opened, dropped: set[str]) -> list[ChatPart]
     try:
         items = _decode_items(raw)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        raise _misread(error, "input") from None
+        raise misread(error, "input") from None
     if not items:
         raise BadRequest("input", "is empty")
     reader = _Reader(opened, dropped)
@@ -182,18 +183,6 @@ class _Reader:
             self.messages.append({"role": "user", "content": images})
 
 
-def content_of(parts: list[ChatPart]) -> Any:
-    """The content of a chat message: one text is a plain text, so that it is the same with and without a part."""
-    if len(parts) == 1 and parts[0]["type"] == "text":
-        return parts[0]["text"]
-    return parts
-
-
-def is_given(raw: Raw) -> bool:
-    """Whether a member is there, and not null."""
-    return bool(raw) and memoryview(raw)[0] != 0x6E
-
-
 def _pieces(raw: Raw, path: str, *, may_be_empty: bool = False) -> list[ChatPart]:
     """Content that is a text or a list of parts."""
     if not is_given(raw):
@@ -203,7 +192,7 @@ def _pieces(raw: Raw, path: str, *, may_be_empty: bool = False) -> list[ChatPart
     try:
         found = _decode_parts(raw)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        raise _misread(error, path) from None
+        raise misread(error, path) from None
     if not found and not may_be_empty:
         raise BadRequest(path, "is empty")
     return [_piece(piece, f"{path}[{at}]") for at, piece in enumerate(found)]
@@ -225,39 +214,9 @@ def _piece(piece: _Piece, path: str) -> ChatPart:
     raise BadRequest(f"{path}.type", f"{shown!r} is no part that is served here: input_text, input_image")
 
 
-def check_image(url: str, path: str) -> None:
-    """Raises: BadRequest, where an image is neither at an address nor base64."""
-    if url.startswith(("https://", "http://")):
-        return
-    head, comma, data = url.partition(";base64,")
-    if not comma or not head.startswith("data:image/") or not is_base64(data):
-        raise BadRequest(path, "must be an address or data:image/...;base64,... ")
-
-
-def is_base64(data: str) -> bool:
-    """Whether a text is base64, with padding."""
-    bare = data.rstrip("=")
-    return bool(data) and len(data) % 4 == 0 and len(data) - len(bare) < 3 and _only_base64(bare)
-
-
-_ALPHABET: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
-
-
-def _only_base64(data: str) -> bool:
-    return data.isascii() and not data.encode().translate(None, _ALPHABET)
-
-
 def _text(raw: Raw, path: str) -> Raw:
     if not is_given(raw):
         raise BadRequest(path, "is required")
     if not is_text(raw):
         raise BadRequest(path, "must be a text")
     return raw
-
-
-def _misread(error: Exception, path: str) -> BadRequest:
-    """What is wrong, and where: msgspec says `... - at `$[3].role``."""
-    problem, at, inside = str(error).partition(" - at `$")
-    if isinstance(error, msgspec.ValidationError):
-        return BadRequest(f"{path}{inside.rstrip('`')}" if at else path, problem)
-    return BadRequest(path, "is not valid JSON")

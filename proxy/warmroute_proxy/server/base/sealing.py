@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESSIV
 
 MAX_KEYS: Final = 256
-_VERSION: Final = "wr1."
+_URLSAFE: Final = str.maketrans("-_", "+/")
+_VERSION: Final = b"\x01"
 
 
 class Seal:
@@ -23,19 +24,19 @@ class Seal:
         self._cipher = _cipher(key)
 
     def seal(self, text: str) -> str:
-        """A text, sealed."""
+        """A text, sealed: base64, since some clients decode it and encode it again."""
         sealed = self._cipher.encrypt(text.encode("utf-8", "surrogatepass"), None) if text else b""
-        return _VERSION + base64.urlsafe_b64encode(sealed).decode()
+        return base64.urlsafe_b64encode(_VERSION + sealed).decode()
 
     def open(self, sealed: str) -> str | None:
-        """The text; None where this key did not seal it."""
+        """The text; None where this key did not seal it. Either alphabet of base64 will do, with padding or without."""
         from cryptography.exceptions import InvalidTag
 
-        if not sealed.startswith(_VERSION):
-            return None
         try:
-            data = base64.b64decode(sealed[len(_VERSION) :], altchars=b"-_", validate=True)
-            return self._cipher.decrypt(data, None).decode("utf-8", "surrogatepass") if data else ""
+            data = base64.b64decode(sealed.translate(_URLSAFE).rstrip("=") + "==", validate=True)
+            if data[:1] != _VERSION:
+                return None
+            return self._cipher.decrypt(data[1:], None).decode("utf-8", "surrogatepass") if len(data) > 1 else ""
         except (InvalidTag, binascii.Error, ValueError):
             return None
 

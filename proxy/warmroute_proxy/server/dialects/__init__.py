@@ -8,5 +8,6 @@ room knows no engine or price: what runs in between is a chat completion like an
 - exchange: the exchange of such a request, which translates its answer
 - messages: Anthropic's messages
 - responses: OpenAI's Responses
+- gemini: Gemini's API
 - routes: which paths are whose
 """

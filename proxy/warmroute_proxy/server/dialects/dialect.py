@@ -1,13 +1,16 @@
 """What an API has to say for itself, so that one request path and one exchange serve it: two interfaces."""
 
 from collections.abc import Iterable
-from typing import Protocol
+from typing import Final, Protocol
 
 from warmroute_proxy.server.base.config import TenantConfig
 from warmroute_proxy.server.base.secrets import Secrets
 from warmroute_proxy.server.http.exchange import Request
 
 Headers = Iterable[tuple[str, str]]
+
+
+EVENTS: Final = "text/event-stream; charset=utf-8"
 
 
 class Events(Protocol):
@@ -36,6 +39,10 @@ class Translated(Protocol):
     @property
     def unlisted(self) -> frozenset[str]:
         """The members of `dropped` that a tenant may want to be refused: the proxy does not know them."""
+
+    @property
+    def stream_type(self) -> str:
+        """The content type of a streamed answer."""
 
     def answer(self, raw: bytes, receipt_id: str) -> bytes:
         """A whole answer of chat in the dialect. Raises: ValueError, where it cannot be read."""

@@ -10,7 +10,7 @@ from warmroute_proxy.dialects.messages.events import EventTranslator
 from warmroute_proxy.dialects.messages.request import ChatRequest, chat_request
 from warmroute_proxy.server.base.config import TenantConfig
 from warmroute_proxy.server.base.secrets import Secrets
-from warmroute_proxy.server.dialects.dialect import Headers
+from warmroute_proxy.server.dialects.dialect import EVENTS, Headers
 from warmroute_proxy.server.http.exchange import Request
 
 MESSAGES: Final = "/v1/messages"
@@ -19,6 +19,8 @@ COUNT_TOKENS: Final = "/v1/messages/count_tokens"
 
 class TranslatedMessages:
     """One request to `/v1/messages`."""
+
+    stream_type = EVENTS
 
     def __init__(self, found: ChatRequest) -> None:
         self._found = found

@@ -12,7 +12,7 @@ from warmroute_proxy.server.base.config import TenantConfig
 from warmroute_proxy.server.base.errors import error_body
 from warmroute_proxy.server.base.sealing import Seal
 from warmroute_proxy.server.base.secrets import Secrets
-from warmroute_proxy.server.dialects.dialect import Headers
+from warmroute_proxy.server.dialects.dialect import EVENTS, Headers
 from warmroute_proxy.server.http.exchange import Request
 
 RESPONSES: Final = "/v1/responses"
@@ -23,6 +23,8 @@ _NAMES: Final = {"max_tokens": "max_output_tokens", "messages": "input", "respon
 
 class TranslatedResponse:
     """One request to `/v1/responses`."""
+
+    stream_type = EVENTS
 
     def __init__(self, found: ChatRequest, seal: Seal) -> None:
         self._found = found
