@@ -6,6 +6,7 @@ import msgspec
 from msgspec import Raw
 
 from warmroute_proxy.dialects.raw_json import BadRequest, ChatPart
+from warmroute_proxy.normalising.texts import Texts
 
 _ALPHABET: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 _NULL: Final = 0x6E
@@ -16,6 +17,19 @@ def content_of(pieces: list[ChatPart]) -> Any:
     if len(pieces) == 1 and pieces[0]["type"] == "text":
         return pieces[0]["text"]
     return pieces
+
+
+def cleaned(pieces: list[ChatPart], role: str, texts: Texts) -> list[ChatPart]:
+    """The pieces of a message without what the rules take out of its texts."""
+    found = []
+    for piece in pieces:
+        if piece["type"] == "text":
+            text = texts.clean(piece["text"], role)
+            if text is None:
+                continue
+            piece["text"] = text
+        found.append(piece)
+    return found
 
 
 def is_given(raw: Raw) -> bool:

@@ -1,19 +1,19 @@
 """The contents of a request: each becomes messages of chat by itself."""
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from typing import Final
 
 import msgspec
 from msgspec import Raw
 
-from warmroute_proxy.dialects.content import content_of, is_base64, is_given, misread
+from warmroute_proxy.dialects.content import cleaned, content_of, is_base64, is_given, misread
 from warmroute_proxy.dialects.raw_json import BadRequest, ChatPart, is_text
+from warmroute_proxy.normalising.texts import Texts
 
 Opened = Callable[[str], str | None]
 """Opens sealed thoughts; None for what was not sealed here."""
 
-SIGNATURE: Final = "thoughtSignature"  # dropped, as the receipt says it
 _PLACEHOLDERS: Final = frozenset({"skip_thought_signature_validator", "context_engineering_is_the_way_to_go"})
 """What Gemini CLI sends for a signature that it does not have: ai.google.dev/gemini-api/docs/thought-signatures."""
 
@@ -70,47 +70,49 @@ _decode_content: Final = msgspec.json.Decoder(_Content).decode
 _decode_text: Final = msgspec.json.Decoder(str).decode
 
 
-def system_message(raw: Raw, path: str) -> ChatPart | None:
-    """`systemInstruction` as a message; None where it is empty. Raises: BadRequest."""
-    if is_text(raw):
-        return {"role": "system", "content": raw}
-    try:
-        content = _decode_content(raw)
-    except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        raise misread(error, path) from None
-    pieces = [
-        {"type": "text", "text": _text(piece, f"{path}.parts[{at}]")} for at, piece in enumerate(content.parts or ())
-    ]
-    return {"role": "system", "content": content_of(pieces)} if pieces else None
+class ContentReader:
+    """The messages of one request. It numbers its calls, and finds the call of each result.
 
+    `dropped`: how many parts of a kind the model does not see.
+    """
 
-def chat_messages(raw: Raw, opened: Opened, dropped: set[str]) -> list[ChatPart]:
-    """The messages of all contents. Raises: BadRequest."""
-    try:
-        contents = _decode_contents(raw)
-    except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        raise misread(error, "contents") from None
-    if not contents:
-        raise BadRequest("contents", "is empty")
-    reader = _Reader(opened, dropped)
-    for at, content in enumerate(contents):
-        reader.read(content, f"contents[{at}]")
-    return reader.messages
-
-
-class _Reader:
-    """Numbers the calls of a conversation, and finds the call of each result."""
-
-    def __init__(self, opened: Opened, dropped: set[str]) -> None:
+    def __init__(self, opened: Opened, texts: Texts) -> None:
         self.messages: list[ChatPart] = []
+        self.dropped: Counter[str] = Counter()
         self._opened = opened
-        self._dropped = dropped
+        self._texts = texts
         self._calls = 0
         self._ids: set[str] = set()
         self._unanswered: dict[str, deque[str]] = {}  # ids of calls by the name of the function
 
-    def read(self, content: _Content, path: str) -> None:
-        """Take one content."""
+    def instruct(self, raw: Raw) -> None:
+        """Begin with `systemInstruction`. Raises: BadRequest."""
+        path = "systemInstruction"
+        if is_text(raw):
+            self._say("system", [{"type": "text", "text": raw}])
+            return
+        try:
+            content = _decode_content(raw)
+        except (msgspec.DecodeError, ValueError, RecursionError) as error:
+            raise misread(error, path) from None
+        self._instruct(content.parts or [], path)
+
+    def read(self, raw: Raw | None) -> None:
+        """Take all contents. Raises: BadRequest."""
+        if raw is None:
+            raise BadRequest("contents", "is required")
+        try:
+            contents = _decode_contents(raw)
+        except (msgspec.DecodeError, ValueError, RecursionError) as error:
+            raise misread(error, "contents") from None
+        if not contents:
+            raise BadRequest("contents", "is empty")
+        for at, content in enumerate(contents):
+            self._content(content, f"contents[{at}]")
+        if not self.messages:
+            raise BadRequest("contents", "hold nothing that a model can be asked")
+
+    def _content(self, content: _Content, path: str) -> None:
         role = _ROLES.get(content.role or "")
         if role is None:
             raise BadRequest(f"{path}.role", "must be user or model")
@@ -120,10 +122,18 @@ class _Reader:
         if role == "model":
             self.messages.append(self._of_model(pieces))
         elif role == "system":
-            texts = [{"type": "text", "text": _text(piece, path)} for piece, path in pieces]
-            self.messages.append({"role": "system", "content": content_of(texts)})
+            self._instruct(content.parts, path)
         else:
             self._of_user(pieces)
+
+    def _instruct(self, pieces: list[_Piece], path: str) -> None:
+        texts = [_text(piece, f"{path}.parts[{at}]") for at, piece in enumerate(pieces)]
+        self._say("system", [{"type": "text", "text": text} for text in texts])
+
+    def _say(self, role: str, pieces: list[ChatPart]) -> None:
+        left = cleaned(pieces, role, self._texts)
+        if left:
+            self.messages.append({"role": role, "content": content_of(left)})
 
     def _of_model(self, pieces: list[tuple[_Piece, str]]) -> ChatPart:
         thoughts: list[str] = []
@@ -135,7 +145,7 @@ class _Reader:
             if signature is not None and signature not in _PLACEHOLDERS:
                 found = self._opened(signature)
                 if found is None:
-                    self._dropped.add(SIGNATURE)
+                    self.dropped["thoughtSignature"] += 1
                 else:
                     sealed = (sealed or "") + found
             call = piece.functionCall or piece.function_call
@@ -144,7 +154,7 @@ class _Reader:
             elif piece.thought:
                 thoughts.append(_decode_text(_text(piece, path)))
             elif piece.executableCode or piece.codeExecutionResult:
-                self._dropped.add("executableCode")
+                self.dropped["executableCode"] += 1
             else:
                 text = _text(piece, path)
                 if len(memoryview(text)) > len(b'""'):
@@ -178,8 +188,7 @@ class _Reader:
             content = _json_text(result.response, f"{inside}.response")
             self.messages.append({"role": "tool", "tool_call_id": self._answered(result, inside), "content": content})
             spoken += [_piece(inner, f"{inside}.parts[{at}]") for at, inner in enumerate(result.parts or ())]
-        if spoken:
-            self.messages.append({"role": "user", "content": content_of(spoken)})
+        self._say("user", spoken)
 
     def _answered(self, result: _Result, path: str) -> str:
         """The id of the call that a result is of: by its id, else the first call of its name that has none."""

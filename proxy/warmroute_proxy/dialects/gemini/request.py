@@ -6,12 +6,11 @@ in the path of the request.
 
 from typing import Any, Final, NamedTuple
 
-from msgspec import Raw
-
-from warmroute_proxy.dialects.gemini.contents import Opened, chat_messages, system_message
+from warmroute_proxy.dialects.gemini.contents import ContentReader, Opened
 from warmroute_proxy.dialects.gemini.settings import settings
 from warmroute_proxy.dialects.gemini.tools import choice, either, functions, snake
 from warmroute_proxy.dialects.raw_json import BadRequest, Members, encode, object_at
+from warmroute_proxy.normalising.texts import Texts
 
 _READ: Final = frozenset(
     {
@@ -24,16 +23,22 @@ _KNOWN: Final = _READ | {snake(name) for name in _READ}
 
 
 class ChatRequest(NamedTuple):
-    """A request in chat's terms, and what its answer is translated by. `shows_thoughts`: whether it has them."""
+    """A request in chat's terms, and what its answer is translated by. `shows_thoughts`: whether it has them.
+
+    `dropped`: members, and tools by their kind, that chat has no place for; `dropped_blocks`: how many parts of a kind
+    the model does not see; `texts`: what cleaned its texts.
+    """
 
     body: bytes
     model: str
     shows_thoughts: bool
     dropped: frozenset[str]
     unlisted: frozenset[str]
+    dropped_blocks: dict[str, int]
+    texts: Texts
 
 
-def chat_request(raw: bytes, model: str, opened: Opened, *, streams: bool) -> ChatRequest:
+def chat_request(raw: bytes, model: str, opened: Opened, texts: Texts, *, streams: bool) -> ChatRequest:
     """Translate a body. Raises: BadRequest."""
     members = object_at(raw, "")
     if either(members, "cachedContent") is not None:
@@ -47,16 +52,15 @@ def chat_request(raw: bytes, model: str, opened: Opened, *, streams: bool) -> Ch
     found, thinking = settings(either(members, "generationConfig"), dropped)
     chat |= found
     chat |= _tools(members, dropped)
-    messages = []
+    reader = ContentReader(opened, texts)
     instruction = either(members, "systemInstruction")
-    if instruction is not None and (message := system_message(instruction, "systemInstruction")) is not None:
-        messages.append(message)
-    contents: Raw | None = members.get("contents")
-    if contents is None:
-        raise BadRequest("contents", "is required")
-    chat["messages"] = messages + chat_messages(contents, opened, dropped)
+    if instruction is not None:
+        reader.instruct(instruction)
+    reader.read(members.get("contents"))
+    chat["messages"] = reader.messages
     unlisted = frozenset(name for name in members if name not in _KNOWN)
-    return ChatRequest(encode(chat), model, thinking.shown, frozenset(dropped) | unlisted, unlisted)
+    all_dropped = frozenset(dropped) | unlisted
+    return ChatRequest(encode(chat), model, thinking.shown, all_dropped, unlisted, dict(reader.dropped), texts)
 
 
 def counted_body(raw: bytes) -> bytes:

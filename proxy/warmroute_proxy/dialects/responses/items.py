@@ -1,19 +1,20 @@
 """The items of a request's input: each becomes a message of chat, or a piece of the model's message before it."""
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
 from msgspec import Raw
 
-from warmroute_proxy.dialects.content import check_image, content_of, is_given, misread
+from warmroute_proxy.dialects.content import check_image, cleaned, content_of, is_given, misread
 from warmroute_proxy.dialects.raw_json import MAX_SHOWN_CHARS, BadRequest, ChatPart, encode, is_text
 from warmroute_proxy.dialects.responses.tools import INPUT, chat_name
+from warmroute_proxy.normalising.texts import Texts
 
 Opened = Callable[[str], str | None]
 """Opens sealed reasoning; None for what was not sealed here."""
 
-SEALED: Final = "reasoning.encrypted_content"  # dropped, as the receipt says it
 _ROLES: Final = {"user": "user", "system": "system", "developer": "system", "assistant": "assistant"}
 _HOSTED: Final = frozenset(
     {
@@ -53,44 +54,63 @@ class _Piece(msgspec.Struct):
     file_id: str | None = None
 
 
+_LIST: Final = 0x5B
 _decode_items: Final = msgspec.json.Decoder(list[_Item]).decode
 _decode_parts: Final = msgspec.json.Decoder(list[_Piece]).decode
 _decode_text: Final = msgspec.json.Decoder(str).decode
 _TEXTS: Final = frozenset({"input_text", "output_text", "text", "reasoning_text", "summary_text"})
 
 
-def chat_messages(raw: Raw, opened: Opened, dropped: set[str]) -> list[ChatPart]:
-    """The messages of an input that is a list of items. Raises: BadRequest."""
-    try:
-        items = _decode_items(raw)
-    except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        raise misread(error, "input") from None
-    if not items:
-        raise BadRequest("input", "is empty")
-    reader = _Reader(opened, dropped)
-    for at, item in enumerate(items):
-        reader.read(item, f"input[{at}]")
-    reader.flush()
-    if not reader.messages:
-        raise BadRequest("input", "holds nothing that a model can be asked")
-    return reader.messages
+class ItemReader:
+    """The messages of one input. It joins what the model said in one turn: reasoning, then text, then calls.
 
+    `dropped`: how many items of a type the model does not see.
+    """
 
-class _Reader:
-    """Joins what the model said in one turn: reasoning, then text, then calls."""
-
-    def __init__(self, opened: Opened, dropped: set[str]) -> None:
+    def __init__(self, opened: Opened, texts: Texts) -> None:
         self.messages: list[ChatPart] = []
+        self.dropped: Counter[str] = Counter()
         self._opened = opened
-        self._dropped = dropped
+        self._texts = texts
         self._calls: set[str] = set()
         self._dropped_calls: set[str] = set()
         self._reasoning: list[str] = []
         self._content: Any = None
         self._called: list[ChatPart] = []
 
-    def read(self, item: _Item, path: str) -> None:
-        """Take one item."""
+    def instruct(self, raw: Raw) -> None:
+        """Begin with a system prompt."""
+        text = self._texts.clean(raw, "system")
+        if text is not None:
+            self.messages.append({"role": "system", "content": text})
+
+    def read(self, raw: Raw | None) -> None:
+        """Take an input: a text or items. Raises: BadRequest."""
+        if raw is None:
+            raise BadRequest("input", "is required")
+        if not is_text(raw):
+            self._read_items(raw)
+        elif len(memoryview(raw)) == len(b'""'):
+            raise BadRequest("input", "is empty")
+        elif (text := self._texts.clean(raw, "user")) is not None:
+            self.messages.append({"role": "user", "content": text})
+        if not self.messages:
+            raise BadRequest("input", "holds nothing that a model can be asked")
+
+    def _read_items(self, raw: Raw) -> None:
+        if memoryview(raw)[0] != _LIST:
+            raise BadRequest("input", "must be a text or a list of items")
+        try:
+            items = _decode_items(raw)
+        except (msgspec.DecodeError, ValueError, RecursionError) as error:
+            raise misread(error, "input") from None
+        if not items:
+            raise BadRequest("input", "is empty")
+        for at, item in enumerate(items):
+            self._item(item, f"input[{at}]")
+        self.flush()
+
+    def _item(self, item: _Item, path: str) -> None:
         kind = item.type
         if kind == "message":
             self._message(item, path)
@@ -106,7 +126,7 @@ class _Reader:
         elif kind == "item_reference":
             raise BadRequest(path, "refers to an item, and nothing is stored here: send the item itself")
         elif kind in _HOSTED:
-            self._dropped.add(kind)
+            self.dropped[kind] += 1
             if item.call_id is not None:
                 self._dropped_calls.add(item.call_id)
         else:
@@ -138,7 +158,9 @@ class _Reader:
             self._content = content_of(parts)
             return
         self.flush()
-        self.messages.append({"role": role, "content": content_of(parts)})
+        parts = cleaned(parts, role, self._texts)
+        if parts:
+            self.messages.append({"role": role, "content": content_of(parts)})
 
     def _reason(self, item: _Item, path: str) -> None:
         """Reasoning that was sealed here; without a seal, the text that the client has."""
@@ -154,7 +176,7 @@ class _Reader:
         if text:
             self._reasoning.append(text)
         else:
-            self._dropped.add(SEALED)
+            self.dropped["reasoning"] += 1
 
     def _call(self, item: _Item, path: str, arguments: Any) -> None:
         if not item.call_id:
@@ -170,7 +192,7 @@ class _Reader:
         if not call_id:
             raise BadRequest(f"{path}.call_id", "is required")
         if call_id in self._dropped_calls:
-            self._dropped.add(item.type)
+            self.dropped[item.type] += 1
             return
         if call_id not in self._calls:
             raise BadRequest(f"{path}.call_id", "no call before it has this id")

@@ -5,13 +5,14 @@ from urllib.parse import unquote, unquote_plus
 
 import msgspec
 
+from warmroute.contract.changes import Changes
+from warmroute_proxy.dialects.fields import names_of
 from warmroute_proxy.dialects.gemini.answer import Asked, whole
 from warmroute_proxy.dialects.gemini.errors import error
 from warmroute_proxy.dialects.gemini.events import EventTranslator
 from warmroute_proxy.dialects.gemini.request import ChatRequest, chat_request, counted_body
-from warmroute_proxy.server.base.config import TenantConfig
 from warmroute_proxy.server.base.sealing import Seal
-from warmroute_proxy.server.base.secrets import Secrets
+from warmroute_proxy.server.base.terms import Terms
 from warmroute_proxy.server.dialects.dialect import EVENTS, Headers
 from warmroute_proxy.server.http.exchange import Request
 
@@ -20,6 +21,7 @@ GEMINI: Final = "/v1beta/"
 _MODELS: Final = ("/v1beta/models/", "/v1/models/")
 _STREAMS: Final = ":streamGenerateContent"
 _COUNTS: Final = ":countTokens"
+_AS_EVENTS: Final = b"alt=sse"
 _METHODS: Final = (":generateContent", _STREAMS, _COUNTS)
 
 
@@ -49,8 +51,9 @@ class TranslatedGemini:
         self._seal = seal
         self._array = array
         self.body = found.body
-        self.dropped = found.dropped
         self.unlisted = found.unlisted
+        normalised, off = found.texts.names()
+        self.changes = Changes(names_of(found.dropped), found.dropped_blocks, 0, normalised, off)
         self.stream_type = "application/json" if array else EVENTS
 
     def answer(self, raw: bytes, receipt_id: str) -> bytes:
@@ -74,21 +77,19 @@ class Gemini:
         """Whether it is a path that counts tokens."""
         return path.endswith(_COUNTS)
 
-    def translate(self, request: Request, tenant: TenantConfig, secrets: Secrets) -> TranslatedGemini:
+    def translate(self, path: str, query: bytes, body: bytes, terms: Terms) -> TranslatedGemini:
         """A body in chat's terms."""
-        path = request.path
         model = unquote(path.partition("/models/")[2].rpartition(":")[0])
-        raw = bytes(request.body)
-        if self.counts(path):
-            raw = counted_body(raw)
+        raw = counted_body(body) if self.counts(path) else body
         streams = path.endswith(_STREAMS)
-        seal = Seal(secrets.reasoning_key(tenant.share_group, "thoughts"))
-        array = streams and b"alt=sse" not in request.query.split(b"&")
-        return TranslatedGemini(chat_request(raw, model, seal.open, streams=streams), seal, array=array)
+        seal = Seal(terms.reasoning_key("thoughts"))
+        found = chat_request(raw, model, seal.open, terms.texts(model), streams=streams)
+        return TranslatedGemini(found, seal, array=streams and _AS_EVENTS not in query.split(b"&"))
 
-    def count(self, tokens: int) -> bytes:
-        """Counted tokens, which are estimated."""
-        return msgspec.json.encode({"totalTokens": tokens, "warmroute": {"estimated": ["totalTokens"]}})
+    def count(self, tokens: int, *, estimated: bool) -> bytes:
+        """Counted tokens, and whether they are estimated."""
+        named = ["totalTokens"] if estimated else []
+        return msgspec.json.encode({"totalTokens": tokens, "warmroute": {"estimated": named}})
 
     def status(self, status: int) -> int:
         """The same as chat's."""
