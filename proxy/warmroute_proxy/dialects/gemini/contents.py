@@ -89,7 +89,7 @@ class ContentReader:
         """Begin with `systemInstruction`. Raises: BadRequest."""
         path = "systemInstruction"
         if is_text(raw):
-            self._say("system", [{"type": "text", "text": raw}])
+            self._add("system", [{"type": "text", "text": raw}])
             return
         try:
             content = _decode_content(raw)
@@ -128,9 +128,9 @@ class ContentReader:
 
     def _instruct(self, pieces: list[_Piece], path: str) -> None:
         texts = [_text(piece, f"{path}.parts[{at}]") for at, piece in enumerate(pieces)]
-        self._say("system", [{"type": "text", "text": text} for text in texts])
+        self._add("system", [{"type": "text", "text": text} for text in texts])
 
-    def _say(self, role: str, pieces: list[ChatPart]) -> None:
+    def _add(self, role: str, pieces: list[ChatPart]) -> None:
         left = cleaned(pieces, role, self._texts)
         if left:
             self.messages.append({"role": role, "content": content_of(left)})
@@ -188,7 +188,7 @@ class ContentReader:
             content = _json_text(result.response, f"{inside}.response")
             self.messages.append({"role": "tool", "tool_call_id": self._answered(result, inside), "content": content})
             spoken += [_piece(inner, f"{inside}.parts[{at}]") for at, inner in enumerate(result.parts or ())]
-        self._say("user", spoken)
+        self._add("user", spoken)
 
     def _answered(self, result: _Result, path: str) -> str:
         """The id of the call that a result is of: by its id, else the first call of its name that has none."""

@@ -121,7 +121,7 @@ class ItemReader:
         elif kind == "reasoning":
             self._reason(item, path)
         elif kind == "custom_tool_call":
-            given = _text(item.input, f"{path}.{INPUT}")
+            given = _decode_text(_text(item.input, f"{path}.{INPUT}"))
             self._call(item, path, encode({INPUT: given}).decode())
         elif kind == "item_reference":
             raise BadRequest(path, "refers to an item, and nothing is stored here: send the item itself")
