@@ -1,5 +1,6 @@
 """A request of another API as one to `/v1/chat/completions`, and its refusals as that API's clients know them."""
 
+import msgspec
 from msgspec.structs import replace
 
 from warmroute.contract.changes import Changes
@@ -37,6 +38,8 @@ def translated_body(path: str, query: bytes, raw: bytes, terms: Terms) -> Transl
         found = dialect.translate(path, query, raw, terms)
     except BadRequest as error:
         raise Refusal(400, str(error), code="invalid_value", param=error.path) from None
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        raise Refusal(400, "the request body is not valid JSON", code="invalid_json") from None
     if found.unlisted and terms.tenant.unlisted_fields.value == "refuse":
         unknown = min(found.unlisted)
         raise Refusal(400, f"{unknown}: is not a field that the proxy knows; remove it", code="unknown_field")
