@@ -131,14 +131,17 @@ def growing(number: int, stream: bool, sessions: int = 32, turns: int = 24) -> l
 def as_messages(body: Body) -> Body:
     """The same request to Anthropic's messages, as its clients write it: blocks, with marks for a cache."""
     chat = json.loads(body.data)
-    system = [{"type": "text", "text": each["content"], **_MARK} for each in chat["messages"] if each["role"] == "system"]
+    system = [
+        {"type": "text", "text": each["content"], **_MARK} for each in chat["messages"] if each["role"] == "system"
+    ]
     messages = [_message(each) for each in chat["messages"] if each["role"] != "system"]
     messages[-1]["content"][-1] |= _MARK
     found = {name: chat[name] for name in ("model", "max_tokens", "temperature", "stream") if name in chat}
     if "tools" in chat:
         tools = [each["function"] for each in chat["tools"]]
         found["tools"] = [
-            {"name": tool["name"], "description": tool["description"], "input_schema": tool["parameters"]} for tool in tools
+            {"name": tool["name"], "description": tool["description"], "input_schema": tool["parameters"]}
+            for tool in tools
         ]
     data = json.dumps({**found, "system": system, "messages": messages}, ensure_ascii=False).encode()
     return Body(body.session, data)

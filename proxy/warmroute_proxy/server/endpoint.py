@@ -19,8 +19,9 @@ from warmroute_proxy.server.base.metrics import Counter, Metrics
 from warmroute_proxy.server.base.secrets import admin_key_matches
 from warmroute_proxy.server.dialects.dialect import Dialect
 from warmroute_proxy.server.dialects.exchange import DialectExchange
+from warmroute_proxy.server.dialects.gemini import GEMINI, cut_key
 from warmroute_proxy.server.dialects.other_apis import no_route, refuse_other_api
-from warmroute_proxy.server.dialects.routes import DIALECT_OF_PATH, dialect_of
+from warmroute_proxy.server.dialects.routes import DIALECT_OF_PATH, dialect_of, shape_of
 from warmroute_proxy.server.dialects.token_counts import TokenCounts
 from warmroute_proxy.server.dialects.translation import (
     DialectRefusal,
@@ -78,22 +79,26 @@ class PublicEndpoint:
     def on_head(self, request: Request) -> None:
         """Refuse by method, route and key."""
         path = request.path
-        dialect = None if path in ROUTES else dialect_of(path)
-        if dialect is None:
+        if path in ROUTES and not request.query:
             self._on_head(request, path)
-        else:
-            self._on_dialect_head(request, dialect)
-
-    def _on_dialect_head(self, request: Request, dialect: Dialect) -> None:
-        """The same of a request to another API, in its shape."""
+            return
+        cut_key(request)
+        dialect = shape_of(path)
         try:
-            if request.method != "POST":
-                raise Refusal(405, f"{request.path} takes POST, not {request.method}", code="method_not_allowed")
-            if request.headers.get("content-encoding", "identity") != "identity":
-                raise Refusal(415, "compressed bodies are not read here: send plain JSON", code="bad_request")
-            self._on_head(request, CHAT)
+            if dialect_of(path) is None:
+                self._on_head(request, path)
+            else:
+                self._on_dialect_head(request)
         except Refusal as refusal:
-            raise DialectRefusal(dialect, refusal) from None
+            raise refusal if dialect is None else DialectRefusal(dialect, refusal) from None
+
+    def _on_dialect_head(self, request: Request) -> None:
+        """The same of a request that is to be translated."""
+        if request.method != "POST":
+            raise Refusal(405, f"{request.path} takes POST, not {request.method}", code="method_not_allowed")
+        if request.headers.get("content-encoding", "identity") != "identity":
+            raise Refusal(415, "compressed bodies are not read here: send plain JSON", code="bad_request")
+        self._on_head(request, CHAT)
 
     def _on_head(self, request: Request, path: str) -> None:
         if path in OPEN_PATHS:
@@ -106,7 +111,7 @@ class PublicEndpoint:
         else:
             if request.method == "POST":
                 refuse_other_api(path)
-            if not path.startswith("/v1/"):
+            if not path.startswith(("/v1/", GEMINI)):
                 raise Refusal(404, no_route(path), code="not_found")
         tenant = self._authentication.of_head(request)
         if tenant is not None:
@@ -134,7 +139,7 @@ class PublicEndpoint:
         path = request.path
         counter = self._answers.get((path, status))
         if counter is None:
-            counter = self._counter(path if path in _NAMED_PATHS else "other", status)
+            counter = self._counter(path if path in _NAMED_PATHS else _route_of(path), status)
         counter[0] += 1
 
     def _counter(self, route: str, status: int) -> Counter:
@@ -165,7 +170,7 @@ class PublicEndpoint:
                 raise Refusal(400, f"another proxy forwards chat completions, not {request.path}", code="bad_request")
             if request.shared is not None:
                 on_read = partial(self._begin_large_translated, request, exchange, dialect, caller)
-                read_by = partial(translated_body, request.path)
+                read_by = partial(translated_body, request.path, request.query)
                 self._intakes.large_bodies.read(request, request.shared, caller, on_read, read_by)
                 return
             chat, found = translate(request, self._intakes.terms(caller.tenant))
@@ -261,6 +266,12 @@ class PublicEndpoint:
         except Exception:
             shared.fail()
             raise
+
+
+def _route_of(path: str) -> str:
+    """The label of a path that is not named: its dialect's route, or one for all others."""
+    dialect = dialect_of(path)
+    return "other" if dialect is None else dialect.route
 
 
 def _as_claimed(intake: Intake, claim: Forward) -> Intake:

@@ -9,6 +9,7 @@ room knows no engine or price: what runs in between is a chat completion like an
 - token_counts: how many tokens a prompt has, by an engine where one can tell
 - messages: Anthropic's messages
 - responses: OpenAI's Responses
+- gemini: Gemini's API
 - routes: which paths are whose
 - other_apis: what clients of APIs are told that are not served here
 """

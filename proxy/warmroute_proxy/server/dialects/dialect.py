@@ -1,12 +1,14 @@
 """What an API has to say for itself, so that one request path and one exchange serve it: two interfaces."""
 
 from collections.abc import Iterable
-from typing import Protocol
+from typing import Final, Protocol
 
 from warmroute.contract.changes import Changes
 from warmroute_proxy.server.base.terms import Terms
 
 Headers = Iterable[tuple[str, str]]
+
+EVENTS: Final = "text/event-stream; charset=utf-8"
 
 
 class Events(Protocol):
@@ -35,6 +37,10 @@ class Translated(Protocol):
     def unlisted(self) -> frozenset[str]:
         """The members that a tenant may want to be refused: the proxy does not know them."""
 
+    @property
+    def stream_type(self) -> str:
+        """The content type of a streamed answer."""
+
     def answer(self, raw: bytes, receipt_id: str) -> bytes:
         """A whole answer of chat in the dialect. Raises: ValueError, where it cannot be read."""
 
@@ -51,7 +57,7 @@ class Dialect(Protocol):
     def counts(self, path: str) -> bool:
         """Whether a path of its counts tokens."""
 
-    def translate(self, path: str, body: bytes, terms: Terms) -> Translated:
+    def translate(self, path: str, query: bytes, body: bytes, terms: Terms) -> Translated:
         """A request in chat's terms; its texts are what the rules of its model leave. Raises: BadRequest."""
 
     def count(self, tokens: int, *, estimated: bool) -> bytes:

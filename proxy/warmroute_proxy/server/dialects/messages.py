@@ -11,7 +11,7 @@ from warmroute_proxy.dialects.messages.errors import error, status_of
 from warmroute_proxy.dialects.messages.events import EventTranslator
 from warmroute_proxy.dialects.messages.request import ChatRequest, chat_request
 from warmroute_proxy.server.base.terms import Terms
-from warmroute_proxy.server.dialects.dialect import Headers
+from warmroute_proxy.server.dialects.dialect import EVENTS, Headers
 
 MESSAGES: Final = "/v1/messages"
 COUNT_TOKENS: Final = "/v1/messages/count_tokens"
@@ -19,6 +19,8 @@ COUNT_TOKENS: Final = "/v1/messages/count_tokens"
 
 class TranslatedMessages:
     """One request to `/v1/messages`."""
+
+    stream_type = EVENTS
 
     def __init__(self, found: ChatRequest, key: bytes) -> None:
         """`key`: signs the reasoning of the answer."""
@@ -49,7 +51,7 @@ class Messages:
         """Whether it is the path that counts tokens."""
         return path == COUNT_TOKENS
 
-    def translate(self, path: str, body: bytes, terms: Terms) -> TranslatedMessages:
+    def translate(self, path: str, query: bytes, body: bytes, terms: Terms) -> TranslatedMessages:  # noqa: ARG002
         """A body in chat's terms."""
         key = terms.reasoning_key("signature")
         return TranslatedMessages(chat_request(body, key, terms.texts, counts_only=self.counts(path)), key)

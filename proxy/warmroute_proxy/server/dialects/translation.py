@@ -1,5 +1,6 @@
 """A request of another API as one to `/v1/chat/completions`, and its refusals as that API's clients know them."""
 
+import msgspec
 from msgspec.structs import replace
 
 from warmroute.contract.changes import Changes
@@ -29,14 +30,16 @@ class DialectRefusal(Refusal):
         return self._dialect.error(self.status, self.message, self.code, self.param)
 
 
-def translated_body(path: str, raw: bytes, terms: Terms) -> Translated:
+def translated_body(path: str, query: bytes, raw: bytes, terms: Terms) -> Translated:
     """A body that came to a path of a dialect, in chat's terms. Raises: Refusal."""
     dialect = dialect_of(path)
     assert dialect is not None
     try:
-        found = dialect.translate(path, raw, terms)
+        found = dialect.translate(path, query, raw, terms)
     except BadRequest as error:
         raise Refusal(400, str(error), code="invalid_value", param=error.path) from None
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        raise Refusal(400, "the request body is not valid JSON", code="invalid_json") from None
     if found.unlisted and terms.tenant.unlisted_fields.value == "refuse":
         unknown = min(found.unlisted)
         raise Refusal(400, f"{unknown}: is not a field that the proxy knows; remove it", code="unknown_field")
@@ -45,7 +48,7 @@ def translated_body(path: str, raw: bytes, terms: Terms) -> Translated:
 
 def translate(request: Request, terms: Terms) -> tuple[Request, Translated]:
     """The request as one of chat. It takes the body over. Raises: Refusal."""
-    found = translated_body(request.path, bytes(request.body), terms)
+    found = translated_body(request.path, request.query, bytes(request.body), terms)
     request.body, found.body = found.body, b""
     return chat_request_of(request), found
 
