@@ -42,7 +42,7 @@ def shown(found: list[Verdict]) -> str:
             f"{each.median_new_ttft_s * 1000:,.1f}",
             f"{each.effect:.0%}",
             f"{each.p_value:.2g}",
-            each.says,
+            each.finding,
         )
         for each in found
     ]

@@ -86,8 +86,8 @@ def _read(response: HTTPResponse, began_s: float) -> Probe:
         raise AuditError("the server reports no usage")
     cached, receipt = cached_tokens(usage), usage.get("warmroute") or {}
     tiers = receipt.get("cached") or {**dict.fromkeys(TIERS, 0), "device": cached}
-    holders = [worker["id"] for worker in receipt.get("workers", ()) if worker["role"] != "decode"]
-    return Probe(ttft_s or 0.0, cached, tiers, holders[0] if holders else "")
+    caching = [worker["id"] for worker in receipt.get("workers", ()) if worker["role"] != "decode"]
+    return Probe(ttft_s or 0.0, cached, tiers, caching[0] if caching else "")
 
 
 def _reason(body: bytes) -> str:

@@ -31,7 +31,7 @@ class Verdict:
     effect: float
     p_value: float
     ok: bool
-    says: str
+    finding: str
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
@@ -47,7 +47,7 @@ def _verdict(relation: Relation, seen: Seen, trials: int, tier: str) -> Verdict:
     baseline = max((probe.cached for probe in seen.new), default=0)  # what all prompts share, such as a template
     hits = [probe for probe in seen.again if probe.cached > baseline]
     times = compare([probe.ttft_s for probe in seen.again], [probe.ttft_s for probe in seen.new])
-    ok, says = _judged(relation, seen, hits=len(hits), times=times, trials=trials, tier=tier)
+    ok, finding = _judged(relation, seen, hits=len(hits), times=times, trials=trials, tier=tier)
     return Verdict(
         relation=relation.value,
         samples=len(seen.again),
@@ -58,7 +58,7 @@ def _verdict(relation: Relation, seen: Seen, trials: int, tier: str) -> Verdict:
         effect=times.effect,
         p_value=times.p_value,
         ok=ok,
-        says=says,
+        finding=finding,
     )
 
 

@@ -95,7 +95,7 @@ def test_tenants_see_nothing_of_each_other_and_share_groups_share(
 ) -> None:
     status, found = tried.audit(capsys, "--group-key-file", str(tried.files["member"]))
     assert status == 0, found
-    assert [each["says"] for each in found] == ["sees nothing", "shares, as configured", "finds its own prompts"]
+    assert [each["finding"] for each in found] == ["sees nothing", "shares, as configured", "finds its own prompts"]
     outsider, member, itself = found
     assert outsider["hits"] == 0
     assert member["hits"] == itself["hits"] == 8
@@ -106,7 +106,7 @@ def test_tenants_see_nothing_of_each_other_and_share_groups_share(
 def test_tenants_of_one_cache_are_found_out(tried: Tried, capsys: pytest.CaptureFixture[str]) -> None:
     status, found = tried.audit(capsys, other="member")
     assert status == 1
-    assert found[0]["says"] == "LEAK: cached tokens tell what another tenant has sent"
+    assert found[0]["finding"] == "LEAK: cached tokens tell what another tenant has sent"
 
 
 def test_a_broken_salt_is_found(tmp_path: Path, engine: EngineProcess, capsys: pytest.CaptureFixture[str]) -> None:
@@ -121,7 +121,7 @@ def test_a_broken_salt_is_found(tmp_path: Path, engine: EngineProcess, capsys: p
         relay.shutdown()
         relay.server_close()
     assert status == 1
-    assert found[0]["says"].startswith("LEAK: cached tokens")
+    assert found[0]["finding"].startswith("LEAK: cached tokens")
 
 
 def test_the_host_tier_is_isolated_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -139,7 +139,7 @@ def test_the_host_tier_is_isolated_too(tmp_path: Path, capsys: pytest.CaptureFix
 def test_a_tier_that_is_not_there_is_not_shown_to_be_isolated(tried: Tried, capsys: pytest.CaptureFixture[str]) -> None:
     status, found = tried.audit(capsys, "--tier", "host")
     assert status == 1
-    assert found[-1]["says"] == "shows nothing: the prompts were not found in the host tier"
+    assert found[-1]["finding"] == "shows nothing: the prompts were not found in the host tier"
 
 
 def test_an_audit_in_which_nothing_hits_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -151,7 +151,7 @@ def test_an_audit_in_which_nothing_hits_fails(tmp_path: Path, capsys: pytest.Cap
         tried.proxy.stop()
         stop_all([engine.child], 5)
     assert status == 1
-    assert found[-1]["says"] == "shows nothing: the prompts were not found again"
+    assert found[-1]["finding"] == "shows nothing: the prompts were not found again"
 
 
 @pytest.mark.parametrize(
