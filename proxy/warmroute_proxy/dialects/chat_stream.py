@@ -5,6 +5,7 @@ whose text is plain, is not parsed: the dialect gets the text as it stands in th
 twice as many instructions (`python -m tests.perf instructions --workloads w2m`).
 """
 
+import re
 from collections.abc import Mapping
 from typing import Final, Literal
 
@@ -14,6 +15,7 @@ from warmroute_proxy.dialects.chat_answers import Chunk, Output, Usage, decode_c
 
 MAX_EVENT_BYTES: Final = 16_777_216
 
+_is_not_plain: Final = re.compile(rb'["\n]|\\\Z').search  # CPython's `in` takes three times as long for bytes
 Kind = Literal["text", "thinking"]
 _NAMES: Final[Mapping[Kind, bytes]] = {"text": b'"content":"', "thinking": b'"reasoning_content":"'}
 
@@ -108,9 +110,7 @@ class ChatStream:
         return None
 
     def _grown(self, text: bytes, kind: Kind) -> bytes | None:
-        if b'"' in text or b"\n" in text or text.endswith(b"\\") or self.ended:
-            return None
-        return self.grew(kind, text)
+        return None if self.ended or _is_not_plain(text) else self.grew(kind, text)
 
     def _event(self, event: bytes, out: list[bytes]) -> None:
         if self.ended:
