@@ -5,7 +5,6 @@ whose text is plain, is not parsed: the dialect gets the text as it stands in th
 twice as many instructions (`python -m tests.perf instructions --workloads w2m`).
 """
 
-import re
 from collections.abc import Mapping
 from typing import Final, Literal
 
@@ -15,7 +14,9 @@ from warmroute_proxy.dialects.chat_answers import Chunk, Output, Usage, decode_c
 
 MAX_EVENT_BYTES: Final = 16_777_216
 
-_is_not_plain: Final = re.compile(rb'["\n]|\\\Z').search  # CPython's `in` takes three times as long for bytes
+_QUOTE: Final = 0x22
+_LINE_FEED: Final = 0x0A
+_BACKSLASH: Final = 0x5C
 Kind = Literal["text", "thinking"]
 _NAMES: Final[Mapping[Kind, bytes]] = {"text": b'"content":"', "thinking": b'"reasoning_content":"'}
 
@@ -110,7 +111,10 @@ class ChatStream:
         return None
 
     def _grown(self, text: bytes, kind: Kind) -> bytes | None:
-        return None if self.ended or _is_not_plain(text) else self.grew(kind, text)
+        # Numbers, because CPython 3.11 takes ten times as long to look for bytes in bytes.
+        if not text or _QUOTE in text or _LINE_FEED in text or text[-1] == _BACKSLASH or self.ended:
+            return None
+        return self.grew(kind, text)
 
     def _event(self, event: bytes, out: list[bytes]) -> None:
         if self.ended:

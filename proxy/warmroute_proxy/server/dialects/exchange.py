@@ -77,7 +77,7 @@ class DialectExchange(Exchange):
         return partial(self._pass, target)
 
     def _pass(self, target: Callable[[bytes], None], data: bytes) -> None:
-        translated = self._translated(_unframed(data))
+        translated = self._translated(unframed(data))
         if translated and not self.ended:
             target(b"%x\r\n%b\r\n" % (len(translated), translated))
 
@@ -139,7 +139,7 @@ def _receipt_id(headers: list[tuple[str, str]]) -> str:
     return next((value for name, value in headers if name == names.RECEIPT), "")
 
 
-def _unframed(data: bytes) -> bytes:
+def unframed(data: bytes) -> bytes:
     """What whole HTTP chunks hold."""
     size, _, rest = data.partition(b"\r\n")  # CPython's `find` takes five times as long for bytes
     if int(size, 16) + 2 == len(rest):  # one, as mostly
