@@ -128,6 +128,11 @@ _READY: Final = _object(
 _MODEL: Final = _object("max_model_len", id=_STRING, object={"const": "model"}, owned_by=_STRING, max_model_len=_COUNT)
 _RECEIPT: Final = _object(
     "continued",
+    "dropped_fields",
+    "dropped_blocks",
+    "cache_control",
+    "normalised",
+    "prefix_changed_by",
     v={"const": 1},
     id={"type": "string", "pattern": "^wr-[0-9a-f]{24}$"},
     session=_or_null(_STRING),
@@ -143,6 +148,10 @@ _RECEIPT: Final = _object(
     saved_nanousd=_COUNT,
     estimated={"type": "array", "items": _STRING},
     dropped_fields={"type": "array", "items": _STRING},
+    dropped_blocks={"type": "object", "additionalProperties": _COUNT},
+    cache_control=_COUNT,
+    normalised={"type": "array", "items": _STRING},
+    prefix_changed_by={"type": "array", "items": _STRING},
     continued=_object(after_tokens=_COUNT, by={"enum": ["text"]}),
 )
 _USAGE: Final = _object(
