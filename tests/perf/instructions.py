@@ -16,10 +16,12 @@ import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from tests.perf.bodies import Body, agents, as_messages, growing, small
+from tests.perf.dialects import TRANSLATIONS
 from tests.perf.engines import (
     ANSWER,
     FIRST,
@@ -143,6 +145,25 @@ def _w2m() -> Counted:
     return Counted("w2m", "chunk", CHUNKS, *_chats(16, 3, 3, stream=True, sent=_sent_as_messages), _numbered())
 
 
+def _sent_by(letter: str) -> Callable[[Body], bytes]:
+    def sent(body: Body) -> bytes:
+        path, found = TRANSLATIONS[letter](body)
+        return request(_PORT, found.data, found.session, path=path)
+
+    return sent
+
+
+def _w5_by(letter: str) -> Counted:
+    sent = _sent_by(letter)
+    asked = [[sent(body) for body in bodies] for bodies in growing(0, stream=False, sessions=4)]
+    return Counted(f"w5{letter}", "request", 1, [each[:2] for each in asked], [each[2:] for each in asked], [ANSWER])
+
+
+def _w2_by(letter: str) -> Counted:
+    chats = _chats(16, 3, 3, stream=True, sent=_sent_by(letter))
+    return Counted(f"w2{letter}", "chunk", CHUNKS, *chats, _numbered())
+
+
 WORKLOADS: Final[dict[str, Callable[[], Counted]]] = {
     "w1": _w1,
     "w2": _w2,
@@ -152,6 +173,8 @@ WORKLOADS: Final[dict[str, Callable[[], Counted]]] = {
     "w2m": _w2m,
     "w5": _w5,
     "w5m": _w5m,
+    **{f"w5{letter}": partial(_w5_by, letter) for letter in TRANSLATIONS},
+    **{f"w2{letter}": partial(_w2_by, letter) for letter in TRANSLATIONS},
 }
 DEFAULT: Final = "w1,w2,w2burst,w3"
 

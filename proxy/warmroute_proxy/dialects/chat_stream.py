@@ -21,6 +21,17 @@ Kind = Literal["text", "thinking"]
 _NAMES: Final[Mapping[Kind, bytes]] = {"text": b'"content":"', "thinking": b'"reasoning_content":"'}
 
 
+_decode_text: Final = msgspec.json.Decoder(str).decode
+
+
+def joined(texts: list[bytes]) -> str:
+    """Texts that stand in JSON, without their quotes, as one. Raises: ValueError, where one is none."""
+    try:
+        return _decode_text(b'"%b"' % b"".join(texts))
+    except msgspec.DecodeError:
+        raise ValueError("a text of the engine's is no JSON") from None
+
+
 class _Shape:
     """What stands around the text of an event; `end`: the tail with the blank line, `least`: the bytes of all that."""
 

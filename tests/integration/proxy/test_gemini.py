@@ -231,7 +231,7 @@ def test_a_key_in_the_query_is_cut(proxy: ProxyProcess, raw: httpx.Client) -> No
 BAD: list[tuple[dict[str, Any], str]] = [
     ({"contents": None}, "contents: is required"),
     ({"contents": []}, "contents: is empty"),
-    ({"contents": "hi"}, "contents: Expected `array`"),
+    ({"contents": "hi"}, "contents: must be a list"),
     ({"contents": [{"role": "user", "parts": []}]}, "contents[0].parts: is empty"),
     ({"contents": [{"role": "user"}]}, "contents[0].parts: is required"),
     ({"contents": [{"role": "robot", "parts": [{"text": "x"}]}]}, "contents[0].role: must be user or model"),
