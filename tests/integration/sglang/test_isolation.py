@@ -15,7 +15,7 @@ from warmroute_proxy.server.base.secrets import new_api_key
 pytestmark = pytest.mark.timeout(400)
 
 PROMPT = "7000"
-"""Bytes, and about 6,500 tokens of this model: the pool of 32,768 holds four, and its new ones beside them in a trial."""
+"""Bytes, and about 6,500 tokens of this model: the pool of 32,768 holds four, so all that a trial sends."""
 
 FILLER = "5"
 """Prompts that drive all others out of the pool."""
