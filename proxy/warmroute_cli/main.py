@@ -1,4 +1,4 @@
-"""The `warmroute` command: `demo`, `up`, `usage`, `receipts`, `replay`, `plan`, `proxy`, `engines`, `key`.
+"""The `warmroute` command: `demo`, `up`, `usage`, `receipts`, `replay`, `plan`, `launch`, `proxy`, `engines`, `key`.
 
 Each subcommand imports what it needs when it is chosen, so that `warmroute proxy` starts without an OpenAI client and
 `warmroute --version` without anything. Exit codes: 0 done, 1 done and a check has failed, 2 not done: a wrong command
@@ -15,6 +15,7 @@ from pathlib import Path
 from warmroute import __version__
 from warmroute_cli.arguments import above_zero, count, listed, port
 from warmroute_cli.installed import missing
+from warmroute_cli.launch import arguments as launch_arguments
 from warmroute_cli.plan import arguments as plan_arguments
 from warmroute_cli.replay import arguments as replay_arguments
 from warmroute_proxy import COMPILED
@@ -70,6 +71,11 @@ def parser() -> argparse.ArgumentParser:
     plan = commands.add_parser("plan", help="plan a deployment of SGLang for a model, GPUs and traffic")
     plan_arguments.add(plan)
     plan.set_defaults(run=_plan)
+    launch = commands.add_parser(
+        "launch", help="run a node's part of a plan with the proxy in front, and look after it"
+    )
+    launch_arguments.add(launch)
+    launch.set_defaults(run=_launch)
     _add_proxy(commands.add_parser("proxy", help="run one proxy"))
     _add_engines(commands.add_parser("engines", help="list, drain or undrain the engines of a running proxy"))
     key = commands.add_parser("key", help="make an API key and its line of the configuration")
@@ -230,6 +236,12 @@ def _plan(arguments: argparse.Namespace) -> int:
     from warmroute_cli.plan.command import plan
 
     return plan(arguments)
+
+
+def _launch(arguments: argparse.Namespace) -> int:
+    from warmroute_cli.launch.command import launch
+
+    return launch(arguments)
 
 
 def _proxy(arguments: argparse.Namespace) -> int:

@@ -111,6 +111,7 @@ def server_info(engine: Engine, bootstrap_port: int | None) -> dict[str, Any]:
         "model_path": settings.models[0],
         "served_model_name": settings.models[0],
         "page_size": settings.page_size,
+        "kv_cache_dtype": settings.kv_cache_dtype,
         "dp_size": settings.dp_size,
         "tp_size": 1,
         "context_length": settings.context_length,

@@ -96,7 +96,7 @@ class Routes:
         elif exchange.path == "/health":
             exchange.respond(200, b"OK", _TEXT)
         elif exchange.path == "/route":
-            status, kind, answer = route(exchange.query, settings.dp_size, settings.page_size)
+            status, kind, answer = route(exchange.query, settings.dp_size, settings.page_size, settings.kv_cache_dtype)
             exchange.respond(status, answer, kind)
         else:
             exchange.respond(404, b'{"message":"Not Found"}')
