@@ -1,4 +1,4 @@
-"""The `warmroute` command: `demo`, `up`, `usage`, `receipts`, `replay`, `plan`, `launch`, `proxy`, `engines`, `key`.
+"""The `warmroute` command, with a subcommand for each thing that it does.
 
 Each subcommand imports what it needs when it is chosen, so that `warmroute proxy` starts without an OpenAI client and
 `warmroute --version` without anything. Exit codes: 0 done, 1 done and a check has failed, 2 not done: a wrong command
@@ -14,6 +14,7 @@ from pathlib import Path
 
 from warmroute import __version__
 from warmroute_cli.arguments import above_zero, count, listed, port
+from warmroute_cli.doctor import arguments as doctor_arguments
 from warmroute_cli.installed import missing
 from warmroute_cli.launch import arguments as launch_arguments
 from warmroute_cli.plan import arguments as plan_arguments
@@ -76,6 +77,9 @@ def parser() -> argparse.ArgumentParser:
     )
     launch_arguments.add(launch)
     launch.set_defaults(run=_launch)
+    doctor = commands.add_parser("doctor", help="what this machine has, what a plan or a proxy lacks here, what to do")
+    doctor_arguments.add(doctor)
+    doctor.set_defaults(run=_doctor)
     _add_proxy(commands.add_parser("proxy", help="run one proxy"))
     _add_engines(commands.add_parser("engines", help="list, drain or undrain the engines of a running proxy"))
     key = commands.add_parser("key", help="make an API key and its line of the configuration")
@@ -242,6 +246,12 @@ def _launch(arguments: argparse.Namespace) -> int:
     from warmroute_cli.launch.command import launch
 
     return launch(arguments)
+
+
+def _doctor(arguments: argparse.Namespace) -> int:
+    from warmroute_cli.doctor.command import doctor
+
+    return doctor(arguments)
 
 
 def _proxy(arguments: argparse.Namespace) -> int:

@@ -4,6 +4,7 @@ import argparse
 import json
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -20,7 +21,7 @@ from warmroute_backend.launch.waker import Waker
 from warmroute_backend.plan.check import problems
 from warmroute_backend.plan.deployment import Plan
 from warmroute_backend.plan.files.proxy import mooncake_config
-from warmroute_backend.sglang.installation import CHECKOUT, NotInstalledError, installation
+from warmroute_backend.sglang.installation import NotInstalledError, installation
 from warmroute_backend.sglang.speed import slowness
 from warmroute_cli.launch.drains import NoDrains, ProxyDrains
 from warmroute_cli.launch.trial import exports, write_config
@@ -33,8 +34,6 @@ from warmroute_proxy.server.check import problems_of
 PROXY: Final = "proxy"
 PROXY_START_S: Final = 60.0
 STOP_SLACK_S: Final = 15.0
-CHECKOUT_VARIABLE: Final = "WARMROUTE_SGLANG_CHECKOUT"
-"""Names the checkout whose `scripts/sglang install` made the SGLang for a CPU, where it is another one."""
 
 
 def start(arguments: argparse.Namespace) -> int:
@@ -103,10 +102,8 @@ def _setting(arguments: argparse.Namespace, state_dir: Path) -> Setting:
     )
     if arguments.engine != "sglang-cpu":
         return setting
-    from dataclasses import replace
-
     try:
-        return replace(setting, installation=installation(Path(os.environ.get(CHECKOUT_VARIABLE, CHECKOUT))))
+        return replace(setting, installation=installation())
     except NotInstalledError as error:
         raise LaunchError(str(error)) from None
 
