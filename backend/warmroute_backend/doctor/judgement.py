@@ -262,4 +262,4 @@ def _size(count: float) -> str:
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in version.split(".") if part.isdecimal())
+    return tuple(int(word) for word in version.split(".") if word.isdecimal())

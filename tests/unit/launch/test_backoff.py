@@ -7,7 +7,9 @@ from warmroute_backend.launch.backoff import Backoff
 
 
 def test_pauses_double_up_to_the_longest_and_end_at_the_limit() -> None:
-    backoff, restarts, pauses = Backoff(first_s=1, longest_s=10, limit=6, window_s=1000), [], []
+    backoff = Backoff(first_s=1, longest_s=10, limit=6, window_s=1000)
+    restarts: list[float] = []
+    pauses: list[float] = []
     while (pause := backoff.pause_s(restarts, 0.0)) is not None:
         pauses.append(pause)
         restarts.append(0.0)

@@ -12,7 +12,7 @@ Multi-thread loading shards:  50% Completed | 2/4 [00:10<00:10, 5.0s/it]
 [2026-11-23 07:09:14 TP0] KV Cache is allocated. dtype: torch.bfloat16, #tokens: 221376, KV size: 14.50 GB
 [2026-11-23 07:09:14 TP0] Memory pool end. avail mem=19.97 GB
 Capturing batches (bs=64 avail_mem=12.10 GB):  25%|###       | 3/12 [00:03<00:09,  1.0it/s]
-[2026-11-23 07:09:14 TP0] max_total_num_tokens=221376, chunked_prefill_size=4096, max_prefill_tokens=16384, context_len=1
+[2026-11-23 07:09:14 TP0] max_total_num_tokens=221376, chunked_prefill_size=4096, context_len=1
 [2026-11-23 07:09:15] The server is fired up and ready to roll!
 """.splitlines()
 

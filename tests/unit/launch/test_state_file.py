@@ -37,9 +37,9 @@ def test_a_file_of_another_version_is_refused(tmp_path: Path) -> None:
 
 
 def test_one_launcher_has_the_directory(tmp_path: Path) -> None:
-    with locked(tmp_path / "new", "taken"):
-        with pytest.raises(LaunchError, match="taken"), locked(tmp_path / "new", "taken"):
-            pytest.fail("it was taken")
+    again = locked(tmp_path / "new", "taken")
+    with locked(tmp_path / "new", "taken"), pytest.raises(LaunchError, match="taken"), again:
+        pytest.fail("it was taken")
     with locked(tmp_path / "new", "taken"):
         pass
     (tmp_path / "file").touch()
