@@ -81,7 +81,7 @@ def parser() -> argparse.ArgumentParser:
     doctor_arguments.add(doctor)
     doctor.set_defaults(run=_doctor)
     _add_proxy(commands.add_parser("proxy", help="run one proxy"))
-    _add_engines(commands.add_parser("engines", help="list, drain or undrain the engines of a running proxy"))
+    _add_engines(commands.add_parser("engines", help="list, drain, undrain or flip the engines of a running proxy"))
     key = commands.add_parser("key", help="make an API key and its line of the configuration")
     key.add_argument("--admin-of", type=Path, metavar="FILE", help="print the admin key of the proxy with this config")
     key.set_defaults(run=_key)
@@ -162,11 +162,14 @@ def _add_proxy(proxy: argparse.ArgumentParser) -> None:
 
 
 def _add_engines(engines: argparse.ArgumentParser) -> None:
-    engines.add_argument("action", choices=("list", "drain", "undrain"))
-    engines.add_argument("engine", nargs="?", metavar="ID", help="the engine to drain or undrain")
+    engines.add_argument("action", choices=("list", "drain", "undrain", "flip"))
+    engines.add_argument("engine", nargs="?", metavar="ID", help="the engine to drain, undrain or flip")
     _add_admin(engines)
     _add_state_dir(engines)
-    engines.add_argument("--wait", type=above_zero, metavar="SECONDS", help="drain: wait until no request runs there")
+    engines.add_argument(
+        "--wait", type=above_zero, metavar="SECONDS", help="drain, flip: wait until no request runs there"
+    )
+    engines.add_argument("--graph-gb", type=above_zero, metavar="N", help="flip to decode: memory of its graphs")
     engines.set_defaults(run=_engines)
 
 

@@ -28,6 +28,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parser.parse_args(argv)
     if args.kv_tokens < args.page_size:
         parser.error(f"--kv-tokens {args.kv_tokens}: the pool does not hold a page of {args.page_size} tokens")
+    if args.enable_pd_role_switch and (args.speculative_algorithm or args.role == "aggregated"):
+        parser.error("--enable-pd-role-switch: only for --role prefill or decode, and not with speculation")
     settings = Settings(
         role=args.role,
         engine_id=args.engine_id,
@@ -48,6 +50,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         kv_bytes_per_token=args.kv_bytes_per_token,
         kv_cache_dtype=args.kv_cache_dtype,
         speculative_algorithm=args.speculative_algorithm,
+        role_switch=args.enable_pd_role_switch,
         request_log=args.request_log,
         header_overrides=os.environ.get(HEADER_OVERRIDES, "").lower() in {"1", "true", "yes", "y"},
     )
@@ -93,6 +96,7 @@ def _parser() -> argparse.ArgumentParser:
         choices=["EAGLE", "EAGLE3", "NEXTN"],
         help="only for its cache: pages of pairs of tokens",
     )
+    add("--enable-pd-role-switch", action="store_true", help="prefill and decode can be switched at /pd_role_switch")
     _add_hicache(parser)
     return parser
 

@@ -37,7 +37,7 @@ async def serve(settings: Settings, host: str, port: int, bootstrap_port: int) -
     routes = Routes(engine)
     connections: set[HttpProtocol] = set()
     servers = [await _listen(routes.handle, connections, host, port)]
-    if settings.role == "prefill":
+    if settings.role == "prefill" or settings.role_switch:
         servers.append(await _listen(routes.handle_bootstrap, connections, host, bootstrap_port))
         routes.bootstrap_port = _port(servers[1])
     if engine.feed is not None:

@@ -32,6 +32,8 @@ class Settings:
     kv_bytes_per_token: float = BYTES_PER_TOKEN
     kv_cache_dtype: str = "auto"
     speculative_algorithm: str | None = None
+    role_switch: bool = False
+    """Whether prefill and decode can be switched while it runs."""
     request_log: Path | None = None
     """Where each ended request is written, a line of JSON each."""
 

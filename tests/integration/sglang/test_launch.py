@@ -104,4 +104,4 @@ def test_a_pair_with_hicache_serves_a_session_and_outlives_kills(tmp_path: Path)
 
         assert launched.act("stop").returncode == 0
         assert not launched.left()
-        assert not [name for name, pid in before.items() if Path(f"/proc/{pid}").exists()]
+        assert set(launched.pids().values()) == {None}
