@@ -21,7 +21,7 @@ def add(launch: argparse.ArgumentParser) -> None:
     run = launch.add_argument_group("running a plan")
     run.add_argument("--node", type=int, default=0, metavar="N", help="which node this is, from 0 (%(default)s)")
     run.add_argument("--python", default="python3", metavar="FILE", help="the Python that has SGLang (%(default)s)")
-    run.add_argument("--proxy-config", type=Path, metavar="FILE", help="the proxy's TOML (proxy.toml beside the plan)")
+    run.add_argument("--proxy-config", type=Path, metavar="FILE", help="the proxy's TOML (beside the plan)")
     run.add_argument(
         "--restarts", type=count, default=5, metavar="N", help="of a process in half an hour (%(default)s)"
     )

@@ -47,8 +47,9 @@ def start(arguments: argparse.Namespace) -> int:
             plan = here(plan)
         setting = _setting(arguments, state_dir)
         found = topology(plan, setting)
-        config = _proxy_config(arguments, plan, state_dir)
-        programs = [*found.programs, *([_proxy(config, arguments, state_dir)] if config is not None else [])]
+        path = _proxy_path(arguments, plan, state_dir)
+        config = None if path is None else _checked_config(path)
+        programs = [*found.programs, *([] if path is None or config is None else [_proxy(path, config)])]
         adopted = adopt(
             programs, state_dir, str(Path(arguments.what).absolute()), arguments.engine, arguments.node,
             found_identity(os.getpid()),
@@ -67,7 +68,7 @@ def _run(arguments: argparse.Namespace, adopted: Adopted, config: Config | None,
 
     def up() -> None:
         _show(f"{arguments.what}: {len(adopted.processes)} processes serve; Ctrl-C stops them")
-        if config is not None and arguments.engine != "sglang":
+        if config is not None and arguments.engine != "sglang" and arguments.proxy_config is None:
             _show("\n".join(exports(state_dir, config.proxy.port)))
 
     limits = Limits(Backoff(limit=arguments.restarts), arguments.drain_s)
@@ -125,35 +126,38 @@ def _check_machine(plan: Plan, arguments: argparse.Namespace, adopted: Adopted) 
         raise LaunchError("\n".join(found))
 
 
-def _proxy_config(arguments: argparse.Namespace, plan: Plan, state_dir: Path) -> Config | None:
-    """The configuration of the proxy, which runs on the first node. Raises: ConfigError."""
+def _proxy_path(arguments: argparse.Namespace, plan: Plan, state_dir: Path) -> Path | None:
+    """The configuration of the proxy, which runs on the first node. A trial makes its own, if it is given none."""
+    if arguments.proxy_config is not None:
+        return Path(arguments.proxy_config)
     if arguments.engine != "sglang":
-        return load_config(write_config(plan, state_dir, arguments.port, arguments.admin_port))
-    if arguments.node != 0:
-        return None
-    path = arguments.proxy_config or Path(arguments.what).parent / "proxy.toml"
-    config = load_config(path)
-    wrong = problems_of(config, os.environ)
-    if wrong:
-        raise ConfigError(str(path), wrong)
-    return config
+        return write_config(plan, state_dir, arguments.port, arguments.admin_port)
+    return Path(arguments.what).parent / "proxy.toml" if arguments.node == 0 else None
 
 
-def _proxy(config: Config, arguments: argparse.Namespace, state_dir: Path) -> Program:
-    trial = arguments.engine != "sglang"
-    path = state_dir / "proxy.toml" if trial else arguments.proxy_config or Path(arguments.what).parent / "proxy.toml"
+def _proxy(path: Path, config: Config) -> Program:
     host = config.proxy.host
+    ports = (("http", config.proxy.port), ("admin", config.proxy.admin_port))
     return Program(
         name=PROXY,
         kind="proxy",
         command=(sys.executable, "-m", "warmroute_cli.main", "proxy", "--config", str(path.absolute())),
-        ports=tuple(
-            (what, port) for what, port in (("http", config.proxy.port), ("admin", config.proxy.admin_port)) if port
-        ),
+        ports=tuple((what, port) for what, port in ports if port),
         host="127.0.0.1" if host in {"0.0.0.0", "::", ""} else host,
         start_timeout_s=PROXY_START_S * slowness(),
         stop_timeout_s=config.limits.shutdown_grace_s + STOP_SLACK_S,
     )
+
+
+def _checked_config(path: Path) -> Config:
+    """Raises: ConfigError also for what a start would stumble over."""
+    config = load_config(path)
+    wrong = problems_of(config, os.environ)
+    if not config.proxy.port:
+        wrong.append("proxy.port: is 0, any free one; a launch needs a number")
+    if wrong:
+        raise ConfigError(str(path), wrong)
+    return config
 
 
 def _drains(config: Config | None) -> Drains:
