@@ -7,8 +7,10 @@ arguments   readers of option values
 demo        `warmroute demo`
 replay      `warmroute replay`
 plan        `warmroute plan`
+launch      `warmroute launch`
+doctor      `warmroute doctor`
 up          `warmroute up`: the embedded fleet until Ctrl-C
-engines     `warmroute engines`: list and drain the engines of a running proxy
+engines     `warmroute engines`: list, drain and flip the engines of a running proxy
 usage       `warmroute usage`: what turns cost
 receipts    `warmroute receipts`: the newest turns, and one of them in words
 receipt_words  a receipt in words
