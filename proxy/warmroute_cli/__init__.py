@@ -9,6 +9,7 @@ replay      `warmroute replay`
 plan        `warmroute plan`
 launch      `warmroute launch`
 doctor      `warmroute doctor`
+audit       `warmroute audit`: whether one tenant can tell what another has sent
 up          `warmroute up`: the embedded fleet until Ctrl-C
 engines     `warmroute engines`: list, drain and flip the engines of a running proxy
 usage       `warmroute usage`: what turns cost

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from warmroute import __version__
 from warmroute_cli.arguments import above_zero, count, listed, port
+from warmroute_cli.audit import arguments as audit_arguments
 from warmroute_cli.doctor import arguments as doctor_arguments
 from warmroute_cli.installed import missing
 from warmroute_cli.launch import arguments as launch_arguments
@@ -80,6 +81,9 @@ def parser() -> argparse.ArgumentParser:
     doctor = commands.add_parser("doctor", help="what this machine has, what a plan or a proxy lacks here, what to do")
     doctor_arguments.add(doctor)
     doctor.set_defaults(run=_doctor)
+    audit = commands.add_parser("audit", help="try whether one tenant can tell what another has sent")
+    audit_arguments.add(audit)
+    audit.set_defaults(run=_audit)
     _add_proxy(commands.add_parser("proxy", help="run one proxy"))
     _add_engines(commands.add_parser("engines", help="list, drain, undrain or flip the engines of a running proxy"))
     key = commands.add_parser("key", help="make an API key and its line of the configuration")
@@ -255,6 +259,12 @@ def _doctor(arguments: argparse.Namespace) -> int:
     from warmroute_cli.doctor.command import doctor
 
     return doctor(arguments)
+
+
+def _audit(arguments: argparse.Namespace) -> int:
+    from warmroute_cli.audit import command
+
+    return command.run(arguments)
 
 
 def _proxy(arguments: argparse.Namespace) -> int:
