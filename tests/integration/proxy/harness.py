@@ -204,7 +204,7 @@ class ProxyProcess:
             f'[[region]]\nname = "{self.region}"\nurl = ""',
             f'[[region]]\nname = "{peer[0]}"\nurl = "{peer[1]}"\nrtt_ms = 20' if peer else "",
             *engines,
-            '[[model]]\nname = "kimi-k2.5"\naliases = ["kimi", "claude-*"]\ninput = "0.60"\ncached = "0.10"',
+            '[[model]]\nname = "kimi-k2.5"\naliases = ["kimi", "claude-*", "gpt-5*", "gemini-2*"]\ninput = "0.60"\ncached = "0.10"',
             f'output = "3.00"\nvocabulary_tokens = 2048\n{model}',
             '[[model]]\nname = "other"\ninput = "1"\ncached = "0.1"\noutput = "1"\ncontinue_broken = true',
             f'[[tenant]]\nname = "first"\nkey_sha256 = ["{digests[0]}"]',
