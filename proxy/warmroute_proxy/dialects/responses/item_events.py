@@ -7,7 +7,7 @@ once an item.
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-from warmroute_proxy.dialects.chat_stream import joined
+from warmroute_proxy.dialects.chat_stream import whole_text
 from warmroute_proxy.dialects.raw_json import encode
 from warmroute_proxy.dialects.responses.answer import (
     Json,
@@ -69,7 +69,7 @@ class OpenItem:
     @property
     def text(self) -> str:
         """All of it so far."""
-        return joined(self._texts)
+        return whole_text(self._texts)
 
     def grow(self, text: bytes, number: int) -> bytes:
         """The event of a delta, with the `number` of the event; none where it is shown only at the end.
