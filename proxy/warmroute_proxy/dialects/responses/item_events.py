@@ -46,7 +46,7 @@ _CUSTOM: Final = _Kind("response.custom_tool_call_input.delta", "response.custom
 
 
 class OpenItem:
-    """An item that grows. `texts`: what it has, as JSON without quotes; `delta_event`: an event but for text and number."""
+    """An item that grows. `texts`: what it has, as JSON without quotes; `delta_event`: but for text and number."""
 
     def __init__(self, emit: Emit, index: int, kind: _Kind, begun: Json, piece: Callable[[str], Json] | None) -> None:
         """`begun`: the item with nothing in it; `piece`: its part, given the text."""
