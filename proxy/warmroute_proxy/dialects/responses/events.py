@@ -49,10 +49,13 @@ class EventTranslator(ChatStream):
 
     def grew(self, kind: Kind, text: bytes) -> bytes | None:
         """A delta of the item that is open, its text as it came."""
-        if kind != self._kind or self._open is None:
+        item = self._open
+        if kind != self._kind or item is None:
             return None
-        self._number += 1
-        return self._open.grow(text, self._number - 1)
+        item.texts.append(text)
+        number = self._number
+        self._number = number + 1
+        return item.delta_event % (text, number)
 
     def completed(self, out: list[bytes]) -> None:
         """The last item is done, and the response with its usage."""

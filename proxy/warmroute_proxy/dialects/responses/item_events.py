@@ -7,7 +7,7 @@ once an item.
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-from warmroute_proxy.dialects.chat_stream import joined
+from warmroute_proxy.dialects.chat_stream import whole_text
 from warmroute_proxy.dialects.raw_json import encode
 from warmroute_proxy.dialects.responses.answer import (
     Json,
@@ -46,7 +46,7 @@ _CUSTOM: Final = _Kind("response.custom_tool_call_input.delta", "response.custom
 
 
 class OpenItem:
-    """An item that grows."""
+    """An item that grows. `texts`: what it has, as JSON without quotes; `delta_event`: but for text and number."""
 
     def __init__(self, emit: Emit, index: int, kind: _Kind, begun: Json, piece: Callable[[str], Json] | None) -> None:
         """`begun`: the item with nothing in it; `piece`: its part, given the text."""
@@ -54,7 +54,7 @@ class OpenItem:
         self._index = index
         self._kind = kind
         self._piece = piece
-        self._texts: list[bytes] = []  # as JSON, without quotes
+        self.texts: list[bytes] = []
         self._position: Json = {"item_id": begun["id"], "output_index": index}
         emit("response.output_item.added", {"output_index": index, "item": begun})
         if kind.piece is not None and piece is not None:
@@ -64,20 +64,20 @@ class OpenItem:
         more: Json = {"logprobs": []} if kind is _MESSAGE else {}
         before = encode({"type": kind.delta, **self._position, **more})[:-1].replace(b"%", b"%%")
         name = kind.delta.encode()
-        self._delta_event = b'event: %b\ndata: %b,"delta":"%%b","sequence_number":%%d}\n\n' % (name, before)
+        self.delta_event = b'event: %b\ndata: %b,"delta":"%%b","sequence_number":%%d}\n\n' % (name, before)
 
     @property
     def text(self) -> str:
         """All of it so far."""
-        return joined(self._texts)
+        return whole_text(self.texts)
 
     def grow(self, text: bytes, number: int) -> bytes:
         """The event of a delta, with the `number` of the event; none where it is shown only at the end.
 
         `text`: as JSON, without its quotes.
         """
-        self._texts.append(text)
-        return b"" if self._kind is _CUSTOM else self._delta_event % (text, number)
+        self.texts.append(text)
+        return b"" if self._kind is _CUSTOM else self.delta_event % (text, number)
 
     def end(self, item: Json) -> None:
         """The events at its end. `item`: as it is now."""

@@ -65,27 +65,7 @@ def description(version: str) -> Schema:
                 "get": _get("One receipt", {"type": "object"}, name="receipt_id", also={"202": {"type": "object"}})
             },
             "/v1/chat/completions": {"post": _post("The next message of a conversation", "chat.completion", _CHAT)},
-            "/v1/messages": {
-                "post": _translated(
-                    "The next message, in Anthropic's API", _object(usage=_ANY), _MESSAGES, "MessagesError"
-                )
-            },
-            "/v1/messages/count_tokens": {
-                "post": _translated(
-                    "How many tokens a prompt has", _object(input_tokens=_COUNT), _COUNTED, "MessagesError"
-                )
-            },
-            "/v1/responses": {
-                "post": _translated("The next items, in OpenAI's Responses", _object(usage=_ANY), _RESPONSES, "Error")
-            },
-            "/v1/responses/input_tokens": {
-                "post": _translated("How many tokens a prompt has", _object(input_tokens=_COUNT), _RESPONSES, "Error")
-            },
-            "/v1beta/models": {"get": _gemini_get("The models that you may use", _object(models=_MANY))},
-            "/v1beta/models/{model}": {
-                "get": _gemini_get("One model, by name or alias", _object(name=_STRING), name="model")
-            },
-            **{f"/v1beta/models/{{model}}:{method}": {"post": _gemini(*said)} for method, said in _GEMINI.items()},
+            **_other_apis(),
             "/v1/completions": {"post": _post("What follows a text", "text_completion", _COMPLETION)},
         },
         "components": {
@@ -98,6 +78,29 @@ def description(version: str) -> Schema:
                 "Receipt": _RECEIPT,
             },
         },
+    }
+
+
+def _other_apis() -> Schema:
+    """The routes that are translated, and the models of Gemini's API."""
+    return {
+        "/v1/messages": {
+            "post": _translated("The next message, in Anthropic's API", _object(usage=_ANY), _MESSAGES, "MessagesError")
+        },
+        "/v1/messages/count_tokens": {
+            "post": _translated("How many tokens a prompt has", _object(input_tokens=_COUNT), _COUNTED, "MessagesError")
+        },
+        "/v1/responses": {
+            "post": _translated("The next items, in OpenAI's Responses", _object(usage=_ANY), _RESPONSES, "Error")
+        },
+        "/v1/responses/input_tokens": {
+            "post": _translated("How many tokens a prompt has", _object(input_tokens=_COUNT), _RESPONSES, "Error")
+        },
+        "/v1beta/models": {"get": _gemini_get("The models that you may use", _object(models=_MANY))},
+        "/v1beta/models/{model}": {
+            "get": _gemini_get("One model, by name or alias", _object(name=_STRING), name="model")
+        },
+        **{f"/v1beta/models/{{model}}:{method}": {"post": _gemini(*about)} for method, about in _GEMINI.items()},
     }
 
 
