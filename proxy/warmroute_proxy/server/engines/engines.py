@@ -47,7 +47,6 @@ class Engines:
         self.clock = clock
         self.kv_events = KvEvents(metrics, unix_clock)
         self.watching = Watching(region, metrics)
-        self.watched_at_s = 0.0
         self.peer_updates: PeerUpdates | None = None
         self._unix_clock = unix_clock
         self._served_by: dict[str, tuple[ServedBy, ...]] = {}  # by worker, until `workers_changed`

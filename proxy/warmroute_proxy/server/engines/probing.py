@@ -27,7 +27,6 @@ from warmroute_proxy.server.engines.engines import Engines
 from warmroute_proxy.server.engines.kv_move_costs import totals_by_rank
 from warmroute_proxy.server.engines.server_info import count, json_object, read_server_info
 from warmroute_proxy.server.engines.small_get import OWN_FAULT, get
-from warmroute_proxy.server.engines.watching import WATCH_EVERY_S
 
 log = logging.getLogger(__name__)
 
@@ -46,8 +45,7 @@ async def probe(engines: Engines, router: Router) -> None:
     """One round of probes."""
     await asyncio.gather(*(_probe_safely(engines, engine, router) for engine in engines.by_id.values()))
     now_s = engines.clock()
-    if now_s - engines.watched_at_s >= WATCH_EVERY_S:
-        engines.watched_at_s = now_s
+    if engines.watching.is_due("", now_s):
         engines.watching.observe_region(engines.workers(), now_s)
 
 
@@ -75,8 +73,7 @@ async def _probe(engines: Engines, engine: Engine, router: Router) -> None:
     for worker in engine.workers():
         engines.kv_events.follow(worker, engine.info.kv_source, router)
     await _observe_loads(engines, engine, router)
-    if engines.clock() - engine.metrics_at_s >= WATCH_EVERY_S:
-        engine.metrics_at_s = engines.clock()
+    if engines.watching.is_due(engine.config.id, engines.clock()):
         await _observe_metrics(engines, engine, router)
 
 
