@@ -48,7 +48,7 @@ class Watching:
         self._read_at_s: dict[str, float] = {}
 
     def is_due(self, engine_id: str, now_s: float) -> bool:
-        """Whether an engine's metrics are to be read now; with "", the region be judged. Once asked, it counts as done."""
+        """Whether an engine's metrics are due, or with "" a look at the region. Once asked, it counts as done."""
         if now_s - self._read_at_s.get(engine_id, -WATCH_EVERY_S) < WATCH_EVERY_S:
             return False
         self._read_at_s[engine_id] = now_s
