@@ -1,0 +1,142 @@
+"""What each program is told to do, and what may break its prefixes: a table.
+
+Each prompt orders its turns (docs/reference/scripted-answers.md). `CANARY` stands in all of them, and in what tools
+answer, so that logs can be searched for it.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from .stage import SMALL, Start
+
+CANARY: Final = "quetzalcoatlus"
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """`starts`: by the folder of the project. `breaks`: what may break a prefix -> the class that receipts give it.
+
+    `lacks`: what the program does not have of sub-agents, resuming and compaction, with the reason.
+    """
+
+    starts: Callable[[Path], list[Start]]
+    lineages: int
+    breaks: Mapping[str, str] = field(default_factory=dict)
+    lacks: Mapping[str, str] = field(default_factory=dict)
+
+
+def order(*lines: str) -> str:
+    """A prompt whose steps are these lines."""
+    return "\n".join([f"Please work on {CANARY}.", *(f"obey: {line}" for line in lines)])
+
+
+def call(tool: str, **arguments: Any) -> str:
+    """A step that calls a tool."""
+    return f"call {tool} {json.dumps(arguments)}"
+
+
+def _claude(project: Path) -> list[Start]:
+    def bash(text: str) -> str:
+        return call("Bash", command=f"echo {CANARY} {text}", description=text)
+
+    sub = order(bash("in the sub-agent"), "answer The sub-agent is done.")
+    first = order(
+        bash("one"),
+        call("Read", file_path=str(project / "a.txt")),
+        f"{bash('three')}; {bash('four')}",
+        f"think 40; {bash('five')}",
+        call("Agent", description="sub", prompt=sub, subagent_type="general-purpose"),
+        bash("seven"),
+        "run 300",
+        "answer All is done.",
+    )
+    more = order(bash("again"), "answer It went on.")
+    after = order(bash("after compaction"), "answer It ends.")
+    options = ("--dangerously-skip-permissions",)
+    return [
+        Start((*options, "-p", first)),
+        Start((*options, "-c", "-p", more), region="west"),
+        Start((*options, "-c", "-p", "/compact")),
+        Start((*options, "-c", "-p", after)),
+    ]
+
+
+def _opencode(project: Path) -> list[Start]:
+    def bash(text: str) -> str:
+        return call("bash", command=f"echo {CANARY} {text}", description=text)
+
+    sub = order(bash("in the sub-agent"), "answer The sub-agent is done.")
+    first = order(
+        bash("one"),
+        call("read", filePath=str(project / "a.txt")),
+        f"{bash('three')}; {bash('four')}",
+        f"think 40; {bash('five')}",
+        call("task", description="sub", prompt=sub, subagent_type="general"),
+        bash("seven"),
+        bash("eight"),
+        "answer All is done.",
+    )
+    more = order(bash("again"), "answer It went on.")
+    reads = [call("read", filePath=str(project / "big.txt"), offset=begin, limit=700) for begin in (1, 700, 1400)]
+    return [
+        Start(("run",), first),
+        Start(("run", "--continue"), more, region="west"),
+        Start(("run",), order("; ".join(reads), bash("before compaction"), "answer It ends."), model=SMALL),
+    ]
+
+
+def _qwen(project: Path) -> list[Start]:
+    def shell(text: str) -> str:
+        return call("run_shell_command", command=f"echo {CANARY} {text}", description=text, is_background=False)
+
+    sub = order(shell("in the sub-agent"), "answer The sub-agent is done.")
+    first = order(
+        shell("one"),
+        call("read_file", file_path=str(project / "a.txt")),
+        f"{shell('three')}; {shell('four')}",
+        f"think 40; {shell('five')}",
+        call("agent", description="sub", prompt=sub, subagent_type="general-purpose"),
+        shell("seven"),
+        shell("eight"),
+        "answer All is done.",
+    )
+    more = order(shell("again"), "answer It went on.")
+    return [
+        Start(("--yolo", "-p", first)),
+        Start(("--yolo", "-c", "-p", more)),
+        Start(("--yolo", "-c", "-p", "/compress")),
+        Start(("--yolo", "-c", "-p", order(shell("after compaction"), "answer It ends."))),
+    ]
+
+
+def _aider(_project: Path) -> list[Start]:
+    def edit(old: str, new: str) -> str:
+        block = f"a.txt\n```\n<<<<<<< SEARCH\n{old}\n=======\n{new}\n>>>>>>> REPLACE\n```\n"
+        return f"obey: answer {json.dumps(block)}"
+
+    lines = ["hello", *(f"{CANARY} {number}" for number in range(10))]
+    edits = [edit(old, new) for old, new in zip(lines, lines[1:], strict=False)]
+    options = ("--no-fancy-input", "--no-pretty", "--yes-always", "a.txt")
+    return [
+        Start(options, "\n".join([*edits[:8], "/exit", ""])),
+        Start(("--restore-chat-history", *options), "\n".join([edits[8], "/exit", ""])),
+        Start(("--restore-chat-history", "--max-chat-history-tokens", "200", *options), f"{edits[9]}\n/exit\n"),
+    ]
+
+
+def _mini(_project: Path) -> list[Start]:
+    turns = [call("bash", command=f"echo {CANARY} {number}") for number in range(8)]
+    done = call("bash", command="echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT")
+    return [Start(("--yolo", "--exit-immediately", "--task", order(*turns, done)))]
+
+
+CASES: Final = {
+    "claude": Case(_claude, 4),
+    "opencode": Case(_opencode, 3),
+    "qwen": Case(_qwen, 3),
+    "aider": Case(_aider, 3),
+    "mini-swe-agent": Case(_mini, 3),
+}
