@@ -15,15 +15,10 @@ from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.metrics import Counter, Metrics
 from warmroute_proxy.server.base.other_apis import no_route, refuse_other_api
 from warmroute_proxy.server.base.secrets import admin_key_matches
-from warmroute_proxy.server.dialects.messages_exchange import MessagesExchange
-from warmroute_proxy.server.dialects.messages_request import (
-    COUNT_TOKENS,
-    MESSAGES_ROUTES,
-    MessagesRefusal,
-    count_tokens,
-    noted,
-    translate,
-)
+from warmroute_proxy.server.dialects.dialect import Dialect
+from warmroute_proxy.server.dialects.exchange import DialectExchange
+from warmroute_proxy.server.dialects.routes import DIALECT_OF_PATH, dialect_of
+from warmroute_proxy.server.dialects.translation import DialectRefusal, count_tokens, noted, translate
 from warmroute_proxy.server.http.asgi import Bridge
 from warmroute_proxy.server.http.exchange import Exchange, Request
 from warmroute_proxy.server.http.shared_bytes import SharedBytes
@@ -41,7 +36,7 @@ log = logging.getLogger(__name__)
 
 OPEN_PATHS: Final = frozenset({"/health", "/ready", "/openapi.json"})
 _NAMED_PATHS: Final = (
-    ROUTES | MESSAGES_ROUTES | OPEN_PATHS | {"/v1/models", "/v1/usage"}
+    ROUTES | DIALECT_OF_PATH.keys() | OPEN_PATHS | {"/v1/models", "/v1/usage"}
 )  # label values; all other paths are "other"
 
 
@@ -70,19 +65,23 @@ class PublicEndpoint:
 
     def on_head(self, request: Request) -> None:
         """Refuse by method, route and key."""
-        if request.path in MESSAGES_ROUTES:
-            self._on_messages_head(request)
+        path = request.path
+        dialect = None if path in ROUTES else dialect_of(path)
+        if dialect is None:
+            self._on_head(request, path)
         else:
-            self._on_head(request, request.path)
+            self._on_dialect_head(request, dialect)
 
-    def _on_messages_head(self, request: Request) -> None:
-        """The same of a request to Anthropic's API, in its shape."""
+    def _on_dialect_head(self, request: Request, dialect: Dialect) -> None:
+        """The same of a request to another API, in its shape."""
         try:
             if request.method != "POST":
                 raise Refusal(405, f"{request.path} takes POST, not {request.method}", code="method_not_allowed")
+            if request.headers.get("content-encoding", "identity") != "identity":
+                raise Refusal(415, "compressed bodies are not read here: send plain JSON", code="bad_request")
             self._on_head(request, CHAT)
         except Refusal as refusal:
-            raise MessagesRefusal.of(refusal) from None
+            raise DialectRefusal(dialect, refusal) from None
 
     def _on_head(self, request: Request, path: str) -> None:
         if path in OPEN_PATHS:
@@ -108,8 +107,8 @@ class PublicEndpoint:
         try:
             if request.path in ROUTES:
                 self._begin_request(request, exchange)
-            elif request.path in MESSAGES_ROUTES:
-                self._begin_messages(request, exchange)
+            elif (dialect := dialect_of(request.path)) is not None:
+                self._begin_translated(request, exchange, dialect)
             elif request.path in OPEN_PATHS:
                 self._control_plane.handle(exchange)
             else:
@@ -146,21 +145,21 @@ class PublicEndpoint:
             intake = self._intakes.read(request, caller)
             InferenceRequest(self._path, exchange, intake, self._path.engines.ids.receipt()).begin()
 
-    def _begin_messages(self, request: Request, exchange: Exchange) -> None:
-        """Begin a request to Anthropic's API, or count its tokens."""
+    def _begin_translated(self, request: Request, exchange: Exchange, dialect: Dialect) -> None:
+        """Begin a request to another API, or count its tokens."""
         caller = request.caller
         try:
             if not isinstance(caller, Caller):
-                raise Refusal(400, "another proxy forwards chat completions, not messages", code="bad_request")
-            if request.path == COUNT_TOKENS:
-                body = count_tokens(request, caller, self._intakes, self._path.placing.router)
+                raise Refusal(400, f"another proxy forwards chat completions, not {request.path}", code="bad_request")
+            if dialect.counts(request.path):
+                body = count_tokens(request, dialect, caller, self._intakes, self._path.placing.router)
                 exchange.respond(200, (("content-type", "application/json"),), body)
                 return
-            chat, found = translate(request, caller.tenant)
-            intake = noted(self._intakes.read(chat, caller), found)
+            chat, found = translate(request, dialect, caller.tenant, self._intakes.callers.secrets)
+            intake = noted(self._intakes.read(chat, caller), dialect, found)
         except Refusal as refusal:
-            raise MessagesRefusal.of(refusal) from None
-        self._begin_read_request(chat, MessagesExchange(exchange, chat, found), caller, intake)
+            raise DialectRefusal(dialect, refusal) from None
+        self._begin_read_request(chat, DialectExchange(exchange, chat, dialect, found), caller, intake)
 
     def _check_open(self) -> None:
         """Raises: Refusal, where no request may begin."""

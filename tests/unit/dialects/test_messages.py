@@ -7,10 +7,10 @@ import msgspec
 import pytest
 
 from warmroute_proxy.dialects.messages.answer import message
-from warmroute_proxy.dialects.messages.blocks import BadRequest
-from warmroute_proxy.dialects.messages.errors import translated
+from warmroute_proxy.dialects.messages.errors import error as error_object
 from warmroute_proxy.dialects.messages.events import EventTranslator
 from warmroute_proxy.dialects.messages.request import ChatRequest, chat_request
+from warmroute_proxy.dialects.raw_json import BadRequest
 
 
 def read(**members: Any) -> ChatRequest:
@@ -220,10 +220,10 @@ def test_a_call_that_had_ended_does_not_go_on() -> None:
     ],
 )
 def test_errors_have_their_types(status: int, kind: str) -> None:
-    found = json.loads(translated(status, b'{"error":{"message":"why","code":"c"}}'))
+    found = json.loads(error_object(status, "why", "c"))
     assert found == {"type": "error", "error": {"type": kind, "message": "why", "code": "c"}}
 
 
 def test_a_prompt_that_is_too_long_says_so_as_agents_look_for_it() -> None:
-    found = json.loads(translated(400, b'{"error":{"message":"why","code":"context_length_exceeded"}}'))
+    found = json.loads(error_object(400, "why", "context_length_exceeded"))
     assert found["error"]["message"] == "prompt is too long: why"

@@ -3,72 +3,25 @@
 import re
 from typing import Any, Final
 
-import msgspec
 from msgspec import Raw
 
-Members = dict[str, Raw]
-ChatPart = dict[str, Any]
+from warmroute_proxy.dialects.raw_json import (
+    MAX_SHOWN_CHARS,
+    BadRequest,
+    ChatPart,
+    Members,
+    is_text,
+    kind_of,
+    list_at,
+    object_at,
+    text_at,
+)
 
 MEDIA_TYPES: Final = ("image/jpeg", "image/png", "image/gif", "image/webp")
-MAX_SHOWN_CHARS: Final = 64
 
-_QUOTE: Final = 0x22
-_LIST: Final = 0x5B
 _OBJECT: Final = 0x7B
 _BASE64: Final = re.compile(r"[A-Za-z0-9+/]+={0,2}")
 _FAILED: Final = "The tool failed:"
-_decode_members: Final = msgspec.json.Decoder(Members).decode
-_decode_list: Final = msgspec.json.Decoder(list[Raw]).decode
-_decode_text: Final = msgspec.json.Decoder(str).decode
-_PROBLEMS: Final = (msgspec.DecodeError, ValueError, RecursionError)
-encode: Final = msgspec.json.Encoder().encode
-
-
-class BadRequest(ValueError):
-    """What is wrong with a request, and where: `messages.0.content`."""
-
-    def __init__(self, path: str, problem: str) -> None:
-        super().__init__(f"{path}: {problem}" if path else problem)
-        self.path = path
-
-
-def object_at(raw: Raw | bytes, path: str) -> Members:
-    """The members of an object, those that are null left out."""
-    try:
-        found = _decode_members(raw)
-    except _PROBLEMS:
-        raise BadRequest(path, "must be a JSON object") from None
-    return {name: value for name, value in found.items() if bytes(memoryview(value)[:1]) != b"n"}
-
-
-def list_at(raw: Raw, path: str) -> list[Raw]:
-    """The elements of a list."""
-    try:
-        return _decode_list(raw)
-    except _PROBLEMS:
-        raise BadRequest(path, "must be a list") from None
-
-
-def text_at(members: Members, name: str, path: str) -> str:
-    """A text that must be there."""
-    raw = members.get(name)
-    path = f"{path}.{name}" if path else name
-    if raw is None:
-        raise BadRequest(path, "is required")
-    try:
-        return _decode_text(raw)
-    except _PROBLEMS:
-        raise BadRequest(path, "must be a text") from None
-
-
-def kind_of(block: Members, path: str) -> str:
-    """The type of a block."""
-    return text_at(block, "type", path)
-
-
-def is_text(raw: Raw) -> bool:
-    """Whether a raw value is a text."""
-    return memoryview(raw)[0] == _QUOTE
 
 
 def text_part(block: Members, path: str) -> ChatPart:

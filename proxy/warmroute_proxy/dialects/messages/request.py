@@ -10,22 +10,18 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from msgspec import Raw
 
-from warmroute_proxy.dialects.messages.blocks import (
+from warmroute_proxy.dialects.messages.blocks import content_of, part_of, parts_at, tool_call, tool_message
+from warmroute_proxy.dialects.raw_json import (
     MAX_SHOWN_CHARS,
     BadRequest,
     ChatPart,
     Members,
-    content_of,
     encode,
     is_text,
     kind_of,
     list_at,
     object_at,
-    part_of,
-    parts_at,
     text_at,
-    tool_call,
-    tool_message,
 )
 
 _COPIED: Final = ("max_tokens", "temperature", "top_p", "top_k", "stream", "metadata", "service_tier")

@@ -12,8 +12,8 @@ _GATEWAY: Final = "a gateway that translates it to /v1/chat/completions, such as
 _MESSAGES: Final = "set ANTHROPIC_BASE_URL to this server's address, and nothing behind it: this request came to {}"
 _BATCHES: Final = "Anthropic's batches are not served here, only messages: send each of them to /v1/messages"
 _RESPONSES: Final = (
-    "OpenAI's responses are not served here: set the client to chat completions (the OpenAI Agents SDK by "
-    f'set_default_openai_api("chat_completions")), or its base_url to {_GATEWAY}'
+    "set base_url to this server's address and /v1, and nothing behind it: responses are served at /v1/responses and "
+    "/v1/responses/input_tokens, and this request came to {}"
 )
 _GEMINI: Final = f"Gemini's API is not served here: set GOOGLE_GEMINI_BASE_URL to {_GATEWAY}"
 _OLLAMA: Final = "Ollama's API is not served here: set the client to an OpenAI-compatible server and this base_url"
