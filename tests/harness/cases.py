@@ -17,15 +17,25 @@ CANARY: Final = "quetzalcoatlus"
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """`starts`: by the folder of the project. `breaks`: what may break a prefix -> the class that receipts give it.
+    """`starts`: by the folder of the project. `agents`: how many lineages its turns have.
 
-    `lacks`: what the program does not have of sub-agents, resuming and compaction, with the reason.
+    `resumed`: which start goes on with the first one's conversation. `compacted`: words that only a prompt after a
+    compaction has. `breaks`: words behind the place where a prefix breaks -> the class that the receipt gives it.
+    `lacks`: what the program does not have of `sub-agents`, `resuming` and `compaction`. `tools`: whether it calls any.
+    `regions`: of the proxies that its starts are pointed at.
     """
 
+    title: str
+    package: str
     starts: Callable[[Path], list[Start]]
-    lineages: int
+    agents: int
+    resumed: int | None = None
+    compacted: str = ""
     breaks: Mapping[str, str] = field(default_factory=dict)
-    lacks: Mapping[str, str] = field(default_factory=dict)
+    lacks: frozenset[str] = frozenset()
+    tools: bool = True
+    regions: tuple[str, ...] = ("east",)
+    recording: str = ""
 
 
 def order(*lines: str) -> str:
@@ -133,10 +143,91 @@ def _mini(_project: Path) -> list[Start]:
     return [Start(("--yolo", "--exit-immediately", "--task", order(*turns, done)))]
 
 
+def _codex(_project: Path) -> list[Start]:
+    def shell(text: str) -> str:
+        return call("exec_command", cmd=f"echo {CANARY} {text}")
+
+    sub = order(shell("in the sub-agent"), "answer The sub-agent is done.")
+    first = order(
+        shell("one"),
+        shell("two"),
+        f"{shell('three')}; {shell('four')}",
+        f"think 40; {shell('five')}",
+        call("multi_agent_v1__spawn_agent", message=sub),
+        call("exec_command", cmd="sleep 2"),
+        shell("seven"),
+        "answer All is done.",
+    )
+    more = order(shell("again"), "answer It went on.")
+    summary = order(shell("after compaction"), "answer It ends.")  # the prompts before it come again, and count no more
+    long = order(call("exec_command", cmd="cat big.txt"), f"answer {json.dumps(summary)}")
+    options = ("exec", "--dangerously-bypass-approvals-and-sandbox")
+    return [
+        Start((*options, first)),
+        Start((*options, "resume", "--last", more)),
+        Start((*options, "-c", "model_auto_compact_token_limit=10500", long)),
+    ]
+
+
 CASES: Final = {
-    "claude": Case(_claude, 4),
-    "opencode": Case(_opencode, 3),
-    "qwen": Case(_qwen, 3),
-    "aider": Case(_aider, 3),
-    "mini-swe-agent": Case(_mini, 3),
+    "opencode": Case(
+        "OpenCode",
+        "opencode-ai",
+        _opencode,
+        agents=6,
+        resumed=1,
+        compacted="What did we do so far?",
+        breaks={"What did we do so far?": "new"},
+        regions=("east", "west"),
+        recording="opencode",
+    ),
+    "claude": Case(
+        "Claude Code",
+        "@anthropic-ai/claude-code",
+        _claude,
+        agents=3,
+        resumed=1,
+        compacted="This session is being continued from a previous conversation",
+        breaks={"For this reply only": "new"},
+        regions=("east", "west"),
+        recording="claude-code",
+    ),
+    "codex": Case(
+        "Codex",
+        "@openai/codex",
+        _codex,
+        agents=4,
+        resumed=1,
+        compacted="Another language model started to solve this problem",
+        recording="codex",
+    ),
+    "qwen": Case(
+        "Qwen Code",
+        "@qwen-code/qwen-code",
+        _qwen,
+        agents=6,
+        resumed=1,
+        compacted="",
+        recording="gemini",
+    ),
+    "aider": Case(
+        "aider",
+        "aider-chat",
+        _aider,
+        agents=7,
+        resumed=1,
+        compacted="I spoke to you previously about a number of things",
+        breaks={"obey: answer": "prefix_changed", "I spoke to you": "prefix_changed"},
+        lacks=frozenset({"sub-agents"}),
+        tools=False,
+        recording="aider",
+    ),
+    "mini-swe-agent": Case(
+        "mini-swe-agent",
+        "mini-swe-agent",
+        _mini,
+        agents=1,
+        lacks=frozenset({"sub-agents", "resuming", "compaction"}),
+        recording="mini-swe-agent",
+    ),
 }

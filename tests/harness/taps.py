@@ -6,16 +6,16 @@ Bytes pass unchanged in both directions; those towards an engine are parsed besi
 import asyncio
 import json
 import threading
-from collections.abc import Coroutine
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from functools import partial
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 import httptools
+from tests.machine import seconds
 
 CHAT: Final = b"/v1/chat/completions"
 CHUNK_BYTES: Final = 1 << 16
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,37 +31,60 @@ class Taps:
 
     def __init__(self) -> None:
         self.chats: dict[str, Tapped] = {}
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._stopped = asyncio.Event()
+        self._servers: list[asyncio.Server] = []
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._running = threading.Event()
+        self._thread = threading.Thread(target=asyncio.run, args=[self._run()])
         self._thread.start()
+        self._running.wait()
 
     def before(self, url: str) -> str:
         """The address of a relay in front of this engine."""
+        assert self._loop is not None
         parts = urlsplit(url)
-        port = self._wait(self._listen(str(parts.hostname), parts.port or 80))
-        return f"http://127.0.0.1:{port}"
+        port = asyncio.run_coroutine_threadsafe(self._listen(str(parts.hostname), parts.port or 80), self._loop)
+        return f"http://127.0.0.1:{port.result(seconds(10))}"
 
     def stop(self) -> None:
         """End them."""
-        self._loop.call_soon_threadsafe(self._loop.stop)
+        if self._loop is not None and self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._stopped.set)
         self._thread.join()
 
-    def _wait(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(10)
+    async def _run(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._running.set()
+        await self._stopped.wait()
+        for server in self._servers:
+            server.close()
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+        for writer in list(self._writers):
+            writer.close()
+            await asyncio.gather(writer.wait_closed(), return_exceptions=True)
 
     async def _listen(self, host: str, port: int) -> int:
-        async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            try:
-                there, here = await asyncio.open_connection(host, port)
-            except OSError:
-                writer.close()
-                return
-            parser = httptools.HttpRequestParser(_Requests(self.chats))
-            await asyncio.gather(_pump(reader, here, parser), _pump(there, writer, None))
-
-        server = await asyncio.start_server(relay, "127.0.0.1", 0)
+        server = await asyncio.start_server(partial(self._relay, host, port), "127.0.0.1", 0)
+        self._servers.append(server)
         port_here: int = server.sockets[0].getsockname()[1]
         return port_here
+
+    async def _relay(
+        self, host: str, port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        try:
+            there, here = await asyncio.open_connection(host, port)
+        except OSError:
+            writer.close()
+            return
+        self._writers |= {writer, here}
+        parser = httptools.HttpRequestParser(_Requests(self.chats))
+        await asyncio.gather(_pump(reader, here, parser), _pump(there, writer, None))
+        self._writers -= {writer, here}
 
 
 async def _pump(
