@@ -20,7 +20,7 @@ class Case:
     """`starts`: by the folder of the project. `agents`: how many lineages its turns have.
 
     `resumed`: which start goes on with the first one's conversation. `compacted`: words that only a prompt after a
-    compaction has. `breaks`: words behind the place where a prefix breaks -> the class that the receipt gives it.
+    compaction has. `breaks`: words at the place where a prefix breaks -> the classes that receipts give what was lost.
     `lacks`: what the program does not have of `sub-agents`, `resuming` and `compaction`. `tools`: whether it calls any.
     `regions`: of the proxies that its starts are pointed at.
     """
@@ -31,7 +31,7 @@ class Case:
     agents: int
     resumed: int | None = None
     compacted: str = ""
-    breaks: Mapping[str, str] = field(default_factory=dict)
+    breaks: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     lacks: frozenset[str] = frozenset()
     tools: bool = True
     regions: tuple[str, ...] = ("east",)
@@ -177,7 +177,7 @@ CASES: Final = {
         agents=6,
         resumed=1,
         compacted="What did we do so far?",
-        breaks={"What did we do so far?": "new"},
+        breaks={"What did we do so far?": ("prefix_changed",)},
         regions=("east", "west"),
         recording="opencode",
     ),
@@ -188,7 +188,7 @@ CASES: Final = {
         agents=3,
         resumed=1,
         compacted="This session is being continued from a previous conversation",
-        breaks={"For this reply only": "new"},
+        breaks={"For this reply only": ("prefix_changed",)},
         regions=("east", "west"),
         recording="claude-code",
     ),
@@ -207,7 +207,7 @@ CASES: Final = {
         _qwen,
         agents=6,
         resumed=1,
-        compacted="",
+        compacted="Recently accessed file (full current content embedded)",
         recording="gemini",
     ),
     "aider": Case(
@@ -217,7 +217,11 @@ CASES: Final = {
         agents=7,
         resumed=1,
         compacted="I spoke to you previously about a number of things",
-        breaks={"obey: answer": "prefix_changed", "I spoke to you": "prefix_changed"},
+        breaks={
+            "obey: answer": ("prefix_changed", "cold"),  # the reminder behind the last message; messages of commits
+            "I spoke to you": ("prefix_changed", "cold"),  # the summary
+            "# Files": ("prefix_changed", "cold"),
+        },
         lacks=frozenset({"sub-agents"}),
         tools=False,
         recording="aider",

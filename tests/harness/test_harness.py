@@ -75,7 +75,7 @@ def test_prompts_only_grow_but_for_known_breaks(played: Played) -> None:
     for each in found:
         why = [loss for words, loss in known.items() if words in each.after]
         assert why, f"{each.turn.row['id']}: {each.before!r} => {each.after!r}"
-        assert set(each.turn.losses) <= {why[0], *GROWTH}, f"{each.turn.losses}: {each.after!r}"
+        assert set(each.turn.losses) <= {*why[0], *GROWTH}, f"{each.turn.losses}: {each.after!r}"
     assert bool(found) == bool(known)
 
 
@@ -93,14 +93,12 @@ def test_agents_are_told_apart(played: Played) -> None:
     assert not of_subs & others
 
 
-def test_a_conversation_is_resumed_warm(played: Played) -> None:
+def test_a_conversation_is_resumed(played: Played) -> None:
     if played.case.resumed is None:
         assert "resuming" in played.case.lacks
         return
     first, *_ = played.turns_of(played.case.resumed)
     assert sum(message["role"] == "assistant" for message in first.body["messages"]) >= 7
-    if played.starts[played.case.resumed][0].region == "east":
-        assert first.row["cached_tokens"] / first.row["prompt_tokens"] > 0.5
 
 
 def test_it_has_compacted(played: Played) -> None:
