@@ -1,6 +1,6 @@
 """What fits a plan's engines: the proxy's TOML, and the configuration of the Mooncake store.
 
-Prices and tenants are the operator's: the file has a price of 0 and a key that nobody has.
+The operator sets prices and tenants: until then every price is 0, and no key opens the one tenant.
 """
 
 import json

@@ -6,6 +6,7 @@ import msgspec
 from msgspec import Raw
 
 from warmroute_proxy.dialects.chat_answers import Function, Output, Usage, read_answer
+from warmroute_proxy.dialects.messages.signatures import signature_of
 from warmroute_proxy.dialects.raw_json import encode
 
 _REASONS: Final = {"length": "max_tokens", "tool_calls": "tool_use", "content_filter": "refusal"}
@@ -38,19 +39,20 @@ def message_start(message_id: str, model: str) -> dict[str, Any]:
     return {"id": message_id, "type": "message", "role": "assistant", "model": model, "content": []}
 
 
-def message(raw: bytes, message_id: str, model: str, stop_sequences: tuple[str, ...]) -> bytes:
-    """A whole answer. Raises: ValueError, where it is none that can be read."""
+def message(raw: bytes, message_id: str, model: str, stop_sequences: tuple[str, ...], key: bytes) -> bytes:
+    """A whole answer; `key` signs its reasoning. Raises: ValueError, where it is none that can be read."""
     choice, usage = read_answer(raw)
     found = message_start(message_id, model)
-    found["content"] = list(_blocks(choice.message))
+    found["content"] = list(_blocks(choice.message, key))
     found |= stop_of(choice.finish_reason, choice.matched_stop, stop_sequences)
     return encode({**found, "usage": usage_of(usage)})
 
 
-def _blocks(output: Output) -> list[dict[str, Any]]:
+def _blocks(output: Output, key: bytes) -> list[dict[str, Any]]:
     blocks: list[dict[str, Any]] = []
     if output.reasoning_content:
-        blocks.append({"type": "thinking", "thinking": output.reasoning_content, "signature": ""})
+        thought = output.reasoning_content
+        blocks.append({"type": "thinking", "thinking": thought, "signature": signature_of(key, thought)})
     if output.content:
         blocks.append({"type": "text", "text": output.content})
     for at, call in enumerate(output.tool_calls or ()):

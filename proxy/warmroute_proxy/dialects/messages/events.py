@@ -6,6 +6,7 @@ from warmroute_proxy.dialects.chat_answers import Call, Function, Output
 from warmroute_proxy.dialects.chat_stream import ChatStream
 from warmroute_proxy.dialects.messages.answer import message_start, stop_of, usage_of
 from warmroute_proxy.dialects.messages.errors import error
+from warmroute_proxy.dialects.messages.signatures import Signing
 from warmroute_proxy.dialects.raw_json import encode
 
 _PING: Final = b'event: ping\ndata: {"type":"ping"}\n\n'
@@ -26,8 +27,11 @@ _DELTAS: Final = {
 class EventTranslator(ChatStream):
     """One stream."""
 
-    def __init__(self, message_id: str, model: str, stop_sequences: tuple[str, ...]) -> None:
+    def __init__(self, message_id: str, model: str, stop_sequences: tuple[str, ...], key: bytes) -> None:
+        """`key`: signs reasoning."""
         super().__init__()
+        self._key = key
+        self._signing = Signing(key)  # of the thinking block that is open
         self._id = message_id
         self._model = model
         self._stop_sequences = stop_sequences
@@ -47,7 +51,7 @@ class EventTranslator(ChatStream):
     def added(self, output: Output, out: list[bytes]) -> None:
         """Some of a block."""
         if output.reasoning_content:
-            self._grow("thinking", output.reasoning_content, out)
+            self._think(output.reasoning_content, out)
         if output.content:
             self._grow("text", output.content, out)
         for call in output.tool_calls or ():
@@ -71,6 +75,13 @@ class EventTranslator(ChatStream):
         content = {"index": self._index, "delta": {"type": delta, name: text}}
         out.append(_event("content_block_delta", content))
 
+    def _think(self, text: str, out: list[bytes]) -> None:
+        if self._open != "thinking":
+            self._close(out)
+            self._signing = Signing(self._key)
+        self._signing.add(text)
+        self._grow("thinking", text, out)
+
     def _called(self, call: Call, out: list[bytes]) -> None:
         function = call.function or Function()
         if self._open != "tool" or call.index != self._call:
@@ -89,6 +100,9 @@ class EventTranslator(ChatStream):
         out.append(_event("content_block_start", {"index": self._index, "content_block": block}))
 
     def _close(self, out: list[bytes]) -> None:
+        if self._open == "thinking":
+            delta = {"type": "signature_delta", "signature": self._signing.signature()}
+            out.append(_event("content_block_delta", {"index": self._index, "delta": delta}))
         if self._open:
             out.append(_event("content_block_stop", {"index": self._index}))
             self._open = ""

@@ -8,7 +8,7 @@ import msgspec
 from warmroute_proxy.dialects.chat_answers import Call, Function, Output, Usage, read_answer
 from warmroute_proxy.dialects.raw_json import encode
 from warmroute_proxy.dialects.responses.request import ChatRequest
-from warmroute_proxy.dialects.responses.tools import INPUT
+from warmroute_proxy.dialects.responses.tools import INPUT, called
 
 Json = dict[str, Any]
 
@@ -70,7 +70,7 @@ def message_item(response: Response, text: str) -> Json:
 
 def call_item(response: Response, number: int, call_id: str | None, name: str, arguments: str) -> Json:
     """A call, of a function or of a custom tool."""
-    tool = response.found.tools.called(name)
+    tool = called(response.found.tools, name)
     call_id = call_id or response.named("call", number)
     item: Json = {"id": response.named("ctc" if tool.custom else "fc", number)}
     item["type"] = "custom_tool_call" if tool.custom else "function_call"

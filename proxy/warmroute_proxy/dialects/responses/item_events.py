@@ -15,7 +15,7 @@ from warmroute_proxy.dialects.responses.answer import (
     message_item,
     text_part,
 )
-from warmroute_proxy.dialects.responses.tools import INPUT
+from warmroute_proxy.dialects.responses.tools import INPUT, called
 
 Emit = Callable[[str, Json], None]
 """Writes an event: its type, and its members but for `type` and `sequence_number`."""
@@ -114,7 +114,7 @@ class OpenCall:
 
     def __init__(self, emit: Emit, index: int, response: Response, number: int, call_id: str | None, name: str) -> None:
         self._about = (response, number, call_id, name)
-        tool = response.found.tools.called(name)
+        tool = called(response.found.tools, name)
         begun = {**self._item(""), "status": "in_progress"}
         self.item = OpenItem(emit, index, _CUSTOM if tool.custom else _FUNCTION, begun, None)
 

@@ -1,18 +1,20 @@
 """The items of a request's input: each becomes a message of chat, or a piece of the model's message before it."""
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
 from msgspec import Raw
 
+from warmroute_proxy.dialects.content import check_image, cleaned, content_of, is_given, misread
 from warmroute_proxy.dialects.raw_json import MAX_SHOWN_CHARS, BadRequest, ChatPart, encode, is_text
 from warmroute_proxy.dialects.responses.tools import INPUT, chat_name
+from warmroute_proxy.normalising.texts import Texts
 
 Opened = Callable[[str], str | None]
 """Opens sealed reasoning; None for what was not sealed here."""
 
-SEALED: Final = "reasoning.encrypted_content"  # dropped, as the receipt says it
 _ROLES: Final = {"user": "user", "system": "system", "developer": "system", "assistant": "assistant"}
 _HOSTED: Final = frozenset(
     {
@@ -52,44 +54,63 @@ class _Piece(msgspec.Struct):
     file_id: str | None = None
 
 
+_LIST: Final = 0x5B
 _decode_items: Final = msgspec.json.Decoder(list[_Item]).decode
 _decode_parts: Final = msgspec.json.Decoder(list[_Piece]).decode
 _decode_text: Final = msgspec.json.Decoder(str).decode
 _TEXTS: Final = frozenset({"input_text", "output_text", "text", "reasoning_text", "summary_text"})
 
 
-def chat_messages(raw: Raw, opened: Opened, dropped: set[str]) -> list[ChatPart]:
-    """The messages of an input that is a list of items. Raises: BadRequest."""
-    try:
-        items = _decode_items(raw)
-    except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        raise _misread(error, "input") from None
-    if not items:
-        raise BadRequest("input", "is empty")
-    reader = _Reader(opened, dropped)
-    for at, item in enumerate(items):
-        reader.read(item, f"input[{at}]")
-    reader.flush()
-    if not reader.messages:
-        raise BadRequest("input", "holds nothing that a model can be asked")
-    return reader.messages
+class ItemReader:
+    """The messages of one input. It joins what the model said in one turn: reasoning, then text, then calls.
 
+    `dropped`: how many items of a type the model does not see.
+    """
 
-class _Reader:
-    """Joins what the model said in one turn: reasoning, then text, then calls."""
-
-    def __init__(self, opened: Opened, dropped: set[str]) -> None:
+    def __init__(self, opened: Opened, texts: Texts) -> None:
         self.messages: list[ChatPart] = []
+        self.dropped: Counter[str] = Counter()
         self._opened = opened
-        self._dropped = dropped
+        self._texts = texts
         self._calls: set[str] = set()
         self._dropped_calls: set[str] = set()
         self._reasoning: list[str] = []
         self._content: Any = None
         self._called: list[ChatPart] = []
 
-    def read(self, item: _Item, path: str) -> None:
-        """Take one item."""
+    def instruct(self, raw: Raw) -> None:
+        """Begin with a system prompt."""
+        text = self._texts.clean(raw, "system")
+        if text is not None:
+            self.messages.append({"role": "system", "content": text})
+
+    def read(self, raw: Raw | None) -> None:
+        """Take an input: a text or items. Raises: BadRequest."""
+        if raw is None:
+            raise BadRequest("input", "is required")
+        if not is_text(raw):
+            self._read_items(raw)
+        elif len(memoryview(raw)) == len(b'""'):
+            raise BadRequest("input", "is empty")
+        elif (text := self._texts.clean(raw, "user")) is not None:
+            self.messages.append({"role": "user", "content": text})
+        if not self.messages:
+            raise BadRequest("input", "holds nothing that a model can be asked")
+
+    def _read_items(self, raw: Raw) -> None:
+        if memoryview(raw)[0] != _LIST:
+            raise BadRequest("input", "must be a text or a list of items")
+        try:
+            items = _decode_items(raw)
+        except (msgspec.DecodeError, ValueError, RecursionError) as error:
+            raise misread(error, "input") from None
+        if not items:
+            raise BadRequest("input", "is empty")
+        for at, item in enumerate(items):
+            self._item(item, f"input[{at}]")
+        self.flush()
+
+    def _item(self, item: _Item, path: str) -> None:
         kind = item.type
         if kind == "message":
             self._message(item, path)
@@ -100,12 +121,12 @@ class _Reader:
         elif kind == "reasoning":
             self._reason(item, path)
         elif kind == "custom_tool_call":
-            given = _text(item.input, f"{path}.{INPUT}")
+            given = _decode_text(_text(item.input, f"{path}.{INPUT}"))
             self._call(item, path, encode({INPUT: given}).decode())
         elif kind == "item_reference":
             raise BadRequest(path, "refers to an item, and nothing is stored here: send the item itself")
         elif kind in _HOSTED:
-            self._dropped.add(kind)
+            self.dropped[kind] += 1
             if item.call_id is not None:
                 self._dropped_calls.add(item.call_id)
         else:
@@ -137,7 +158,9 @@ class _Reader:
             self._content = content_of(parts)
             return
         self.flush()
-        self.messages.append({"role": role, "content": content_of(parts)})
+        parts = cleaned(parts, role, self._texts)
+        if parts:
+            self.messages.append({"role": role, "content": content_of(parts)})
 
     def _reason(self, item: _Item, path: str) -> None:
         """Reasoning that was sealed here; without a seal, the text that the client has."""
@@ -153,7 +176,7 @@ class _Reader:
         if text:
             self._reasoning.append(text)
         else:
-            self._dropped.add(SEALED)
+            self.dropped["reasoning"] += 1
 
     def _call(self, item: _Item, path: str, arguments: Any) -> None:
         if not item.call_id:
@@ -169,7 +192,7 @@ class _Reader:
         if not call_id:
             raise BadRequest(f"{path}.call_id", "is required")
         if call_id in self._dropped_calls:
-            self._dropped.add(item.type)
+            self.dropped[item.type] += 1
             return
         if call_id not in self._calls:
             raise BadRequest(f"{path}.call_id", "no call before it has this id")
@@ -182,18 +205,6 @@ class _Reader:
             self.messages.append({"role": "user", "content": images})
 
 
-def content_of(parts: list[ChatPart]) -> Any:
-    """The content of a chat message: one text is a plain text, so that it is the same with and without a part."""
-    if len(parts) == 1 and parts[0]["type"] == "text":
-        return parts[0]["text"]
-    return parts
-
-
-def is_given(raw: Raw) -> bool:
-    """Whether a member is there, and not null."""
-    return bool(raw) and memoryview(raw)[0] != 0x6E
-
-
 def _pieces(raw: Raw, path: str, *, may_be_empty: bool = False) -> list[ChatPart]:
     """Content that is a text or a list of parts."""
     if not is_given(raw):
@@ -203,7 +214,7 @@ def _pieces(raw: Raw, path: str, *, may_be_empty: bool = False) -> list[ChatPart
     try:
         found = _decode_parts(raw)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        raise _misread(error, path) from None
+        raise misread(error, path) from None
     if not found and not may_be_empty:
         raise BadRequest(path, "is empty")
     return [_piece(piece, f"{path}[{at}]") for at, piece in enumerate(found)]
@@ -225,39 +236,9 @@ def _piece(piece: _Piece, path: str) -> ChatPart:
     raise BadRequest(f"{path}.type", f"{shown!r} is no part that is served here: input_text, input_image")
 
 
-def check_image(url: str, path: str) -> None:
-    """Raises: BadRequest, where an image is neither at an address nor base64."""
-    if url.startswith(("https://", "http://")):
-        return
-    head, comma, data = url.partition(";base64,")
-    if not comma or not head.startswith("data:image/") or not is_base64(data):
-        raise BadRequest(path, "must be an address or data:image/...;base64,... ")
-
-
-def is_base64(data: str) -> bool:
-    """Whether a text is base64, with padding."""
-    bare = data.rstrip("=")
-    return bool(data) and len(data) % 4 == 0 and len(data) - len(bare) < 3 and _only_base64(bare)
-
-
-_ALPHABET: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
-
-
-def _only_base64(data: str) -> bool:
-    return data.isascii() and not data.encode().translate(None, _ALPHABET)
-
-
 def _text(raw: Raw, path: str) -> Raw:
     if not is_given(raw):
         raise BadRequest(path, "is required")
     if not is_text(raw):
         raise BadRequest(path, "must be a text")
     return raw
-
-
-def _misread(error: Exception, path: str) -> BadRequest:
-    """What is wrong, and where: msgspec says `... - at `$[3].role``."""
-    problem, at, inside = str(error).partition(" - at `$")
-    if isinstance(error, msgspec.ValidationError):
-        return BadRequest(f"{path}{inside.rstrip('`')}" if at else path, problem)
-    return BadRequest(path, "is not valid JSON")

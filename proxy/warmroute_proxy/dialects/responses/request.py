@@ -3,14 +3,16 @@
 The members of the chat body have one order, with the messages last.
 """
 
+from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from msgspec import Raw
 
-from warmroute_proxy.dialects.raw_json import BadRequest, encode, is_text, object_at, text_at
-from warmroute_proxy.dialects.responses.items import Opened, chat_messages
+from warmroute_proxy.dialects.raw_json import encode, object_at, text_at
+from warmroute_proxy.dialects.responses.items import ItemReader, Opened
 from warmroute_proxy.dialects.responses.settings import asks_summary, settings, unlisted
-from warmroute_proxy.dialects.responses.tools import Tools
+from warmroute_proxy.dialects.responses.tools import Tool, Tools
+from warmroute_proxy.normalising.texts import Texts
 
 _ECHOED: Final = (
     "max_output_tokens", "metadata", "parallel_tool_calls", "prompt_cache_key", "reasoning", "safety_identifier",
@@ -21,20 +23,24 @@ _ECHOED: Final = (
 class ChatRequest(NamedTuple):
     """A request in chat's terms, and what its answer is translated by.
 
-    `echoed`: settings that an answer repeats; `summarised`: whether it shows reasoning as a summary.
+    `tools`: by their names in chat. `echoed`: settings that an answer repeats. `summarised`: whether it shows reasoning
+    as a summary. `dropped`: members, and tools by their type, that chat has no place for; `dropped_blocks`: how many
+    items of a type the model does not see; `texts`: what cleaned its texts.
     """
 
     body: bytes
     model: str
-    tools: Tools
+    tools: dict[str, Tool]
     echoed: dict[str, Raw]
     summarised: bool
     dropped: frozenset[str]
     unlisted: frozenset[str]
+    dropped_blocks: dict[str, int]
+    texts: Texts
 
 
-def chat_request(raw: bytes, opened: Opened) -> ChatRequest:
-    """Translate a body. Raises: BadRequest."""
+def chat_request(raw: bytes, opened: Opened, texts_of: Callable[[str], Texts]) -> ChatRequest:
+    """Translate a body. `texts_of`: what cleans the texts of a prompt for a model. Raises: BadRequest."""
     members = object_at(raw, "")
     model = text_at(members, "model", "")
     dropped: set[str] = set()
@@ -44,24 +50,16 @@ def chat_request(raw: bytes, opened: Opened) -> ChatRequest:
         chat["tools"] = tools.chat
     if tools.choice is not None:
         chat["tool_choice"] = tools.choice
-    messages: list[Any] = []
+    texts = texts_of(model)
+    reader = ItemReader(opened, texts)
     if "instructions" in members and text_at(members, "instructions", ""):
-        messages.append({"role": "system", "content": members["instructions"]})
-    messages += _input(members.get("input"), opened, dropped)
-    chat["messages"] = messages
+        reader.instruct(members["instructions"])
+    reader.read(members.get("input"))
+    chat["messages"] = reader.messages
     unknown = unlisted(members)
     echoed: dict[str, Raw] = {name: members[name] for name in _ECHOED if name in members}
     all_dropped = frozenset(dropped) | tools.dropped | unknown
-    return ChatRequest(encode(chat), model, tools, echoed, asks_summary(members), all_dropped, unknown)
-
-
-def _input(raw: Raw | None, opened: Opened, dropped: set[str]) -> list[Any]:
-    if raw is None:
-        raise BadRequest("input", "is required")
-    if not is_text(raw):
-        if memoryview(raw)[0] != 0x5B:
-            raise BadRequest("input", "must be a text or a list of items")
-        return chat_messages(raw, opened, dropped)
-    if len(memoryview(raw)) == len(b'""'):
-        raise BadRequest("input", "is empty")
-    return [{"role": "user", "content": raw}]
+    summarised = asks_summary(members)
+    return ChatRequest(
+        encode(chat), model, tools.by_name, echoed, summarised, all_dropped, unknown, dict(reader.dropped), texts
+    )

@@ -5,6 +5,7 @@ argument `input`; the grammar stands in its description, and nothing enforces it
 dropped by its type.
 """
 
+from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -35,6 +36,11 @@ def chat_name(name: str, namespace: str | None) -> str:
     return f"{namespace}{_SEPARATOR}{name}" if namespace else name
 
 
+def called(tools: Mapping[str, Tool], name: str) -> Tool:
+    """The tool that the model calls; one that the client has not named is a function."""
+    return tools.get(name) or Tool(name, None, custom=False)
+
+
 class Tools:
     """The tools of one request. `chat`: in chat's terms; `dropped`: kinds that cannot be run, and what is not kept."""
 
@@ -47,10 +53,6 @@ class Tools:
             for at, raw in enumerate(list_at(members["tools"], "tools")):
                 self._add(raw, f"tools[{at}]", None)
         self.choice = self._choice(members["tool_choice"]) if "tool_choice" in members else None
-
-    def called(self, name: str) -> Tool:
-        """The tool that the model calls; one that the client has not named is a function."""
-        return self.by_name.get(name) or Tool(name, None, custom=False)
 
     def _add(self, raw: Raw, path: str, namespace: str | None) -> None:
         tool = object_at(raw, path)

@@ -13,29 +13,31 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESSIV
 
 MAX_KEYS: Final = 256
-_VERSION: Final = "wr1."
+_URLSAFE: Final = str.maketrans("-_", "+/")
+_VERSION: Final = b"\x01"
 
 
 class Seal:
     """Seals and opens texts by one key of 32 bytes."""
 
     def __init__(self, key: bytes) -> None:
-        self._cipher = _cipher(key)
+        self._key = key  # and no cipher: a seal goes to other processes
 
     def seal(self, text: str) -> str:
-        """A text, sealed."""
-        sealed = self._cipher.encrypt(text.encode("utf-8", "surrogatepass"), None) if text else b""
-        return _VERSION + base64.urlsafe_b64encode(sealed).decode()
+        """A text, sealed: base64, since some clients decode it and encode it again."""
+        sealed = _cipher(self._key).encrypt(text.encode("utf-8", "surrogatepass"), None) if text else b""
+        return base64.urlsafe_b64encode(_VERSION + sealed).decode()
 
     def open(self, sealed: str) -> str | None:
-        """The text; None where this key did not seal it."""
+        """The text; None where this key did not seal it. Either alphabet of base64 will do, with padding or without."""
         from cryptography.exceptions import InvalidTag
 
-        if not sealed.startswith(_VERSION):
-            return None
+        bare = sealed.translate(_URLSAFE).rstrip("=")
         try:
-            data = base64.b64decode(sealed[len(_VERSION) :], altchars=b"-_", validate=True)
-            return self._cipher.decrypt(data, None).decode("utf-8", "surrogatepass") if data else ""
+            data = base64.b64decode(bare + "=" * (-len(bare) % 4), validate=True)
+            if data[:1] != _VERSION:
+                return None
+            return _cipher(self._key).decrypt(data[1:], None).decode("utf-8", "surrogatepass") if len(data) > 1 else ""
         except (InvalidTag, binascii.Error, ValueError):
             return None
 

@@ -6,6 +6,7 @@ It is never on the path of a token, and changes nothing but drain orders. Its fr
     control_plane   the public application (models, usage, receipts, readiness) and that of operators
     engine_admin    operators' view of engines, and their drain orders
     metrics_page    `/metrics`, over all processes
+    model_routes    the models, in the shape of each API
     openapi         the description of the public routes
     usage_routes    usage and receipts, for tenants and for operators
     usage_question  reads such a question from its parameters

@@ -6,7 +6,9 @@ room knows no engine or price: what runs in between is a chat completion like an
 - dialect: what an API has to say for itself: how its requests and their answers are translated
 - translation: a request of any dialect as one to `/v1/chat/completions`
 - exchange: the exchange of such a request, which translates its answer
+- token_counts: how many tokens a prompt has, by an engine where one can tell
 - messages: Anthropic's messages
 - responses: OpenAI's Responses
+- gemini: Gemini's API
 - routes: which paths are whose
 """

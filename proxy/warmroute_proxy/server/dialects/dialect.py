@@ -1,13 +1,14 @@
 """What an API has to say for itself, so that one request path and one exchange serve it: two interfaces."""
 
 from collections.abc import Iterable
-from typing import Protocol
+from typing import Final, Protocol
 
-from warmroute_proxy.server.base.config import TenantConfig
-from warmroute_proxy.server.base.secrets import Secrets
-from warmroute_proxy.server.http.exchange import Request
+from warmroute.contract.changes import Changes
+from warmroute_proxy.server.base.terms import Terms
 
 Headers = Iterable[tuple[str, str]]
+
+EVENTS: Final = "text/event-stream; charset=utf-8"
 
 
 class Events(Protocol):
@@ -25,17 +26,20 @@ class Events(Protocol):
 class Translated(Protocol):
     """A request in chat's terms, and what its answer is translated by. `receipt_id` is without its prefix."""
 
-    @property
-    def body(self) -> bytes:
-        """The body of the chat completion."""
+    body: bytes
+    """Of the chat completion, until somebody takes it."""
 
     @property
-    def dropped(self) -> frozenset[str]:
-        """What chat has no place for; the receipt names it."""
+    def changes(self) -> Changes:
+        """What is not in the chat completion, or not as it came; the receipt says so."""
 
     @property
     def unlisted(self) -> frozenset[str]:
-        """The members of `dropped` that a tenant may want to be refused: the proxy does not know them."""
+        """The members that a tenant may want to be refused: the proxy does not know them."""
+
+    @property
+    def stream_type(self) -> str:
+        """The content type of a streamed answer."""
 
     def answer(self, raw: bytes, receipt_id: str) -> bytes:
         """A whole answer of chat in the dialect. Raises: ValueError, where it cannot be read."""
@@ -53,11 +57,11 @@ class Dialect(Protocol):
     def counts(self, path: str) -> bool:
         """Whether a path of its counts tokens."""
 
-    def translate(self, request: Request, tenant: TenantConfig, secrets: Secrets) -> Translated:
-        """A request in chat's terms. Raises: BadRequest."""
+    def translate(self, path: str, query: bytes, body: bytes, terms: Terms) -> Translated:
+        """A request in chat's terms; its texts are what the rules of its model leave. Raises: BadRequest."""
 
-    def count(self, tokens: int) -> bytes:
-        """How many tokens a prompt has, about."""
+    def count(self, tokens: int, *, estimated: bool) -> bytes:
+        """How many tokens a prompt has; `estimated`: about."""
 
     def status(self, status: int) -> int:
         """The status in place of one of chat's."""

@@ -58,7 +58,8 @@ class DialectExchange(Exchange):
         self.started = True
         receipt_id = _receipt_id(headers)
         self._events = self._found.events(receipt_id.removeprefix(_PREFIX))
-        self._client.start(status, self._dialect.headers(headers, receipt_id))
+        typed = [(name, self._found.stream_type if name == "content-type" else value) for name, value in headers]
+        self._client.start(status, self._dialect.headers(typed, receipt_id))
         self.write(data)
 
     def write(self, data: bytes) -> None:

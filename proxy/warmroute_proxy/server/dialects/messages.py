@@ -4,14 +4,14 @@ from typing import Final
 
 import msgspec
 
+from warmroute.contract.changes import Changes
+from warmroute_proxy.dialects.fields import names_of
 from warmroute_proxy.dialects.messages.answer import message
 from warmroute_proxy.dialects.messages.errors import error, status_of
 from warmroute_proxy.dialects.messages.events import EventTranslator
 from warmroute_proxy.dialects.messages.request import ChatRequest, chat_request
-from warmroute_proxy.server.base.config import TenantConfig
-from warmroute_proxy.server.base.secrets import Secrets
-from warmroute_proxy.server.dialects.dialect import Headers
-from warmroute_proxy.server.http.exchange import Request
+from warmroute_proxy.server.base.terms import Terms
+from warmroute_proxy.server.dialects.dialect import EVENTS, Headers
 
 MESSAGES: Final = "/v1/messages"
 COUNT_TOKENS: Final = "/v1/messages/count_tokens"
@@ -20,19 +20,26 @@ COUNT_TOKENS: Final = "/v1/messages/count_tokens"
 class TranslatedMessages:
     """One request to `/v1/messages`."""
 
-    def __init__(self, found: ChatRequest) -> None:
+    stream_type = EVENTS
+
+    def __init__(self, found: ChatRequest, key: bytes) -> None:
+        """`key`: signs the reasoning of the answer."""
         self._found = found
+        self._key = key
         self.body = found.body
-        self.dropped = found.dropped
-        self.unlisted = found.dropped - {"redacted_thinking"}
+        self.unlisted = found.dropped
+        normalised, off = found.texts.names()
+        self.changes = Changes(names_of(found.dropped), found.dropped_blocks, found.cache_marks, normalised, off)
 
     def answer(self, raw: bytes, receipt_id: str) -> bytes:
         """A message."""
-        return message(raw, f"msg_{receipt_id}", self._found.model, self._found.stop_sequences)
+        found = self._found
+        return message(raw, f"msg_{receipt_id}", found.model, found.stop_sequences, self._key)
 
     def events(self, receipt_id: str) -> EventTranslator:
         """The events of a message."""
-        return EventTranslator(f"msg_{receipt_id}", self._found.model, self._found.stop_sequences)
+        found = self._found
+        return EventTranslator(f"msg_{receipt_id}", found.model, found.stop_sequences, self._key)
 
 
 class Messages:
@@ -44,13 +51,15 @@ class Messages:
         """Whether it is the path that counts tokens."""
         return path == COUNT_TOKENS
 
-    def translate(self, request: Request, tenant: TenantConfig, secrets: Secrets) -> TranslatedMessages:  # noqa: ARG002
+    def translate(self, path: str, query: bytes, body: bytes, terms: Terms) -> TranslatedMessages:  # noqa: ARG002
         """A body in chat's terms."""
-        return TranslatedMessages(chat_request(bytes(request.body), counts_only=self.counts(request.path)))
+        key = terms.reasoning_key("signature")
+        return TranslatedMessages(chat_request(body, key, terms.texts, counts_only=self.counts(path)), key)
 
-    def count(self, tokens: int) -> bytes:
-        """Counted tokens, which are estimated."""
-        return msgspec.json.encode({"input_tokens": tokens, "warmroute": {"estimated": ["input_tokens"]}})
+    def count(self, tokens: int, *, estimated: bool) -> bytes:
+        """Counted tokens, and whether they are estimated."""
+        named = ["input_tokens"] if estimated else []
+        return msgspec.json.encode({"input_tokens": tokens, "warmroute": {"estimated": named}})
 
     def status(self, status: int) -> int:
         """With 529 for overload."""

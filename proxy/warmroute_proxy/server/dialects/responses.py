@@ -5,15 +5,15 @@ from typing import Final
 
 import msgspec
 
+from warmroute.contract.changes import Changes
+from warmroute_proxy.dialects.fields import names_of
 from warmroute_proxy.dialects.responses.answer import Response, whole
 from warmroute_proxy.dialects.responses.events import EventTranslator
 from warmroute_proxy.dialects.responses.request import ChatRequest, chat_request
-from warmroute_proxy.server.base.config import TenantConfig
 from warmroute_proxy.server.base.errors import error_body
 from warmroute_proxy.server.base.sealing import Seal
-from warmroute_proxy.server.base.secrets import Secrets
-from warmroute_proxy.server.dialects.dialect import Headers
-from warmroute_proxy.server.http.exchange import Request
+from warmroute_proxy.server.base.terms import Terms
+from warmroute_proxy.server.dialects.dialect import EVENTS, Headers
 
 RESPONSES: Final = "/v1/responses"
 INPUT_TOKENS: Final = "/v1/responses/input_tokens"
@@ -24,13 +24,16 @@ _NAMES: Final = {"max_tokens": "max_output_tokens", "messages": "input", "respon
 class TranslatedResponse:
     """One request to `/v1/responses`."""
 
+    stream_type = EVENTS
+
     def __init__(self, found: ChatRequest, seal: Seal) -> None:
         self._found = found
         self._seal = seal
         self._created_s = int(time.time())
         self.body = found.body
-        self.dropped = found.dropped
         self.unlisted = found.unlisted
+        normalised, off = found.texts.names()
+        self.changes = Changes(names_of(found.dropped), found.dropped_blocks, 0, normalised, off)
 
     def answer(self, raw: bytes, receipt_id: str) -> bytes:
         """A response."""
@@ -53,15 +56,16 @@ class Responses:
         """Whether it is the path that counts tokens."""
         return path == INPUT_TOKENS
 
-    def translate(self, request: Request, tenant: TenantConfig, secrets: Secrets) -> TranslatedResponse:
+    def translate(self, path: str, query: bytes, body: bytes, terms: Terms) -> TranslatedResponse:  # noqa: ARG002
         """A body in chat's terms."""
-        seal = Seal(secrets.reasoning_key(tenant.share_group, "seal"))
-        return TranslatedResponse(chat_request(bytes(request.body), seal.open), seal)
+        seal = Seal(terms.reasoning_key("seal"))
+        return TranslatedResponse(chat_request(body, seal.open, terms.texts), seal)
 
-    def count(self, tokens: int) -> bytes:
-        """Counted tokens, which are estimated."""
-        found = {"object": "response.input_tokens", "input_tokens": tokens}
-        return msgspec.json.encode({**found, "warmroute": {"estimated": ["input_tokens"]}})
+    def count(self, tokens: int, *, estimated: bool) -> bytes:
+        """Counted tokens, and whether they are estimated."""
+        named = ["input_tokens"] if estimated else []
+        found = {"object": "response.input_tokens", "input_tokens": tokens, "warmroute": {"estimated": named}}
+        return msgspec.json.encode(found)
 
     def status(self, status: int) -> int:
         """The same as chat's."""
