@@ -21,7 +21,7 @@ class Case:
 
     `resumed`: which start goes on with the first one's conversation. `compacted`: words that only a prompt after a
     compaction has. `breaks`: words at the place where a prefix breaks -> the classes that receipts give what was lost.
-    `lacks`: what the program does not have of `sub-agents`, `resuming` and `compaction`. `tools`: whether it calls any.
+    `lacks`: what the program does not have of `sub-agents`, `resuming` and `compaction` -> why. `tools`: whether it calls any.
     `regions`: of the proxies that its starts are pointed at.
     """
 
@@ -32,7 +32,7 @@ class Case:
     resumed: int | None = None
     compacted: str = ""
     breaks: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    lacks: frozenset[str] = frozenset()
+    lacks: Mapping[str, str] = field(default_factory=dict)
     tools: bool = True
     regions: tuple[str, ...] = ("east",)
     recording: str = ""
@@ -122,6 +122,30 @@ def _qwen(project: Path) -> list[Start]:
     ]
 
 
+def _gemini(project: Path) -> list[Start]:
+    def shell(text: str) -> str:
+        return call("run_shell_command", command=f"echo {CANARY} {text}", description=text)
+
+    ended = call("complete_task", result="Done.")
+    sub = order(shell("in the sub-agent"), ended, "answer The sub-agent is done.")
+    first = order(
+        shell("one"),
+        call("read_file", file_path=str(project / "a.txt")),
+        f"{shell('three')}; {shell('four')}",
+        f"think 40; {shell('five')}",
+        call("invoke_agent", agent_name="generalist", prompt=sub),
+        shell("seven"),
+        shell("eight"),
+        "answer All is done.",
+    )
+    more = order(shell("again"), "answer It went on.")
+    options = ("--yolo", "--skip-trust")
+    return [
+        Start((*options, "-p", first)),
+        Start((*options, "--resume", "latest", "-p", more)),
+    ]
+
+
 def _aider(_project: Path) -> list[Start]:
     def edit(old: str, new: str) -> str:
         block = f"a.txt\n```\n<<<<<<< SEARCH\n{old}\n=======\n{new}\n>>>>>>> REPLACE\n```\n"
@@ -201,6 +225,15 @@ CASES: Final = {
         compacted="Another language model started to solve this problem",
         recording="codex",
     ),
+    "gemini": Case(
+        "Gemini CLI",
+        "@google/gemini-cli",
+        _gemini,
+        agents=3,
+        resumed=1,
+        lacks={"compaction": "`/compress` in `-p` asks for a summary, and goes on with the whole history"},
+        recording="gemini",
+    ),
     "qwen": Case(
         "Qwen Code",
         "@qwen-code/qwen-code",
@@ -222,7 +255,7 @@ CASES: Final = {
             "I spoke to you": ("prefix_changed", "cold"),  # the summary
             "# Files": ("prefix_changed", "cold"),
         },
-        lacks=frozenset({"sub-agents"}),
+        lacks={"sub-agents": "it has none"},
         tools=False,
         recording="aider",
     ),
@@ -231,7 +264,7 @@ CASES: Final = {
         "mini-swe-agent",
         _mini,
         agents=1,
-        lacks=frozenset({"sub-agents", "resuming", "compaction"}),
+        lacks={name: "it has none" for name in ("sub-agents", "resuming", "compaction")},
         recording="mini-swe-agent",
     ),
 }

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -61,13 +61,16 @@ class TappedFleet(Fleet):
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """One start of a program. `arguments` are its own; `region`: of the proxy that it is pointed at."""
+    """One start of a program. `arguments` are its own; `region`: of the proxy that it is pointed at.
+
+    `files`: what lies in the project then.
+    """
 
     arguments: tuple[str, ...]
     stdin: str = ""
     region: str = "east"
     model: str = ""
-    variables: Mapping[str, str] | None = None
+    files: Mapping[str, str] = field(default_factory=dict)
 
 
 class Stage:
@@ -94,15 +97,18 @@ class Stage:
     def start(self, program: str, start: Start) -> "subprocess.CompletedProcess[str]":
         """Run it to its end."""
         project = self.project(program)
+        for name, text in start.files.items():
+            (project / name).parent.mkdir(parents=True, exist_ok=True)
+            (project / name).write_text(text)
         command = [sys.executable, "-m", "warmroute_cli.main", "run", program]
         command += ["--base-url", self.fleet.proxies[start.region].base_url, "--state-dir", str(project.parent / "kept")]
         command += ["--model", start.model] if start.model else []
         return subprocess.run(
-            [*command, "--", *start.arguments], cwd=project, env=self.environment(program, start), input=start.stdin,
+            [*command, "--", *start.arguments], cwd=project, env=self.environment(program), input=start.stdin,
             capture_output=True, text=True, timeout=seconds(START_TIMEOUT_S), check=False,
         )  # fmt: skip
 
-    def environment(self, program: str, start: Start) -> dict[str, str]:
+    def environment(self, program: str) -> dict[str, str]:
         """What a program is started with."""
         kept = {name: os.environ[name] for name in ("LANG", "PYENV_ROOT", "PYTHONPYCACHEPREFIX") if name in os.environ}
         names = {"GIT_AUTHOR_NAME": "n", "GIT_AUTHOR_EMAIL": "n@localhost"}
@@ -110,7 +116,7 @@ class Stage:
         path = ":".join([*map(str, BINS), os.environ["PATH"]])
         home = str(self.project(program).parent / "home")
         own = {"PATH": path, "HOME": home, "OPENAI_API_KEY": self.fleet.api_key, "TERM": "dumb"}
-        return {**kept, **names, **QUIET, **own, **network.variables(), **(start.variables or {})}
+        return {**kept, **names, **QUIET, **own, **network.variables()}
 
     def rows_of(self, rids: Sequence[str]) -> list[dict[str, Any]]:
         """The rows of these requests, once all are in the ledgers."""
