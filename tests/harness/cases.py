@@ -4,6 +4,7 @@ Each prompt orders its turns (docs/reference/scripted-answers.md). `CANARY` stan
 answer, so that logs can be searched for it.
 """
 
+import itertools
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -21,8 +22,8 @@ class Case:
 
     `resumed`: which start goes on with the first one's conversation. `compacted`: words that only a prompt after a
     compaction has. `breaks`: words at the place where a prefix breaks -> the classes that receipts give what was lost.
-    `lacks`: what the program does not have of `sub-agents`, `resuming` and `compaction` -> why. `tools`: whether it calls any.
-    `regions`: of the proxies that its starts are pointed at.
+    `lacks`: what the program does not have of `sub-agents`, `resuming` and `compaction` -> why. `tools`: whether it
+    calls any. `regions`: of the proxies that its starts are pointed at. `recording`: what is played where it cannot run.
     """
 
     title: str
@@ -152,7 +153,7 @@ def _aider(_project: Path) -> list[Start]:
         return f"obey: answer {json.dumps(block)}"
 
     lines = ["hello", *(f"{CANARY} {number}" for number in range(10))]
-    edits = [edit(old, new) for old, new in zip(lines, lines[1:], strict=False)]
+    edits = [edit(old, new) for old, new in itertools.pairwise(lines)]
     options = ("--no-fancy-input", "--no-pretty", "--yes-always", "a.txt")
     return [
         Start(options, "\n".join([*edits[:8], "/exit", ""])),
@@ -209,10 +210,13 @@ CASES: Final = {
         "Claude Code",
         "@anthropic-ai/claude-code",
         _claude,
-        agents=3,
+        agents=2,
         resumed=1,
         compacted="This session is being continued from a previous conversation",
-        breaks={"For this reply only": ("prefix_changed",)},
+        breaks={
+            "For this reply only": ("prefix_changed",),  # asked again for the summary, since ours is none
+            "This session is being continued": ("prefix_changed",),
+        },
         regions=("east", "west"),
         recording="claude-code",
     ),
@@ -264,7 +268,7 @@ CASES: Final = {
         "mini-swe-agent",
         _mini,
         agents=1,
-        lacks={name: "it has none" for name in ("sub-agents", "resuming", "compaction")},
+        lacks=dict.fromkeys(("sub-agents", "resuming", "compaction"), "it has none"),
         recording="mini-swe-agent",
     ),
 }

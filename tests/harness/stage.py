@@ -88,7 +88,9 @@ class Stage:
             project.mkdir(parents=True)
             (self.folder / name / "home").mkdir()
             (project / "a.txt").write_text("hello\n")
-            (project / "big.txt").write_text("".join(f"line {number} of a file that is long enough\n" for number in range(2200)))
+            (project / "big.txt").write_text(
+                "".join(f"line {number} of a file that is long enough\n" for number in range(2200))
+            )
             git = ["git", "-c", "user.name=n", "-c", "user.email=n@localhost"]
             for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "one"]):
                 subprocess.run([*git, *words], cwd=project, check=True)
@@ -101,7 +103,12 @@ class Stage:
             (project / name).parent.mkdir(parents=True, exist_ok=True)
             (project / name).write_text(text)
         command = [sys.executable, "-m", "warmroute_cli.main", "run", program]
-        command += ["--base-url", self.fleet.proxies[start.region].base_url, "--state-dir", str(project.parent / "kept")]
+        command += [
+            "--base-url",
+            self.fleet.proxies[start.region].base_url,
+            "--state-dir",
+            str(project.parent / "kept"),
+        ]
         command += ["--model", start.model] if start.model else []
         return subprocess.run(
             [*command, "--", *start.arguments], cwd=project, env=self.environment(program), input=start.stdin,

@@ -12,6 +12,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 import httptools
+
 from tests.machine import seconds
 
 CHAT: Final = b"/v1/chat/completions"
@@ -73,9 +74,7 @@ class Taps:
         port_here: int = server.sockets[0].getsockname()[1]
         return port_here
 
-    async def _relay(
-        self, host: str, port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
+    async def _relay(self, host: str, port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             there, here = await asyncio.open_connection(host, port)
         except OSError:

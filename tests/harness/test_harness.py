@@ -1,29 +1,29 @@
 """Coding agents, unmodified, through the proxy: each turn has its receipt, and is as warm as it can be."""
 
+import os
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import pytest
-from tests.machine import seconds
 
+from tests.machine import seconds
 from warmroute.contract import receipt as receipts
 from warmroute_backend.engine.model.prompt import render
 
-from . import network
+from . import network, page
 from .cases import CANARY, CASES
 from .lineages import breaks, hit, ideal_hit
-from .play import Played, play
+from .play import Played, cannot_run, play, replay
 from .stage import Stage
 
-pytestmark = pytest.mark.timeout(seconds(240))
+pytestmark = [pytest.mark.timeout(seconds(240)), pytest.mark.filterwarnings("default::UserWarning")]
 GROWTH = ("new", "page_rounding", "not_kept")
 """What also a prompt loses that only grows."""
 
 SUB_AGENTS_ORDER = b"\nobey: answer The sub-agent is done."
 """As it stands in the sub-agent's own prompt; in its parent's it is inside the JSON of a call."""
-
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +38,10 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
 @pytest.fixture(scope="module", params=list(CASES))
 def played(request: pytest.FixtureRequest, stage: Stage) -> Played:
     name: str = request.param
-    return play(stage, name, CASES[name])
+    found = play(stage, name, CASES[name])
+    if found.replayed:
+        warnings.warn(f"{name} cannot run here, its recording was played: {found.replayed}", stacklevel=1)
+    return found
 
 
 def test_the_program_ends_well(played: Played) -> None:
@@ -52,7 +55,8 @@ def test_the_program_ends_well(played: Played) -> None:
 def test_each_request_has_its_row_and_its_receipt(played: Played, stage: Stage) -> None:
     sent = [rid for _, _, rids in played.starts for rid in rids]
     booked = [rid for turn in played.turns for rid in turn.row["rids"]]
-    assert sorted(booked) == sorted(sent)
+    assert sorted(booked) == sorted(sent) or played.replayed
+    assert played.turns
     headers = {"authorization": f"Bearer {stage.fleet.api_key}"}
     with httpx.Client(base_url=stage.fleet.proxies["east"].base_url, headers=headers, timeout=seconds(20)) as client:
         for turn in played.turns:
@@ -70,6 +74,8 @@ def test_it_has_taken_many_turns_with_calls_of_tools(played: Played) -> None:
 
 
 def test_prompts_only_grow_but_for_known_breaks(played: Played) -> None:
+    if played.replayed:
+        return
     found = breaks(played.turns)
     known = played.case.breaks
     for each in found:
@@ -84,6 +90,8 @@ def test_turns_are_as_warm_as_can_be(played: Played) -> None:
 
 
 def test_agents_are_told_apart(played: Played) -> None:
+    if played.replayed:
+        return
     assert len({turn.lineage for turn in played.turns}) == played.case.agents
     if "sub-agents" in played.case.lacks:
         return
@@ -94,22 +102,22 @@ def test_agents_are_told_apart(played: Played) -> None:
 
 
 def test_a_conversation_is_resumed(played: Played) -> None:
-    if played.case.resumed is None:
-        assert "resuming" in played.case.lacks
+    if played.case.resumed is None or played.replayed:
+        assert played.replayed or "resuming" in played.case.lacks
         return
     first, *_ = played.turns_of(played.case.resumed)
     assert sum(message["role"] == "assistant" for message in first.body["messages"]) >= 7
 
 
 def test_it_has_compacted(played: Played) -> None:
-    if not played.case.compacted:
-        assert "compaction" in played.case.lacks
+    if not played.case.compacted or played.replayed:
+        assert played.replayed or "compaction" in played.case.lacks
         return
     assert any(played.case.compacted in str(turn.body["messages"]) for turn in played.turns)
 
 
 def test_it_was_sent_through_its_regions(played: Played) -> None:
-    assert tuple(sorted({turn.row["region"] for turn in played.turns})) == played.case.regions
+    assert tuple(sorted({turn.row["region"] for turn in played.turns})) == played.case.regions or played.replayed
 
 
 def test_no_file_of_the_users_was_touched(played: Played, stage: Stage) -> None:
@@ -123,6 +131,28 @@ def test_no_log_has_a_prompt_or_a_key(played: Played, stage: Stage) -> None:
     assert not [path for path in files if CANARY.encode() in path.read_bytes()]
     assert not [path for path in (*files, *kept) if stage.fleet.api_key.encode() in path.read_bytes()]
     assert not [done for _, done, _ in played.starts if stage.fleet.api_key in done.stdout + done.stderr]
+
+
+def test_the_page_has_its_row(played: Played, tmp_path: Path) -> None:
+    """`WARMROUTE_UPDATE_DOCS=1 scripts/integrations harness` writes it."""
+    if os.environ.get("WARMROUTE_UPDATE_DOCS") == "1":
+        off = Stage(tmp_path, "round_robin")
+        with off.fleet:
+            page.write(page.row_of(played, page.off_hit(off, played.turns)))
+    if played.replayed:
+        return
+    cells = page.written()[played.case.title]
+    assert cells[1] == page.pinned(played.case.package)
+    assert int(cells[3]) == played.case.agents
+
+
+def test_a_recording_stands_in_for_a_program_that_cannot_run(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stage, "environment", lambda _: {"PATH": "/nowhere"})
+    reason = cannot_run(stage, "aider")
+    assert reason.startswith("aider --version: ")
+    found = replay(stage, "aider", CASES["aider"], reason)
+    assert len(found.turns) == 6
+    assert hit(found.turns) >= ideal_hit(found.turns)[1] - 0.01
 
 
 def test_programs_are_off_the_network() -> None:
