@@ -7,6 +7,7 @@ arguments   readers of option values
 demo        `warmroute demo`
 replay      `warmroute replay`
 plan        `warmroute plan`
+audit       `warmroute audit`: whether one tenant can tell what another has sent
 up          `warmroute up`: the embedded fleet until Ctrl-C
 engines     `warmroute engines`: list and drain the engines of a running proxy
 usage       `warmroute usage`: what turns cost

@@ -1,4 +1,6 @@
-"""The `warmroute` command: `demo`, `up`, `run`, `usage`, `receipts`, `replay`, `plan`, `proxy`, `engines`, `key`.
+"""The `warmroute` command.
+
+`demo`, `up`, `run`, `usage`, `receipts`, `replay`, `plan`, `audit`, `proxy`, `engines`, `key`.
 
 Each subcommand imports what it needs when it is chosen, so that `warmroute proxy` starts without an OpenAI client and
 `warmroute --version` without anything. Exit codes: 0 done, 1 done and a check has failed, 2 not done: a wrong command
@@ -14,6 +16,7 @@ from pathlib import Path
 
 from warmroute import __version__
 from warmroute_cli.arguments import above_zero, count, listed, port
+from warmroute_cli.audit import arguments as audit_arguments
 from warmroute_cli.installed import missing
 from warmroute_cli.plan import arguments as plan_arguments
 from warmroute_cli.replay import arguments as replay_arguments
@@ -21,7 +24,7 @@ from warmroute_cli.run import arguments as run_arguments
 from warmroute_proxy import COMPILED
 
 NEEDED = {
-    "proxy": ("fastapi", "httptools", "msgspec", "rich", "uvloop", "xxhash", "zmq"),
+    "proxy": ("cryptography", "fastapi", "httptools", "msgspec", "rich", "uvloop", "xxhash", "zmq"),
     "replay": ("numpy",),
 }
 """What the extras install; the SDK needs none of it."""
@@ -77,6 +80,9 @@ def parser() -> argparse.ArgumentParser:
     plan = commands.add_parser("plan", help="plan a deployment of SGLang for a model, GPUs and traffic")
     plan_arguments.add(plan)
     plan.set_defaults(run=_plan)
+    audit = commands.add_parser("audit", help="try whether one tenant can tell what another has sent")
+    audit_arguments.add(audit)
+    audit.set_defaults(run=_audit)
     _add_proxy(commands.add_parser("proxy", help="run one proxy"))
     _add_engines(commands.add_parser("engines", help="list, drain or undrain the engines of a running proxy"))
     key = commands.add_parser("key", help="make an API key and its line of the configuration")
@@ -255,6 +261,12 @@ def _plan(arguments: argparse.Namespace) -> int:
     from warmroute_cli.plan.command import plan
 
     return plan(arguments)
+
+
+def _audit(arguments: argparse.Namespace) -> int:
+    from warmroute_cli.audit import command
+
+    return command.run(arguments)
 
 
 def _proxy(arguments: argparse.Namespace) -> int:

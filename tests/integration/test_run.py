@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from tests.machine import seconds
 
 COMMAND = (sys.executable, "-m", "warmroute_cli.main", "run")
@@ -18,7 +19,8 @@ STAND_IN = f"""#!{sys.executable}
 import json, os, sys, urllib.request
 for number, system in enumerate(sys.argv[1:]):
     said = [{{"role": "assistant", "content": "yes"}}, {{"role": "user", "content": "and"}}] * number
-    messages = [{{"role": "system", "content": system * 400}}, {{"role": "user", "content": sys.stdin.readline()}}, *said]
+    asked = {{"role": "user", "content": sys.stdin.readline()}}
+    messages = [{{"role": "system", "content": system * 400}}, asked, *said]
     request = urllib.request.Request(
         os.environ["OPENAI_API_BASE"] + "/chat/completions",
         json.dumps({{"model": os.environ["AIDER_MODEL"].removeprefix("openai/"), "messages": messages}}).encode(),

@@ -12,5 +12,6 @@ The package never sees a connection, a tenant or an engine. It gets raw JSON mem
 - raw_json: reading a request's members, with errors that say where they are
 - chat_answers: what translators read of chat's answers
 - chat_stream: a chat stream, handed to a dialect event by event
+- known: what was translated before, by its bytes
 - json_bounds: size and depth of JSON that an engine compiles, such as schemas
 """

@@ -16,11 +16,11 @@ from warmroute.contract.changes import NO_CHANGES
 from warmroute_proxy.server.authentication import Authentication, bearer
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.metrics import Counter, Metrics
-from warmroute_proxy.server.base.other_apis import no_route, refuse_other_api
 from warmroute_proxy.server.base.secrets import admin_key_matches
 from warmroute_proxy.server.dialects.dialect import Dialect
 from warmroute_proxy.server.dialects.exchange import DialectExchange
 from warmroute_proxy.server.dialects.gemini import GEMINI, cut_key
+from warmroute_proxy.server.dialects.other_apis import no_route, refuse_other_api
 from warmroute_proxy.server.dialects.routes import DIALECT_OF_PATH, dialect_of, shape_of
 from warmroute_proxy.server.dialects.token_counts import TokenCounts
 from warmroute_proxy.server.dialects.translation import (

@@ -3,6 +3,7 @@
 Nothing here opens a socket or serves a request, and nothing here imports another room of the server.
 
     config        the configuration as frozen values
+    config_engine reads one engine of the config file
     config_file   reads and checks the config file
     config_table  reads the keys of one of its tables by their types
     descriptors   how many file descriptors the process has, and what they are for
@@ -11,7 +12,6 @@ Nothing here opens a socket or serves a request, and nothing here imports anothe
     loop_lag      how late the event loop is, and what held it
     metrics       counters and histograms, and their text format
     metric_help   the description of each metric
-    other_apis    what clients of APIs are told that are not served here
     sealing       reasoning that clients keep for us, sealed
     secrets       the fleet secret and what is derived from it, API keys, engine keys
     terms         what the translation of a request depends on besides its body

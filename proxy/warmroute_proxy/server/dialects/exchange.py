@@ -1,6 +1,8 @@
 """The exchange of a translated request: what the request path answers in chat reaches the client in its dialect."""
 
 import logging
+from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from warmroute.contract import headers as names
@@ -12,6 +14,7 @@ from warmroute_proxy.server.http.exchange import Exchange, Request
 log = logging.getLogger(__name__)
 
 _UNREADABLE: Final = "the engine's answer cannot be translated"
+_MAX_SIZE_LINE: Final = 16
 _PREFIX: Final = "wr-"  # of a receipt's id
 
 
@@ -67,8 +70,17 @@ class DialectExchange(Exchange):
         if data and not self.ended:
             self._client.write(self._translated(data))
 
-    def passthrough_target(self) -> None:
-        """None: what passes is translated."""
+    def passthrough_target(self) -> Callable[[bytes], None] | None:
+        """Translates bytes that are whole HTTP chunks; None once the answer has ended or the client has left."""
+        target = self._client.passthrough_target()
+        if self.ended or self._events is None or target is None:
+            return None
+        return partial(self._pass, target)
+
+    def _pass(self, target: Callable[[bytes], None], data: bytes) -> None:
+        translated = self._translated(_unframed(data))
+        if translated and not self.ended:
+            target(b"%x\r\n%b\r\n" % (len(translated), translated))
 
     def end(self, data: bytes = b"") -> None:
         """The last of a stream."""
@@ -126,3 +138,17 @@ class DialectExchange(Exchange):
 def _receipt_id(headers: list[tuple[str, str]]) -> str:
     """The id of the answer's receipt, empty where it has none."""
     return next((value for name, value in headers if name == names.RECEIPT), "")
+
+
+def _unframed(data: bytes) -> bytes:
+    """What whole HTTP chunks hold."""
+    at = data.find(b"\r\n", 0, _MAX_SIZE_LINE) + 2
+    if at + int(data[: at - 2], 16) + 2 == len(data):  # one, as mostly
+        return data[at:-2]
+    found, begins = [], 0
+    while begins < len(data):
+        at = data.index(b"\r\n", begins) + 2
+        end = at + int(data[begins : at - 2], 16)
+        found.append(data[at:end])
+        begins = end + 2
+    return b"".join(found)

@@ -33,6 +33,7 @@ class Engine:
         """The header line with the engine's key, sent with every request; empty where it needs none."""
 
         self.is_sglang = config.kind == "sglang"
+        self._session_header = config.provider.header
         self._heads: dict[str, bytes] = {}  # by path; the code has two
         self._admin_bearer = bearer(config.admin_key_file) or self.bearer
         self._key_refused = False
@@ -86,8 +87,13 @@ class Engine:
             for rank in range(info.dp_size)
         ]
 
-    def head(self, path: str, headers: str) -> bytes:
-        """The head of an inference request, up to its length. `headers`: see `engine_headers`."""
+    def head(self, path: str, headers: str, session: str | None = None) -> bytes:
+        """The head of an inference request, up to its length.
+
+        `headers`: see `engine_headers`; `session`: the hash of its session, for a server that takes one in a header.
+        """
+        if session is not None and self._session_header:
+            headers += f"{self._session_header}: {session}\r\n"
         if headers != CONTENT_TYPE:
             return self.upstream.head("POST", path, headers + self.bearer)
         head = self._heads.get(path)

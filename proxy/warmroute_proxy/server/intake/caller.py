@@ -11,6 +11,8 @@ it has at most `MAX_MEMBERS`.
 from collections.abc import Mapping
 from typing import Final
 
+import msgspec
+
 from warmroute.contract import headers as names
 from warmroute.contract.conversations import Conversations
 from warmroute.contract.identity import (
@@ -18,6 +20,7 @@ from warmroute.contract.identity import (
     IDENTITY_HEADERS,
     InvalidSessionKey,
     Session,
+    described,
     lineage_parts,
     session_of,
 )
@@ -44,6 +47,7 @@ class Caller:
         "known_bodies",
         "parent",
         "path",
+        "receipt_fields",
         "region",
         "regions",
         "session",
@@ -68,7 +72,11 @@ class Caller:
         self.session_hex: str | None = None
         self.session_key: int | None = None
         self.agent, parent = lineage_parts(identity) if identity else _NO_PARTS
-        self.parent = secrets.session_of(tenant.share_group, parent)[1] if parent else None
+        parent_hex = ""
+        self.parent: int | None = None
+        if parent:
+            parent_hex, self.parent = secrets.session_of(tenant.share_group, parent)
+        self.receipt_fields = b""
         self.known_bodies: list[KnownBody] = []  # the longest tails first: a short one may be the end of another
         self.candidates: list[int] = []  # hashes of all but the messages of the last bodies that were not known
         if identity:
@@ -78,6 +86,10 @@ class Caller:
                 raise Refusal(400, str(error), code="invalid_session_key", param=error.source) from None
             if self.session is not None:
                 self.session_hex, self.session_key = secrets.session_of(tenant.share_group, self.session.key)
+            agent, kind = described(identity)
+            if not agent and self.agent:
+                agent = secrets.session_of(tenant.share_group, self.agent)[0]
+            self.receipt_fields = _receipt_fields(agent=agent, parent=parent_hex, kind=kind)
 
     def keep(self, body: KnownBody) -> None:
         """Add a known body."""
@@ -97,6 +109,11 @@ class Caller:
         self.candidates.append(around)
         del self.candidates[:-MAX_KNOWN_BODIES]
         return False
+
+
+def _receipt_fields(**members: str) -> bytes:
+    """The members of a receipt that say who of a session's agents sent the request, as JSON; those that are known."""
+    return msgspec.json.encode({name: value for name, value in members.items() if value})[1:-1]
 
 
 def identity_headers(headers: Mapping[str, str]) -> dict[str, str]:

@@ -41,10 +41,18 @@ class Intake(msgspec.Struct, gc=False):
     conversation: Conversation | None = None
     """The conversation that it continues or begins, where its client names no session."""
 
+    receipt_fields: bytes = b""
+    """Agent, parent and kind of its caller, as members of a JSON object; none where its head does not tell them."""
+
     def left_unanswered(self) -> None:
         """Note that it got no answer: sent again, it is of the same conversation."""
         if self.conversation is not None:
             self.conversation.left_unanswered(self.facts.chain.hashes[-1])
+
+    @property
+    def model_name(self) -> str:
+        """The name of its model here, which some engines call by another one."""
+        return self.model.name
 
     @property
     def wire_model(self) -> str | None:

@@ -151,7 +151,10 @@ class Settlement:
             most = min(most, cacheable_tokens(usage.prompt_tokens, attempt.engine.info.page_tokens))
         if most < entry.predicted_cached:  # the prompt is shorter than it was estimated
             entry.predicted_cached, predicted = most, predicted.within(most)
-        ending = Ending(end.outcome, end.status, self._unix_clock(), account.proxy_s * 1000, account.ttft_ms, changes)
+        ending = Ending(
+            end.outcome, end.status, self._unix_clock(), account.proxy_s * 1000, account.ttft_ms,
+            changes, intake.receipt_fields,
+        )  # fmt: skip
         settle(entry, usage, loss, reported, ending)
         self._ledger.settle(entry, on_written)
         self._metrics.settled(entry, usage, loss, predicted, settled)
