@@ -79,10 +79,10 @@ def _proxy(arguments: Namespace) -> Iterator[tuple[str, str]]:
     print(f"starting a fleet of embedded engines in {arguments.state_dir}", file=sys.stderr, flush=True)
     with stopping_on_signals(), started(arguments.state_dir, arguments) as fleet:
         yield next(iter(fleet.proxies.values())).url, fleet.api_key
-        running.wait_until_unused(arguments.state_dir, _say_why_it_stays)
+        running.wait_until_unused(arguments.state_dir, _explain_wait)
 
 
-def _say_why_it_stays() -> None:
+def _explain_wait() -> None:
     print("another `warmroute run` uses this fleet: it stays until that ends, or Ctrl-C", file=sys.stderr, flush=True)
 
 
