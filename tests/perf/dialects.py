@@ -33,9 +33,8 @@ def _items(message: dict[str, Any]) -> list[dict[str, Any]]:
         text = {"type": "output_text" if answers else "input_text", "text": message["content"]}
         role = "developer" if message["role"] == "system" else message["role"]
         items.append({"type": "message", "role": role, "content": [text]})
-    for call in message.get("tool_calls", ()):
-        items.append({"type": "function_call", "call_id": call["id"], **call["function"]})
-    return items
+    calls = message.get("tool_calls", ())
+    return items + [{"type": "function_call", "call_id": call["id"], **call["function"]} for call in calls]
 
 
 def as_gemini(body: Body) -> tuple[str, Body]:

@@ -20,6 +20,7 @@ CHAT: Final = "/v1/chat/completions"
 MESSAGES: Final = "/v1/messages"
 _MARK: Final = b" t="
 _MARKED: Final = len(_MARK) + 19
+_COUNTS: Final = (b'"prompt_tokens"', b'"input_tokens"')  # of a chat, of a message
 _CONNECT_TIMEOUT_S: Final = 10.0
 
 
@@ -135,7 +136,7 @@ class Client(Wire):
         if status != 200:
             wrong = f"status {status}"
         elif tally.chunks_each is None:
-            if not self._tail.endswith(b"}") or b'"prompt_tokens"' not in self._tail:
+            if not self._tail.endswith(b"}") or not any(name in self._tail for name in _COUNTS):
                 wrong = "incomplete"
         elif self._chunks != tally.chunks_each or not self._usage or not self._done:
             wrong = "incomplete"

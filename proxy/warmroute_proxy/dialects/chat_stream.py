@@ -14,8 +14,22 @@ from warmroute_proxy.dialects.chat_answers import Chunk, Output, Usage, decode_c
 
 MAX_EVENT_BYTES: Final = 16_777_216
 
+_QUOTE: Final = 0x22
+_LINE_FEED: Final = 0x0A
+_BACKSLASH: Final = 0x5C
 Kind = Literal["text", "thinking"]
 _NAMES: Final[Mapping[Kind, bytes]] = {"text": b'"content":"', "thinking": b'"reasoning_content":"'}
+
+
+_decode_text: Final = msgspec.json.Decoder(str).decode
+
+
+def joined(texts: list[bytes]) -> str:
+    """Texts that stand in JSON, without their quotes, as one. Raises: ValueError, where one is none."""
+    try:
+        return _decode_text(b'"%b"' % b"".join(texts))
+    except msgspec.DecodeError:
+        raise ValueError("a text of the engine's is no JSON") from None
 
 
 class _Shape:
@@ -108,7 +122,8 @@ class ChatStream:
         return None
 
     def _grown(self, text: bytes, kind: Kind) -> bytes | None:
-        if b'"' in text or b"\n" in text or text.endswith(b"\\") or self.ended:
+        # Numbers, because CPython 3.11 takes ten times as long to look for bytes in bytes.
+        if not text or _QUOTE in text or _LINE_FEED in text or text[-1] == _BACKSLASH or self.ended:
             return None
         return self.grew(kind, text)
 

@@ -28,6 +28,7 @@ _DELTA_BEGINS: Final = {
     for kind, (delta, name) in _DELTAS.items()
     if kind != "tool"
 }
+_BACKSLASH: Final = 0x5C
 _DELTA_ENDS: Final = b'"}}\n\n'
 
 
@@ -70,7 +71,7 @@ class EventTranslator(ChatStream):
         if kind != self._open:
             return None
         if kind == "thinking":
-            if b"\\" in text:
+            if _BACKSLASH in text:
                 return None
             self._signing.add_bytes(text)
         return self._delta + text + _DELTA_ENDS

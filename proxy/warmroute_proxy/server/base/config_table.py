@@ -129,7 +129,10 @@ class Table:
 
     def names_among(self, key: str, known: Sequence[str], default: frozenset[str]) -> frozenset[str]:
         """A list of some of a few words, which may be empty. The problem of a misspelt word names the nearest one."""
-        found = self.names(key, ()) if self.has(key) else tuple(default)
+        is_given = self.has(key)
+        found = self.names(key, ())
+        if not is_given:
+            return default
         for name in found:
             if name not in known:
                 self.problem(key, f"{shown(name)} is not one of {', '.join(known)}{nearest(name, known)}")
