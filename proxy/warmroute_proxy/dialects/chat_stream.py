@@ -165,11 +165,11 @@ class ChatStream:
         output = choice.delta
         if output is None or choice.finish_reason is not None or output.tool_calls:
             return
-        thought, said = output.reasoning_content, output.content
-        if bool(thought) == bool(said):
+        thought, content = output.reasoning_content, output.content
+        if bool(thought) == bool(content):
             return
         kind: Kind = "thinking" if thought else "text"
-        name, text = _NAMES[kind], (thought or said or "").encode("utf-8", "replace")
+        name, text = _NAMES[kind], (thought or content or "").encode("utf-8", "replace")
         at = event.find(name) + len(name)
         tail = event[at + len(text) :]
         if event.count(name) != 1 or event[at : at + len(text)] != text or tail[:1] != b'"':

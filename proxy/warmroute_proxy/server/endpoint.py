@@ -134,6 +134,11 @@ class PublicEndpoint:
         except Exception as error:
             _answer_error(request, exchange, error)
 
+    def in_shape(self, request: Request, refusal: Refusal) -> Refusal:
+        """In the shape of the API whose route it is."""
+        dialect = None if isinstance(refusal, DialectRefusal) else shape_of(request.path)
+        return refusal if dialect is None else DialectRefusal(dialect, refusal)
+
     def on_status(self, request: Request, status: int) -> None:
         """Count an answer."""
         path = request.path
@@ -316,6 +321,10 @@ class AdminEndpoint:
     def handle(self, request: Request, exchange: Exchange) -> None:  # noqa: ARG002
         """Hand it to the control plane."""
         self._control_plane.handle(exchange)
+
+    def in_shape(self, request: Request, refusal: Refusal) -> Refusal:  # noqa: ARG002
+        """As it is."""
+        return refusal
 
     def on_status(self, request: Request, status: int) -> None:
         """Count nothing: `warmroute_requests_total` is of clients."""

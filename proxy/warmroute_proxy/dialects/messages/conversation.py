@@ -94,9 +94,9 @@ class ConversationReader:
         if found is None:
             found = _Message(Texts(self._texts.on), self._key).read(raw, f"messages.{at}")
             _KNOWN.keep(self._scope, raw, found, len(found.messages))
-        for call, place in found.results:
+        for call, path in found.results:
             if call not in self._calls:
-                raise BadRequest(f"messages.{at}.{place}", "no tool_use before it has this id")
+                raise BadRequest(f"messages.{at}.{path}", "no tool_use before it has this id")
         if found.calls:
             self._calls.update(found.calls)
         if found.dropped:
@@ -152,14 +152,14 @@ class _Message:
         found = [(each, f"{path}.{at}") for at, each in enumerate(list_at(raw, path))]
         return [(self._blocks.block(each, where), where) for each, where in found]
 
-    def _of_user(self, blocks: list[tuple[Members, str]], place_at: int) -> list[ChatPart]:
-        """Results of tools first, then what the user says. `place_at`: where paths go on behind the message's."""
+    def _of_user(self, blocks: list[tuple[Members, str]], path_at: int) -> list[ChatPart]:
+        """Results of tools first, then what the user says. `path_at`: where paths go on behind the message's."""
         found: list[ChatPart] = []
         parts: list[ChatPart] = []
         for block, path in blocks:
             if kind_of(block, path) == "tool_result":
                 message, images = self._blocks.tool_message(block, path)
-                self._results.append((message["tool_call_id"], f"{path[place_at:]}.tool_use_id"))
+                self._results.append((message["tool_call_id"], f"{path[path_at:]}.tool_use_id"))
                 found.append(message)
                 parts += images
             elif (piece := self._blocks.piece(block, path, "user")) is not None:

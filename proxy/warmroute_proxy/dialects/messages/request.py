@@ -13,6 +13,7 @@ from msgspec import Raw
 
 from warmroute_proxy.dialects.messages.conversation import ConversationReader
 from warmroute_proxy.dialects.messages.tools import read_tools
+from warmroute_proxy.dialects.one_pass import BodyReader
 from warmroute_proxy.dialects.raw_json import BadRequest, Members, encode, kind_of, list_at, object_at, text_at
 from warmroute_proxy.normalising.texts import Texts
 
@@ -20,25 +21,12 @@ _COPIED: Final = ("max_tokens", "temperature", "top_p", "top_k", "stream", "meta
 _READ: Final = frozenset(
     {*_COPIED, "model", "messages", "system", "tools", "tool_choice", "stop_sequences", "thinking", "cache_control"}
 )
-_NO_PLACE: Final = (
-    "betas",
-    "container",
-    "context_management",
-    "mcp_servers",
-    "output_config",
-    "output_format",
-    "speed",
-)
+_UNSERVED: Final = (
+    "betas", "container", "context_management", "mcp_servers", "output_config", "output_format", "speed"
+)  # fmt: skip
 """What Anthropic's clients send besides; it is dropped like other members."""
 
-_LISTED: Final = tuple(sorted((_READ - {"messages"}).union(_NO_PLACE)))
-_Body: Final[Any] = msgspec.defstruct(
-    "_Body", [("messages", list[Raw]), *((name, Raw, Raw()) for name in _LISTED)], forbid_unknown_fields=True
-)
-"""A body with these members only, so that it is parsed in one pass; of others each member is found first."""
-
-_NULL: Final = 0x6E
-_decode_body: Final[Callable[[bytes], Any]] = msgspec.json.Decoder(_Body).decode
+_BODIES: Final = BodyReader("messages", _READ.union(_UNSERVED))
 _THINKS: Final = {"enabled": True, "adaptive": True, "disabled": False}
 _decode_texts: Final = msgspec.json.Decoder(list[str]).decode
 
@@ -94,19 +82,12 @@ def chat_request(raw: bytes, key: bytes, texts_of: Callable[[str], Texts], *, co
 
 def _read(raw: bytes) -> tuple[Members, list[Raw]]:
     """The members of a body but its messages, those that are null left out, and the messages."""
-    try:
-        body = _decode_body(raw)
-    except (msgspec.DecodeError, ValueError, RecursionError):
-        members = object_at(raw, "")
+    members, messages = _BODIES.read(raw)
+    if messages is None:
         if "messages" not in members:
-            raise BadRequest("messages", "is required") from None
-        return members, list_at(members.pop("messages"), "messages")
-    members = {}
-    for name in _LISTED:
-        value = getattr(body, name)
-        if value and memoryview(value)[0] != _NULL:
-            members[name] = value
-    return members, body.messages
+            raise BadRequest("messages", "is required")
+        messages = list_at(members.pop("messages"), "messages")
+    return members, messages
 
 
 def _stop_sequences(members: Members) -> list[str]:
