@@ -1,0 +1,36 @@
+// Who sends a request and what for, as the headers that a proxy reads. Pure.
+
+export type Kind = "main" | "sub" | "title" | "compaction"
+
+export interface Sender {
+  readonly session: string
+  readonly agent: string
+  readonly parent?: string | undefined
+  readonly kind?: Kind | undefined
+}
+
+/** The proxy shows names of agents up to this length. */
+const MAX_AGENT_BYTES = 64
+
+/** The hidden agents of OpenCode V1 that send something else than a turn of a conversation. */
+const KIND_OF_AGENT: Record<string, Kind> = { title: "title", compaction: "compaction" }
+
+/** What a request of V1 is for, which V1 does not say. */
+export function kindOf(agent: string, parent: string | undefined): Kind {
+  return KIND_OF_AGENT[agent] ?? (parent ? "sub" : "main")
+}
+
+/** The headers for a request. Names and values can be sent as they are, whatever the agent is called. */
+export function identityHeaders(sender: Sender): Record<string, string> {
+  const headers: Record<string, string> = { "x-session-affinity": sender.session }
+  if (sender.parent) headers["x-parent-session-id"] = sender.parent
+  const agent = headerText(sender.agent)
+  if (agent && agent.length <= MAX_AGENT_BYTES) headers["x-warmroute-agent"] = agent
+  if (sender.kind) headers["x-warmroute-kind"] = sender.kind
+  return headers
+}
+
+/** UTF-8 as bytes, which is all that a header can hold, without control characters. */
+function headerText(text: string): string {
+  return Buffer.from(text.replace(/[\u0000-\u001f\u007f]/g, "").trim(), "utf8").toString("latin1")
+}
