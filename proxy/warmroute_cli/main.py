@@ -1,4 +1,4 @@
-"""The `warmroute` command: `demo`, `up`, `usage`, `receipts`, `replay`, `plan`, `proxy`, `engines`, `key`.
+"""The `warmroute` command: `demo`, `up`, `run`, `usage`, `receipts`, `replay`, `plan`, `proxy`, `engines`, `key`.
 
 Each subcommand imports what it needs when it is chosen, so that `warmroute proxy` starts without an OpenAI client and
 `warmroute --version` without anything. Exit codes: 0 done, 1 done and a check has failed, 2 not done: a wrong command
@@ -17,6 +17,7 @@ from warmroute_cli.arguments import above_zero, count, listed, port
 from warmroute_cli.installed import missing
 from warmroute_cli.plan import arguments as plan_arguments
 from warmroute_cli.replay import arguments as replay_arguments
+from warmroute_cli.run import arguments as run_arguments
 from warmroute_proxy import COMPILED
 
 NEEDED = {
@@ -35,7 +36,8 @@ HARNESSES = ("aider", "claude-code", "codex", "gemini", "mini-swe-agent", "openc
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a subcommand."""
-    arguments = parser().parse_args(argv)
+    words, passed = run_arguments.split(sys.argv[1:] if argv is None else argv)
+    arguments = parser().parse_args(words, argparse.Namespace(passed=passed))
     extras = ["proxy", "replay"] if arguments.run is _replay else ["proxy"]
     if hint := missing([name for extra in extras for name in NEEDED[extra]], ",".join(extras)):
         print(f"warmroute: {hint}", file=sys.stderr)
@@ -62,6 +64,11 @@ def parser() -> argparse.ArgumentParser:
     commands = found.add_subparsers(required=True, metavar="COMMAND")
     _add_demo(commands.add_parser("demo", help="play recorded agent sessions on an embedded fleet, and audit them"))
     _add_up(commands.add_parser("up", help="start the embedded fleet and keep it running until Ctrl-C"))
+    run = commands.add_parser("run", help="start a coding agent that is installed here on a proxy, and show its costs")
+    run_arguments.add(run)
+    _add_fleet(run)
+    _add_state_dir(run)
+    run.set_defaults(run=_run)
     _add_usage(commands.add_parser("usage", help="what turns cost, how much was cached, and why the rest was not"))
     _add_receipts(commands.add_parser("receipts", help="list the newest turns, or explain one in words"))
     replay = commands.add_parser("replay", help="play a trace on a virtual clock, and compare placements")
@@ -98,16 +105,22 @@ def _add_demo(demo: argparse.ArgumentParser) -> None:
 
 
 def _add_up(up: argparse.ArgumentParser) -> None:
-    up.add_argument("--speed", type=above_zero, default=1.0, help="virtual seconds per second (%(default)g)")
-    up.add_argument(
-        "--port", type=port, metavar="N", help="N and the three after it (those of the last start); 0: free ones"
-    )
-    up.add_argument("--record", action="store_true", help="keep every decision, for `warmroute replay`")
+    _add_fleet(up)
     up.add_argument(
         "--env", action="store_true", help="print only the exports for a shell; of the fleet that runs here"
     )
     _add_state_dir(up)
     up.set_defaults(run=_up)
+
+
+def _add_fleet(command: argparse.ArgumentParser) -> None:
+    """How a fleet is started."""
+    command.add_argument("--speed", type=above_zero, default=1.0, help="virtual seconds per second (%(default)g)")
+    command.add_argument(
+        "--port", type=port, metavar="N", help="N and the three after it (those of the last start); 0: free ones"
+    )
+    command.add_argument("--record", action="store_true", help="keep every decision, for `warmroute replay`")
+    command.add_argument("--obey-prompts", action="store_true", help="the engines do what `obey: ...` lines of prompts say")
 
 
 def _add_usage(usage: argparse.ArgumentParser) -> None:
@@ -200,6 +213,16 @@ def _up(arguments: argparse.Namespace) -> int:
 
     try:
         return up.run(arguments)
+    except FleetError as error:
+        return _failed(error)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from warmroute_cli.processes import FleetError
+    from warmroute_cli.run import command
+
+    try:
+        return command.run(arguments)
     except FleetError as error:
         return _failed(error)
 

@@ -30,6 +30,9 @@ class Settings:
     kv_events: KvEventsConfig | None = None
     hicache: HiCache | None = None
     speculative_algorithm: str | None = None
+    obey_prompts: bool = False
+    """Whether directives in the messages of a chat say what is answered."""
+
     request_log: Path | None = None
     """Where each ended request is written, a line of JSON each."""
 
