@@ -1,7 +1,7 @@
 // Sees what goes into the beginning of prompts, and says when it changes: then nothing behind it is cached.
 //
-// A system prompt is compared with the one before it of the same session and the same agent, section by section. Only
-// digests are kept. Each change is reported once, though every session and sub-agent meets it.
+// A system prompt is compared with the one before it of the same session that has the same first line, which differs
+// between agents, section by section. Only digests are kept. Each change is reported once, though every session and sub-agent meets it.
 //
 // Limits: `MAX_PROMPTS` system prompts, `MAX_TOOLS` tools, `MAX_SAID` reported changes, `MAX_NOTES` notes; the oldest go.
 
@@ -14,7 +14,7 @@ const MAX_PROMPTS = 1_000
 const MAX_TOOLS = 2_000
 const MAX_SAID = 1_000
 const MAX_NOTES = 20
-const OPENING_CHARS = 200
+const MAX_OPENING_CHARS = 200
 
 /** OpenCode begins each file of instructions with such a line, and the list of skills with this one. */
 const SECTION = /^(?:Instructions from: (.+)|Skills provide specialized instructions)/gm
@@ -57,7 +57,7 @@ export class PrefixWatch {
 
   /** A system prompt that is about to be sent. Returns what to warn of. */
   system(session: string, text: string): string[] {
-    const key = `${session}\0${text.slice(0, OPENING_CHARS)}`
+    const key = `${session}\0${text.split("\n", 1)[0]?.slice(0, MAX_OPENING_CHARS)}`
     const now = sectionsOf(text)
     const before = this.#prompts.get(key)
     this.#prompts.set(key, now)

@@ -21,6 +21,7 @@ const DESCRIPTION = "explain the last cold turn of this session"
 const COMPATIBLE = "@ai-sdk/openai-compatible"
 const EXPLAINED_TURNS = 50
 const MAX_FAMILY = 20
+const MAX_WARNED = 3
 const SHOWN_MS = 5_000
 const WARNED_MS = 10_000
 
@@ -29,7 +30,12 @@ type Hook<Name extends keyof Hooks> = NonNullable<Hooks[Name]>
 type Request = Parameters<Hook<"chat.headers">>[0]
 
 /** Ends a command that was carried out here, so that OpenCode sends nothing to the model. */
-class CarriedOut extends Error {}
+class CarriedOut extends Error {
+  constructor() {
+    super(`/${COMMAND} has been carried out`)
+    this.stack = this.message // no fault: OpenCode's log needs no trace
+  }
+}
 
 /** V1's function of a plugin. */
 export async function server(input: PluginInput, given?: unknown): Promise<Hooks> {
@@ -42,6 +48,10 @@ export async function server(input: PluginInput, given?: unknown): Promise<Hooks
 class V1 {
   readonly #watch = new PrefixWatch()
   readonly #sessions: Sessions
+  /** Warnings that are on the screen. */
+  #warned: Array<{ message: string; untilMs: number }> = []
+  /** Warnings from before the first request, when no screen may be there; then undefined. */
+  #early: string[] | undefined = []
 
   constructor(
     private readonly client: PluginInput["client"],
@@ -66,7 +76,20 @@ class V1 {
   }
 
   warn(message: string): void {
-    if (this.options.warn) this.#say("warning", message, WARNED_MS)
+    if (!this.options.warn || this.#early?.push(message) !== undefined) return
+    const nowMs = Date.now()
+    this.#warned = [...this.#warned.filter((each) => each.untilMs > nowMs), { message, untilMs: nowMs + WARNED_MS }]
+    this.#warned.splice(0, this.#warned.length - MAX_WARNED)
+    this.#log("warn", message)
+    this.#toast("warning", this.#warned.map((each) => each.message).join("\n"), WARNED_MS)
+  }
+
+  /** Shows a line, above the warnings that are on the screen: OpenCode shows one toast at a time. */
+  #shown(line: string): void {
+    const warned = this.#warned.filter((each) => each.untilMs > Date.now()).map((each) => each.message)
+    this.#log("info", line)
+    if (warned.length === 0) this.#toast("info", line, SHOWN_MS)
+    else this.#toast("warning", [line, ...warned].join("\n"), WARNED_MS)
   }
 
   #config: Hook<"config"> = async (config) => {
@@ -121,6 +144,9 @@ class V1 {
     session.requests += 1
     session.proxy = addressOf(input)
     this.#watch.requested()
+    const early = this.#early ?? []
+    this.#early = undefined
+    for (const message of early) this.warn(message)
   }
 
   #command: Hook<"command.execute.before"> = async (input) => {
@@ -135,7 +161,7 @@ class V1 {
     await this.client.session
       .prompt({ path: { id: input.sessionID }, body: { noReply: true, parts, ...last } })
       .catch(this.#failed)
-    throw new CarriedOut(`/${COMMAND} has been carried out`)
+    throw new CarriedOut()
   }
 
   /** Shows what the session and its sub-agents have sent since they were shown last. */
@@ -149,7 +175,7 @@ class V1 {
       if (each.proxy !== undefined) turns.push(...(await turnsOf(each.proxy, each.id, requests)))
     }
     const line = turnLine(turns)
-    if (line !== undefined) this.#say("info", line, SHOWN_MS)
+    if (line !== undefined) this.#shown(line)
   }
 
   async #explained(id: string): Promise<string> {
@@ -168,15 +194,16 @@ class V1 {
     return this.options.providers.includes(provider)
   }
 
-  #say(variant: "info" | "warning", message: string, duration: number): void {
-    const level = variant === "info" ? "info" : "warn"
+  #toast(variant: "info" | "warning", message: string, duration: number): void {
     this.client.tui.showToast({ body: { title: "warmroute", message, variant, duration } }).catch(ignored)
+  }
+
+  #log(level: "debug" | "info" | "warn", message: string): void {
     this.client.app.log({ body: { service: "warmroute", level, message } }).catch(ignored)
   }
 
   #failed = (error: unknown): void => {
-    const message = `the plugin has failed: ${error instanceof Error ? error.message : "unknown"}`
-    this.client.app.log({ body: { service: "warmroute", level: "debug", message } }).catch(ignored)
+    this.#log("debug", `the plugin has failed: ${error instanceof Error ? error.message : "unknown"}`)
   }
 }
 

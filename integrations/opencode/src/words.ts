@@ -7,7 +7,7 @@ import type { Turn } from "./turn.js"
 const COLD: Record<string, string> = {
   cold: "were seen for the first time. Expected when a session, a sub-agent, a title or a summary begins.",
   prefix_changed: "stand behind a place that was rewritten: system prompt, tools or history.",
-  moved: "are cached on another worker, which was too busy.",
+  moved: "are cached on another worker than the one that served it, which was busy or far away.",
   evicted: "were cached and had to make room. Shorter pauses help, or more cache on the server.",
   salt_changed: "are cached under an earlier salt of the proxy. It passes.",
   engine_misreport: "are uncertain: the engine's own count was impossible.",
@@ -23,16 +23,16 @@ const OTHER: Record<string, string> = {
 const COLD_SHARE = 0.02
 const COLD_TOKENS = 128
 
-/** One line about the requests of a turn, newest first; undefined where nothing is known. */
+/** What the requests of a turn come to, newest first, in a line or two; undefined where nothing is known. */
 export function turnLine(turns: readonly Turn[]): string | undefined {
   if (turns.length === 0) return undefined
   const prompt = total(turns, (turn) => turn.promptTokens)
   const cached = total(turns, (turn) => turn.cachedTokens)
   const price = total(turns, (turn) => turn.priceNanousd)
   const saved = total(turns, (turn) => turn.listNanousd) - price
-  const requests = turns.length > 1 ? `${turns.length} requests, ` : ""
-  const share = prompt ? `${percent(cached, prompt)} of ${number(prompt)} tokens cached` : "no tokens"
-  return `${requests}${share}, ${usd(price)}${saved > 0 ? ` (${usd(saved)} saved)` : ""}`
+  const requests = turns.length > 1 ? ` in ${turns.length} requests` : ""
+  const share = `${percent(cached, prompt)} of ${number(prompt)} tokens cached`
+  return `${share}${requests}\n${usd(price)}${saved > 0 ? `, ${usd(saved)} saved` : ""}`
 }
 
 /** Whether a turn had to compute much that an earlier one could have left in a cache. */
@@ -45,7 +45,7 @@ export function explanation(turns: readonly Turn[], notes: readonly Note[]): str
   if (turns.length === 0) return "The proxy knows no turn of this session, or it does not answer."
   const cold = turns.find(isCold)
   if (cold === undefined) {
-    return `None of the last ${turns.length} requests of this session was cold: ${turnLine(turns)}.`
+    return `None of the last ${turns.length} requests of this session was cold:\n${turnLine(turns)}`
   }
   return [...headline(cold), ...lossLines(cold), ...costLines(cold), ...noteLines(cold, notes)].join("\n")
 }
