@@ -112,7 +112,7 @@ export class PrefixWatch {
   }
 }
 
-/** The parts of a system prompt by name: a digest each, and the date as it stands. */
+/** The parts of a system prompt by name, files by the end of their path: a digest each, and the date as it stands. */
 function sectionsOf(text: string): Sections {
   const sections: Sections = new Map()
   const date = dateOf(text)
@@ -122,7 +122,7 @@ function sectionsOf(text: string): Sections {
   let from = 0
   for (const found of rest.matchAll(SECTION)) {
     sections.set(name, digest(rest.slice(from, found.index)))
-    name = found[1] ?? SKILLS
+    name = found[1]?.split(/[\\/]/).slice(-2).join("/") ?? SKILLS
     from = found.index
   }
   return sections.set(name, digest(rest.slice(from)))

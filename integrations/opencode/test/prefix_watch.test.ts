@@ -21,7 +21,7 @@ test("a system prompt that stays the same is no cause to warn", () => {
 test("a change is named by the section that it is in, once for all sessions", () => {
   const cases: Array<[string, RegExp]> = [
     [system({ date: "Tue Nov 24 2026" }), /^The date in the system prompt is now Tue Nov 24 2026: .*freezeDate/],
-    [system({ agents: "Be long." }), /^\/project\/AGENTS\.md has changed in the system prompt/],
+    [system({ agents: "Be long." }), /^project\/AGENTS\.md has changed in the system prompt/],
     [system({ skills: "one" }), /^The list of skills has changed/],
   ]
   for (const [text, wanted] of cases) {

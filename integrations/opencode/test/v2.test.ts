@@ -130,7 +130,7 @@ test("the context is watched and frozen", async () => {
   await host.call("context", context("two", ["bash"]))
   const messages = host.said.map((said) => said.message)
   assert.equal(messages.length, 2)
-  assert.match(messages[0] ?? "", /^\/p\/AGENTS\.md has changed/)
+  assert.match(messages[0] ?? "", /^p\/AGENTS\.md has changed/)
   assert.match(messages[1] ?? "", /"read" was removed/)
 })
 
