@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from tests.machine import seconds
-from warmroute_cli.fleet import Fleet, FleetOptions
+from warmroute_cli.fleet import PAGE_SIZE, Fleet, FleetOptions
 
 from .pages import NODE, QUIET, ROOT
 from .terminal import Terminal
@@ -34,6 +34,16 @@ pytestmark = pytest.mark.timeout(seconds(200))
 def toast(screen: str) -> str:
     """The words of a toast, which OpenCode wraps between two bars over whatever is below."""
     return " ".join(" ".join(re.findall(r"┃([^┃\n]+)┃ *$", screen, re.MULTILINE)).split())
+
+
+def answered(text: str) -> str:
+    """The pattern of an answer on the screen; a prompt has a bar before it."""
+    return rf"(?m)^ +{re.escape(text)}"
+
+
+def rewritten(turn: dict[str, Any]) -> int:
+    """How many tokens of a turn were computed again, which an append alone would have left in the cache."""
+    return sum(tokens for name, tokens in turn["loss"].items() if name not in {"new", "page_rounding", "not_kept"})
 
 
 @dataclass
@@ -117,6 +127,7 @@ def tarball(tmp_path_factory: pytest.TempPathFactory) -> Path:
 class Driven:
     """What one session in a terminal has shown, and the turns that it has left in the ledger."""
 
+    at_first: str
     after_turn: str
     explained: str
     warned: str
@@ -133,7 +144,8 @@ def driven(fleet: Fleet, tarball: Path, tmp_path_factory: pytest.TempPathFactory
     project = Project(tmp_path_factory.mktemp("driven") / "project", fleet, tarball, compaction={"prune": True})
     with project.terminal() as terminal:
         terminal.enter(PROMPT)
-        terminal.shows("All done.", 60)
+        at_first = terminal.shows("compaction", 60, toast)
+        terminal.shows(answered("All done."), 60)
         after_turn = terminal.shows("tokens cached", 20, toast)
         terminal.command("warmroute")
         explained = terminal.shows(r"The last cold request was|None of the last", 20)
@@ -141,12 +153,12 @@ def driven(fleet: Fleet, tarball: Path, tmp_path_factory: pytest.TempPathFactory
         terminal.shows("Compaction", 30)
         terminal.shows(r"Compaction · .* · \d", 30)
         terminal.enter("obey: answer Gone on.\n")
-        terminal.shows("Gone on.", 30)
+        terminal.shows(answered("Gone on."), 30)
         (project.folder / "AGENTS.md").write_text("Be brief, please.\n")
         terminal.enter("obey: answer Went on.\n")
-        terminal.shows("Went on.", 30)
+        terminal.shows(answered("Went on."), 30)
         warned = terminal.shows(r"AGENTS\.md", 20, toast)
-    return Driven(after_turn, explained, warned, project.log(), turns(fleet))
+    return Driven(at_first, after_turn, explained, warned, project.log(), turns(fleet))
 
 
 def test_each_request_says_who_sends_it_and_what_for(driven: Driven) -> None:
@@ -178,19 +190,17 @@ def test_after_a_turn_the_screen_shows_what_it_came_to(driven: Driven) -> None:
 
 
 def test_pruning_is_warned_of_with_the_first_turn(driven: Driven) -> None:
-    assert "compaction.prune is on" in driven.after_turn
+    assert "compaction.prune is on" in driven.at_first
 
 
 def test_the_command_explains_the_last_cold_turn_and_sends_nothing(driven: Driven) -> None:
     assert re.search(r"\(sub, agent explore\)|\(main, agent build\)|\(title, agent title\)|None of", driven.explained)
-    mains = driven.of("main")
-    assert "prefix_changed" not in mains[2]["loss"]
-    assert len(mains) == 5
+    assert len(driven.of("main")) == 5  # three of the first prompt, one for each of the others
 
 
 def test_an_edit_of_a_file_of_instructions_is_warned_of(driven: Driven) -> None:
     assert "AGENTS.md has changed in the system prompt" in driven.warned
-    assert driven.of("main")[-1]["loss"].get("prefix_changed")
+    assert rewritten(driven.of("main")[-1]) > 0
 
 
 def test_the_plugin_leaves_no_error_in_the_log(driven: Driven) -> None:
@@ -206,7 +216,7 @@ def test_the_date_is_frozen_over_midnight(freeze: bool, fleet: Fleet, tarball: P
     assert "Two." in project.run("obey: answer Two.\n", "--continue", before=("faketime", "-f", "+1d")).stdout
     [second] = [turn for turn in turns(fleet) if turn["id"] not in before]
     assert second["turn"] == 2
-    assert ("prefix_changed" not in second["loss"]) == freeze
+    assert (rewritten(second) == 0) == freeze
 
 
 def test_a_proxy_that_dies_leaves_opencode_its_own_error(tarball: Path, tmp_path: Path) -> None:
@@ -214,7 +224,7 @@ def test_a_proxy_that_dies_leaves_opencode_its_own_error(tarball: Path, tmp_path
         project = Project(tmp_path / "project", own, tarball, {"freezeDate": True})
         with project.terminal() as terminal:
             terminal.enter("obey: run 4000\n")
-            terminal.shows(r"(\w+ ){40}|(\w+ \n?){40}", 60)
+            terminal.shows(r"([a-z]+ ){9}", 60)
             own.stop_proxies()
             screen = terminal.shows("Cannot connect to API", 60)
             terminal.command("warmroute")
@@ -227,7 +237,7 @@ def test_a_proxy_that_dies_leaves_opencode_its_own_error(tarball: Path, tmp_path
 def hits(fleet: Fleet, project: Project) -> list[tuple[int, int]]:
     """Prompt and cached tokens of the turns of one session that continue one."""
     before = {turn["id"] for turn in turns(fleet)}
-    for number in range(3):
+    for number in range(2):
         prompt = f"{LOOK}obey: answer Turn {number}.\n"
         assert f"Turn {number}." in project.run(prompt, *(("--continue",) if number else ())).stdout
     rows = [turn for turn in turns(fleet) if turn["id"] not in before]
@@ -237,8 +247,9 @@ def hits(fleet: Fleet, project: Project) -> list[tuple[int, int]]:
 def test_the_hit_ratio_is_not_lower_than_without(fleet: Fleet, tarball: Path, tmp_path: Path) -> None:
     plain = hits(fleet, Project(tmp_path / "without", fleet, None))
     ours = hits(fleet, Project(tmp_path / "plugged", fleet, tarball))
-    assert len(ours) == len(plain) == 5
-    assert sum(cached for _, cached in ours) >= sum(cached for _, cached in plain)
+    assert len(ours) == len(plain) == 3
+    lost, lost_plain = (sum(prompt - cached for prompt, cached in each) for each in (ours, plain))
+    assert lost <= lost_plain + PAGE_SIZE * len(ours)  # whose last pages are full to another degree
 
 
 def test_the_package_passes_its_own_tests() -> None:

@@ -5,12 +5,13 @@ import { parseArgs } from "node:util"
 
 import { type Listed, providerBlock } from "./provider_block.js"
 
-const HELP = `Usage: opencode-warmroute [--base-url URL] [--key-variable NAME] [--v2]
+const HELP = `Usage: opencode-warmroute [--base-url URL] [--key-variable NAME] [--plugin SPEC] [--v2]
 
 Prints opencode.json for a warmroute proxy, with the models that it lists.
 
   --base-url URL       of the proxy, with /v1 (default: OPENAI_BASE_URL)
   --key-variable NAME  the environment variable that holds the key (default: OPENAI_API_KEY)
+  --plugin SPEC        with this plugin, such as opencode-warmroute@file:/path/to/opencode-warmroute-0.1.0.tgz
   --v2                 in the shape of OpenCode V2
 `
 const TIMEOUT_MS = 10_000
@@ -20,6 +21,7 @@ async function main(): Promise<void> {
     options: {
       "base-url": { type: "string" },
       "key-variable": { type: "string", default: "OPENAI_API_KEY" },
+      plugin: { type: "string" },
       v2: { type: "boolean", default: false },
       help: { type: "boolean", default: false },
     },
@@ -33,7 +35,8 @@ async function main(): Promise<void> {
   const keyVariable = values["key-variable"]
   const key = process.env[keyVariable]
   if (!key) throw new Error(`the environment variable ${keyVariable} holds no key`)
-  const block = providerBlock(await models(baseURL, key), { baseURL, keyVariable, version: values.v2 ? 2 : 1 })
+  const wanted = { baseURL, keyVariable, plugin: values.plugin, version: values.v2 ? 2 : 1 } as const
+  const block = providerBlock(await models(baseURL, key), wanted)
   process.stdout.write(`${JSON.stringify(block, null, 2)}\n`)
 }
 

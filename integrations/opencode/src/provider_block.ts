@@ -12,12 +12,14 @@ export interface Wanted {
   /** The environment variable that holds the key. */
   readonly keyVariable: string
   readonly version: 1 | 2
+  /** What OpenCode installs this plugin from: a name, or `opencode-warmroute@file:/a/path.tgz`. */
+  readonly plugin?: string | undefined
 }
 
 const MAX_ANSWER_TOKENS = 8_192
 const DEFAULT_CONTEXT_TOKENS = 128_000
 
-/** A whole opencode.json, with the key left in the environment. The first model is that of titles, too. */
+/** A whole opencode.json, without the plugin where it is not said what to install it from, and with the key left in the environment. The first model is that of titles, too. */
 export function providerBlock(listed: readonly Listed[], wanted: Wanted): object {
   const [first] = listed
   if (first === undefined) throw new Error("the proxy lists no model that this key may use")
@@ -31,7 +33,7 @@ export function providerBlock(listed: readonly Listed[], wanted: Wanted): object
       settings: { baseURL },
       models,
     }
-    return { model: name, plugins: ["opencode-warmroute"], providers: { warmroute: provider } }
+    return { model: name, ...(wanted.plugin && { plugins: [wanted.plugin] }), providers: { warmroute: provider } }
   }
   const provider = {
     npm: "@ai-sdk/openai-compatible",
@@ -43,7 +45,7 @@ export function providerBlock(listed: readonly Listed[], wanted: Wanted): object
     $schema: "https://opencode.ai/config.json",
     model: name,
     small_model: name,
-    plugin: ["opencode-warmroute"],
+    ...(wanted.plugin && { plugin: [wanted.plugin] }),
     provider: { warmroute: provider },
   }
 }

@@ -6,6 +6,7 @@
 
 import type { Hooks, PluginInput } from "@opencode-ai/plugin"
 
+import { Bounded } from "./bounded.js"
 import { frozen } from "./date_line.js"
 import { guarded } from "./guarded.js"
 import { identityHeaders, kindOf } from "./identity.js"
@@ -22,6 +23,7 @@ const COMPATIBLE = "@ai-sdk/openai-compatible"
 const EXPLAINED_TURNS = 50
 const MAX_FAMILY = 20
 const MAX_WARNED = 3
+const MAX_SHOWN_TURNS = 2_000
 const SHOWN_MS = 5_000
 const WARNED_MS = 10_000
 
@@ -48,6 +50,7 @@ export async function server(input: PluginInput, given?: unknown): Promise<Hooks
 class V1 {
   readonly #watch = new PrefixWatch()
   readonly #sessions: Sessions
+  readonly #shownTurns = new Bounded<string, true>(MAX_SHOWN_TURNS)
   /** Warnings that are on the screen. */
   #warned: Array<{ message: string; untilMs: number }> = []
   /** Warnings from before the first request, when no screen may be there; then undefined. */
@@ -172,8 +175,11 @@ class V1 {
     for (const each of this.#sessions.family(id).filter((one) => one.requests > 0)) {
       const requests = Math.min(each.requests, MAX_TURNS)
       each.requests = 0
-      if (each.proxy !== undefined) turns.push(...(await turnsOf(each.proxy, each.id, requests)))
+      if (each.proxy === undefined) continue
+      const found = await turnsOf(each.proxy, each.id, requests)
+      turns.push(...found.filter((turn) => !this.#shownTurns.has(turn.id))) // a request that failed has none
     }
+    for (const turn of turns) this.#shownTurns.set(turn.id, true)
     const line = turnLine(turns)
     if (line !== undefined) this.#shown(line)
   }

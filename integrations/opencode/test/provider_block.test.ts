@@ -16,7 +16,6 @@ test("V1's block has limits and prices, and no key", () => {
     $schema: "https://opencode.ai/config.json",
     model: "warmroute/kimi-k2.5",
     small_model: "warmroute/kimi-k2.5",
-    plugin: ["opencode-warmroute"],
     provider: {
       warmroute: {
         npm: "@ai-sdk/openai-compatible",
@@ -34,6 +33,14 @@ test("V1's block has limits and prices, and no key", () => {
       },
     },
   })
+})
+
+test("the plugin is there where it is said what to install it from", () => {
+  const plugin = "opencode-warmroute@file:/tmp/plugin.tgz"
+  for (const [version, key] of [[1, "plugin"], [2, "plugins"]] as const) {
+    const block = providerBlock(LISTED, { ...WANTED, version, plugin }) as Record<string, unknown>
+    assert.deepEqual(block[key], [plugin])
+  }
 })
 
 test("V2's block names its package", () => {

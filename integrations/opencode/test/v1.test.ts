@@ -125,11 +125,12 @@ test("no hook fails where OpenCode and the proxy do", async () => {
 
 const command = (sessionID: string) => ({ command: "warmroute", sessionID, arguments: "" })
 
-async function proxy(rows: object[]): Promise<{ baseURL: string; stop: () => void }> {
-  const server = createServer((_request, response) => response.end(JSON.stringify({ data: rows })))
+async function proxy(rows: object[]): Promise<{ baseURL: string; asked: () => number; stop: () => void }> {
+  let asked = 0
+  const server = createServer((_request, response) => response.end(JSON.stringify({ data: rows }), () => asked++))
   await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve))
   const stop = () => (server.closeAllConnections(), server.close())
-  return { baseURL: `http://127.0.0.1:${(server.address() as AddressInfo).port}/v1`, stop }
+  return { baseURL: `http://127.0.0.1:${(server.address() as AddressInfo).port}/v1`, asked: () => asked, stop }
 }
 
 const ROW = {
@@ -154,6 +155,26 @@ test("an idle session shows what its requests came to, and the command explains"
   assert.equal(prompt?.body.parts[0]?.ignored, true)
   assert.match(prompt?.body.parts[0]?.text ?? "", /^The last cold request was turn 1 /)
   await hooks["command.execute.before"]?.({ ...command("ses_1"), command: "other" }, { parts: [] })
+})
+
+test("a turn is shown once, also where a request after it has failed", async () => {
+  const { baseURL, asked: asks, stop } = await proxy([ROW])
+  const { hooks, asked } = await started()
+  for (const sessionID of ["ses_1", "ses_2"]) await created(hooks, sessionID)
+  const idle = (sessionID: string) => hooks.event?.({ event: { type: "session.idle", properties: { sessionID } } } as never)
+  await request(hooks, "ses_1", "build", MODEL, baseURL)
+  await idle("ses_1")
+  await until(() => asked.toasts.length > 0)
+  await request(hooks, "ses_1", "build", MODEL, baseURL) // of which the proxy knows nothing
+  await idle("ses_1")
+  await until(() => asks() === 2)
+  const other = await proxy([{ ...ROW, id: "wr-2" }])
+  await request(hooks, "ses_2", "build", MODEL, other.baseURL)
+  await idle("ses_2")
+  await until(() => asked.toasts.length > 1)
+  stop()
+  other.stop()
+  assert.equal(asked.toasts.length, 2)
 })
 
 test("warnings from before the first request are shown with it, and stay beside the next line", async () => {
