@@ -134,7 +134,9 @@ def _add_fleet(command: argparse.ArgumentParser) -> None:
         "--port", type=port, metavar="N", help="N and the three after it (those of the last start); 0: free ones"
     )
     command.add_argument("--record", action="store_true", help="keep every decision, for `warmroute replay`")
-    command.add_argument("--obey-prompts", action="store_true", help="the engines do what `obey: ...` lines of prompts say")
+    command.add_argument(
+        "--obey-prompts", action="store_true", help="the engines do what `obey: ...` lines of prompts say"
+    )
 
 
 def _add_usage(usage: argparse.ArgumentParser) -> None:

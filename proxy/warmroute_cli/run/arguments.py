@@ -12,7 +12,9 @@ def add(run: argparse.ArgumentParser) -> None:
     """Its options. What stands behind `--` is the program's, and taken off before they are read."""
     run.usage = "warmroute run [options] NAME [-- ARGUMENT...]"
     run.add_argument("program", choices=tuple(PROGRAMS), metavar="NAME", help=", ".join(PROGRAMS))
-    run.add_argument("--base-url", metavar="URL", help="the proxy, such as http://host:8080/v1 (the fleet that runs here)")
+    run.add_argument(
+        "--base-url", metavar="URL", help="the proxy, such as http://host:8080/v1 (the fleet that runs here)"
+    )
     run.add_argument("--key", metavar="KEY", help="its API key (with --base-url: OPENAI_API_KEY of the environment)")
     run.add_argument("--model", type=_model, metavar="NAME", help="the model (what the program is made for, if served)")
     run.add_argument("--print", action="store_true", help="print the settings as lines of a shell, and start nothing")

@@ -5,7 +5,7 @@ It is printed on the standard error, so that a program's output can be piped on.
 
 import sys
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Final
 
 from warmroute._explain import MEANINGS
 from warmroute.contract.money import usd

@@ -1,7 +1,7 @@
 """`warmroute run`: choose the proxy and the model, start the program, report at its end.
 
-The proxy is that of `--base-url`, else one of the fleet that runs in the state directory, else of a fleet that is started
-for as long as the program runs.
+The proxy is that of `--base-url`, else one of the fleet that runs in the state directory, else one of a fleet that is
+started for as long as the program runs.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
-from warmroute_cli import running
+from warmroute_cli import running, state
 from warmroute_cli.api import Api, ApiError
 from warmroute_cli.processes import stopping_on_signals
 from warmroute_cli.run import closing, process
@@ -25,7 +25,6 @@ from warmroute_cli.up import started
 
 FOLDER = "run"
 DEFAULT_CONTEXT_TOKENS = 200_000
-NOT_FOUND, NOT_STARTED = 127, 126
 
 
 class CannotRun(Exception):
@@ -49,8 +48,10 @@ def run(arguments: Namespace) -> int:
 
 def _run(arguments: Namespace, program: Program, root: str, key: str) -> int:
     settings = _settings(arguments, program, root, key)
+    state.make(arguments.state_dir)
+    _folder(arguments).mkdir(parents=True, exist_ok=True, mode=OWNERS_ONLY)
     settings.write()
-    print(f"{arguments.program} asks {root} for {arguments.model or 'its models'}", file=sys.stderr, flush=True)
+    print(f"warmroute: {arguments.program} asks {root}", file=sys.stderr, flush=True)
     began_s = time.time()
     try:
         status = process.run((*settings.command, *arguments.passed), settings.variables(os.environ))
@@ -99,9 +100,14 @@ def _root(base_url: str) -> str:
 def _settings(arguments: Namespace, program: Program, root: str, key: str) -> Settings:
     model, context = _model(Api(f"{root}/v1", key), arguments.model, program.model)
     session = f"{arguments.program}-{uuid.uuid4().hex[:12]}"
-    folder = (arguments.state_dir / FOLDER / arguments.program).absolute()
-    folder.mkdir(parents=True, exist_ok=True, mode=OWNERS_ONLY)
-    return settings_of(program, Target(root, key, model, context, session), folder, str(Path.home()))
+    target = Target(root, key, model, context, session)
+    return settings_of(program, target, _folder(arguments), str(Path.home()))
+
+
+def _folder(arguments: Namespace) -> Path:
+    """The program's own; it stays, so that sessions can be resumed."""
+    found: Path = (arguments.state_dir / FOLDER / arguments.program).absolute()
+    return found
 
 
 def _model(api: Api, chosen: str | None, made_for: str) -> tuple[str, int]:

@@ -1,7 +1,7 @@
 """The program as a child that has the terminal: its input, output, signals and exit status are those of the command.
 
-Keys such as Ctrl-C reach all processes in the foreground of a terminal, so the program gets them itself and decides; this
-process only waits. Signals that others send to this process are passed on.
+Keys such as Ctrl-C reach all processes in the foreground of a terminal, so the program gets them itself and decides;
+this process only waits. Signals that others send to this process are passed on.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ def run(command: Sequence[str], environment: Mapping[str, str]) -> int:
 
 
 class _Child:
-    """Passes signals on to the child; those that come before it runs are lost on no one: they wait."""
+    """Passes signals on to the child; those that come before it runs wait for it."""
 
     def __init__(self) -> None:
         self._child: subprocess.Popen[bytes] | None = None

@@ -203,7 +203,10 @@ PROGRAMS: Final[Mapping[str, Program]] = {
         },
         files={"model.settings.yml": _AIDER_SETTINGS, "model.metadata.json": _AIDER_METADATA},
         cleared=("OPENAI_BASE_URL", "AIDER_OPENAI_API_BASE", "AIDER_OPENAI_API_KEY"),
-        sources=("https://aider.chat/docs/config/options.html", "https://aider.chat/docs/config/adv-model-settings.html"),
+        sources=(
+            "https://aider.chat/docs/config/options.html",
+            "https://aider.chat/docs/config/adv-model-settings.html",
+        ),
     ),
     "mini-swe-agent": Program(
         command="mini",

@@ -21,6 +21,7 @@ MAX_KEY_BYTES: Final = 256
 MAX_AGENT_NAME_BYTES: Final = 64
 MAX_USER_ID_CHARS: Final = 4_096  # of `metadata.user_id`, which contains a session among other things
 
+CLAUDE_SESSION: Final = "x-claude-code-session-id"
 SESSION_HEADERS: Final = (
     headers.AFFINITY,
     "x-opencode-session",
@@ -28,7 +29,7 @@ SESSION_HEADERS: Final = (
     "x-session-id",
     "session-id",
     "session_id",
-    "x-claude-code-session-id",
+    CLAUDE_SESSION,
     "x-smg-routing-key",
 )
 """Headers that name a session, in order of precedence, lower case."""

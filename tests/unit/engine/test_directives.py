@@ -44,7 +44,10 @@ def test_a_line_is_a_step(line: str, script: Script) -> None:
 
 def test_one_message_drives_many_turns() -> None:
     found = [obeyed(body(user(STEPS), *TURN * turn)) for turn in range(4)]
-    assert [script.calls for script in found[:2]] == [(Call("read", '{"path": "a"}'),), (Call("read", '{"path": "b"}'),)]
+    assert [script.calls for script in found[:2]] == [
+        (Call("read", '{"path": "a"}'),),
+        (Call("read", '{"path": "b"}'),),
+    ]
     assert found[2].text == "Done."
     assert found[3] == NO_SCRIPT
 

@@ -11,9 +11,9 @@ Each such line is a step: one answer of the model. The newest message of role `u
 counts; its step is that with the number of assistant messages behind it, so one message drives many turns. A directive
 has to begin its line: one inside the arguments of a call, as for a sub-agent, is for whoever gets it as a message.
 
-Orders of a step are separated by `;`. `answer` takes the rest of the line, or a JSON string where line breaks are needed.
-Behind the last step, pseudo-words come. Only tools that the request offers can be called: instead of another one, the
-answer is a text that says so, and so is it for a line that is none.
+Orders of a step are separated by `;`. `answer` takes the rest of the line, or a JSON string where line breaks are
+needed. Behind the last step, pseudo-words come. Only tools that the request offers can be called. For any other tool,
+and for a line that cannot be read, the answer is a text that says so.
 """
 
 import re
@@ -78,10 +78,12 @@ def _read(line: str) -> Script:
             if len(script.calls) == MAX_CALLS:
                 raise BadDirective(f"it has more than {MAX_CALLS} calls")
             script = replace(script, calls=(*script.calls, Call(name, arguments)))
-        elif order in ("think", "run"):
+        elif order == "think":
             count, at = _word(line, at)
-            field = "think_tokens" if order == "think" else "output_tokens"
-            script = replace(script, **{field: _tokens(order, count)})
+            script = replace(script, think_tokens=_tokens(order, count))
+        elif order == "run":
+            count, at = _word(line, at)
+            script = replace(script, output_tokens=_tokens(order, count))
         else:
             raise BadDirective(f"{order[:40]!r} is no order; there are call, think, run and answer")
         rest = line[at:].lstrip()
@@ -130,7 +132,7 @@ def _answer(text: str) -> str:
 
 def _text(content: Any) -> str:
     if isinstance(content, list):
-        texts = [part.get("text") for part in content if isinstance(part, dict)]
+        texts = [piece.get("text") for piece in content if isinstance(piece, dict)]
         return "\n".join(text for text in texts if isinstance(text, str))
     return content if isinstance(content, str) else ""
 

@@ -18,6 +18,7 @@ from typing import Any, Final
 
 import msgspec
 
+from warmroute.contract.changes import NO_CHANGES, Changes
 from warmroute.contract.receipt import VERSION
 from warmroute_proxy.core.accounting.entry import UNDER_WAY, Entry, Outcome, State
 from warmroute_proxy.core.accounting.receipt import ServedBy, usage_object, workers_json
@@ -48,8 +49,8 @@ def dispatch(entry: Entry, rid: str, workers: tuple[ServedBy, ...], predicted_ca
 
 class Ending(Frozen, frozen=True):
     """How a request ended. `status` is the HTTP status that the client got, 0 if none; `ttft_ms` is None where no byte
-    of an answer came; `dropped_fields` are members of the request that no engine got; `receipt_fields` are members of
-    the receipt that its caller has given, as JSON.
+    of an answer came; `changes` are what was changed in the request; `receipt_fields` are members of the receipt that its
+    caller has given, as JSON.
     """
 
     outcome: Outcome
@@ -57,7 +58,7 @@ class Ending(Frozen, frozen=True):
     settled_at: float
     proxy_ms: float
     ttft_ms: float | None
-    dropped_fields: tuple[str, ...] = ()
+    changes: Changes = NO_CHANGES
     receipt_fields: bytes = b""
 
 
@@ -146,8 +147,8 @@ def _close(
     reported: Mapping[str, Any] | bytes | None,
     ending: Ending | None = None,
 ) -> None:
-    dropped, caller = ((), b"") if ending is None else (ending.dropped_fields, ending.receipt_fields)
-    text, entry.list_nanousd, entry.price_nanousd = usage_object(entry, usage, loss, reported, dropped, caller)
+    changes, caller = (NO_CHANGES, b"") if ending is None else (ending.changes, ending.receipt_fields)
+    text, entry.list_nanousd, entry.price_nanousd = usage_object(entry, usage, loss, reported, changes, caller)
     entry.state, entry.outcome, entry.usage = state, outcome, msgspec.Raw(text)
     entry.prompt_tokens, entry.cached_tokens = usage.prompt_tokens, usage.cached_tokens
     entry.completion_tokens = usage.completion_tokens

@@ -137,6 +137,14 @@ class Table:
             return {}
         return dict(value)
 
+    def names_among(self, key: str, known: Sequence[str], default: frozenset[str]) -> frozenset[str]:
+        """A list of some of a few words, which may be empty. The problem of a misspelt word names the nearest one."""
+        found = self.names(key, ()) if self.has(key) else tuple(default)
+        for name in found:
+            if name not in known:
+                self.problem(key, f"{shown(name)} is not one of {', '.join(known)}{nearest(name, known)}")
+        return frozenset(found)
+
     def digest(self, key: str) -> str | None:
         """A SHA-256 in hex, lower case. Its value is never shown: it may be a key that was put here by mistake."""
         value = self._take(key)

@@ -8,14 +8,13 @@ from typing import Final
 
 from warmroute_proxy.server.base.errors import Refusal, quoted
 
-_GATEWAY: Final = "a gateway that translates it to /v1/chat/completions, such as LiteLLM, with this server behind it"
 _MESSAGES: Final = "set ANTHROPIC_BASE_URL to this server's address, and nothing behind it: this request came to {}"
 _BATCHES: Final = "Anthropic's batches are not served here, only messages: send each of them to /v1/messages"
 _RESPONSES: Final = (
-    "OpenAI's responses are not served here: set the client to chat completions (the OpenAI Agents SDK by "
-    f'set_default_openai_api("chat_completions")), or its base_url to {_GATEWAY}'
+    "set base_url to this server's address and /v1, and nothing behind it: responses are served at /v1/responses and "
+    "/v1/responses/input_tokens, and this request came to {}"
 )
-_GEMINI: Final = f"Gemini's API is not served here: set GOOGLE_GEMINI_BASE_URL to {_GATEWAY}"
+_GEMINI: Final = "set GOOGLE_GEMINI_BASE_URL to this server's address, and nothing behind it: this request came to {}"
 _OLLAMA: Final = "Ollama's API is not served here: set the client to an OpenAI-compatible server and this base_url"
 _CHAT_ALONE: Final = "{} is not served here, only chat completions and completions: set another base_url for it"
 _BASE: Final = "set base_url to this server's address and /v1, and nothing behind it: this request came to {}"
@@ -28,6 +27,7 @@ _OTHERS: Final[tuple[tuple[tuple[str, ...], str], ...]] = (
     (("/api/chat", "/api/generate"), _OLLAMA),
     (("/chat/completions", "/completions"), _BASE),
     (("/embeddings", "/moderations", "/files", "/batches", "/generations", "/edits"), _CHAT_ALONE),
+    ((":embedContent", ":batchEmbedContents", ":predict"), _CHAT_ALONE),
     (("/speech", "/transcriptions", "/translations"), _CHAT_ALONE),
 )
 """How the paths of an API end, and what its clients are told; `{}` is the path."""

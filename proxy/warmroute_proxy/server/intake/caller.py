@@ -16,6 +16,7 @@ import msgspec
 from warmroute.contract import headers as names
 from warmroute.contract.conversations import Conversations
 from warmroute.contract.identity import (
+    CLAUDE_SESSION,
     IDENTITY_HEADERS,
     InvalidSessionKey,
     Session,
@@ -42,6 +43,7 @@ class Caller:
         "candidates",
         "home_hint",
         "idempotent",
+        "is_claude_code",
         "known_bodies",
         "parent",
         "path",
@@ -65,6 +67,7 @@ class Caller:
         self.regions = None if ANY in tenant.regions else tenant.regions
         self.home_hint = headers.get(names.HOME)
         self.idempotent = names.IDEMPOTENCY in headers
+        self.is_claude_code = CLAUDE_SESSION in headers
         self.session: Session | None = None
         self.session_hex: str | None = None
         self.session_key: int | None = None
