@@ -49,8 +49,8 @@ def dispatch(entry: Entry, rid: str, workers: tuple[ServedBy, ...], predicted_ca
 
 class Ending(Frozen, frozen=True):
     """How a request ended. `status` is the HTTP status that the client got, 0 if none; `ttft_ms` is None where no byte
-    of an answer came; `changes` are what was changed in the request; `receipt_fields` are members of the receipt that its
-    caller has given, as JSON.
+    of an answer came; `changes` are what was changed in the request; `receipt_fields` are members of the receipt that
+    its caller has given, as JSON.
     """
 
     outcome: Outcome
