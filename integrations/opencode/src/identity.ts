@@ -30,7 +30,8 @@ export function identityHeaders(sender: Sender): Record<string, string> {
   return headers
 }
 
-/** UTF-8 as bytes, which is all that a header can hold, without control characters. */
+/** A name as it is where any header can hold it, else percent-encoded. */
 function headerText(text: string): string {
-  return Buffer.from(text.replace(/[\u0000-\u001f\u007f]/g, "").trim(), "utf8").toString("latin1")
+  const wellFormed = Buffer.from(text.trim()).toString()
+  return /^[\x20-\x7e]*$/.test(wellFormed) ? wellFormed : encodeURIComponent(wellFormed)
 }
