@@ -24,7 +24,7 @@ from warmroute_cli.run import arguments as run_arguments
 from warmroute_proxy import COMPILED
 
 NEEDED = {
-    "proxy": ("fastapi", "httptools", "msgspec", "rich", "uvloop", "xxhash", "zmq"),
+    "proxy": ("cryptography", "fastapi", "httptools", "msgspec", "rich", "uvloop", "xxhash", "zmq"),
     "replay": ("numpy",),
 }
 """What the extras install; the SDK needs none of it."""

@@ -27,12 +27,12 @@ def texts_of(_: str) -> Texts:
 
 
 def _gemini(raw: bytes) -> Any:
-    return gemini(raw, "m", Seal(_KEY).open, texts_of("m"), streams=False)
+    return gemini(raw, "m", Seal(_KEY), texts_of("m"), streams=False)
 
 
 TRANSLATORS: Final[dict[str, Callable[[bytes], Any]]] = {
     "messages": partial(messages, key=_KEY, texts_of=texts_of),
-    "responses": partial(responses, opened=Seal(_KEY).open, texts_of=texts_of),
+    "responses": partial(responses, seal=Seal(_KEY), texts_of=texts_of),
     "gemini": _gemini,
 }
 

@@ -23,7 +23,8 @@ class Case:
     `resumed`: which start goes on with the first one's conversation. `compacted`: words that only a prompt after a
     compaction has. `breaks`: words at the place where a prefix breaks -> the classes that receipts give what was lost.
     `lacks`: what the program does not have of `sub-agents`, `resuming` and `compaction` -> why. `tools`: whether it
-    calls any. `regions`: of the proxies that its starts are pointed at. `recording`: what is played where it cannot run.
+    calls any. `regions`: of the proxies that its starts are pointed at. `recording`: of what is played where it cannot
+    run.
     """
 
     title: str

@@ -17,7 +17,7 @@ from .cases import Case
 from .lineages import Turn
 from .stage import Stage, Start
 
-VERSION_TIMEOUT_S = 30.0
+HELP_TIMEOUT_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +57,13 @@ def cannot_run(stage: Stage, name: str) -> str:
     elsewhere = {**stage.environment(name), "HOME": str(stage.folder)}  # without our settings it writes there
     try:
         done = subprocess.run(
-            [PROGRAMS[name].command, "--version"], env=elsewhere, cwd=stage.project(name),
-            capture_output=True, text=True, timeout=seconds(VERSION_TIMEOUT_S), check=False,
+            [PROGRAMS[name].command, "--help"], env=elsewhere, cwd=stage.project(name),
+            capture_output=True, text=True, timeout=seconds(HELP_TIMEOUT_S), check=False,
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as error:
-        return f"{PROGRAMS[name].command} --version: {error}"
+        return f"{PROGRAMS[name].command} --help: {error}"
     last_line = (done.stderr.strip().splitlines() or ["it says nothing"])[-1]
-    return f"{PROGRAMS[name].command} --version ends with {done.returncode}: {last_line}" if done.returncode else ""
+    return f"{PROGRAMS[name].command} --help ends with {done.returncode}: {last_line}" if done.returncode else ""
 
 
 def replay(stage: Stage, name: str, case: Case, reason: str) -> Played:

@@ -74,6 +74,11 @@ class Proxy:
         """Whether it drives a prefill and a decode engine."""
         return self.name.endswith(" pd")
 
+    @property
+    def takes_messages(self) -> bool:
+        """Whether it serves Anthropic's messages in front of engines that speak chat."""
+        return self.kind in ("ours", "python")
+
 
 _CONFIG: Final = Template("""
 [proxy]

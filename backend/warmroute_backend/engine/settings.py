@@ -34,6 +34,7 @@ class Settings:
     speculative_algorithm: str | None = None
     obey_prompts: bool = False
     """Whether directives in the messages of a chat say what is answered."""
+
     role_switch: bool = False
     """Whether prefill and decode can be switched while it runs."""
     request_log: Path | None = None

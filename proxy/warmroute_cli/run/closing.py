@@ -3,6 +3,7 @@
 It is printed on the standard error, so that a program's output can be piped on.
 """
 
+import contextlib
 import sys
 from collections.abc import Iterator, Mapping
 from typing import Final
@@ -26,7 +27,8 @@ def show(api: Api, since_s: float) -> None:
         lines = list(_lines(api, since_s))
     except ApiError as error:
         lines = [f"what the turns cost is not known: {error}"]
-    print("\n".join(["", *lines]), file=sys.stderr, flush=True)
+    with contextlib.suppress(OSError):  # the terminal may be gone
+        print("\n".join(["", *lines]), file=sys.stderr, flush=True)
 
 
 def _lines(api: Api, since_s: float) -> Iterator[str]:

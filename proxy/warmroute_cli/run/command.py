@@ -69,12 +69,21 @@ def _check_installed(name: str, program: Program) -> None:
 @contextlib.contextmanager
 def _proxy(arguments: Namespace) -> Iterator[tuple[str, str]]:
     """Address without a path, and key, of the proxy."""
-    if arguments.base_url is not None or running.find(arguments.state_dir) is not None:
+    if arguments.base_url is not None:
         yield _address(arguments)
+        return
+    if running.find(arguments.state_dir) is not None:
+        with running.used(arguments.state_dir):
+            yield _address(arguments)
         return
     print(f"starting a fleet of embedded engines in {arguments.state_dir}", file=sys.stderr, flush=True)
     with stopping_on_signals(), started(arguments.state_dir, arguments) as fleet:
         yield next(iter(fleet.proxies.values())).url, fleet.api_key
+        running.wait_until_unused(arguments.state_dir, _explain_wait)
+
+
+def _explain_wait() -> None:
+    print("another `warmroute run` uses this fleet: it stays until that ends, or Ctrl-C", file=sys.stderr, flush=True)
 
 
 def _address(arguments: Namespace) -> tuple[str, str]:

@@ -16,11 +16,11 @@ _NO_RULES: Final[tuple[Rule, ...]] = ()
 class Texts:
     """The texts of one prompt. `applied`: rules that took something out; `off`: those that would have, if on."""
 
-    __slots__ = ("_on", "applied", "off")
+    __slots__ = ("applied", "off", "on")
 
     def __init__(self, on: frozenset[str]) -> None:
         """`on`: the names of the rules that are."""
-        self._on = on
+        self.on = on
         self.applied: set[str] = set()
         self.off: set[str] = set()
 
@@ -34,6 +34,15 @@ class Texts:
                 raw = cleaned
         return raw
 
+    def scope(self) -> tuple[frozenset[str], frozenset[str]]:
+        """What was applied and what was off so far, to be added to others' by `add`."""
+        return frozenset(self.applied), frozenset(self.off)
+
+    def add(self, applied: frozenset[str], off: frozenset[str]) -> None:
+        """Add what rules did to another text of the prompt."""
+        self.applied |= applied
+        self.off |= off
+
     def names(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """The rules of `applied` and of `off`, as receipts name them."""
         return tuple(sorted(self.applied)), tuple(sorted(self.off))
@@ -46,7 +55,7 @@ class Texts:
         cleaned = rule.pattern.sub("", text)
         if len(cleaned) == len(text):
             return raw
-        if rule.name not in self._on:
+        if rule.name not in self.on:
             self.off.add(rule.name)
             return raw
         self.applied.add(rule.name)

@@ -16,11 +16,11 @@ from warmroute.contract.changes import NO_CHANGES
 from warmroute_proxy.server.authentication import Authentication, bearer
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.metrics import Counter, Metrics
-from warmroute_proxy.server.base.other_apis import no_route, refuse_other_api
 from warmroute_proxy.server.base.secrets import admin_key_matches
 from warmroute_proxy.server.dialects.dialect import Dialect
 from warmroute_proxy.server.dialects.exchange import DialectExchange
 from warmroute_proxy.server.dialects.gemini import GEMINI, cut_key
+from warmroute_proxy.server.dialects.other_apis import no_route, refuse_other_api
 from warmroute_proxy.server.dialects.routes import DIALECT_OF_PATH, dialect_of, shape_of
 from warmroute_proxy.server.dialects.token_counts import TokenCounts
 from warmroute_proxy.server.dialects.translation import (
@@ -133,6 +133,11 @@ class PublicEndpoint:
                 self._control_plane.handle(exchange, {"tenant": tenant, "forwarded": claim and claim.request_id})
         except Exception as error:
             _answer_error(request, exchange, error)
+
+    def in_shape(self, request: Request, refusal: Refusal) -> Refusal:
+        """In the shape of the API whose route it is."""
+        dialect = None if isinstance(refusal, DialectRefusal) else shape_of(request.path)
+        return refusal if dialect is None else DialectRefusal(dialect, refusal)
 
     def on_status(self, request: Request, status: int) -> None:
         """Count an answer."""
@@ -316,6 +321,10 @@ class AdminEndpoint:
     def handle(self, request: Request, exchange: Exchange) -> None:  # noqa: ARG002
         """Hand it to the control plane."""
         self._control_plane.handle(exchange)
+
+    def in_shape(self, request: Request, refusal: Refusal) -> Refusal:  # noqa: ARG002
+        """As it is."""
+        return refusal
 
     def on_status(self, request: Request, status: int) -> None:
         """Count nothing: `warmroute_requests_total` is of clients."""

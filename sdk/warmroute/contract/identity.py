@@ -37,7 +37,8 @@ SESSION_HEADERS: Final = (
 SESSION_FIELDS: Final = ("prompt_cache_key", "promptCacheKey", "session_id", "conversation", "metadata")
 """Top-level body fields that may name a session, in order of precedence. `previous_response_id` is no key."""
 
-AGENT_HEADERS: Final = ("x-claude-code-agent-id", "thread-id", "x-opencode-session-id")
+CLAUDE_AGENT: Final = "x-claude-code-agent-id"
+AGENT_HEADERS: Final = (CLAUDE_AGENT, "thread-id", "x-opencode-session-id")
 """Headers that distinguish the agents or threads of one session.
 
 A sub-agent of OpenCode from 1.18.34 on has an id of its own in the last one; its affinity may be the parent's
@@ -52,18 +53,35 @@ PARENT_HEADERS: Final = (
 )
 """Headers that name the session or agent which started this one."""
 
-KINDS: Final = ("main", "sub", "title", "compaction")
-"""What a request may be for: an agent's loop, a sub-agent's, a title, the summary of a long session."""
+_OF_SUB_AGENTS: Final = (CLAUDE_AGENT, *PARENT_HEADERS)
+
+KINDS: Final = ("main", "sub", "title", "compaction", "auxiliary")
+"""What a request may be for: an agent's loop, a sub-agent's, a title, a summary of a long session, anything beside."""
+
+_KIND_BY_VALUE: Final[Mapping[str, Mapping[str, str]]] = {
+    headers.KIND: {kind: kind for kind in KINDS},
+    "x-claude-code-request-class": {
+        "main": "main", "subagent": "sub", "workflow": "sub", "compaction": "compaction", "auxiliary": "auxiliary"
+    },
+    "x-openai-subagent": {
+        "compact": "compaction", "review": "sub", "collab_spawn": "sub", "memory_consolidation": "auxiliary"
+    },
+}  # fmt: skip
+"""Headers that say what a request is for, and what their values mean here. The first that says something counts.
+
+Claude Code sends its own from 2.1.273 on, to other addresses than Anthropic's with `CLAUDE_CODE_GATEWAY_HINT_HEADERS=1`
+(https://code.claude.com/docs/en/llm-gateway-protocol); Codex's has only its sub-agents (codex-rs, `SubAgentSource`).
+"""
 
 IDENTITY_HEADERS: Final = frozenset(
     {
         *SESSION_HEADERS,
         *AGENT_HEADERS,
         *PARENT_HEADERS,
+        *_KIND_BY_VALUE,
         headers.AGENT,
         headers.DERIVED,
         headers.HOME,
-        headers.KIND,
     }
 )
 """All headers that `session_of`, `lineage_parts` and `described` read."""
@@ -136,16 +154,18 @@ def lineage_parts(request_headers: Mapping[str, str]) -> LineageParts:
 def described(request_headers: Mapping[str, str]) -> Described:
     """The name of the agent and the kind of a request; header names are lower case.
 
-    A request with a parent is of a sub-agent where it does not say otherwise. A name that is too long or not printable
+    A request with a parent is of a sub-agent where it does not say otherwise, and so is one with Claude Code's agent,
+    which its main loop does not have. A name that is too long or not printable
     and an unknown kind are left out: they steer nothing, so they are no reason to refuse a request.
     """
     agent = request_headers.get(headers.AGENT, "")
     if not agent.isprintable() or len(agent.encode("utf-8", "surrogatepass")) > MAX_AGENT_NAME_BYTES:
         agent = ""
-    kind = request_headers.get(headers.KIND, "")
-    if kind not in KINDS:
-        kind = "sub" if _first(request_headers, PARENT_HEADERS) else ""
-    return Described(agent, kind)
+    for name, kinds in _KIND_BY_VALUE.items():
+        kind = kinds.get(request_headers.get(name, ""))
+        if kind is not None:
+            return Described(agent, kind)
+    return Described(agent, "sub" if _first(request_headers, _OF_SUB_AGENTS) else "")
 
 
 def _field_key(field: str, value: object) -> str | None:

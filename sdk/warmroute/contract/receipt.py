@@ -10,10 +10,10 @@ A receipt stands in the `usage` object of a response, beside the token counts th
 
 An answer that was continued by another engine has `"continued": {"after_tokens": 412, "by": "text"}`: the tokens of the
 first engine, and from what the other one continued. An answer of another provider that says what it charges has that in
-`"provider_cost_nanousd"`. A request whose head tells it has `"agent": "explore"` (the name, else 16 hex digits of the
-agent's id), `"parent": "16 hex"` and `"kind": "sub"`. A request with fields that no engine got has
-`"dropped_fields": ["beam_width"]`: their names, 32 at most. What else a proxy changed in a request is there too, each
-only where there is something to say:
+`"provider_cost_nanousd"`. A request with fields that no engine got has
+`"dropped_fields": ["beam_width"]`: their names, 32 at most. One whose head tells it has `"agent": "explore"` (the name,
+else 16 hex digits of the agent's id), `"parent": "16 hex"` and `"kind": "sub"`. What else a proxy changed in a request
+is there too, each only where there is something to say:
 
     "dropped_blocks": {"redacted_thinking": 2}   parts of messages that no engine got, by type
     "cache_control": 4                           marks that were taken off

@@ -185,6 +185,28 @@ def test_thoughts_are_shown_where_they_are_asked_for(client: genai.Client) -> No
     assert len((hidden.candidates[0].content or types.Content()).parts or ()) == 1
 
 
+def test_a_model_by_a_pattern(client: genai.Client) -> None:
+    answer = client.models.generate_content(model="gemini-2.5-pro", contents="alias")
+    assert answer.model_version == "gemini-2.5-pro"
+    assert client.models.get(model="gemini-2.5-flash").name == f"models/{MODEL}"
+
+
+def test_signatures_bring_thoughts_back(raw: httpx.Client) -> None:
+    thinks = {"thinkingConfig": {"thinkingBudget": 64}}
+    call = {"name": "read", "args": {}, "id": "c1"}
+
+    def turn(signature: str) -> dict[str, Any]:
+        model = {"role": "model", "parts": [{"functionCall": call, "thoughtSignature": signature}]}
+        result = {"functionResponse": {"name": "read", "id": "c1", "response": {"output": "x"}}}
+        asked = {**body("think"), "generationConfig": thinks}
+        asked["contents"] += [model, {"role": "user", "parts": [result]}]
+        found: dict[str, Any] = raw.post(PATH, json=asked).json()["usageMetadata"]["warmroute"]
+        return found
+
+    assert turn("AAAA")["dropped_blocks"] == {"thoughtSignature": 1}
+    assert "dropped_blocks" not in turn("skip_thought_signature_validator")
+
+
 def test_a_chat_with_the_same_prompt_is_warm(raw: httpx.Client) -> None:
     text = "one prompt, four dialects " * 100
     raw.post(PATH, json=body(text))
@@ -231,7 +253,7 @@ def test_a_key_in_the_query_is_cut(proxy: ProxyProcess, raw: httpx.Client) -> No
 BAD: list[tuple[dict[str, Any], str]] = [
     ({"contents": None}, "contents: is required"),
     ({"contents": []}, "contents: is empty"),
-    ({"contents": "hi"}, "contents: Expected `array`"),
+    ({"contents": "hi"}, "contents: must be a list"),
     ({"contents": [{"role": "user", "parts": []}]}, "contents[0].parts: is empty"),
     ({"contents": [{"role": "user"}]}, "contents[0].parts: is required"),
     ({"contents": [{"role": "robot", "parts": [{"text": "x"}]}]}, "contents[0].role: must be user or model"),

@@ -289,6 +289,7 @@ def test_other_errors_have_their_types(raw: httpx.Client) -> None:
     assert asked(json.dumps({**body("x"), "model": "gpt-9"}).encode()) == (404, "not_found_error")
     assert asked(b"{") == (400, "invalid_request_error")
     assert asked(json.dumps({**body("x" * 3_000_000), "max_tokens": None}).encode()) == (400, "invalid_request_error")
+    assert asked(b"x" * 40_000_000) == (413, "request_too_large")
     assert raw.get("/v1/messages").status_code == 405
 
 

@@ -241,6 +241,18 @@ def test_a_session_of_codex_is_recognised(raw: httpx.Client) -> None:
     assert by_header["usage"]["warmroute"]["session"] == session
 
 
+def test_a_model_by_a_pattern(client: openai.OpenAI) -> None:
+    answer = client.responses.create(model="gpt-5.1-codex", input="alias")
+    assert answer.model == "gpt-5.1-codex"
+    assert client.models.retrieve("gpt-5").id == MODEL
+
+
+def test_a_compressed_body_is_refused(raw: httpx.Client) -> None:
+    """Codex compresses with zstd, but only what goes to OpenAI."""
+    answer = raw.post(PATH, content=b"\x28\xb5\x2f\xfd", headers={"content-encoding": "zstd"})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (415, "bad_request")
+
+
 def test_a_chat_with_the_same_prompt_is_warm(raw: httpx.Client) -> None:
     text = "one prompt, three dialects " * 100
     raw.post(

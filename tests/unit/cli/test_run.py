@@ -139,7 +139,7 @@ def test_the_status_is_the_programs(script: str, status: int) -> None:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_signals_reach_the_program_which_decides(number: signal.Signals, tmp_path: Path) -> None:
     waits = f"trap 'echo got it; exit 5' {number.name.removeprefix('SIG')}; echo ready; while :; do sleep 0.1; done"
-    code = f"import os, sys; from warmroute_cli.run import process; sys.exit(process.run(['sh', '-c', {waits!r}], os.environ))"
+    code = f"import os; from warmroute_cli.run import process; exit(process.run(['sh', '-c', {waits!r}], os.environ))"
     with subprocess.Popen(
         [sys.executable, "-c", code], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True
     ) as run:

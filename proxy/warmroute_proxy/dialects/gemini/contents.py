@@ -1,18 +1,32 @@
-"""The contents of a request: each becomes messages of chat by itself."""
+"""The contents of a request: each becomes messages of chat by itself.
+
+The translation of a content is kept by its bytes (`Known`), together with the number of calls before it, which calls
+without an id get theirs from. A result without an id is that of the first call of its name that waits, so a content
+with one is translated each time.
+"""
 
 from collections import Counter, deque
-from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple, Protocol
 
 import msgspec
 from msgspec import Raw
 
 from warmroute_proxy.dialects.content import cleaned, content_of, is_base64, is_given, misread
-from warmroute_proxy.dialects.raw_json import BadRequest, ChatPart, is_text
+from warmroute_proxy.dialects.known import Known
+from warmroute_proxy.dialects.raw_json import BadRequest, ChatPart, encode, is_text
 from warmroute_proxy.normalising.texts import Texts
 
-Opened = Callable[[str], str | None]
-"""Opens sealed thoughts; None for what was not sealed here."""
+
+class Opens(Protocol):
+    """Opens sealed thoughts, with a key."""
+
+    @property
+    def key(self) -> bytes:
+        """The key."""
+
+    def open(self, sealed: str) -> str | None:
+        """The thoughts; None for what was not sealed with this key."""
+
 
 _PLACEHOLDERS: Final = frozenset({"skip_thought_signature_validator", "context_engineering_is_the_way_to_go"})
 """What Gemini CLI sends for a signature that it does not have: ai.google.dev/gemini-api/docs/thought-signatures."""
@@ -28,13 +42,13 @@ class _Blob(msgspec.Struct):
     file_uri: str | None = None
 
 
-class _Call(msgspec.Struct):
+class _FunctionCall(msgspec.Struct):
     name: str
     id: str | None = None
     args: Raw = Raw(b"{}")
 
 
-class _Result(msgspec.Struct):
+class _FunctionResponse(msgspec.Struct):
     name: str
     id: str | None = None
     response: Raw = Raw(b"{}")
@@ -48,10 +62,10 @@ class _Piece(msgspec.Struct):
     thought: bool | None = None
     thoughtSignature: str | None = None  # noqa: N815
     thought_signature: str | None = None
-    functionCall: _Call | None = None  # noqa: N815
-    function_call: _Call | None = None
-    functionResponse: _Result | None = None  # noqa: N815
-    function_response: _Result | None = None
+    functionCall: _FunctionCall | None = None  # noqa: N815
+    function_call: _FunctionCall | None = None
+    functionResponse: _FunctionResponse | None = None  # noqa: N815
+    function_response: _FunctionResponse | None = None
     inlineData: _Blob | None = None  # noqa: N815
     inline_data: _Blob | None = None
     fileData: _Blob | None = None  # noqa: N815
@@ -65,54 +79,135 @@ class _Content(msgspec.Struct):
     role: str | None = None
 
 
-_decode_contents: Final = msgspec.json.Decoder(list[_Content]).decode
 _decode_content: Final = msgspec.json.Decoder(_Content).decode
 _decode_text: Final = msgspec.json.Decoder(str).decode
 
 
-class ContentReader:
-    """The messages of one request. It numbers its calls, and finds the call of each result.
+class _Result(NamedTuple):
+    """The result of a call, which has the id of that call, and the name of the function."""
 
-    `dropped`: how many parts of a kind the model does not see.
+    call_id: str
+    name: str
+
+
+class _InChat(NamedTuple):
+    """One content in chat. `messages`: none or several, joined as JSON.
+
+    `calls`: id and name of its calls. `results`: of calls, each with the id of its call. `dropped`: kinds of parts that
+    the model does not see. `applied` and `off`: what rules did to its texts.
     """
 
-    def __init__(self, opened: Opened, texts: Texts) -> None:
-        self.messages: list[ChatPart] = []
-        self.dropped: Counter[str] = Counter()
-        self._opened = opened
-        self._texts = texts
-        self._calls = 0
+    messages: bytes
+    calls: tuple[tuple[str, str], ...]
+    results: tuple[_Result, ...]
+    dropped: tuple[str, ...]
+    applied: frozenset[str]
+    off: frozenset[str]
+
+
+_KNOWN: Final[Known[_InChat]] = Known()
+
+
+class Waiting:
+    """The calls of a conversation, and those of them that have no result yet."""
+
+    def __init__(self) -> None:
+        self.count = 0
         self._ids: set[str] = set()
-        self._unanswered: dict[str, deque[str]] = {}  # ids of calls by the name of the function
+        self._by_name: dict[str, deque[str]] = {}
+
+    def add(self, calls: tuple[tuple[str, str], ...]) -> None:
+        """Add calls: id and name of each."""
+        self.count += len(calls)
+        for call_id, name in calls:
+            self._ids.add(call_id)
+            self._by_name.setdefault(name, deque()).append(call_id)
+
+    def has_all(self, results: tuple[_Result, ...]) -> bool:
+        """Whether there is a call for each."""
+        return all(result.call_id in self._ids for result in results)
+
+    def answer(self, call_id: str | None, name: str, path: str) -> str:
+        """The id of the call that a result is of: by its id, else the first call of its name that waits."""
+        waiting = self._by_name.get(name)
+        if call_id is not None and call_id in self._ids:
+            if waiting and call_id in waiting:
+                waiting.remove(call_id)
+            return call_id
+        if not waiting:
+            raise BadRequest(path, "no functionCall before it is the one that it answers")
+        return waiting.popleft()
+
+
+class ContentReader:
+    """The messages of one request, as JSON. `dropped`: how many parts of a kind the model does not see."""
+
+    def __init__(self, seal: Opens, texts: Texts) -> None:
+        self.messages: list[bytes] = []
+        self.dropped: Counter[str] = Counter()
+        self._seal = seal
+        self._texts = texts
+        self._waiting = Waiting()
 
     def instruct(self, raw: Raw) -> None:
-        """Begin with `systemInstruction`. Raises: BadRequest."""
+        """Begin with `systemInstruction`: a content, or a text. Raises: BadRequest."""
         path = "systemInstruction"
         if is_text(raw):
-            self._add("system", [{"type": "text", "text": raw}])
-            return
+            pieces: list[ChatPart] = [{"type": "text", "text": raw}]
+        else:
+            try:
+                parts = _decode_content(raw).parts or []
+            except (msgspec.DecodeError, ValueError, RecursionError) as error:
+                raise misread(error, path) from None
+            pieces = [_text_piece(piece, f"{path}.parts[{at}]") for at, piece in enumerate(parts)]
+        left = cleaned(pieces, "system", self._texts)
+        if left:
+            self.messages.append(encode({"role": "system", "content": content_of(left)}))
+
+    def read(self, raws: list[Raw]) -> None:
+        """Take all contents. Raises: BadRequest."""
+        if not raws:
+            raise BadRequest("contents", "is empty")
+        for at, raw in enumerate(raws):
+            path = f"contents[{at}]"
+            scope = self._seal.key, self._texts.on, self._waiting.count
+            found = _KNOWN.get(scope, raw)
+            if found is not None and self._waiting.has_all(found.results):
+                for result in found.results:
+                    self._waiting.answer(result.call_id, result.name, path)
+            else:
+                reading = _ContentReading(self._seal, Texts(self._texts.on), self._waiting)
+                found = reading.read(raw, path)
+                if reading.stands_alone:
+                    _KNOWN.keep(scope, raw, found, len(found.messages))
+            self._waiting.add(found.calls)
+            self.dropped.update(found.dropped)
+            if found.applied or found.off:
+                self._texts.add(found.applied, found.off)
+            if found.messages:
+                self.messages.append(found.messages)
+        if not self.messages:
+            raise BadRequest("contents", "hold nothing that a model can be asked")
+
+
+class _ContentReading:
+    """Reads one content. `stands_alone`: its translation depends on nothing but the number of calls before it."""
+
+    def __init__(self, seal: Opens, texts: Texts, waiting: Waiting) -> None:
+        self.stands_alone = True
+        self._seal = seal
+        self._texts = texts
+        self._waiting = waiting
+        self._calls: list[tuple[str, str]] = []
+        self._results: list[_Result] = []
+        self._dropped: list[str] = []
+
+    def read(self, raw: Raw, path: str) -> _InChat:
+        """The content in chat."""
         try:
             content = _decode_content(raw)
         except (msgspec.DecodeError, ValueError, RecursionError) as error:
             raise misread(error, path) from None
-        self._instruct(content.parts or [], path)
-
-    def read(self, raw: Raw | None) -> None:
-        """Take all contents. Raises: BadRequest."""
-        if raw is None:
-            raise BadRequest("contents", "is required")
-        try:
-            contents = _decode_contents(raw)
-        except (msgspec.DecodeError, ValueError, RecursionError) as error:
-            raise misread(error, "contents") from None
-        if not contents:
-            raise BadRequest("contents", "is empty")
-        for at, content in enumerate(contents):
-            self._content(content, f"contents[{at}]")
-        if not self.messages:
-            raise BadRequest("contents", "hold nothing that a model can be asked")
-
-    def _content(self, content: _Content, path: str) -> None:
         role = _ROLES.get(content.role or "")
         if role is None:
             raise BadRequest(f"{path}.role", "must be user or model")
@@ -120,20 +215,17 @@ class ContentReader:
             raise BadRequest(f"{path}.parts", "is required" if content.parts is None else "is empty")
         pieces = [(piece, f"{path}.parts[{at}]") for at, piece in enumerate(content.parts)]
         if role == "model":
-            self.messages.append(self._of_model(pieces))
+            messages = [self._of_model(pieces)]
         elif role == "system":
-            self._instruct(content.parts, path)
+            messages = self._said([_text_piece(piece, where) for piece, where in pieces], role)
         else:
-            self._of_user(pieces)
+            messages = self._of_user(pieces)
+        json, calls, results = encode(messages)[1:-1], tuple(self._calls), tuple(self._results)
+        return _InChat(json, calls, results, tuple(self._dropped), *self._texts.scope())
 
-    def _instruct(self, pieces: list[_Piece], path: str) -> None:
-        texts = [_text(piece, f"{path}.parts[{at}]") for at, piece in enumerate(pieces)]
-        self._add("system", [{"type": "text", "text": text} for text in texts])
-
-    def _add(self, role: str, pieces: list[ChatPart]) -> None:
+    def _said(self, pieces: list[ChatPart], role: str) -> list[ChatPart]:
         left = cleaned(pieces, role, self._texts)
-        if left:
-            self.messages.append({"role": role, "content": content_of(left)})
+        return [{"role": role, "content": content_of(left)}] if left else []
 
     def _of_model(self, pieces: list[tuple[_Piece, str]]) -> ChatPart:
         thoughts: list[str] = []
@@ -141,20 +233,16 @@ class ContentReader:
         texts: list[ChatPart] = []
         calls: list[ChatPart] = []
         for piece, path in pieces:
-            signature = piece.thoughtSignature or piece.thought_signature
-            if signature is not None and signature not in _PLACEHOLDERS:
-                found = self._opened(signature)
-                if found is None:
-                    self.dropped["thoughtSignature"] += 1
-                else:
-                    sealed = (sealed or "") + found
+            opened = self._opened(piece.thoughtSignature or piece.thought_signature)
+            if opened is not None:
+                sealed = (sealed or "") + opened
             call = piece.functionCall or piece.function_call
             if call is not None:
                 calls.append(self._call(call, path))
             elif piece.thought:
                 thoughts.append(_decode_text(_text(piece, path)))
             elif piece.executableCode or piece.codeExecutionResult:
-                self.dropped["executableCode"] += 1
+                self._dropped.append("executableCode")
             else:
                 text = _text(piece, path)
                 if len(memoryview(text)) > len(b'""'):
@@ -168,16 +256,23 @@ class ContentReader:
             message["tool_calls"] = calls
         return message
 
-    def _call(self, call: _Call, path: str) -> ChatPart:
-        self._calls += 1
-        call_id = call.id or f"call_{self._calls}"
-        self._ids.add(call_id)
-        self._unanswered.setdefault(call.name, deque()).append(call_id)
+    def _opened(self, signature: str | None) -> str | None:
+        if signature is None or signature in _PLACEHOLDERS:
+            return None
+        found = self._seal.open(signature)
+        if found is None:
+            self._dropped.append("thoughtSignature")
+        return found
+
+    def _call(self, call: _FunctionCall, path: str) -> ChatPart:
+        call_id = call.id or f"call_{self._waiting.count + len(self._calls) + 1}"
+        self._calls.append((call_id, call.name))
         arguments = _json_text(call.args, f"{path}.functionCall.args")
         return {"id": call_id, "type": "function", "function": {"name": call.name, "arguments": arguments}}
 
-    def _of_user(self, pieces: list[tuple[_Piece, str]]) -> None:
+    def _of_user(self, pieces: list[tuple[_Piece, str]]) -> list[ChatPart]:
         """Results of calls first, then what the user says."""
+        messages: list[ChatPart] = []
         spoken: list[ChatPart] = []
         for piece, path in pieces:
             result = piece.functionResponse or piece.function_response
@@ -186,20 +281,19 @@ class ContentReader:
                 continue
             inside = f"{path}.functionResponse"
             content = _json_text(result.response, f"{inside}.response")
-            self.messages.append({"role": "tool", "tool_call_id": self._answered(result, inside), "content": content})
+            call_id = self._answered(result, inside)
+            messages.append({"role": "tool", "tool_call_id": call_id, "content": content})
             spoken += [_piece(inner, f"{inside}.parts[{at}]") for at, inner in enumerate(result.parts or ())]
-        self._add("user", spoken)
+        return messages + self._said(spoken, "user")
 
-    def _answered(self, result: _Result, path: str) -> str:
-        """The id of the call that a result is of: by its id, else the first call of its name that has none."""
-        waiting = self._unanswered.get(result.name)
-        if result.id is not None and result.id in self._ids:
-            if waiting and result.id in waiting:
-                waiting.remove(result.id)
-            return result.id
-        if not waiting:
-            raise BadRequest(path, "no functionCall before it is the one that it answers")
-        return waiting.popleft()
+    def _answered(self, result: _FunctionResponse, path: str) -> str:
+        """The id of the call that a result is of."""
+        call_id = self._waiting.answer(result.id, result.name, path)
+        if call_id == result.id:
+            self._results.append(_Result(call_id, result.name))
+        else:
+            self.stands_alone = False
+        return call_id
 
 
 def _piece(piece: _Piece, path: str) -> ChatPart:
@@ -222,6 +316,10 @@ def _piece(piece: _Piece, path: str) -> ChatPart:
         ):
             raise BadRequest(f"{path}.fileData", "must be the address of an image: nothing is stored here")
         return {"type": "image_url", "image_url": {"url": url}}
+    return _text_piece(piece, path)
+
+
+def _text_piece(piece: _Piece, path: str) -> ChatPart:
     return {"type": "text", "text": _text(piece, path)}
 
 

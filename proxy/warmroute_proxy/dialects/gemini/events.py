@@ -7,7 +7,7 @@ so calls come whole, with the end.
 from typing import Final
 
 from warmroute_proxy.dialects.chat_answers import Call, Function, Output
-from warmroute_proxy.dialects.chat_stream import ChatStream
+from warmroute_proxy.dialects.chat_stream import ChatStream, Kind, joined
 from warmroute_proxy.dialects.gemini.answer import Asked, Json, call_pieces, finish_reason, generated, usage_of
 from warmroute_proxy.dialects.gemini.errors import error
 from warmroute_proxy.dialects.raw_json import encode
@@ -23,7 +23,7 @@ class EventTranslator(ChatStream):
         self._asked = asked
         self._array = array
         self._empty = True
-        self._thoughts: list[str] = []
+        self._thoughts: list[bytes] = []  # as JSON, without quotes
         self._calls: list[Call] = []
         self._text = self._around({"text": ""})
         self._thought = self._around({"text": "", "thought": True})
@@ -35,17 +35,22 @@ class EventTranslator(ChatStream):
     def added(self, output: Output, out: list[bytes]) -> None:
         """Some text or thoughts; calls are gathered."""
         if output.reasoning_content:
-            self._thoughts.append(output.reasoning_content)
-            if self._asked.shows_thoughts:
-                out.append(self._written(self._thought % encode(output.reasoning_content)))
+            out.append(self.grew("thinking", encode(output.reasoning_content)[1:-1]))
         if output.content:
-            out.append(self._written(self._text % encode(output.content)))
+            out.append(self.grew("text", encode(output.content)[1:-1]))
         for call in output.tool_calls or ():
             self._called(call)
 
+    def grew(self, kind: Kind, text: bytes) -> bytes:
+        """An answer with one part: some text, or thoughts if they are to be shown."""
+        if kind == "text":
+            return self._written(self._text % text)
+        self._thoughts.append(text)
+        return self._written(self._thought % text) if self._asked.shows_thoughts else b""
+
     def completed(self, out: list[bytes]) -> None:
         """The calls, and how it ended."""
-        pieces = call_pieces(self._asked, self._calls, "".join(self._thoughts))
+        pieces = call_pieces(self._asked, self._calls, joined(self._thoughts))
         ending = generated(self._asked, pieces or [{"text": ""}], finishReason=finish_reason(self.finish_reason))
         out.append(self._written(encode({**ending, "usageMetadata": usage_of(self.usage)})))
         if self._array:
@@ -64,8 +69,8 @@ class EventTranslator(ChatStream):
         return start + answer
 
     def _around(self, piece: Json) -> bytes:
-        """An answer with one part, in place of whose text stands `%b`."""
-        return encode(generated(self._asked, [piece])).replace(b"%", b"%%").replace(b'"text":""', b'"text":%b', 1)
+        """An answer with one part, in whose text stands `%b`."""
+        return encode(generated(self._asked, [piece])).replace(b"%", b"%%").replace(b'"text":""', b'"text":"%b"', 1)
 
     def _called(self, call: Call) -> None:
         function = call.function or Function()

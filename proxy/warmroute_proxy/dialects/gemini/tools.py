@@ -4,13 +4,14 @@ A declaration has its parameters as a JSON schema, which is copied, or as a sche
 written in capitals and which says `nullable` where JSON schema has a type `null`.
 """
 
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 from msgspec import Raw
 
 from warmroute_proxy.dialects.json_bounds import is_deeper
-from warmroute_proxy.dialects.raw_json import BadRequest, ChatPart, Members, list_at, object_at, text_at
+from warmroute_proxy.dialects.known import Known
+from warmroute_proxy.dialects.raw_json import BadRequest, ChatPart, Members, encode, list_at, object_at, text_at
 
 MAX_SCHEMA_DEPTH: Final = 32
 ALLOWED: Final = "toolConfig.allowedFunctionNames"  # dropped, as the receipt says it
@@ -34,9 +35,29 @@ def snake(name: str) -> str:
     return "".join([f"_{char.lower()}" if char.isupper() else char for char in name])
 
 
-def functions(raw: Raw, dropped: set[str]) -> list[ChatPart]:
-    """The tools of chat. Raises: BadRequest."""
+class Functions(NamedTuple):
+    """The tools of a request as a list of chat's, as JSON, empty where there are none; `dropped`: kinds of others."""
+
+    chat: bytes
+    dropped: frozenset[str]
+
+
+NO_FUNCTIONS: Final = Functions(b"", frozenset())
+_KNOWN: Final[Known[Functions]] = Known()
+
+
+def listed_functions(raw: Raw, key: bytes) -> Functions:
+    """The tools of chat. What is kept is kept for one `key`, that of the tenant. Raises: BadRequest."""
+    found = _KNOWN.get(key, raw)
+    if found is None:
+        found = _read(raw)
+        _KNOWN.keep(key, raw, found, len(found.chat))
+    return found
+
+
+def _read(raw: Raw) -> Functions:
     found: list[ChatPart] = []
+    dropped: set[str] = set()
     for at, each in enumerate(list_at(raw, "tools")):
         tool = object_at(each, f"tools[{at}]")
         declared = either(tool, "functionDeclarations")
@@ -45,7 +66,7 @@ def functions(raw: Raw, dropped: set[str]) -> list[ChatPart]:
             path = f"tools[{at}].functionDeclarations"
             for number, inner in enumerate(list_at(declared, path)):
                 found.append(_function(inner, f"{path}[{number}]"))
-    return found
+    return Functions(encode(found) if found else b"", frozenset(dropped))
 
 
 def _function(raw: Raw, path: str) -> ChatPart:
@@ -65,10 +86,10 @@ def _function(raw: Raw, path: str) -> ChatPart:
     return {"type": "function", "function": function}
 
 
-def choice(raw: Raw, tools: list[ChatPart], dropped: set[str]) -> Any:
+def choice(raw: Raw, tools: Functions, dropped: set[str]) -> Any:
     """`toolConfig` in chat's terms; None where it says nothing. Raises: BadRequest."""
     config = either(object_at(raw, "toolConfig"), "functionCallingConfig")
-    if config is None or not tools:
+    if config is None or not tools.chat:
         return None
     path = "toolConfig.functionCallingConfig"
     members = object_at(config, path)

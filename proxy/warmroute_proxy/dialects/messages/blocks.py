@@ -34,7 +34,7 @@ class Blocks:
         self._texts = texts
 
     def block(self, raw: Raw, path: str) -> Members:
-        """The members of a block, or of a tool."""
+        """The members of a block."""
         found = object_at(raw, path)
         if _MARK in found:
             self.marks += 1

@@ -3,7 +3,7 @@
 from typing import Any, Final
 
 from warmroute_proxy.dialects.chat_answers import Call, Function, Output
-from warmroute_proxy.dialects.chat_stream import ChatStream
+from warmroute_proxy.dialects.chat_stream import ChatStream, Kind
 from warmroute_proxy.dialects.messages.answer import message_start, stop_of, usage_of
 from warmroute_proxy.dialects.messages.errors import error
 from warmroute_proxy.dialects.messages.signatures import Signing
@@ -22,6 +22,14 @@ _DELTAS: Final = {
     "thinking": ("thinking_delta", "thinking"),
     "tool": ("input_json_delta", "partial_json"),
 }
+_DELTA_BEGINS: Final = {
+    kind: b'event: content_block_delta\ndata: {"type":"content_block_delta","index":%%d,"delta":{"type":"%b","%b":"'
+    % (delta.encode(), name.encode())
+    for kind, (delta, name) in _DELTAS.items()
+    if kind != "tool"
+}
+_BACKSLASH: Final = 0x5C
+_DELTA_ENDS: Final = b'"}}\n\n'
 
 
 class EventTranslator(ChatStream):
@@ -35,6 +43,7 @@ class EventTranslator(ChatStream):
         self._id = message_id
         self._model = model
         self._stop_sequences = stop_sequences
+        self._delta = b""  # how a delta of the block that is open begins
         self._open = ""  # the kind of the block that is open
         self._index = -1  # of the newest block
         self._call = -1  # the index of the call that is open
@@ -56,6 +65,16 @@ class EventTranslator(ChatStream):
             self._grow("text", output.content, out)
         for call in output.tool_calls or ():
             self._called(call, out)
+
+    def grew(self, kind: Kind, text: bytes) -> bytes | None:
+        """A delta of the block that is open, its text as it came; reasoning is signed without escapes only."""
+        if kind != self._open:
+            return None
+        if kind == "thinking":
+            if _BACKSLASH in text:
+                return None
+            self._signing.add_bytes(text)
+        return self._delta + text + _DELTA_ENDS
 
     def completed(self, out: list[bytes]) -> None:
         """The last block ends, then the message with its usage."""
@@ -97,6 +116,7 @@ class EventTranslator(ChatStream):
         self._close(out)
         self._open = kind
         self._index += 1
+        self._delta = _DELTA_BEGINS[kind] % self._index if kind in _DELTA_BEGINS else b""
         out.append(_event("content_block_start", {"index": self._index, "content_block": block}))
 
     def _close(self, out: list[bytes]) -> None:

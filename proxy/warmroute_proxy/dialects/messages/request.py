@@ -1,7 +1,8 @@
 """The body of a request to `/v1/messages` as one to `/v1/chat/completions`.
 
-The members of the chat body have one order, with the messages last. A value that chat takes under the same name is
-copied as it came, and checked with all others by the list of chat's fields.
+The members of the chat body have one order, with the tools last: what is short is in front of the messages, so that the
+intake knows bodies of one client again. A value that chat takes under the same name is copied as it came, and checked
+with all others by the list of chat's fields.
 """
 
 from collections.abc import Callable
@@ -10,16 +11,22 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from msgspec import Raw
 
-from warmroute_proxy.dialects.messages.blocks import Blocks
-from warmroute_proxy.dialects.messages.conversation import MessageReader
+from warmroute_proxy.dialects.messages.conversation import ConversationReader
 from warmroute_proxy.dialects.messages.tools import read_tools
-from warmroute_proxy.dialects.raw_json import BadRequest, Members, encode, kind_of, object_at, text_at
+from warmroute_proxy.dialects.one_pass import BodyReader
+from warmroute_proxy.dialects.raw_json import BadRequest, Members, encode, kind_of, list_at, object_at, text_at
 from warmroute_proxy.normalising.texts import Texts
 
 _COPIED: Final = ("max_tokens", "temperature", "top_p", "top_k", "stream", "metadata", "service_tier")
 _READ: Final = frozenset(
     {*_COPIED, "model", "messages", "system", "tools", "tool_choice", "stop_sequences", "thinking", "cache_control"}
 )
+_UNSERVED: Final = (
+    "betas", "container", "context_management", "mcp_servers", "output_config", "output_format", "speed"
+)  # fmt: skip
+"""What Anthropic's clients send besides; it is dropped like other members."""
+
+_BODIES: Final = BodyReader("messages", _READ.union(_UNSERVED))
 _THINKS: Final = {"enabled": True, "adaptive": True, "disabled": False}
 _decode_texts: Final = msgspec.json.Decoder(list[str]).decode
 
@@ -46,13 +53,12 @@ def chat_request(raw: bytes, key: bytes, texts_of: Callable[[str], Texts], *, co
     `key`: that of signatures. `texts_of`: what cleans the texts of a prompt for a model. `counts_only`: the body is one
     of `/v1/messages/count_tokens`.
     """
-    members = object_at(raw, "")
+    members, messages = _read(raw)
     model = text_at(members, "model", "")
     if not counts_only and "max_tokens" not in members:
         raise BadRequest("max_tokens", "is required")
     texts = texts_of(model)
-    blocks = Blocks(texts)
-    reader = MessageReader(blocks, key)
+    reader = ConversationReader(texts, key)
     chat: dict[str, Any] = {"model": model}
     for name in _COPIED:
         if name in members:
@@ -65,12 +71,23 @@ def chat_request(raw: bytes, key: bytes, texts_of: Callable[[str], Texts], *, co
     if "thinking" in members:
         thinks = _thinks(members["thinking"])
         chat["chat_template_kwargs"] = {"thinking": thinks, "enable_thinking": thinks}
-    tools = read_tools(members, blocks)
+    found = [*reader.system(members), *reader.messages(messages, counts_only=counts_only)]
+    chat["messages"] = Raw(b"[%b]" % b",".join(found))
+    tools = read_tools(members, key)
     chat |= tools.chat
-    chat["messages"] = [*reader.system(members), *reader.messages(members, counts_only=counts_only)]
     dropped = frozenset(name for name in members if name not in _READ) | tools.dropped
-    marks = blocks.marks + ("cache_control" in members)
-    return ChatRequest(encode(chat), model, tuple(stops), dropped, reader.dropped, marks, texts)
+    marks = reader.marks + tools.marks + ("cache_control" in members)
+    return ChatRequest(encode(chat), model, tuple(stops), dropped, dict(reader.dropped), marks, texts)
+
+
+def _read(raw: bytes) -> tuple[Members, list[Raw]]:
+    """The members of a body but its messages, those that are null left out, and the messages."""
+    members, messages = _BODIES.read(raw)
+    if messages is None:
+        if "messages" not in members:
+            raise BadRequest("messages", "is required")
+        messages = list_at(members.pop("messages"), "messages")
+    return members, messages
 
 
 def _stop_sequences(members: Members) -> list[str]:

@@ -24,6 +24,10 @@ class Signing:
         """The next piece."""
         self._mac.update(text.encode("utf-8", "surrogatepass"))
 
+    def add_bytes(self, text: bytes) -> None:
+        """The next piece, in UTF-8."""
+        self._mac.update(text)
+
     def signature(self) -> str:
         """That of all pieces."""
         return _written(self._mac.digest())

@@ -7,12 +7,15 @@ nothing else is for that tool alone, as Claude Code's web search is, and gets a 
 
 from typing import Any, Final, NamedTuple
 
-from warmroute_proxy.dialects.messages.blocks import Blocks
+from msgspec import Raw
+
+from warmroute_proxy.dialects.known import Known
 from warmroute_proxy.dialects.raw_json import (
     MAX_SHOWN_CHARS,
     BadRequest,
     ChatPart,
     Members,
+    encode,
     kind_of,
     list_at,
     object_at,
@@ -24,35 +27,65 @@ _OURS: Final = "custom"
 
 
 class ChatTools(NamedTuple):
-    """The members of the chat body, and the types of tools that are not in it, as `tools.TYPE`."""
+    """The members of the chat body, and the types of tools that are not in it, as `tools.TYPE`.
+
+    `marks`: how many `cache_control` were taken off.
+    """
 
     chat: dict[str, Any]
     dropped: frozenset[str]
+    marks: int
 
 
-def read_tools(members: Members, blocks: Blocks) -> ChatTools:
-    """The tools of a request."""
+class _ListedTools(NamedTuple):
+    """The tools of a request as a list of chat's, empty where there are none; `dropped`: types of others."""
+
+    chat: bytes
+    dropped: frozenset[str]
+    marks: int
+
+
+_NO_TOOLS: Final = _ListedTools(b"", frozenset(), 0)
+_KNOWN: Final[Known[_ListedTools]] = Known()
+
+
+def read_tools(members: Members, key: bytes) -> ChatTools:
+    """The tools of a request, and how they are chosen. What is kept is kept for one `key`, that of signatures."""
+    listed = _listed(members["tools"], key) if "tools" in members else _NO_TOOLS
     chat: dict[str, Any] = {}
+    if listed.chat:
+        chat["tools"] = Raw(listed.chat)
+    if "tool_choice" in members:
+        chat |= _choice(object_at(members["tool_choice"], "tool_choice"))
+    return ChatTools(chat, listed.dropped, listed.marks)
+
+
+def _listed(given: Raw, key: bytes) -> _ListedTools:
+    found = _KNOWN.get(key, given)
+    if found is None:
+        found = _read(given)
+        _KNOWN.keep(key, given, found, len(found.chat))
+    return found
+
+
+def _read(raw: Raw) -> _ListedTools:
     tools: list[ChatPart] = []
     dropped: set[str] = set()
-    if "tools" in members:
-        for at, raw in enumerate(list_at(members["tools"], "tools")):
-            path = f"tools.{at}"
-            tool = blocks.block(raw, path)
-            kind = kind_of(tool, path) if "type" in tool else _OURS
-            if kind == _OURS:
-                tools.append(_tool(tool, path))
-            else:
-                text_at(tool, "name", path)
-                dropped.add(kind[:MAX_SHOWN_CHARS])
+    marks = 0
+    for at, each in enumerate(list_at(raw, "tools")):
+        path = f"tools.{at}"
+        tool = object_at(each, path)
+        marks += "cache_control" in tool
+        kind = kind_of(tool, path) if "type" in tool else _OURS
+        if kind == _OURS:
+            tools.append(_tool(tool, path))
+        else:
+            text_at(tool, "name", path)
+            dropped.add(kind[:MAX_SHOWN_CHARS])
     if dropped and not tools:
         shown = ", ".join(sorted(dropped))
         raise BadRequest("tools", f"only Anthropic runs {shown}, and no other tool is offered: send tools of your own")
-    if tools:
-        chat["tools"] = tools
-    if "tool_choice" in members:
-        chat |= _choice(object_at(members["tool_choice"], "tool_choice"))
-    return ChatTools(chat, frozenset(f"tools.{kind}" for kind in dropped))
+    return _ListedTools(encode(tools) if tools else b"", frozenset(f"tools.{kind}" for kind in dropped), marks)
 
 
 def _choice(choice: Members) -> dict[str, Any]:

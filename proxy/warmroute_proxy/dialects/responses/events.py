@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Final
 
 from warmroute_proxy.dialects.chat_answers import Call, Function, Output
-from warmroute_proxy.dialects.chat_stream import ChatStream
+from warmroute_proxy.dialects.chat_stream import ChatStream, Kind
 from warmroute_proxy.dialects.raw_json import encode
 from warmroute_proxy.dialects.responses.answer import Json, Response, ended, message_item, reasoning_item
 from warmroute_proxy.dialects.responses.item_events import OpenCall, OpenItem, open_message, open_reasoning
@@ -41,11 +41,18 @@ class EventTranslator(ChatStream):
         """Some of an item."""
         self._out = out
         if output.reasoning_content:
-            self._grow("reasoning", output.reasoning_content)
+            self._grow("thinking", output.reasoning_content)
         if output.content:
-            self._grow("message", output.content)
+            self._grow("text", output.content)
         for call in output.tool_calls or ():
             self._called(call)
+
+    def grew(self, kind: Kind, text: bytes) -> bytes | None:
+        """A delta of the item that is open, its text as it came."""
+        if kind != self._kind or self._open is None:
+            return None
+        self._number += 1
+        return self._open.grow(text, self._number - 1)
 
     def completed(self, out: list[bytes]) -> None:
         """The last item is done, and the response with its usage."""
@@ -69,14 +76,14 @@ class EventTranslator(ChatStream):
         if self._kind != kind:
             self._close()
             response, index = self._response, len(self._output)
-            if kind == "message":
+            if kind == "text":
                 item = self._open = open_message(self._emit, index, response)
                 self._finished = lambda: message_item(response, item.text)
             else:
                 item = self._open = open_reasoning(self._emit, index, response)
                 self._finished = lambda: reasoning_item(response, item.text)
             self._kind = kind
-        self._delta(text)
+        self._delta(encode(text)[1:-1])
 
     def _called(self, call: Call) -> None:
         function = call.function or Function()
@@ -88,9 +95,9 @@ class EventTranslator(ChatStream):
             opened = OpenCall(self._emit, len(self._output), self._response, call.index, call.id, function.name or "")
             self._open, self._finished, self._kind = opened.item, opened.finished, "call"
         if function.arguments:
-            self._delta(function.arguments)
+            self._delta(encode(function.arguments)[1:-1])
 
-    def _delta(self, text: str) -> None:
+    def _delta(self, text: bytes) -> None:
         assert self._open is not None
         event = self._open.grow(text, self._number)
         if event:

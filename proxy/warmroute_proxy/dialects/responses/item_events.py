@@ -7,6 +7,7 @@ once an item.
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
+from warmroute_proxy.dialects.chat_stream import joined
 from warmroute_proxy.dialects.raw_json import encode
 from warmroute_proxy.dialects.responses.answer import (
     Json,
@@ -53,7 +54,7 @@ class OpenItem:
         self._index = index
         self._kind = kind
         self._piece = piece
-        self._texts: list[str] = []
+        self._texts: list[bytes] = []  # as JSON, without quotes
         self._position: Json = {"item_id": begun["id"], "output_index": index}
         emit("response.output_item.added", {"output_index": index, "item": begun})
         if kind.piece is not None and piece is not None:
@@ -63,17 +64,20 @@ class OpenItem:
         more: Json = {"logprobs": []} if kind is _MESSAGE else {}
         before = encode({"type": kind.delta, **self._position, **more})[:-1].replace(b"%", b"%%")
         name = kind.delta.encode()
-        self._delta_event = b'event: %b\ndata: %b,"delta":%%b,"sequence_number":%%d}\n\n' % (name, before)
+        self._delta_event = b'event: %b\ndata: %b,"delta":"%%b","sequence_number":%%d}\n\n' % (name, before)
 
     @property
     def text(self) -> str:
         """All of it so far."""
-        return "".join(self._texts)
+        return joined(self._texts)
 
-    def grow(self, text: str, number: int) -> bytes:
-        """The event of a delta, with the `number` of the event; none where it is shown only at the end."""
+    def grow(self, text: bytes, number: int) -> bytes:
+        """The event of a delta, with the `number` of the event; none where it is shown only at the end.
+
+        `text`: as JSON, without its quotes.
+        """
         self._texts.append(text)
-        return b"" if self._kind is _CUSTOM else self._delta_event % (encode(text), number)
+        return b"" if self._kind is _CUSTOM else self._delta_event % (text, number)
 
     def end(self, item: Json) -> None:
         """The events at its end. `item`: as it is now."""

@@ -10,7 +10,7 @@ COPIED: Final = (
     "temperature", "top_p", "stream", "metadata", "service_tier", "user", "safety_identifier", "prompt_cache_key",
     "prompt_cache_retention",
 )  # fmt: skip
-_READ: Final = frozenset(
+READ: Final = frozenset(
     {
         *COPIED, "model", "input", "instructions", "tools", "tool_choice", "parallel_tool_calls", "max_output_tokens",
         "text", "reasoning", "store", "include", "truncation", "stream_options", "background",
@@ -73,7 +73,7 @@ def _note_unserved(members: Members, dropped: set[str]) -> None:
 
 def unlisted(members: Members) -> frozenset[str]:
     """The members that are not known here."""
-    return frozenset(name for name in members if name not in _READ)
+    return frozenset(name for name in members if name not in READ)
 
 
 def asks_summary(members: Members) -> bool:

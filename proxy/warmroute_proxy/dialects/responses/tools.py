@@ -11,7 +11,17 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from msgspec import Raw
 
-from warmroute_proxy.dialects.raw_json import BadRequest, ChatPart, Members, list_at, object_at, text_at
+from warmroute_proxy.dialects.known import Known
+from warmroute_proxy.dialects.raw_json import (
+    BadRequest,
+    ChatPart,
+    Members,
+    encode,
+    is_text,
+    list_at,
+    object_at,
+    text_at,
+)
 
 INPUT: Final = "input"  # the argument of a custom tool
 _INPUT_SCHEMA: Final = Raw(b'{"type":"object","properties":{"input":{"type":"string"}},"required":["input"]}')
@@ -41,28 +51,55 @@ def called(tools: Mapping[str, Tool], name: str) -> Tool:
     return tools.get(name) or Tool(name, None, custom=False)
 
 
-class Tools:
-    """The tools of one request. `chat`: in chat's terms; `dropped`: kinds that cannot be run, and what is not kept."""
+class ListedTools(NamedTuple):
+    """The tools of a request. `chat`: a list of chat's as JSON, empty where there are none; `by_name`: by their names
+    in chat; `dropped`: kinds that cannot be run, and what is not kept.
+    """
 
-    def __init__(self, members: Members) -> None:
-        """Raises: BadRequest."""
-        self.chat: list[ChatPart] = []
-        self.by_name: dict[str, Tool] = {}
-        self.dropped: set[str] = set()
-        if "tools" in members:
-            for at, raw in enumerate(list_at(members["tools"], "tools")):
-                self._add(raw, f"tools[{at}]", None)
-        self.choice = self._choice(members["tool_choice"]) if "tool_choice" in members else None
+    chat: bytes
+    by_name: dict[str, Tool]
+    dropped: frozenset[str]
+
+
+_NO_TOOLS: Final = ListedTools(b"", {}, frozenset())
+_KNOWN: Final[Known[ListedTools]] = Known()
+
+
+def read_tools(members: Members, key: bytes) -> ListedTools:
+    """The tools of a request. What is kept is kept for one `key`, that of the tenant. Raises: BadRequest."""
+    if "tools" not in members:
+        return _NO_TOOLS
+    raw = members["tools"]
+    found = _KNOWN.get(key, raw)
+    if found is None:
+        found = _Tools().read(raw)
+        _KNOWN.keep(key, raw, found, len(found.chat))
+    return found
+
+
+class _Tools:
+    """Reads a list of tools."""
+
+    def __init__(self) -> None:
+        self._chat: list[ChatPart] = []
+        self._by_name: dict[str, Tool] = {}
+        self._dropped: set[str] = set()
+
+    def read(self, raw: Raw) -> ListedTools:
+        """All of them."""
+        for at, each in enumerate(list_at(raw, "tools")):
+            self._add(each, f"tools[{at}]", None)
+        return ListedTools(encode(self._chat) if self._chat else b"", self._by_name, frozenset(self._dropped))
 
     def _add(self, raw: Raw, path: str, namespace: str | None) -> None:
         tool = object_at(raw, path)
         kind = text_at(tool, "type", path)
         if kind == "function":
             self._name(tool, path, namespace, custom=False)
-            self.chat.append(_function(tool, path, chat_name(text_at(tool, "name", path), namespace)))
+            self._chat.append(_function(tool, path, chat_name(text_at(tool, "name", path), namespace)))
         elif kind == "custom":
             self._name(tool, path, namespace, custom=True)
-            self.chat.append(self._custom(tool, path, chat_name(text_at(tool, "name", path), namespace)))
+            self._chat.append(self._custom(tool, path, chat_name(text_at(tool, "name", path), namespace)))
         elif kind == "namespace" and namespace is None:
             name = text_at(tool, "name", path)
             if "tools" not in tool:
@@ -70,20 +107,20 @@ class Tools:
             for at, inner in enumerate(list_at(tool["tools"], f"{path}.tools")):
                 self._add(inner, f"{path}.tools[{at}]", name)
         else:
-            self.dropped.add(kind)
+            self._dropped.add(kind)
 
     def _name(self, tool: Members, path: str, namespace: str | None, *, custom: bool) -> None:
         name = text_at(tool, "name", path)
         if not name:
             raise BadRequest(f"{path}.name", "is empty")
-        self.by_name[chat_name(name, namespace)] = Tool(name, namespace, custom)
+        self._by_name[chat_name(name, namespace)] = Tool(name, namespace, custom)
 
     def _custom(self, tool: Members, path: str, name: str) -> ChatPart:
         texts = [text_at(tool, "description", path)] if "description" in tool else []
         if "format" in tool:
             form = object_at(tool["format"], f"{path}.format")
             if text_at(form, "type", f"{path}.format") == "grammar":
-                self.dropped.add(GRAMMAR)
+                self._dropped.add(GRAMMAR)
                 syntax = text_at(form, "syntax", f"{path}.format")
                 texts.append(f"The input has this {syntax} grammar:\n{text_at(form, 'definition', f'{path}.format')}")
         function: dict[str, Any] = {"name": name}
@@ -92,30 +129,31 @@ class Tools:
         function["parameters"] = _INPUT_SCHEMA
         return {"type": "function", "function": function}
 
-    def _choice(self, raw: Raw) -> Any:
-        """`tool_choice` in chat's terms. Of a tool that was dropped it says nothing."""
-        path = "tool_choice"
-        if memoryview(raw)[0] == 0x22:
-            word = _decode_text(raw)
-            if word not in _CHOICES:
-                raise BadRequest(path, f"must be {', '.join(_CHOICES)} or an object")
-            return word if self.chat else None
-        choice = object_at(raw, path)
-        kind = text_at(choice, "type", path)
-        if kind in ("function", "custom"):
-            namespace = text_at(choice, "namespace", path) if "namespace" in choice else None
-            name = chat_name(text_at(choice, "name", path), namespace)
-            if name not in self.by_name:
-                raise BadRequest(f"{path}.name", "no tool has this name")
-            return {"type": "function", "function": {"name": name}}
-        if kind == "allowed_tools":
-            self.dropped.add(ALLOWED)
-            mode = text_at(choice, "mode", path)
-            if mode not in _CHOICES:
-                raise BadRequest(f"{path}.mode", f"must be one of {', '.join(_CHOICES)}")
-            return mode if self.chat else None
-        self.dropped.add(kind)
-        return None
+
+def tool_choice(raw: Raw, tools: ListedTools, dropped: set[str]) -> Any:
+    """`tool_choice` in chat's terms; None where it says nothing, as of a tool that was dropped. Raises: BadRequest."""
+    path = "tool_choice"
+    if is_text(raw):
+        word = _decode_text(raw)
+        if word not in _CHOICES:
+            raise BadRequest(path, f"must be {', '.join(_CHOICES)} or an object")
+        return word if tools.chat else None
+    choice = object_at(raw, path)
+    kind = text_at(choice, "type", path)
+    if kind in ("function", "custom"):
+        namespace = text_at(choice, "namespace", path) if "namespace" in choice else None
+        name = chat_name(text_at(choice, "name", path), namespace)
+        if name not in tools.by_name:
+            raise BadRequest(f"{path}.name", "no tool has this name")
+        return {"type": "function", "function": {"name": name}}
+    if kind == "allowed_tools":
+        dropped.add(ALLOWED)
+        mode = text_at(choice, "mode", path)
+        if mode not in _CHOICES:
+            raise BadRequest(f"{path}.mode", f"must be one of {', '.join(_CHOICES)}")
+        return mode if tools.chat else None
+    dropped.add(kind)
+    return None
 
 
 def _function(tool: Members, path: str, name: str) -> ChatPart:

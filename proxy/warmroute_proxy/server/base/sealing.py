@@ -21,11 +21,11 @@ class Seal:
     """Seals and opens texts by one key of 32 bytes."""
 
     def __init__(self, key: bytes) -> None:
-        self._key = key  # and no cipher: a seal goes to other processes
+        self.key = key  # and no cipher: a seal goes to other processes
 
     def seal(self, text: str) -> str:
         """A text, sealed: base64, since some clients decode it and encode it again."""
-        sealed = _cipher(self._key).encrypt(text.encode("utf-8", "surrogatepass"), None) if text else b""
+        sealed = _cipher(self.key).encrypt(text.encode("utf-8", "surrogatepass"), None) if text else b""
         return base64.urlsafe_b64encode(_VERSION + sealed).decode()
 
     def open(self, sealed: str) -> str | None:
@@ -37,7 +37,7 @@ class Seal:
             data = base64.b64decode(bare + "=" * (-len(bare) % 4), validate=True)
             if data[:1] != _VERSION:
                 return None
-            return _cipher(self._key).decrypt(data[1:], None).decode("utf-8", "surrogatepass") if len(data) > 1 else ""
+            return _cipher(self.key).decrypt(data[1:], None).decode("utf-8", "surrogatepass") if len(data) > 1 else ""
         except (InvalidTag, binascii.Error, ValueError):
             return None
 

@@ -15,7 +15,6 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.server.base.config import Config
-from warmroute_proxy.server.base.other_apis import no_route
 from warmroute_proxy.server.base.secrets import Secrets
 from warmroute_proxy.server.control.answers import error_answer, get, json_answer
 from warmroute_proxy.server.control.engine_admin import EngineAdmin, add_engine_routes
@@ -24,6 +23,7 @@ from warmroute_proxy.server.control.metrics_page import MetricsPage
 from warmroute_proxy.server.control.model_routes import add_models
 from warmroute_proxy.server.control.openapi import description
 from warmroute_proxy.server.control.usage_routes import add_operators_question, add_receipts, add_usage
+from warmroute_proxy.server.dialects.other_apis import no_route
 from warmroute_proxy.server.engines.engines import Engines
 from warmroute_proxy.server.ledger.ledger import Ledger
 from warmroute_proxy.server.regions.peers import PeerQuestions

@@ -11,4 +11,5 @@ room knows no engine or price: what runs in between is a chat completion like an
 - responses: OpenAI's Responses
 - gemini: Gemini's API
 - routes: which paths are whose
+- other_apis: what clients of APIs are told that are not served here
 """

@@ -83,7 +83,7 @@ class Gemini:
         raw = counted_body(body) if self.counts(path) else body
         streams = path.endswith(_STREAMS)
         seal = Seal(terms.reasoning_key("thoughts"))
-        found = chat_request(raw, model, seal.open, terms.texts(model), streams=streams)
+        found = chat_request(raw, model, seal, terms.texts(model), streams=streams)
         return TranslatedGemini(found, seal, array=streams and _AS_EVENTS not in query.split(b"&"))
 
     def count(self, tokens: int, *, estimated: bool) -> bytes:

@@ -59,7 +59,7 @@ class Responses:
     def translate(self, path: str, query: bytes, body: bytes, terms: Terms) -> TranslatedResponse:  # noqa: ARG002
         """A body in chat's terms."""
         seal = Seal(terms.reasoning_key("seal"))
-        return TranslatedResponse(chat_request(body, seal.open, terms.texts), seal)
+        return TranslatedResponse(chat_request(body, seal, terms.texts), seal)
 
     def count(self, tokens: int, *, estimated: bool) -> bytes:
         """Counted tokens, and whether they are estimated."""

@@ -7,6 +7,8 @@ times. The text of a 400 they show at once. Routes that only engines have (`/gen
 from typing import Final
 
 from warmroute_proxy.server.base.errors import Refusal, quoted
+from warmroute_proxy.server.dialects.messages import Messages
+from warmroute_proxy.server.dialects.translation import DialectRefusal
 
 _MESSAGES: Final = "set ANTHROPIC_BASE_URL to this server's address, and nothing behind it: this request came to {}"
 _BATCHES: Final = "Anthropic's batches are not served here, only messages: send each of them to /v1/messages"
@@ -33,20 +35,12 @@ _OTHERS: Final[tuple[tuple[tuple[str, ...], str], ...]] = (
 """How the paths of an API end, and what its clients are told; `{}` is the path."""
 
 
-class _MessagesRefusal(Refusal):
-    """A refusal in the shape that Anthropic's clients read, which has all of OpenAI's."""
-
-    def body(self) -> bytes:
-        """The error object."""
-        return b'{"type":"error",' + super().body()[1:]
-
-
 def refuse_other_api(path: str) -> None:
     """Raises: Refusal, where a POST to a path that is not served is one to another API."""
     for ends, text in _OTHERS:
         if path.endswith(ends):
-            kind = _MessagesRefusal if text in (_MESSAGES, _BATCHES) else Refusal
-            raise kind(400, text.format(quoted(path)), code="api_not_served")
+            refusal = Refusal(400, text.format(quoted(path)), code="api_not_served")
+            raise DialectRefusal(Messages(), refusal) if text in (_MESSAGES, _BATCHES) else refusal
 
 
 def no_route(path: str) -> str:
