@@ -1,14 +1,41 @@
 """`client.cache`: what the client has observed of the cache, and fetching of receipts."""
 
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
 from warmroute._books import Books
 from warmroute._explain import explain
+from warmroute._guard import GuardEvent
 from warmroute._report import CacheReport
+from warmroute.guard.upkeep import CACHED_SHARE, compacted, pruned
 
 _ID: Final = re.compile(r"[A-Za-z0-9_-]{1,128}")
+
+
+class GuardView:
+    """`client.cache.guard`: what broke prefixes so far, newest last; the newest thousand."""
+
+    def __init__(self, books: Books) -> None:
+        self._books = books
+
+    @property
+    def events(self) -> tuple[GuardEvent, ...]:
+        """Broken prefixes, repairs, and misses of the server's."""
+        return self._books.guard_events()
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How often each cause was found and not repaired."""
+        return self._books.guard_counts()
+
+    @property
+    def repairs(self) -> dict[str, int]:
+        """How often each rule was used."""
+        return self._books.guard_repairs()
+
+    def __str__(self) -> str:
+        return "\n".join(f"session {event.session}: {event}" for event in self.events) or "No prefix was broken."
 
 
 class _View:
@@ -24,6 +51,43 @@ class _View:
     def explain(self, session: str | None = None) -> str:
         """Why the last turn, of `session` or of all, was not warmer, in sentences."""
         return explain(self._books.last_turn(session), session)
+
+    @property
+    def guard(self) -> GuardView:
+        """What the prefix guard has found."""
+        return GuardView(self._books)
+
+    def compact(self, messages: Sequence[Any], instruction: str, session: str | None = None) -> dict[str, Any]:
+        """Arguments of a call that has the conversation summarised at the price of its last turn.
+
+        They have the messages with the instruction as the last user message, and model and tools of the session's last
+        turn: `client.chat.completions.create(**client.cache.compact(messages, "Summarise this conversation."))`.
+        """
+        return {**self._books.last_arguments(session), "messages": compacted(messages, instruction)}
+
+    def prune(
+        self, messages: Sequence[Any], keep: int = 4, turns_ahead: int = 10, session: str | None = None
+    ) -> Sequence[Any]:
+        """The messages with old tool results cleared, but for the last `keep`; the same object where it does not pay.
+
+        It pays where what later turns save outweighs what is computed again now, by the rates of the last receipt, or
+        by a cached token at a tenth of the price. `turns_ahead`: how many turns are expected to follow.
+        """
+        share = self._books.cached_share(session)
+        found = pruned(messages, keep, turns_ahead, CACHED_SHARE if share is None else share)
+        return messages if found is None else found
+
+    def save(self, session: str) -> dict[str, Any]:
+        """What is known of a session as JSON, for `load` tomorrow: digests of its prompts, and no text but dates."""
+        return self._books.save(session)
+
+    def load(self, saved: Mapping[str, Any]) -> str:
+        """Take over a saved session; returns its key. `ValueError` where it is something else."""
+        return self._books.load(saved)
+
+    def fork(self, session: str, key: str | None = None) -> str:
+        """A session of its own key that shares all that `session` has sent so far; returns the key."""
+        return self._books.fork(session, key)
 
     def pending(self) -> list[str]:
         """Ids of receipts that were announced but not read, oldest first; the newest thousand."""

@@ -21,7 +21,9 @@ class Totals:
     turns_measured: int
     """Those whose usage was read; the token counts below are theirs."""
     receipts: int
-    """Those whose receipt was read; the amounts and losses below are theirs."""
+    """Those whose receipt was read; the losses below are theirs."""
+    estimated: int
+    """Those without a receipt whose amounts come from the SDK's own table of prices."""
     continued: int
     """Those that another engine continued, because the first one failed in the middle of the answer."""
     prompt_tokens: int
