@@ -25,10 +25,9 @@ def beginnings_of(prompt: Prompt) -> Beginnings | None:
     roles = [*system.roles, *messages.roles]
     if "user" not in roles or messages.name == "prompt":
         return None
-    model = hash(prompt.model)
     front = len(prompt.tools)
-    stem = hash((model, prompt.chain[front - 1] if front else 0))
-    hashes = [hash((model, link)) for link in prompt.chain[front:]]
+    stem = prompt.chain[front - 1] if front else hash(prompt.model)
+    hashes = prompt.chain[front:]
     returned: list[Asked] = []
     asked = None
     for at in range(max(len(roles) - 2 * MAX_RETURNED, 0), len(roles)):

@@ -181,7 +181,7 @@ class Books:
                 if turn.prompt is not None:  # so that the next one finds its equal parts
                     guard.memory.session(turn.lineage).prompts.appendleft(turn.prompt)
                 return body
-            turn.checked = guard.check(turn.session, turn.lineage, body, self._usd_per_token)
+            turn.checked = guard.check(turn.session, turn.lineage, body, self._usd_per_token, turn.prompt)
             event = turn.checked.event
             news = event is not None and guard.mode is not Mode.OFF and guard.is_news(event)
             if event is not None and guard.mode is Mode.RAISE:

@@ -140,12 +140,19 @@ class Guard:
         """The prompt of a call that names no session."""
         return self.memory.read_unnamed(body)
 
-    def check(self, session: str, lineage: str, body: Mapping[str, Any], usd_per_token: float | None) -> Checked:
-        """Compare a prompt with those of its lineage, and repair it by the rules.
+    def check(
+        self,
+        session: str,
+        lineage: str,
+        body: Mapping[str, Any],
+        usd_per_token: float | None,
+        prompt: Prompt | None = None,
+    ) -> Checked:
+        """Compare a prompt with those of its lineage, and repair it by the rules. `prompt`: the body, if it was read.
 
         `usd_per_token`: what a token costs more if it is not cached.
         """
-        found = repaired(self.memory, lineage, body, self.rules)
+        found = repaired(self.memory, lineage, body, self.rules, prompt)
         repairs = tuple(_repair_event(use, session) for use in found.uses)
         for used in repairs:
             self._note(used)

@@ -99,11 +99,10 @@ class Memory:
         """What is kept of a session, if anything."""
         return self._sessions.get(key)
 
-    def read(self, key: str, body: Mapping[str, Any]) -> Reading:
-        """Read a request of a session, and compare it with the session's prompts."""
+    def read(self, key: str, body: Mapping[str, Any], prompt: Prompt | None = None) -> Reading:
+        """Read a request of a session, unless it was, and compare it with the session's prompts."""
         prompts = self.session(key).prompts
-        prompt = read(body, prompts)
-        return compared(prompt, prompts)
+        return compared(prompt or read(body, prompts), prompts)
 
     def read_unnamed(self, body: Mapping[str, Any]) -> Prompt:
         """Read a request whose session is not known yet."""

@@ -11,6 +11,9 @@ from warmroute.guard.causes import Cause
 ENOUGH: Final = 0.75
 """A share of the expected tokens that is cached counts as found: engines reuse whole pages, and servers round more."""
 
+PAGE_TOKENS: Final = 128
+"""The largest step in which servers count what is cached (OpenAI); less than one is no miss."""
+
 
 class Keeping(NamedTuple):
     """What a server says about its cache. 0: not known."""
@@ -33,7 +36,8 @@ def outcome(
         return None
     if expected_tokens <= 0:
         return Cause.FIRST_TURN if cached_tokens < ENOUGH * prompt_tokens else None
-    if cached_tokens >= ENOUGH * min(expected_tokens, prompt_tokens):
+    repeated = min(expected_tokens, prompt_tokens)
+    if cached_tokens >= ENOUGH * repeated or repeated - cached_tokens < PAGE_TOKENS:
         return None
     if expected_tokens < keeping.min_tokens:
         return Cause.TOO_SHORT

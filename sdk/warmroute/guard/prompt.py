@@ -162,8 +162,9 @@ def read(body: Mapping[str, Any], earlier: Iterable[Prompt] = ()) -> Prompt:
         settings = base.settings
     else:
         settings = {name: digest_of_tool(value).value for name, value in set_to.items()}
-    chain = _chain((tools, system, messages), base)
-    return Prompt(str(body.get("model")), settings, tools, system, messages, tools_order, chain, set_to)
+    model = str(body.get("model"))
+    chain = _chain(model, (tools, system, messages), base)
+    return Prompt(model, settings, tools, system, messages, tools_order, chain, set_to)
 
 
 def role_of(message: object) -> str:
@@ -312,16 +313,16 @@ def _printed(objects: list[Mapping[str, Any]]) -> bytes | None:
         return repr(objects).encode("utf-8", "surrogatepass")
 
 
-def _chain(sections: tuple[Section, ...], base: Prompt | None) -> list[int]:
+def _chain(model: str, sections: tuple[Section, ...], base: Prompt | None) -> list[int]:
     digests = [digest for section in sections for digest in section.digests]
     chain: list[int] = []
-    if base is not None:
+    if base is not None and base.model == model:
         earlier = [digest for section in base.sections for digest in section.digests]
         count = min(len(earlier), len(digests), len(base.chain))
         if earlier[:count] != digests[:count]:
             count = next(at for at in range(count) if earlier[at] != digests[at])
         chain = base.chain[:count]
-    link = chain[-1] if chain else 0
+    link = chain[-1] if chain else digest_of_message(model).value
     for digest in digests[len(chain) :]:
         link = hash((link, digest))
         chain.append(link)

@@ -14,7 +14,7 @@ from warmroute.guard.causes import Cause
 from warmroute.guard.compare import Break
 from warmroute.guard.history import same_but_reasoning
 from warmroute.guard.memory import Memory, Reading, Remembered
-from warmroute.guard.prompt import Section, text_of, tool_name
+from warmroute.guard.prompt import Prompt, Section, text_of, tool_name
 from warmroute.guard.volatile import DAY
 from warmroute.guard.volatile_lines import move, moved_again, with_text
 
@@ -72,15 +72,15 @@ def rules_of(repair: str | Iterable[str] | None) -> tuple[Rule, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def repaired(memory: Memory, key: str, body: Body, rules: Sequence[Rule]) -> Repaired:
-    """A request of a session, with the rules applied where something is wrong."""
-    remembered, uses = memory.session(key), []
+def repaired(memory: Memory, key: str, body: Body, rules: Sequence[Rule], prompt: Prompt | None = None) -> Repaired:
+    """A request of a session, with the rules applied where something is wrong. `prompt`: it, where it was read."""
+    remembered, uses, given = memory.session(key), [], body
     if Rule.MOVE_VOLATILE in rules and remembered.moved:
         body = moved_again(body, remembered)
     if Rule.ANTHROPIC_BREAKPOINTS in rules and too_many(body):
         body = with_four(body)
         uses.append(Use(Rule.ANTHROPIC_BREAKPOINTS, Cause.CACHE_MARKS, "cache_control"))
-    reading = memory.read(key, body)
+    reading = memory.read(key, body, prompt if body is given else None)
     for _ in range(MAX_STEPS if rules else 0):
         if (broken := reading.broken) is None:
             break

@@ -122,7 +122,7 @@ def test_calls_without_a_session_are_guarded_within_their_conversation(driver: "
 
 
 @pytest.mark.parametrize(
-    ("cached", "cause"), [(0, "provider-miss"), (100, "provider-miss"), (200, None)], ids=["nothing", "half", "all"]
+    ("cached", "cause"), [(0, "provider-miss"), (100, None), (200, None)], ids=["nothing", "but a page", "all"]
 )
 def test_a_miss_of_the_server_is_told_apart(driver: "Driver", cached: int, cause: str | None) -> None:
     client = driver.client(session="s")
