@@ -1,4 +1,4 @@
-"""The `warmroute` command: `demo`, `up`, `usage`, `receipts`, `replay`, `plan`, `proxy`, `engines`, `key`.
+"""The `warmroute` command: `demo`, `up`, `usage`, `receipts`, `lint`, `replay`, `plan`, `proxy`, `engines`, `key`.
 
 Each subcommand imports what it needs when it is chosen, so that `warmroute proxy` starts without an OpenAI client and
 `warmroute --version` without anything. Exit codes: 0 done, 1 done and a check has failed, 2 not done: a wrong command
@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from warmroute import __version__
+from warmroute.lint import command as lint_command
 from warmroute_cli.arguments import above_zero, count, listed, port
 from warmroute_cli.installed import missing
 from warmroute_cli.plan import arguments as plan_arguments
@@ -36,7 +37,7 @@ HARNESSES = ("aider", "claude-code", "codex", "gemini", "mini-swe-agent", "openc
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a subcommand."""
     arguments = parser().parse_args(argv)
-    extras = ["proxy", "replay"] if arguments.run is _replay else ["proxy"]
+    extras = EXTRAS.get(arguments.run, ["proxy"])
     if hint := missing([name for extra in extras for name in NEEDED[extra]], ",".join(extras)):
         print(f"warmroute: {hint}", file=sys.stderr)
         return 2
@@ -64,6 +65,9 @@ def parser() -> argparse.ArgumentParser:
     _add_up(commands.add_parser("up", help="start the embedded fleet and keep it running until Ctrl-C"))
     _add_usage(commands.add_parser("usage", help="what turns cost, how much was cached, and why the rest was not"))
     _add_receipts(commands.add_parser("receipts", help="list the newest turns, or explain one in words"))
+    lint = commands.add_parser("lint", help="find what breaks the cached prefix in recorded requests")
+    lint_command.add_arguments(lint)
+    lint.set_defaults(run=lint_command.run)
     replay = commands.add_parser("replay", help="play a trace on a virtual clock, and compare placements")
     replay_arguments.add(replay)
     replay.set_defaults(run=_replay)
@@ -270,6 +274,10 @@ def _key(arguments: argparse.Namespace) -> int:
 def _failed(error: Exception) -> int:
     print(f"warmroute: {error}", file=sys.stderr)
     return 2
+
+
+EXTRAS = {_replay: ["proxy", "replay"], lint_command.run: []}
+"""The extras that a subcommand needs, if not `proxy` alone."""
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ complete, and never sends anything but the calls of its caller and, on request, 
     _report    what `client.cache.report()` returns
     _explain   the sentences of `client.cache.explain()`
     _session   `with warmroute.session(...)`
+    pytest_plugin   the fixture `warmroute_cache`
 
 Names are loaded when they are first used: `import openai` takes over a second, and neither `warmroute.contract` nor the
 tools that share this package need it.

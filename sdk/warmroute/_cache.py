@@ -53,6 +53,11 @@ class _View:
         return explain(self._books.last_turn(session), session)
 
     @property
+    def books(self) -> Books:
+        """The books that this is a view of."""
+        return self._books
+
+    @property
     def guard(self) -> GuardView:
         """What the prefix guard has found."""
         return GuardView(self._books)

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from warmroute.guard.causes import CLIENTS_OWN, WORDS, Cause
 from warmroute.guard.compare import Break
-from warmroute.guard.memory import Memory, Reading
+from warmroute.guard.memory import Memory, Reading, repeated_bytes
 from warmroute.guard.prompt import Prompt
 from warmroute.guard.repair import Rule, Use, repaired, rules_of
 
@@ -129,6 +129,9 @@ class Guard:
         self.events: deque[GuardEvent] = deque(maxlen=MAX_EVENTS)
         self.counts: Counter[str] = Counter()
         self.repairs: Counter[str] = Counter()
+        self.prompt_bytes = 0
+        self.repeated_bytes = 0
+        """Of those, what a prompt repeats of its lineage."""
         self._warned: OrderedDict[tuple[str, str], None] = OrderedDict()
 
     @property
@@ -166,7 +169,10 @@ class Guard:
 
     def sent(self, lineage: str, checked: Checked) -> None:
         """The prompt goes out."""
-        self.memory.keep(lineage, checked.reading)
+        reading = checked.reading
+        self.prompt_bytes += reading.prompt.size
+        self.repeated_bytes += repeated_bytes(reading)
+        self.memory.keep(lineage, reading)
         if checked.event is not None:
             self._note(checked.event)
 
@@ -190,7 +196,8 @@ class Guard:
         self, session: str, lineage: str, reading: Reading, broken: Break, usd_per_token: float | None
     ) -> GuardEvent:
         assert reading.before is not None
-        tokens = int(broken.lost_bytes / self.memory.session(lineage).bytes_per_token)
+        lost_bytes = min(broken.lost_bytes, reading.prompt.size - broken.kept_bytes)  # what is gone is not computed
+        tokens = max(int(lost_bytes / self.memory.session(lineage).bytes_per_token), 0)
         if reading.before.tokens:
             tokens = min(tokens, reading.before.tokens)
         return GuardEvent(broken.cause, broken.where, session, tokens, _usd(tokens, usd_per_token), broken.line)

@@ -18,8 +18,11 @@ from warmroute.guard.repair import Rule
 from warmroute_cli.fleet import Fleet, FleetOptions
 
 PAGE = Path(__file__).parents[2] / "docs" / "guard.md"
-_EXAMPLE = re.compile(r"(^### (?P<name>[^\n]+)\n.*?^```python\n)(?P<code>.*?)(^```\n\n```text\n)(?P<says>.*?)(^```)", re.S | re.M)  # fmt: skip
-_PRELUDE = re.compile(r"^The examples need.*?^```python\n(?P<code>.*?)^```", re.S | re.M)
+_EXAMPLE = re.compile(
+    r"(^### (?P<name>[^\n]+)\n.*?^```python\n)(?P<code>.*?)(^```\n\n```text\n)(?P<says>.*?)(^```)",
+    re.DOTALL | re.MULTILINE,
+)
+_PRELUDE = re.compile(r"^The examples need.*?^```python\n(?P<code>.*?)^```", re.DOTALL | re.MULTILINE)
 _NUMBERS = re.compile(r"about [\d,]+ tokens|[\d.]+ USD")
 EXAMPLES = {found["name"]: found for found in _EXAMPLE.finditer(PAGE.read_text())}
 

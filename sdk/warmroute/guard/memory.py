@@ -191,6 +191,13 @@ class Memory:
                 break
 
 
+def repeated_bytes(reading: Reading) -> int:
+    """How much of a prompt its lineage has sent before, bytes from its beginning."""
+    if reading.before is None:
+        return 0
+    return reading.broken.kept_bytes if reading.broken is not None else min(reading.before.size, reading.prompt.size)
+
+
 def compared(prompt: Prompt, earlier: Iterable[Prompt]) -> Reading:
     """A prompt beside the one of `earlier` that it continues, or most likely would."""
     earlier = list(earlier)

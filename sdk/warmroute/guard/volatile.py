@@ -115,7 +115,9 @@ def _class_of_lines(old: list[str], new: list[str]) -> Cause | None:
 def first_line(before: str, now: str) -> int:
     """The number of the first line that differs, from 1."""
     at = common_chars(before, now)
-    return before.count("\n", 0, at) + 1
+    longer = before if len(before) > len(now) else now
+    ends_a_line = at == min(len(before), len(now)) and longer[at : at + 1] == "\n"  # only lines were appended, or cut
+    return before.count("\n", 0, at) + 1 + ends_a_line
 
 
 def common_chars(before: str, now: str) -> int:
