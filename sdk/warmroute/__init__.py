@@ -28,6 +28,9 @@ complete, and never sends anything but the calls of its caller and, on request, 
     _explain   the sentences of `client.cache.explain()`
     _session   `with warmroute.session(...)`
     pytest_plugin   the fixture `warmroute_cache`
+    ways       clients of other libraries, and any library on httpx or httpx2
+    guard      the pure part of the guard: prompts, causes, repair
+    lint       `warmroute lint`
 
 Names are loaded when they are first used: `import openai` takes over a second, and neither `warmroute.contract` nor the
 tools that share this package need it.
@@ -42,6 +45,8 @@ if TYPE_CHECKING:
     from warmroute._receipt import receipt_of
     from warmroute._report import CacheReport, Totals
     from warmroute._session import session
+    from warmroute.ways.transport import transport
+    from warmroute.ways.wrap import cache_of, wrap
 
 __version__: Final = "0.1.0"
 
@@ -56,8 +61,11 @@ __all__ = [
     "PrefixWarning",
     "Totals",
     "__version__",
+    "cache_of",
     "receipt_of",
     "session",
+    "transport",
+    "wrap",
 ]
 
 _HOMES: Final = {
@@ -70,8 +78,11 @@ _HOMES: Final = {
     "PrefixWarning": "warmroute._guard",
     "OpenAI": "warmroute._client",
     "Totals": "warmroute._report",
+    "cache_of": "warmroute.ways.wrap",
     "receipt_of": "warmroute._receipt",
     "session": "warmroute._session",
+    "transport": "warmroute.ways.transport",
+    "wrap": "warmroute.ways.wrap",
 }
 
 

@@ -38,8 +38,8 @@ class GuardView:
         return "\n".join(f"session {event.session}: {event}" for event in self.events) or "No prefix was broken."
 
 
-class _View:
-    """What both kinds of clients share. It makes no calls."""
+class CacheView:
+    """What all clients share. It makes no calls."""
 
     def __init__(self, books: Books) -> None:
         self._books = books
@@ -106,7 +106,7 @@ class _View:
         return usage
 
 
-class Cache(_View):
+class Cache(CacheView):
     """`client.cache` of an `OpenAI` client."""
 
     def __init__(self, books: Books, get: Callable[[str], object]) -> None:
@@ -121,7 +121,7 @@ class Cache(_View):
         return self._settled(receipt_id, self._get(_path(receipt_id)))
 
 
-class AsyncCache(_View):
+class AsyncCache(CacheView):
     """`client.cache` of an `AsyncOpenAI` client."""
 
     def __init__(self, books: Books, get: Callable[[str], Awaitable[object]]) -> None:

@@ -52,6 +52,7 @@ class Call:
         "base_url",
         "conversation",
         "given",
+        "reads_raw",
         "sent",
         "server",
         "stream_cls",
@@ -66,6 +67,7 @@ class Call:
         self.backend: Backend | None = None
         self.server: Server | None = None
         self.added_usage = False
+        self.reads_raw = False
         self.watch: Watch | None = None
         self.answered = False
         self.conversation: Conversation | None = None
@@ -142,6 +144,7 @@ class Observer:
             call.backend = backend_of(self._backend, call.base_url)
             body = body_of(options.json_data, options.extra_json)
             caller = lower_headers(client._client.headers, client._custom_headers, options.headers)
+            call.reads_raw = caller.get(_RAW_HEADER) == "true"
             turn = Turn(session=None, streamed=stream, keeping=call.backend.keeping, model=str(body.get("model")))
             identity = self._identify(call, turn, caller, body)
             if options.method.lower() == "post" and options.url.partition("?")[0].rstrip("/").endswith(TURNS):
@@ -180,7 +183,7 @@ class Observer:
             home = printable(home_of(call.backend, response.headers) if call.backend else None, MAX_HOME_CHARS)
             receipt_id = printable(response.headers.get(headers.RECEIPT), MAX_RECEIPT_ID_CHARS)
             self.books.answered(turn, call.base_url, home, receipt_id)
-            if not turn.streamed and response.request.headers.get(_RAW_HEADER) == "true":
+            if not turn.streamed and call.reads_raw:
                 call.watch.observe(_json(response.content))  # the caller may never parse it
 
     def _identify(self, call: Call, turn: Turn, caller: Mapping[str, object], body: Mapping[str, Any]) -> Identity:
