@@ -19,13 +19,15 @@ complete, and never sends anything but the calls of its caller and, on request, 
     _watch     takes the usage out of an answer while it is read
     _stream    openai's streams, without the usage chunk that only the SDK requested
     _books     sums, sessions, homes and pending receipts of a client
+    _turns     one turn, and sums of turns
     _guard     what a client does about a broken prefix; `guard` is the pure part
     _beginnings  the conversation of a call without a session
     _usage     the numbers of a usage object, of any dialect, and `_prices` where it has none
-    _receipt   the receipt of an answer
     _cache     `client.cache`
-    _report    what `client.cache.report()` returns
+    _report    what `client.cache.report()` returns, and the receipt of an answer
+    _telemetry  spans of turns, and all their names
     _explain   the sentences of `client.cache.explain()`
+    _warm      prompts that are computed ahead, and sessions that are kept warm
     _session   `with warmroute.session(...)`
     pytest_plugin   the fixture `warmroute_cache`
     ways       clients of other libraries, and any library on httpx or httpx2
@@ -42,8 +44,7 @@ if TYPE_CHECKING:
     from warmroute._cache import AsyncCache, Cache
     from warmroute._client import AsyncOpenAI, OpenAI
     from warmroute._guard import GuardEvent, PrefixBroken, PrefixWarning
-    from warmroute._receipt import receipt_of
-    from warmroute._report import CacheReport, Totals
+    from warmroute._report import CacheReport, Totals, receipt_of
     from warmroute._session import session
     from warmroute.ways.transport import transport
     from warmroute.ways.wrap import cache_of, wrap
@@ -79,7 +80,7 @@ _HOMES: Final = {
     "OpenAI": "warmroute._client",
     "Totals": "warmroute._report",
     "cache_of": "warmroute.ways.wrap",
-    "receipt_of": "warmroute._receipt",
+    "receipt_of": "warmroute._report",
     "session": "warmroute._session",
     "transport": "warmroute.ways.transport",
     "wrap": "warmroute.ways.wrap",

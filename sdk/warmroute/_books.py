@@ -11,19 +11,19 @@ import os
 import secrets
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 
 from warmroute._beginnings import beginnings_of
-from warmroute._guard import Checked, Guard, GuardEvent, Mode, PrefixBroken, announce
+from warmroute._guard import Guard, GuardEvent, Mode, PrefixBroken, announce
 from warmroute._report import CacheReport, Totals
 from warmroute._session import checked_key
+from warmroute._turns import Counts, Turn
 from warmroute._usage import Measured, measure
+from warmroute._warm import Ping
 from warmroute.contract.conversations import Conversation, Conversations
 from warmroute.guard.causes import Cause
 from warmroute.guard.outcome import UNKNOWN, Keeping, outcome
-from warmroute.guard.prompt import Prompt
 from warmroute.guard.repair import Rule
 
 log = logging.getLogger("warmroute")
@@ -36,71 +36,6 @@ MAX_SESSIONS: Final = 1000
 MAX_PENDING: Final = 1000
 MAX_COUNTED: Final = 1000
 MAX_FAULTS: Final = 100
-
-
-@dataclass(slots=True)
-class Turn:
-    """One call, from its request to its usage."""
-
-    session: str | None
-    streamed: bool
-    model: str = ""
-    lineage: str = ""
-    """The session, and what tells its kinds and agents apart: prompts are compared with those of one lineage."""
-    withhold: bool = False
-    """Whether only the SDK requested usage, so that the caller must not get its chunk."""
-    checked: Checked | None = None
-    """What the guard read; None where it is off."""
-    prompt: Prompt | None = None
-    """The prompt of a call that named no session, as it was read to find its conversation."""
-    keeping: Keeping = UNKNOWN
-    """What its server says about its cache."""
-    miss: GuardEvent | None = None
-    """Why an intact prefix was not cached."""
-    receipt_id: str | None = None
-    measured: Measured | None = None
-
-
-@dataclass(slots=True)
-class Counts:
-    """Sums while they grow; the fields are those of `Totals`."""
-
-    turns: int = 0
-    turns_measured: int = 0
-    receipts: int = 0
-    estimated: int = 0
-    continued: int = 0
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    cached_tokens: int | None = None
-    cached_of_tokens: int = 0
-    list_nanousd: int | None = None
-    cost_nanousd: int | None = None
-    saved_nanousd: int | None = None
-    losses: dict[str, int] = field(default_factory=dict)
-
-    def add(self, turn: Measured) -> None:
-        """Add the numbers of one turn."""
-        self.turns_measured += 1
-        self.receipts += turn.has_receipt
-        self.estimated += turn.is_estimated
-        self.continued += turn.continued
-        self.prompt_tokens += turn.prompt_tokens
-        self.completion_tokens += turn.completion_tokens
-        if turn.cached_tokens is not None:
-            self.cached_tokens = (self.cached_tokens or 0) + turn.cached_tokens
-            self.cached_of_tokens += turn.prompt_tokens
-        if turn.amounts_nanousd is not None:
-            self.list_nanousd = (self.list_nanousd or 0) + turn.amounts_nanousd.listed
-            self.cost_nanousd = (self.cost_nanousd or 0) + turn.amounts_nanousd.cost
-            self.saved_nanousd = (self.saved_nanousd or 0) + turn.amounts_nanousd.saved
-        for name, tokens in turn.losses.items():
-            self.losses[name] = self.losses.get(name, 0) + tokens
-
-    def values(self) -> dict[str, Any]:
-        """The sums by the names of `Totals`."""
-        sums = {name: getattr(self, name) for name in self.__slots__}
-        return {**sums, "losses": dict(self.losses)}
 
 
 class _Session:
@@ -136,12 +71,15 @@ collectors: Final[list[list["Books"]]] = []
 class Books:
     """The books of a client and its copies. Thread-safe."""
 
-    def __init__(self, guard: Guard) -> None:
+    def __init__(self, guard: Guard, settled: Callable[[Turn], None] | None = None) -> None:
+        """`settled` is called with each turn whose usage is known, outside of the lock."""
+        self._settled = settled
         for collector in collectors:
             collector.append(self)
         self.guard = guard
         self._lock = threading.Lock()
         self._counts = Counts()
+        self._ahead = Counts()
         self._sessions: OrderedDict[str, _Session] = OrderedDict()
         self._homes: OrderedDict[tuple[str, str], str] = OrderedDict()
         self._pending: OrderedDict[str, Turn] = OrderedDict()
@@ -209,13 +147,14 @@ class Books:
         turn.receipt_id = receipt_id
         with self._lock:
             known = receipt_id in self._pending or receipt_id in self._counted
-            self._counts.turns += not known
-            self._last_turn = turn
+            (self._ahead if turn.ahead else self._counts).turns += not known
+            if not turn.ahead:
+                self._last_turn = turn
             if receipt_id is not None and receipt_id not in self._counted:
                 _put(self._pending, receipt_id, turn, MAX_PENDING)
             if turn.session is not None:
                 session = self._session(turn.session)
-                session.counts.turns += not known
+                session.counts.turns += not known and not turn.ahead
                 session.last_turn = turn
                 if home is not None:
                     _put(self._homes, (base_url, turn.session), home, MAX_HOMES)
@@ -232,14 +171,16 @@ class Books:
                     return
                 self._pending.pop(turn.receipt_id, None)
                 _put(self._counted, turn.receipt_id, None, MAX_COUNTED)
-            self._counts.add(measured)
-            if turn.session is not None:
+            (self._ahead if turn.ahead else self._counts).add(measured)
+            if turn.session is not None and not turn.ahead:
                 self._session(turn.session).counts.add(measured)
             if measured.usd_per_token is not None:
                 self._usd_per_token = measured.usd_per_token
             self._judge(turn, measured)
             self._faults.extend(measured.faults)
             self._faults_found += len(measured.faults)
+        if self._settled is not None:
+            self._settled(turn)
 
     def settle_fetched(self, receipt_id: str, usage: Mapping[str, Any]) -> None:
         """Add usage that was fetched by its receipt's id, if that receipt is pending."""
@@ -292,6 +233,39 @@ class Books:
         prompt = turn.checked.reading.prompt
         return {"model": prompt.model, **({"tools": list(prompt.tools.raw)} if prompt.tools.raw else {})}
 
+    def ping_of(self, session: str) -> Ping | None:
+        """A session's last chat prompt as a call, and what it costs at most; None where it is not known."""
+        turn = self.last_turn(session)
+        if turn is None or turn.checked is None:
+            return None
+        prompt = turn.checked.reading.prompt
+        if prompt.messages.name != "messages" or prompt.system.name != "messages" or not prompt.has_text:
+            return None
+        arguments = {"model": prompt.model, **(prompt.set_to or {})}
+        arguments["messages"] = [*(prompt.system.raw or ()), *(prompt.messages.raw or ())]
+        if prompt.tools.raw:
+            arguments["tools"] = list(prompt.tools.raw)
+        measured = turn.measured
+        known = measured is not None and measured.usd_per_prompt is not None
+        worst = None if not known or measured is None else round((measured.usd_per_prompt or 0.0) * 1e9)
+        return Ping(arguments, worst)
+
+    def samples(self, session: str, count: int, *, spread: bool) -> list[str]:
+        """Keys for several samples of one prompt."""
+        if count < 1:
+            raise ValueError("samples() needs a count of 1 or more")
+        return [self.fork(session, None) for _ in range(count)] if spread else [session] * count
+
+    def spent_ahead_nanousd(self) -> int:
+        """What turns that were computed ahead have cost so far."""
+        with self._lock:
+            return self._ahead.cost_nanousd or 0
+
+    def keeping_of(self, session: str) -> Keeping:
+        """What the server of a session's last turn says about its cache."""
+        turn = self.last_turn(session)
+        return UNKNOWN if turn is None else turn.keeping
+
     def cached_share(self, session: str | None) -> float | None:
         """The price of a cached token over that of another one, by the last receipt."""
         turn = self.last_turn(session)
@@ -329,6 +303,7 @@ class Books:
         with self._lock:
             return CacheReport(
                 **self._counts.values(),
+                warmed=Totals(**self._ahead.values()),
                 receipts_pending=len(self._pending),
                 violations=tuple(self._faults),
                 violations_found=self._faults_found,

@@ -1,4 +1,4 @@
-"""`OpenAI` and `AsyncOpenAI`: openai's clients, observed by warmroute, with openai's own parameters and four more."""
+"""`OpenAI` and `AsyncOpenAI`: openai's clients, observed by warmroute, with openai's own parameters and five more."""
 
 from collections.abc import Iterable
 from typing import Any, Literal, Self, Unpack
@@ -20,7 +20,8 @@ class OpenAI(Calls, openai.OpenAI):
 
     `session`: the session of calls outside of any `session()` block. `guard`: what is done about a call that breaks the
     cached prefix of its session: nothing, a warning, or `PrefixBroken`. `repair`: rules by name, or `"safe"`.
-    `backend`: the kind of server, where its address does not tell. `ValueError` for a name that is not known.
+    `backend`: the kind of server, where its address does not tell. `telemetry`: a span of OpenTelemetry for each turn.
+    `ValueError` for a name that is not known.
     """
 
     def __init__(
@@ -30,15 +31,16 @@ class OpenAI(Calls, openai.OpenAI):
         guard: GuardMode = "warn",
         repair: Repair = None,
         backend: str | None = None,
+        telemetry: bool = False,
         **options: Unpack[Options],
     ) -> None:
-        self._observer = Observer(session, Guard(guard, repair), backend)
+        self._observer = Observer(session, Guard(guard, repair), backend, telemetry=telemetry)
         super().__init__(**options)
 
     @property
     def cache(self) -> Cache:
         """What this client and its copies have observed of the cache."""
-        return Cache(self._observer.books, lambda path: self.get(path, cast_to=object))
+        return Cache(self._observer.books, lambda path: self.get(path, cast_to=object), self.chat.completions.create)
 
     def copy(self, *, session: str | None = None, **options: Any) -> Self:
         """openai's `copy`; `session` is the session of all calls of the copy. Both share one `cache`."""
@@ -59,15 +61,18 @@ class AsyncOpenAI(AsyncCalls, openai.AsyncOpenAI):
         guard: GuardMode = "warn",
         repair: Repair = None,
         backend: str | None = None,
+        telemetry: bool = False,
         **options: Unpack[AsyncOptions],
     ) -> None:
-        self._observer = Observer(session, Guard(guard, repair), backend)
+        self._observer = Observer(session, Guard(guard, repair), backend, telemetry=telemetry)
         super().__init__(**options)
 
     @property
     def cache(self) -> AsyncCache:
         """What this client and its copies have observed of the cache."""
-        return AsyncCache(self._observer.books, lambda path: self.get(path, cast_to=object))
+        return AsyncCache(
+            self._observer.books, lambda path: self.get(path, cast_to=object), self.chat.completions.create
+        )
 
     def copy(self, *, session: str | None = None, **options: Any) -> Self:
         """openai's `copy`; `session` is the session of all calls of the copy. Both share one `cache`."""

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from warmroute._books import Turn
+from warmroute._turns import Turn
 
 MEANINGS: Final = {
     "new": "came with this turn and could not be cached before. Nothing to do.",

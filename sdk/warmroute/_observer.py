@@ -13,7 +13,7 @@ from contextvars import ContextVar
 from typing import Any, Final
 
 from warmroute._backends import Backend, backend_of, home_of, signal
-from warmroute._books import Books, Turn
+from warmroute._books import Books
 from warmroute._guard import Guard, PrefixBroken
 from warmroute._outgoing import (
     SERVERS,
@@ -28,6 +28,9 @@ from warmroute._outgoing import (
     stream_options_with_usage,
 )
 from warmroute._session import Named, checked_key, current
+from warmroute._telemetry import Telemetry
+from warmroute._turns import Turn
+from warmroute._warm import is_warming
 from warmroute._watch import Watch
 from warmroute.contract import headers
 from warmroute.contract.conversations import Conversation
@@ -122,8 +125,10 @@ current_call: ContextVar[Call | None] = ContextVar("warmroute_call", default=Non
 class Observer:
     """Prepares the calls of one client and keeps its books, which its copies share."""
 
-    def __init__(self, session: str | None, guard: Guard, backend: str | None = None) -> None:
-        self.books = Books(guard)
+    def __init__(
+        self, session: str | None, guard: Guard, backend: str | None = None, *, telemetry: bool = False
+    ) -> None:
+        self.books = Books(guard, Telemetry().settled if telemetry else None)
         self._default = None if session is None else checked_key(session)
         self._pinned: str | None = None
         self._backend = backend
@@ -145,7 +150,8 @@ class Observer:
             body = body_of(options.json_data, options.extra_json)
             caller = lower_headers(client._client.headers, client._custom_headers, options.headers)
             call.reads_raw = caller.get(_RAW_HEADER) == "true"
-            turn = Turn(session=None, streamed=stream, keeping=call.backend.keeping, model=str(body.get("model")))
+            turn = Turn(session=None, streamed=stream, model=str(body.get("model")))
+            turn.keeping, turn.ahead = call.backend.keeping, is_warming.get()
             identity = self._identify(call, turn, caller, body)
             if options.method.lower() == "post" and options.url.partition("?")[0].rstrip("/").endswith(TURNS):
                 turn.session = identity.key
@@ -255,6 +261,6 @@ def _observed(stream_cls: Any) -> Any:
 
 def _lineage(key: str | None, block: Named | None) -> str:
     """The session, and the kind and agent of its block."""
-    if key is None or block is None or block.key != key or (block.kind == "main" and block.agent is None):
+    if key is None or block is None or block.key != key or (block.kind in ("main", "sample") and block.agent is None):
         return key or ""
     return f"{key} {block.kind} {block.agent or ''}"

@@ -54,6 +54,8 @@ class Measured(NamedTuple):
     """Whether the amounts come from our own table of prices."""
     usd_per_token: float | None
     """What an uncached token of the prompt costs more than a cached one."""
+    usd_per_prompt: float | None
+    """What the same prompt would cost with nothing cached, and one token of an answer."""
     cached_share: float | None
     """The price of a cached token over that of another one."""
 
@@ -69,6 +71,7 @@ def measure(usage: Mapping[str, Any], announced: str | None, model: str = "") ->
     }
     price = None if receipt else price_of(model)
     rates = price or _rates(receipt)
+    cold_usd = None if rates is None else tokens.prompt * rates.input * rates.write_factor + rates.output
     estimated = None if price is None or tokens.cached is None else _estimated(tokens, price)
     return Measured(
         prompt_tokens=tokens.prompt,
@@ -82,6 +85,7 @@ def measure(usage: Mapping[str, Any], announced: str | None, model: str = "") ->
         faults=_faults(usage, receipt, announced) if receipt or announced else (),
         is_estimated=estimated is not None,
         usd_per_token=None if rates is None else (rates.input - rates.cached) / 1e6,
+        usd_per_prompt=None if cold_usd is None else cold_usd / 1e6,
         cached_share=None if rates is None or rates.input <= 0 else rates.cached / rates.input,
     )
 

@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from warmroute._books import Books, Turn
+from warmroute._books import Books
+from warmroute._turns import Turn
 
 _EXTENSION: Final = "warmroute.watch"
 _LAST_EVENTS: Final = frozenset({"message_stop", "response.completed", "response.incomplete", "response.failed"})

@@ -5,11 +5,13 @@ answer is read along while the library reads it, for its usage. Bodies are JSON,
 stream has usage only where the library has asked for it.
 """
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Final
+from weakref import WeakKeyDictionary
 
 from warmroute._cache import CacheView
 from warmroute._guard import Guard
@@ -57,6 +59,8 @@ class Transport:
         self._observer = observer
         self._inner = inner
         self._made: dict[str, Any] = {}
+        self._made_by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, Any] = WeakKeyDictionary()
+        """The library's own transports: a pool's connections belong to the loop that has opened them."""
 
     @property
     def cache(self) -> CacheView:
@@ -66,7 +70,7 @@ class Transport:
     def handle_request(self, request: Any) -> Any:
         """httpx's interface."""
         prepared = self._prepared(request)
-        inner = self._below(request, "HTTPTransport")
+        inner = self._below(request)
         if prepared is None:
             return inner.handle_request(request)
         call, changed = prepared
@@ -80,7 +84,7 @@ class Transport:
     async def handle_async_request(self, request: Any) -> Any:
         """httpx's interface."""
         prepared = self._prepared(request)
-        inner = self._below(request, "AsyncHTTPTransport")
+        inner = self._below_in_loop(request)
         if prepared is None:
             return await inner.handle_async_request(request)
         call, changed = prepared
@@ -110,18 +114,28 @@ class Transport:
                 inner.close()
 
     async def aclose(self) -> None:
-        """Close the connections."""
-        for inner in [self._inner, *self._made.values()]:
+        """Close the connections of the running loop."""
+        for inner in (self._inner, self._made_by_loop.pop(asyncio.get_running_loop(), None)):
             if hasattr(inner, "aclose"):
                 await inner.aclose()
 
-    def _below(self, request: Any, name: str) -> Any:
+    def _below(self, request: Any) -> Any:
         """The transport that sends: the given one, or one of the library's own."""
         if self._inner is not None:
             return self._inner
-        if name not in self._made:
-            self._made[name] = getattr(_library(request), name)()
-        return self._made[name]
+        library = _library(request)
+        if library.__name__ not in self._made:
+            self._made[library.__name__] = library.HTTPTransport()
+        return self._made[library.__name__]
+
+    def _below_in_loop(self, request: Any) -> Any:
+        """The same of a client that is awaited."""
+        if self._inner is not None:
+            return self._inner
+        loop = asyncio.get_running_loop()
+        if loop not in self._made_by_loop:
+            self._made_by_loop[loop] = _library(request).AsyncHTTPTransport()
+        return self._made_by_loop[loop]
 
     def _prepared(self, request: Any) -> tuple[Call, Any] | None:
         """The call, and the request to send in its place; None for a request that computes no prompt."""

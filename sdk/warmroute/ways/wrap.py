@@ -53,6 +53,10 @@ def wrap(
             "give the http client below it transport=warmroute.transport()"
         )
     for http in found:
+        if getattr(http, "_per_loop", False):  # google-genai's: a pool for each event loop, as ours has
+            http._per_loop = False
+            http._transport = Transport(observer)
+            continue
         http._transport = Transport(observer, http._transport)
         http._mounts = {pattern: each and Transport(observer, each) for pattern, each in http._mounts.items()}
     object.__setattr__(client, _MARK, observer)
@@ -102,7 +106,9 @@ def _observed_class(kind: type) -> type:
 def _add_members(made: Any, kind: Any, *, awaits: bool) -> None:
     def cache(self: Any) -> CacheView:
         view = AsyncCache if awaits else Cache
-        return view(self._observer.books, lambda path: self.get(path, cast_to=object))
+        chat = getattr(self, "chat", None)
+        create = None if chat is None else chat.completions.create
+        return view(self._observer.books, lambda path: self.get(path, cast_to=object), create)
 
     def copied(self: Any, **options: Any) -> Any:
         twin = kind.copy(self, **options)

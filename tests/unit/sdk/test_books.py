@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from warmroute import _books, _outgoing
-from warmroute._books import Books, Turn
+from warmroute._books import Books
 from warmroute._guard import Guard
+from warmroute._turns import Turn
 
 
 def answered(books: Books, session: str, *, home: str | None = None, receipt: str | None = None) -> Turn:
