@@ -7,7 +7,7 @@ request is compared again, at most `MAX_STEPS` times.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeGuard
 
 from warmroute.guard.breakpoints import too_many, with_four
 from warmroute.guard.causes import Cause
@@ -109,13 +109,20 @@ def _tools_in_order(body: Body, reading: Reading, _broken: Break, _remembered: R
     """The tools in the order in which the session has sent them, new ones behind these by name."""
     assert reading.before is not None
     tools = body.get("tools")
-    if not isinstance(tools, list) or any("functionDeclarations" in tool for tool in tools):
+    if not _is_plain(tools):
         return None
     known = {name: at for at, name in reversed(list(enumerate(reading.before.tools.roles)))}
     if not set(known) <= {tool_name(tool) for tool in tools}:
         return None
     wanted = sorted(tools, key=lambda tool: (known.get(tool_name(tool), len(known)), _new_name(tool, known)))
     return None if wanted == tools else {**body, "tools": wanted}
+
+
+def _is_plain(tools: object) -> TypeGuard[list[Any]]:
+    """Whether tools are a list, one each: Gemini's are in groups, which stay as they are."""
+    return isinstance(tools, list) and not any(
+        isinstance(tool, Mapping) and "functionDeclarations" in tool for tool in tools
+    )
 
 
 def _new_name(tool: object, known: Mapping[str, int]) -> str:
@@ -127,7 +134,7 @@ def _tools_kept(body: Body, reading: Reading, _broken: Break, _remembered: Remem
     """All tools that the session has sent, and the new ones behind them."""
     assert reading.before is not None
     tools, before = body.get("tools"), reading.before.tools
-    if not isinstance(tools, list) or before.raw is None or any("functionDeclarations" in tool for tool in tools):
+    if not _is_plain(tools) or before.raw is None:
         return None
     known = set(before.roles)
     return {**body, "tools": [*before.raw, *(tool for tool in tools if tool_name(tool) not in known)]}

@@ -176,8 +176,9 @@ def transport(
     guard: str = "warn",
     repair: str | Iterable[str] | None = None,
     backend: str | None = None,
-) -> Transport:
-    """A transport for `httpx.Client(transport=...)`, `httpx.AsyncClient(transport=...)` and those of httpx2.
+) -> Any:
+    """A transport for `httpx.Client(transport=...)`, `httpx.AsyncClient(transport=...)` and httpx2: a `Transport`,
+    which type checkers take for what each of these wants.
 
     `inner`: the transport that sends, such as one with a proxy; without it the library's own. The other parameters are
     those of `OpenAI`. With `guard="raise"`, what comes out is what the library makes of an exception of its transport.

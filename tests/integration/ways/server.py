@@ -44,7 +44,7 @@ class Handler(BaseHTTPRequestHandler):
         self.vendor.seen.append((path, {name.lower(): value for name, value in self.headers.items()}, body))
         streamed = bool(body.get("stream")) or "streamGenerateContent" in path
         answers = next(make for end, make in DIALECTS.items() if end in path)
-        events = answers(streamed)
+        events = answers(streamed, has_tools=bool(body.get("tools")))
         if streamed:
             lines = [
                 (f"event: {event['type']}\n" if "type" in event else "") + f"data: {json.dumps(event)}\n\n"
@@ -65,20 +65,21 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(content)
 
 
-def chat(streamed: bool) -> list[dict[str, Any]]:
-    """Chat completions, which call a tool."""
+def chat(streamed: bool, *, has_tools: bool) -> list[dict[str, Any]]:
+    """Chat completions, which call a tool if there is one."""
     usage = {"prompt_tokens": PROMPT_TOKENS, "completion_tokens": COMPLETION_TOKENS, "total_tokens": 1005}
     usage["prompt_tokens_details"] = {"cached_tokens": CACHED_TOKENS}  # type: ignore[assignment]
     call = {"index": 0, "id": "c", "type": "function", "function": {"name": "look", "arguments": "{}"}}
     base = {"id": "c", "created": 1, "model": "m", "object": "chat.completion.chunk" if streamed else "chat.completion"}
-    choice = {"index": 0, "finish_reason": "tool_calls"}
-    said = {"role": "assistant", "content": None, "tool_calls": [call]}
+    choice = {"index": 0, "finish_reason": "tool_calls" if has_tools else "stop"}
+    calls = {"content": None, "tool_calls": [call]} if has_tools else {"content": "hello"}
+    said = {"role": "assistant", **calls}
     if streamed:
         return [{**base, "choices": [{**choice, "delta": said}]}, {**base, "choices": [], "usage": usage}]
     return [{**base, "choices": [{**choice, "message": said}], "usage": usage}]
 
 
-def messages(streamed: bool) -> list[dict[str, Any]]:
+def messages(streamed: bool, *, has_tools: bool) -> list[dict[str, Any]]:
     """Anthropic's messages, which count cached tokens outside of input tokens."""
     usage = {"input_tokens": 60, "cache_read_input_tokens": CACHED_TOKENS, "cache_creation_input_tokens": 40}
     use = {"type": "tool_use", "id": "t", "name": "look", "input": {}}
@@ -86,7 +87,7 @@ def messages(streamed: bool) -> list[dict[str, Any]]:
     if not streamed:
         ended = {"content": [use], "stop_reason": "tool_use", "usage": {**usage, "output_tokens": COMPLETION_TOKENS}}
         return [{**base, **ended}]
-    start = {**base, "content": [], "stop_reason": None, "usage": {**usage, "output_tokens": 1}}
+    start: dict[str, Any] = {**base, "content": [], "stop_reason": None, "usage": {**usage, "output_tokens": 1}}
     return [
         {"type": "message_start", "message": start},
         {"type": "content_block_start", "index": 0, "content_block": use},
@@ -96,7 +97,7 @@ def messages(streamed: bool) -> list[dict[str, Any]]:
     ]
 
 
-def responses(streamed: bool) -> list[dict[str, Any]]:
+def responses(streamed: bool, *, has_tools: bool) -> list[dict[str, Any]]:
     """The Responses API."""
     usage = {"input_tokens": PROMPT_TOKENS, "output_tokens": COMPLETION_TOKENS, "total_tokens": 1005}
     usage["input_tokens_details"] = {"cached_tokens": CACHED_TOKENS}  # type: ignore[assignment]
@@ -120,7 +121,7 @@ def responses(streamed: bool) -> list[dict[str, Any]]:
     ]
 
 
-def gemini(_streamed: bool) -> list[dict[str, Any]]:
+def gemini(_streamed: bool, *, has_tools: bool) -> list[dict[str, Any]]:
     """Gemini's generateContent."""
     usage = {"promptTokenCount": PROMPT_TOKENS, "cachedContentTokenCount": CACHED_TOKENS}
     usage |= {"candidatesTokenCount": COMPLETION_TOKENS, "totalTokenCount": 1005}
