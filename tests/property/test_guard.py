@@ -23,8 +23,6 @@ MESSAGE = st.fixed_dictionaries(
 )
 FUNCTION = st.fixed_dictionaries({"name": TEXT, "parameters": JSON})
 TOOL = st.fixed_dictionaries({"type": st.just("function"), "function": FUNCTION})
-    {"type": st.just("function"), "function": st.fixed_dictionaries({"name": TEXT, "parameters": JSON})}
-)
 HISTORY = st.lists(MESSAGE, min_size=1, max_size=8)
 
 

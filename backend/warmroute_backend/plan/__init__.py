@@ -14,7 +14,7 @@ speed         a roofline: seconds of prompts and of decode steps
 speculation   draft models, and the batch up to which they pay
 request       what is asked of the planner
 deployment    a plan and its engines
-layout        engines that fit on so many GPUs
+layout        the engines that fit on a number of GPUs
 choose        makes a plan
 tiers         HiCache, storage, LMCache
 reasons       the sentences that explain choices

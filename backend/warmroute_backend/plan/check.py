@@ -1,6 +1,7 @@
 """What is wrong with a plan, also with one that was edited by hand: each problem is a sentence with what would work.
 
-The rules are those at which SGLang 0.5.23 stops, and those at which it starts and then serves badly.
+The rules are those at which SGLang 0.5.23 stops, and those at which it starts and then serves badly. Of a model whose
+cache no formula covers only flags are judged: what fits into memory is not known.
 """
 
 from collections import defaultdict
@@ -33,8 +34,12 @@ def _engine(plan: Plan, engine: Engine) -> Iterator[str]:
     yield from shape_problems
     if shape_problems:
         return  # memory is that of a shape that exists
-    yield from _memory(plan, engine)
-    yield from _host(plan, engine)
+    yield from _context(plan, engine)
+    if plan.model.kind is not CacheKind.UNKNOWN:
+        yield from _memory(plan, engine)
+        yield from _host(plan, engine)
+    if engine.hicache is not None and engine.role == "decode":
+        yield "HiCache on a decode engine needs its prefix cache, which it does not keep; take hicache away."
     if engine.lmcache and (refusal := refuse_lmcache(engine)) is not None:
         yield f"{refusal}; take lmcache away, or what excludes it."
     if engine.storage != "none" and engine.hicache is None and engine.role != "decode":
@@ -83,6 +88,13 @@ def _shape(plan: Plan, engine: Engine) -> Iterator[str]:
         yield f"memory_fraction {engine.fraction} is not between 0 and 1."
 
 
+def _context(plan: Plan, engine: Engine) -> Iterator[str]:
+    if engine.context_tokens > plan.model.context_tokens:
+        yield f"context_tokens {engine.context_tokens:,} is above the model's {plan.model.context_tokens:,}."
+    if engine.context_tokens < 1:
+        yield "context_tokens is at least 1."
+
+
 def _memory(plan: Plan, engine: Engine) -> Iterator[str]:
     found = plan.memory(engine)
     reserve = reserve_mib(plan.cluster.gpu, plan.model, engine.shape) / 1024
@@ -96,10 +108,6 @@ def _memory(plan: Plan, engine: Engine) -> Iterator[str]:
             f"a rank holds {found.tokens:,} tokens, less than context_tokens {engine.context_tokens:,}; "
             f"set context_tokens to {found.tokens} or less, or kv_dtype to fp8_e4m3."
         )
-    if engine.context_tokens > plan.model.context_tokens:
-        yield f"context_tokens {engine.context_tokens:,} is above the model's {plan.model.context_tokens:,}."
-    if engine.context_tokens < 1:
-        yield "context_tokens is at least 1."
     if found.slack < LEAST_FREE_GIB * GIB:
         yield (
             f"memory_fraction {engine.fraction:.3f} leaves {found.slack / GIB:.1f} GiB for activations and graphs, and "
@@ -110,8 +118,6 @@ def _memory(plan: Plan, engine: Engine) -> Iterator[str]:
 def _host(plan: Plan, engine: Engine) -> Iterator[str]:
     if engine.hicache is None:
         return
-    if engine.role == "decode":
-        yield "HiCache on a decode engine needs its prefix cache, which it does not keep; take hicache away."
     gpu = plan.cluster.gpu
     need = engine.hicache.size_gb * 10**9 * min(engine.shape.tp, plan.cluster.per_node) / GIB
     usable = gpu.host_memory_gib - RESERVE_GIB

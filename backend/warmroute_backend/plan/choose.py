@@ -121,7 +121,7 @@ def _sides(request: PlanRequest, wanted: Wanted) -> list[Side] | None:
 
 
 def _engine_of(wanted: Wanted, cluster: Cluster, gpus: int, role: Role) -> Layout | None:
-    """The engine for so many GPUs: inside a node, or over nodes where one node does not hold the model."""
+    """An engine on `gpus` GPUs: inside a node, or over nodes where one node does not hold the model."""
     layout = smallest_engine(wanted, min(gpus, cluster.per_node), role)
     size = 2 * cluster.per_node
     while layout is None and size <= gpus:

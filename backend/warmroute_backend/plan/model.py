@@ -1,7 +1,8 @@
 """The shape of a model, as far as memory and speed depend on it, read from the `config.json` of its checkpoint.
 
-Only families whose KV cache the formulas of `cache.py` cover become a `Model`. For every other architecture the reader
-raises PlanError with the family's name: a capacity is never guessed.
+Only families whose KV cache the formulas of `cache.py` cover become a `Model` that can be planned. For every other
+architecture the reader raises PlanError with the family's name, or gives a `Model` of which only flags can be checked:
+a capacity is never guessed.
 """
 
 from collections.abc import Mapping
@@ -25,6 +26,8 @@ class CacheKind(Enum):
     """MHA, GQA: keys and values of each KV head, divided among GPUs."""
     WINDOW = "window"
     """As HEADS, where some layers see a window or a chunk only."""
+    UNKNOWN = "unknown"
+    """No formula covers it: nothing about memory or speed is computed."""
 
 
 ARCHITECTURES: Final[Mapping[str, CacheKind]] = {
@@ -126,9 +129,17 @@ class Model:
         return self.vision_layers > 0 and not self.architecture.startswith("Llama4")
 
 
-def model_from_config(config: Config, name: str, path: str, checkpoint_bytes: int) -> Model:
-    """The model of a `config.json`. Raises PlanError: a family without a formula, or a key that is missing or wrong."""
+def model_from_config(
+    config: Config, name: str, path: str, checkpoint_bytes: int, *, flags_only: bool = False
+) -> Model:
+    """The model of a `config.json`. Raises PlanError: a key that is missing or wrong, or a family without a formula,
+    unless `flags_only`."""
     architecture = _architecture(config, name)
+    if architecture not in ARCHITECTURES and not flags_only:
+        raise PlanError(
+            unplanned(name, architecture),
+            [f"a model of {', '.join(sorted(ARCHITECTURES))}", "a plan.toml for it by hand: --check checks its flags"],
+        )
     text = config.get("text_config", config)
     read = _Reader(text if isinstance(text, Mapping) else config, name)
     heads = read.whole("num_attention_heads")
@@ -136,7 +147,7 @@ def model_from_config(config: Config, name: str, path: str, checkpoint_bytes: in
         name=name,
         path=path,
         architecture=architecture,
-        kind=ARCHITECTURES[architecture],
+        kind=ARCHITECTURES.get(architecture, CacheKind.UNKNOWN),
         weight_format=_weight_format(config, read, name),
         layers=read.whole("num_hidden_layers"),
         hidden=read.whole("hidden_size"),
@@ -162,14 +173,13 @@ def _architecture(config: Config, name: str) -> str:
     found = config.get("architectures")
     if not isinstance(found, list) or not found or not isinstance(found[0], str):
         raise PlanError(f"{name}: its config.json names no architecture.")
-    architecture: str = found[0]
-    if architecture in ARCHITECTURES:
-        return architecture
+    return found[0]
+
+
+def unplanned(name: str, architecture: str) -> str:
+    """Why the capacity of a family without a formula is not computed."""
     kind = REFUSED.get(architecture, "of a family without a checked formula")
-    raise PlanError(
-        f"{name}: the KV cache of {architecture} is {kind}, so its capacity is not computed.",
-        [f"a model of {', '.join(sorted(ARCHITECTURES))}"],
-    )
+    return f"{name}: the KV cache of {architecture} is {kind}, so its capacity is not computed."
 
 
 class _Reader:

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from warmroute_backend.plan.deployment import Plan
 from warmroute_backend.plan.hardware import GIB
+from warmroute_backend.plan.model import CacheKind, unplanned
 from warmroute_backend.plan.tiers import host_tokens, store_tokens
 
 SESSION_TOKENS = (16_384, 65_536, 131_072)
@@ -11,7 +12,12 @@ SESSION_TOKENS = (16_384, 65_536, 131_072)
 
 def page(plan: Plan, more: Iterable[str] = ()) -> str:
     """The page; `more` are sections that follow, such as the sizing."""
-    sections = [_title(plan), _engines(plan), _memory(plan), _warm(plan), _choices(plan), *more]
+    sections = [_title(plan), _engines(plan)]
+    if plan.model.kind is CacheKind.UNKNOWN:
+        sections.append(unplanned(plan.model.name, plan.model.architecture))
+    else:
+        sections += [_memory(plan), _warm(plan)]
+    sections += [_choices(plan), *more] if plan.choices else more
     return "\n\n".join(sections) + "\n"
 
 

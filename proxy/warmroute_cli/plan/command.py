@@ -14,6 +14,7 @@ from warmroute_backend.plan.deployment import Plan, Site, Traffic
 from warmroute_backend.plan.errors import PlanError
 from warmroute_backend.plan.files import deployment_files
 from warmroute_backend.plan.hardware import parse_cluster
+from warmroute_backend.plan.model import CacheKind, unplanned
 from warmroute_backend.plan.models import MODELS
 from warmroute_backend.plan.page import page, warm_sessions
 from warmroute_backend.plan.request import PlanRequest
@@ -62,6 +63,8 @@ def _check(arguments: argparse.Namespace) -> int:
     if arguments.out is not None:
         _write(arguments.out, deployment_files(found, model, page(found)))
     print(f"{arguments.check}: {len(found.engines)} engines, nothing is wrong")
+    if found.model.kind is CacheKind.UNKNOWN:
+        print(f"{unplanned(found.model.name, found.model.architecture)} Only flags were checked.")
     return 0
 
 

@@ -2,6 +2,7 @@
 
 import json
 import tomllib
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,8 +18,8 @@ INDEX: Final = "model.safetensors.index.json"
 SINGLE: Final = "model.safetensors"
 
 
-def find_model(name: str) -> Model:
-    """The model of a known name, or of a checkpoint's folder. Raises PlanError."""
+def find_model(name: str, *, flags_only: bool = False) -> Model:
+    """The model of a known name, or of a checkpoint's folder; `flags_only`: of any family. Raises PlanError."""
     path = Path(name)
     if path.is_file() and path.name == "config.json":
         path = path.parent
@@ -27,7 +28,8 @@ def find_model(name: str) -> Model:
             raise PlanError(f"{name} is no folder of a checkpoint.")
         return known_model(name)
     config = _object(path / "config.json")
-    return model_from_config(config, path.resolve().name, str(path), _checkpoint_bytes(path))
+    size = _checkpoint_bytes(path)
+    return model_from_config(config, path.resolve().name, str(path), size, flags_only=flags_only)
 
 
 def _checkpoint_bytes(folder: Path) -> int:
@@ -53,7 +55,7 @@ def load_gpus(path: Path | None) -> dict[str, Gpu]:
 
 def load_plan(path: Path) -> tuple[Plan, str]:
     """The plan in a file, and what names its model."""
-    return read(_toml(path), find_model, str(path))
+    return read(_toml(path), partial(find_model, flags_only=True), str(path))
 
 
 def _object(path: Path) -> dict[str, Any]:

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,13 @@ def reader_of(proxy: ProxyProcess) -> list[int]:
     """The processes that a proxy has started to read bodies."""
     assert proxy.child is not None
     return [pid for pid in tree(proxy.child.pid)[1:] if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+
+
+def shared_descriptors(proxy: ProxyProcess) -> int:
+    """Those of bodies that a proxy shares with its reader: two of each until it is read, one from then on."""
+    assert proxy.child is not None
+    links = [link.readlink() for link in Path(f"/proc/{proxy.child.pid}/fd").iterdir() if link.is_symlink()]
+    return sum("warmroute-body" in str(link) for link in links)
 
 
 def test_the_engine_gets_what_the_client_sent(regions: Regions) -> None:
@@ -136,6 +144,19 @@ def test_a_reader_that_was_killed_is_started_again(regions: Regions) -> None:
     statuses = [ask(regions.east, large()).status_code for _ in range(2)]
     assert statuses[1] == 200
     assert statuses[0] in {200, 503}  # it may be found only by the first one
+
+
+def test_all_that_waited_for_a_killed_reader_are_told(regions: Regions) -> None:
+    assert ask(regions.east, large()).status_code == 200
+    (pid,) = reader_of(regions.east)
+    os.kill(pid, signal.SIGSTOP)
+    before = shared_descriptors(regions.east)
+    with ThreadPoolExecutor(3) as threads:
+        asked = [threads.submit(ask, regions.east, large()) for _ in range(3)]
+        until(lambda: shared_descriptors(regions.east) == before + 6, "the bodies wait for the reader")
+        os.kill(pid, signal.SIGKILL)
+        assert [each.result().status_code for each in asked] == [503, 503, 503]
+    assert ask(regions.east, large()).status_code == 200
 
 
 def test_no_reader_stays_behind_a_proxy(tmp_path: Path) -> None:

@@ -32,18 +32,9 @@ def refused(capsys: pytest.CaptureFixture[str], *options: str) -> str:
 
 def test_a_page_has_what_an_operator_asks_for(capsys: pytest.CaptureFixture[str]) -> None:
     page = run(capsys, "--model", "kimi-k2.5", "--gpus", "8xH200", "--input", "60000", "--output", "400")
-    for words in (
-        "Engines",
-        "Memory",
-        "Sessions that stay warm",
-        "Choices",
-        "TTFT p90",
-        "bottleneck:",
-        "prefill + 1 dec",
-    ):
-        if words != "prefill + 1 dec":  # eight GPUs hold one engine of this model
-            assert words in page
-    assert "8 groups" in page
+    for words in ("Engines", "Memory", "Sessions that stay warm", "Choices", "TTFT p90", "bottleneck:", "8 groups"):
+        assert words in page
+    assert "prefill + 1 decode" not in page  # eight GPUs hold one engine of this model
 
 
 def test_json_has_the_plan_its_memory_and_its_sizing(capsys: pytest.CaptureFixture[str]) -> None:
@@ -191,3 +182,57 @@ def _request(traffic: Traffic) -> PlanRequest:
 def test_a_division_that_is_asked_for_is_not_compared() -> None:
     request = PlanRequest(known_model("gpt-oss-120b"), parse_cluster("8xH100"), traffic=TRAFFIC, split=AGGREGATED)
     assert [each.division for each in sized(request, average_trace(TRAFFIC))[1]] == ["1 aggregated"]
+
+
+# A hybrid family: its cache has no formula here. The numbers are those that flags are checked by.
+HYBRID = {
+    "architectures": ["Qwen3_5MoeForConditionalGeneration"],
+    "text_config": {
+        "num_hidden_layers": 60,
+        "hidden_size": 4096,
+        "intermediate_size": 12288,
+        "moe_intermediate_size": 1024,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 2,
+        "head_dim": 256,
+        "num_experts": 512,
+        "num_experts_per_tok": 10,
+        "vocab_size": 248320,
+        "max_position_embeddings": 262144,
+    },
+}
+
+
+@pytest.fixture
+def hybrid(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
+    """A plan file for a model of a hybrid family: that of another one with its name in the place of the other's."""
+    folder = tmp_path / "hybrid"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(HYBRID))
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {"total_size": 807 * 10**9}}))
+    run(capsys, "--model", "qwen3-235b", "--gpus", "8xH200", "--out", str(tmp_path / "made"))
+    text = (tmp_path / "made" / "plan.toml").read_text()
+    file = tmp_path / "plan.toml"
+    file.write_text(text.replace('model = "qwen3-235b"', f'model = "{folder}"'))
+    assert str(folder) in file.read_text()
+    return file
+
+
+def test_a_family_without_a_formula_has_its_flags_checked(capsys: pytest.CaptureFixture[str], hybrid: Path) -> None:
+    said = run(capsys, "--check", str(hybrid))
+    assert "hybrid (linear attention)" in said
+    assert said.endswith("Only flags were checked.\n")
+    hybrid.write_text(hybrid.read_text().replace("tp = 8", "tp = 3", 1))
+    assert main(["plan", "--check", str(hybrid)]) == 1
+    assert "tp 3 does not divide 32 attention heads" in capsys.readouterr().err
+
+
+def test_a_family_without_a_formula_gets_files_that_name_no_capacity(
+    capsys: pytest.CaptureFixture[str], hybrid: Path, tmp_path: Path
+) -> None:
+    run(capsys, "--check", str(hybrid), "--out", str(tmp_path / "out"))
+    page = (tmp_path / "out" / "plan.txt").read_text()
+    assert "its capacity is not computed" in page
+    assert "Memory" not in page
+    (process,) = (tmp_path / "out" / "processes").iterdir()
+    assert "--mem-fraction-static" in process.read_text()

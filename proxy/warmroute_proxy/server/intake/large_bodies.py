@@ -44,8 +44,9 @@ class LargeBodies:
     def read(self, request: Request, shared: SharedBytes, caller: Caller, on_read: OnRead) -> None:
         """Read a request whose body is `shared`, and call `on_read` in the event loop. Raises: Refusal."""
         asked = LargeRequest(shared.path, shared.size, caller.path, caller.tenant.name, request.headers, caller.region)
-        done = partial(self._done, shared, caller, on_read)  # it keeps `shared` until then
-        self._submitted(asked).add_done_callback(partial(self._loop.call_soon_threadsafe, done))
+        pool, found = self._submitted(asked)
+        done = partial(self._done, pool, shared, caller, on_read)  # it keeps `shared` until then
+        found.add_done_callback(partial(self._loop.call_soon_threadsafe, done))
 
     def close(self) -> None:
         """End the process."""
@@ -53,25 +54,28 @@ class LargeBodies:
         if pool is not None:
             pool.shutdown(wait=False, cancel_futures=True)
 
-    def _submitted(self, asked: LargeRequest) -> _Found:
+    def _submitted(self, asked: LargeRequest) -> tuple[ProcessPoolExecutor, _Found]:
         for _ in range(2):
             if self._pool is None:
                 arguments = self._config, self._callers.secrets
                 self._pool = ProcessPoolExecutor(1, get_context("spawn"), large_reading.start, arguments)
             try:
-                return self._pool.submit(large_reading.read, asked)
+                return self._pool, self._pool.submit(large_reading.read, asked)
             except BrokenProcessPool:  # it died while it had nothing to do
                 self.close()
         raise _unreadable()
 
-    def _done(self, shared: SharedBytes, caller: Caller, on_read: OnRead, future: _Found) -> None:
-        error = future.exception()
-        if error is not None:
+    def _done(
+        self, pool: ProcessPoolExecutor, shared: SharedBytes, caller: Caller, on_read: OnRead, future: _Found
+    ) -> None:
+        try:
+            found = future.result()
+        except Exception as error:
             log.error("reading a large request failed: %s", type(error).__name__)
-            self.close()
+            if pool is self._pool:  # another that waited for the same process has not had it closed yet
+                self.close()
             on_read(_unreadable())
             return
-        found = future.result()
         if isinstance(found, Refused):
             on_read(found.refusal())
             return
