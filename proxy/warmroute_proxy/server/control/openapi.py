@@ -7,6 +7,7 @@ requires and refuses. Further members are allowed everywhere: engines get those 
 
 from typing import Any, Final
 
+from warmroute.contract.identity import KINDS
 from warmroute_proxy.dialects.openai_fields import MAX_CHOICES, MAX_COUNT
 from warmroute_proxy.server.ledger.usage_sums import MAX_LISTED
 
@@ -128,10 +129,21 @@ _LIMIT: Final[Schema] = {"type": "integer", "minimum": 1, "maximum": MAX_LISTED}
 _READY: Final = _object(
     status={"enum": ["ready", "not ready"]}, region=_STRING, reasons={"type": "array", "items": _STRING}
 )
-_MODEL: Final = _object("max_model_len", id=_STRING, object={"const": "model"}, owned_by=_STRING, max_model_len=_COUNT)
+_RATES: Final = _object(input=_STRING, cached=_STRING, output=_STRING)
+_MODEL: Final = _object(
+    "max_model_len",
+    id=_STRING,
+    object={"const": "model"},
+    owned_by=_STRING,
+    rates_usd_per_mtok=_RATES,
+    max_model_len=_COUNT,
+)
 _RECEIPT: Final = _object(
+    "agent",
     "continued",
     "dropped_fields",
+    "kind",
+    "parent",
     "dropped_blocks",
     "cache_control",
     "normalised",
@@ -145,11 +157,14 @@ _RECEIPT: Final = _object(
     cached=_object(device=_COUNT, host=_COUNT, storage=_COUNT),
     predicted_cached=_COUNT,
     loss={"type": "object", "additionalProperties": _COUNT},
-    rates_usd_per_mtok=_object(input=_STRING, cached=_STRING, output=_STRING),
+    rates_usd_per_mtok=_RATES,
     list_nanousd=_COUNT,
     price_nanousd=_COUNT,
     saved_nanousd=_COUNT,
     estimated={"type": "array", "items": _STRING},
+    agent=_STRING,
+    parent=_STRING,
+    kind={"enum": [*KINDS]},
     dropped_fields={"type": "array", "items": _STRING},
     dropped_blocks={"type": "object", "additionalProperties": _COUNT},
     cache_control=_COUNT,
