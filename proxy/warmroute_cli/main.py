@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from warmroute import __version__
+from warmroute.lint import command as lint_command
 from warmroute_cli.arguments import above_zero, count, listed, port
 from warmroute_cli.audit import arguments as audit_arguments
 from warmroute_cli.doctor import arguments as doctor_arguments
@@ -41,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a subcommand."""
     words, passed = run_arguments.split(sys.argv[1:] if argv is None else argv)
     arguments = parser().parse_args(words, argparse.Namespace(passed=passed))
-    extras = ["proxy", "replay"] if arguments.run is _replay else ["proxy"]
+    extras = EXTRAS.get(arguments.run, ["proxy"])
     if hint := missing([name for extra in extras for name in NEEDED[extra]], ",".join(extras)):
         print(f"warmroute: {hint}", file=sys.stderr)
         return 2
@@ -74,6 +75,9 @@ def parser() -> argparse.ArgumentParser:
     run.set_defaults(run=_run)
     _add_usage(commands.add_parser("usage", help="what turns cost, how much was cached, and why the rest was not"))
     _add_receipts(commands.add_parser("receipts", help="list the newest turns, or explain one in words"))
+    lint = commands.add_parser("lint", help="find what breaks the cached prefix in recorded requests")
+    lint_command.add_arguments(lint)
+    lint.set_defaults(run=lint_command.run)
     replay = commands.add_parser("replay", help="play a trace on a virtual clock, and compare placements")
     replay_arguments.add(replay)
     replay.set_defaults(run=_replay)
@@ -330,6 +334,10 @@ def _key(arguments: argparse.Namespace) -> int:
 def _failed(error: Exception) -> int:
     print(f"warmroute: {error}", file=sys.stderr)
     return 2
+
+
+EXTRAS = {_replay: ["proxy", "replay"], lint_command.run: []}
+"""The extras that a subcommand needs, if not `proxy` alone."""
 
 
 if __name__ == "__main__":

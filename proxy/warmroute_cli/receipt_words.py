@@ -42,9 +42,16 @@ def in_words(answer: Mapping[str, Any], decision: Mapping[str, Any] | None) -> l
     if "voids" in receipt:
         return [f"{receipt['id']} takes {receipt['voids']} back. {OUTCOMES['voided']}"]
     lines = [f"{receipt['id']}: {answer['model']}, turn {receipt['turn']}, session {receipt['session'] or 'not named'}"]
-    lines += ["", *_where(answer, receipt), *_why(answer, receipt, decision)]
+    lines += [*_sender(receipt), "", *_where(answer, receipt), *_why(answer, receipt, decision)]
     lines += ["", *_cached(answer["usage"], receipt), *_lost(receipt)]
     return [*lines, "", *_cost(answer["usage"], receipt), *_remarks(answer, receipt)]
+
+
+def _sender(receipt: Mapping[str, Any]) -> Iterator[str]:
+    """Who of the session's agents sent it, where its head told that."""
+    told = [f"{name} {receipt[name]}" for name in ("kind", "agent", "parent") if name in receipt]
+    if told:
+        yield f"Sent by: {', '.join(told)}."
 
 
 def _where(answer: Mapping[str, Any], receipt: Mapping[str, Any]) -> Iterator[str]:

@@ -210,7 +210,14 @@ def _litellm(place: Place, fleet: Fleet) -> Start:
         for engine in fleet.aggregated
     ]
     config = place.folder / "litellm.yaml"  # JSON is YAML
-    config.write_text(json.dumps({"model_list": models, "litellm_settings": {"telemetry": False}}))
+    config.write_text(
+        json.dumps(
+            {
+                "model_list": models,
+                "litellm_settings": {"telemetry": False, "use_chat_completions_url_for_anthropic_messages": True},
+            }
+        )
+    )
     command = [str(place.environment / "bin" / "litellm"), "--config", str(config), "--host", "127.0.0.1"]
     command += ["--port", str(place.port), "--num_workers", "1", "--telemetry", "False"]
     variables = {

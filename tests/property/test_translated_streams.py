@@ -138,3 +138,13 @@ def test_contents_add_up(said: Said, places: list[int], array: bool, shows: bool
     ]
     assert chunks[-1]["candidates"][0]["finishReason"] == candidate["finishReason"]
     assert chunks[-1]["usageMetadata"] == whole["usageMetadata"]
+
+
+def test_items_of_a_stream_that_thinks_again_have_ids_of_their_own() -> None:
+    deltas = [{"reasoning_content": "a"}, {"content": "b"}, {"reasoning_content": "c"}, {"content": "d"}]
+    chunks = [json.dumps({"choices": [{"delta": delta}]}) for delta in deltas]
+    stream = "".join([f"data: {chunk}\n\n" for chunk in [*chunks, "[DONE]"]]).encode()
+    out = fed(ResponseEvents(response(summarised=False)), [stream])
+    last = json.loads(out.decode().split("\n\n")[-2].split("\ndata: ")[1])["response"]
+    assert [item["type"] for item in last["output"]] == ["reasoning", "message"] * 2
+    assert len({item["id"] for item in last["output"]}) == 4

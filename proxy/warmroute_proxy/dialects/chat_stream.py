@@ -24,7 +24,7 @@ _NAMES: Final[Mapping[Kind, bytes]] = {"text": b'"content":"', "thinking": b'"re
 _decode_text: Final = msgspec.json.Decoder(str).decode
 
 
-def joined(texts: list[bytes]) -> str:
+def whole_text(texts: list[bytes]) -> str:
     """Texts that stand in JSON, without their quotes, as one. Raises: ValueError, where one is none."""
     try:
         return _decode_text(b'"%b"' % b"".join(texts))

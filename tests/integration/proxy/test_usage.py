@@ -118,7 +118,7 @@ def test_a_list_says_who_sent_each_turn_and_what_was_lost(regions: Regions) -> N
         {},
     ]
     for head in heads:
-        regions.turn(regions.west, "root", 1, headers=head)
+        regions.turn(regions.east if head else regions.west, "root", 1, headers=head)
     receipts = [usage["warmroute"] for usage in regions.usages if usage["key"] == "root"]
     rows = get(regions.east, "/v1/usage/receipts", session="root").json()["data"][::-1]
     assert [row["loss"] for row in rows] == [receipt["loss"] for receipt in receipts]

@@ -105,6 +105,7 @@ class _InChat(NamedTuple):
     off: frozenset[str]
 
 
+_INSTRUCTION: Final = -1  # in place of the number of calls before a content
 _KNOWN: Final[Known[_InChat]] = Known()
 
 
@@ -151,43 +152,41 @@ class ContentReader:
 
     def instruct(self, raw: Raw) -> None:
         """Begin with `systemInstruction`: a content, or a text. Raises: BadRequest."""
-        path = "systemInstruction"
-        if is_text(raw):
-            pieces: list[ChatPart] = [{"type": "text", "text": raw}]
-        else:
-            try:
-                parts = _decode_content(raw).parts or []
-            except (msgspec.DecodeError, ValueError, RecursionError) as error:
-                raise misread(error, path) from None
-            pieces = [_text_piece(piece, f"{path}.parts[{at}]") for at, piece in enumerate(parts)]
-        left = cleaned(pieces, "system", self._texts)
-        if left:
-            self.messages.append(encode({"role": "system", "content": content_of(left)}))
+        scope = self._seal.key, self._texts.on, _INSTRUCTION
+        found = _KNOWN.get(scope, raw)
+        if found is None:
+            found = _ContentReading(self._seal, Texts(self._texts.on), self._waiting).instruction(raw)
+            _KNOWN.keep(scope, raw, found, len(found.messages))
+        self._take(found)
 
     def read(self, raws: list[Raw]) -> None:
         """Take all contents. Raises: BadRequest."""
         if not raws:
             raise BadRequest("contents", "is empty")
         for at, raw in enumerate(raws):
-            path = f"contents[{at}]"
             scope = self._seal.key, self._texts.on, self._waiting.count
             found = _KNOWN.get(scope, raw)
-            if found is not None and self._waiting.has_all(found.results):
+            if found is not None and (not found.results or self._waiting.has_all(found.results)):
                 for result in found.results:
-                    self._waiting.answer(result.call_id, result.name, path)
+                    self._waiting.answer(result.call_id, result.name, "")
             else:
                 reading = _ContentReading(self._seal, Texts(self._texts.on), self._waiting)
-                found = reading.read(raw, path)
+                found = reading.read(raw, f"contents[{at}]")
                 if reading.stands_alone:
                     _KNOWN.keep(scope, raw, found, len(found.messages))
-            self._waiting.add(found.calls)
-            self.dropped.update(found.dropped)
-            if found.applied or found.off:
-                self._texts.add(found.applied, found.off)
-            if found.messages:
-                self.messages.append(found.messages)
+            if found.calls:
+                self._waiting.add(found.calls)
+            self._take(found)
         if not self.messages:
             raise BadRequest("contents", "hold nothing that a model can be asked")
+
+    def _take(self, found: _InChat) -> None:
+        if found.dropped:
+            self.dropped.update(found.dropped)
+        if found.applied or found.off:
+            self._texts.add(found.applied, found.off)
+        if found.messages:
+            self.messages.append(found.messages)
 
 
 class _ContentReading:
@@ -217,13 +216,29 @@ class _ContentReading:
         if role == "model":
             messages = [self._of_model(pieces)]
         elif role == "system":
-            messages = self._said([_text_piece(piece, where) for piece, where in pieces], role)
+            messages = self._message(role, [_text_piece(piece, where) for piece, where in pieces])
         else:
             messages = self._of_user(pieces)
+        return self._made(messages)
+
+    def instruction(self, raw: Raw) -> _InChat:
+        """`systemInstruction` in chat."""
+        path = "systemInstruction"
+        if is_text(raw):
+            pieces: list[ChatPart] = [{"type": "text", "text": raw}]
+        else:
+            try:
+                parts = _decode_content(raw).parts or []
+            except (msgspec.DecodeError, ValueError, RecursionError) as error:
+                raise misread(error, path) from None
+            pieces = [_text_piece(piece, f"{path}.parts[{at}]") for at, piece in enumerate(parts)]
+        return self._made(self._message("system", pieces))
+
+    def _made(self, messages: list[ChatPart]) -> _InChat:
         json, calls, results = encode(messages)[1:-1], tuple(self._calls), tuple(self._results)
         return _InChat(json, calls, results, tuple(self._dropped), *self._texts.scope())
 
-    def _said(self, pieces: list[ChatPart], role: str) -> list[ChatPart]:
+    def _message(self, role: str, pieces: list[ChatPart]) -> list[ChatPart]:
         left = cleaned(pieces, role, self._texts)
         return [{"role": role, "content": content_of(left)}] if left else []
 
@@ -284,7 +299,7 @@ class _ContentReading:
             call_id = self._answered(result, inside)
             messages.append({"role": "tool", "tool_call_id": call_id, "content": content})
             spoken += [_piece(inner, f"{inside}.parts[{at}]") for at, inner in enumerate(result.parts or ())]
-        return messages + self._said(spoken, "user")
+        return messages + self._message("user", spoken)
 
     def _answered(self, result: _FunctionResponse, path: str) -> str:
         """The id of the call that a result is of."""

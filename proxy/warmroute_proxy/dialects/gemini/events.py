@@ -7,7 +7,7 @@ so calls come whole, with the end.
 from typing import Final
 
 from warmroute_proxy.dialects.chat_answers import Call, Function, Output
-from warmroute_proxy.dialects.chat_stream import ChatStream, Kind, joined
+from warmroute_proxy.dialects.chat_stream import ChatStream, Kind, whole_text
 from warmroute_proxy.dialects.gemini.answer import Asked, Json, call_pieces, finish_reason, generated, usage_of
 from warmroute_proxy.dialects.gemini.errors import error
 from warmroute_proxy.dialects.raw_json import encode
@@ -50,7 +50,7 @@ class EventTranslator(ChatStream):
 
     def completed(self, out: list[bytes]) -> None:
         """The calls, and how it ended."""
-        pieces = call_pieces(self._asked, self._calls, joined(self._thoughts))
+        pieces = call_pieces(self._asked, self._calls, whole_text(self._thoughts))
         ending = generated(self._asked, pieces or [{"text": ""}], finishReason=finish_reason(self.finish_reason))
         out.append(self._written(encode({**ending, "usageMetadata": usage_of(self.usage)})))
         if self._array:

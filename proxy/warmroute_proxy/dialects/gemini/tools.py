@@ -43,7 +43,8 @@ class Functions(NamedTuple):
 
 
 NO_FUNCTIONS: Final = Functions(b"", frozenset())
-_KNOWN: Final[Known[Functions]] = Known()
+MAX_KNOWN_BYTES: Final = 4_194_304
+_KNOWN: Final[Known[Functions]] = Known(MAX_KNOWN_BYTES)
 
 
 def listed_functions(raw: Raw, key: bytes) -> Functions:

@@ -48,10 +48,10 @@ class _CustomArguments(msgspec.Struct):
 _decode_custom: Final = msgspec.json.Decoder(_CustomArguments).decode
 
 
-def reasoning_item(response: Response, text: str) -> Json:
+def reasoning_item(response: Response, index: int, text: str) -> Json:
     """What the model thought: as it is, or as the summary that the client has asked for."""
     shown = [{"type": "summary_text" if response.found.summarised else "reasoning_text", "text": text}]
-    item: Json = {"id": response.named("rs"), "type": "reasoning"}
+    item: Json = {"id": response.named("rs", index), "type": "reasoning"}
     item |= {"summary": shown} if response.found.summarised else {"summary": [], "content": shown}
     return {**item, "encrypted_content": response.seal(text), "status": "completed"}
 
@@ -61,10 +61,10 @@ def text_part(text: str) -> Json:
     return {"type": "output_text", "annotations": [], "logprobs": [], "text": text}
 
 
-def message_item(response: Response, text: str) -> Json:
+def message_item(response: Response, index: int, text: str) -> Json:
     """What the model said."""
     content = [text_part(text)]
-    item_id = response.named("msg")
+    item_id = response.named("msg", index)
     return {"id": item_id, "type": "message", "status": "completed", "role": "assistant", "content": content}
 
 
@@ -116,11 +116,11 @@ def whole(raw: bytes, response: Response) -> bytes:
 
 
 def _items(response: Response, output: Output) -> list[Json]:
-    items = []
+    items: list[Json] = []
     if output.reasoning_content:
-        items.append(reasoning_item(response, output.reasoning_content))
+        items.append(reasoning_item(response, len(items), output.reasoning_content))
     if output.content:
-        items.append(message_item(response, output.content))
+        items.append(message_item(response, len(items), output.content))
     items += [_called(response, at, call) for at, call in enumerate(output.tool_calls or ())]
     return items
 

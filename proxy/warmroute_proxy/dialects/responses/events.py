@@ -7,7 +7,7 @@ from warmroute_proxy.dialects.chat_answers import Call, Function, Output
 from warmroute_proxy.dialects.chat_stream import ChatStream, Kind
 from warmroute_proxy.dialects.raw_json import encode
 from warmroute_proxy.dialects.responses.answer import Json, Response, ended, message_item, reasoning_item
-from warmroute_proxy.dialects.responses.item_events import OpenCall, OpenItem, open_message, open_reasoning
+from warmroute_proxy.dialects.responses.item_events import OpenCall, OpenItem, delta_end, open_message, open_reasoning
 
 _ALIVE: Final = b": the prompt is being computed\n\n"
 
@@ -49,10 +49,13 @@ class EventTranslator(ChatStream):
 
     def grew(self, kind: Kind, text: bytes) -> bytes | None:
         """A delta of the item that is open, its text as it came."""
-        if kind != self._kind or self._open is None:
+        item = self._open
+        if kind != self._kind or item is None:
             return None
-        self._number += 1
-        return self._open.grow(text, self._number - 1)
+        item.texts.append(text)
+        number = self._number
+        self._number = number + 1
+        return item.delta_begins + text + delta_end(number)
 
     def completed(self, out: list[bytes]) -> None:
         """The last item is done, and the response with its usage."""
@@ -78,10 +81,10 @@ class EventTranslator(ChatStream):
             response, index = self._response, len(self._output)
             if kind == "text":
                 item = self._open = open_message(self._emit, index, response)
-                self._finished = lambda: message_item(response, item.text)
+                self._finished = lambda: message_item(response, index, item.text)
             else:
                 item = self._open = open_reasoning(self._emit, index, response)
-                self._finished = lambda: reasoning_item(response, item.text)
+                self._finished = lambda: reasoning_item(response, index, item.text)
             self._kind = kind
         self._delta(encode(text)[1:-1])
 

@@ -7,7 +7,7 @@ once an item.
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-from warmroute_proxy.dialects.chat_stream import joined
+from warmroute_proxy.dialects.chat_stream import whole_text
 from warmroute_proxy.dialects.raw_json import encode
 from warmroute_proxy.dialects.responses.answer import (
     Json,
@@ -45,8 +45,16 @@ _FUNCTION: Final = _Kind("response.function_call_arguments.delta", "response.fun
 _CUSTOM: Final = _Kind("response.custom_tool_call_input.delta", "response.custom_tool_call_input.done", INPUT)
 
 
+_DELTA_ENDS: Final = [b'","sequence_number":%d}\n\n' % number for number in range(1024)]
+
+
+def delta_end(number: int) -> bytes:
+    """What stands behind the text of a delta; that of most events is written once."""
+    return _DELTA_ENDS[number] if number < len(_DELTA_ENDS) else b'","sequence_number":%d}\n\n' % number
+
+
 class OpenItem:
-    """An item that grows."""
+    """An item that grows. `texts`: what it has, as JSON without quotes; `delta_begins`: what is in front of a text."""
 
     def __init__(self, emit: Emit, index: int, kind: _Kind, begun: Json, piece: Callable[[str], Json] | None) -> None:
         """`begun`: the item with nothing in it; `piece`: its part, given the text."""
@@ -54,7 +62,7 @@ class OpenItem:
         self._index = index
         self._kind = kind
         self._piece = piece
-        self._texts: list[bytes] = []  # as JSON, without quotes
+        self.texts: list[bytes] = []
         self._position: Json = {"item_id": begun["id"], "output_index": index}
         emit("response.output_item.added", {"output_index": index, "item": begun})
         if kind.piece is not None and piece is not None:
@@ -62,22 +70,21 @@ class OpenItem:
             self._position[counter] = 0
             emit(f"{event}.added", {**self._position, "part": piece("")})
         more: Json = {"logprobs": []} if kind is _MESSAGE else {}
-        before = encode({"type": kind.delta, **self._position, **more})[:-1].replace(b"%", b"%%")
-        name = kind.delta.encode()
-        self._delta_event = b'event: %b\ndata: %b,"delta":"%%b","sequence_number":%%d}\n\n' % (name, before)
+        begins = encode({"type": kind.delta, **self._position, **more})[:-1]
+        self.delta_begins = b'event: %b\ndata: %b,"delta":"' % (kind.delta.encode(), begins)
 
     @property
     def text(self) -> str:
         """All of it so far."""
-        return joined(self._texts)
+        return whole_text(self.texts)
 
     def grow(self, text: bytes, number: int) -> bytes:
         """The event of a delta, with the `number` of the event; none where it is shown only at the end.
 
         `text`: as JSON, without its quotes.
         """
-        self._texts.append(text)
-        return b"" if self._kind is _CUSTOM else self._delta_event % (text, number)
+        self.texts.append(text)
+        return b"" if self._kind is _CUSTOM else self.delta_begins + text + delta_end(number)
 
     def end(self, item: Json) -> None:
         """The events at its end. `item`: as it is now."""
@@ -98,7 +105,7 @@ class OpenItem:
 
 def open_message(emit: Emit, index: int, response: Response) -> OpenItem:
     """A message begins."""
-    begun = {**message_item(response, ""), "status": "in_progress", "content": []}
+    begun = {**message_item(response, index, ""), "status": "in_progress", "content": []}
     return OpenItem(emit, index, _MESSAGE, begun, text_part)
 
 
@@ -106,7 +113,7 @@ def open_reasoning(emit: Emit, index: int, response: Response) -> OpenItem:
     """Reasoning begins. What it is sealed to is known at its end."""
     summarised = response.found.summarised
     name = "summary_text" if summarised else "reasoning_text"
-    begun: Json = {"id": response.named("rs"), "type": "reasoning", "summary": [], "status": "in_progress"}
+    begun: Json = {"id": response.named("rs", index), "type": "reasoning", "summary": [], "status": "in_progress"}
     if not summarised:
         begun["content"] = []
     kind = _SUMMARY if summarised else _REASONING

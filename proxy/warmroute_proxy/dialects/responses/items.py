@@ -118,7 +118,7 @@ class ItemReader:
         self._content = b""
         self._called: list[bytes] = []
 
-    def say(self, raw: Raw, role: str) -> None:
+    def add_text(self, raw: Raw, role: str) -> None:
         """Add a message that is one text, unless the rules leave nothing of it."""
         text = self._texts.clean(raw, role)
         if text is not None:

@@ -57,7 +57,7 @@ def chat_request(raw: bytes, seal: Opens, texts_of: Callable[[str], Texts]) -> C
     texts = texts_of(model)
     reader = ItemReader(seal, texts)
     if "instructions" in members and text_at(members, "instructions", ""):
-        reader.say(members["instructions"], "system")
+        reader.add_text(members["instructions"], "system")
     _read_input(reader, members.get("input"), items)
     chat["messages"] = Raw(b"[%b]" % b",".join(reader.messages))
     if tools.chat:
@@ -79,7 +79,7 @@ def _read_input(reader: ItemReader, raw: Raw | None, items: list[Raw] | None) ->
         if is_text(raw):
             if len(memoryview(raw)) == len(b'""'):
                 raise BadRequest("input", "is empty")
-            reader.say(raw, "user")
+            reader.add_text(raw, "user")
             items = []
         elif memoryview(raw)[0] != _LIST:
             raise BadRequest("input", "must be a text or a list of items")

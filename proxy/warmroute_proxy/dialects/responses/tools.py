@@ -62,7 +62,8 @@ class ListedTools(NamedTuple):
 
 
 _NO_TOOLS: Final = ListedTools(b"", {}, frozenset())
-_KNOWN: Final[Known[ListedTools]] = Known()
+MAX_KNOWN_BYTES: Final = 4_194_304
+_KNOWN: Final[Known[ListedTools]] = Known(MAX_KNOWN_BYTES)
 
 
 def read_tools(members: Members, key: bytes) -> ListedTools:

@@ -59,6 +59,7 @@ def _is_gemini(request: Request) -> bool:
 
 def _model(model: ModelConfig) -> dict[str, Any]:
     card: dict[str, Any] = {"id": model.name, "object": "model", "created": 0, "owned_by": "warmroute"}
+    card["rates_usd_per_mtok"] = model.rates.as_usd_per_mtok()
     if model.context_tokens is not None:
         card["max_model_len"] = model.context_tokens
     return card

@@ -7,6 +7,7 @@ requires and refuses. Further members are allowed everywhere: engines get those 
 
 from typing import Any, Final
 
+from warmroute.contract.identity import KINDS
 from warmroute_proxy.dialects.openai_fields import MAX_CHOICES, MAX_COUNT
 from warmroute_proxy.server.ledger.usage_sums import MAX_LISTED
 
@@ -65,27 +66,7 @@ def description(version: str) -> Schema:
                 "get": _get("One receipt", {"type": "object"}, name="receipt_id", also={"202": {"type": "object"}})
             },
             "/v1/chat/completions": {"post": _post("The next message of a conversation", "chat.completion", _CHAT)},
-            "/v1/messages": {
-                "post": _translated(
-                    "The next message, in Anthropic's API", _object(usage=_ANY), _MESSAGES, "MessagesError"
-                )
-            },
-            "/v1/messages/count_tokens": {
-                "post": _translated(
-                    "How many tokens a prompt has", _object(input_tokens=_COUNT), _COUNTED, "MessagesError"
-                )
-            },
-            "/v1/responses": {
-                "post": _translated("The next items, in OpenAI's Responses", _object(usage=_ANY), _RESPONSES, "Error")
-            },
-            "/v1/responses/input_tokens": {
-                "post": _translated("How many tokens a prompt has", _object(input_tokens=_COUNT), _RESPONSES, "Error")
-            },
-            "/v1beta/models": {"get": _gemini_get("The models that you may use", _object(models=_MANY))},
-            "/v1beta/models/{model}": {
-                "get": _gemini_get("One model, by name or alias", _object(name=_STRING), name="model")
-            },
-            **{f"/v1beta/models/{{model}}:{method}": {"post": _gemini(*said)} for method, said in _GEMINI.items()},
+            **_other_apis(),
             "/v1/completions": {"post": _post("What follows a text", "text_completion", _COMPLETION)},
         },
         "components": {
@@ -98,6 +79,29 @@ def description(version: str) -> Schema:
                 "Receipt": _RECEIPT,
             },
         },
+    }
+
+
+def _other_apis() -> Schema:
+    """The routes that are translated, and the models of Gemini's API."""
+    return {
+        "/v1/messages": {
+            "post": _translated("The next message, in Anthropic's API", _object(usage=_ANY), _MESSAGES, "MessagesError")
+        },
+        "/v1/messages/count_tokens": {
+            "post": _translated("How many tokens a prompt has", _object(input_tokens=_COUNT), _COUNTED, "MessagesError")
+        },
+        "/v1/responses": {
+            "post": _translated("The next items, in OpenAI's Responses", _object(usage=_ANY), _RESPONSES, "Error")
+        },
+        "/v1/responses/input_tokens": {
+            "post": _translated("How many tokens a prompt has", _object(input_tokens=_COUNT), _RESPONSES, "Error")
+        },
+        "/v1beta/models": {"get": _gemini_get("The models that you may use", _object(models=_MANY))},
+        "/v1beta/models/{model}": {
+            "get": _gemini_get("One model, by name or alias", _object(name=_STRING), name="model")
+        },
+        **{f"/v1beta/models/{{model}}:{method}": {"post": _gemini(*about)} for method, about in _GEMINI.items()},
     }
 
 
@@ -125,10 +129,21 @@ _LIMIT: Final[Schema] = {"type": "integer", "minimum": 1, "maximum": MAX_LISTED}
 _READY: Final = _object(
     status={"enum": ["ready", "not ready"]}, region=_STRING, reasons={"type": "array", "items": _STRING}
 )
-_MODEL: Final = _object("max_model_len", id=_STRING, object={"const": "model"}, owned_by=_STRING, max_model_len=_COUNT)
+_RATES: Final = _object(input=_STRING, cached=_STRING, output=_STRING)
+_MODEL: Final = _object(
+    "max_model_len",
+    id=_STRING,
+    object={"const": "model"},
+    owned_by=_STRING,
+    rates_usd_per_mtok=_RATES,
+    max_model_len=_COUNT,
+)
 _RECEIPT: Final = _object(
+    "agent",
     "continued",
     "dropped_fields",
+    "kind",
+    "parent",
     "dropped_blocks",
     "cache_control",
     "normalised",
@@ -142,11 +157,14 @@ _RECEIPT: Final = _object(
     cached=_object(device=_COUNT, host=_COUNT, storage=_COUNT),
     predicted_cached=_COUNT,
     loss={"type": "object", "additionalProperties": _COUNT},
-    rates_usd_per_mtok=_object(input=_STRING, cached=_STRING, output=_STRING),
+    rates_usd_per_mtok=_RATES,
     list_nanousd=_COUNT,
     price_nanousd=_COUNT,
     saved_nanousd=_COUNT,
     estimated={"type": "array", "items": _STRING},
+    agent=_STRING,
+    parent=_STRING,
+    kind={"enum": [*KINDS]},
     dropped_fields={"type": "array", "items": _STRING},
     dropped_blocks={"type": "object", "additionalProperties": _COUNT},
     cache_control=_COUNT,

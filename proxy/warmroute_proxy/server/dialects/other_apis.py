@@ -18,7 +18,7 @@ _RESPONSES: Final = (
 )
 _GEMINI: Final = "set GOOGLE_GEMINI_BASE_URL to this server's address, and nothing behind it: this request came to {}"
 _OLLAMA: Final = "Ollama's API is not served here: set the client to an OpenAI-compatible server and this base_url"
-_CHAT_ALONE: Final = "{} is not served here, only chat completions and completions: set another base_url for it"
+_CHAT_ALONE: Final = "{} is not served here, only conversations and completions: set another base_url for it"
 _BASE: Final = "set base_url to this server's address and /v1, and nothing behind it: this request came to {}"
 
 _OTHERS: Final[tuple[tuple[tuple[str, ...], str], ...]] = (
