@@ -218,7 +218,7 @@ class Books:
     def guard_counts(self) -> dict[str, int]:
         """How often each cause was found and not repaired."""
         with self._lock:
-            return {cause: count for cause, count in self.guard.counts.items() if count}
+            return {str(cause): count for cause, count in self.guard.counts.items() if count}
 
     def guard_repairs(self) -> dict[str, int]:
         """How often each rule was used."""

@@ -21,6 +21,7 @@ CASES = [
     ("openai-agents", FRAMEWORKS, {}),
     ("instructor", FRAMEWORKS, {}),
     ("litellm", LITELLM, {}),
+    ("llama-index", LITELLM, {}),
 ]
 
 
