@@ -170,9 +170,13 @@ def llama_index(url: str) -> Any:
     below = warmroute.transport(session="s")
     http, http_async = http_library().Client(transport=below), http_library().AsyncClient(transport=below)
     llm = OpenAILike(
-        model="m", api_base=f"{url}/v1", api_key="k", is_chat_model=True, http_client=http, async_http_client=http_async,
-        additional_kwargs={},
-    )  # fmt: skip
+        model="m",
+        api_base=f"{url}/v1",
+        api_key="k",
+        is_chat_model=True,
+        http_client=http,
+        async_http_client=http_async,
+    )
     ask = [ChatMessage(role="user", content="hello")]
     usage = {"stream_options": {"include_usage": True}}
     llm.chat(ask)
