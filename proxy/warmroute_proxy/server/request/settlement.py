@@ -141,7 +141,9 @@ class Settlement:
             if end.charged and "completion_tokens" in usage.estimated:
                 used = max(used, reservation.tokens)  # the counted ones are only some of them
             self._admission.ended(request, used)
-        dropped = names_of(intake.dropped) if intake.dropped else ()
+        changes = intake.changes
+        if intake.dropped:
+            changes = changes._replace(dropped_fields=names_of(intake.dropped.union(changes.dropped_fields)))
         predicted, most = attempt.decision.predicted, entry.predicted_cached
         if settled is not None:
             most = settled.predicted_cached_tokens
@@ -149,10 +151,15 @@ class Settlement:
             most = min(most, cacheable_tokens(usage.prompt_tokens, attempt.engine.info.page_tokens))
         if most < entry.predicted_cached:  # the prompt is shorter than it was estimated
             entry.predicted_cached, predicted = most, predicted.within(most)
-        ending = Ending(end.outcome, end.status, self._unix_clock(), account.proxy_s * 1000, account.ttft_ms, dropped)
+        ending = Ending(
+            end.outcome, end.status, self._unix_clock(), account.proxy_s * 1000, account.ttft_ms,
+            changes, intake.receipt_fields,
+        )  # fmt: skip
         settle(entry, usage, loss, reported, ending)
         self._ledger.settle(entry, on_written)
         self._metrics.settled(entry, usage, loss, predicted, settled)
+        if changes.normalised:
+            self._metrics.normalised(changes.normalised)
 
     def reserve(self, account: RequestAccount, facts: Facts, decision: Decision, now_s: float) -> None:
         """Raise the load of the workers that an attempt is sent to."""

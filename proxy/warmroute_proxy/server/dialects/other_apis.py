@@ -7,17 +7,18 @@ times. The text of a 400 they show at once. Routes that only engines have (`/gen
 from typing import Final
 
 from warmroute_proxy.server.base.errors import Refusal, quoted
+from warmroute_proxy.server.dialects.messages import Messages
+from warmroute_proxy.server.dialects.translation import DialectRefusal
 
-_GATEWAY: Final = "a gateway that translates it to /v1/chat/completions, such as LiteLLM, with this server behind it"
 _MESSAGES: Final = "set ANTHROPIC_BASE_URL to this server's address, and nothing behind it: this request came to {}"
 _BATCHES: Final = "Anthropic's batches are not served here, only messages: send each of them to /v1/messages"
 _RESPONSES: Final = (
-    "OpenAI's responses are not served here: set the client to chat completions (the OpenAI Agents SDK by "
-    f'set_default_openai_api("chat_completions")), or its base_url to {_GATEWAY}'
+    "set base_url to this server's address and /v1, and nothing behind it: responses are served at /v1/responses and "
+    "/v1/responses/input_tokens, and this request came to {}"
 )
-_GEMINI: Final = f"Gemini's API is not served here: set GOOGLE_GEMINI_BASE_URL to {_GATEWAY}"
+_GEMINI: Final = "set GOOGLE_GEMINI_BASE_URL to this server's address, and nothing behind it: this request came to {}"
 _OLLAMA: Final = "Ollama's API is not served here: set the client to an OpenAI-compatible server and this base_url"
-_CHAT_ALONE: Final = "{} is not served here, only chat completions and completions: set another base_url for it"
+_CHAT_ALONE: Final = "{} is not served here, only conversations and completions: set another base_url for it"
 _BASE: Final = "set base_url to this server's address and /v1, and nothing behind it: this request came to {}"
 
 _OTHERS: Final[tuple[tuple[tuple[str, ...], str], ...]] = (
@@ -28,25 +29,18 @@ _OTHERS: Final[tuple[tuple[tuple[str, ...], str], ...]] = (
     (("/api/chat", "/api/generate"), _OLLAMA),
     (("/chat/completions", "/completions"), _BASE),
     (("/embeddings", "/moderations", "/files", "/batches", "/generations", "/edits"), _CHAT_ALONE),
+    ((":embedContent", ":batchEmbedContents", ":predict"), _CHAT_ALONE),
     (("/speech", "/transcriptions", "/translations"), _CHAT_ALONE),
 )
 """How the paths of an API end, and what its clients are told; `{}` is the path."""
-
-
-class _MessagesRefusal(Refusal):
-    """A refusal in the shape that Anthropic's clients read, which has all of OpenAI's."""
-
-    def body(self) -> bytes:
-        """The error object."""
-        return b'{"type":"error",' + super().body()[1:]
 
 
 def refuse_other_api(path: str) -> None:
     """Raises: Refusal, where a POST to a path that is not served is one to another API."""
     for ends, text in _OTHERS:
         if path.endswith(ends):
-            kind = _MessagesRefusal if text in (_MESSAGES, _BATCHES) else Refusal
-            raise kind(400, text.format(quoted(path)), code="api_not_served")
+            refusal = Refusal(400, text.format(quoted(path)), code="api_not_served")
+            raise DialectRefusal(Messages(), refusal) if text in (_MESSAGES, _BATCHES) else refusal
 
 
 def no_route(path: str) -> str:
