@@ -1,4 +1,5 @@
-"""The `warmroute` command: `demo`, `up`, `usage`, `receipts`, `replay`, `plan`, `proxy`, `engines`, `key`.
+"""The `warmroute` command: `demo`, `up`, `usage`, `receipts`, `replay`, `plan`, `proxy`, `engines`, `ledger`,
+`key`.
 
 Each subcommand imports what it needs when it is chosen, so that `warmroute proxy` starts without an OpenAI client and
 `warmroute --version` without anything. Exit codes: 0 done, 1 done and a check has failed, 2 not done: a wrong command
@@ -72,6 +73,7 @@ def parser() -> argparse.ArgumentParser:
     plan.set_defaults(run=_plan)
     _add_proxy(commands.add_parser("proxy", help="run one proxy"))
     _add_engines(commands.add_parser("engines", help="list, drain or undrain the engines of a running proxy"))
+    _add_ledger(commands.add_parser("ledger", help="the database of the ledger: make or update its tables"))
     key = commands.add_parser("key", help="make an API key and its line of the configuration")
     key.add_argument("--admin-of", type=Path, metavar="FILE", help="print the admin key of the proxy with this config")
     key.set_defaults(run=_key)
@@ -158,6 +160,12 @@ def _add_engines(engines: argparse.ArgumentParser) -> None:
     _add_state_dir(engines)
     engines.add_argument("--wait", type=above_zero, metavar="SECONDS", help="drain: wait until no request runs there")
     engines.set_defaults(run=_engines)
+
+
+def _add_ledger(ledger: argparse.ArgumentParser) -> None:
+    ledger.add_argument("action", choices=("migrate",), help="make the tables, or bring them up to date")
+    ledger.add_argument("--config", type=Path, required=True, metavar="FILE", help="the proxy's TOML file")
+    ledger.set_defaults(run=_ledger)
 
 
 def _add_admin(command: argparse.ArgumentParser) -> None:
@@ -248,6 +256,12 @@ def _engines(arguments: argparse.Namespace) -> int:
         print(f"warmroute engines: {arguments.action} takes {'no' if arguments.engine else 'one'} ID", file=sys.stderr)
         return 2
     return engines.run(arguments)
+
+
+def _ledger(arguments: argparse.Namespace) -> int:
+    from warmroute_cli import ledger
+
+    return ledger.run(arguments)
 
 
 def _key(arguments: argparse.Namespace) -> int:

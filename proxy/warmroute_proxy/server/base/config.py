@@ -153,12 +153,26 @@ class TenantConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class DatabaseConfig:
+    """The PostgreSQL database of a fleet's ledger."""
+
+    dsn_file: Path
+    """The file with its address, which may hold a password."""
+
+    keep_days: int | None = None
+    """For how many days it keeps rows; None: for ever."""
+
+
+@dataclass(frozen=True, slots=True)
 class Config:
     """A whole, checked config file."""
 
     proxy: ProxyConfig
     secret_file: Path | None
     ledger_sync: Literal["process", "disk"]
+    database: DatabaseConfig | None
+    """None: rows stay in the ledger file of this proxy."""
+
     limits: Limits
     regions: tuple[RegionConfig, ...]
     engines: tuple[EngineConfig, ...]

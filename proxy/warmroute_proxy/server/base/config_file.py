@@ -32,6 +32,7 @@ from warmroute_proxy.server.base.config import (
     TenantConfig,
     copies_of_bodies,
 )
+from warmroute_proxy.server.base.config_stores import read_database
 from warmroute_proxy.server.base.config_table import Table, nearest, shown
 
 _TABLES: Final = ("proxy", "secret", "ledger", "limits")
@@ -94,6 +95,7 @@ def parse_config(document: dict[str, Any], folder: Path, source: str) -> Config:
     proxy = _proxy(Table(document.get("proxy", {}), "proxy", problems), folder)
     secret_file = secret.text("file", "")
     sync = ledger.choice("sync", ("process", "disk"), "process")
+    database = read_database(ledger, folder)
     secret.close()
     ledger.close()
     limits = _limits(Table(document.get("limits", {}), "limits", problems))
@@ -115,6 +117,7 @@ def parse_config(document: dict[str, Any], folder: Path, source: str) -> Config:
         proxy,
         folder / secret_file if secret_file else None,
         "disk" if sync == "disk" else "process",
+        database,
         limits,
         regions,
         engines,

@@ -43,6 +43,8 @@ HELP: Final[dict[str, str]] = {
     "warmroute_queue_bytes": "Size of the bodies in the queue, bytes.",
     "warmroute_kept_prompts": "Prompts of hot sessions in memory, for a re-prefill when an engine leaves.",
     "warmroute_ledger_rows_waiting": "Turns that ended while the ledger could not be written: their rows wait.",
+    "warmroute_store_up": "Whether a store that proxies share answers; only where one is configured.",
+    "warmroute_ledger_unsent_rows": "Rows that wait in the ledger file until the database has them.",
     "warmroute_kept_prompt_bytes": "Size of these prompts, bytes.",
     "warmroute_body_memory_bytes": "Memory that bodies and gathered answers hold, of `body_memory_bytes`.",
     "warmroute_processes": "Running processes of this proxy; only where it has several.",

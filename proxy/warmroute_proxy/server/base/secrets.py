@@ -66,6 +66,19 @@ def bearer(file: Path | None) -> str:
     return f"authorization: Bearer {key}\r\n"
 
 
+def load_dsn(file: Path) -> str:
+    """The address of a PostgreSQL database. Raises: SecretError, which never shows it: it may hold a password."""
+    try:
+        dsn = file.read_text("utf-8").strip()
+    except OSError as error:
+        raise SecretError(f"cannot read the database's address in {file}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        dsn = ""
+    if not dsn.startswith(("postgresql://", "postgres://")) or len(dsn.split()) != 1:
+        raise SecretError(f"{file} holds no address of a database: one line like postgresql://user:password@host/name")
+    return dsn
+
+
 def mac(key: bytes, *message_fields: str | bytes) -> bytes:
     """HMAC-SHA256 over fields, each behind its length."""
     message = bytearray()

@@ -10,5 +10,6 @@ It is never on the path of a token, and changes nothing but drain orders. Its fr
     usage_routes    usage and receipts, for tenants and for operators
     usage_question  reads such a question from its parameters
     fleet_usage     asks this region and the others, and adds their answers up
+    shared_usage    asks the database of a fleet instead
     answers         JSON and errors as answers
 """

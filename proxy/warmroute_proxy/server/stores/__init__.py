@@ -1,0 +1,16 @@
+"""State that several proxies share: the ledger of a fleet in PostgreSQL, and budgets.
+
+Nothing here is on the path of a request. A thread with an event loop of its own talks to the database, each call with
+a deadline. While the database is away, the journal and the ledger file of each proxy keep what is to be sent.
+
+    stores          what the config names, opened; its state in words and figures
+    database        one connection that is opened again by itself, its state, and the check of the schema's version
+    store_thread    the thread, its event loop, and questions to it
+    spool           ended rows of the ledger file that the database does not have yet
+    postgres_store  adds rows and their sums, once each, and hands out leases on budgets
+    partitions      one table a day: made ahead, and dropped when it is too old
+    shipping        sends the spool to the store in order, batch by batch
+    fleet_ledger    reads sums, lists and receipts of all proxies from the database
+    migrations      the schema, by Alembic
+    migrate         applies them: `warmroute ledger migrate`
+"""
