@@ -34,6 +34,7 @@ class StoreState(Enum):
     AWAY = "away"
     OLD_SCHEMA = "old_schema"
     NEW_SCHEMA = "new_schema"
+    OLD_FILE = "old_file"
 
 
 class StoreError(RuntimeError):

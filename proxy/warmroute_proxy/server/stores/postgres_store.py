@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from warmroute_proxy.server.ledger.usage_sums import SUMMED
 from warmroute_proxy.server.stores.database import Connection, Database
 from warmroute_proxy.server.stores.partitions import Partitions, day_of
-from warmroute_proxy.server.stores.spool import Batch
+from warmroute_proxy.server.stores.spool import Batch, Position
 
 ADD_S: Final = 30.0
 """The deadline of a batch."""
@@ -38,11 +38,11 @@ def _add_up(table: str) -> str:
 
 
 _MOVE: Final = """
-UPDATE spool SET "position" = $3, unsent = $4, seen_at = now() WHERE proxy = $1 AND "position" = $2
+UPDATE spool SET "position" = $3, last_id = $4, unsent = $5, seen_at = now() WHERE proxy = $1 AND "position" = $2
 """
 _KNOW: Final = """
 INSERT INTO spool (proxy, region) VALUES ($1, $2)
-    ON CONFLICT (proxy) DO UPDATE SET region = excluded.region, closed = false, seen_at = now() RETURNING "position"
+    ON CONFLICT (proxy) DO UPDATE SET region = excluded.region, closed = false, seen_at = now() RETURNING "position", last_id
 """
 _ADD: Final = f"""
 WITH added AS (
@@ -81,12 +81,11 @@ class PostgresStore:
         self._sender = sender
         self._partitions = Partitions(keep_days)
 
-    async def position(self) -> int:
+    async def position(self) -> Position:
         """Up to which row this proxy has sent."""
 
-        async def know(connection: Connection) -> int:
-            found: int = await connection.fetchval(_KNOW, self._sender.proxy, self._sender.region)
-            return found
+        async def know(connection: Connection) -> Position:
+            return Position(*await connection.fetchrow(_KNOW, self._sender.proxy, self._sender.region))
 
         return await self.database.call(know, ADD_S)
 
@@ -97,7 +96,8 @@ class PostgresStore:
             rows = [(day_of(row.hour), *row[2:9], row.hour, *row.sums) for row in batch.rows]
             await self._partitions.make(connection, {day_of(row.hour) for row in batch.rows})
             async with connection.transaction():
-                moved = await connection.execute(_MOVE, self._sender.proxy, batch.after, batch.up_to, unsent)
+                move = self._sender.proxy, batch.after.number, *batch.up_to, unsent
+                moved = await connection.execute(_MOVE, *move)
                 if moved != "UPDATE 1":
                     return False
                 await connection.copy_records_to_table("incoming", records=rows, columns=_COLUMNS)

@@ -7,9 +7,9 @@ import asyncio
 import logging
 from typing import Final
 
-from warmroute_proxy.server.stores.database import StoreAway, WrongSchema
+from warmroute_proxy.server.stores.database import StoreError
 from warmroute_proxy.server.stores.postgres_store import PostgresStore
-from warmroute_proxy.server.stores.spool import Spool
+from warmroute_proxy.server.stores.spool import Position, Spool
 
 EVERY_S: Final = 0.25
 REPORT_EVERY_S: Final = 5.0
@@ -19,15 +19,21 @@ LAST_TRY_S: Final = 3.0
 _LOG: Final = logging.getLogger(__name__)
 
 
+class OldFile(StoreError):
+    """The ledger file is not the one that the database has rows of."""
+
+
 class Shipping:
     """One for each proxy. All methods but `status` are called in the thread of the store."""
 
     def __init__(self, spool: Spool, store: PostgresStore) -> None:
         self._spool = spool
         self._store = store
-        self._position: int | None = None  # None: it has to be asked for
+        self._position: Position | None = None  # None: it has to be asked for
+        self._confirmed = 0
         self._reported_s = 0.0
-        self._was_away = False
+        self.problem = ""
+        """Why rows cannot be sent, in words; empty where they can."""
         self.closing = asyncio.Event()
         self.sent = 0
         """Rows that this process has sent."""
@@ -47,9 +53,9 @@ class Shipping:
             async with asyncio.timeout(LAST_TRY_S):
                 while await self._try():
                     pass
-                if not self.unsent and not self._was_away:
+                if not self.unsent and not self.problem:
                     await self._store.close()
-        except (TimeoutError, StoreAway, WrongSchema):
+        except (TimeoutError, StoreError):
             pass
         if self.unsent:
             _LOG.warning("%d rows of the ledger are not in the database yet; the next start sends them", self.unsent)
@@ -58,36 +64,35 @@ class Shipping:
         """Send a batch. True where there may be more."""
         try:
             more = await self._send()
-        except (StoreAway, WrongSchema) as error:
-            self._position = None
-            self.unsent = self._waiting()
-            if not self._was_away:
-                _LOG.error("the database of the ledger cannot be used: %s; rows wait in the ledger file", error)
-            self._was_away = True
-            return False
         except Exception as error:  # an error of ours must not end the sending
             self._position = None
-            _LOG.error("sending rows to the database failed: %s: %s", type(error).__name__, error)
+            problem = str(error) if isinstance(error, StoreError) else f"{type(error).__name__}: {error}"
+            if problem != self.problem:
+                _LOG.error("rows cannot be sent to the database, they wait in the ledger file: %s", problem)
+            self.problem = problem
+            self.unsent = self._spool.newest() - self._confirmed
             return False
-        if self._was_away:
-            _LOG.info("the database of the ledger can be used again")
-            self._was_away = False
+        if self.problem:
+            _LOG.info("rows are sent to the database again")
+            self.problem = ""
         return more
 
     async def _send(self) -> bool:
         loop = asyncio.get_running_loop()
         if self._position is None:
             self._position = self._checked(await self._store.position())
+            self._confirmed = self._position.number
         batch = self._spool.read(self._position, BATCH_ROWS)
         idle = batch.up_to == batch.after
         if idle and loop.time() < self._reported_s + REPORT_EVERY_S:
             return False
-        left = max(0, self._spool.newest() - batch.up_to)
+        left = max(0, self._spool.newest() - batch.up_to.number)
         if not await self._store.add(batch, left):
             self._position = None
             return True
         self._reported_s = loop.time()
-        self._position, self.unsent = batch.up_to, left
+        self._position, self._confirmed = batch.up_to, batch.up_to.number
+        self.unsent = left
         self.sent += len(batch.rows)
         if batch.unreadable:
             self.unreadable += batch.unreadable
@@ -96,18 +101,12 @@ class Shipping:
             _LOG.info("dropped %s: its day is older than what is kept", name)
         return left > 0
 
-    def _checked(self, position: int) -> int:
-        """A position that lies behind the last row is one of a ledger file that was lost: its rows have numbers again
-        that were sent before.
-        """
-        newest = self._spool.newest()
-        if position > newest:
-            raise ValueError(
-                f"the database has this proxy's rows up to number {position}, its ledger file ends at {newest}: was an"
-                " older copy of the state folder put back? Remove its file proxy-name; rows that are there already are"
-                " left out"
+    def _checked(self, position: Position) -> Position:
+        """A position whose row is not in the ledger file is of another one: numbers would be given twice."""
+        if not self._spool.has(position):
+            raise OldFile(
+                f"the database has this proxy's rows up to number {position.number}, which is not in its ledger file: was"
+                " an older copy of the state folder put back? Remove its file proxy-name, and start the proxy again; rows"
+                " that the database has already are left out"
             )
         return position
-
-    def _waiting(self) -> int:
-        return max(0, self._spool.newest() - (self._position or 0)) if self._position is not None else self.unsent

@@ -26,7 +26,7 @@ LAST_S: Final = 4_102_444_800.0
 """The year 2100: a clock that has jumped further is not believed."""
 
 _LINES_AT_ONCE: Final = 256
-_BEHIND: Final = "SELECT rowid, record FROM turn_record WHERE rowid > ? ORDER BY rowid LIMIT ?"
+_BEHIND: Final = "SELECT rowid, id, record FROM turn_record WHERE rowid > ? ORDER BY rowid LIMIT ?"
 _NEWEST: Final = "SELECT coalesce(max(rowid), 0) FROM turn_record"
 
 
@@ -53,11 +53,18 @@ class SpooledRow(NamedTuple):
 _PRICE_AT: Final = SUMMED.index("price_nanousd")
 
 
+class Position(NamedTuple):
+    """Up to which row something was sent: its number, and its id, which another file would not have there."""
+
+    number: int = 0
+    id: str = ""
+
+
 class Batch(NamedTuple):
     """Rows to be added after row `after`, up to row `up_to`; `unreadable` of those between are no entries."""
 
-    after: int
-    up_to: int
+    after: Position
+    up_to: Position
     rows: list[SpooledRow]
     unreadable: int
 
@@ -77,15 +84,20 @@ class Spool:
         number: int = self._db.execute(_NEWEST).fetchone()[0]
         return number
 
-    def read(self, after: int, limit: int) -> Batch:
+    def has(self, position: Position) -> bool:
+        """Whether this is the file that was sent up to a position."""
+        row = self._db.execute("SELECT id FROM turn_record WHERE rowid = ?", (position.number,)).fetchone()
+        return position.number == 0 or (row is not None and row[0] == position.id)
+
+    def read(self, after: Position, limit: int) -> Batch:
         """At most so many rows behind a number. The event loop can take the interpreter lock meanwhile."""
         rows: list[SpooledRow] = []
         up_to, unreadable = after, 0
-        found = self._db.execute(_BEHIND, (after, limit)).fetchall()
-        for at, (number, record) in enumerate(found):
+        found = self._db.execute(_BEHIND, (after.number, limit)).fetchall()
+        for at, (number, id_, record) in enumerate(found):
             if at % _LINES_AT_ONCE == 0:
                 time.sleep(0)
-            up_to = number
+            up_to = Position(number, id_)
             try:
                 rows.append(_row(number, record))
             except (msgspec.DecodeError, UnicodeEncodeError):

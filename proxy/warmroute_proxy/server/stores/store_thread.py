@@ -46,12 +46,17 @@ class StoreThread:
     @property
     def state(self) -> StoreState:
         """What the database is to this proxy, by the last call."""
-        return self._questions.state if self._open_spool is None else self._sending.state
+        if self._open_spool is None:
+            return self._questions.state
+        ready = self._sending.state is StoreState.READY
+        return StoreState.OLD_FILE if ready and self.problem else self._sending.state
 
     @property
     def problem(self) -> str:
         """Why it is not ready."""
-        return self._questions.problem if self._open_spool is None else self._sending.problem
+        if self._open_spool is None:
+            return self._questions.problem
+        return self._sending.problem or (self._shipping.problem if self._shipping is not None else "")
 
     @property
     def unsent(self) -> int:

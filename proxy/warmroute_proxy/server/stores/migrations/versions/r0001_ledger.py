@@ -25,6 +25,7 @@ _SUMS = """
 _TABLES = (
     """CREATE TABLE spool (
         proxy text PRIMARY KEY, region text NOT NULL, "position" bigint NOT NULL DEFAULT 0,
+        last_id text NOT NULL DEFAULT '',
         unsent bigint NOT NULL DEFAULT 0, closed boolean NOT NULL DEFAULT false,
         seen_at timestamptz NOT NULL DEFAULT now()
     )""",
