@@ -15,8 +15,9 @@ def run(arguments: Namespace) -> int:
     if hint := missing(NEEDED, "postgres"):
         print(f"warmroute: {hint}", file=sys.stderr)
         return 2
-    from warmroute_proxy.server.stores.database import REVISIONS, StoreError
+    from warmroute_proxy.server.stores.database import REVISIONS
     from warmroute_proxy.server.stores.migrate import migrate
+    from warmroute_proxy.server.stores.store_state import StoreError
 
     try:
         database = load_config(arguments.config).database

@@ -21,6 +21,7 @@ from warmroute_proxy.server.base.config import Config, Limits
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.metrics import Metrics
 from warmroute_proxy.server.request.admission import Admission, Reservation
+from warmroute_proxy.server.stores.budgets import Budgets
 
 SLOTS, POOL, MAX_TOKENS = 3, 20_000, 30_000
 FLEETS = [
@@ -74,6 +75,9 @@ class InferenceRequest:
         raise AssertionError("a turn crashed")
 
 
+NO_BUDGETS = Budgets((), None, Metrics(), lambda: 0.0)
+
+
 class Fleet:
     """A router, an admission, and the turns that run."""
 
@@ -85,7 +89,7 @@ class Fleet:
         self.router = RecordedRouter(self.record.append, "test", "east", workers, peers)
         tenants = [SimpleNamespace(name=name, limits=limits) for name, limits in TENANTS.items()]
         config = SimpleNamespace(limits=Limits(queue_requests=8, queue_bytes=1000), tenants=tenants)
-        self.admission = Admission(cast("Config", config), self.router, Metrics(), lambda: self.now)
+        self.admission = Admission(cast("Config", config), self.router, Metrics(), lambda: self.now, NO_BUDGETS)
         self.running: list[InferenceRequest] = []
         self.turns: list[InferenceRequest] = []
         self.report()

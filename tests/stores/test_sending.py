@@ -16,60 +16,33 @@ import pytest
 from tests.integration.proxy.harness import PLAIN, EngineProcess, ProxyProcess, chat, until
 from tests.machine import seconds
 from tests.subjects.stores import Postgres
-from warmroute.contract.money import Rates
 from warmroute_cli.processes import stop_all
-from warmroute_proxy.core.accounting.entry import Entry
 from warmroute_proxy.core.accounting.entry_steps import void_id, voiding
-from warmroute_proxy.server.ledger.ledger import LEDGER_FILE
-from warmroute_proxy.server.ledger.schema import connect, prepare
+from warmroute_proxy.server.ledger.schema import connect
 from warmroute_proxy.server.stores.migrate import migrate
-from warmroute_proxy.server.stores.postgres_store import Sender
-from warmroute_proxy.server.stores.spool import Spool
-from warmroute_proxy.server.stores.store_thread import StoreThread
 
 from .conftest import ledger_table
+from .sending import BEGAN_S, fill, row, sending
 
 DAY_S = 86_400
-BEGAN_S = 1_790_000_000.0
-USAGE = msgspec.Raw(b'{"prompt_tokens":100,"note":"a \\u0000 b","warmroute":{"loss":{"cold":36}}}')
 
 SENDER = """
 import sys, time
 from pathlib import Path
 from warmroute_proxy.server.stores import shipping
-from warmroute_proxy.server.stores.postgres_store import Sender
-from warmroute_proxy.server.stores.spool import Spool
-from warmroute_proxy.server.stores.store_thread import StoreThread
+from tests.stores.sending import sending
 
 shipping.BATCH_ROWS, shipping.EVERY_S = 20, 0.001
 dsn, file = sys.argv[1:]
-thread = StoreThread(dsn, Sender("p", "east", closes=True), None, lambda: Spool(Path(file)))
+thread = sending(dsn, Path(file))
 while True:
     print(thread.sent, flush=True)
     time.sleep(0.005)
 """
 
 
-def row(number: int, settled_at: float = BEGAN_S, tenant: str = "acme") -> Entry:
-    rates, workers = Rates(1, 1, 1), msgspec.Raw(b"[]")
-    return Entry(
-        f"wr-{int(settled_at):08x}{number:016x}", tenant, f"{number // 10:016x}", "00000000000000aa", 1, "east", "m",
-        "chat", True, rates, settled_at, None, "settled", 100, 64, 10, 500, 300, "completed", 200, ["r"], workers, 64,
-        settled_at, 1.0, 2.0, USAGE,
-    )  # fmt: skip
-
-
-def fill(folder: Path, entries: list[Entry]) -> Path:
-    file = folder / LEDGER_FILE
-    db = connect(file)
-    prepare(db, file)
-    db.executemany("INSERT INTO turn_record VALUES (?, ?)", [(e.id, e.record().decode()) for e in entries])
-    db.close()
-    return file
-
-
 def send(dsn: str, file: Path, rows: int, keep_days: int | None = None, proxy: str = "p") -> None:
-    thread = StoreThread(dsn, Sender(proxy, "east", closes=True), keep_days, lambda: Spool(file))
+    thread = sending(dsn, file, proxy, keep_days)
     try:
         until(lambda: thread.sent >= rows, f"{rows} rows are sent: {thread.problem}")
     finally:
@@ -110,7 +83,7 @@ def test_while_the_server_is_away_rows_wait(own_postgres: Postgres, tmp_path: Pa
     dsn = own_postgres.new_database()
     migrate(dsn)
     file = fill(tmp_path, [row(number) for number in range(2_000)])
-    thread = StoreThread(dsn, Sender("p", "east", closes=True), None, lambda: Spool(file))
+    thread = sending(dsn, file)
     try:
         until(lambda: thread.sent == 2_000, "the first rows are sent")
         getattr(own_postgres, fault)()
@@ -164,7 +137,7 @@ def test_a_ledger_file_that_was_put_back_is_noticed(postgres: Postgres, dsn: str
     old = tmp_path / "old"
     old.mkdir()
     file = fill(old, [row(number) for number in (*range(4), *range(20, 30))])
-    thread = StoreThread(dsn, Sender("p", "east", closes=True), None, lambda: Spool(file))
+    thread = sending(dsn, file)
     try:
         until(lambda: "older copy" in thread.problem, "it says so")
     finally:

@@ -32,8 +32,11 @@ class SentRegions(Regions):
     def turn(self, proxy: ProxyProcess, *args: Any, **fields: Any) -> None:
         super().turn(proxy, *args, **fields)
         tenant, turns = fields.get("tenant", 0), self.sums(tenant=fields.get("tenant", 0))["turns"]
-        for each in (self.east, self.west):
-            until(lambda each=each: get(each, "/v1/usage", tenant).json()["turns"] == turns, "all turns are counted")
+
+        def counted() -> bool:
+            return all(get(each, "/v1/usage", tenant).json()["turns"] == turns for each in (self.east, self.west))
+
+        until(counted, "all turns are counted")
 
 
 @pytest.fixture(scope="module")

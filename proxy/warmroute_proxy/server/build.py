@@ -110,6 +110,7 @@ class Proxy:
             self.engines.sweep,
             self.idempotent_calls.sweep,
             self.ledger.sweep,
+            self.stores.budgets.sweep,
             lambda: self.re_prefills.sweep(self.clock()),
             self.metrics_page.publish,
             self.peers.sweep,
@@ -138,12 +139,12 @@ async def build(config: Config, slot: ProcessSlot | None) -> Proxy:
     secrets = Secrets(load_secret(config.secret_file, os.environ))
     clock, here, limits, metrics = time.monotonic, config.proxy.region, config.limits, Metrics()
     memory, engines = _body_memory(config, metrics), await _engines(config, metrics, clock)
-    ledger, stores = await _ledger(config, slot)  # first: it locks the state folder
+    ledger, stores = await _ledger(config, slot, metrics)  # first: it locks the state folder
     router, recording, peer_processes, conversations = _routing(config, slot, engines, metrics)
     _restore_drains(config, engines, router)
     voids, loop_lag = _voids(config, slot, secrets, metrics, clock), LoopLag(metrics, clock)
     open_requests, request_metrics = OpenRequests(), _request_metrics(metrics, ledger, slot)
-    admission = Admission(config, router, metrics, clock)
+    admission = Admission(config, router, metrics, clock, stores.budgets)
     faults = Faults(router, engines, open_requests, request_metrics)
     re_prefills = RePrefills(config.kept_prompt_bytes, router, engines, admission, open_requests, metrics, clock)
     settlement = Settlement(router, engines, admission, ledger, request_metrics, re_prefills, here, time.time)
@@ -224,10 +225,10 @@ def _request_metrics(metrics: Metrics, ledger: Ledger, slot: ProcessSlot | None)
     return made
 
 
-async def _ledger(config: Config, slot: ProcessSlot | None) -> tuple[Ledger, Stores]:
+async def _ledger(config: Config, slot: ProcessSlot | None, metrics: Metrics) -> tuple[Ledger, Stores]:
     number = slot.number if slot is not None else None
     ledger = Ledger(config.proxy.state_dir, config.ledger_sync, asyncio.get_running_loop(), number)
-    return ledger, await Stores.opened(config, number)
+    return ledger, await Stores.opened(config, number, metrics)
 
 
 def _peers(config: Config, clock: Callable[[], float]) -> Peers:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from warmroute.contract.money import Rates
+from warmroute_proxy.core.queue.budget import Budget
 from warmroute_proxy.core.queue.quota import TenantLimits
 from warmroute_proxy.dialects.fields import Unlisted
 
@@ -178,6 +179,9 @@ class Config:
     engines: tuple[EngineConfig, ...]
     models: tuple[ModelConfig, ...]
     tenants: tuple[TenantConfig, ...]
+    budgets: tuple[Budget, ...]
+    """One for each period; the tenants of a budget have `limits`, if only empty ones."""
+
     model_by_name: dict[str, ModelConfig] = field(repr=False)
     """By name and by alias."""
 

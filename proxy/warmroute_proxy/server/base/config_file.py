@@ -32,7 +32,7 @@ from warmroute_proxy.server.base.config import (
     TenantConfig,
     copies_of_bodies,
 )
-from warmroute_proxy.server.base.config_stores import read_database
+from warmroute_proxy.server.base.config_stores import read_budgets, read_database
 from warmroute_proxy.server.base.config_table import Table, nearest, shown
 
 _TABLES: Final = ("proxy", "secret", "ledger", "limits")
@@ -104,6 +104,7 @@ def parse_config(document: dict[str, Any], folder: Path, source: str) -> Config:
     engines = tuple(_engine(table, counters, folder) for table in _tables(document, "engine", problems))
     models = tuple(_model(table) for table in _tables(document, "model", problems))
     tenants = tuple(_tenant(table) for table in _tables(document, "tenant", problems))
+    tenants, budgets = read_budgets(document.get("budget"), tenants, problems)
     model_by_name = _model_names(models, problems)
     _check_memory(limits, engines, problems)
     _check_regions(proxy, regions, problems)
@@ -123,6 +124,7 @@ def parse_config(document: dict[str, Any], folder: Path, source: str) -> Config:
         engines,
         models,
         tenants,
+        budgets,
         model_by_name,
         {tenant.name: tenant for tenant in tenants},
     )
@@ -137,7 +139,7 @@ def _check_memory(limits: Limits, engines: tuple[EngineConfig, ...], problems: l
 
 
 def _check_top(document: dict[str, Any], problems: list[str]) -> None:
-    known = (*_TABLES, *_LISTS)
+    known = (*_TABLES, *_LISTS, "budget")
     problems += [f"{key}: unknown table{nearest(key, known)}" for key in document if key not in known]
     if "proxy" not in document:
         problems.append("proxy: is missing, written [proxy]")

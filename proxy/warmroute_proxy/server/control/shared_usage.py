@@ -16,8 +16,8 @@ from warmroute_proxy.server.ledger.ledger import Ledger, receipt_of
 from warmroute_proxy.server.ledger.totals import TOTALS
 from warmroute_proxy.server.ledger.usage_sums import By, Listed, Sums, Turns
 from warmroute_proxy.server.regions.peers import PeerQuestions
-from warmroute_proxy.server.stores.database import StoreError
 from warmroute_proxy.server.stores.fleet_ledger import FleetLedger, full_hour, merged
+from warmroute_proxy.server.stores.store_state import StoreError
 from warmroute_proxy.server.stores.store_thread import StoreBusy
 
 _DRAWN: Final = re.compile(r"wr-([0-9a-f]{8})")

@@ -19,18 +19,21 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
+from warmroute.contract.money import list_nanousd
 from warmroute_proxy.core.placement.choices import NoWorker
 from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.core.queue.admission import DispatchRate, Queue, Waiter
+from warmroute_proxy.core.queue.budget import SpendReservation, Verdict
 from warmroute_proxy.core.queue.dispatch_order import Placement, next_dispatches, place_queued
-from warmroute_proxy.core.queue.quota import Bucket, Quota, Shortage
+from warmroute_proxy.core.queue.quota import Bucket, Quota, Shortage, TenantLimits
 from warmroute_proxy.core.queue.retry_budget import RetryBudget
 from warmroute_proxy.server.base.config import Config
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.metrics import Metrics
 from warmroute_proxy.server.intake.parsed_request import Intake
 from warmroute_proxy.server.request.failure import shutting_down
+from warmroute_proxy.server.stores.budgets import Budgets
 
 log = logging.getLogger(__name__)
 
@@ -40,16 +43,22 @@ _NOWHERE: Final = ("", 0.0)
 """The worker, and the seconds to compute there, of a request that waits for another one of its tenant to end."""
 
 
+_NO_QUOTA: Final = Quota(TenantLimits(), 0.0)
+"""Of requests that another region has counted."""
+
+
 class Reservation:
     """What one request has reserved of its tenant's quota."""
 
-    __slots__ = ("began", "quota", "sequences", "tokens")
+    __slots__ = ("began", "quota", "sequences", "spend", "tokens")
 
     def __init__(self, quota: Quota, tokens: int, sequences: int) -> None:
         self.quota = quota
         self.tokens = tokens
         self.sequences = sequences
         self.began = False
+        self.spend: SpendReservation | None = None
+        """Of its budgets; None where it has none, or another region pays."""
 
     def begin(self) -> None:
         """The request is under way."""
@@ -59,6 +68,8 @@ class Reservation:
 
     def end(self, tokens_used: int | None, now_s: float) -> None:
         """Release it; so many tokens were used, None where the request did not run."""
+        if self.spend is not None:
+            self.spend.release()
         if self.began:
             self.quota.end(self.tokens, self.sequences)
         if tokens_used is None:
@@ -89,7 +100,9 @@ class RequestToAdmit(ReservingRequest, Protocol):
 class Admission:
     """The queue of one proxy process, its tenants' quotas, and its budget of retries."""
 
-    def __init__(self, config: Config, router: Router, metrics: Metrics, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, config: Config, router: Router, metrics: Metrics, clock: Callable[[], float], budgets: Budgets
+    ) -> None:
         limits = config.limits
         self.queue: Queue[RequestToAdmit] = Queue(limits.queue_requests, limits.queue_bytes, limits.queue_timeout_s)
         self.retries = RetryBudget()
@@ -100,6 +113,8 @@ class Admission:
         self._dispatch_rate = DispatchRate()
         self._pumping = False
         self._again = False  # whether the next round also tries some whose worker has no capacity
+        self._budgets = budgets
+        budgets.on_answer.append(self.freed)
         now = clock()
         self.quotas = {t.name: Quota(t.limits, now) for t in config.tenants if t.limits is not None}
 
@@ -115,9 +130,14 @@ class Admission:
                 self._refuse(request, _kind_of(shortage), self._beyond(tenant.name, shortage))
                 return None
             request.reservation = Reservation(quota, tokens, sequences)
+        self._reserve_spend(request, decision)
         waiter = Waiter(request, tenant.name, facts.model, len(request.intake.body.raw), self._clock())
-        if not _may_begin(request):
-            self._wait(waiter, *_NOWHERE)
+        if not self._may_begin(request):
+            refusal = self._over_budget(request)
+            if refusal is None:
+                self._wait(waiter, *_NOWHERE)
+            else:
+                self._refuse(request, "budget", refusal)
             return None
         if decision.kind != "forward":
             found = self._place_queued(waiter, decision)
@@ -182,7 +202,8 @@ class Admission:
         if quota is None:
             return ()
         now = self._clock()
-        return (*_bucket_headers("requests", quota.requests, now), *_bucket_headers("tokens", quota.tokens, now))
+        of_minute = (*_bucket_headers("requests", quota.requests, now), *_bucket_headers("tokens", quota.tokens, now))
+        return (*of_minute, *self._budgets.headers(tenant))
 
     def as_dict(self, now_s: float) -> dict[str, Any]:
         """What the admin page shows."""
@@ -202,9 +223,43 @@ class Admission:
                 "by_place": dict(by_worker),
             },
             "tenants": {name: _quota_dict(quota, now_s) for name, quota in self.quotas.items()},
+            "budgets": self._budgets.as_dict(),
         }
 
     # -- inside
+
+    def _reserve_spend(self, request: RequestToAdmit, decision: Decision) -> None:
+        """Let the request reserve its price, unless another region is to compute it: that one pays."""
+        intake, reservation = request.intake, request.reservation
+        leases = self._budgets.of_tenant(intake.tenant.name)
+        if not leases or decision.kind == "forward" or (reservation is not None and reservation.spend is not None):
+            return
+        rates, facts = intake.model.rates, intake.facts
+        amount = list_nanousd(rates, decision.prompt_tokens_est, facts.expected_output_tokens * facts.sequences)
+        if reservation is None:
+            reservation = request.reservation = Reservation(_NO_QUOTA, 0, 0)
+        reservation.spend = SpendReservation(leases, amount)
+
+    def _may_begin(self, request: RequestToAdmit) -> bool:
+        """Whether its tenant's limits and budgets let one more request run; one that another region has failed is
+        counted already.
+        """
+        reservation = request.reservation
+        if reservation is None:
+            return True
+        if not reservation.began and not reservation.quota.may_begin():
+            return False
+        if reservation.spend is None or reservation.spend.reserve(self._budgets.now_s()) is Verdict.GRANTED:
+            return True
+        self._budgets.sweep()
+        return False
+
+    def _over_budget(self, request: RequestToAdmit) -> Refusal | None:
+        """The 429 of a request whose budget is used up."""
+        reservation = request.reservation
+        if reservation is None or reservation.spend is None or reservation.spend.lacking is None:
+            return None
+        return self._budgets.refusal(reservation.spend)
 
     def _place_queued(self, waiter: "Waiter[RequestToAdmit]", decision: Decision) -> Placement:
         request, now = waiter.item, self._clock()
@@ -237,8 +292,12 @@ class Admission:
     def _find(self, waiter: "Waiter[RequestToAdmit]") -> Placement | None:
         """Where a queued request can go now, if it can."""
         request = waiter.item
-        if not _may_begin(request):
-            if waiter.line_key != (waiter.model, _NOWHERE[0]):
+        if not self._may_begin(request):
+            refusal = self._over_budget(request)
+            if refusal is not None:
+                self.queue.leave(waiter)
+                self._refuse(request, "budget", refusal)
+            elif waiter.line_key != (waiter.model, _NOWHERE[0]):
                 self.queue.move(waiter, *_NOWHERE)
             return None
         try:
@@ -297,12 +356,6 @@ def go_duration(seconds: float) -> str:
     hours, minutes = divmod(minutes, 60)
     head = f"{hours}h{minutes}m" if hours else f"{minutes}m" if minutes else ""
     return f"{head}{rest / 1000:g}s"
-
-
-def _may_begin(request: RequestToAdmit) -> bool:
-    """Whether its tenant's limits let one more request run; one that another region has failed is counted already."""
-    reservation = request.reservation
-    return reservation is None or reservation.began or reservation.quota.may_begin()
 
 
 def _kind_of(shortage: Shortage) -> str:

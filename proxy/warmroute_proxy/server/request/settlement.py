@@ -151,6 +151,8 @@ class Settlement:
             entry.predicted_cached, predicted = most, predicted.within(most)
         ending = Ending(end.outcome, end.status, self._unix_clock(), account.proxy_s * 1000, account.ttft_ms, dropped)
         settle(entry, usage, loss, reported, ending)
+        if reservation is not None and reservation.spend is not None:
+            reservation.spend.spend(entry.price_nanousd, ending.settled_at)
         self._ledger.settle(entry, on_written)
         self._metrics.settled(entry, usage, loss, predicted, settled)
 

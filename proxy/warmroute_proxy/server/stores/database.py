@@ -8,10 +8,11 @@ The text of an error of the server's own is kept: it names users and databases, 
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from enum import Enum
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import asyncpg
+
+from warmroute_proxy.server.stores.store_state import Connection, StoreAway, StoreState, WrongSchema
 
 REVISIONS: Final = ("0001",)
 """Of the schema, the one that this proxy needs last."""
@@ -22,36 +23,6 @@ RETRY_S: Final = 1.0
 _CLOSE_S: Final = 1.0
 
 T = TypeVar("T")
-Connection = Any
-"""An `asyncpg.Connection`, which is not typed."""
-
-
-class StoreState(Enum):
-    """What the database is to this proxy."""
-
-    STARTING = "starting"
-    READY = "ready"
-    AWAY = "away"
-    OLD_SCHEMA = "old_schema"
-    NEW_SCHEMA = "new_schema"
-    OLD_FILE = "old_file"
-
-
-class StoreError(RuntimeError):
-    """The database cannot be used as it is."""
-
-
-class StoreAway(StoreError):
-    """The database does not answer, or not in time."""
-
-
-class WrongSchema(StoreError):
-    """The schema is not that of this proxy."""
-
-    def __init__(self, state: StoreState, text: str) -> None:
-        super().__init__(text)
-        self.state = state
-
 
 _FAILURES: Final = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, ValueError)
 

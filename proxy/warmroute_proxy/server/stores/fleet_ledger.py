@@ -13,9 +13,9 @@ from typing import Any, Final, NamedTuple
 from warmroute_proxy.core.accounting.entry import Entry
 from warmroute_proxy.core.accounting.entry_steps import void_id
 from warmroute_proxy.server.ledger.usage_sums import LISTED, MAX_GROUPS, SUMMED, By, Group, Listed, Sums, Turns
-from warmroute_proxy.server.stores.database import Connection
 from warmroute_proxy.server.stores.partitions import day_of
 from warmroute_proxy.server.stores.spool import HOUR_S
+from warmroute_proxy.server.stores.store_state import Connection
 from warmroute_proxy.server.stores.store_thread import StoreThread
 
 SEEN_S: Final = 15.0

@@ -15,7 +15,8 @@ from sqlalchemy import Connection, text
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from warmroute_proxy.server.stores.database import MIGRATION_LOCK, StoreError, failure_text
+from warmroute_proxy.server.stores.database import MIGRATION_LOCK, failure_text
+from warmroute_proxy.server.stores.store_state import StoreError
 
 CONNECT_S: Final = 10.0
 _FOLDER: Final = Path(__file__).parent / "migrations"

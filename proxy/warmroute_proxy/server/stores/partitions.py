@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from datetime import UTC, date, datetime, timedelta
 from typing import Final
 
-from warmroute_proxy.server.stores.database import Connection
+from warmroute_proxy.server.stores.store_state import Connection
 
 PARENTS: Final = ("turn", "usage_session")
 LOCK_S: Final = 2
@@ -44,6 +44,10 @@ class Partitions:
                 for parent in PARENTS:
                     await _make(connection, parent, day)
             self._known.add(day)
+
+    def forget(self) -> None:
+        """Look again which days have tables."""
+        self._known.clear()
 
     async def drop_old(self, connection: Connection, now_s: float) -> list[str]:
         """Drop the tables of days that are too old, once an hour. Returns their names."""

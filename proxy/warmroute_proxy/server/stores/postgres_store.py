@@ -8,14 +8,16 @@ Rows that are there already (a ledger file was put back from a copy) are left as
 """
 
 import time
-from collections.abc import Mapping, Sequence
-from datetime import date
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from warmroute_proxy.core.queue.budget import Budget
 from warmroute_proxy.server.ledger.usage_sums import SUMMED
-from warmroute_proxy.server.stores.database import Connection, Database
+from warmroute_proxy.server.stores.database import Database
 from warmroute_proxy.server.stores.partitions import Partitions, day_of
+from warmroute_proxy.server.stores.postgres_budgets import PostgresBudgets
 from warmroute_proxy.server.stores.spool import Batch, Position
+from warmroute_proxy.server.stores.store_state import Connection, StoreAway
 
 ADD_S: Final = 30.0
 """The deadline of a batch."""
@@ -42,7 +44,8 @@ UPDATE spool SET "position" = $3, last_id = $4, unsent = $5, seen_at = now() WHE
 """
 _KNOW: Final = """
 INSERT INTO spool (proxy, region) VALUES ($1, $2)
-    ON CONFLICT (proxy) DO UPDATE SET region = excluded.region, closed = false, seen_at = now() RETURNING "position", last_id
+    ON CONFLICT (proxy) DO UPDATE SET region = excluded.region, closed = false, seen_at = now()
+    RETURNING "position", last_id
 """
 _ADD: Final = f"""
 WITH added AS (
@@ -65,20 +68,38 @@ SELECT tenant, day, sum(price_nanousd)::bigint FROM known GROUP BY 1, 2 ORDER BY
 
 
 class Sender(NamedTuple):
-    """Who sends: a proxy, by its name. `closes`: whether no other process of it adds rows once this one has ended."""
+    """Who sends: a proxy, by its name, and which start of it. `closes`: whether it is the only process of the proxy."""
 
     proxy: str
     region: str
-    closes: bool
+    boot: str = ""
+    closes: bool = True
+
+
+class Connections(NamedTuple):
+    """The connections to one database, so that a long question delays neither rows nor budgets."""
+
+    questions: Database
+    rows: Database
+    leases: Database
+
+    @classmethod
+    def to(cls, dsn: str) -> "Connections":
+        """Those to a database, not open yet."""
+        return cls(Database(dsn), Database(dsn, INCOMING), Database(dsn))
 
 
 class PostgresStore:
     """The sending side of the database. Its methods raise: StoreAway, WrongSchema."""
 
-    def __init__(self, database: Database, sender: Sender, keep_days: int | None) -> None:
+    def __init__(
+        self, database: Database, sender: Sender, keep_days: int | None, budgets: Sequence[Budget] = ()
+    ) -> None:
         """`database`: with `INCOMING` as what it is prepared with."""
         self.database = database
         self._sender = sender
+        self._budgets = budgets
+        self._leases = PostgresBudgets(database, sender.proxy, sender.boot)
         self._partitions = Partitions(keep_days)
 
     async def position(self) -> Position:
@@ -89,8 +110,10 @@ class PostgresStore:
 
         return await self.database.call(know, ADD_S)
 
-    async def add(self, batch: Batch, unsent: int) -> bool:
-        """Add a batch; False where the position is not `batch.after`. `unsent`: how many rows wait behind it."""
+    async def add(self, batch: Batch, unsent: int, *, of_this_start: bool) -> bool:
+        """Add a batch; False where the position is not `batch.after`. `unsent`: how many rows wait behind it;
+        `of_this_start`: whether leases of this start paid for it.
+        """
 
         async def send(connection: Connection) -> bool:
             rows = [(day_of(row.hour), *row[2:9], row.hour, *row.sums) for row in batch.rows]
@@ -101,15 +124,30 @@ class PostgresStore:
                 if moved != "UPDATE 1":
                     return False
                 await connection.copy_records_to_table("incoming", records=rows, columns=_COLUMNS)
-                await self._settle(connection, await connection.fetch(_ADD, self._sender.proxy))
+                prices = await connection.fetch(_ADD, self._sender.proxy)
+                if of_this_start and self._budgets:
+                    await self._leases.settle(connection, self._budgets, prices)
             return True
 
-        return await self.database.call(send, ADD_S)
+        try:
+            return await self.database.call(send, ADD_S)
+        except StoreAway:
+            self._partitions.forget()  # another proxy may have dropped one
+            raise
+
+    async def caught_up(self) -> None:
+        """All rows of earlier starts are there: give back what those have leased."""
+
+        async def give_back(connection: Connection) -> None:
+            await self._leases.give_back(connection, all_starts=False)
+
+        await self.database.call(give_back, ADD_S)
 
     async def close(self) -> None:
         """Note that all rows of this proxy are there, and that none will come."""
 
         async def note(connection: Connection) -> None:
+            await self._leases.give_back(connection, all_starts=True)
             await connection.execute("UPDATE spool SET closed = true WHERE proxy = $1", self._sender.proxy)
 
         if self._sender.closes:
@@ -122,6 +160,3 @@ class PostgresStore:
             return await self._partitions.drop_old(connection, time.time())
 
         return await self.database.call(drop, ADD_S)
-
-    async def _settle(self, connection: Connection, prices: Sequence[Mapping[int, str | date | int]]) -> None:
-        """Settle what rows cost against leases, by tenant and day."""

@@ -5,11 +5,10 @@ Requests never wait for this. While the store is away the spool grows on the dis
 
 import asyncio
 import logging
-from typing import Final
+from typing import Final, Protocol
 
-from warmroute_proxy.server.stores.database import StoreError
-from warmroute_proxy.server.stores.postgres_store import PostgresStore
-from warmroute_proxy.server.stores.spool import Position, Spool
+from warmroute_proxy.server.stores.spool import Batch, Position, Spool
+from warmroute_proxy.server.stores.store_state import StoreError
 
 EVERY_S: Final = 0.25
 REPORT_EVERY_S: Final = 5.0
@@ -19,6 +18,30 @@ LAST_TRY_S: Final = 3.0
 _LOG: Final = logging.getLogger(__name__)
 
 
+class RowStore(Protocol):
+    """Where rows are sent to. Its methods raise: StoreError."""
+
+    async def position(self) -> Position:
+        """Up to which row it has them."""
+        ...
+
+    async def add(self, batch: Batch, unsent: int, *, of_this_start: bool) -> bool:
+        """Add a batch whole; False where its position is another one. `of_this_start`: whether leases paid for it."""
+        ...
+
+    async def caught_up(self) -> None:
+        """All rows of earlier starts are there."""
+        ...
+
+    async def drop_old(self) -> list[str]:
+        """Drop what is too old; the names of what was dropped."""
+        ...
+
+    async def close(self) -> None:
+        """No more rows will come."""
+        ...
+
+
 class OldFile(StoreError):
     """The ledger file is not the one that the database has rows of."""
 
@@ -26,11 +49,13 @@ class OldFile(StoreError):
 class Shipping:
     """One for each proxy. All methods but `status` are called in the thread of the store."""
 
-    def __init__(self, spool: Spool, store: PostgresStore) -> None:
+    def __init__(self, spool: Spool, store: RowStore) -> None:
         self._spool = spool
         self._store = store
         self._position: Position | None = None  # None: it has to be asked for
         self._confirmed = 0
+        self._began_at = spool.newest()  # rows up to this one are of earlier starts
+        self._caught_up = False
         self._reported_s = 0.0
         self.problem = ""
         """Why rows cannot be sent, in words; empty where they can."""
@@ -57,6 +82,7 @@ class Shipping:
                     await self._store.close()
         except (TimeoutError, StoreError):
             pass
+        self._spool.close()
         if self.unsent:
             _LOG.warning("%d rows of the ledger are not in the database yet; the next start sends them", self.unsent)
 
@@ -82,12 +108,16 @@ class Shipping:
         if self._position is None:
             self._position = self._checked(await self._store.position())
             self._confirmed = self._position.number
-        batch = self._spool.read(self._position, BATCH_ROWS)
+        of_earlier = self._began_at - self._position.number
+        if of_earlier <= 0 and not self._caught_up:
+            await self._store.caught_up()
+            self._caught_up = True
+        batch = self._spool.read(self._position, min(BATCH_ROWS, of_earlier) if of_earlier > 0 else BATCH_ROWS)
         idle = batch.up_to == batch.after
         if idle and loop.time() < self._reported_s + REPORT_EVERY_S:
             return False
         left = max(0, self._spool.newest() - batch.up_to.number)
-        if not await self._store.add(batch, left):
+        if not await self._store.add(batch, left, of_this_start=of_earlier <= 0):
             self._position = None
             return True
         self._reported_s = loop.time()
@@ -105,8 +135,8 @@ class Shipping:
         """A position whose row is not in the ledger file is of another one: numbers would be given twice."""
         if not self._spool.has(position):
             raise OldFile(
-                f"the database has this proxy's rows up to number {position.number}, which is not in its ledger file: was"
-                " an older copy of the state folder put back? Remove its file proxy-name, and start the proxy again; rows"
-                " that the database has already are left out"
+                f"the database has this proxy's rows up to number {position.number}, which is not in its ledger file:"
+                " was an older copy of the state folder put back? Remove its file proxy-name, and start the proxy"
+                " again; rows that the database has already are left out"
             )
         return position

@@ -6,13 +6,14 @@ Limits: `MAX_WAITING` questions wait; further ones are refused (`StoreBusy`).
 import asyncio
 import logging
 import threading
-from collections.abc import Awaitable, Callable
-from typing import Final, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from warmroute_proxy.server.stores.database import Connection, Database, StoreAway, StoreState
-from warmroute_proxy.server.stores.postgres_store import INCOMING, PostgresStore, Sender
 from warmroute_proxy.server.stores.shipping import Shipping
-from warmroute_proxy.server.stores.spool import Spool
+from warmroute_proxy.server.stores.store_state import Connection, StoreAway, StoreState
+
+if TYPE_CHECKING:
+    from warmroute_proxy.server.stores.postgres_store import Connections
 
 MAX_WAITING: Final = 32
 QUESTION_S: Final = 5.0
@@ -28,35 +29,38 @@ class StoreBusy(Exception):
 
 
 class StoreThread:
-    """A thread with an event loop, one connection for questions and one for the rows that are sent."""
+    """A thread with an event loop of its own. `state` and `problem` are those of the last call."""
 
-    def __init__(self, dsn: str, sender: Sender, keep_days: int | None, open_spool: Callable[[], Spool] | None) -> None:
-        """`open_spool`: None where another process of this proxy sends the rows."""
+    def __init__(self, connections: "Connections | None", make_shipping: Callable[[], Shipping] | None) -> None:
+        """`connections`: None without a database; `make_shipping`: None where another process sends the rows."""
         self._loop = asyncio.new_event_loop()
-        self._questions = Database(dsn)
-        self._sending = Database(dsn, INCOMING)
-        self._store = PostgresStore(self._sending, sender, keep_days)
-        self._open_spool = open_spool
+        self._connections = connections
+        self._make_shipping = make_shipping
         self._shipping: Shipping | None = None
-        self._done: asyncio.Event | None = None
+        self._done = asyncio.Event()
         self._waiting = 0
         self._thread = threading.Thread(target=self._run, name="store", daemon=True)
         self._thread.start()
 
     @property
     def state(self) -> StoreState:
-        """What the database is to this proxy, by the last call."""
-        if self._open_spool is None:
-            return self._questions.state
-        ready = self._sending.state is StoreState.READY
-        return StoreState.OLD_FILE if ready and self.problem else self._sending.state
+        """What the database is to this proxy."""
+        if self._connections is None:
+            return StoreState.READY
+        if self._make_shipping is None:
+            return self._connections.questions.state
+        ready = self._connections.rows.state is StoreState.READY
+        return StoreState.OLD_FILE if ready and self.problem else self._connections.rows.state
 
     @property
     def problem(self) -> str:
         """Why it is not ready."""
-        if self._open_spool is None:
-            return self._questions.problem
-        return self._sending.problem or (self._shipping.problem if self._shipping is not None else "")
+        of_rows = self._shipping.problem if self._shipping is not None else ""
+        if self._connections is None:
+            return of_rows
+        if self._make_shipping is None:
+            return self._connections.questions.problem
+        return self._connections.rows.problem or of_rows
 
     @property
     def unsent(self) -> int:
@@ -81,10 +85,14 @@ class StoreThread:
             raise StoreBusy
         self._waiting += 1
         try:
-            call = self._questions.call(work, timeout_s)
-            return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(call, self._loop))
+            assert self._connections is not None
+            return await self.run(self._connections.questions.call(work, timeout_s))
         finally:
             self._waiting -= 1
+
+    async def run(self, call: Coroutine[Any, Any, T]) -> T:
+        """Run something in the thread, from another event loop."""
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(call, self._loop))
 
     def close(self) -> None:
         """Send what is left, for some seconds at most, and end the thread."""
@@ -101,21 +109,15 @@ class StoreThread:
             self._loop.close()
 
     async def _serve(self) -> None:
-        self._done = asyncio.Event()
-        if self._open_spool is not None:
-            spool = self._open_spool()
-            self._shipping = Shipping(spool, self._store)
-            try:
-                await self._shipping.run()
-            finally:
-                spool.close()
+        if self._make_shipping is not None:
+            self._shipping = self._make_shipping()
+            await self._shipping.run()
         await self._done.wait()
-        for database in (self._questions, self._sending):
+        for database in self._connections or ():
             await database.close()
 
     def _end(self) -> None:
-        if self._done is not None:
-            self._done.set()
+        self._done.set()
         if self._shipping is not None:
             self._shipping.closing.set()
 

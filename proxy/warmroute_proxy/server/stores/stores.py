@@ -1,15 +1,20 @@
 """The stores that this proxy shares with others, as its config names them, and what they are to it now.
 
-The client of PostgreSQL is imported only where the config names a database.
+Without a database, and with budgets, those are kept in a file of the proxy's own, by the same thread. The client of
+PostgreSQL is imported only where the config names a database.
 """
 
+import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from warmroute_proxy.server.base.config import Config
-from warmroute_proxy.server.base.metrics import Labels
+from warmroute_proxy.core.queue.budget import Budget, Span, Taken
+from warmroute_proxy.server.base.config import Config, DatabaseConfig
+from warmroute_proxy.server.base.metrics import Labels, Metrics
 from warmroute_proxy.server.base.secrets import load_dsn
 from warmroute_proxy.server.ledger.ledger import LEDGER_FILE
 from warmroute_proxy.server.ledger.schema import LedgerError
+from warmroute_proxy.server.stores.budgets import Budgets, BudgetStore
 from warmroute_proxy.server.stores.spool import Spool, proxy_name
 
 if TYPE_CHECKING:
@@ -17,43 +22,41 @@ if TYPE_CHECKING:
     from warmroute_proxy.server.stores.store_thread import StoreThread
 
 
-class Stores:
-    """What `opened` has opened; without a database nothing."""
+class InThread:
+    """A store of budgets whose calls run in the thread of the store."""
 
-    def __init__(self, thread: "StoreThread | None" = None, fleet_ledger: "FleetLedger | None" = None) -> None:
+    def __init__(self, thread: "StoreThread", store: BudgetStore) -> None:
         self._thread = thread
+        self._store = store
+
+    async def take(self, budget: Budget, span: Span, amount_nanousd: int) -> Taken:
+        """As `BudgetStore`."""
+        return await self._thread.run(_take(self._store, budget, span, amount_nanousd))
+
+
+class Stores:
+    """What `opened` has opened; nothing where the config names neither a database nor a budget."""
+
+    def __init__(
+        self,
+        thread: "StoreThread | None",
+        budgets: Budgets,
+        fleet_ledger: "FleetLedger | None" = None,
+    ) -> None:
+        self._thread = thread
+        self.budgets = budgets
         self.fleet_ledger = fleet_ledger
         """Reads what all proxies have sent; None: there is no database."""
 
     @classmethod
-    async def opened(cls, config: Config, process: int | None) -> "Stores":
+    async def opened(cls, config: Config, process: int | None, metrics: Metrics) -> "Stores":
         """Open what the config names. `process`: the number of this process; None where it is the only one.
 
         Raises: LedgerError, where a database that answers cannot be used; SecretError.
         """
-        if config.database is None:
-            return cls()
-        try:
-            from warmroute_proxy.server.stores.database import WrongSchema
-            from warmroute_proxy.server.stores.fleet_ledger import FleetLedger
-            from warmroute_proxy.server.stores.postgres_store import Sender
-            from warmroute_proxy.server.stores.store_thread import StoreThread
-        except ModuleNotFoundError as error:
-            raise LedgerError(
-                f"{error.name} is missing: install warmroute[postgres] for a ledger in a database"
-            ) from None
-        state_dir, dsn = config.proxy.state_dir, load_dsn(config.database.dsn_file)
-        name = proxy_name(state_dir)
-        sender = Sender(name, config.proxy.region, closes=process is None)
-        sends = not process
-        open_spool = (lambda: Spool(state_dir / LEDGER_FILE)) if sends else None
-        thread = StoreThread(dsn, sender, config.database.keep_days, open_spool)
-        try:
-            await thread.check()
-        except WrongSchema as error:
-            thread.close()
-            raise LedgerError(str(error)) from None
-        return cls(thread, FleetLedger(thread, name))
+        if config.database is not None:
+            return await _with_database(config, config.database, process, metrics)
+        return _without_database(config, process, metrics) if config.budgets else cls(None, _budgets(config, metrics))
 
     def problems(self) -> list[str]:
         """What does not work as it should, in words; `state: why`."""
@@ -61,20 +64,72 @@ class Stores:
         if thread is None or not thread.problem:
             return []
         waiting = f"; {thread.unsent} rows wait in the ledger file" if thread.unsent else ""
+        if self.fleet_ledger is None:
+            return [f"budgets: {thread.problem}"]
         return [f"postgres {thread.state.value}: {thread.problem}{waiting}"]
 
     def gauges(self) -> list[tuple[str, Labels, float]]:
-        """What `/metrics` shows of them; nothing without a database."""
-        thread = self._thread
-        if thread is None:
-            return []
-        label: Labels = (("store", "postgres"),)
-        return [
-            ("warmroute_store_up", label, float(not thread.problem)),
-            ("warmroute_ledger_unsent_rows", (), float(thread.unsent)),
-        ]
+        """What `/metrics` shows of them."""
+        rows = self.budgets.gauges()
+        if self._thread is not None and self.fleet_ledger is not None:
+            rows.append(("warmroute_store_up", (("store", "postgres"),), float(not self._thread.problem)))
+            rows.append(("warmroute_ledger_unsent_rows", (), float(self._thread.unsent)))
+        return rows
 
     def close(self) -> None:
         """Send what is left, for some seconds, and close."""
         if self._thread is not None:
             self._thread.close()
+
+
+async def _with_database(config: Config, database: DatabaseConfig, process: int | None, metrics: Metrics) -> Stores:
+    try:
+        from warmroute_proxy.server.stores.fleet_ledger import FleetLedger
+        from warmroute_proxy.server.stores.postgres_budgets import PostgresBudgets
+        from warmroute_proxy.server.stores.postgres_store import Connections, PostgresStore, Sender
+        from warmroute_proxy.server.stores.shipping import Shipping
+        from warmroute_proxy.server.stores.store_state import WrongSchema
+        from warmroute_proxy.server.stores.store_thread import StoreThread
+    except ModuleNotFoundError as error:
+        raise LedgerError(f"{error.name} is missing: install warmroute[postgres] for a ledger in a database") from None
+    name = proxy_name(config.proxy.state_dir)
+    sender = Sender(name, config.proxy.region, _boot(config), closes=process is None)
+    connections = Connections.to(load_dsn(database.dsn_file))
+
+    def make_shipping() -> Shipping:
+        rows = PostgresStore(connections.rows, sender, database.keep_days, config.budgets)
+        return Shipping(Spool(config.proxy.state_dir / LEDGER_FILE), rows)
+
+    thread = StoreThread(connections, None if process else make_shipping)
+    try:
+        await thread.check()
+    except WrongSchema as error:
+        thread.close()
+        raise LedgerError(str(error)) from None
+    leases = InThread(thread, PostgresBudgets(connections.leases, name, sender.boot))
+    return Stores(thread, _budgets(config, metrics, leases), FleetLedger(thread, name))
+
+
+def _without_database(config: Config, process: int | None, metrics: Metrics) -> Stores:
+    from warmroute_proxy.server.stores.shipping import Shipping
+    from warmroute_proxy.server.stores.sqlite_store import SqliteStore
+    from warmroute_proxy.server.stores.store_thread import StoreThread
+
+    state_dir = config.proxy.state_dir
+    store = SqliteStore(state_dir, _boot(config), config.budgets)
+    make_shipping: Callable[[], Shipping] = lambda: Shipping(Spool(state_dir / LEDGER_FILE), store)  # noqa: E731
+    thread = StoreThread(None, None if process else make_shipping)
+    return Stores(thread, _budgets(config, metrics, InThread(thread, store)))
+
+
+def _budgets(config: Config, metrics: Metrics, store: BudgetStore | None = None) -> Budgets:
+    return Budgets(config.budgets, store, metrics, time.time)
+
+
+def _boot(config: Config) -> str:
+    """Which start of the proxy this is, in all of its processes: when its folder was locked."""
+    return str((config.proxy.state_dir / "lock").stat().st_mtime_ns)
+
+
+async def _take(store: BudgetStore, budget: Budget, span: Span, amount_nanousd: int) -> Taken:
+    return await store.take(budget, span, amount_nanousd)
