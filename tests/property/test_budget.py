@@ -8,6 +8,7 @@ from warmroute_proxy.core.queue.budget import (
     DENIED_S,
     IDLE_S,
     LARGEST_PART,
+    Amounts,
     Budget,
     Lease,
     SpendReservation,
@@ -39,7 +40,7 @@ class Processes(RuleBasedStateMachine):
     @rule(process=PROCESSES, amount=AMOUNTS)
     def arrive(self, process: int, amount: int) -> None:
         lease = self.leases[process]
-        reservation = SpendReservation((lease,), amount)
+        reservation = SpendReservation((lease,), Amounts(amount))
         verdict = reservation.reserve(self.now)
         assert (reservation.lacking is not None) == (verdict is Verdict.REFUSED)
         if verdict is Verdict.GRANTED:
@@ -50,14 +51,14 @@ class Processes(RuleBasedStateMachine):
     def end(self, data: st.DataObject, price: int) -> None:
         lease, reservation, amount = self.running.pop(data.draw(st.integers(0, len(self.running) - 1)))
         reservation.release()
-        reservation.spend(price, self.now)
+        reservation.spend(Amounts(price), self.now)
         self.unsettled[id(lease)] += price
         self.excess += max(0, price - amount)
 
     @rule(process=PROCESSES)
     def ask(self, process: int) -> None:
         lease = self.leases[process]
-        amount = lease.wanted_nanousd(self.now)
+        amount = lease.wanted(self.now)
         if amount:
             lease.asked(amount, self.now)
             self.questions.append((lease, amount))
@@ -99,10 +100,10 @@ class Processes(RuleBasedStateMachine):
 
     @invariant()
     def what_is_in_hand_and_reserved_is_leased(self) -> None:
-        assert sum(lease.in_hand_nanousd for lease in self.leases) <= self.leased + self.excess
+        assert sum(lease.in_hand for lease in self.leases) <= self.leased + self.excess
         for lease in self.leases:
             mine = sum(amount for whose, _, amount in self.running if whose is lease)
-            assert lease.reserved_nanousd == mine
+            assert lease.reserved == mine
 
 
 TestProcesses = Processes.TestCase
@@ -110,7 +111,7 @@ TestProcesses = Processes.TestCase
 
 def lease_with(in_hand: int, left: int, now_s: float = BEGAN_S, limit: int = LIMIT) -> Lease:
     made = Lease(Budget("b", ("t",), "day", limit, 0.8))
-    assert made.wanted_nanousd(now_s) == 0
+    assert made.wanted(now_s) == 0
     made.asked(in_hand, now_s)
     made.answered(made.span, Taken(in_hand, left), now_s)
     return made
@@ -118,11 +119,11 @@ def lease_with(in_hand: int, left: int, now_s: float = BEGAN_S, limit: int = LIM
 
 def test_the_first_request_waits_until_the_store_has_answered() -> None:
     lease = Lease(Budget("b", ("t",), "day", LIMIT, 0.8))
-    reservation = SpendReservation((lease,), 250)
+    reservation = SpendReservation((lease,), Amounts(250))
     assert reservation.reserve(BEGAN_S) is Verdict.WAITS
-    assert lease.wanted_nanousd(BEGAN_S) == 250
+    assert lease.wanted(BEGAN_S) == 250
     lease.asked(250, BEGAN_S)
-    assert lease.wanted_nanousd(BEGAN_S) == 0
+    assert lease.wanted(BEGAN_S) == 0
     lease.answered(lease.span, Taken(250, LIMIT - 250), BEGAN_S)
     assert reservation.reserve(BEGAN_S) is Verdict.GRANTED
 
@@ -130,32 +131,32 @@ def test_the_first_request_waits_until_the_store_has_answered() -> None:
 def test_where_nothing_is_left_or_the_store_is_away_it_is_refused_for_a_moment() -> None:
     for answers in (True, False):
         lease = lease_with(100, 0)
-        reservation = SpendReservation((lease,), 250)
+        reservation = SpendReservation((lease,), Amounts(250))
         assert reservation.reserve(BEGAN_S) is Verdict.WAITS
-        lease.asked(lease.wanted_nanousd(BEGAN_S), BEGAN_S)
+        lease.asked(lease.wanted(BEGAN_S), BEGAN_S)
         if answers:
             lease.answered(lease.span, Taken(0, 0), BEGAN_S)
         else:
             lease.not_answered(BEGAN_S)
         assert reservation.reserve(BEGAN_S) is Verdict.REFUSED
         assert reservation.lacking is lease
-        assert SpendReservation((lease,), 100).reserve(BEGAN_S) is Verdict.GRANTED
-        assert SpendReservation((lease,), 250).reserve(BEGAN_S + DENIED_S) is Verdict.WAITS
+        assert SpendReservation((lease,), Amounts(100)).reserve(BEGAN_S) is Verdict.GRANTED
+        assert SpendReservation((lease,), Amounts(250)).reserve(BEGAN_S + DENIED_S) is Verdict.WAITS
 
 
 def test_of_two_budgets_both_have_to_have_enough() -> None:
     poor, rich = lease_with(100, 0), lease_with(900, 0)
-    assert SpendReservation((rich, poor), 250).reserve(BEGAN_S) is Verdict.WAITS
-    assert (rich.reserved_nanousd, poor.reserved_nanousd) == (0, 0)
+    assert SpendReservation((rich, poor), Amounts(250)).reserve(BEGAN_S) is Verdict.WAITS
+    assert (rich.reserved, poor.reserved) == (0, 0)
 
 
 def test_slices_grow_while_they_are_used_up_quickly() -> None:
     lease = lease_with(100, LIMIT)
     asked = []
     for _ in range(8):
-        lease.in_hand_nanousd = 0
+        lease.in_hand = 0
         lease.used(BEGAN_S)
-        asked.append(lease.wanted_nanousd(BEGAN_S))
+        asked.append(lease.wanted(BEGAN_S))
         lease.asked(asked[-1], BEGAN_S)
         lease.answered(lease.span, Taken(0, LIMIT), BEGAN_S)
     assert asked == sorted(asked)
@@ -165,23 +166,23 @@ def test_slices_grow_while_they_are_used_up_quickly() -> None:
 def test_what_is_not_touched_is_given_back_once() -> None:
     lease = lease_with(400, 600)
     later = BEGAN_S + IDLE_S + 1
-    assert lease.wanted_nanousd(later) == -400
+    assert lease.wanted(later) == -400
     lease.asked(-400, later)
     lease.answered(lease.span, Taken(0, 1_000), later)
-    assert lease.in_hand_nanousd == 0
-    assert lease.wanted_nanousd(later + IDLE_S) == 0
+    assert lease.in_hand == 0
+    assert lease.wanted(later + IDLE_S) == 0
 
 
 def test_a_new_period_begins_with_nothing_in_hand_and_late_answers_do_not_count() -> None:
     lease = lease_with(400, 0)
-    reservation = SpendReservation((lease,), 300)
+    reservation = SpendReservation((lease,), Amounts(300))
     assert reservation.reserve(BEGAN_S) is Verdict.GRANTED
     before, tomorrow = lease.span, BEGAN_S + 86_400
     lease.asked(100, BEGAN_S)
     lease.begin(tomorrow)
     lease.answered(before, Taken(100, 0), tomorrow)
     reservation.release()
-    assert (lease.in_hand_nanousd, lease.reserved_nanousd, lease.left_nanousd) == (0, 0, None)
+    assert (lease.in_hand, lease.reserved, lease.left) == (0, 0, None)
 
 
 @given(now_s=st.floats(0, 4e9), period=st.sampled_from(["day", "month"]))

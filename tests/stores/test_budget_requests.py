@@ -115,7 +115,7 @@ def test_without_a_database_a_budget_is_kept_in_a_file_and_survives_kill_9(start
         page = admin.get("/metrics").text
     assert 'warmroute_refused_total{reason="budget"} 1' in page
     assert 'warmroute_budget_refused_total{budget="of-first"} 1' in page
-    assert budgets(proxy)["month"]["limit_nanousd"] == 5_000_000_000
+    assert budgets(proxy)["month"]["limit"] == 5_000_000_000
 
 
 def test_several_processes_share_the_budget(start: Start) -> None:
@@ -145,7 +145,7 @@ def test_while_the_store_is_away_the_lease_in_hand_is_spent_and_no_more(
     proxy = start(ledger_table(tmp_path, dsn))
     first = send(proxy)
     assert first.status_code == 200
-    lease = budgets(proxy)["day"]["lease_nanousd"]
+    lease = budgets(proxy)["day"]["lease"]
     own_postgres.freeze()
     answered, refusal = until_refused(proxy)
     assert sum(map(price, answered)) <= lease

@@ -90,7 +90,7 @@ async def test_the_store_never_leases_more_than_the_limit(stores: Stores) -> Non
 async def test_many_at_once_get_the_limit_together(stores: Stores) -> None:
     parts = [stores.of("1") for _ in range(6)]
     found = await asyncio.gather(*(part.take(DAY, SPAN, 37) for part in parts * 8))
-    assert sum(taken.leased_nanousd for taken in found) == DAY.limit_nanousd
+    assert sum(taken.leased for taken in found) == DAY.limit
 
 
 async def test_rows_settle_the_leases_that_paid_for_them(stores: Stores) -> None:

@@ -153,3 +153,26 @@ class Postgres(Server):
         command = [str(self.bin / "psql"), "-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-d", dsn, "-c", statement]
         found = subprocess.run(command, check=True, capture_output=True, text=True, timeout=seconds(30))
         return found.stdout.splitlines()
+
+
+class Redis(Server):
+    """A Redis that keeps nothing on disk."""
+
+    user = "redis"
+
+    def start(self) -> None:
+        program = shutil.which("redis-server")
+        assert program is not None, f"there is no Redis: {INSTALL}"
+        self.launch([program, "--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    def answers(self) -> bool:
+        try:
+            with socket.create_connection(("127.0.0.1", self.port), timeout=1) as sock:
+                sock.sendall(b"PING\r\n")
+                return sock.recv(16).startswith(b"+PONG")
+        except OSError:
+            return False

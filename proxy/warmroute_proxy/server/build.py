@@ -110,7 +110,7 @@ class Proxy:
             self.engines.sweep,
             self.idempotent_calls.sweep,
             self.ledger.sweep,
-            self.stores.budgets.sweep,
+            self.stores.sweep,
             lambda: self.re_prefills.sweep(self.clock()),
             self.metrics_page.publish,
             self.peers.sweep,
@@ -144,7 +144,7 @@ async def build(config: Config, slot: ProcessSlot | None) -> Proxy:
     _restore_drains(config, engines, router)
     voids, loop_lag = _voids(config, slot, secrets, metrics, clock), LoopLag(metrics, clock)
     open_requests, request_metrics = OpenRequests(), _request_metrics(metrics, ledger, slot)
-    admission = Admission(config, router, metrics, clock, stores.budgets)
+    admission = Admission(config, router, metrics, clock, stores)
     faults = Faults(router, engines, open_requests, request_metrics)
     re_prefills = RePrefills(config.kept_prompt_bytes, router, engines, admission, open_requests, metrics, clock)
     settlement = Settlement(router, engines, admission, ledger, request_metrics, re_prefills, here, time.time)

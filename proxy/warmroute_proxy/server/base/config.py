@@ -179,6 +179,9 @@ class Config:
     engines: tuple[EngineConfig, ...]
     models: tuple[ModelConfig, ...]
     tenants: tuple[TenantConfig, ...]
+    redis_url_file: Path | None
+    """The file with the address of the Redis of limits by the minute; None: each process has limits of its own."""
+
     budgets: tuple[Budget, ...]
     """One for each period; the tenants of a budget have `limits`, if only empty ones."""
 

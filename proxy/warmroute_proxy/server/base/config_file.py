@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, Final, Literal, cast
 
 from warmroute.contract.money import Rates, rate_from_usd_per_mtok
-from warmroute_proxy.core.queue.quota import TenantLimits
 from warmroute_proxy.dialects.fields import Unlisted
 from warmroute_proxy.dialects.openai_fields import GRANTABLE_FIELDS
 from warmroute_proxy.server.base.config import (
@@ -32,7 +31,7 @@ from warmroute_proxy.server.base.config import (
     TenantConfig,
     copies_of_bodies,
 )
-from warmroute_proxy.server.base.config_stores import read_budgets, read_database
+from warmroute_proxy.server.base.config_stores import read_budgets, read_database, read_redis, read_tenant_limits
 from warmroute_proxy.server.base.config_table import Table, nearest, shown
 
 _TABLES: Final = ("proxy", "secret", "ledger", "limits")
@@ -112,6 +111,7 @@ def parse_config(document: dict[str, Any], folder: Path, source: str) -> Config:
     _check_engine_models(engines, models, problems)
     _check_unsalted(engines, tenants, problems)
     _check_tenants(tenants, regions, model_by_name, problems)
+    redis_url_file = read_redis(document.get("redis"), folder, problems)
     if problems:
         raise ConfigError(source, problems)
     return Config(
@@ -124,6 +124,7 @@ def parse_config(document: dict[str, Any], folder: Path, source: str) -> Config:
         engines,
         models,
         tenants,
+        redis_url_file,
         budgets,
         model_by_name,
         {tenant.name: tenant for tenant in tenants},
@@ -139,7 +140,7 @@ def _check_memory(limits: Limits, engines: tuple[EngineConfig, ...], problems: l
 
 
 def _check_top(document: dict[str, Any], problems: list[str]) -> None:
-    known = (*_TABLES, *_LISTS, "budget")
+    known = (*_TABLES, *_LISTS, "budget", "redis")
     problems += [f"{key}: unknown table{nearest(key, known)}" for key in document if key not in known]
     if "proxy" not in document:
         problems.append("proxy: is missing, written [proxy]")
@@ -283,7 +284,7 @@ def _tenant(table: Table) -> TenantConfig:
         frozenset(table.names("models", (ANY,))),
         frozenset(table.names("regions", (ANY,))),
         table.integer("salt_epoch", 0, 0, 2**31 - 1) or 0,
-        _tenant_limits(table),
+        read_tenant_limits(table),
         frozenset(table.names("granted_fields", ())),
         Unlisted(table.choice("unlisted_fields", [each.value for each in Unlisted], Unlisted.DROP.value)),
     )
@@ -292,11 +293,6 @@ def _tenant(table: Table) -> TenantConfig:
         table.problem("granted_fields", f"{shown(field)} is not one of {', '.join(known)}{nearest(field, known)}")
     table.close()
     return tenant
-
-
-def _tenant_limits(table: Table) -> TenantLimits | None:
-    limits = TenantLimits(*(table.integer(key, None, 1, 10**12) for key in TenantLimits._fields))
-    return None if limits == TenantLimits() else limits
 
 
 def _model_names(models: tuple[ModelConfig, ...], problems: list[str]) -> dict[str, ModelConfig]:

@@ -1,4 +1,4 @@
-"""Reads what a config says of state that several proxies share: the database of the ledger, and budgets."""
+"""Reads what a config says of what tenants may use, and of the stores in which proxies share that."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -24,6 +24,25 @@ def read_database(ledger: Table, folder: Path) -> DatabaseConfig | None:
             ledger.problem("keep_days", "is for a database, and there is no dsn_file")
         return None
     return DatabaseConfig(folder / dsn_file, keep_days)
+
+
+def read_tenant_limits(table: Table) -> TenantLimits | None:
+    """The limits of a [[tenant]]; None where it has none."""
+    rpm, tpm, requests, tokens = [table.integer(key, None, 1, 10**12) for key in TenantLimits._fields[:-1]]
+    weight = table.number("cached_weight", 1.0, 0.0, 1.0)
+    if not any((rpm, tpm, requests, tokens)):
+        return None
+    return TenantLimits(rpm, tpm, requests, tokens, weight)
+
+
+def read_redis(values: object, folder: Path, problems: list[str]) -> Path | None:
+    """The file with the address of a table [redis]; None where there is none."""
+    if values is None:
+        return None
+    table = Table(values, "redis", problems)
+    url_file = table.text("url_file")
+    table.close()
+    return folder / url_file
 
 
 def read_budgets(

@@ -67,16 +67,21 @@ def bearer(file: Path | None) -> str:
 
 
 def load_dsn(file: Path) -> str:
-    """The address of a PostgreSQL database. Raises: SecretError, which never shows it: it may hold a password."""
+    """The address of a PostgreSQL database. Raises: as `load_url`."""
+    return load_url(file, ("postgresql", "postgres"))
+
+
+def load_url(file: Path, schemes: tuple[str, ...]) -> str:
+    """The address of a store. Raises: SecretError, which never shows it: it may hold a password."""
     try:
-        dsn = file.read_text("utf-8").strip()
+        url = file.read_text("utf-8").strip()
     except OSError as error:
-        raise SecretError(f"cannot read the database's address in {file}: {error.strerror}") from None
+        raise SecretError(f"cannot read the address in {file}: {error.strerror}") from None
     except UnicodeDecodeError:
-        dsn = ""
-    if not dsn.startswith(("postgresql://", "postgres://")) or len(dsn.split()) != 1:
-        raise SecretError(f"{file} holds no address of a database: one line like postgresql://user:password@host/name")
-    return dsn
+        url = ""
+    if url.partition("://")[0] not in schemes or len(url.split()) != 1:
+        raise SecretError(f"{file} holds no address: one line like {schemes[0]}://user:password@host/name")
+    return url
 
 
 def mac(key: bytes, *message_fields: str | bytes) -> bytes:

@@ -24,16 +24,17 @@ from warmroute_proxy.core.placement.choices import NoWorker
 from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.core.queue.admission import DispatchRate, Queue, Waiter
-from warmroute_proxy.core.queue.budget import SpendReservation, Verdict
+from warmroute_proxy.core.queue.budget import Amounts, SpendReservation, Verdict
 from warmroute_proxy.core.queue.dispatch_order import Placement, next_dispatches, place_queued
-from warmroute_proxy.core.queue.quota import Bucket, Quota, Shortage, TenantLimits
+from warmroute_proxy.core.queue.quota import Bucket, Quota, Shortage
+from warmroute_proxy.core.queue.reservation import NO_QUOTA, Reservation
 from warmroute_proxy.core.queue.retry_budget import RetryBudget
 from warmroute_proxy.server.base.config import Config
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.metrics import Metrics
 from warmroute_proxy.server.intake.parsed_request import Intake
 from warmroute_proxy.server.request.failure import shutting_down
-from warmroute_proxy.server.stores.budgets import Budgets
+from warmroute_proxy.server.stores.stores import Stores
 
 log = logging.getLogger(__name__)
 
@@ -41,41 +42,6 @@ PER_ROUND: Final = 32
 _CODE: Final = "rate_limit_exceeded"
 _NOWHERE: Final = ("", 0.0)
 """The worker, and the seconds to compute there, of a request that waits for another one of its tenant to end."""
-
-
-_NO_QUOTA: Final = Quota(TenantLimits(), 0.0)
-"""Of requests that another region has counted."""
-
-
-class Reservation:
-    """What one request has reserved of its tenant's quota."""
-
-    __slots__ = ("began", "quota", "sequences", "spend", "tokens")
-
-    def __init__(self, quota: Quota, tokens: int, sequences: int) -> None:
-        self.quota = quota
-        self.tokens = tokens
-        self.sequences = sequences
-        self.began = False
-        self.spend: SpendReservation | None = None
-        """Of its budgets; None where it has none, or another region pays."""
-
-    def begin(self) -> None:
-        """The request is under way."""
-        if not self.began:
-            self.began = True
-            self.quota.begin(self.tokens, self.sequences)
-
-    def end(self, tokens_used: int | None, now_s: float) -> None:
-        """Release it; so many tokens were used, None where the request did not run."""
-        if self.spend is not None:
-            self.spend.release()
-        if self.began:
-            self.quota.end(self.tokens, self.sequences)
-        if tokens_used is None:
-            self.quota.give_back(self.sequences, self.tokens, now_s)
-        else:
-            self.quota.give_back(0, self.tokens - tokens_used, now_s)
 
 
 class ReservingRequest(Protocol):
@@ -101,7 +67,7 @@ class Admission:
     """The queue of one proxy process, its tenants' quotas, and its budget of retries."""
 
     def __init__(
-        self, config: Config, router: Router, metrics: Metrics, clock: Callable[[], float], budgets: Budgets
+        self, config: Config, router: Router, metrics: Metrics, clock: Callable[[], float], stores: Stores
     ) -> None:
         limits = config.limits
         self.queue: Queue[RequestToAdmit] = Queue(limits.queue_requests, limits.queue_bytes, limits.queue_timeout_s)
@@ -113,8 +79,9 @@ class Admission:
         self._dispatch_rate = DispatchRate()
         self._pumping = False
         self._again = False  # whether the next round also tries some whose worker has no capacity
-        self._budgets = budgets
-        budgets.on_answer.append(self.freed)
+        self._budgets, self._windows = stores.budgets, stores.windows
+        for shared in (self._budgets, self._windows):
+            shared.on_answer.append(self.freed)
         now = clock()
         self.quotas = {t.name: Quota(t.limits, now) for t in config.tenants if t.limits is not None}
 
@@ -130,6 +97,9 @@ class Admission:
                 self._refuse(request, _kind_of(shortage), self._beyond(tenant.name, shortage))
                 return None
             request.reservation = Reservation(quota, tokens, sequences)
+            if windows := self._windows.of_tenant(tenant.name):
+                amounts = Amounts(requests=sequences, tokens=tokens)
+                request.reservation.window = SpendReservation(windows, amounts)
         self._reserve_spend(request, decision)
         waiter = Waiter(request, tenant.name, facts.model, len(request.intake.body.raw), self._clock())
         if not self._may_begin(request):
@@ -237,8 +207,8 @@ class Admission:
         rates, facts = intake.model.rates, intake.facts
         amount = list_nanousd(rates, decision.prompt_tokens_est, facts.expected_output_tokens * facts.sequences)
         if reservation is None:
-            reservation = request.reservation = Reservation(_NO_QUOTA, 0, 0)
-        reservation.spend = SpendReservation(leases, amount)
+            reservation = request.reservation = Reservation(NO_QUOTA, 0, 0)
+        reservation.spend = SpendReservation(leases, Amounts(nanousd=amount))
 
     def _may_begin(self, request: RequestToAdmit) -> bool:
         """Whether its tenant's limits and budgets let one more request run; one that another region has failed is
@@ -249,17 +219,21 @@ class Admission:
             return True
         if not reservation.began and not reservation.quota.may_begin():
             return False
-        if reservation.spend is None or reservation.spend.reserve(self._budgets.now_s()) is Verdict.GRANTED:
-            return True
-        self._budgets.sweep()
-        return False
+        for shared, made in ((self._windows, reservation.window), (self._budgets, reservation.spend)):
+            if made is not None and made.reserve(shared.now_s()) is not Verdict.GRANTED:
+                shared.sweep()
+                return False
+        return True
 
     def _over_budget(self, request: RequestToAdmit) -> Refusal | None:
         """The 429 of a request whose budget is used up."""
         reservation = request.reservation
-        if reservation is None or reservation.spend is None or reservation.spend.lacking is None:
+        if reservation is None:
             return None
-        return self._budgets.refusal(reservation.spend)
+        for shared, made in ((self._windows, reservation.window), (self._budgets, reservation.spend)):
+            if made is not None and made.lacking is not None:
+                return shared.refusal(made)
+        return None
 
     def _place_queued(self, waiter: "Waiter[RequestToAdmit]", decision: Decision) -> Placement:
         request, now = waiter.item, self._clock()

@@ -21,13 +21,14 @@ from typing import Final
 from warmroute_proxy.core.accounting.entry import Outcome
 from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.core.queue.admission import Waiter
+from warmroute_proxy.core.queue.reservation import Reservation
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.engines.engine_headers import engine_headers
 from warmroute_proxy.server.engines.passthrough import Write
 from warmroute_proxy.server.http.exchange import Exchange
 from warmroute_proxy.server.intake.parsed_request import Intake
 from warmroute_proxy.server.ledger.journal import JournalError
-from warmroute_proxy.server.request.admission import RequestToAdmit, Reservation
+from warmroute_proxy.server.request.admission import RequestToAdmit
 from warmroute_proxy.server.request.attempt import Attempt
 from warmroute_proxy.server.request.client_answer import ClientAnswer
 from warmroute_proxy.server.request.continuation import Continuation, broken, unable

@@ -137,7 +137,7 @@ class Settlement:
             entry.rates = UNCHARGED
         reservation = request.reservation
         if reservation is not None:
-            used = usage.prompt_tokens + usage.completion_tokens if end.charged else 0
+            used = reservation.counted(usage) if end.charged else 0
             if end.charged and "completion_tokens" in usage.estimated:
                 used = max(used, reservation.tokens)  # the counted ones are only some of them
             self._admission.ended(request, used)
@@ -151,8 +151,8 @@ class Settlement:
             entry.predicted_cached, predicted = most, predicted.within(most)
         ending = Ending(end.outcome, end.status, self._unix_clock(), account.proxy_s * 1000, account.ttft_ms, dropped)
         settle(entry, usage, loss, reported, ending)
-        if reservation is not None and reservation.spend is not None:
-            reservation.spend.spend(entry.price_nanousd, ending.settled_at)
+        if reservation is not None:
+            reservation.spent(entry.price_nanousd, used, ending.settled_at)
         self._ledger.settle(entry, on_written)
         self._metrics.settled(entry, usage, loss, predicted, settled)
 

@@ -6,6 +6,7 @@ refused, as it is where nothing is left.
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, Protocol
@@ -23,7 +24,7 @@ _LOG: Final = logging.getLogger(__name__)
 class BudgetStore(Protocol):
     """Where budgets are kept."""
 
-    async def take(self, budget: Budget, span: Span, amount_nanousd: int) -> Taken:
+    async def take(self, budget: Budget, span: Span, amount: int) -> Taken:
         """Lease so much, or what is left; below 0: give it back. Raises: an error, where that is not known."""
         ...
 
@@ -51,6 +52,11 @@ class Budgets:
         """The leases on a tenant's budgets."""
         return self._by_tenant.get(tenant, ())
 
+    @property
+    def away(self) -> bool:
+        """Whether the store has not answered lately."""
+        return any(lease.away for lease in self.leases)
+
     def now_s(self) -> float:
         """The time of periods, unix seconds."""
         return self._clock()
@@ -59,7 +65,7 @@ class Budgets:
         """Ask the store for what is wanted; called a few times a second, and when a reservation begins to wait."""
         now_s = self._clock()
         for lease in self.leases:
-            amount = lease.wanted_nanousd(now_s)
+            amount = lease.wanted(now_s)
             if amount and self._store is not None:
                 lease.asked(amount, now_s)
                 task = asyncio.get_running_loop().create_task(self._ask(self._store, lease, lease.span, amount))
@@ -80,8 +86,12 @@ class Budgets:
         lease = reservation.lacking
         assert lease is not None
         budget, now_s = lease.budget, self._clock()
+        if not budget.is_money:
+            after_s = max(1, math.ceil(lease.span.ends_s - now_s))
+            text = f"the limit of {budget.limit} {budget.unit} a minute over all proxies is reached"
+            return Refusal(429, f"{text}; try again in {after_s} s", code="rate_limit_exceeded", retry_after_s=after_s)
         self._metrics.add("warmroute_budget_refused_total", labels=(("budget", budget.name),))
-        left = max(0, lease.free_nanousd) + (lease.left_nanousd or 0)
+        left = max(0, lease.free) + (lease.left or 0)
         renews = datetime.fromtimestamp(lease.span.ends_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         if lease.away:
             text = f"the budget {budget.name} cannot be asked, and this proxy has used up its share; try again"
@@ -89,17 +99,19 @@ class Budgets:
         else:
             text = f"the budget {budget.name} of the {budget.period} is used up"
             after_s = min(LONGEST_RETRY_S, max(1, int(lease.span.ends_s - now_s)))
-        whole = f"{usd(left)} of {usd(budget.limit_nanousd)} USD are left, and it renews at {renews}"
+        whole = f"{usd(left)} of {usd(budget.limit)} USD are left, and it renews at {renews}"
         return Refusal(429, f"{text}: {whole}", code="insufficient_quota", retry_after_s=after_s)
 
     def gauges(self) -> list[tuple[str, Labels, float]]:
         """What `/metrics` shows of them."""
         rows: list[tuple[str, Labels, float]] = []
         for lease in self.leases:
+            if not lease.budget.is_money:
+                continue
             label: Labels = (("budget", lease.budget.name), ("period", lease.budget.period))
-            rows.append(("warmroute_budget_lease_nanousd", label, float(lease.in_hand_nanousd)))
-            if lease.left_nanousd is not None:
-                rows.append(("warmroute_budget_left_nanousd", label, float(lease.left_nanousd)))
+            rows.append(("warmroute_budget_lease_nanousd", label, float(lease.in_hand)))
+            if lease.left is not None:
+                rows.append(("warmroute_budget_left_nanousd", label, float(lease.left)))
         return rows
 
     def as_dict(self) -> list[dict[str, Any]]:
@@ -109,22 +121,23 @@ class Budgets:
                 "name": lease.budget.name,
                 "period": lease.budget.period,
                 "tenants": list(lease.budget.tenants),
-                "limit_nanousd": lease.budget.limit_nanousd,
-                "left_nanousd": lease.left_nanousd,
-                "lease_nanousd": lease.in_hand_nanousd,
-                "reserved_nanousd": lease.reserved_nanousd,
+                "unit": lease.budget.unit,
+                "limit": lease.budget.limit,
+                "left": lease.left,
+                "lease": lease.in_hand,
+                "reserved": lease.reserved,
                 "renews_at": lease.span.ends_s,
                 "away": lease.away,
             }
             for lease in self.leases
         ]
 
-    async def _ask(self, store: BudgetStore, lease: Lease, span: Span, amount_nanousd: int) -> None:
+    async def _ask(self, store: BudgetStore, lease: Lease, span: Span, amount: int) -> None:
         try:
-            taken = await store.take(lease.budget, span, amount_nanousd)
+            taken = await store.take(lease.budget, span, amount)
         except Exception as error:
             if not lease.away:
-                _LOG.error("the budget %s cannot be asked: %s", lease.budget.name, error)
+                _LOG.error("the %s of %s cannot be asked for: %s", lease.budget.unit, lease.budget.name, error)
             lease.not_answered(self._clock())
         else:
             lease.answered(span, taken, self._clock())

@@ -56,7 +56,7 @@ class PostgresBudgets:
         self._proxy = proxy
         self._boot = boot
 
-    async def take(self, budget: Budget, span: Span, amount_nanousd: int) -> Taken:
+    async def take(self, budget: Budget, span: Span, amount: int) -> Taken:
         """Lease so much, or what is left; below 0: give it back."""
         key = budget.name, budget.period, span.starts_s
 
@@ -64,11 +64,11 @@ class PostgresBudgets:
             async with connection.transaction():
                 await connection.execute(_KNOW, *key)
                 before = await connection.fetchval(_LOCK, *key)
-                if amount_nanousd < 0:
-                    await self._less(connection, key, -amount_nanousd)
-                    before += amount_nanousd
-                wanted = max(0, amount_nanousd)
-                values = *key, list(budget.tenants), span.ends_s, budget.limit_nanousd, wanted
+                if amount < 0:
+                    await self._less(connection, key, -amount)
+                    before += amount
+                wanted = max(0, amount)
+                values = *key, list(budget.tenants), span.ends_s, budget.limit, wanted
                 after, left = await connection.fetchrow(_TAKE, *values)
                 if after > before:
                     await connection.execute(_HOLD, self._proxy, self._boot, *key, after - before)
@@ -95,10 +95,10 @@ class PostgresBudgets:
         """Give back what earlier starts of this proxy hold; `all_starts`: this one, too."""
         await connection.execute(_GIVE_BACK, self._proxy, "" if all_starts else self._boot)
 
-    async def _less(self, connection: Connection, key: tuple[str, str, int], amount_nanousd: int) -> None:
+    async def _less(self, connection: Connection, key: tuple[str, str, int], amount: int) -> None:
         """Take so much out of this start's lease, as far as it has it."""
         held = await connection.fetchval(_HELD, self._proxy, self._boot, *key)
-        amount = min(held or 0, amount_nanousd)
+        amount = min(held or 0, amount)
         if amount:
             await connection.execute(_LESS_HELD, self._proxy, self._boot, *key, amount)
             await connection.execute(_LESS, *key, amount)

@@ -6,12 +6,13 @@ PostgreSQL is imported only where the config names a database.
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from warmroute_proxy.core.queue.budget import Budget, Span, Taken
+from warmroute_proxy.core.queue.budget import Budget, Span, Taken, Unit
+from warmroute_proxy.core.queue.quota import TenantLimits
 from warmroute_proxy.server.base.config import Config, DatabaseConfig
 from warmroute_proxy.server.base.metrics import Labels, Metrics
-from warmroute_proxy.server.base.secrets import load_dsn
+from warmroute_proxy.server.base.secrets import load_dsn, load_url
 from warmroute_proxy.server.ledger.ledger import LEDGER_FILE
 from warmroute_proxy.server.ledger.schema import LedgerError
 from warmroute_proxy.server.stores.budgets import Budgets, BudgetStore
@@ -20,6 +21,12 @@ from warmroute_proxy.server.stores.spool import Spool, proxy_name
 if TYPE_CHECKING:
     from warmroute_proxy.server.stores.fleet_ledger import FleetLedger
     from warmroute_proxy.server.stores.store_thread import StoreThread
+
+
+NEVER: Final = 2.0
+"""A share of a limit from which nobody is warned."""
+
+NO_WINDOWS: Final = Budgets((), None, Metrics(), time.time)
 
 
 class InThread:
@@ -45,6 +52,9 @@ class Stores:
     ) -> None:
         self._thread = thread
         self.budgets = budgets
+        self.windows = NO_WINDOWS
+        """Limits by the minute over all proxies; without Redis none."""
+
         self.fleet_ledger = fleet_ledger
         """Reads what all proxies have sent; None: there is no database."""
 
@@ -55,18 +65,25 @@ class Stores:
         Raises: LedgerError, where a database that answers cannot be used; SecretError.
         """
         if config.database is not None:
-            return await _with_database(config, config.database, process, metrics)
-        return _without_database(config, process, metrics) if config.budgets else cls(None, _budgets(config, metrics))
+            made = await _with_database(config, config.database, process, metrics)
+        elif config.budgets:
+            made = _without_database(config, process, metrics)
+        else:
+            made = cls(None, _budgets(config, metrics))
+        if config.redis_url_file is not None:
+            made.windows = _windows(config, load_url(config.redis_url_file, ("redis", "rediss")), metrics)
+        return made
 
     def problems(self) -> list[str]:
         """What does not work as it should, in words; `state: why`."""
+        found = ["redis away: limits by the minute are those of each process"] if self.windows.away else []
         thread = self._thread
         if thread is None or not thread.problem:
-            return []
+            return found
         waiting = f"; {thread.unsent} rows wait in the ledger file" if thread.unsent else ""
         if self.fleet_ledger is None:
-            return [f"budgets: {thread.problem}"]
-        return [f"postgres {thread.state.value}: {thread.problem}{waiting}"]
+            return [*found, f"budgets: {thread.problem}"]
+        return [*found, f"postgres {thread.state.value}: {thread.problem}{waiting}"]
 
     def gauges(self) -> list[tuple[str, Labels, float]]:
         """What `/metrics` shows of them."""
@@ -74,7 +91,14 @@ class Stores:
         if self._thread is not None and self.fleet_ledger is not None:
             rows.append(("warmroute_store_up", (("store", "postgres"),), float(not self._thread.problem)))
             rows.append(("warmroute_ledger_unsent_rows", (), float(self._thread.unsent)))
+        if self.windows.leases:
+            rows.append(("warmroute_store_up", (("store", "redis"),), float(not self.windows.away)))
         return rows
+
+    def sweep(self) -> None:
+        """Ask for what is wanted of budgets and windows; called a few times a second."""
+        self.budgets.sweep()
+        self.windows.sweep()
 
     def close(self) -> None:
         """Send what is left, for some seconds, and close."""
@@ -124,6 +148,26 @@ def _without_database(config: Config, process: int | None, metrics: Metrics) -> 
 
 def _budgets(config: Config, metrics: Metrics, store: BudgetStore | None = None) -> Budgets:
     return Budgets(config.budgets, store, metrics, time.time)
+
+
+def _windows(config: Config, url: str, metrics: Metrics) -> Budgets:
+    try:
+        from warmroute_proxy.server.stores.redis_windows import RedisWindows
+    except ModuleNotFoundError as error:
+        raise LedgerError(
+            f"{error.name} is missing: install warmroute[redis] for limits over several proxies"
+        ) from None
+    found: list[Budget] = []
+    for tenant in config.tenants:
+        limits = tenant.limits or TenantLimits()
+        by_unit: tuple[tuple[Unit, int | None], ...] = (
+            ("requests", limits.requests_per_minute),
+            ("tokens", limits.tokens_per_minute),
+        )
+        for unit, limit in by_unit:
+            if limit is not None:
+                found.append(Budget(tenant.name, (tenant.name,), "minute", limit, NEVER, unit))
+    return Budgets(found, RedisWindows(url), metrics, time.time)
 
 
 def _boot(config: Config) -> str:
