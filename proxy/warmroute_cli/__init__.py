@@ -9,6 +9,7 @@ replay      `warmroute replay`
 plan        `warmroute plan`
 up          `warmroute up`: the embedded fleet until Ctrl-C
 engines     `warmroute engines`: list and drain the engines of a running proxy
+keys        `warmroute keys`: API keys in that database
 ledger      `warmroute ledger`: the tables of the database
 usage       `warmroute usage`: what turns cost
 receipts    `warmroute receipts`: the newest turns, and one of them in words

@@ -86,7 +86,11 @@ class Proxy:
     def public_endpoint(self, control_plane: Bridge) -> PublicEndpoint:
         """What clients and other proxies reach."""
         config = self.config
-        authentication = Authentication(config, ApiKeys(config.tenant_by_sha256()), self.voids.forwards)
+        keys = self.stores.keys
+        api_keys = keys.api_keys if keys is not None else ApiKeys(config.tenant_by_sha256())
+        authentication = Authentication(config, api_keys, self.voids.forwards)
+        if keys is not None:
+            keys.on_change.append(authentication.forget)
         return PublicEndpoint(
             self.intakes,
             authentication,

@@ -163,6 +163,9 @@ class DatabaseConfig:
     keep_days: int | None = None
     """For how many days it keeps rows; None: for ever."""
 
+    key_max_age_s: float = 3_600.0
+    """For how long its API keys are good while it is away."""
+
 
 @dataclass(frozen=True, slots=True)
 class Config:

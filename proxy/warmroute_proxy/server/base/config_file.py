@@ -102,7 +102,7 @@ def parse_config(document: dict[str, Any], folder: Path, source: str) -> Config:
     counters: dict[str, int] = {}
     engines = tuple(_engine(table, counters, folder) for table in _tables(document, "engine", problems))
     models = tuple(_model(table) for table in _tables(document, "model", problems))
-    tenants = tuple(_tenant(table) for table in _tables(document, "tenant", problems))
+    tenants = tuple(_tenant(table, database is None) for table in _tables(document, "tenant", problems))
     tenants, budgets = read_budgets(document.get("budget"), tenants, problems)
     model_by_name = _model_names(models, problems)
     _check_memory(limits, engines, problems)
@@ -275,11 +275,11 @@ def _price(table: Table, key: str) -> int | None:
         return None
 
 
-def _tenant(table: Table) -> TenantConfig:
+def _tenant(table: Table, needs_key: bool) -> TenantConfig:
     name = table.name("name")
     tenant = TenantConfig(
         name,
-        table.digests("key_sha256"),
+        table.digests("key_sha256", required=needs_key),
         table.name("share_group", name),
         frozenset(table.names("models", (ANY,))),
         frozenset(table.names("regions", (ANY,))),

@@ -19,11 +19,13 @@ _PERIODS: Final[tuple[tuple[Period, str], ...]] = (("day", "usd_per_day"), ("mon
 def read_database(ledger: Table, folder: Path) -> DatabaseConfig | None:
     """The database of a table [ledger]; None where it names none."""
     dsn_file, keep_days = ledger.text("dsn_file", ""), ledger.integer("keep_days", None, 1, 36_500)
+    key_max_age_s = ledger.number("key_max_age_s", 3_600.0, 2.0, 31_536_000.0)
     if not dsn_file:
-        if ledger.has("keep_days"):
-            ledger.problem("keep_days", "is for a database, and there is no dsn_file")
+        for key in ("keep_days", "key_max_age_s"):
+            if ledger.has(key):
+                ledger.problem(key, "is for a database, and there is no dsn_file")
         return None
-    return DatabaseConfig(folder / dsn_file, keep_days)
+    return DatabaseConfig(folder / dsn_file, keep_days, key_max_age_s)
 
 
 def read_tenant_limits(table: Table) -> TenantLimits | None:

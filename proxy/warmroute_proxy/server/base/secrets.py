@@ -167,6 +167,11 @@ class ApiKeys:
         self._by_digest = {digest.lower(): tenant for digest, tenant in tenant_by_sha256.items()}
         self._by_key: dict[bytes, str] = {}
 
+    def replace(self, tenant_by_sha256: Mapping[str, str]) -> None:
+        """Know these keys, and no others."""
+        self._by_digest = {digest.lower(): tenant for digest, tenant in tenant_by_sha256.items()}
+        self._by_key.clear()
+
     def tenant_of(self, key: bytes) -> str | None:
         """The tenant of an API key (the bearer token without `Bearer `), or None."""
         tenant = self._by_key.get(key)

@@ -4,6 +4,7 @@ Without a database, and with budgets, those are kept in a file of the proxy's ow
 PostgreSQL is imported only where the config names a database.
 """
 
+import contextlib
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
@@ -15,8 +16,10 @@ from warmroute_proxy.server.base.metrics import Labels, Metrics
 from warmroute_proxy.server.base.secrets import load_dsn, load_url
 from warmroute_proxy.server.ledger.ledger import LEDGER_FILE
 from warmroute_proxy.server.ledger.schema import LedgerError
+from warmroute_proxy.server.stores.api_keys import KEYS_FILE, KeyDirectory
 from warmroute_proxy.server.stores.budgets import Budgets, BudgetStore
 from warmroute_proxy.server.stores.spool import Spool, proxy_name
+from warmroute_proxy.server.stores.store_state import StoreError, WrongSchema
 
 if TYPE_CHECKING:
     from warmroute_proxy.server.stores.fleet_ledger import FleetLedger
@@ -52,6 +55,9 @@ class Stores:
     ) -> None:
         self._thread = thread
         self.budgets = budgets
+        self.keys: KeyDirectory | None = None
+        """API keys in the database; None: there is none."""
+
         self.windows = NO_WINDOWS
         """Limits by the minute over all proxies; without Redis none."""
 
@@ -112,7 +118,6 @@ async def _with_database(config: Config, database: DatabaseConfig, process: int 
         from warmroute_proxy.server.stores.postgres_budgets import PostgresBudgets
         from warmroute_proxy.server.stores.postgres_store import Connections, PostgresStore, Sender
         from warmroute_proxy.server.stores.shipping import Shipping
-        from warmroute_proxy.server.stores.store_state import WrongSchema
         from warmroute_proxy.server.stores.store_thread import StoreThread
     except ModuleNotFoundError as error:
         raise LedgerError(f"{error.name} is missing: install warmroute[postgres] for a ledger in a database") from None
@@ -131,7 +136,12 @@ async def _with_database(config: Config, database: DatabaseConfig, process: int 
         thread.close()
         raise LedgerError(str(error)) from None
     leases = InThread(thread, PostgresBudgets(connections.leases, name, sender.boot))
-    return Stores(thread, _budgets(config, metrics, leases), FleetLedger(thread, name))
+    stores = Stores(thread, _budgets(config, metrics, leases), FleetLedger(thread, name))
+    file = config.proxy.state_dir / KEYS_FILE
+    stores.keys = KeyDirectory(thread, config, file, database.key_max_age_s, time.time)
+    with contextlib.suppress(StoreError):
+        await stores.keys.look()
+    return stores
 
 
 def _without_database(config: Config, process: int | None, metrics: Metrics) -> Stores:

@@ -6,6 +6,9 @@
     usage_session  the same by session; one partition a day
     budget         how much of a budget is leased in a period, in billionths of a USD
     budget_lease   who holds it
+    api_key        keys of tenants, by their digest
+    key_version    a number that rises with each change of keys
+    audit          who has changed what
 
 The sums have the proxy in their keys, so that no proxy waits for another one's transaction.
 """
@@ -52,6 +55,16 @@ _TABLES = (
         proxy text NOT NULL, boot text NOT NULL, name text NOT NULL, period text NOT NULL, starts bigint NOT NULL,
         nanousd bigint NOT NULL,
         PRIMARY KEY (proxy, boot, name, period, starts)
+    )""",
+    """CREATE TABLE api_key (
+        id text PRIMARY KEY, sha256 text NOT NULL UNIQUE, tenant text NOT NULL, note text NOT NULL,
+        made_at timestamptz NOT NULL DEFAULT now(), expires_at timestamptz, revoked_at timestamptz
+    )""",
+    "CREATE TABLE key_version (version bigint NOT NULL)",
+    "INSERT INTO key_version VALUES (0)",
+    """CREATE TABLE audit (
+        at timestamptz NOT NULL DEFAULT clock_timestamp(), who text NOT NULL, action text NOT NULL,
+        subject text NOT NULL, tenant text NOT NULL
     )""",
 )
 
