@@ -69,8 +69,8 @@ def operator(own_postgres: Postgres, tmp_path: Path) -> Iterator[Operator]:
             made.append(proxy.start())
         yield Operator(made, own_postgres)
     finally:
-        for proxy in made:
-            proxy.stop()
+        for started in made:
+            started.stop()
 
 
 def test_a_key_is_good_everywhere_until_it_is_revoked(operator: Operator) -> None:

@@ -1,8 +1,6 @@
 """One inference request, whose body was read and parsed before: place, dispatch, relay, settle.
 
-It is a state machine (`states.REQUEST`) driven by callbacks from the event loop; nothing here waits.
-
-Rules that hold in every state:
+It is a state machine (`states.REQUEST`) driven by callbacks from the event loop; nothing here waits. In every state:
 - nothing is retried once content has reached the client, only continued where the model has that on (`continuation`);
 - a retry has a new rid and goes to other workers;
 - the settled row is durable before the client gets the end of its answer;
