@@ -190,3 +190,34 @@ def test_a_time_is_in_its_period(now_s: float, period: str) -> None:
     span = span_of("day" if period == "day" else "month", now_s)
     assert span.starts_s <= now_s < span.ends_s
     assert span_of("month", span.ends_s).starts_s <= span.ends_s
+
+
+def test_a_limit_by_the_minute_counts_what_was_used_in_the_minute_that_granted_it() -> None:
+    minute = Lease(Budget("t", ("t",), "minute", 60, 2.0, "tokens"))
+    minute.begin(BEGAN_S)
+    minute.asked(60, BEGAN_S)
+    minute.answered(minute.span, Taken(60, 0), BEGAN_S)
+    for used, in_hand in ((5, 55), (25, 30)):
+        reservation = SpendReservation((minute,), Amounts(tokens=20))
+        assert reservation.reserve(BEGAN_S) is Verdict.GRANTED
+        reservation.keep(Amounts(tokens=used))
+        reservation.release()
+        assert (minute.in_hand, minute.reserved) == (in_hand, 0)
+    late = SpendReservation((minute,), Amounts(tokens=20))
+    assert late.reserve(BEGAN_S) is Verdict.GRANTED
+    minute.begin(BEGAN_S + 60)
+    late.keep(Amounts(tokens=20))
+    late.release()
+    assert (minute.in_hand, minute.reserved) == (0, 0)
+
+
+def test_a_limit_by_the_minute_does_not_hold_while_its_store_is_away() -> None:
+    minute = Lease(Budget("t", ("t",), "minute", 60, 2.0, "tokens"))
+    reservation = SpendReservation((minute,), Amounts(tokens=20))
+    assert reservation.reserve(BEGAN_S) is Verdict.WAITS
+    minute.asked(minute.wanted(BEGAN_S), BEGAN_S)
+    minute.not_answered(BEGAN_S)
+    assert reservation.reserve(BEGAN_S) is Verdict.GRANTED
+    assert SpendReservation((minute,), Amounts(tokens=20)).reserve(BEGAN_S) is Verdict.GRANTED
+    assert minute.wanted(BEGAN_S) == 0
+    assert minute.wanted(BEGAN_S + DENIED_S) > 0

@@ -52,6 +52,11 @@ class Budget(NamedTuple):
         """Money is not spent while the store is away; limits are those of each process then."""
         return self.unit == "nanousd"
 
+    @property
+    def reason(self) -> str:
+        """Why a request is refused that is beyond it."""
+        return "budget" if self.is_money else f"{self.unit}_per_{self.period}"
+
 
 class Amounts(NamedTuple):
     """What a request uses, by unit."""
@@ -248,8 +253,15 @@ class SpendReservation:
                 if lease.span == span:
                     lease.reserved -= self._amount(lease)
 
+    def keep(self, amounts: Amounts) -> None:
+        """What the request has used of the periods in which it was granted, known before it is released."""
+        if self._granted:
+            for lease, span in zip(self._leases, self._spans, strict=True):
+                if lease.span == span:
+                    lease.in_hand -= amounts.of(lease.budget.unit)
+
     def spend(self, amounts: Amounts, now_s: float) -> None:
-        """What the request has used, once that is known."""
+        """What the request has used of the periods of now, once that is known."""
         for lease in self._leases:
             lease.begin(now_s)
             lease.used(now_s)

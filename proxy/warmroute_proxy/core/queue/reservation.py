@@ -35,9 +35,12 @@ class Reservation:
 
     def end(self, tokens_used: int | None, now_s: float) -> None:
         """Release it; so many tokens were used, None where the request did not run."""
-        for reservation in (self.spend, self.window):
-            if reservation is not None:
-                reservation.release()
+        if self.window is not None:
+            if tokens_used is not None:
+                self.window.keep(Amounts(requests=self.sequences, tokens=tokens_used))
+            self.window.release()
+        if self.spend is not None:
+            self.spend.release()
         if self.began:
             self.quota.end(self.tokens, self.sequences)
         if tokens_used is None:
@@ -51,9 +54,7 @@ class Reservation:
         cached = usage.cached_tokens if weight == 1.0 else math.floor(usage.cached_tokens * weight)
         return usage.prompt_tokens - usage.cached_tokens + cached + usage.completion_tokens
 
-    def spent(self, price_nanousd: int, tokens: int, now_s: float) -> None:
-        """The row of the request is made: it has cost so much."""
-        amounts = Amounts(price_nanousd, self.sequences, tokens)
-        for reservation in (self.spend, self.window):
-            if reservation is not None:
-                reservation.spend(amounts, now_s)
+    def spent(self, price_nanousd: int, now_s: float) -> None:
+        """The row of the request is made: it has cost so much. `now_s`: unix seconds."""
+        if self.spend is not None:
+            self.spend.spend(Amounts(price_nanousd), now_s)

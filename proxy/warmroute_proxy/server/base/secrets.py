@@ -66,6 +66,9 @@ def bearer(file: Path | None) -> str:
     return f"authorization: Bearer {key}\r\n"
 
 
+SPECIAL: Final = "special characters of a password are written as %XX there"
+
+
 def load_dsn(file: Path) -> str:
     """The address of a PostgreSQL database. Raises: as `load_url`."""
     return load_url(file, ("postgresql", "postgres"))

@@ -103,11 +103,8 @@ class Admission:
         self._reserve_spend(request, decision)
         waiter = Waiter(request, tenant.name, facts.model, len(request.intake.body.raw), self._clock())
         if not self._may_begin(request):
-            refusal = self._over_budget(request)
-            if refusal is None:
+            if not self._refused_by_budget(request):
                 self._wait(waiter, *_NOWHERE)
-            else:
-                self._refuse(request, "budget", refusal)
             return None
         if decision.kind != "forward":
             found = self._place_queued(waiter, decision)
@@ -225,15 +222,16 @@ class Admission:
                 return False
         return True
 
-    def _over_budget(self, request: RequestToAdmit) -> Refusal | None:
-        """The 429 of a request whose budget is used up."""
+    def _refused_by_budget(self, request: RequestToAdmit) -> bool:
+        """Refuse a request that a budget, or a limit over all proxies, has nothing left for. False: it may wait."""
         reservation = request.reservation
         if reservation is None:
-            return None
+            return False
         for shared, made in ((self._windows, reservation.window), (self._budgets, reservation.spend)):
             if made is not None and made.lacking is not None:
-                return shared.refusal(made)
-        return None
+                self._refuse(request, made.lacking.budget.reason, shared.refusal(made.lacking))
+                return True
+        return False
 
     def _place_queued(self, waiter: "Waiter[RequestToAdmit]", decision: Decision) -> Placement:
         request, now = waiter.item, self._clock()
@@ -267,10 +265,8 @@ class Admission:
         """Where a queued request can go now, if it can."""
         request = waiter.item
         if not self._may_begin(request):
-            refusal = self._over_budget(request)
-            if refusal is not None:
+            if self._refused_by_budget(request):
                 self.queue.leave(waiter)
-                self._refuse(request, "budget", refusal)
             elif waiter.line_key != (waiter.model, _NOWHERE[0]):
                 self.queue.move(waiter, *_NOWHERE)
             return None

@@ -152,7 +152,7 @@ class Settlement:
         ending = Ending(end.outcome, end.status, self._unix_clock(), account.proxy_s * 1000, account.ttft_ms, dropped)
         settle(entry, usage, loss, reported, ending)
         if reservation is not None:
-            reservation.spent(entry.price_nanousd, used, ending.settled_at)
+            reservation.spent(entry.price_nanousd, ending.settled_at)
         self._ledger.settle(entry, on_written)
         self._metrics.settled(entry, usage, loss, predicted, settled)
 

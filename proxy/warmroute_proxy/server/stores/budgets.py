@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import Any, Final, Protocol
 
 from warmroute.contract.money import usd
-from warmroute_proxy.core.queue.budget import Budget, Lease, Span, SpendReservation, Taken
+from warmroute_proxy.core.queue.budget import Budget, Lease, Span, Taken
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.metrics import Labels, Metrics
 
@@ -81,10 +81,8 @@ class Budgets:
         ]
         return (("x-warmroute-budget", ", ".join(warned)),) if warned else ()
 
-    def refusal(self, reservation: SpendReservation) -> Refusal:
-        """The 429 of a reservation that is refused."""
-        lease = reservation.lacking
-        assert lease is not None
+    def refusal(self, lease: Lease) -> Refusal:
+        """The 429 of a reservation that a lease has not enough for."""
         budget, now_s = lease.budget, self._clock()
         if not budget.is_money:
             after_s = max(1, math.ceil(lease.span.ends_s - now_s))

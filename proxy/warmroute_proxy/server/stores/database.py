@@ -12,6 +12,7 @@ from typing import Final, TypeVar
 
 import asyncpg
 
+from warmroute_proxy.server.base.secrets import SPECIAL
 from warmroute_proxy.server.stores.store_state import Connection, StoreAway, StoreState, WrongSchema
 
 REVISIONS: Final = ("0001",)
@@ -111,6 +112,8 @@ def failure_text(error: BaseException) -> str:
     """What went wrong, in words."""
     if isinstance(error, TimeoutError):
         return "it does not answer in time"
+    if isinstance(error, ValueError):  # it may quote a piece of a password
+        return f"its address cannot be read: {SPECIAL}"
     if isinstance(error, ConnectionRefusedError):
         return "nothing listens at its address"
     return f"{type(error).__name__}: {error}".splitlines()[0][:300]

@@ -26,7 +26,7 @@ def migrate(dsn: str) -> None:
     """Apply what is missing. Raises: StoreError."""
     try:
         asyncio.run(_migrate(dsn))
-    except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, SQLAlchemyError, TimeoutError) as error:
+    except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, SQLAlchemyError, TimeoutError, ValueError) as error:
         raise StoreError(f"the database cannot be migrated: {failure_text(error)}") from None
 
 

@@ -13,7 +13,7 @@ from warmroute_proxy.core.queue.budget import Budget, Span, Taken, Unit
 from warmroute_proxy.core.queue.quota import TenantLimits
 from warmroute_proxy.server.base.config import Config, DatabaseConfig
 from warmroute_proxy.server.base.metrics import Labels, Metrics
-from warmroute_proxy.server.base.secrets import load_dsn, load_url
+from warmroute_proxy.server.base.secrets import SPECIAL, SecretError, load_dsn, load_url
 from warmroute_proxy.server.ledger.ledger import LEDGER_FILE
 from warmroute_proxy.server.ledger.schema import LedgerError
 from warmroute_proxy.server.stores.api_keys import KEYS_FILE, KeyDirectory
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
 NEVER: Final = 2.0
 """A share of a limit from which nobody is warned."""
-
-NO_WINDOWS: Final = Budgets((), None, Metrics(), time.time)
 
 
 class InThread:
@@ -58,7 +56,7 @@ class Stores:
         self.keys: KeyDirectory | None = None
         """API keys in the database; None: there is none."""
 
-        self.windows = NO_WINDOWS
+        self.windows = Budgets((), None, Metrics(), time.time)
         """Limits by the minute over all proxies; without Redis none."""
 
         self.fleet_ledger = fleet_ledger
@@ -177,7 +175,11 @@ def _windows(config: Config, url: str, metrics: Metrics) -> Budgets:
         for unit, limit in by_unit:
             if limit is not None:
                 found.append(Budget(tenant.name, (tenant.name,), "minute", limit, NEVER, unit))
-    return Budgets(found, RedisWindows(url), metrics, time.time)
+    try:
+        store = RedisWindows(url)
+    except ValueError:  # it may quote a piece of a password
+        raise SecretError(f"{config.redis_url_file} holds no address of a Redis: {SPECIAL}") from None
+    return Budgets(found, store, metrics, time.time)
 
 
 def _boot(config: Config) -> str:
