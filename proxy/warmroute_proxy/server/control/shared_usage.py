@@ -77,6 +77,6 @@ async def from_database(question: Awaitable[Any]) -> Any:
         return await question
     except StoreBusy:
         raise Refusal(503, "too many questions about usage", code="overloaded", retry_after_s=5) from None
-    except StoreError as error:
-        text = f"the database of the ledger cannot be read: {error}"
+    except StoreError:
+        text = "the database of the ledger cannot be read now"
         raise Refusal(503, text, code="ledger_unavailable", retry_after_s=5) from None

@@ -79,15 +79,15 @@ class Stores:
         return made
 
     def problems(self) -> list[str]:
-        """What does not work as it should, in words; `state: why`."""
+        """What does not work as it should. Everybody may read it, so the reason, with its addresses, is in the log."""
         found = ["redis away: limits by the minute are those of each process"] if self.windows.away else []
         thread = self._thread
         if thread is None or not thread.problem:
             return found
         waiting = f"; {thread.unsent} rows wait in the ledger file" if thread.unsent else ""
         if self.fleet_ledger is None:
-            return [*found, f"budgets: {thread.problem}"]
-        return [*found, f"postgres {thread.state.value}: {thread.problem}{waiting}"]
+            return [*found, "the file of budgets cannot be used"]
+        return [*found, f"postgres {thread.state.value}{waiting}"]
 
     def gauges(self) -> list[tuple[str, Labels, float]]:
         """What `/metrics` shows of them."""
