@@ -16,7 +16,8 @@ def bearer(request: Request) -> bytes:
     value = request.headers.get("authorization", "")
     scheme, _, key = value.partition(" ")
     if scheme.lower() != "bearer":
-        key = request.headers.get("api-key") or request.headers.get("x-api-key") or ""
+        headers = request.headers
+        key = headers.get("api-key") or headers.get("x-api-key") or headers.get("x-goog-api-key") or ""
     return key.strip().encode("latin-1", "replace")
 
 

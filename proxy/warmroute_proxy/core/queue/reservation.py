@@ -52,7 +52,9 @@ class Reservation:
         """How many tokens of the tenant's limits a request has used."""
         weight = self.quota.limits.cached_weight
         cached = usage.cached_tokens if weight == 1.0 else math.floor(usage.cached_tokens * weight)
-        return usage.prompt_tokens - usage.cached_tokens + cached + usage.completion_tokens
+        used = usage.prompt_tokens - usage.cached_tokens + cached + usage.completion_tokens
+        # Of an answer whose tokens are estimated, only some may have been counted.
+        return max(used, self.tokens) if "completion_tokens" in usage.estimated else used
 
     def spent(self, price_nanousd: int, now_s: float) -> None:
         """The row of the request is made: it has cost so much. `now_s`: unix seconds."""

@@ -137,11 +137,10 @@ class Settlement:
             entry.rates = UNCHARGED
         reservation = request.reservation
         if reservation is not None:
-            used = reservation.counted(usage) if end.charged else 0
-            if end.charged and "completion_tokens" in usage.estimated:
-                used = max(used, reservation.tokens)  # the counted ones are only some of them
-            self._admission.ended(request, used)
-        dropped = names_of(intake.dropped) if intake.dropped else ()
+            self._admission.ended(request, reservation.counted(usage) if end.charged else 0)
+        changes = intake.changes
+        if intake.dropped:
+            changes = changes._replace(dropped_fields=names_of(intake.dropped.union(changes.dropped_fields)))
         predicted, most = attempt.decision.predicted, entry.predicted_cached
         if settled is not None:
             most = settled.predicted_cached_tokens
@@ -149,12 +148,17 @@ class Settlement:
             most = min(most, cacheable_tokens(usage.prompt_tokens, attempt.engine.info.page_tokens))
         if most < entry.predicted_cached:  # the prompt is shorter than it was estimated
             entry.predicted_cached, predicted = most, predicted.within(most)
-        ending = Ending(end.outcome, end.status, self._unix_clock(), account.proxy_s * 1000, account.ttft_ms, dropped)
+        ending = Ending(
+            end.outcome, end.status, self._unix_clock(), account.proxy_s * 1000, account.ttft_ms,
+            changes, intake.receipt_fields,
+        )  # fmt: skip
         settle(entry, usage, loss, reported, ending)
         if reservation is not None:
             reservation.spent(entry.price_nanousd, ending.settled_at)
         self._ledger.settle(entry, on_written)
         self._metrics.settled(entry, usage, loss, predicted, settled)
+        if changes.normalised:
+            self._metrics.normalised(changes.normalised)
 
     def reserve(self, account: RequestAccount, facts: Facts, decision: Decision, now_s: float) -> None:
         """Raise the load of the workers that an attempt is sent to."""

@@ -10,9 +10,21 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any, Final, NamedTuple
 
+import msgspec
+
 from warmroute_proxy.core.accounting.entry import Entry
 from warmroute_proxy.core.accounting.entry_steps import void_id
-from warmroute_proxy.server.ledger.usage_sums import LISTED, MAX_GROUPS, SUMMED, By, Group, Listed, Sums, Turns
+from warmroute_proxy.server.ledger.usage_sums import (
+    LISTED,
+    MAX_GROUPS,
+    OF_RECEIPT,
+    SUMMED,
+    By,
+    Group,
+    Listed,
+    Sums,
+    Turns,
+)
 from warmroute_proxy.server.stores.partitions import day_of
 from warmroute_proxy.server.stores.spool import HOUR_S
 from warmroute_proxy.server.stores.store_state import Connection
@@ -146,7 +158,9 @@ _LAST_S: Final = 253_370_764_800.0  # the year 9999
 
 
 def _listed(entry: Entry) -> dict[str, Any]:
-    return {name: getattr(entry, name) for name in LISTED}
+    receipt: dict[str, Any] = msgspec.json.decode(entry.usage).get("warmroute", {})
+    of_receipt = {name: receipt.get(name) for name in OF_RECEIPT}
+    return {**{name: getattr(entry, name) for name in LISTED}, **of_receipt, "loss": receipt.get("loss") or {}}
 
 
 def _by_name(values: list[int]) -> dict[str, int]:
