@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from warmroute._explain import MEANINGS
+from warmroute._explain import MEANINGS, UNKNOWN_CLASS
 from warmroute.contract.money import usd
 from warmroute.contract.receipt import cached_tokens
 
@@ -92,7 +92,9 @@ def _cached(usage: Mapping[str, Any], receipt: Mapping[str, Any]) -> Iterator[st
 
 def _lost(receipt: Mapping[str, Any]) -> Iterator[str]:
     for name, tokens in sorted(receipt["loss"].items(), key=lambda loss: -int(loss[1])):
-        yield f"Not cached: {tokens:,} ({name}) {MEANINGS[name]}"
+        yield f"Not cached: {tokens:,} ({name}) {MEANINGS.get(name, UNKNOWN_CLASS)}"
+    if "elsewhere_region" in receipt:
+        yield f"The region that holds them is {receipt['elsewhere_region']}."
 
 
 def _cost(usage: Mapping[str, Any], receipt: Mapping[str, Any]) -> Iterator[str]:

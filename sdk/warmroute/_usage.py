@@ -10,6 +10,8 @@ from typing import Any, Final, NamedTuple
 from warmroute.contract import receipt as contract
 
 MAX_FAULT_CHARS: Final = 300
+MAX_CLASSES: Final = 32  # of losses in a receipt; a newer proxy may name some that are not in the contract
+MAX_CLASS_CHARS: Final = 64
 
 
 class Amounts(NamedTuple):
@@ -42,22 +44,24 @@ def measure(usage: Mapping[str, Any], announced: str | None) -> Measured:
     found = usage.get("warmroute")
     receipt: Mapping[str, Any] = found if isinstance(found, Mapping) else {}
     loss, region = receipt.get("loss"), receipt.get("region")
-    losses = {
-        name: tokens
-        for name in contract.LOSS_CLASSES
-        if isinstance(loss, Mapping) and (tokens := _count(loss.get(name)))
-    }
     return Measured(
         prompt_tokens=prompt,
         cached_tokens=None if cached is None else min(cached, prompt),
         completion_tokens=_count(usage.get("completion_tokens")) or 0,
         has_receipt=bool(receipt),
         amounts_nanousd=_amounts(receipt),
-        losses=losses,
+        losses=_losses(loss) if isinstance(loss, Mapping) else {},
         region=region if isinstance(region, str) else None,
         continued="continued" in receipt,
         faults=_faults(usage, receipt, announced) if receipt or announced else (),
     )
+
+
+def _losses(loss: Mapping[Any, Any]) -> dict[str, int]:
+    """Loss class -> tokens, of those that this version knows first; `MAX_CLASSES` of them at most."""
+    names = [name for name in contract.LOSS_CLASSES if name in loss]
+    names += [name for name in loss if isinstance(name, str) and name not in names and len(name) <= MAX_CLASS_CHARS]
+    return {name: tokens for name in names[:MAX_CLASSES] if (tokens := _count(loss[name]))}
 
 
 def _faults(usage: Mapping[str, Any], receipt: Mapping[str, Any], announced: str | None) -> tuple[str, ...]:

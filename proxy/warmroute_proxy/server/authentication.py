@@ -6,6 +6,7 @@ Keys and tokens are checked by the head alone, before a body is read.
 from warmroute.contract import headers as names
 from warmroute_proxy.server.base.config import Config, TenantConfig
 from warmroute_proxy.server.base.errors import Refusal
+from warmroute_proxy.server.base.other_apis import no_route
 from warmroute_proxy.server.base.secrets import MAX_CACHED, ApiKeys
 from warmroute_proxy.server.http.exchange import Request
 from warmroute_proxy.server.regions.forward_claim import Forward, Forwards
@@ -38,6 +39,14 @@ class Authentication:
             return self._by_key(request)
         request.tenant = self._forwards.check_head(request.headers[names.FORWARD]).tenant
         return None
+
+    def check_proxy(self, request: Request, max_bytes: int) -> None:
+        """Check by the head that another proxy sends a request of its own, with a body of at most so many bytes."""
+        if request.method != "POST" or not _is_forwarded(request):
+            raise Refusal(404, no_route(request.path), code="not_found")
+        if request.length is None or request.length > max_bytes:
+            raise Refusal(413, f"{request.path} takes at most {max_bytes} bytes", code="body_too_large")
+        self._forwards.check_head(request.headers[names.FORWARD])
 
     def of_whole(self, request: Request) -> tuple[TenantConfig, Forward | None]:
         """The tenant of a request that came whole, and the claim of the proxy that forwards it."""

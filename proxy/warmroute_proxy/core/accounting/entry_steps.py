@@ -48,7 +48,8 @@ def dispatch(entry: Entry, rid: str, workers: tuple[ServedBy, ...], predicted_ca
 
 class Ending(Frozen, frozen=True):
     """How a request ended. `status` is the HTTP status that the client got, 0 if none; `ttft_ms` is None where no byte
-    of an answer came; `dropped_fields` are members of the request that no engine got.
+    of an answer came; `dropped_fields` are members of the request that no engine got; `elsewhere_region` is the region
+    that has what was lost as `elsewhere`.
     """
 
     outcome: Outcome
@@ -57,6 +58,7 @@ class Ending(Frozen, frozen=True):
     proxy_ms: float
     ttft_ms: float | None
     dropped_fields: tuple[str, ...] = ()
+    elsewhere_region: str = ""
 
 
 def settle(
@@ -75,7 +77,7 @@ def settle(
         raise _not_allowed(entry, "settle")
     if ending.outcome not in SETTLE_OUTCOMES:
         raise TransitionError(f"entry {entry.id}: {ending.outcome} is no outcome of a settled entry")
-    _close(entry, "settled", ending.outcome, usage, loss, reported, ending.dropped_fields)
+    _close(entry, "settled", ending.outcome, usage, loss, reported, ending.dropped_fields, ending.elsewhere_region)
     entry.status, entry.settled_at = ending.status, ending.settled_at
     entry.proxy_ms, entry.ttft_ms = ending.proxy_ms, ending.ttft_ms
 
@@ -143,8 +145,11 @@ def _close(
     loss: Mapping[str, int],
     reported: Mapping[str, Any] | bytes | None,
     dropped_fields: tuple[str, ...] = (),
+    elsewhere_region: str = "",
 ) -> None:
-    text, entry.list_nanousd, entry.price_nanousd = usage_object(entry, usage, loss, reported, dropped_fields)
+    text, entry.list_nanousd, entry.price_nanousd = usage_object(
+        entry, usage, loss, reported, dropped_fields, elsewhere_region
+    )
     entry.state, entry.outcome, entry.usage = state, outcome, msgspec.Raw(text)
     entry.prompt_tokens, entry.cached_tokens = usage.prompt_tokens, usage.cached_tokens
     entry.completion_tokens = usage.completion_tokens

@@ -58,9 +58,10 @@ def usage_object(
     loss: Mapping[str, int],
     reported: Mapping[str, Any] | bytes | None,
     dropped_fields: tuple[str, ...] = (),
+    elsewhere_region: str = "",
 ) -> tuple[bytes, int, int]:
     """The usage object for the client, as JSON: the engine's own fields, the settled counts, `cost` and `warmroute`.
-    `dropped_fields`: members of the request that no engine got.
+    `dropped_fields`: members of the request that no engine got; `elsewhere_region`: that of the loss.
 
     `reported` is JSON where it has exactly the settled counts (`plain_usage`). Returned with what the turn would have
     cost with nothing cached, and what it costs, in nanodollars.
@@ -76,6 +77,8 @@ def usage_object(
     )  # fmt: skip
     if dropped_fields:
         receipt = b'%b,"dropped_fields":%b}' % (receipt[:-1], _encode(dropped_fields))
+    if elsewhere_region and "elsewhere" in loss:
+        receipt = b'%b,"elsewhere_region":%b}' % (receipt[:-1], _encode(elsewhere_region))
     cost = money.usd(price).encode()
     if type(reported) is bytes:
         return b'%b,"cost":%b,"warmroute":%b}' % (reported[:-1], cost, receipt), full, price

@@ -7,4 +7,5 @@ tiers          device, host and storage, and what using a prefix from each costs
 retention      how long each cache keeps what a conversation left there
 affinity       where lineages and sessions were last served
 settled_turn   what is stored of a settled turn
+regional_turn  a turn of a region, as other regions are to know it
 """

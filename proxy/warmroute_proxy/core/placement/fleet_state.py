@@ -55,7 +55,7 @@ class Fleet:
             if len(self._choices_by_model) >= MAX_MODELS:
                 self._choices_by_model.clear()
             choices = self._choices_by_model[model] = Choices(
-                self.region, cache_workers, decode_workers, peers, self._changes
+                self.region, cache_workers, decode_workers, peers, self._changes, peers
             )
         return choices
 

@@ -2,6 +2,7 @@
 
 import msgspec
 
+from warmroute_proxy.core.cache.regional_turn import RegionalTurn
 from warmroute_proxy.core.cache.settled_turn import SettledTurn
 from warmroute_proxy.core.prompt.chain import Chain
 
@@ -45,4 +46,5 @@ class Lost(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="f"):
     at_fault: list[str]
 
 
-Event = Sent | Computed | Served | Lost
+Event = Sent | Computed | Served | Lost | RegionalTurn
+"""The last is a turn of another region, which one of the processes has received."""

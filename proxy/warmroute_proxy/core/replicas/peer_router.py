@@ -22,6 +22,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable
 from typing import Any, Final
 
+from warmroute_proxy.core.cache.regional_turn import RegionalTurn
 from warmroute_proxy.core.placement.choices import WorkerState
 from warmroute_proxy.core.placement.decision import Decision, Policy
 from warmroute_proxy.core.placement.fleet import Peer, Worker
@@ -133,6 +134,10 @@ class PeerRouter(Router):
         super().failed(ticket, now_s, at_fault)
         self._send(Lost(self._numbers.pop(ticket), list(at_fault)), now_s)
 
+    def observe_turn(self, turn: RegionalTurn, now_s: float) -> None:
+        super().observe_turn(turn, now_s)
+        self._send(turn, now_s)
+
     def snapshot(self, now_s: float) -> dict[str, Any]:
         if self._receive is not None:
             self._receive()
@@ -153,7 +158,9 @@ class PeerRouter(Router):
     def apply(self, peer: int, event: Event, now_s: float) -> None:
         """Apply an event of a peer, in its order. Ends of requests that are not known are ignored."""
         under_way = self._tickets_by_peer.setdefault(peer, OrderedDict())
-        if isinstance(event, Sent):
+        if isinstance(event, RegionalTurn):
+            super().observe_turn(event, now_s)
+        elif isinstance(event, Sent):
             self._apply_sent(event, under_way, now_s)
         elif isinstance(event, Computed):
             ticket = under_way.get(event.number)

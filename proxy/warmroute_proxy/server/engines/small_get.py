@@ -59,9 +59,9 @@ async def get(upstream: Upstream, path: str, headers: str = "", timeout_s: float
 
 
 async def ask(
-    upstream: Upstream, path: str, headers: str, timeout_s: float, *, method: str = "GET"
+    upstream: Upstream, path: str, headers: str, timeout_s: float, *, method: str = "GET", body: bytes = b""
 ) -> tuple[int, bytes]:
-    """A request without a body: as `get`."""
+    """A request of any method: as `get`."""
     answered: asyncio.Future[tuple[int, bytes]] = asyncio.get_running_loop().create_future()
 
     def done(status: int, body: bytes) -> None:
@@ -69,7 +69,7 @@ async def ask(
             answered.set_result((status, body))
 
     leg = Collector(done).leg
-    upstream.send(method, path, headers, [], leg)
+    upstream.send(method, path, headers, [body] if body else [], leg)
     try:
         async with asyncio.timeout(timeout_s):  # not wait_for: in 3.11 it can lose a cancellation, and so the shutdown
             return await answered
