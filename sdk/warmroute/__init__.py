@@ -16,6 +16,7 @@ complete, and never sends anything but the calls of its caller and, on request, 
     _outgoing  what is added to a call: the session, and the request for usage
     _watch     takes the usage out of an answer while it is read
     _stream    openai's streams, without the usage chunk that only the SDK requested
+    _homes     the regions where lineages are at home
     _books     sums, sessions, homes and pending receipts of a client
     _prompt    digests of prompts, and what changed between two of them
     _usage     the numbers of a usage object

@@ -1,9 +1,9 @@
 """What a client has observed: sums, sessions, homes, pending receipts. A client and all of its copies share one.
 
-Everything is bounded, and the oldest or least recently used is dropped first: homes by `MAX_HOMES`, sessions (their
-sums, last turn and `PROMPTS_KEPT` prompt digests) and conversations without a session by `MAX_SESSIONS`, announced
-receipts by `MAX_PENDING`, receipts that were counted by `MAX_COUNTED`, faults by `MAX_FAULTS`. The totals keep the
-turns of dropped sessions. One lock covers everything; no call blocks while it is held.
+Everything is bounded, and the oldest or least recently used is dropped first: homes by the limit of `_homes`, sessions
+(their sums, last turn and `PROMPTS_KEPT` prompt digests) and conversations without a session by `MAX_SESSIONS`,
+announced receipts by `MAX_PENDING`, receipts that were counted by `MAX_COUNTED`, faults by `MAX_FAULTS`. The totals
+keep the turns of dropped sessions. One lock covers everything; no call blocks while it is held.
 """
 
 import logging
@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
+from warmroute._homes import Homes, Lineage
 from warmroute._prompt import Prompt, PromptReader, beginnings_of, closest, first_change
 from warmroute._report import CacheReport, Totals
 from warmroute._usage import Measured, measure
@@ -25,7 +26,6 @@ log = logging.getLogger("warmroute")
 K = TypeVar("K")
 V = TypeVar("V")
 
-MAX_HOMES: Final = 10_000
 MAX_SESSIONS: Final = 1000
 MAX_PENDING: Final = 1000
 MAX_COUNTED: Final = 1000
@@ -40,6 +40,7 @@ class Turn:
 
     session: str | None
     streamed: bool
+    lineage: Lineage | None = None
     withhold: bool = False
     """Whether only the SDK requested usage, so that the caller must not get its chunk."""
     change: str | None = None
@@ -124,7 +125,7 @@ class Books:
         self._lock = threading.Lock()
         self._counts = Counts()
         self._sessions: OrderedDict[str, _Session] = OrderedDict()
-        self._homes: OrderedDict[tuple[str, str], str] = OrderedDict()
+        self._homes = Homes()
         self._pending: OrderedDict[str, Turn] = OrderedDict()
         self._counted: OrderedDict[str, None] = OrderedDict()  # ids of receipts whose usage was added
         self._faults: deque[str] = deque(maxlen=MAX_FAULTS)
@@ -135,14 +136,16 @@ class Books:
         self._pid = 0
         self._conversations: Conversations
 
-    def home(self, base_url: str, session: str | None) -> str | None:
-        """The region that holds the session, as the server at `base_url` reported it."""
-        if session is None:
+    def home(self, lineage: Lineage | None) -> str | None:
+        """The region that holds a lineage, as the server reported it."""
+        if lineage is None:
             return None
         with self._lock:
-            if (base_url, session) in self._homes:
-                self._homes.move_to_end((base_url, session))
-            return self._homes.get((base_url, session))
+            return self._homes.of(lineage)
+
+    def read(self, body: Mapping[str, Any]) -> Prompt:
+        """The digests of a body."""
+        return self._reader.read(body)
 
     def conversation(self, body: Mapping[str, Any]) -> Conversation | None:
         """The conversation that a prompt without a session continues or begins; None where it has no messages."""
@@ -155,11 +158,10 @@ class Books:
                 self._conversations = Conversations(secrets.token_hex(8), max_conversations=MAX_SESSIONS)
             return self._conversations.of("", *beginnings)
 
-    def compare(self, turn: Turn, body: Mapping[str, Any]) -> None:
+    def compare(self, turn: Turn, prompt: Prompt, body: Mapping[str, Any]) -> None:
         """Find what changed in the prompt of `turn` since earlier turns of its session, and store its digests."""
         if turn.session is None:
             return
-        prompt = self._reader.read(body)
         with self._lock:
             prompts = self._session(turn.session).prompts
             before = closest(prompt, prompts)
@@ -167,7 +169,7 @@ class Books:
             turn.change = None if before is None else first_change(before, prompt, body)
             prompts.append(prompt)
 
-    def answered(self, turn: Turn, base_url: str, home: str | None, receipt_id: str | None) -> None:
+    def answered(self, turn: Turn, home: str | None, receipt_id: str | None) -> None:
         """An answer has begun. `home` and `receipt_id`: from its head. A known receipt means the same turn again,
         repeated with the same idempotency key.
         """
@@ -182,8 +184,8 @@ class Books:
                 session = self._session(turn.session)
                 session.counts.turns += not known
                 session.last_turn = turn
-                if home is not None:
-                    _put(self._homes, (base_url, turn.session), home, MAX_HOMES)
+                if home is not None and turn.lineage is not None:
+                    self._homes.answered(turn.lineage, home)
 
     def settle(self, turn: Turn, usage: Mapping[str, Any]) -> None:
         """Add the usage of a turn, once: it may come from the answer, a retry's answer, and a fetched receipt."""

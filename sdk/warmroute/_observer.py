@@ -12,6 +12,7 @@ from contextvars import ContextVar
 from typing import Any, Final
 
 from warmroute._books import Books, Turn
+from warmroute._homes import Lineage, lineage_of
 from warmroute._outgoing import (
     SERVERS,
     Identity,
@@ -115,14 +116,22 @@ class Observer:
             call.base_url = str(client.base_url)
             body = body_of(options.json_data, options.extra_json)
             caller = lower_headers(client._client.headers, client._custom_headers, options.headers)
-            identity = self._identify(call, caller, body)
-            if options.method.lower() == "post" and options.url.rstrip("/").endswith("/completions"):
-                turn = Turn(session=identity.key, streamed=stream)
+            identity = self._identity(call, caller, body)
+            completes = options.method.lower() == "post" and options.url.rstrip("/").endswith("/completions")
+            prompt = lineage = None
+            with self.books.guard():
+                if completes and identity.key is not None:
+                    prompt = self.books.read(body)
+                    lineage = lineage_of(call.base_url, identity.key, caller, prompt)
+            self._add_session(call, caller, identity, lineage)
+            if completes:
+                turn = Turn(session=identity.key, streamed=stream, lineage=lineage)
                 call.watch = Watch(self.books, turn)
                 self._request_usage(call, turn, caller, body)
                 self._add_key(call, caller)
                 with self.books.guard():
-                    self.books.compare(turn, body)
+                    if prompt is not None:
+                        self.books.compare(turn, prompt, body)
         return call
 
     def answered(self, call: Call | None, response: Any) -> None:
@@ -139,23 +148,27 @@ class Observer:
                 SERVERS.learn(call.server, takes=True)
             home = printable(response.headers.get(headers.HOME), MAX_HOME_CHARS)
             receipt_id = printable(response.headers.get(headers.RECEIPT), MAX_RECEIPT_ID_CHARS)
-            self.books.answered(turn, call.base_url, home, receipt_id)
+            self.books.answered(turn, home, receipt_id)
             if not turn.streamed and response.request.headers.get(_RAW_HEADER) == "true":
                 call.watch.observe(_json(response.content))  # the caller may never parse it
 
-    def _identify(self, call: Call, caller: Mapping[str, object], body: Mapping[str, Any]) -> Identity:
-        identity = Identity(None, None, False)
+    def _identity(self, call: Call, caller: Mapping[str, object], body: Mapping[str, Any]) -> Identity:
         with self.books.guard():
-            identity = identity_of(self._pinned or current() or self._default, caller, body) or self._derived(
-                call, body
-            )
-            added = session_headers(identity, self.books.home(call.base_url, identity.key), caller)
+            named = identity_of(self._pinned or current() or self._default, caller, body)
+            return named or self._derived(call, body)
+        return Identity(None, None, False)
+
+    def _add_session(
+        self, call: Call, caller: Mapping[str, object], identity: Identity, lineage: Lineage | None
+    ) -> None:
+        """Send the session with a call, and the home of its lineage."""
+        with self.books.guard():
+            added = session_headers(identity, self.books.home(lineage), caller)
             if added:
                 given = call.given.headers if isinstance(call.given.headers, Mapping) else {}
                 sent = copy.copy(call.given)
                 sent.headers = {**given, **added}
                 call.sent = sent
-        return identity
 
     def _derived(self, call: Call, body: Mapping[str, Any]) -> Identity:
         """The identity of a call that names none: that of its conversation."""

@@ -45,7 +45,7 @@ class Authentication:
         if request.method != "POST" or not _is_forwarded(request):
             raise Refusal(404, no_route(request.path), code="not_found")
         if request.length is None or request.length > max_bytes:
-            raise Refusal(413, f"{request.path} takes at most {max_bytes} bytes", code="body_too_large")
+            raise Refusal(413, f"{request.path} takes at most {max_bytes} bytes", code="request_too_large")
         self._forwards.check_head(request.headers[names.FORWARD])
 
     def of_whole(self, request: Request) -> tuple[TenantConfig, Forward | None]:

@@ -161,7 +161,6 @@ async def build(config: Config, slot: ProcessSlot | None) -> Proxy:
         metrics=request_metrics,
         max_answer_bytes=limits.response_bytes,
     )
-    holdings = Holdings(open_requests, admission, re_prefills, ledger, memory)
     return Proxy(
         config=config,
         intakes=Intakes(config, Callers(secrets, conversations), asyncio.get_running_loop()),
@@ -182,7 +181,15 @@ async def build(config: Config, slot: ProcessSlot | None) -> Proxy:
         request_metrics=request_metrics,
         idempotent_calls=IdempotentCalls(bounds_of(limits), limits.keyed_outlive_s, clock, metrics, memory),
         path=path,
-        metrics_page=MetricsPage(metrics, holdings, router, engines, peer_processes, clock, loop_lag),
+        metrics_page=MetricsPage(
+            metrics,
+            Holdings(open_requests, admission, re_prefills, ledger, memory),
+            router,
+            engines,
+            peer_processes,
+            clock,
+            loop_lag,
+        ),
     )
 
 

@@ -51,7 +51,8 @@ class LastTurn(Frozen, frozen=True):
 
 class IndexEstimates(Frozen, frozen=True):
     """Prefixes of the prompt by the index, in tokens: the longest known anywhere in the tenant, the one predicted on
-    the chosen worker, the one on the best other worker of its region, and the one in the best other region.
+    the chosen worker, the one on the best other worker of its region, and the one in the best other region. What
+    another region has computed of this prompt, as it announced, counts as known and as held there.
     """
 
     known: int
@@ -168,8 +169,6 @@ def _expected(estimates: IndexEstimates, last_turn: LastTurn | None) -> IndexEst
             here = max(here, last_turn.prompt_tokens)
         elif last_turn.same_region:
             moved = max(moved, last_turn.prompt_tokens)
-        else:
-            elsewhere = max(elsewhere, last_turn.prompt_tokens)
     return IndexEstimates(estimates.known, here, moved, elsewhere)
 
 

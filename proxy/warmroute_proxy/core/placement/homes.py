@@ -17,6 +17,7 @@ import msgspec
 
 from warmroute_proxy.core.base.frozen import Frozen
 from warmroute_proxy.core.cache.affinity import Affinity
+from warmroute_proxy.core.cache.index import MAX_CUTS
 from warmroute_proxy.core.cache.regional_turn import RegionalTurn
 from warmroute_proxy.core.cache.settled_turn import SettledTurn
 from warmroute_proxy.core.prompt.chain import Chain
@@ -35,8 +36,8 @@ def home_of(
     facts: Facts, last_turn: SettledTurn | None, affinity: Affinity, here: str, peers: Collection[str]
 ) -> Home | None:
     """The home of a request, None where it is `here` or unknown. `peers`: the other regions that can be used."""
-    repeats = last_turn is not None and _repeats(facts.chain, last_turn)
-    if last_turn is not None and repeats and facts.turn <= last_turn.turn + 1:
+    is_repeated = last_turn is not None and repeats(facts.chain, last_turn)
+    if last_turn is not None and is_repeated and facts.turn <= last_turn.turn + 1:
         if last_turn.region in peers:
             return Home(last_turn.region, last_turn.prompt_bytes, certain=True)
         if last_turn.region == here:
@@ -48,7 +49,7 @@ def home_of(
     if known is None and facts.thread is not None and facts.turn > 1:
         known = affinity.last_of_thread(facts.thread)
     if known is not None and (known.region in peers or known.region == here):
-        return Home(known.region, facts.structural_bytes, certain=repeats) if known.region != here else None
+        return Home(known.region, facts.structural_bytes, certain=is_repeated) if known.region != here else None
     for session in (facts.session, facts.parent):
         region = affinity.home(session) if session is not None else None
         if region is not None:
@@ -58,12 +59,17 @@ def home_of(
 
 def regional(facts: Facts, session: int | None, turn: SettledTurn, before: SettledTurn | None) -> RegionalTurn:
     """A turn as other regions are to know it. `before` is the one that it continues; `session` as in `RegionalTurn`."""
-    follows = 0 if before is None or before.tip == turn.tip else before.tip
+    chain = facts.chain
+    follows, known = 0, 0
+    if before is not None and before.tip != turn.tip:
+        follows, known = before.tip, bisect_left(chain.ends, before.prompt_bytes) + 1
+    under_way = turn.prompt_tokens is None
+    new = chain.hashes[known:MAX_CUTS] if facts.derived and under_way else []
     turn = msgspec.structs.replace(turn, workers=())
-    return RegionalTurn(facts.lineage, session, facts.thread, len(facts.chain.hashes), follows, turn)
+    return RegionalTurn(facts.lineage, session, facts.thread, len(chain.hashes), follows, turn, new)
 
 
-def _repeats(chain: Chain, turn: SettledTurn) -> bool:
+def repeats(chain: Chain, turn: SettledTurn) -> bool:
     """Whether a prompt begins with the whole prompt of a turn."""
     at = bisect_left(chain.ends, turn.prompt_bytes)
     return at < len(chain.hashes) and chain.hashes[at] == turn.tip

@@ -258,6 +258,8 @@ class Router:
     def observe_turn(self, turn: RegionalTurn, now_s: float) -> None:  # noqa: ARG002 - for those that pass it on
         """Another region serves a turn, or has served it."""
         self._affinity.observe(turn)
+        if turn.new:
+            self._fleet.cache_stored(peer_id(turn.turn.region), turn.new, "device")
 
     def regional_turn(
         self,

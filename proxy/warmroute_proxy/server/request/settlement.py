@@ -19,6 +19,7 @@ from warmroute_proxy.core.base.frozen import Frozen
 from warmroute_proxy.core.cache.settled_turn import SettledTurn
 from warmroute_proxy.core.cache.tiers import cacheable_tokens
 from warmroute_proxy.core.placement.decision import Decision
+from warmroute_proxy.core.placement.homes import repeats
 from warmroute_proxy.core.placement.router import Router, Settled, Ticket
 from warmroute_proxy.core.prompt.facts import Facts
 from warmroute_proxy.dialects.fields import names_of
@@ -292,26 +293,25 @@ def losses_of(
     last_settled: SettledTurn | None, facts: Facts, usage: Usage, attempt: Attempt, here: str
 ) -> dict[str, int]:
     """The loss classes of a request. `last_settled` is what the router knows before this request is settled."""
-    decision = attempt.decision
+    decision, before = attempt.decision, last_settled
+    known, other_region, last_turn = decision.known_tokens, decision.other_region_tokens, None
+    if before is not None:
+        tokens = _prompt_tokens(before, facts, usage)
+        if before.region != here and repeats(facts.chain, before):
+            known, other_region = max(known, tokens), max(other_region, tokens)
+        last_turn = LastTurn(
+            tokens,
+            before.completion_tokens or 0,
+            decision.cache_worker in before.workers,
+            before.salt_epoch != facts.salt_epoch,
+            before.region == here,
+        )
     return classify(
         prompt_tokens=usage.prompt_tokens,
         cached_tokens=usage.cached_tokens,
         page_size=attempt.engine.info.page_tokens,
-        estimates=IndexEstimates(
-            decision.known_tokens,
-            decision.predicted_cached_tokens,
-            decision.other_worker_tokens,
-            decision.other_region_tokens,
-        ),
-        last_turn=LastTurn(
-            _prompt_tokens(last_settled, facts, usage),
-            last_settled.completion_tokens or 0,
-            decision.cache_worker in last_settled.workers,
-            last_settled.salt_epoch != facts.salt_epoch,
-            last_settled.region == here,
-        )
-        if last_settled is not None
-        else None,
+        estimates=IndexEstimates(known, decision.predicted_cached_tokens, decision.other_worker_tokens, other_region),
+        last_turn=last_turn,
         disaggregated=decision.prefill is not None,
         misreported=usage.misreported_tokens > 0,
         cached_reported="cached_tokens" not in usage.estimated,
