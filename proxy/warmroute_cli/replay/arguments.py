@@ -59,6 +59,12 @@ def _add_fleet(fleet: argparse._ArgumentGroup) -> None:
     fleet.add_argument(
         "--max-running", type=count, default=512, metavar="N", help="requests that a worker runs at once (512)"
     )
+    fleet.add_argument(
+        "--fleet",
+        type=Path,
+        metavar="FILE",
+        help="a TOML file of workers that differ, instead of --workers",
+    )
     fleet.add_argument("--regions", type=_count, default=1, metavar="N", help="number of regions (1)")
     fleet.add_argument("--rtt-ms", type=_not_negative, default=100.0, metavar="MS", help="round trip of regions (100)")
     fleet.add_argument(

@@ -18,6 +18,7 @@ from threading import Thread
 from typing import NamedTuple
 
 from warmroute_cli.replay.arguments import fleet_options
+from warmroute_proxy.replay.fleet_file import WorkerKind, read_fleet
 from warmroute_proxy.replay.loaders import load
 from warmroute_proxy.replay.results import Result
 from warmroute_proxy.replay.scenarios.scenario import Run, Scenario
@@ -77,6 +78,12 @@ def _play(arguments: argparse.Namespace) -> tuple[list[Result], tuple[str, ...]]
 
 def _setup(arguments: argparse.Namespace) -> Setup:
     prefills, decodes = arguments.workers
+    kinds: tuple[WorkerKind, ...] = ()
+    if arguments.fleet is not None:
+        if "--workers" in fleet_options(arguments):
+            raise TraceError("--fleet says how many workers there are: leave out --workers")
+        kinds = read_fleet(arguments.fleet)
+        prefills, decodes = len(kinds), 0
     device, host, store = arguments.kv_tokens
     return Setup(
         prefills=prefills,
@@ -93,6 +100,7 @@ def _setup(arguments: argparse.Namespace) -> Setup:
         share_lag_s=None if arguments.share_lag_ms is None else arguments.share_lag_ms / 1000,
         event_lag_s=arguments.event_lag_ms / 1000,
         changes=tuple(Change(*change) for change in arguments.change),
+        kinds=kinds,
     )
 
 

@@ -138,8 +138,8 @@ async def build(config: Config, slot: ProcessSlot | None) -> Proxy:
     secrets = Secrets(load_secret(config.secret_file, os.environ))
     clock, limits, metrics = time.monotonic, config.limits, Metrics()
     memory, engines = _body_memory(config, metrics), await _engines(config, metrics, clock)
-    ledger = _ledger(config, slot)  # first: it locks the state folder
-    voids, loop_lag = _voids(config, slot, secrets, metrics, clock), LoopLag(metrics, clock)
+    ledger, loop_lag = _ledger(config, slot), LoopLag(metrics, clock)  # the ledger first: it locks the state folder
+    voids = _voids(config, slot, secrets, metrics, clock)
     announcements = _announcements(config, voids, metrics, clock)
     router, recording, peer_processes, conversations = _routing(config, slot, engines, metrics, announcements)
     _restore_drains(config, engines, router)
@@ -161,6 +161,7 @@ async def build(config: Config, slot: ProcessSlot | None) -> Proxy:
         metrics=request_metrics,
         max_answer_bytes=limits.response_bytes,
     )
+    holdings = Holdings(open_requests, admission, re_prefills, ledger, memory)
     return Proxy(
         config=config,
         intakes=Intakes(config, Callers(secrets, conversations), asyncio.get_running_loop()),
@@ -181,15 +182,7 @@ async def build(config: Config, slot: ProcessSlot | None) -> Proxy:
         request_metrics=request_metrics,
         idempotent_calls=IdempotentCalls(bounds_of(limits), limits.keyed_outlive_s, clock, metrics, memory),
         path=path,
-        metrics_page=MetricsPage(
-            metrics,
-            Holdings(open_requests, admission, re_prefills, ledger, memory),
-            router,
-            engines,
-            peer_processes,
-            clock,
-            loop_lag,
-        ),
+        metrics_page=MetricsPage(metrics, holdings, router, engines, peer_processes, clock, loop_lag),
     )
 
 

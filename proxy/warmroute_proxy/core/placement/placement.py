@@ -219,6 +219,7 @@ def _decision(
 ) -> Decision:
     match, others, moved = prompt.match, ~chosen.slots & ~choices.peer_slots, 0
     worker = chosen.worker
+    held = prompt.with_answer(chosen, matched, held)
     device, host, storage = held
     cached_tokens = device + host + storage
     known_tokens = cached_tokens if matched == match.known_bytes else prompt.tokens_of(match.known_bytes)
@@ -251,6 +252,7 @@ def _decision(
         matched,
         other_region,
         prompt.tokens_of(other_region_bytes) if other_region_bytes else 0,
+        match.shared[-1][0] if match.shared else 0,
     )
 
 

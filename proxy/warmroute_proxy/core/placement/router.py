@@ -7,7 +7,7 @@ inputs, so recorded traffic replayed through a router gives the same decisions.
 Prefixes of requests that are routed but not computed yet count as cached: without that, overload scatters sessions.
 An engine computes in order of arrival, so they are cached by the time that a later request is at work; until then the
 later request waits, which its queue term contains already. Histories that a worker must have evicted by now
-(`cache.retention`) do not count.
+(`cache.occupancy`) do not count.
 
 A router is for one region, and for one thread.
 """
@@ -22,7 +22,6 @@ from warmroute_proxy.core.base.mypyc import mypyc_attr
 from warmroute_proxy.core.cache.affinity import Affinity
 from warmroute_proxy.core.cache.index import PrefixIndex
 from warmroute_proxy.core.cache.regional_turn import RegionalTurn
-from warmroute_proxy.core.cache.retention import MIN_TOKENS
 from warmroute_proxy.core.cache.settled_turn import SettledTurn
 from warmroute_proxy.core.cache.tiers import Tier, cacheable_tokens
 from warmroute_proxy.core.load.engine_loads import EngineLoads
@@ -164,8 +163,7 @@ class Router:
         ticket = Ticket(decision, facts.chain, cache_worker, local, facts.sequences)
         cached_share = decision.predicted_cached_tokens / decision.prompt_tokens_est
         self._in_flight.begin(ticket, self._begins(facts), cached_share, now_s)
-        if self._histories.active:
-            self._histories.begin(facts.lineage, ticket)
+        self._histories.begin(facts.lineage, ticket, self._shared_tokens(ticket, facts, None))
         return ticket
 
     def first_token(self, ticket: Ticket, now_s: float) -> None:
@@ -197,8 +195,7 @@ class Router:
             if worker is not None and predicted + worker.page_tokens >= prompt_tokens:
                 predicted = min(predicted, cacheable_tokens(prompt_tokens, worker.page_tokens))
         error = self._accuracy.observe(predicted, cached_tokens)
-        if self._histories.active or (error is not None and error >= MIN_TOKENS):
-            self._end_history(ticket, facts, prompt_tokens, cached_tokens, completion_tokens)
+        self._end_history(ticket, facts, prompt_tokens, cached_tokens, completion_tokens)
         turn = self._settled_turn(ticket, facts, prompt_tokens, cached_tokens, completion_tokens)
         self._remember(facts.model, facts.lineage, facts.chain, turn, home_key(facts), facts.thread)
         return Settled(error, predicted)
@@ -319,26 +316,24 @@ class Router:
 
     def _match(self, facts: Facts, mask: int, turn: SettledTurn | None) -> MatchedPrompt:
         """The prompt in tokens: by the ratio of its own lineage's last turn, else by the learned one of the model."""
-        if self._histories.active:
-            evicted_from = self._histories.evicted_from(facts.lineage)
-            if evicted_from is not None:
-                self._forget_history(facts.chain, evicted_from)
         chain = facts.chain
         if turn is not None and turn.prompt_tokens:
             ratio = bounded_bytes_per_token(turn.prompt_bytes / turn.prompt_tokens)
         else:
             ratio = self._bytes_per_token.of(facts.model)
+        for worker, left_tokens in self._histories.evicted_from(facts.lineage).items():
+            self._forget_history(chain, worker, int(left_tokens * ratio))
         tokens = math.ceil(chain.total_bytes / ratio) or 1
-        return MatchedPrompt(tokens, ratio, self._fleet.index.walk(chain, mask))
+        return MatchedPrompt(tokens, ratio, self._fleet.index.walk(chain, mask), turn)
 
     def _begins(self, facts: Facts) -> bool:
         """Whether a conversation begins with this request."""
         return facts.turn == 1 and self._affinity.last_settled(facts.lineage, facts.chain, 1) is None
 
-    def _forget_history(self, chain: Chain, worker: WorkerState) -> None:
-        """A cache has evicted what only this conversation uses: stop predicting it there."""
+    def _forget_history(self, chain: Chain, worker: WorkerState, left_bytes: int) -> None:
+        """A cache has evicted what only this conversation uses, but for its first bytes: stop predicting it there."""
         if self._fleet.workers.get(worker.id) is worker:
-            own_from = bisect_right(chain.ends, self._shared_bytes(chain))
+            own_from = bisect_right(chain.ends, self._shared_bytes(chain) + left_bytes)
             self._fleet.index.remove(chain.hashes[own_from:], 1 << worker.slot)
 
     def _shared_bytes(self, chain: Chain) -> int:
@@ -354,15 +349,19 @@ class Router:
         cached_tokens: int | None,
         completion_tokens: int | None,
     ) -> None:
-        """A turn has ended: learn from its report how long the cache keeps histories, and store its own."""
-        if cached_tokens is not None and self._histories.observe(ticket, cached_tokens):
-            tokens = ticket.decision.prompt_tokens_est if prompt_tokens is None else prompt_tokens
-            shared_tokens = self._shared_bytes(facts.chain) * tokens // (facts.chain.total_bytes or 1)
-            expected = max(ticket.decision.predicted_cached_tokens, cached_tokens)
-            retention = ticket.cache_worker.load.retention
-            retention.observe(ticket.distance, tokens, expected - shared_tokens, cached_tokens - shared_tokens)
-        if self._histories.active:
-            self._histories.end(facts.lineage, ticket, completion_tokens)
+        """A turn has ended: learn from its report what the cache has evicted, and store its own history."""
+        shared = self._shared_tokens(ticket, facts, prompt_tokens)
+        tokens = ticket.decision.prompt_tokens_est if prompt_tokens is None else prompt_tokens
+        if cached_tokens is not None:
+            self._histories.observe(ticket, tokens, cached_tokens, shared)
+        generated = 0 if ticket.decode_worker is not ticket.cache_worker else completion_tokens or 0
+        self._histories.end(facts.lineage, ticket, max(0, tokens + generated - shared))
+
+    def _shared_tokens(self, ticket: Ticket, facts: Facts, prompt_tokens: int | None) -> int:
+        """Tokens of the prompt that other conversations have begun with too, as it was placed."""
+        shared_bytes = ticket.decision.shared_bytes
+        tokens = ticket.decision.prompt_tokens_est if prompt_tokens is None else prompt_tokens
+        return shared_bytes * tokens // (facts.chain.total_bytes or 1) if shared_bytes else 0
 
     def _settled_turn(
         self,

@@ -28,7 +28,7 @@ class Computed(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="c"):
 
 
 class Served(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="e"):
-    """It ended well. `session` is None where it has no home of its own."""
+    """It ended well. `session` is None where it has no home of its own. Others use `shared_tokens` of it, too."""
 
     number: int
     lineage: int
@@ -37,6 +37,7 @@ class Served(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="e"):
     model: str
     settled_turn: SettledTurn
     streamed_tokens: int | None = None
+    shared_tokens: int = 0
 
 
 class Lost(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="f"):

@@ -48,8 +48,8 @@ class PeerTicket(Ticket):
         self.uncached = sent.prompt_tokens - sent.cached_tokens
         self.resident = sent.prompt_tokens
         self.computed = False
-        self.distance = 0.0
-        self.turn = 0
+        self.history = None
+        self.used_before = 0
         self.open = True
 
 
@@ -127,7 +127,9 @@ class PeerRouter(Router):
         turn = self._settled_turn(ticket, facts, prompt_tokens, cached_tokens, completion_tokens)
         number = self._numbers.pop(ticket)
         session = home_key(facts)
-        self._send(Served(number, facts.lineage, session, facts.thread, facts.model, turn, streamed_tokens), now_s)
+        shared_tokens = self._shared_tokens(ticket, facts, prompt_tokens)
+        served = Served(number, facts.lineage, session, facts.thread, facts.model, turn, streamed_tokens, shared_tokens)
+        self._send(served, now_s)
         return settled
 
     def failed(self, ticket: Ticket, now_s: float, at_fault: Collection[str]) -> None:
@@ -199,6 +201,6 @@ class PeerRouter(Router):
     def _apply_served(self, served: Served, ticket: PeerTicket, now_s: float) -> None:
         turn = served.settled_turn
         self._in_flight.end(ticket, now_s, served.streamed_tokens)
-        if self._histories.active:
-            self._histories.end(served.lineage, ticket, turn.completion_tokens)
+        own_tokens = (turn.prompt_tokens or ticket.resident) + (turn.completion_tokens or 0) - served.shared_tokens
+        self._histories.end(served.lineage, ticket, max(0, own_tokens))
         self._remember(served.model, served.lineage, ticket.chain, turn, served.session, served.thread)
