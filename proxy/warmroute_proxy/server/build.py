@@ -139,8 +139,7 @@ async def build(config: Config, slot: ProcessSlot | None) -> Proxy:
     clock, limits, metrics = time.monotonic, config.limits, Metrics()
     memory, engines = _body_memory(config, metrics), await _engines(config, metrics, clock)
     ledger, loop_lag = _ledger(config, slot), LoopLag(metrics, clock)  # the ledger first: it locks the state folder
-    voids = _voids(config, slot, secrets, metrics, clock)
-    announcements = _announcements(config, voids, metrics, clock)
+    voids, announcements = _links(config, slot, secrets, metrics, clock)
     router, recording, peer_processes, conversations = _routing(config, slot, engines, metrics, announcements)
     _restore_drains(config, engines, router)
     open_requests, request_metrics = OpenRequests(), _request_metrics(metrics, ledger, slot)
@@ -241,20 +240,17 @@ def _peers(config: Config, clock: Callable[[], float]) -> Peers:
     return Peers(urls, config.limits.connect_timeout_s, clock)
 
 
-def _voids(
+def _links(
     config: Config, slot: ProcessSlot | None, secrets: Secrets, metrics: Metrics, clock: Callable[[], float]
-) -> Voids:
-    """The links to other regions, with what is to be voided there."""
+) -> tuple[Voids, Announcements]:
+    """The links to other regions, with what is to be voided there and what is announced."""
     nonces = slot.nonces if slot is not None else None
     forwards = Forwards(secrets, config.proxy.region, time.time, random.token_hex, nonces)
     number, processes = (0, 1) if slot is None else (slot.number, config.proxy.processes)
     orders = VoidOrders(config.proxy.state_dir, number, processes)
-    return Voids(_peers(config, clock), forwards, orders, metrics, time.time, config.limits.connect_timeout_s)
-
-
-def _announcements(config: Config, voids: Voids, metrics: Metrics, clock: Callable[[], float]) -> Announcements:
     timeout_s = config.limits.connect_timeout_s
-    return Announcements(config.proxy.region, voids.peers, voids.forwards, metrics, clock, timeout_s)
+    voids = Voids(_peers(config, clock), forwards, orders, metrics, time.time, timeout_s)
+    return voids, Announcements(config.proxy.region, voids.peers, forwards, metrics, clock, timeout_s)
 
 
 def _restore_drains(config: Config, engines: Engines, router: Router) -> None:
