@@ -7,8 +7,11 @@ arguments   readers of option values
 demo        `warmroute demo`
 replay      `warmroute replay`
 plan        `warmroute plan`
+launch      `warmroute launch`
+doctor      `warmroute doctor`
+audit       `warmroute audit`: whether one tenant can tell what another has sent
 up          `warmroute up`: the embedded fleet until Ctrl-C
-engines     `warmroute engines`: list and drain the engines of a running proxy
+engines     `warmroute engines`: list, drain and flip the engines of a running proxy
 usage       `warmroute usage`: what turns cost
 receipts    `warmroute receipts`: the newest turns, and one of them in words
 receipt_words  a receipt in words

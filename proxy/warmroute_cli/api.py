@@ -28,7 +28,13 @@ class Api:
         self._key = key
 
     def ask(
-        self, path: str, parameters: Mapping[str, str] | None = None, *, method: str = "GET", session: str = ""
+        self,
+        path: str,
+        parameters: Mapping[str, str] | None = None,
+        *,
+        method: str = "GET",
+        session: str = "",
+        timeout_s: float = TIMEOUT_S,
     ) -> Any:
         """The JSON answer to a call. `session`: the key of a session, which goes into a header."""
         target = f"{self._url}{path}" + (f"?{urlencode(parameters)}" if parameters else "")
@@ -37,7 +43,7 @@ class Api:
         if session:
             request.add_header("x-session-affinity", _header(session))
         try:
-            with urllib.request.urlopen(request, timeout=TIMEOUT_S) as response:  # noqa: S310
+            with urllib.request.urlopen(request, timeout=timeout_s) as response:  # noqa: S310
                 return json.load(response)
         except urllib.error.HTTPError as error:
             with error:

@@ -43,6 +43,15 @@ def count(text: str) -> int:
     return value
 
 
+@wants("a whole number")
+def whole(text: str) -> int:
+    """0 or more."""
+    value = int(text)
+    if value < 0:
+        raise ValueError(text)
+    return value
+
+
 @wants("a number from 1 to 200")
 def listed(text: str) -> int:
     """How many are listed."""

@@ -1,4 +1,4 @@
-"""`warmroute engines`: the state of the engines of a running proxy or fleet, and draining one before its restart."""
+"""`warmroute engines`: the engines of a running proxy or fleet, and draining or flipping one."""
 
 import argparse
 import sys
@@ -12,6 +12,10 @@ from warmroute_proxy.server.base.config_file import ConfigError
 from warmroute_proxy.server.base.secrets import SecretError
 
 POLL_EVERY_S: Final = 0.5
+FLIP_WAIT_S: Final = 300.0
+FLIP_TIMEOUT_S: Final = 310.0
+NOTICE_S: Final = 3.0
+"""The other processes of the proxy read the role of a draining engine each second."""
 ENGINES: Final = "/admin/engines"
 
 
@@ -23,8 +27,11 @@ def run(arguments: argparse.Namespace) -> int:
             for admin in admins:
                 show(admin.ask(ENGINES)["engines"])
             return 0
-        path = f"{ENGINES}/{quote(arguments.engine, safe='')}/drain"
+        engine = f"{ENGINES}/{quote(arguments.engine, safe='')}"
+        path = f"{engine}/drain"
         admin = _admin_of(admins, path)
+        if arguments.action == "flip":
+            return _flip(admin, engine, arguments)
         if arguments.action == "undrain":
             show([admin.ask(path, method="DELETE")])
             return 0
@@ -55,6 +62,27 @@ def _admin_of(admins: list[Api], path: str) -> Api:
         else:
             return admin
     return admins[-1]
+
+
+def _flip(admin: Api, engine: str, arguments: argparse.Namespace) -> int:
+    """Out of traffic, the other role, and in again. What refuses stays as it was; 1: not drained in time."""
+    admin.ask(f"{engine}/flip")
+    drain = f"{engine}/drain"
+    code = _drain(admin, drain, arguments.wait or FLIP_WAIT_S)
+    if code != 0:
+        admin.ask(drain, method="DELETE")
+        return code
+    parameters = {} if arguments.graph_gb is None else {"graph_gb": str(arguments.graph_gb)}
+    try:
+        found = admin.ask(f"{engine}/flip", parameters, method="POST", timeout_s=FLIP_TIMEOUT_S)
+    except ApiError as error:
+        if "it keeps its role" in str(error) or error.status == 409:
+            admin.ask(drain, method="DELETE")
+        raise
+    time.sleep(NOTICE_S)
+    show([admin.ask(drain, method="DELETE")])
+    print(f"{found['id']} is a {found['role']} engine now")
+    return 0
 
 
 def _drain(admin: Api, path: str, wait_s: float | None) -> int:

@@ -1,4 +1,4 @@
-"""The `warmroute` command: `demo`, `up`, `usage`, `receipts`, `replay`, `plan`, `proxy`, `engines`, `key`.
+"""The `warmroute` command, with a subcommand for each thing that it does.
 
 Each subcommand imports what it needs when it is chosen, so that `warmroute proxy` starts without an OpenAI client and
 `warmroute --version` without anything. Exit codes: 0 done, 1 done and a check has failed, 2 not done: a wrong command
@@ -14,7 +14,10 @@ from pathlib import Path
 
 from warmroute import __version__
 from warmroute_cli.arguments import above_zero, count, listed, port
+from warmroute_cli.audit import arguments as audit_arguments
+from warmroute_cli.doctor import arguments as doctor_arguments
 from warmroute_cli.installed import missing
+from warmroute_cli.launch import arguments as launch_arguments
 from warmroute_cli.plan import arguments as plan_arguments
 from warmroute_cli.replay import arguments as replay_arguments
 from warmroute_proxy import COMPILED
@@ -70,8 +73,19 @@ def parser() -> argparse.ArgumentParser:
     plan = commands.add_parser("plan", help="plan a deployment of SGLang for a model, GPUs and traffic")
     plan_arguments.add(plan)
     plan.set_defaults(run=_plan)
+    launch = commands.add_parser(
+        "launch", help="run a node's part of a plan with the proxy in front, and look after it"
+    )
+    launch_arguments.add(launch)
+    launch.set_defaults(run=_launch)
+    doctor = commands.add_parser("doctor", help="what this machine has, what a plan or a proxy lacks here, what to do")
+    doctor_arguments.add(doctor)
+    doctor.set_defaults(run=_doctor)
+    audit = commands.add_parser("audit", help="try whether one tenant can tell what another has sent")
+    audit_arguments.add(audit)
+    audit.set_defaults(run=_audit)
     _add_proxy(commands.add_parser("proxy", help="run one proxy"))
-    _add_engines(commands.add_parser("engines", help="list, drain or undrain the engines of a running proxy"))
+    _add_engines(commands.add_parser("engines", help="list, drain, undrain or flip the engines of a running proxy"))
     key = commands.add_parser("key", help="make an API key and its line of the configuration")
     key.add_argument("--admin-of", type=Path, metavar="FILE", help="print the admin key of the proxy with this config")
     key.set_defaults(run=_key)
@@ -152,11 +166,14 @@ def _add_proxy(proxy: argparse.ArgumentParser) -> None:
 
 
 def _add_engines(engines: argparse.ArgumentParser) -> None:
-    engines.add_argument("action", choices=("list", "drain", "undrain"))
-    engines.add_argument("engine", nargs="?", metavar="ID", help="the engine to drain or undrain")
+    engines.add_argument("action", choices=("list", "drain", "undrain", "flip"))
+    engines.add_argument("engine", nargs="?", metavar="ID", help="the engine to drain, undrain or flip")
     _add_admin(engines)
     _add_state_dir(engines)
-    engines.add_argument("--wait", type=above_zero, metavar="SECONDS", help="drain: wait until no request runs there")
+    engines.add_argument(
+        "--wait", type=above_zero, metavar="SECONDS", help="drain, flip: wait until no request runs there"
+    )
+    engines.add_argument("--graph-gb", type=above_zero, metavar="N", help="flip to decode: memory of its graphs")
     engines.set_defaults(run=_engines)
 
 
@@ -230,6 +247,24 @@ def _plan(arguments: argparse.Namespace) -> int:
     from warmroute_cli.plan.command import plan
 
     return plan(arguments)
+
+
+def _launch(arguments: argparse.Namespace) -> int:
+    from warmroute_cli.launch.command import launch
+
+    return launch(arguments)
+
+
+def _doctor(arguments: argparse.Namespace) -> int:
+    from warmroute_cli.doctor.command import doctor
+
+    return doctor(arguments)
+
+
+def _audit(arguments: argparse.Namespace) -> int:
+    from warmroute_cli.audit import command
+
+    return command.run(arguments)
 
 
 def _proxy(arguments: argparse.Namespace) -> int:

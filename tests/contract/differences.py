@@ -60,9 +60,9 @@ DIFFERENCES: Final = (
         shown_by="test_differences.py::test_server_info",
     ),
     Difference(
-        what="`/engine/finished`, `/engine/faults`, `/engine/draining`",
+        what="`/engine/finished`, `/engine/faults`, `/engine/draining`, `/engine/conditions`",
         sglang="404",
-        embedded="the log of ended requests; faults and a 503 of `/ready` on order",
+        embedded="the log of ended requests; faults, a 503 of `/ready` and [conditions](conditions.md) on order",
         why="audits and failure tests",
         shown_by="test_differences.py::test_own_paths",
     ),
@@ -160,7 +160,7 @@ DIFFERENCES: Final = (
     Difference(
         what="what is told of drafts: `spec_tokens_details`, `speculative` in `/v1/loads`, `spec_*` metrics",
         sglang="told by an engine that drafts",
-        embedded="not told; only its cache and its KV events are those of an engine that drafts",
+        embedded="not told but for an accept length of 3; its cache and its KV events are those of an engine that drafts",
         why="it drafts nothing, and the proxy passes what is told through",
         shown_by="speculative/test_speculative.py::test_what_is_told_of_drafts",
     ),

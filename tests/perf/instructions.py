@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tests.perf.bodies import Body, agents, small
+from tests.perf.bodies import Body, agents, growing, small
 from tests.perf.engines import (
     ANSWER,
     FIRST,
@@ -122,12 +122,18 @@ def _w3_1m() -> Counted:
     return Counted("w3-1m", "request", 1, *_turns(1_000_000, 4, 3, 6), [ANSWER])
 
 
+def _w5() -> Counted:
+    asked = [[_sent(body) for body in bodies] for bodies in growing(0, stream=False, sessions=4)]
+    return Counted("w5", "request", 1, [each[:2] for each in asked], [each[2:] for each in asked], [ANSWER])
+
+
 WORKLOADS: Final[dict[str, Callable[[], Counted]]] = {
     "w1": _w1,
     "w2": _w2,
     "w2burst": _w2burst,
     "w3": _w3,
     "w3-1m": _w3_1m,
+    "w5": _w5,
 }
 DEFAULT: Final = "w1,w2,w2burst,w3"
 

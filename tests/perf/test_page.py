@@ -32,10 +32,8 @@ def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     text.write_text(f"before\n{page.BEGIN}\nold figures\n{page.END}\nafter\n")
     monkeypatch.setattr(page, "PAGE", text)
     monkeypatch.setattr(page, "PLOT", tmp_path / "relay" / "agents.svg")
-    first = run_of(tmp_path, "1.0", ("w5", "warmroute", 1.0), ("w5", "smg round_robin", 4.0), ("w5s", "warmroute", 3.0))
-    second = run_of(
-        tmp_path, "1.1", ("w5", "warmroute", 3.0), ("w5s", "smg round_robin", 2.0), ("w6-256", "smg round_robin", 1.0)
-    )
+    first = run_of(tmp_path, "1.0", ("w5", "warmroute", 1.0), ("w5", SMG, 4.0), ("w5s", "warmroute", 3.0))
+    second = run_of(tmp_path, "1.1", ("w5", "warmroute", 3.0), ("w5s", SMG, 2.0), ("w6-256", SMG, 1.0))
     assert page.main([first, second]) == 0
     return text.read_text()
 

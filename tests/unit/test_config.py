@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from warmroute.contract.providers import UNKNOWN
 from warmroute_proxy.server.base.config import Config, Limits
 from warmroute_proxy.server.base.config_file import ConfigError, load_config
 
@@ -197,6 +198,31 @@ key_sha256 = ["{hashlib.sha256(b"wr-2").hexdigest()}"]
 def test_an_engine_serves_models_that_have_a_price(tmp_path: Path) -> None:
     (problem,) = problems(GOOD.replace('models = ["qwen3"]', 'models = ["qwen"]'), tmp_path)
     assert problem == 'engine[2].models: "qwen" is the name of no [[model]] (did you mean "qwen3"?)'
+
+
+def test_a_provider_is_named_or_known_by_its_host(tmp_path: Path) -> None:
+    assert load(GOOD, tmp_path).engines[2].provider == UNKNOWN
+    named = GOOD.replace('kind = "openai"', 'kind = "openai"\nprovider = "vllm"')
+    assert load(named, tmp_path).engines[2].provider.salted
+    hosted = GOOD.replace("https://engine.example/base", "https://api.x.ai")
+    assert load(hosted, tmp_path).engines[2].provider.header == "x-grok-conv-id"
+    (problem,) = problems(named.replace('"vllm"', '"openruoter"'), tmp_path)
+    assert problem.startswith('engine[2].provider: "openruoter" is not one of ')
+    assert problem.endswith('(did you mean "openrouter"?)')
+
+
+def test_a_provider_may_call_a_model_otherwise(tmp_path: Path) -> None:
+    text = GOOD.replace('kind = "openai"', 'kind = "openai"\nmodel_names = { qwen3 = "Qwen/Qwen3" }')
+    assert load(text, tmp_path).engines[2].model_names == {"qwen3": "Qwen/Qwen3"}
+    (problem,) = problems(text.replace("{ qwen3 =", "{ qwen4 ="), tmp_path)
+    assert problem == 'engine[2].model_names: "qwen4" is the name of no [[model]] (did you mean "qwen3"?)'
+    assert problems(text.replace('{ qwen3 = "Qwen/Qwen3" }', '"Qwen"'), tmp_path)[0].startswith("engine[2].model_names")
+
+
+@pytest.mark.parametrize("key", ['provider = "vllm"', 'model_names = { qwen3 = "x" }'])
+def test_what_is_for_other_servers_is_no_key_of_sglang(tmp_path: Path, key: str) -> None:
+    (problem,) = problems(GOOD.replace('role = "decode"', f'role = "decode"\n{key}'), tmp_path)
+    assert problem == f'engine[1].{key.split(maxsplit=1)[0]}: is for engines with kind = "openai"'
 
 
 def test_a_store_is_shared_by_name_and_events_are_followed_unless_told_not_to(tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ from pathlib import Path
 import uvloop
 
 from warmroute_backend.engine.events.kv_publisher import MAX_PORT, KvEventsConfig, read_config
-from warmroute_backend.engine.model.hicache import HiCache, directory_of, read_extra_config
-from warmroute_backend.engine.server import StartError, serve
+from warmroute_backend.engine.model.hicache import BYTES_PER_TOKEN, HiCache, directory_of, read_extra_config
+from warmroute_backend.engine.server import START_LOG, StartError, serve
 from warmroute_backend.engine.settings import Settings
 
 HEADER_OVERRIDES = "SGLANG_ENABLE_REQUEST_HEADER_OVERRIDES"
@@ -23,10 +23,13 @@ HEADER_OVERRIDES = "SGLANG_ENABLE_REQUEST_HEADER_OVERRIDES"
 def main(argv: Sequence[str] | None = None) -> None:
     """Run one engine until SIGTERM or SIGINT; exits with 2 if it cannot start, with the reason on stderr."""
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    logging.getLogger(START_LOG).setLevel(logging.INFO)
     parser = _parser()
     args = parser.parse_args(argv)
     if args.kv_tokens < args.page_size:
         parser.error(f"--kv-tokens {args.kv_tokens}: the pool does not hold a page of {args.page_size} tokens")
+    if args.enable_pd_role_switch and (args.speculative_algorithm or args.role == "aggregated"):
+        parser.error("--enable-pd-role-switch: only for --role prefill or decode, and not with speculation")
     settings = Settings(
         role=args.role,
         engine_id=args.engine_id,
@@ -44,7 +47,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         admin_api_key=args.admin_api_key,
         kv_events=args.kv_events_config,
         hicache=_hicache(args),
+        kv_bytes_per_token=args.kv_bytes_per_token,
+        kv_cache_dtype=args.kv_cache_dtype,
         speculative_algorithm=args.speculative_algorithm,
+        role_switch=args.enable_pd_role_switch,
         request_log=args.request_log,
         header_overrides=os.environ.get(HEADER_OVERRIDES, "").lower() in {"1", "true", "yes", "y"},
     )
@@ -71,6 +77,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--model", action="append", help="a served model name; may be repeated")
     add("--page-size", type=_at_least(int, 1), default=defaults.page_size, help="tokens per KV page")
     add("--kv-tokens", type=_at_least(int, 1), default=defaults.kv_tokens, help="KV capacity of a rank")
+    add("--kv-bytes-per-token", type=_at_least(float, 1), default=BYTES_PER_TOKEN, help="for sizes in bytes")
+    add("--kv-cache-dtype", default=defaults.kv_cache_dtype, help="only reported: nothing is stored")
     add("--context-length", type=_at_least(int, 2), default=defaults.context_length)
     add("--dp-size", type=_at_least(int, 1), default=defaults.dp_size, help="data-parallel ranks")
     add("--speed", type=_at_least(float, 0.001), default=defaults.speed, help="virtual seconds per wall second")
@@ -88,6 +96,7 @@ def _parser() -> argparse.ArgumentParser:
         choices=["EAGLE", "EAGLE3", "NEXTN"],
         help="only for its cache: pages of pairs of tokens",
     )
+    add("--enable-pd-role-switch", action="store_true", help="prefill and decode can be switched at /pd_role_switch")
     _add_hicache(parser)
     return parser
 
@@ -120,6 +129,7 @@ def _hicache(args: argparse.Namespace) -> HiCache | None:
         size_gb=args.hicache_size,
         write_policy=args.hicache_write_policy,
         prefetch_policy=args.hicache_storage_prefetch_policy,
+        bytes_per_token=args.kv_bytes_per_token,
         storage_backend=args.hicache_storage_backend,
         extra_config=args.hicache_storage_backend_extra_config,
     )

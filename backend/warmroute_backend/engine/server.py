@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 import os
 import signal
 import sys
@@ -14,6 +15,8 @@ from warmroute_backend.engine.settings import Settings
 
 DRAIN_S = 2.0
 FLUSH_S = 0.02
+START_LOG = "warmroute_backend.engine.start"
+"""The logger of the lines that SGLang writes about its pool, in its words."""
 BACKLOG = 4096
 
 
@@ -34,11 +37,12 @@ async def serve(settings: Settings, host: str, port: int, bootstrap_port: int) -
     routes = Routes(engine)
     connections: set[HttpProtocol] = set()
     servers = [await _listen(routes.handle, connections, host, port)]
-    if settings.role == "prefill":
+    if settings.role == "prefill" or settings.role_switch:
         servers.append(await _listen(routes.handle_bootstrap, connections, host, bootstrap_port))
         routes.bootstrap_port = _port(servers[1])
     if engine.feed is not None:
         engine.feed.open()
+    _log_pool(settings)
     stopped = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
@@ -76,6 +80,22 @@ async def _listen(
     except OSError as error:
         message = f"cannot listen on {_url_host(host)}:{port}: {error.strerror or error}"
         raise StartError(message) from None
+
+
+def _log_pool(settings: Settings) -> None:
+    """The two lines by which a launcher compares a pool with its plan."""
+    log, tokens = logging.getLogger(START_LOG), settings.kv_tokens // settings.page_size * settings.page_size
+    size_gb = tokens * settings.kv_bytes_per_token / 2**30
+    log.info(
+        "KV Cache is allocated. dtype: %s, #tokens: %d, KV size: %.2f GB", settings.kv_cache_dtype, tokens, size_gb
+    )
+    log.info(
+        "max_total_num_tokens=%d, chunked_prefill_size=%d, max_running_requests=%d, context_len=%d",
+        tokens,
+        settings.costs.chunk_tokens,
+        settings.max_running,
+        settings.context_length,
+    )
 
 
 def _port(server: asyncio.Server) -> int:

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from warmroute_backend.engine.events.kv_publisher import KvEventsConfig
-from warmroute_backend.engine.model.hicache import HiCache
+from warmroute_backend.engine.model.hicache import BYTES_PER_TOKEN, HiCache
 from warmroute_backend.engine.model.work import Costs, Role
 
 
@@ -29,7 +29,11 @@ class Settings:
     admin_api_key: str | None = None
     kv_events: KvEventsConfig | None = None
     hicache: HiCache | None = None
+    kv_bytes_per_token: float = BYTES_PER_TOKEN
+    kv_cache_dtype: str = "auto"
     speculative_algorithm: str | None = None
+    role_switch: bool = False
+    """Whether prefill and decode can be switched while it runs."""
     request_log: Path | None = None
     """Where each ended request is written, a line of JSON each."""
 

@@ -55,14 +55,15 @@ def arguments(role: Role, ports: Ports, found: Installation) -> list[str]:
     command += ["--served-model-name", MODEL_NAME, "--host", HOST, "--port", str(ports.http)]
     command += ["--nccl-port", str(ports.distributed), *_cpu(), *_limits(), *_reports(ports)]
     if role == "aggregated":
-        return command + _hicache()
+        return command + hicache()
     return command + (_drafts(found) if role == "speculative" else _disaggregation(role, ports))
 
 
-def environment(storage_dir: Path, temporary_dir: Path, parent_pid: int, slowness: float) -> dict[str, str]:
-    """What a server's environment has besides what is inherited. It ends with `parent_pid`; waits are stretched by
-    `slowness`.
+def environment(storage_dir: Path, temporary_dir: Path, parent_pid: int | None, slowness: float) -> dict[str, str]:
+    """What a server's environment has besides what is inherited. It ends with `parent_pid`, where that is given; waits
+    are stretched by `slowness`.
     """
+    parent = {} if parent_pid is None else {"WARMROUTE_PARENT_PID": str(parent_pid)}
     return {
         "OMP_NUM_THREADS": str(THREADS),
         "HF_HUB_OFFLINE": "1",
@@ -71,7 +72,7 @@ def environment(storage_dir: Path, temporary_dir: Path, parent_pid: int, slownes
         "SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT": _stretched(BOOTSTRAP_TIMEOUT_S, slowness),
         "SGLANG_DISAGGREGATION_WAITING_TIMEOUT": _stretched(WAITING_TIMEOUT_S, slowness),
         "TMPDIR": str(temporary_dir),
-        "WARMROUTE_PARENT_PID": str(parent_pid),
+        **parent,
     }
 
 
@@ -104,8 +105,8 @@ def _reports(ports: Ports) -> list[str]:
     return ["--enable-cache-report", "--enable-metrics", "--kv-events-config", json.dumps(events)]
 
 
-def _hicache() -> list[str]:
-    """Everything in the pool is copied to the host and to files at once; files are waited for when they are read."""
+def hicache() -> list[str]:
+    """Of the host and file tiers: everything in the pool is copied there at once, and files are waited for."""
     command = ["--enable-hierarchical-cache"]
     command += ["--hicache-write-policy", "write_through", "--hicache-io-backend", "direct"]
     command += ["--hicache-mem-layout", "page_first_direct", "--hicache-storage-backend", "file"]

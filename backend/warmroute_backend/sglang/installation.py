@@ -1,9 +1,13 @@
 """Where SGLang for a CPU is installed, and what to do where it is not."""
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
 CHECKOUT = Path(__file__).parents[3]
+CHECKOUT_VARIABLE = "WARMROUTE_SGLANG_CHECKOUT"
+"""Names another checkout whose installation is used."""
+
 VENV = ".venv-sglang"
 MODEL = "tiny-model"
 STAMP = ".stamp"
@@ -23,8 +27,10 @@ class Installation:
     model: Path
 
 
-def installation(checkout: Path = CHECKOUT) -> Installation:
-    """What `scripts/sglang install` made in this checkout, else `NotInstalledError`."""
+def installation(checkout: Path | None = None) -> Installation:
+    """What `scripts/sglang install` made in a checkout, else `NotInstalledError`. Without one it is that of
+    `CHECKOUT_VARIABLE`, or this one."""
+    checkout = checkout or Path(os.environ.get(CHECKOUT_VARIABLE) or CHECKOUT)
     venv = checkout / VENV
     if not (venv / STAMP).is_file():
         raise NotInstalledError(

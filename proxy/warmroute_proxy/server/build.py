@@ -217,7 +217,7 @@ def _routing(
 
 async def _engines(config: Config, metrics: Metrics, clock: Callable[[], float]) -> Engines:
     configs = [engine for engine in config.engines if engine.region == config.proxy.region]
-    engines = Engines(configs, config.limits.connect_timeout_s, clock, time.time, metrics)
+    engines = Engines(configs, config.limits.connect_timeout_s, clock, time.time, metrics, config.proxy.region)
     await fetch_server_infos(engines)
     return engines
 
@@ -264,6 +264,7 @@ def control_planes(proxy: Proxy) -> tuple[Bridge, Bridge]:
     """The applications of the public and of the admin listener. Their framework is imported here, since it is slow."""
     from warmroute_proxy.server.control.control_plane import Readiness, admin_app, public_app
     from warmroute_proxy.server.control.engine_admin import EngineAdmin
+    from warmroute_proxy.server.control.engine_flip import EngineFlips, add_flip_routes
     from warmroute_proxy.server.control.fleet_usage import FleetUsage
     from warmroute_proxy.server.control.usage_routes import add_admin_usage
 
@@ -283,5 +284,6 @@ def control_planes(proxy: Proxy) -> tuple[Bridge, Bridge]:
     usage = FleetUsage(proxy.ledger, questions, config.proxy.region)
     public = public_app(config, proxy.intakes.callers.secrets, readiness, proxy.ledger, questions, usage)
     admin = admin_app(proxy.metrics_page, engine_admin, proxy.router, proxy.admission, proxy.open_requests, clock)
+    add_flip_routes(admin, engine_admin, EngineFlips(proxy.engines, proxy.router, engine_admin))
     add_admin_usage(admin, usage, proxy.intakes.callers.secrets, config)
     return Bridge(public, {}), Bridge(admin, {})

@@ -6,6 +6,7 @@ Everything here is pure and uses only the standard library, so that any side may
     headers    names of the headers that warmroute reads and adds
     identity   who sent a turn (session), and which prompt it continues (lineage)
     conversations  which conversation a request without a session key continues
+    providers  the session signal of each provider and server
     steering   fields and headers that steer an engine, and are never taken from a client
     money      rates in picodollars a token, amounts in nanodollars, one rounding rule
     receipt    the receipt of a turn, and the checks that any reader can run on it

@@ -9,9 +9,9 @@ A receipt stands in the `usage` object of a response, beside the token counts th
      "list_nanousd": ..., "price_nanousd": ..., "saved_nanousd": ..., "estimated": []}
 
 An answer that was continued by another engine has `"continued": {"after_tokens": 412, "by": "text"}`: the tokens of the
-first engine, and from what the other one continued. A request with fields that no engine got has
-`"dropped_fields": ["beam_width"]`: their names, 32 at most. Where the loss `elsewhere` has tokens, `"elsewhere_region":
-"west"` names the region that holds them.
+first engine, and from what the other one continued. An answer of another provider that says what it charges has that in
+`"provider_cost_nanousd"`. A request with fields that no engine got has `"dropped_fields": ["beam_width"]`: their names,
+32 at most. Where the loss `elsewhere` has tokens, `"elsewhere_region": "west"` names the region that holds them.
 
 `check` recomputes all that can be recomputed from the same `usage` object: tiers sum to the cached tokens,
 losses to prompt - cached, the price from the rates. A violation is a sentence, so that it can be shown as it is.

@@ -53,10 +53,11 @@ class HiCache:
     prefetch_policy: PrefetchPolicy = "wait_complete"
     storage_backend: Literal["file"] | None = None
     extra_config: str | None = None
+    bytes_per_token: float = BYTES_PER_TOKEN
 
     def host_tokens(self, device_tokens: int) -> int:
         """The capacity of a rank's host tier; a size in GB (10^9 bytes) goes before the ratio."""
-        return int(self.size_gb * 1e9) // BYTES_PER_TOKEN if self.size_gb else int(device_tokens * self.ratio)
+        return int(self.size_gb * 1e9 / self.bytes_per_token) if self.size_gb else int(device_tokens * self.ratio)
 
 
 def read_extra_config(text: str | None) -> ExtraConfig:

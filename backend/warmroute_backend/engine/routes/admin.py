@@ -18,7 +18,7 @@ from warmroute_backend.engine.request.prompt_request import parse
 from warmroute_backend.engine.serving.engine import Engine
 
 BACKEND: Final = "/hicache/storage-backend"
-PATHS: Final = frozenset({"/flush_cache", "/abort_request", BACKEND, f"{BACKEND}/clear"})
+PATHS: Final = frozenset({"/flush_cache", "/abort_request", "/pd_role_switch", BACKEND, f"{BACKEND}/clear"})
 OPEN: Final = ("/health", "/ready", "/metrics")
 """Paths that begin so need no key."""
 

@@ -14,6 +14,7 @@ computed: the request runs in the scheduler as always, so `/engine/finished` say
     content_type   200 with an HTML page
     error_first    200, and an error as the first event (a whole answer: 500)
     status         an error answer with `status`
+    no_hits        the answer reports no cached tokens
     usage          the usage object has the members of `usage` instead of its own (null removes one), or is missing
 
 `crash`, `reset`, `cut` and `truncate` strike when `after_events` events of a stream are out, and a whole answer at its
@@ -40,6 +41,7 @@ MAX_DELAY_S: Final = 3600.0
 
 Name = Literal[
     "crash", "hang", "slow", "drip", "reset", "cut", "truncate", "content_type", "error_first", "status", "usage",
+    "no_hits",
 ]  # fmt: skip
 _BREAKS: Final = ("crash", "reset", "cut", "truncate")
 _PAGE: Final = b"<html><body>It works!</body></html>"
@@ -65,6 +67,8 @@ class Faults:
 
     def __init__(self) -> None:
         self._armed: deque[Fault] = deque()
+        self.hides_hits = False
+        """Whether all answers report no cached tokens, until further notice."""
 
     def arm(self, body: bytes) -> None:
         """Take an order; `Refusal` says what is wrong with it."""
@@ -78,6 +82,8 @@ class Faults:
 
     def struck(self, exchange: Exchange) -> Exchange:
         """The exchange for the next inference request: itself, or one that misbehaves as ordered."""
+        if self.hides_hits:
+            return FaultyExchange(exchange, Fault("no_hits"))
         if not self._armed:
             return exchange
         fault = next((each for each in self._armed if each.containing.encode() in exchange.body), None)
@@ -109,6 +115,8 @@ class FaultyExchange(Exchange):
         name = self._fault.fault
         if name in _BREAKS:
             self._break(body, content_type)
+        elif name == "no_hits" and status == 200:
+            self._whole(status, _without_hits(body), content_type)
         elif name == "usage" and status == 200:
             self._whole(status, _with_usage(body, self._fault.usage), content_type)
         elif name == "slow":
@@ -142,6 +150,8 @@ class FaultyExchange(Exchange):
             self._break(b"", b"")
             return
         self._events += 1
+        if self._fault.fault == "no_hits" and data.startswith(b"data: {"):
+            data = b"data: " + _without_hits(data[6:]) + b"\n\n"
         self._behind.send(_event_with(data, self._fault.usage) if self._fault.fault == "usage" else data)
 
     def end(self) -> None:
@@ -224,6 +234,14 @@ def _with_usage(body: bytes, usage: dict[str, Any] | None) -> bytes:
     else:
         merged = {**answer["usage"], **usage}
         answer["usage"] = {name: value for name, value in merged.items() if value is not None}
+    return msgspec.json.encode(answer)
+
+
+def _without_hits(body: bytes) -> bytes:
+    answer = msgspec.json.decode(body)
+    answer.pop("sglext", None)
+    if isinstance(answer.get("usage"), dict):
+        answer["usage"]["prompt_tokens_details"] = {"cached_tokens": 0}
     return msgspec.json.encode(answer)
 
 

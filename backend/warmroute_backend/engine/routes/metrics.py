@@ -12,6 +12,7 @@ from typing import Any
 
 from warmroute_backend.engine.model.model import Phase, Scheduler, Totals
 from warmroute_backend.engine.model.tiers import LowerTiers
+from warmroute_backend.engine.routes.shown import ACCEPT_LENGTH, Shown
 from warmroute_backend.engine.serving.engine import Engine
 
 ENGINE_NAME = "warmroute-embedded"
@@ -111,6 +112,7 @@ def server_info(engine: Engine, bootstrap_port: int | None) -> dict[str, Any]:
         "model_path": settings.models[0],
         "served_model_name": settings.models[0],
         "page_size": settings.page_size,
+        "kv_cache_dtype": settings.kv_cache_dtype,
         "dp_size": settings.dp_size,
         "tp_size": 1,
         "context_length": settings.context_length,
@@ -125,6 +127,7 @@ def server_info(engine: Engine, bootstrap_port: int | None) -> dict[str, Any]:
         "enable_cache_report": True,
         "random_seed": settings.seed,
         "disaggregation_mode": disaggregation_mode(engine),
+        "enable_pd_role_switch": settings.role_switch,
         "disaggregation_bootstrap_port": bootstrap_port,
         "load_balance_method": "follow_bootstrap_room" if settings.role == "prefill" else "round_robin",
         "kv_events": None if engine.feed is None else engine.feed.describe(),
@@ -191,8 +194,9 @@ def models(engine: Engine) -> dict[str, Any]:
     }
 
 
-def prometheus(engine: Engine) -> str:
-    """`/metrics`."""
+def prometheus(engine: Engine, shown: Shown) -> str:
+    """`/metrics`, as the conditions that are shown change it."""
+    shown.read()
     out: list[str] = []
     labels = f'model_name="{engine.settings.models[0]}",engine_type="{ENGINE_NAME}"'
     per_rank = [(f'{labels},dp_rank="{rank}"', _load(engine, rank, s), s) for rank, s in enumerate(engine.schedulers)]
@@ -202,13 +206,13 @@ def prometheus(engine: Engine) -> str:
         out.extend(f"sglang:{name}{{{label}}} {value}" for label, value in samples)
 
     for name, key in _GAUGES.items():
-        family(name, "gauge", [(label, load[key]) for label, load, _ in per_rank])
+        family(name, "gauge", [(label, shown.value(name, load[key])) for label, load, _ in per_rank])
     for name, attribute in _COUNTERS.items():
-        family(name, "counter", [(label, getattr(s.totals, attribute)) for label, _, s in per_rank])
+        family(name, "counter", [(label, shown.total(name, getattr(s.totals, attribute))) for label, _, s in per_rank])
     for name, by_tier in _BY_TIER.items():
         label_name = "cache_source" if name == "cached_tokens_total" else "mode"
         samples = [
-            (f'{label},{label_name}="{tier}"', count(s.totals))
+            (f'{label},{label_name}="{tier}"', shown.total(f"{name}:{tier}", count(s.totals)))
             for label, _, s in per_rank
             for tier, count in by_tier.items()
         ]
@@ -224,6 +228,11 @@ def prometheus(engine: Engine) -> str:
     for name in ("prefill_bootstrap_queue", "prefill_inflight_queue", "decode_prealloc_queue", "decode_transfer_queue"):
         samples = [(label, load["disaggregation"][f"{name}_reqs"]) for label, load, _ in per_rank]
         family(f"num_{name}_reqs", "gauge", samples)
+    if engine.settings.bigram:
+        length = shown.value("spec_accept_length", ACCEPT_LENGTH)
+        family("spec_accept_length", "gauge", [(label, length) for label, _, _ in per_rank])
+    for name in ("num_retracted_requests_total", "num_transfer_failed_reqs_total", "num_bootstrap_failed_reqs_total"):
+        family(name, "counter", [(label, shown.total(name, 0)) for label, _, _ in per_rank])
     family("num_requests_total", "counter", [(labels, engine.finished_total)])
     family("num_aborted_requests_total", "counter", [(labels, engine.aborted_total)])
     family("time_to_first_token_seconds_sum", "counter", [(labels, round(engine.ttft_sum_s, 6))])

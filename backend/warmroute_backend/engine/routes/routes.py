@@ -17,6 +17,8 @@ from warmroute_backend.engine.request.reply import DONE
 from warmroute_backend.engine.routes import metrics
 from warmroute_backend.engine.routes.admin import Admin
 from warmroute_backend.engine.routes.faults import Faults
+from warmroute_backend.engine.routes.role_switch import role_switch
+from warmroute_backend.engine.routes.shown import HIDDEN_HITS, Shown
 from warmroute_backend.engine.serving.bootstrap import route
 from warmroute_backend.engine.serving.engine import Engine
 
@@ -34,6 +36,7 @@ class Routes:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._faults = Faults()
+        self._shown = Shown()
         self.bootstrap_port: int | None = None
         gets: dict[str, Handler] = {
             "/health": self._health,
@@ -59,6 +62,8 @@ class Routes:
             "/flush_cache": self._flush,
             "/abort_request": self._abort,
             "/engine/faults": self._arm,
+            "/engine/conditions": self._show,
+            "/pd_role_switch": self._flip,
             "/engine/draining": self._set_draining,
         }
         self._admin = Admin(engine)
@@ -96,7 +101,7 @@ class Routes:
         elif exchange.path == "/health":
             exchange.respond(200, b"OK", _TEXT)
         elif exchange.path == "/route":
-            status, kind, answer = route(exchange.query, settings.dp_size, settings.page_size)
+            status, kind, answer = route(exchange.query, settings.dp_size, settings.page_size, settings.kv_cache_dtype)
             exchange.respond(status, answer, kind)
         else:
             exchange.respond(404, b'{"message":"Not Found"}')
@@ -184,12 +189,25 @@ class Routes:
         exchange.respond(404, encode({"error": {**error, "code": "model_not_found"}}))
 
     def _metrics(self, exchange: Exchange) -> None:
-        exchange.respond(200, metrics.prometheus(self._engine).encode(), b"text/plain; version=0.0.4; charset=utf-8")
+        exchange.respond(
+            200, metrics.prometheus(self._engine, self._shown).encode(), b"text/plain; version=0.0.4; charset=utf-8"
+        )
 
     def _arm(self, exchange: Exchange) -> None:
         """The embedded engine's own: break the next requests as ordered."""
         self._faults.arm(exchange.body)
         exchange.respond(200, b"{}")
+
+    def _show(self, exchange: Exchange) -> None:
+        """The embedded engine's own: report as an engine in trouble does."""
+        self._shown.order(exchange.body)
+        self._faults.hides_hits = HIDDEN_HITS in self._shown.names
+        exchange.respond(200, b"{}")
+
+    def _flip(self, exchange: Exchange) -> None:
+        """Switch between prefill and decode, as SGLang's `/pd_role_switch`."""
+        status, answer = role_switch(self._engine, parse(exchange.body))
+        exchange.respond(status, encode(answer))
 
     def _set_draining(self, exchange: Exchange) -> None:
         """The embedded engine's own: be as SGLang after SIGTERM, `/ready` and `/health` 503 while it serves, or not."""

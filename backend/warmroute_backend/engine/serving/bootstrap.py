@@ -171,7 +171,7 @@ class BootstrapRooms:
             self._on_lost(room.job, f"{problem}Bootstrapping")
 
 
-def route(query: str, dp_size: int, page_size: int) -> tuple[int, bytes, bytes]:
+def route(query: str, dp_size: int, page_size: int, kv_cache_dtype: str) -> tuple[int, bytes, bytes]:
     """What `GET /route` answers: facts of the whole engine when all ranks are -1, else one rank. Status, type, body."""
     names = ("prefill_dp_rank", "prefill_cp_rank", "target_tp_rank", "target_pp_rank")
     ranks = [parse_qs(query).get(name, [""])[0] for name in names]
@@ -179,7 +179,11 @@ def route(query: str, dp_size: int, page_size: int) -> tuple[int, bytes, bytes]:
         return 400, _TEXT, b"Missing inputs for bootstrap server."
     if all(rank == "-1" for rank in ranks):
         facts = {"attn_tp_size": 1, "attn_cp_size": 1, "dp_size": dp_size, "pp_size": 1, "page_size": page_size}
-        return 200, _JSON, msgspec.json.encode({**facts, "kv_cache_dtype": "auto", "follow_bootstrap_room": True})
+        return (
+            200,
+            _JSON,
+            msgspec.json.encode({**facts, "kv_cache_dtype": kv_cache_dtype, "follow_bootstrap_room": True}),
+        )
     if int(ranks[0]) in range(dp_size) and ranks[1:] == ["0"] * 3:
         return 200, _JSON, b'{"rank_ip":"127.0.0.1","rank_port":0}'
     found = zip(("dp_rank", "cp_rank", "tp_rank", "pp_rank"), ranks, strict=True)

@@ -15,6 +15,7 @@ import asyncio
 import time
 from collections import Counter, deque
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -76,7 +77,9 @@ class Engine:
             page_size=settings.page_size,
             max_running=max(1, settings.max_running // settings.dp_size),
             costs=settings.costs,
-            host=None if settings.hicache is None else HostTier(settings.hicache.host_tokens(settings.kv_tokens)),
+            host=None
+            if settings.hicache is None or settings.role == "decode"
+            else HostTier(settings.hicache.host_tokens(settings.kv_tokens)),
             listener=None if feed is None else feed.recorders[rank],
         )
         scheduler.pool.lookahead_tokens = int(settings.bigram)
@@ -128,6 +131,12 @@ class Engine:
     def idle(self) -> bool:
         """Whether nothing is live."""
         return not self.jobs and all(scheduler.idle() for scheduler in self.schedulers)
+
+    def switch_role(self, role: Role) -> None:
+        """Become prefill or decode. Only while idle: the caches are emptied, and the schedulers made again."""
+        self.flush()
+        self.settings = replace(self.settings, role=role)
+        self.pacers = [self._pacer(rank) for rank in range(self.settings.dp_size)]
 
     def flush(self) -> bool:
         """Empty the caches, unless something is live."""

@@ -31,7 +31,14 @@ url = ""
 
 def proxy_config(plan: Plan, *, in_pods: bool = False) -> str:
     """The proxy's TOML; `in_pods`: with the names that engines have in Kubernetes."""
-    lines = [_HEAD]
+    lines = [_HEAD, *tables_of(plan, in_pods=in_pods)]
+    lines += ["[[tenant]]", 'name = "replace-me"', f'key_sha256 = ["{"0" * 64}"]', ""]
+    return "\n".join(lines)
+
+
+def tables_of(plan: Plan, *, in_pods: bool = False) -> list[str]:
+    """The lines of the proxy's TOML that follow from a plan alone: its engines and its model."""
+    lines = []
     for number, engine in enumerate(plan.engines):
         host = pod_host(plan, engine, number) if in_pods else plan.site.host(engine.node)
         ports = plan.of(engine.role)[0].ports if in_pods else engine.ports
@@ -43,9 +50,12 @@ def proxy_config(plan: Plan, *, in_pods: bool = False) -> str:
             lines.append('store = "mooncake"')
         lines.append("")
     lines += ["[[model]]", f"name = {_text(plan.model_name)}", 'input = "0"', 'cached = "0"', 'output = "0"']
-    lines += [f"context_tokens = {plan.engines[0].context_tokens}", f"vocabulary_tokens = {plan.model.vocabulary}", ""]
-    lines += ["[[tenant]]", 'name = "replace-me"', f'key_sha256 = ["{"0" * 64}"]', ""]
-    return "\n".join(lines)
+    return [
+        *lines,
+        f"context_tokens = {plan.engines[0].context_tokens}",
+        f"vocabulary_tokens = {plan.model.vocabulary}",
+        "",
+    ]
 
 
 def pod_host(plan: Plan, engine: Engine, number: int) -> str:

@@ -16,6 +16,9 @@ from warmroute_proxy.core.accounting.entry import Entry
 from warmroute_proxy.core.accounting.usage_fields import Usage
 from warmroute_proxy.core.base.frozen import Frozen
 
+_MAX_COST_USD: Final = 1e6
+"""Of one turn; above it a cost is no cost. Nanodollars of it are inside 64 bits."""
+
 _encode: Final = msgspec.json.Encoder().encode
 
 
@@ -82,9 +85,20 @@ def usage_object(
     cost = money.usd(price).encode()
     if type(reported) is bytes:
         return b'%b,"cost":%b,"warmroute":%b}' % (reported[:-1], cost, receipt), full, price
+    if (charged := _provider_cost(reported)) is not None:
+        receipt = b'%b,"provider_cost_nanousd":%d}' % (receipt[:-1], charged)
     if usage.continued_after is not None:
         receipt = b'%b,"continued":{"after_tokens":%d,"by":"text"}}' % (receipt[:-1], usage.continued_after)
     return _merged(usage, reported, cost, receipt), full, price
+
+
+def _provider_cost(reported: object) -> int | None:
+    """What the server says that it charges for the turn, in nanodollars: its `cost` is in USD, as OpenRouter's and
+    another warmroute's. None where it says nothing that is an amount."""
+    cost = reported.get("cost") if isinstance(reported, dict) else None
+    if isinstance(cost, int | float) and not isinstance(cost, bool) and 0 <= cost < _MAX_COST_USD:
+        return round(cost * 1e9)
+    return None
 
 
 def _merged(usage: Usage, reported: Mapping[str, Any] | bytes | None, cost: bytes, receipt: bytes) -> bytes:

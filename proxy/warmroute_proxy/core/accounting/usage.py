@@ -36,6 +36,9 @@ from warmroute_proxy.core.accounting.usage_fields import MAX_TOKENS, Extension, 
 
 _TIERS: Final = ("device", "host", "storage")
 _NO_TIERS: Final = [None, None, None]
+_OTHER_CACHED: Final = ("prompt_cache_hit_tokens", "cached_tokens")
+"""DeepSeek's name for cached tokens (api-docs.deepseek.com/guides/kv_cache) and Moonshot's (platform.moonshot.ai/docs),
+both members of the usage object itself."""
 
 
 NOTHING: Final = Usage(
@@ -159,6 +162,8 @@ def _stated_cached(usage: Mapping[str, Any]) -> int | None:
     """The cached count as stated, out of range or not, so that a wrong one is distinguished from a missing one."""
     details = usage.get("prompt_tokens_details")
     value = details.get("cached_tokens") if isinstance(details, dict) else None
+    if value is None:
+        value = next((usage[name] for name in _OTHER_CACHED if usage.get(name) is not None), None)
     if type(value) is not int:
         return None
     return max(-MAX_TOKENS, min(value, MAX_TOKENS))

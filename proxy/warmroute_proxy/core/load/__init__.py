@@ -16,6 +16,8 @@ breaker          closes a worker to traffic after failures
 blame            whether a failure is the engine's or the request's
 suspects         requests that may have ended an engine's process
 health_monitor   when an engine is probed, and what its answer means
+conditions       named conditions of workers and regions, raised and cleared
+signs            what reports say of conditions
 engine_loads     what an engine reports at `/v1/loads`
 traffic          how busy the fleet has been lately
 """

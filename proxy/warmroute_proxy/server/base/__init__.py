@@ -3,6 +3,7 @@
 Nothing here opens a socket or serves a request, and nothing here imports another room of the server.
 
     config        the configuration as frozen values
+    config_engine reads one engine of the config file
     config_file   reads and checks the config file
     config_table  reads the keys of one of its tables by their types
     descriptors   how many file descriptors the process has, and what they are for

@@ -3,13 +3,14 @@
 The core never gets these objects: the server gives it plain values.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final, Literal
 
 from warmroute.contract.money import Rates
+from warmroute.contract.providers import UNKNOWN, Provider
 from warmroute_proxy.core.queue.quota import TenantLimits
 from warmroute_proxy.dialects.fields import Unlisted
 
@@ -106,6 +107,12 @@ class EngineConfig:
 
     max_running: int | None = None
     """How many requests each rank gets at once; None: as many as the engine reports."""
+
+    provider: Provider = UNKNOWN
+    """Of `kind = "openai"`: how a request tells it which session it is of."""
+
+    model_names: Mapping[str, str] = field(default_factory=dict)
+    """What it calls models, by their names here."""
 
 
 def copies_of_bodies(engines: Iterable[EngineConfig]) -> int:

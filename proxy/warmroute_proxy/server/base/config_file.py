@@ -11,7 +11,7 @@ import os
 import tomllib
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, Final, Literal, cast
+from typing import Any, Final
 
 from warmroute.contract.money import Rates, rate_from_usd_per_mtok
 from warmroute_proxy.core.queue.quota import TenantLimits
@@ -22,7 +22,6 @@ from warmroute_proxy.server.base.config import (
     DEFAULT_HOST,
     DEFAULT_STATE_DIR,
     MAX_PROCESSES,
-    ROLES,
     Config,
     EngineConfig,
     Limits,
@@ -32,6 +31,7 @@ from warmroute_proxy.server.base.config import (
     TenantConfig,
     copies_of_bodies,
 )
+from warmroute_proxy.server.base.config_engine import read_engine
 from warmroute_proxy.server.base.config_table import Table, nearest, shown
 
 _TABLES: Final = ("proxy", "secret", "ledger", "limits")
@@ -99,7 +99,7 @@ def parse_config(document: dict[str, Any], folder: Path, source: str) -> Config:
     limits = _limits(Table(document.get("limits", {}), "limits", problems))
     regions = tuple(_region(table) for table in _tables(document, "region", problems))
     counters: dict[str, int] = {}
-    engines = tuple(_engine(table, counters, folder) for table in _tables(document, "engine", problems))
+    engines = tuple(read_engine(table, counters, folder) for table in _tables(document, "engine", problems))
     models = tuple(_model(table) for table in _tables(document, "model", problems))
     tenants = tuple(_tenant(table) for table in _tables(document, "tenant", problems))
     model_by_name = _model_names(models, problems)
@@ -160,10 +160,10 @@ def _proxy(table: Table, folder: Path) -> ProxyConfig:
         policy="round_robin" if policy == "round_robin" else "cost",
         state_dir=folder / table.text("state_dir", DEFAULT_STATE_DIR),
         admin_key_sha256=table.digest("admin_key_sha256"),
-        record=_file(table, "record", folder),
+        record=table.file("record", folder),
         processes=table.integer_or("processes", "auto", 1, 1, MAX_PROCESSES) or _cores(),
-        tls_cert=_file(table, "tls_cert", folder),
-        tls_key=_file(table, "tls_key", folder),
+        tls_cert=table.file("tls_cert", folder),
+        tls_key=table.file("tls_key", folder),
     )
     if (proxy.tls_cert is None) != (proxy.tls_key is None):
         missing, given = ("tls_cert", "tls_key") if proxy.tls_cert is None else ("tls_key", "tls_cert")
@@ -200,46 +200,6 @@ def _region(table: Table) -> RegionConfig:
     )
     table.close()
     return region
-
-
-def _engine(table: Table, counters: dict[str, int], folder: Path) -> EngineConfig:
-    """`counters` numbers the engines of a region and role, for those without an id."""
-    url, region = table.url("url"), table.name("region")
-    role = table.choice("role", ROLES, "aggregated")
-    kind = table.choice("kind", ("sglang", "openai"), "sglang")
-    group = f"{region}-{role}"
-    number = counters[group] = counters.get(group, -1) + 1
-    engine = EngineConfig(
-        id=table.name("id", f"{group}-{number}"),
-        url=url,
-        region=region,
-        role=cast("Literal['aggregated', 'prefill', 'decode']", role),
-        kind="openai" if kind == "openai" else "sglang",
-        models=frozenset(table.names("models", (ANY,))),
-        bootstrap_host=table.text("bootstrap_host", "") or None,
-        bootstrap_port=table.integer("bootstrap_port", None, 1, 65_535),
-        store=table.name("store", "") or None,
-        kv_events=table.choice("kv_events", ("auto", "off"), "auto") == "auto",
-        key_file=_file(table, "key_file", folder),
-        admin_key_file=_file(table, "admin_key_file", folder),
-        max_running=table.integer("max_running", None, 1, 1_000_000),
-    )
-    if role == "prefill" and not table.has("bootstrap_port"):
-        table.problem("bootstrap_port", "is missing: decode engines fetch the KV cache there")
-    for key in ("bootstrap_host", "bootstrap_port"):
-        if role != "prefill" and table.has(key):
-            table.problem(key, f"is for prefill engines, this one is {role}")
-    if kind == "openai" and role != "aggregated":
-        table.problem("kind", f'"openai" cannot be {role}: only SGLang splits prefill from decode')
-    if kind == "openai" and table.has("admin_key_file"):
-        table.problem("admin_key_file", 'is for SGLang: nothing is asked of an "openai" engine that wants it')
-    table.close()
-    return engine
-
-
-def _file(table: Table, key: str, folder: Path) -> Path | None:
-    name = table.text(key, "")
-    return folder / name if name else None
 
 
 def _model(table: Table) -> ModelConfig:
@@ -342,12 +302,16 @@ def _check_engine_models(
             f"engine[{at}].models: {shown(model)} is the name of no [[model]]{nearest(model, names)}"
             for model in sorted(engine.models - {ANY, *names})
         ]
+        problems += [
+            f"engine[{at}].model_names: {shown(model)} is the name of no [[model]]{nearest(model, names)}"
+            for model in sorted(set(engine.model_names) - set(names))
+        ]
 
 
 def _check_unsalted(engines: tuple[EngineConfig, ...], tenants: tuple[TenantConfig, ...], problems: list[str]) -> None:
     """A server without cache salts has one cache for all tenants, so only tenants of one share group may use it."""
     for at, engine in enumerate(engines):
-        if engine.kind != "openai":
+        if engine.kind != "openai" or engine.provider.salted:
             continue
         groups = {
             tenant.share_group

@@ -8,6 +8,7 @@ import difflib
 import json
 import re
 from collections.abc import Collection, Sequence
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -107,6 +108,11 @@ class Table:
             return ""
         return value
 
+    def file(self, key: str, folder: Path) -> Path | None:
+        """The path of a file, relative to a folder; None where none is named."""
+        name = self.text(key, "")
+        return folder / name if name else None
+
     def names(self, key: str, default: Collection[str]) -> tuple[str, ...]:
         """A list of strings without repeats."""
         value = self._take(key)
@@ -120,6 +126,16 @@ class Table:
         if default and not value:
             self.problem(key, 'is empty; leave it out or write ["*"] for all')
         return tuple(value)
+
+    def texts(self, key: str) -> dict[str, str]:
+        """A table of strings by name, `{ name = "text" }`; empty where there is none."""
+        value = self._take(key)
+        if value is None:
+            return {}
+        if not isinstance(value, dict) or not all(isinstance(text, str) and text for text in value.values()):
+            self.problem(key, 'must be a table of strings, such as { name = "text" }')
+            return {}
+        return dict(value)
 
     def digest(self, key: str) -> str | None:
         """A SHA-256 in hex, lower case. Its value is never shown: it may be a key that was put here by mistake."""

@@ -65,6 +65,13 @@ HELP: Final[dict[str, str]] = {
     "warmroute_worker_fetch_s_per_token": "Measured time to fetch from storage, seconds a token.",
     "warmroute_worker_failures_in_a_row": "Failures since the last success; three close the worker for a while.",
     "warmroute_worker_proven": "1 once the worker has shown its speed since it began.",
+    "warmroute_worker_accept_length": "Tokens that a worker accepts in a step with drafts, as its engine reports.",
+    "warmroute_worker_kv_usage_ratio": "Share of a worker's KV pool in use, by tier, as its engine reports.",
+    "warmroute_worker_engine_queue_requests": "Requests in a queue of a worker's engine, as it reports.",
+    "warmroute_worker_retracted_requests": "Requests that an engine has taken out of its pool since it started.",
+    "warmroute_worker_failed_transfers": "Transfers of KV that have failed since the engine started.",
+    "warmroute_worker_transfer_s": "Mean time of a transfer of KV between the last two reports, seconds.",
+    "warmroute_condition": "Whether a condition is raised: docs/reference/conditions.md.",
     "warmroute_kv_event_lag_seconds": "Age of a worker's KV events on arrival, seconds.",
     "warmroute_kv_blocks_held": "Cache blocks of a worker that the proxy knows from KV events.",
 }

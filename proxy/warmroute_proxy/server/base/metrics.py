@@ -121,6 +121,11 @@ class Metrics:
         counter = self._counters.get((name, labels))
         return counter[0] if counter is not None else 0
 
+    def total(self, name: str) -> int:
+        """The sum of a counter over all of its label sets."""
+        self._flush()
+        return sum(count for (found, _), (count,) in self._counters.items() if found == name)
+
     def render(self, gauges: Iterable[tuple[str, Labels, float]]) -> str:
         """The text format. `gauges`: their values now."""
         self._flush()

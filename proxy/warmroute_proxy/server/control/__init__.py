@@ -1,10 +1,11 @@
 """The control plane: small JSON for tenants, and pages for operators.
 
-It is never on the path of a token, and changes nothing but drain orders. Its framework runs behind the connections of
-`http`, with the same limits.
+It is never on the path of a token, and changes nothing but drains and roles of engines. Its framework runs behind the
+connections of `http`, with the same limits.
 
     control_plane   the public application (models, usage, receipts, readiness) and that of operators
     engine_admin    operators' view of engines, and their drain orders
+    engine_flip     switches engines between prefill and decode
     metrics_page    `/metrics`, over all processes
     openapi         the description of the public routes
     usage_routes    usage and receipts, for tenants and for operators

@@ -124,11 +124,16 @@ def admin_app(
     open_requests: OpenRequests,
     clock: Callable[[], float],
 ) -> FastAPI:
-    """`/metrics`, `/admin/workers`, `/admin/admission`, `/admin/decisions`, `/admin/engines`; `add_admin_usage` adds
-    `/admin/usage`.
+    """`/metrics`, `/admin/workers`, `/admin/admission`, `/admin/decisions`, `/admin/conditions`, `/admin/engines`;
+    `add_admin_usage` adds `/admin/usage`, `add_flip_routes` the flips of engines.
     """
     app = _app("warmroute admin", lambda path: f"there is no route {path[:200]!r}")
     add_engine_routes(app, engine_admin)
+
+    @app.get("/admin/conditions")
+    async def conditions() -> Response:
+        """What is wrong with engines for longer than a moment."""
+        return json_answer(engine_admin.watching.as_dict(clock()))
 
     @app.get("/metrics")
     async def metrics() -> Response:

@@ -22,6 +22,7 @@ from warmroute_proxy.server.base.config import ModelConfig
 from warmroute_proxy.server.base.errors import error_body
 from warmroute_proxy.server.engines import drain_orders
 from warmroute_proxy.server.engines.engines import Engines
+from warmroute_proxy.server.engines.watching import Watching
 from warmroute_proxy.server.processes.peer_processes import PeerProcesses
 from warmroute_proxy.server.request.re_prefill import RePrefills
 
@@ -53,6 +54,11 @@ class EngineAdmin:
         self._unix_clock = unix_clock
 
     @property
+    def watching(self) -> Watching:
+        """The conditions of this region."""
+        return self._engines.watching
+
+    @property
     def ids(self) -> list[str]:
         """The engines of this region."""
         return list(self._engines.by_id)
@@ -80,7 +86,7 @@ class EngineAdmin:
         found: dict[str, Any] = {
             "id": engine_id,
             "url": engine.config.url,
-            "role": engine.config.role,
+            "role": engine.role,
             "state": "down" if not engine.up else "draining" if drains else _state(mine),
             "draining_since": drains,
             "running": running,
@@ -89,7 +95,7 @@ class EngineAdmin:
         }
         unserved = self._unserved(engine.workers()) if drains else []
         if unserved:
-            found["warning"] = f"nothing else here serves {', '.join(unserved)} as {engine.config.role}"
+            found["warning"] = f"nothing else here serves {', '.join(unserved)} as {engine.role}"
         return found
 
     def _unserved(self, leaving: list[Worker]) -> list[str]:

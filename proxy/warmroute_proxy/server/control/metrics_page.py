@@ -114,4 +114,5 @@ class MetricsPage:
         for worker_id, feed in self._engines.feeds().items():
             rows.append(("warmroute_kv_event_lag_seconds", (("worker", worker_id),), feed.lag_s))
             rows.append(("warmroute_kv_blocks_held", (("worker", worker_id),), float(feed.blocks.blocks)))
+        rows.extend(self._engines.watching.gauges())
         return rows

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
@@ -33,8 +33,11 @@ class Engine:
         """The header line with the engine's key, sent with every request; empty where it needs none."""
 
         self.is_sglang = config.kind == "sglang"
+        self._session_header = config.provider.header
         self._heads: dict[str, bytes] = {}  # by path; the code has two
-        self._admin_bearer = bearer(config.admin_key_file) or self.bearer
+        self.admin_bearer = bearer(config.admin_key_file) or self.bearer
+        """The same for control routes."""
+
         self._key_refused = False
         self.info = ServerInfo(bootstrap_port=config.bootstrap_port)
         self.informed = False
@@ -49,6 +52,7 @@ class Engine:
         """Tokens moved between cache tiers, by rank, as last read."""
 
         self.moves_at_s = -MOVES_EVERY_S
+        self.metrics_at_s = -MOVES_EVERY_S
         self.up = True
         """False once a probe has failed. A new engine counts as up, so that requests need not wait for the probe."""
 
@@ -65,18 +69,24 @@ class Engine:
         """Whether it answers, and as an engine: of other servers only the breaker knows more."""
         return self.up and (self.recognised or not self.is_sglang)
 
+    @property
+    def role(self) -> Literal["aggregated", "prefill", "decode"]:
+        """What it does: as the config says, or since a flip as it reports."""
+        return self.info.role or self.config.role
+
     def workers(self) -> list[Worker]:
         """One worker for each rank."""
         config, info = self.config, self.info
         many = info.dp_size > 1
-        caches_prompts = config.role != "decode"
+        role = self.role
+        caches_prompts = role != "decode"
         store = (config.store or config.id) if info.has_store and caches_prompts else None
         return [
             Worker(
                 f"{config.id}:{rank}" if many else config.id,
                 config.id,
                 rank,
-                config.role,
+                role,
                 config.models,
                 info.host_cache and caches_prompts,
                 store,
@@ -86,8 +96,13 @@ class Engine:
             for rank in range(info.dp_size)
         ]
 
-    def head(self, path: str, headers: str) -> bytes:
-        """The head of an inference request, up to its length. `headers`: see `engine_headers`."""
+    def head(self, path: str, headers: str, session: str | None = None) -> bytes:
+        """The head of an inference request, up to its length.
+
+        `headers`: see `engine_headers`; `session`: the hash of its session, for a server that takes one in a header.
+        """
+        if session is not None and self._session_header:
+            headers += f"{self._session_header}: {session}\r\n"
         if headers != CONTENT_TYPE:
             return self.upstream.head("POST", path, headers + self.bearer)
         head = self._heads.get(path)
@@ -100,7 +115,7 @@ class Engine:
         if self.is_sglang:
             body = msgspec.json.encode({"rid": rid})
             leg = Collector(self._abort_answered).leg
-            headers = f"content-type: application/json\r\n{self._admin_bearer}"
+            headers = f"content-type: application/json\r\n{self.admin_bearer}"
             self.upstream.send("POST", "/abort_request", headers, [body], leg)
             asyncio.get_running_loop().call_later(ABORT_TIMEOUT_S, leg.close)
 

@@ -21,6 +21,7 @@ from warmroute_proxy.server.engines.ids import Ids
 from warmroute_proxy.server.engines.kv_events import KvEvents
 from warmroute_proxy.server.engines.kv_feed import KvFeed
 from warmroute_proxy.server.engines.peer_updates import PeerUpdates
+from warmroute_proxy.server.engines.watching import Watching
 
 log = logging.getLogger(__name__)
 
@@ -35,6 +36,7 @@ class Engines:
         clock: Callable[[], float],
         unix_clock: Callable[[], float],
         metrics: Metrics,
+        region: str = "",
     ) -> None:
         self.ids = Ids()
         self.drains = Drains()
@@ -44,9 +46,11 @@ class Engines:
         self.by_id = {config.id: Engine(config, connect_timeout_s, clock) for config in configs}
         self.clock = clock
         self.kv_events = KvEvents(metrics, unix_clock)
+        self.watching = Watching(region, metrics)
+        self.watched_at_s = 0.0
         self.peer_updates: PeerUpdates | None = None
         self._unix_clock = unix_clock
-        self._served_by: dict[str, tuple[ServedBy, ...]] = {}  # by worker: an id has one rank and one role
+        self._served_by: dict[str, tuple[ServedBy, ...]] = {}  # by worker, until `workers_changed`
 
     def connect_peers(self, peer_updates: PeerUpdates) -> None:
         """Share tags and health with the other processes. Their updates are applied before each KV event."""
@@ -66,6 +70,10 @@ class Engines:
         if served_by is None:
             served_by = self._served_by[worker.id] = (ServedBy(worker.id, worker.dp_rank, worker.role),)
         return served_by
+
+    def workers_changed(self) -> None:
+        """Engines have other ranks or roles than before."""
+        self._served_by.clear()
 
     def workers(self) -> list[Worker]:
         """The workers known so far."""

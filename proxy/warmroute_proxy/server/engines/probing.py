@@ -7,8 +7,9 @@ snapshot of the engine's work. `/server_info` is read when an engine comes up, a
 the start time come from there. The router is told of new ranks; a new start time means an empty cache.
 
 `/health` makes the engine generate a token, so it is requested only where nothing else shows progress
-(`core.load.health_monitor`). Where there is a host tier, `/metrics` is read each `MOVES_EVERY_S` for the cost of moving
-tokens between tiers.
+(`core.load.health_monitor`). `/metrics` is read each `WATCH_EVERY_S`, where the engine has it, for metrics of workers
+and for conditions (`watching`), and where there is a host tier each `MOVES_EVERY_S` for the cost of moving tokens
+between tiers.
 """
 
 import asyncio
@@ -21,10 +22,12 @@ from warmroute_proxy.core.load.health_monitor import HEALTH_TIMEOUT_S
 from warmroute_proxy.core.placement.fleet import Worker
 from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.server.engines.engine import MOVES_EVERY_S, Engine
+from warmroute_proxy.server.engines.engine_metrics import reports_by_rank
 from warmroute_proxy.server.engines.engines import Engines
 from warmroute_proxy.server.engines.kv_move_costs import totals_by_rank
 from warmroute_proxy.server.engines.server_info import count, json_object, read_server_info
 from warmroute_proxy.server.engines.small_get import OWN_FAULT, get
+from warmroute_proxy.server.engines.watching import WATCH_EVERY_S
 
 log = logging.getLogger(__name__)
 
@@ -36,12 +39,16 @@ INFORM_EVERY_S: Final = 60.0
 
 async def fetch_server_infos(engines: Engines) -> None:
     """Ask every engine for its ranks and pages, before the first request."""
-    await asyncio.gather(*(_fetch_server_info(engines, engine, None) for engine in engines.by_id.values()))
+    await asyncio.gather(*(fetch_server_info(engines, engine, None) for engine in engines.by_id.values()))
 
 
 async def probe(engines: Engines, router: Router) -> None:
     """One round of probes."""
     await asyncio.gather(*(_probe_safely(engines, engine, router) for engine in engines.by_id.values()))
+    now_s = engines.clock()
+    if now_s - engines.watched_at_s >= WATCH_EVERY_S:
+        engines.watched_at_s = now_s
+        engines.watching.observe_region(engines.workers(), now_s)
 
 
 async def _probe_safely(engines: Engines, engine: Engine, router: Router) -> None:
@@ -62,14 +69,15 @@ async def _probe(engines: Engines, engine: Engine, router: Router) -> None:
         engine.informed = False
         return
     now_s = engines.clock()
-    if not engine.informed or now_s - engine.informed_at_s >= INFORM_EVERY_S:
-        await _fetch_server_info(engines, engine, router)
+    may_change = engine.info.can_flip and engines.drains.draining(engine.config.id)
+    if not engine.informed or may_change or now_s - engine.informed_at_s >= INFORM_EVERY_S:
+        await fetch_server_info(engines, engine, router)
     for worker in engine.workers():
         engines.kv_events.follow(worker, engine.info.kv_source, router)
     await _observe_loads(engines, engine, router)
-    if engine.info.host_cache and engines.clock() - engine.moves_at_s >= MOVES_EVERY_S:
-        engine.moves_at_s = engines.clock()
-        await _observe_moves(engine, router)
+    if engines.clock() - engine.metrics_at_s >= WATCH_EVERY_S:
+        engine.metrics_at_s = engines.clock()
+        await _observe_metrics(engines, engine, router)
 
 
 async def _probe_ready(engines: Engines, engine: Engine, router: Router) -> None:
@@ -80,7 +88,7 @@ async def _probe_ready(engines: Engines, engine: Engine, router: Router) -> None
     engine.was_ready = status in {200, 404} or (status == 503 and engine.was_ready)
     engines.drain(engine.config.id, "engine", engine.was_ready and status == 503, router)
     if engine.was_ready and not engine.serves:  # first: it may have restarted, with an empty cache
-        await _fetch_server_info(engines, engine, router)
+        await fetch_server_info(engines, engine, router)
     was_up, engine.up = engine.up, engine.was_ready and engine.recognised and not engine.health_monitor.unwell
     if was_up == engine.up:
         return
@@ -133,7 +141,8 @@ def _lost(engines: Engines) -> list[str]:
     ]
 
 
-async def _fetch_server_info(engines: Engines, engine: Engine, router: Router | None) -> None:
+async def fetch_server_info(engines: Engines, engine: Engine, router: Router | None) -> None:
+    """Ask an engine for its ranks, pages and role, and tell the router what has changed."""
     status, body = await get(engine.upstream, "/server_info", engine.bearer)
     engine.check_key_accepted(status, "/server_info", "key_file")
     info = read_server_info(body, engine.config, engine.upstream.host) if status == 200 else None
@@ -149,6 +158,8 @@ async def _fetch_server_info(engines: Engines, engine: Engine, router: Router | 
     if router is None:
         return
     _update_router(router, workers_before, engine.workers(), restarted)
+    if workers_before != engine.workers():
+        engines.workers_changed()
     if workers_before != engine.workers() and engines.drains.draining(engine.config.id):
         for worker in engine.workers():
             router.set_draining(worker.id, draining=True)
@@ -157,10 +168,14 @@ async def _fetch_server_info(engines: Engines, engine: Engine, router: Router | 
 
 
 def _update_router(router: Router, before: list[Worker], now: list[Worker], restarted: bool) -> None:
-    """Add the workers of an engine, remove those that it no longer has, and clear their caches if it restarted."""
+    """Add the workers of an engine, remove those that it no longer has, and clear their caches if it restarted. One
+    whose role was switched has lost its cache, and is another worker.
+    """
     if before != now:
-        for worker_id in {worker.id for worker in before} - {worker.id for worker in now}:
-            router.remove_worker(worker_id)
+        stay = {(worker.id, worker.role) for worker in now}
+        for worker in before:
+            if (worker.id, worker.role) not in stay:
+                router.remove_worker(worker.id)
         for worker in now:
             router.add_worker(worker)
     if restarted:
@@ -183,11 +198,20 @@ async def _observe_loads(engines: Engines, engine: Engine, router: Router) -> No
             router.observe_loads(worker.id, _loads(row), engines.clock())
 
 
-async def _observe_moves(engine: Engine, router: Router) -> None:
+async def _observe_metrics(engines: Engines, engine: Engine, router: Router) -> None:
+    """Read what the engine counts: for conditions each time, for the cost of moves each `MOVES_EVERY_S`."""
     status, body = await get(engine.upstream, "/metrics", engine.bearer)
     if status != 200:
         return
-    before, engine.moves = engine.moves, totals_by_rank(body.decode("utf-8", "replace"))
+    text, now_s = body.decode("utf-8", "replace"), engines.clock()
+    engines.watching.observe(engine.workers(), reports_by_rank(text), now_s)
+    if engine.info.host_cache and now_s - engine.moves_at_s >= MOVES_EVERY_S:
+        engine.moves_at_s = now_s
+        _observe_moves(engine, router, text)
+
+
+def _observe_moves(engine: Engine, router: Router, text: str) -> None:
+    before, engine.moves = engine.moves, totals_by_rank(text)
     for worker in engine.workers():
         now, then = engine.moves.get(worker.dp_rank), before.get(worker.dp_rank)
         if now is None or then is None:

@@ -1,6 +1,6 @@
 """What an engine reports of itself at `/server_info`: its ranks, its pages, its cache tiers, its KV events."""
 
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
@@ -24,6 +24,13 @@ class ServerInfo(NamedTuple):
     """Whether its cache has a storage tier."""
 
     kv_source: KvSource | None = None
+    role: Literal["prefill", "decode"] | None = None
+    """Of an engine whose role can be switched: what it is now. None: its role is that of the config."""
+
+    speculates: bool = False
+    can_flip: bool = False
+    """Whether it was started so that its role can be switched while it runs."""
+
     started_at: object = None
     """As the engine writes it. A new value means that the engine has restarted, with an empty cache."""
 
@@ -34,22 +41,28 @@ def read_server_info(body: bytes, config: EngineConfig, host: str) -> ServerInfo
     if info is None or not any(name in info for name in _ALWAYS):
         return None
     host_cache = info.get("enable_hierarchical_cache") is True
+    can_flip = info.get("enable_pd_role_switch") is True
+    mode = info.get("disaggregation_mode")
+    role: Literal["prefill", "decode"] | None = mode if can_flip and mode in ("prefill", "decode") else None
     return ServerInfo(
         dp_size=min(max(count(info, "dp_size") or 1, 1), MAX_DP_RANKS),
         page_tokens=max(count(info, "page_size") or 1, 1),
         bootstrap_port=config.bootstrap_port or count(info, "disaggregation_bootstrap_port"),
         host_cache=host_cache,
         has_store=host_cache and isinstance(info.get("hicache_storage_backend"), str),
-        kv_source=_kv_source_of(config, info, host),
+        kv_source=_kv_source_of(config, info, host, role or config.role),
+        role=role,
+        speculates=info.get("speculative_algorithm") is not None,
+        can_flip=can_flip,
         started_at=info.get("start_time") or info.get("startup_time"),
     )
 
 
-def _kv_source_of(config: EngineConfig, info: dict[str, Any], host: str) -> KvSource | None:
+def _kv_source_of(config: EngineConfig, info: dict[str, Any], host: str, role: str) -> KvSource | None:
     """Where to subscribe to an engine's events. An engine with a session cache would keep tagged blocks from eviction,
     so its events are not used.
     """
-    unwanted = not config.kv_events or config.role == "decode"
+    unwanted = not config.kv_events or role == "decode"
     if unwanted or info.get("enable_session_radix_cache") is True:
         return None
     return kv_source(info, host)

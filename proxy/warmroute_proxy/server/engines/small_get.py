@@ -61,7 +61,7 @@ async def get(upstream: Upstream, path: str, headers: str = "", timeout_s: float
 async def ask(
     upstream: Upstream, path: str, headers: str, timeout_s: float, *, method: str = "GET", body: bytes = b""
 ) -> tuple[int, bytes]:
-    """A request of any method: as `get`."""
+    """A request with a small body, or none: as `get`."""
     answered: asyncio.Future[tuple[int, bytes]] = asyncio.get_running_loop().create_future()
 
     def done(status: int, body: bytes) -> None:

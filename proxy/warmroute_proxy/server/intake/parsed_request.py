@@ -44,6 +44,11 @@ class Intake(msgspec.Struct, gc=False):
             self.conversation.left_unanswered(self.facts.chain.hashes[-1])
 
     @property
+    def model_name(self) -> str:
+        """The name of its model here, which some engines call by another one."""
+        return self.model.name
+
+    @property
     def wire_model(self) -> str | None:
         """The name to send to engines where the client used an alias."""
         return self.model.name if self.alias else None

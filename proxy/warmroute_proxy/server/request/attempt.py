@@ -31,7 +31,7 @@ from warmroute_proxy.server.engines.sse import Scanner, was_aborted
 from warmroute_proxy.server.http.body_memory import Reservation
 from warmroute_proxy.server.http.header_lines import Line
 from warmroute_proxy.server.request.answer import Answer, AnswerBound
-from warmroute_proxy.server.request.dispatch import Asked, answering_body, own_fields, prefill_body
+from warmroute_proxy.server.request.dispatch import Asked, answering_body, own_fields, prefill_body, provider_body
 from warmroute_proxy.server.request.failure import Failure, not_connected, refused_by
 from warmroute_proxy.server.request.prefill_leg import PrefillLeg
 from warmroute_proxy.server.request.reported_usage import own_usage, prefill_usage, usage_of
@@ -118,7 +118,8 @@ class Attempt:
         own = own_fields(self.rid, asked.salt, tagged=tagged) if engine.is_sglang else ""
         rank = self._answering.dp_rank if engine.info.dp_size > 1 else None
         if prefill is None:
-            engine.upstream.send_with(engine.head(path, headers), answering_body(asked, own, rank, None), self.leg)
+            body = answering_body(asked, own, rank, None) if engine.is_sglang else provider_body(asked, engine.config)
+            engine.upstream.send_with(engine.head(path, headers, asked.session), body, self.leg)
             return
         source = self._engines.of(prefill)
         bootstrap = {

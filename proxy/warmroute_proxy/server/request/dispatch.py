@@ -1,5 +1,7 @@
 """What an engine is sent: the client's bytes, without what may not pass, with what the proxy adds.
 
+A server that is no SGLang gets a session's hash where it looks for a session key, and none of SGLang's fields.
+
 SGLang's PD protocol: prefill and decode get the same body with the same bootstrap host, port and room and the same
 rid, both at once; neither can finish without the other. Decode's answer is the client's, prefill's is only watched.
 """
@@ -10,11 +12,14 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from warmroute.contract.steering import REMOVED_FIELDS
+from warmroute_proxy.server.base.config import EngineConfig
 from warmroute_proxy.server.intake.body import AnyBody
 
 _REMOVED: Final = REMOVED_FIELDS
 _REMOVED_STREAMED: Final = REMOVED_FIELDS | {"stream_options"}
 _REMOVED_PREFILL: Final = REMOVED_FIELDS | {"stream", "stream_options"}
+_STREAM_OPTIONS: Final = frozenset({"stream_options"})
+_MODEL: Final = frozenset({"model"})
 _encode: Final = msgspec.json.Encoder().encode
 
 
@@ -38,6 +43,10 @@ class Asked(Protocol):
     @property
     def metadata(self) -> dict[str, Any] | None: ...
     @property
+    def model_name(self) -> str: ...
+    @property
+    def session(self) -> str | None: ...
+    @property
     def salt(self) -> str: ...
     @property
     def prompts(self) -> int: ...
@@ -58,6 +67,23 @@ def answering_body(asked: Asked, own: str, dp_rank: int | None, bootstrap: Mappi
     add = add or {}
     add["stream_options"] = {**asked.stream_options, "include_usage": True}
     return _rewritten(asked, _REMOVED_STREAMED, own, add)
+
+
+def provider_body(asked: Asked, engine: EngineConfig) -> Parts:
+    """The body for a server that is no SGLang: with its signal of a session, and its name of the model."""
+    add: dict[str, Any] = {}
+    drop, provider, model_name = _REMOVED, engine.provider, engine.model_names.get(asked.model_name)
+    if provider.field and asked.session is not None:
+        add[provider.field] = asked.session
+    if provider.salted:
+        add["cache_salt"] = asked.salt
+    if model_name is not None:
+        add["model"] = model_name
+        drop |= _MODEL
+    if asked.stream:
+        add["stream_options"] = {**asked.stream_options, "include_usage": True}
+        drop |= _STREAM_OPTIONS
+    return _rewritten(asked, drop, "", add)
 
 
 def prefill_body(asked: Asked, own: str, dp_rank: int | None, bootstrap: Mapping[str, Any]) -> Parts:
@@ -87,7 +113,7 @@ def _rewritten(asked: Asked, drop: frozenset[str], own: str, add: dict[str, Any]
     if model is not None or metadata is not None:
         given = (("model", model), ("metadata", metadata))
         instead = {name: value for name, value in given if value is not None}
-        add = {**add, **instead} if add is not None else instead
+        add = {**instead, **add} if add is not None else instead
         drop = drop.union(instead)
     if asked.dropped:
         drop |= asked.dropped

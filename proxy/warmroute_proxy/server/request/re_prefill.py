@@ -177,6 +177,8 @@ class _Asked(NamedTuple):
     body: Body
     wire_model: str | None
     salt: str
+    model_name: str
+    session: str | None = None
     stream: bool = False
     keep_sglext: bool = False
     stream_options: Mapping[str, Any] = MappingProxyType({})
@@ -198,7 +200,7 @@ class _RePrefill:
         self._began_s = owner.clock()
         drop = _NOT_OF_THE_PROMPT | prompt.dropped
         body = Body(b"".join(Body(prompt.body).rewritten(drop, b'"max_tokens":1')))
-        self._asked = _Asked(body, prompt.wire_model, prompt.salt)
+        self._asked = _Asked(body, prompt.wire_model, prompt.salt, prompt.facts.model)
         self._attempt = Attempt(self, owner.engines, decision, self._rid, self._asked, MAX_ANSWER_BYTES, None)
         self._ticket = owner.router.dispatched(prompt.facts, decision, self._began_s)
 

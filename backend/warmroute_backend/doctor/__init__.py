@@ -1,0 +1,17 @@
+"""The doctor: what a machine has, and what of it keeps a plan from running, with what to do about it.
+
+Readers take a root folder, so that tests give them the tree of another machine. What they cannot read is `None`, and
+never a guess. Judgement is pure.
+
+facts      what is read of a machine
+finding    one judgement, with what to do
+nvidia     GPUs, by NVML
+fabric     RDMA devices and their links
+host       memory, NUMA, limits, clock
+disk       how fast a folder is written and read
+versions   of sglang, mooncake, nixl and CUDA in a Python
+hardware   a plan's GPUs against those that are there
+judgement  findings of facts, with and without a plan
+trials     that the embedded engine starts, and whether SGLang on a CPU would
+reading    all facts of this machine
+"""

@@ -1,0 +1,45 @@
+"""RDMA devices and their links, from /sys/class/infiniband (Linux, Documentation/ABI/stable/sysfs-class-infiniband)."""
+
+import re
+from pathlib import Path
+from typing import Final
+
+from warmroute_backend.doctor.facts import Rdma
+
+CLASS: Final = "sys/class/infiniband"
+_RATE: Final = re.compile(r"([\d.]+) Gb/sec")
+MAX_PORTS: Final = 256
+
+
+def read_rdma(root: Path = Path("/")) -> tuple[Rdma, ...]:
+    """All ports of all devices, in order of their names."""
+    folder = root / CLASS
+    if not folder.is_dir():
+        return ()
+    found = [_port(device, port) for device in sorted(folder.iterdir()) for port in _ports(device)]
+    return tuple(found[:MAX_PORTS])
+
+
+def _ports(device: Path) -> list[Path]:
+    folder = device / "ports"
+    return sorted(folder.iterdir()) if folder.is_dir() else []
+
+
+def _port(device: Path, port: Path) -> Rdma:
+    rate = _RATE.match(_text(port / "rate") or "")
+    node = _text(device / "device/numa_node")
+    return Rdma(
+        device=device.name,
+        port=int(port.name),
+        state=_text(port / "state") or "unknown",
+        link_layer=_text(port / "link_layer") or "unknown",
+        gbit_s=float(rate[1]) if rate else None,
+        numa_node=int(node) if node is not None and node.isdecimal() else None,
+    )
+
+
+def _text(path: Path) -> str | None:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return None

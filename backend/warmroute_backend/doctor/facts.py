@@ -1,0 +1,104 @@
+"""What is read of a machine. Values only; None: it could not be read."""
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One GPU. `used_mib`: memory that is taken now; `links`: its NVLinks that are up; `numa_node`: of its slot."""
+
+    index: int
+    name: str
+    memory_mib: int
+    used_mib: int
+    compute_capability: str
+    links: int
+    links_down: int
+    numa_node: int | None
+    mig: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Gpus:
+    """All GPUs. `problem`: why there is nothing to say of them; then the rest is empty."""
+
+    problem: str = ""
+    driver: str = ""
+    cuda: tuple[int, int] = (0, 0)
+    """The newest CUDA that the driver runs."""
+    devices: tuple[Gpu, ...] = ()
+    peers: tuple[tuple[int, int], ...] = ()
+    """Pairs of GPUs that reach each other's memory by NVLink."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rdma:
+    """A port of an RDMA device. `state` as the kernel writes it (`4: ACTIVE`), `gbit_s` of its rate."""
+
+    device: str
+    port: int
+    state: str
+    link_layer: str
+    gbit_s: float | None
+    numa_node: int | None
+
+    @property
+    def is_active(self) -> bool:
+        return self.state.endswith("ACTIVE")
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """Memory and limits of the system. Bytes; `memlock_bytes` None inside `limited` is unlimited."""
+
+    cpus: int
+    cpu_model: str
+    memory_bytes: int | None
+    available_bytes: int | None
+    numa_nodes: dict[int, int]
+    """Node -> bytes of its memory."""
+    huge_pages: int | None
+    huge_page_bytes: int | None
+    transparent_huge_pages: str | None
+    numa_balancing: bool | None
+    shm_bytes: int | None
+    memlock_bytes: float
+    """`inf`: no limit."""
+    open_files: float
+    clock_synchronised: bool | None
+    clocksource: str | None
+    kernel: str | None
+    peer_memory: str | None
+    """The kernel module by which RDMA devices read GPU memory; None: there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Disk:
+    """A folder's free bytes, and how fast it is written (to the disk) and read, in bytes a second."""
+
+    folder: str
+    free_bytes: int | None
+    write_bytes_s: float | None
+    read_bytes_s: float | None
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Versions:
+    """Of packages in the Python that has SGLang. `cuda`: what its torch was built for; None: for a CPU, or no torch."""
+
+    python: str
+    packages: dict[str, str] = field(default_factory=dict)
+    cuda: str | None = None
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """All of it."""
+
+    gpus: Gpus
+    rdma: tuple[Rdma, ...]
+    host: Host
+    disk: Disk | None
+    versions: Versions

@@ -1,0 +1,265 @@
+"""What the facts of a machine mean: findings, with what to do about each. Pure.
+
+Without a plan a lack is a note, since nothing asks for what is missing; with one it is a problem where the plan cannot
+run or would fall to TCP, and a warning where it would run badly.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+from warmroute_backend.doctor.facts import Disk, Gpus, Host, Machine, Rdma, Versions
+from warmroute_backend.doctor.finding import Finding, Level
+from warmroute_backend.doctor.hardware import mismatches
+from warmroute_backend.plan.deployment import Plan
+from warmroute_backend.plan.hardware import GIB
+from warmroute_backend.plan.speed import Load, prefill_tokens_per_s
+
+SGLANG: Final = "0.5.23"
+"""The version whose rules the planner repeats."""
+BUSY_MIB: Final = 1_024
+"""A driver alone takes some hundred."""
+LEAST_OPEN_FILES: Final = 65_536
+LEAST_SHM_BYTES: Final = 32 * GIB
+"""SGLang's own `--shm-size` (docs.sglang.io, install)."""
+SHM: Final = "/dev/shm"  # noqa: S108 (its own name)
+MOONCAKE: Final = "mooncake-transfer-engine"
+RATE_SHARE: Final = 0.95
+
+
+def judge(machine: Machine, plan: Plan | None) -> list[Finding]:
+    """All findings, in the order in which a deployment needs things."""
+    return [
+        *_gpus(machine.gpus, plan),
+        *_driver(machine.gpus, machine.versions),
+        *_links(machine.gpus, plan),
+        *_rdma(machine.rdma, machine.host, machine.gpus, plan),
+        *_memory(machine.host, plan),
+        *_limits(machine, plan),
+        *_disk(machine.disk, plan),
+        *_versions(machine.versions, plan),
+    ]
+
+
+def _lack(plan: Plan | None) -> Level:
+    return Level.NOTE if plan is None else Level.PROBLEM
+
+
+def _over_network(plan: Plan | None) -> bool:
+    """Whether KV moves between nodes."""
+    if plan is None:
+        return False
+    stored = any(engine.storage == "mooncake" for engine in plan.engines)
+    return plan.cluster.nodes > 1 and (plan.is_split or stored)
+
+
+def _gpus(gpus: Gpus, plan: Plan | None) -> Iterator[Finding]:
+    if plan is not None:
+        for text in mismatches(plan, gpus):
+            yield Finding(Level.PROBLEM, "GPU", text)
+    if gpus.problem:
+        if plan is None:
+            todo = "pip install 'warmroute[doctor]'" if "binding" in gpus.problem else ""
+            yield Finding(Level.WARNING if todo else Level.NOTE, "GPU", gpus.problem, todo)
+        return
+    names = ", ".join(sorted({device.name for device in gpus.devices}))
+    yield Finding(Level.OK, "GPU", f"{len(gpus.devices)} x {names}, driver {gpus.driver}")
+    for device in gpus.devices:
+        if device.used_mib > BUSY_MIB:
+            yield Finding(
+                Level.WARNING if plan is None else Level.PROBLEM,
+                "GPU",
+                f"GPU {device.index}: {device.used_mib:,} of {device.memory_mib:,} MiB are taken",
+                "end what has them (nvidia-smi), or the pool will be smaller than planned",
+            )
+        if device.mig:
+            todo = f"sudo nvidia-smi -i {device.index} -mig 0"
+            yield Finding(_lack(plan), "GPU", f"GPU {device.index} is divided (MIG)", todo)
+
+
+def _driver(gpus: Gpus, versions: Versions) -> Iterator[Finding]:
+    """CUDA runs on a driver of its major version; what a newer minor version added is missing
+    (docs.nvidia.com/deploy/cuda-compatibility)."""
+    if gpus.problem or versions.cuda is None:
+        return
+    built = _numbers(versions.cuda)
+    can = ".".join(map(str, gpus.cuda))
+    text = f"the driver runs CUDA {can} and torch was built for {versions.cuda}"
+    todo = "a newer driver, or a wheel for an older CUDA"
+    if built[:1] > gpus.cuda[:1]:
+        yield Finding(Level.PROBLEM, "driver", text, todo)
+    elif built[:2] > gpus.cuda:
+        yield Finding(Level.WARNING, "driver", f"{text}: kernels that are compiled on the way may fail", todo)
+    else:
+        yield Finding(Level.OK, "driver", text)
+
+
+def _links(gpus: Gpus, plan: Plan | None) -> Iterator[Finding]:
+    count = len(gpus.devices)
+    if count < 2:
+        return
+    wanted = plan is not None and (plan.inside_node or any(engine.shape.tp > 1 for engine in plan.engines))
+    pairs = count * (count - 1) // 2
+    if len(gpus.peers) < pairs:
+        text = f"{len(gpus.peers)} of {pairs} pairs of GPUs reach each other by NVLink"
+        todo = "nvidia-smi topo -m; systemctl status nvidia-fabricmanager"
+        yield Finding(Level.PROBLEM if wanted else Level.NOTE, "NVLink", text, todo)
+    else:
+        yield Finding(Level.OK, "NVLink", f"all {pairs} pairs of GPUs reach each other by NVLink")
+    down = [device.index for device in gpus.devices if device.links_down]
+    if down:
+        text = f"NVLinks are down on GPU {', '.join(map(str, down))}"
+        yield Finding(Level.WARNING, "NVLink", text, "nvidia-smi nvlink -s; nvidia-smi -q | grep -A4 Fabric")
+
+
+def _rdma(ports: tuple[Rdma, ...], host: Host, gpus: Gpus, plan: Plan | None) -> Iterator[Finding]:
+    needed = _over_network(plan)
+    active = [port for port in ports if port.is_active]
+    if not active:
+        level = Level.PROBLEM if needed else Level.NOTE
+        text = f"{len(ports)} RDMA ports, none is active" if ports else "there is no RDMA device"
+        todo = "load the driver and check cables (ibstat); without it KV goes over TCP" if needed else ""
+        yield Finding(level, "RDMA", text, todo)
+    else:
+        kinds = ", ".join(sorted({f"{port.link_layer} {port.gbit_s or 0:g} Gbit/s" for port in active}))
+        yield Finding(Level.OK, "RDMA", f"{len(active)} of {len(ports)} ports are active: {kinds}")
+    for port in ports:
+        if active and not port.is_active:
+            text = f"{port.device} port {port.port} is {port.state}"
+            yield Finding(Level.WARNING if needed else Level.NOTE, "RDMA", text, f"ibstat {port.device}")
+    if plan is None or not needed:
+        return
+    known = {port.device for port in active}
+    named = {name for name in plan.site.ib_devices.split(",") if name and "{" not in plan.site.ib_devices}
+    for name in sorted(named - known):
+        todo = f"site.ib_devices of the plan; active are {', '.join(sorted(known)) or 'none'}"
+        yield Finding(Level.PROBLEM, "RDMA", f"the plan names {name}, which is no active device", todo)
+    for port in active:
+        if port.gbit_s is not None and port.gbit_s < RATE_SHARE * plan.cluster.gpu.nic_gbit_s:
+            text = (
+                f"{port.device} runs at {port.gbit_s:g} Gbit/s, and the plan counts on {plan.cluster.gpu.nic_gbit_s:g}"
+            )
+            yield Finding(Level.WARNING, "RDMA", text, "cables and the switch port, or nic_gbit_s of a [[gpu]]")
+    if active and not gpus.problem and host.peer_memory is None:
+        text = "no module nvidia_peermem: network cards may not read GPU memory, and KV is copied by the host"
+        yield Finding(Level.WARNING, "RDMA", text, "sudo modprobe nvidia-peermem")
+
+
+def _memory(host: Host, plan: Plan | None) -> Iterator[Finding]:
+    total = host.memory_bytes or 0
+    nodes = f"{len(host.numa_nodes)} NUMA node{'s' * (len(host.numa_nodes) != 1)}"
+    yield Finding(Level.OK, "memory", f"{total / GIB:.0f} GiB on {nodes}, {host.cpus} CPUs ({host.cpu_model})")
+    need = _host_bytes(plan)
+    if need and total and need > total:
+        text = f"HiCache takes {need / GIB:.0f} GiB of host memory, and there are {total / GIB:.0f}"
+        yield Finding(Level.PROBLEM, "memory", text, "a smaller size_gb of the plan's engines")
+    elif need and host.available_bytes is not None and need > host.available_bytes:
+        text = f"HiCache takes {need / GIB:.0f} GiB, and {host.available_bytes / GIB:.0f} are available now"
+        yield Finding(Level.PROBLEM, "memory", text, "end what has it (free -h), or a smaller size_gb")
+    if len(host.numa_nodes) > 1 and host.numa_balancing:
+        text = "the kernel moves pages between NUMA nodes by itself, which stalls processes with large pinned pools"
+        level = Level.NOTE if plan is None else Level.WARNING
+        yield Finding(level, "NUMA", text, "sudo sysctl kernel.numa_balancing=0")
+    huge = (host.huge_pages or 0) * (host.huge_page_bytes or 0)
+    text = f"{huge / GIB:.1f} GiB in huge pages, transparent ones: {host.transparent_huge_pages or 'unknown'}"
+    if need and huge > max(0, total - need):
+        todo = "sudo sysctl vm.nr_hugepages=0, or fewer: HiCache pins ordinary pages"
+        yield Finding(Level.PROBLEM, "huge pages", f"{text}, which HiCache cannot use", todo)
+    else:
+        yield Finding(Level.OK, "huge pages", text)
+
+
+def _host_bytes(plan: Plan | None) -> float:
+    """What HiCache pins on the fullest node."""
+    if plan is None:
+        return 0.0
+    taken = dict.fromkeys(range(plan.cluster.nodes), 0.0)
+    for engine in plan.engines:
+        for node in range(engine.node, engine.node + engine.nodes):
+            if engine.hicache is not None and node in taken:
+                taken[node] += engine.hicache.size_gb * 1e9 * engine.shape.tp / engine.nodes
+    return max(taken.values())
+
+
+def _limits(machine: Machine, plan: Plan | None) -> Iterator[Finding]:
+    host = machine.host
+    unlimited = host.memlock_bytes == float("inf")
+    if not unlimited:
+        level = Level.PROBLEM if _over_network(plan) else Level.NOTE if plan is None else Level.WARNING
+        text = f"memlock is {_size(host.memlock_bytes)}: RDMA and HiCache lock host memory"
+        yield Finding(level, "memlock", text, "LimitMEMLOCK=infinity (systemd), or ulimit -l unlimited")
+    else:
+        yield Finding(Level.OK, "memlock", "unlimited")
+    if host.open_files < LEAST_OPEN_FILES:
+        text = f"{host.open_files:,.0f} open files, and {LEAST_OPEN_FILES:,} are a good limit"
+        yield Finding(
+            Level.NOTE if plan is None else Level.WARNING, "open files", text, "LimitNOFILE=1048576, ulimit -n"
+        )
+    if host.shm_bytes is not None and host.shm_bytes < LEAST_SHM_BYTES:
+        text = f"{SHM} holds {_size(host.shm_bytes)}, and SGLang is given {LEAST_SHM_BYTES // GIB}"
+        needs = plan is not None and any(engine.shape.tp > 1 for engine in plan.engines)
+        todo = "docker --shm-size 32g, or an emptyDir of medium Memory"
+        yield Finding(Level.PROBLEM if needs else Level.NOTE, SHM, text, todo)
+    if host.clock_synchronised is False:
+        text = "the clock is not synchronised: receipts, quotas by day and certificates go by it"
+        yield Finding(Level.WARNING, "clock", text, "timedatectl; systemctl enable --now chronyd")
+    elif host.clock_synchronised:
+        yield Finding(Level.OK, "clock", f"synchronised, source {host.clocksource or 'unknown'}")
+
+
+def _disk(disk: Disk | None, plan: Plan | None) -> Iterator[Finding]:
+    if disk is None:
+        return
+    if disk.problem or disk.read_bytes_s is None or disk.write_bytes_s is None:
+        yield Finding(
+            _lack(plan), "HiCache disk", disk.problem or f"{disk.folder} was not measured", "site.storage_dir"
+        )
+        return
+    text = f"{disk.folder} writes {disk.write_bytes_s / 1e9:.2f} GB/s and reads {disk.read_bytes_s / 1e9:.2f} GB/s"
+    slower = [] if plan is None else list(_slower_than_computing(disk.read_bytes_s, plan))
+    if slower:
+        todo = "a faster disk (local NVMe), or no file tier (--storage none)"
+        yield Finding(Level.WARNING, "HiCache disk", f"{text}: {slower[0]}", todo)
+    else:
+        yield Finding(Level.OK, "HiCache disk", text)
+
+
+def _slower_than_computing(read_bytes_s: float, plan: Plan) -> Iterator[str]:
+    """Engines whose file tier gives fewer tokens a second than they compute. Each rank's GPUs read their own part."""
+    for engine in plan.engines:
+        if engine.storage == "file":
+            cell = plan.memory(engine).cell * engine.shape.attention_tp
+            fetched = read_bytes_s / cell
+            load = Load(engine.context_tokens / 2, engine.context_tokens / 2, 1)
+            computed = prefill_tokens_per_s(plan.cluster.gpu, plan.model, engine.shape, load)
+            if fetched < computed:
+                yield (f"{engine.name} fetches {fetched:,.0f} tokens a second from there, and computes {computed:,.0f}")
+
+
+def _versions(versions: Versions, plan: Plan | None) -> Iterator[Finding]:
+    if versions.problem:
+        yield Finding(_lack(plan), "versions", versions.problem, "--python FILE names the Python that has SGLang")
+        return
+    sglang = versions.packages.get("sglang")
+    if sglang is None:
+        todo = f"pip install sglang=={SGLANG} in it, or --python FILE" if plan is not None else ""
+        yield Finding(_lack(plan), "versions", f"Python {versions.python} has no sglang", todo)
+        return
+    shown = ", ".join(f"{name} {number}" for name, number in versions.packages.items())
+    yield Finding(Level.OK, "versions", f"Python {versions.python}: {shown}")
+    if sglang != SGLANG:
+        text = f"plans follow the rules of sglang {SGLANG}, and this is {sglang}"
+        yield Finding(
+            Level.WARNING, "versions", text, f"pip install sglang=={SGLANG}, or compare its pool with the plan"
+        )
+    uses_mooncake = plan is not None and (plan.is_split or any(each.storage == "mooncake" for each in plan.engines))
+    if uses_mooncake and MOONCAKE not in versions.packages:
+        text = f"the plan moves KV by Mooncake, and {MOONCAKE} is not installed"
+        yield Finding(Level.PROBLEM, "versions", text, f"pip install {MOONCAKE}")
+
+
+def _size(count: float) -> str:
+    return f"{count / GIB:.1f} GiB" if count >= GIB else f"{count / 2**20:.0f} MiB"
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(word) for word in version.split(".") if word.isdecimal())

@@ -1,0 +1,54 @@
+"""What works on a machine without GPUs: that the embedded engine starts is tried, SGLang on a CPU is looked up."""
+
+import http.client
+import json
+import subprocess
+import sys
+from typing import Final
+from urllib.parse import urlsplit
+
+from warmroute_backend.doctor.facts import Host
+from warmroute_backend.doctor.finding import Finding, Level
+from warmroute_backend.plan.hardware import GIB
+from warmroute_backend.sglang.installation import NotInstalledError, installation
+from warmroute_backend.sglang.speed import slowness
+
+START_TIMEOUT_S: Final = 20.0
+PAIR_BYTES: Final = 4 * GIB
+"""Of a prefill and a decode server with the tiny model."""
+
+
+def embedded() -> Finding:
+    """Start an embedded engine, ask whether it is ready, end it."""
+    timeout_s = START_TIMEOUT_S * slowness()
+    command = [sys.executable, "-m", "warmroute_backend.engine", "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:  # noqa: S603
+        try:
+            assert process.stdout is not None
+            url = urlsplit(json.loads(process.stdout.readline())["url"])
+            connection = http.client.HTTPConnection(url.hostname or "", url.port, timeout=timeout_s)
+            connection.request("GET", "/ready")
+            ready = connection.getresponse().status == 200
+            connection.close()
+        except (OSError, ValueError, http.client.HTTPException):
+            ready = False
+        finally:
+            process.kill()
+    if ready:
+        return Finding(
+            Level.OK, "embedded engine", "starts and is ready: `warmroute up`, `warmroute launch --engine embedded`"
+        )
+    return Finding(Level.PROBLEM, "embedded engine", "does not start", "python -m warmroute_backend.engine shows why")
+
+
+def sglang_on_cpu(host: Host) -> Finding:
+    """Whether the real SGLang with the tiny model would start here."""
+    topic = "SGLang on a CPU"
+    if host.available_bytes is not None and host.available_bytes < PAIR_BYTES:
+        text = f"{host.available_bytes / GIB:.1f} GiB of memory are available, and a pair takes {PAIR_BYTES // GIB}"
+        return Finding(Level.NOTE, topic, text)
+    try:
+        found = installation()
+    except NotInstalledError as error:
+        return Finding(Level.NOTE, topic, "would run here, and is not installed", str(error))
+    return Finding(Level.OK, topic, f"is installed ({found.python}): `warmroute launch --engine sglang-cpu`")

@@ -1,0 +1,23 @@
+"""The launcher: runs a node's part of a plan, and keeps it up. It knows engines; the proxy is one more program to it.
+
+It works on Linux, by /proc and descriptors of processes. Its decisions (states, back-off, comparison, progress) are
+pure modules; the rest starts, looks, waits and ends.
+
+errors      LaunchError
+states      the life of a process, as a table
+backoff     when a process is started again
+program     what is to run
+topology    the programs of a node's part of a plan
+start_log   what the log of a starting engine says
+comparison  reports of engines against the plan, and against each other
+identity    which process is meant, and signals to it alone
+state_file  what runs, on disk
+adoption    what an earlier launcher has left running
+readiness   ports and programs, before a start
+probes      small questions to a process
+logs        rotation and tails
+orders      what operators order
+waker       waits that a signal ends
+process     one launched process
+launcher    all of them
+"""

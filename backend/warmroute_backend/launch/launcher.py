@@ -1,0 +1,288 @@
+"""The launcher: brings the programs of a node up in stages, keeps them up, and ends them in the reverse order.
+
+It looks at each process every `POLL_S`, or when a child ends, and does what the state of the process asks for
+(`states`). It sends no request to an engine that is ready: whether an engine answers is the proxy's concern, and an
+engine that works hard answers late. Only the end of a process, or a start that takes too long, is a reason to restart.
+"""
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Protocol
+
+from warmroute_backend.launch import orders, probes
+from warmroute_backend.launch.backoff import Backoff
+from warmroute_backend.launch.comparison import against_plan, disagreements
+from warmroute_backend.launch.errors import LaunchError
+from warmroute_backend.launch.logs import rotate, tail
+from warmroute_backend.launch.process import Process
+from warmroute_backend.launch.program import STAGES
+from warmroute_backend.launch.start_log import pool, progress
+from warmroute_backend.launch.states import ALIVE, Event, State
+from warmroute_backend.launch.waker import Waker
+
+POLL_S: Final = 0.25
+NOTE_EVERY_S: Final = 2.0
+SHOW_EVERY_S: Final = 10.0
+DRAIN_S: Final = 300.0
+LOG_LINES_READ: Final = 2_000
+
+
+class Drains(Protocol):
+    """How the proxy is asked to give an engine no work. Each may raise OSError: then it is done without."""
+
+    def drain(self, engine: str) -> None: ...
+
+    def is_drained(self, engine: str) -> bool: ...
+
+    def undrain(self, engine: str) -> None: ...
+
+
+@dataclass(slots=True)
+class Limits:
+    """Times of a launcher."""
+
+    backoff: Backoff
+    drain_s: float = DRAIN_S
+
+
+class Launcher:
+    """All processes of a node. `save` writes the state file, `show` shows a line to whoever watches."""
+
+    def __init__(
+        self,
+        processes: Iterable[Process],
+        state_dir: Path,
+        drains: Drains,
+        limits: Limits,
+        save: Callable[[], None],
+        show: Callable[[str], None],
+    ) -> None:
+        self.processes = list(processes)
+        self._state_dir = state_dir
+        self._drains = drains
+        self._limits = limits
+        self._save = save
+        self._show = show
+        self._noted_s = 0.0
+        self._shown: dict[str, tuple[str, float]] = {}  # by name of a process: at most as many as there are
+
+    def run(self, waker: Waker, up: Callable[[], None]) -> int:
+        """Bring everything up, call `up`, and stay until a signal; then stop everything. 1 where one has failed.
+
+        Raises: LaunchError where it does not come up; then nothing is left of it.
+        """
+        was_up = False
+        try:
+            while not waker.stops:
+                self._round()
+                if not was_up and all(process.state is State.READY for process in self.processes):
+                    was_up = True
+                    up()
+                waker.wait(POLL_S)
+        except BaseException:
+            self.stop(waker)
+            raise
+        failed = any(process.state is State.FAILED for process in self.processes)
+        self.stop(waker)
+        return 1 if failed else 0
+
+    def stop(self, waker: Waker | None = None) -> None:
+        """Stop everything, the proxy first: it lets requests end. A second signal ends all at once."""
+        for stage in reversed(range(len(STAGES))):
+            members = [process for process in self.processes if process.program.stage == stage]
+            for process in members:
+                if process.state not in {State.STOPPED, State.STOPPING}:
+                    self._stop(process)
+            while any(process.state is State.STOPPING for process in members):
+                for process in members:
+                    if waker is not None and waker.stops > 1:
+                        process.kill()
+                    self._step_stopping(process)
+                if waker is None:
+                    time.sleep(POLL_S)
+                else:
+                    waker.wait(POLL_S)
+        self._save()
+
+    # --- a round -------------------------------------------------------------------------------------------------
+
+    def _round(self) -> None:
+        for name in orders.take(self._state_dir):
+            self._order_restart(name)
+        for process in self.processes:
+            self._step(process)
+        now_s = time.monotonic()
+        if now_s - self._noted_s >= NOTE_EVERY_S:
+            self._noted_s = now_s
+            changed = [process for process in self.processes if process.state in ALIVE and process.note_members()]
+            if changed:
+                self._save()
+            for process in self.processes:
+                rotate(process.log)
+
+    def _step(self, process: Process) -> None:
+        state = process.state
+        if state in {State.STARTING, State.READY, State.DRAINING} and process.has_ended():
+            self._ended(process)
+        elif state is State.WAITING:
+            if self._stage_is_open(process):
+                self._start(process)
+        elif state is State.STARTING:
+            self._step_starting(process)
+        elif state is State.DRAINING:
+            self._step_draining(process)
+        elif state is State.STOPPING:
+            self._step_stopping(process)
+        elif state is State.STOPPED and process.entry.is_ordered:
+            process.entry.is_ordered = False
+            self._start(process)
+        elif state is State.BACKING_OFF and time.monotonic() >= process.retry_s:
+            process.entry.restarts_s.append(time.time())
+            self._start(process)
+
+    def _stage_is_open(self, process: Process) -> bool:
+        before = [other for other in self.processes if other.program.stage < process.program.stage]
+        return all(other.state is State.READY for other in before)
+
+    def _start(self, process: Process) -> None:
+        process.start(self._save)
+        identity = process.entry.identity
+        self._show(f"{process.name}: started{f', pid {identity.pid}' if identity else ''}; log: {process.log}")
+
+    def _step_starting(self, process: Process) -> None:
+        waited_s = time.time() - process.entry.started_s
+        if not probes.serves(process.program):
+            if waited_s > process.program.start_timeout_s:
+                process.kill()
+                self._ended(process, f"was not ready after {waited_s:.0f} s and was ended")
+            else:
+                self._show_progress(process, waited_s)
+            return
+        if process.has_ended():  # then another one answers at its port
+            self._ended(process)
+            return
+        lines = tail(process.log, LOG_LINES_READ, process.log_begin)
+        process.entry.findings = against_plan(process.program.expected, pool(lines))
+        problems = self._pair_problems(process)
+        if problems:
+            process.kill()
+            raise LaunchError("; ".join(problems))
+        process.happen(Event.SERVES)
+        process.entry.ready_s = time.time()
+        process.entry.has_served = True
+        self._save()
+        self._show(f"{process.name}: ready after {waited_s:.0f} s")
+        for finding in process.entry.findings:
+            self._show(f"{process.name}: {finding}")
+        if process.entry.is_drained:
+            process.entry.is_drained = False
+            self._ask(process, self._drains.undrain)
+
+    def _show_progress(self, process: Process, waited_s: float) -> None:
+        """A line when the phase changes, and each `SHOW_EVERY_S`."""
+        found = progress(tail(process.log, 50, process.log_begin))
+        what = found.phase if found.percent is None else f"{found.phase} {found.percent} %"
+        shown, at_s = self._shown.get(process.name, ("", 0.0))
+        if what != shown or waited_s - at_s >= SHOW_EVERY_S or waited_s < at_s:
+            self._shown[process.name] = what, waited_s
+            self._show(f"{process.name}: {what}, {waited_s:.0f} s | {found.last_line}")
+
+    def _pair_problems(self, process: Process) -> list[str]:
+        """What it does not agree on with those of the other role that serve already."""
+        kind = process.program.kind
+        if kind not in {"prefill", "decode"}:
+            return []
+        other = "decode" if kind == "prefill" else "prefill"
+        found = []
+        for partner in self.processes:
+            if partner.program.kind == other and partner.state in {State.READY, State.DRAINING}:
+                prefill, decode = (process, partner) if kind == "prefill" else (partner, process)
+                found += disagreements(
+                    probes.route(prefill.program.bootstrap_url or ""),
+                    probes.server_info(prefill.program.url),
+                    probes.server_info(decode.program.url),
+                    (prefill.name, decode.name),
+                )
+        return found
+
+    # --- ends ----------------------------------------------------------------------------------------------------
+
+    def _ended(self, process: Process, how: str = "") -> None:
+        """It is gone and nobody stopped it, or it did not become ready."""
+        was_draining = process.state is State.DRAINING
+        how = how or process.how_it_ended()
+        process.end_leftovers()
+        process.happen(Event.ENDS)
+        if was_draining:
+            return
+        words = process.last_words()
+        process.entry.last_words = f"{how}{words}"
+        if not process.entry.has_served:
+            raise LaunchError(f"{process.name} {how} while it started (log: {process.log}){words}")
+        restarts_s = process.entry.restarts_s = self._limits.backoff.recent(process.entry.restarts_s, time.time())
+        pause_s = self._limits.backoff.pause_s(restarts_s, time.time())
+        if pause_s is None:
+            process.happen(Event.GIVE_UP)
+            self._show(f"{process.name}: {how}; it has failed {len(restarts_s)} times and stays down{words}")
+        else:
+            process.retry_s = time.monotonic() + pause_s
+            self._show(f"{process.name}: {how}; it is started again in {pause_s:.0f} s{words}")
+        self._save()
+
+    def _order_restart(self, name: str) -> None:
+        process = next((process for process in self.processes if process.name == name), None)
+        if process is None or process.entry.is_ordered or process.state in {State.STOPPING, State.DRAINING}:
+            return
+        if process.state in {State.BACKING_OFF, State.FAILED}:
+            process.entry.restarts_s = []
+            self._start(process)
+            return
+        self._show(f"{name}: restart ordered")
+        process.entry.is_ordered = True
+        if process.state is State.READY and process.program.is_engine and self._ask(process, self._drains.drain):
+            process.entry.is_drained = True
+            process.happen(Event.DRAIN)
+            self._save()
+        elif process.state in ALIVE:
+            self._stop(process)
+
+    def _step_draining(self, process: Process) -> None:
+        late = time.monotonic() - process.changed_s > self._limits.drain_s
+        try:
+            drained = self._drains.is_drained(process.name)
+        except OSError:
+            drained = True  # without a proxy nothing new comes
+        if drained or late:
+            self._show(f"{process.name}: {'drained' if drained else 'still has requests, and is stopped'}")
+            self._stop(process)
+
+    def _stop(self, process: Process) -> None:
+        process.happen(Event.STOP)
+        if process.state is State.STOPPING:
+            process.note_members()
+            process.terminate()
+        self._save()
+
+    def _step_stopping(self, process: Process) -> None:
+        if process.state is not State.STOPPING:
+            return
+        if process.has_ended():
+            process.end_leftovers()
+            if process.is_gone():
+                process.happen(Event.ENDS)
+                self._save()
+                self._show(f"{process.name}: stopped")
+        elif time.monotonic() - process.changed_s > process.program.stop_timeout_s:
+            self._show(f"{process.name}: did not stop in {process.program.stop_timeout_s:.0f} s, and is ended")
+            process.kill()
+
+    def _ask(self, process: Process, question: Callable[[str], None]) -> bool:
+        """Ask the proxy about an engine; False where it does not answer."""
+        try:
+            question(process.name)
+        except OSError as error:
+            self._show(f"{process.name}: the proxy was not asked: {error}")
+            return False
+        return True

@@ -1,0 +1,167 @@
+"""One launched process: started or found again, watched, ended with all that it has started."""
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from warmroute_backend.launch.errors import LaunchError
+from warmroute_backend.launch.identity import (
+    MARK,
+    Identity,
+    identity_of,
+    is_alive,
+    marked,
+    session_members,
+    signal_process,
+)
+from warmroute_backend.launch.logs import end_of, tail
+from warmroute_backend.launch.program import Program
+from warmroute_backend.launch.state_file import Entry
+from warmroute_backend.launch.states import ALIVE, Event, State, next_state
+
+SHOWN_LINES: Final = 12
+MAX_LINE_CHARS: Final = 300
+
+
+class Process:
+    """A program and its entry in the state file. `mark`: what its processes carry in their environment."""
+
+    def __init__(self, program: Program, entry: Entry, mark: str) -> None:
+        self.program = program
+        self.entry = entry
+        self.changed_s = time.monotonic()
+        """When its state last changed."""
+        self.retry_s = 0.0
+        self.log_begin = 0
+        """Where the log of this start begins."""
+        self._mark = mark
+        self._child: subprocess.Popen[bytes] | None = None
+
+    @property
+    def name(self) -> str:
+        return self.program.name
+
+    @property
+    def state(self) -> State:
+        return self.entry.state
+
+    @property
+    def log(self) -> Path:
+        return Path(self.entry.log)
+
+    def happen(self, event: Event) -> None:
+        """Go on to the next state."""
+        self.entry.state = next_state(self.entry.state, event)
+        self.changed_s = time.monotonic()
+
+    def start(self, save: Callable[[], None]) -> None:
+        """Start it. The record is saved before, so that it is found, and after. Raises: LaunchError."""
+        self.happen(Event.START)
+        entry, program = self.entry, self.program
+        entry.identity, entry.members, entry.ready_s = None, [], None
+        entry.digest = program.digest
+        entry.starts += 1
+        entry.started_s = time.time()
+        entry.findings = []
+        self.log_begin = end_of(self.log)
+        save()
+        try:
+            with self.log.open("ab") as log:
+                self._child = subprocess.Popen(  # noqa: S603 (of the plan)
+                    program.command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    env={**os.environ, **dict(program.environment), MARK: self._mark},
+                    cwd=program.folder or None,
+                    start_new_session=True,
+                )
+        except OSError as error:
+            self.happen(Event.ENDS)
+            raise LaunchError(
+                f"{self.name}: {program.command[0]} cannot be started: {error.strerror}; is it installed?"
+            ) from None
+        entry.identity = identity_of(self._child.pid)
+        save()
+
+    def find(self) -> bool:
+        """Find it again after another launcher has started it: by its entry, or by its mark. False where it is gone."""
+        if self.entry.identity is None and self.state in ALIVE:
+            found = marked(self._mark)
+            self.entry.identity = min(found, key=lambda each: each.start_ticks) if found else None
+        return self.entry.identity is not None and is_alive(self.entry.identity)
+
+    def has_ended(self) -> bool:
+        """Whether its main process is gone. Its children are noted before the system forgets whose they were."""
+        identity = self.entry.identity
+        if identity is None:
+            return True
+        if self._child is None or self._child.pid != identity.pid:
+            return not is_alive(identity)
+        if self._child.returncode is not None:
+            return True
+        if os.waitid(os.P_PID, self._child.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+            return False
+        self.note_members()
+        self._child.wait()
+        return True
+
+    def note_members(self) -> bool:
+        """Note the other processes of its session; whether they are others than before."""
+        if self.entry.identity is None:
+            return False
+        found = sorted(session_members(self.entry.identity))
+        changed = bool(found) and found != self.entry.members
+        if changed:
+            self.entry.members = found
+        return changed
+
+    def terminate(self) -> None:
+        """Ask its main process to end."""
+        if self.entry.identity is not None:
+            signal_process(self.entry.identity, signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End all of it at once."""
+        self.note_members()
+        if self.entry.identity is not None:
+            signal_process(self.entry.identity, signal.SIGKILL)
+        self.end_leftovers()
+
+    def end_leftovers(self) -> None:
+        """End what is left of its session."""
+        for member in {*self.entry.members, *marked(self._mark)} - {self.entry.identity}:
+            if is_alive(member):
+                signal_process(member, signal.SIGKILL)
+        if self.entry.identity is None or not is_alive(self.entry.identity):
+            self.entry.members = []
+
+    def is_gone(self) -> bool:
+        """Whether nothing of it is left, children included."""
+        return self.has_ended() and not any(is_alive(member) for member in self.entry.members)
+
+    def how_it_ended(self) -> str:
+        """In words, as far as it is known: the status of another launcher's child is not."""
+        code = None if self._child is None else self._child.returncode
+        if code is None:
+            return "ended"
+        if code < 0:
+            return f"was ended by {signal.Signals(-code).name}"
+        return f"ended with status {code}"
+
+    def last_words(self) -> str:
+        """The end of its log since it was started."""
+        lines = tail(self.log, SHOWN_LINES, self.log_begin)
+        return "".join(f"\n    {line[:MAX_LINE_CHARS]}" for line in lines)
+
+
+def found_identity(pid: int) -> Identity:
+    """This process' own. Raises: LaunchError without /proc."""
+    identity = identity_of(pid)
+    if identity is None:
+        raise LaunchError("/proc is not there: processes can be watched on Linux only")
+    return identity

@@ -1,0 +1,75 @@
+"""What the launcher is to run: a command line, where it serves, and what its log should say. Values only."""
+
+import hashlib
+import json
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+Kind = Literal["store", "prefill", "decode", "aggregated", "proxy"]
+EngineKind = Literal["sglang", "embedded", "sglang-cpu"]
+ENGINES: Final[tuple[EngineKind, ...]] = ("sglang", "embedded", "sglang-cpu")
+"""What stands for the engines of a plan."""
+
+STAGES: Final[tuple[tuple[Kind, ...], ...]] = (("store",), ("prefill", "aggregated", "decode"), ("proxy",))
+"""Kinds by when they are started. A stage begins when all of the one before serve; engines load side by side."""
+
+START_TIMEOUT_S: Final = 3_600.0
+"""Weights of a trillion parameters load for up to half an hour, and graphs are captured after that."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What the plan says of one rank: tokens in its pool, and bytes of their KV on one GPU."""
+
+    tokens: int
+    kv_bytes: float
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """One process. `host` is where this machine reaches it; `ports` by what each is for.
+
+    `ready_path`: what answers 200 once it serves; empty: it serves once its port `http` takes connections.
+    """
+
+    name: str
+    kind: Kind
+    command: tuple[str, ...]
+    environment: tuple[tuple[str, str], ...] = ()
+    ports: tuple[tuple[str, int], ...] = ()
+    ready_path: str = "/ready"
+    host: str = "127.0.0.1"
+    expected: Expected | None = None
+    start_timeout_s: float = START_TIMEOUT_S
+    stop_timeout_s: float = 60.0
+    folder: str = ""
+    """The working directory; empty: that of the launcher."""
+    notes: tuple[str, ...] = field(default=(), compare=False)
+    """What this run of the plan leaves out or replaces."""
+
+    @property
+    def stage(self) -> int:
+        return next(number for number, kinds in enumerate(STAGES) if self.kind in kinds)
+
+    @property
+    def is_engine(self) -> bool:
+        return self.kind not in {"store", "proxy"}
+
+    def port(self, name: str) -> int | None:
+        return dict(self.ports).get(name)
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.host}:{self.port('http')}"
+
+    @property
+    def bootstrap_url(self) -> str | None:
+        """Of prefill: where its ranks register."""
+        port = self.port("bootstrap")
+        return None if port is None else f"http://{self.host}:{port}"
+
+    @property
+    def digest(self) -> str:
+        """Of all that decides how it runs: another digest is another program."""
+        content = json.dumps([self.command, self.environment, self.folder])
+        return hashlib.sha256(content.encode()).hexdigest()[:16]

@@ -1,0 +1,127 @@
+"""What a launcher has started, on disk, so that the next one finds it: `state.json` in the state directory.
+
+It is replaced as a whole with each change, and before a process is started as well: a launcher that is killed between
+the start and the note of the pid leaves an entry without one, and the next launcher looks for the mark
+(`identity.MARK`). One launcher at a time has the directory: it holds `lock`, which the system releases however it ends.
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from warmroute_backend.launch.errors import LaunchError
+from warmroute_backend.launch.identity import Identity
+from warmroute_backend.launch.states import State
+
+VERSION: Final = 1
+STATE: Final = "state.json"
+MAX_BYTES: Final = 4 << 20
+
+
+@dataclass(slots=True)
+class Entry:
+    """One process. Times are unix seconds. `members`: other processes of its session, when it was last looked at."""
+
+    name: str
+    kind: str
+    state: State
+    digest: str
+    log: str
+    url: str
+    ports: dict[str, int]
+    identity: Identity | None = None
+    members: list[Identity] = field(default_factory=list)
+    starts: int = 0
+    started_s: float = 0.0
+    ready_s: float | None = None
+    """When it began to serve, in this life of it."""
+    has_served: bool = False
+    is_ordered: bool = False
+    """Whether an operator has ordered a restart, which is under way."""
+    is_drained: bool = False
+    """Whether the launcher had the proxy drain it, and has to undo that."""
+    restarts_s: list[float] = field(default_factory=list)
+    last_words: str = ""
+    """Of its log, when it last ended by itself."""
+    findings: list[str] = field(default_factory=list)
+    """How it differs from the plan."""
+
+
+@dataclass(slots=True)
+class Record:
+    """The whole file."""
+
+    launch_id: str
+    boot_id: str
+    plan: str
+    engine: str
+    node: int
+    launcher: Identity
+    entries: dict[str, Entry] = field(default_factory=dict)
+
+
+def save(folder: Path, record: Record) -> None:
+    """Replace the file. Raises: OSError."""
+    document = {"version": VERSION, **asdict(record)}
+    path = folder / STATE
+    fresh = path.with_suffix(".tmp")
+    with fresh.open("w", encoding="utf-8") as file:
+        file.write(json.dumps(document, indent=1) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    fresh.replace(path)
+
+
+def load(folder: Path) -> Record | None:
+    """The record of the last launcher here; None where there was none. Raises: LaunchError."""
+    path = folder / STATE
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_BYTES + 1)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise LaunchError(f"{path} cannot be read: {error.strerror}") from None
+    try:
+        document = json.loads(content[:MAX_BYTES])
+        if document.pop("version") != VERSION:
+            raise LaunchError(f"{path} is of another version of warmroute: end its processes with that version")
+        return _record(document)
+    except (ValueError, TypeError, KeyError, AttributeError):
+        raise LaunchError(
+            f"{path} is damaged: look for processes with {'WARMROUTE_LAUNCH'} in their environment, end them, remove it"
+        ) from None
+
+
+def _record(document: dict[str, Any]) -> Record:
+    entries = {name: _entry(found) for name, found in document.pop("entries").items()}
+    launcher = Identity(**document.pop("launcher"))
+    return Record(**document, launcher=launcher, entries=entries)
+
+
+def _entry(found: dict[str, Any]) -> Entry:
+    identity = found.pop("identity")
+    members = [Identity(**member) for member in found.pop("members")]
+    state = State(found.pop("state"))
+    return Entry(**found, state=state, identity=Identity(**identity) if identity else None, members=members)
+
+
+@contextlib.contextmanager
+def locked(folder: Path, taken: str) -> Iterator[None]:
+    """The state directory, made and held. `taken`: what to say where another launcher has it. Raises: LaunchError."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder / "lock").open("a")
+    except OSError as error:
+        raise LaunchError(f"the state directory {folder} cannot be used: {error.strerror}") from None
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise LaunchError(taken) from None
+        yield

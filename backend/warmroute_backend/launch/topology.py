@@ -1,0 +1,225 @@
+"""What a node runs of a plan: its engines and, on the first node, the Mooncake master. The proxy is the caller's.
+
+The same plan is run in one of three ways:
+
+    sglang       as it says
+    embedded     each engine is the embedded one, with the ranks, pools, pages, tiers and ports of the plan
+    sglang-cpu   each engine is the real SGLang on a CPU with the tiny model: one rank, a small pool, KV over NIXL
+
+What the last two cannot have is left out or replaced, and said: see `Topology.notes`. Pure, but for the paths it is
+given.
+"""
+
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from warmroute_backend.launch.program import EngineKind, Expected, Program
+from warmroute_backend.plan.argv import LAUNCH, argv, environment
+from warmroute_backend.plan.deployment import Engine, Plan, Ports
+from warmroute_backend.plan.files.proxy import MASTER_PORT
+from warmroute_backend.plan.tiers import host_tokens
+from warmroute_backend.sglang import command as cpu
+from warmroute_backend.sglang.installation import Installation
+
+LOCAL: Final = "127.0.0.1"
+TRIAL_START_S: Final = 60.0
+CPU_START_S: Final = 300.0
+ENGINE_STOP_S: Final = 60.0
+MOONCAKE_FILE: Final = "mooncake.json"
+NODE_PORTS: Final = 1_000
+"""Between the ports of two nodes that are one machine."""
+STORAGE: Final = "hicache"
+"""The folder of the file tier of a trial, in the state directory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """Where and how a plan runs. `python`: the one that has SGLang; `installation`: of SGLang on a CPU;
+    `slowness`: how much longer than the reference's this machine takes; `speed`: of embedded engines."""
+
+    kind: EngineKind
+    node: int
+    state_dir: Path
+    python: str = LAUNCH[0]
+    installation: Installation | None = None
+    slowness: float = 1.0
+    speed: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """The programs of a node in the order of their start, and what this way of running a plan leaves out."""
+
+    programs: tuple[Program, ...]
+    notes: tuple[str, ...]
+
+
+def here(plan: Plan) -> Plan:
+    """A plan whose nodes are all this machine: local addresses, and the ports of each further node moved up."""
+    engines = []
+    for engine in plan.engines:
+        moved = {name: port + NODE_PORTS * engine.node for name, port in asdict(engine.ports).items()}
+        engines.append(replace(engine, ports=Ports(**moved)))
+    hosts = (LOCAL,) * plan.cluster.nodes
+    return replace(plan, engines=tuple(engines), site=replace(plan.site, hosts=hosts))
+
+
+def topology(plan: Plan, setting: Setting) -> Topology:
+    """What the node of `setting` runs; of a trial, all nodes of a plan that was made to be `here`."""
+    if setting.kind == "sglang":
+        engines = [each for each in plan.engines if each.node <= setting.node < each.node + each.nodes]
+        programs = [_sglang(plan, engine, setting) for engine in engines]
+        master = [_master()] if setting.node == 0 and any(e.storage == "mooncake" for e in plan.engines) else []
+        return Topology((*master, *_ordered(programs)), ())
+    make = _embedded if setting.kind == "embedded" else _cpu
+    programs = [make(plan, engine, setting) for engine in plan.engines]
+    return Topology(tuple(_ordered(programs)), tuple(_notes(plan, setting.kind)))
+
+
+def _ordered(programs: list[Program]) -> list[Program]:
+    """Prefill first: decode asks it for its ranks."""
+    return sorted(programs, key=lambda program: program.kind == "decode")
+
+
+def expected_of(plan: Plan, engine: Engine) -> Expected:
+    """What the log of an engine should say of its pool."""
+    memory = plan.memory(engine)
+    return Expected(memory.tokens, memory.tokens * memory.cell)
+
+
+def _ports(engine: Engine) -> tuple[tuple[str, int], ...]:
+    """Those that the engine listens on."""
+    found = [("http", engine.ports.http), ("distributed", engine.ports.distributed)]
+    if engine.role == "prefill":
+        found.append(("bootstrap", engine.ports.bootstrap))
+    if engine.role != "decode":
+        found += [("kv_events", engine.ports.kv_events), ("kv_replay", engine.ports.kv_replay)]
+    return tuple(found)
+
+
+def _sglang(plan: Plan, engine: Engine, setting: Setting) -> Program:
+    """Only the first process of an engine over several nodes serves HTTP: the others are ready once they run."""
+    rank = setting.node - engine.node
+    command = argv(plan, engine, rank)
+    variables = environment(plan, engine)
+    if engine.storage == "mooncake":
+        variables["SGLANG_HICACHE_MOONCAKE_CONFIG_PATH"] = str(setting.state_dir / MOONCAKE_FILE)
+        variables["MOONCAKE_LOCAL_HOSTNAME"] = plan.site.host(setting.node)
+    return Program(
+        name=engine.name,
+        kind=engine.role,
+        command=(setting.python, *command[1:]),
+        environment=tuple(variables.items()),
+        ports=_ports(engine) if rank == 0 else (),
+        ready_path="/ready" if rank == 0 else "",
+        expected=expected_of(plan, engine) if rank == 0 else None,
+        stop_timeout_s=ENGINE_STOP_S,
+    )
+
+
+def _master() -> Program:
+    return Program(
+        name="mooncake-master",
+        kind="store",
+        command=("mooncake_master", "--port", str(MASTER_PORT), "--eviction_high_watermark_ratio=0.95"),
+        ports=(("http", MASTER_PORT),),
+        ready_path="",
+    )
+
+
+def _embedded(plan: Plan, engine: Engine, setting: Setting) -> Program:
+    expected = expected_of(plan, engine)
+    page = engine.shape.page_tokens
+    command = [sys.executable, "-m", "warmroute_backend.engine", "--role", engine.role, "--engine-id", engine.name]
+    command += ["--host", LOCAL, "--port", str(engine.ports.http), "--model", plan.model_name]
+    command += ["--page-size", str(page), "--kv-tokens", str(max(page, expected.tokens))]
+    command += ["--kv-bytes-per-token", f"{plan.memory(engine).cell:g}", "--kv-cache-dtype", engine.shape.kv_type]
+    command += ["--context-length", str(engine.context_tokens), "--dp-size", str(engine.ranks)]
+    command += ["--max-running-requests", str(engine.shape.running_requests), "--speed", f"{setting.speed:g}"]
+    if engine.role == "prefill":
+        command += ["--bootstrap-port", str(engine.ports.bootstrap)]
+    if engine.role != "decode":
+        command += ["--kv-events-config", _kv_events(engine)]
+    if engine.hicache is not None:
+        ratio = max(1.0, host_tokens(plan, engine) / max(1, expected.tokens))
+        command += ["--enable-hierarchical-cache", "--hicache-ratio", f"{ratio:.3f}"]
+        command += ["--hicache-storage-backend", "file"] if engine.storage != "none" else []
+    if engine.speculation is not None:
+        command += ["--speculative-algorithm", engine.speculation.algorithm]
+    return Program(
+        name=engine.name,
+        kind=engine.role,
+        command=tuple(command),
+        environment=_file_tier(engine, setting),
+        ports=tuple(pair for pair in _ports(engine) if pair[0] != "distributed"),
+        expected=expected,
+        start_timeout_s=TRIAL_START_S * setting.slowness,
+        stop_timeout_s=ENGINE_STOP_S,
+    )
+
+
+def _cpu(plan: Plan, engine: Engine, setting: Setting) -> Program:
+    assert setting.installation is not None
+    ports = cpu.Ports(
+        http=engine.ports.http,
+        kv_events=engine.ports.kv_events,
+        kv_replay=engine.ports.kv_replay,
+        distributed=engine.ports.distributed,
+        bootstrap=engine.ports.bootstrap,
+    )
+    command = cpu.arguments(engine.role, ports, setting.installation)
+    if engine.hicache is not None and engine.role == "prefill":
+        command += cpu.hicache()
+    command += ["--served-model-name", plan.model_name]
+    command += ["--context-length", str(min(engine.context_tokens, cpu.CONTEXT_TOKENS))]
+    storage = setting.state_dir / STORAGE / engine.name
+    variables = cpu.environment(storage, setting.state_dir / "tmp", None, setting.slowness)
+    del variables["TMPDIR"]  # sockets have short names: the system's own folder
+    return Program(
+        name=engine.name,
+        kind=engine.role,
+        command=tuple(command),
+        environment=tuple({**variables, **dict(_file_tier(engine, setting))}.items()),
+        ports=_ports(engine),
+        expected=Expected(cpu.POOL_TOKENS, 0.0),
+        start_timeout_s=CPU_START_S * setting.slowness,
+        stop_timeout_s=ENGINE_STOP_S,
+    )
+
+
+def _file_tier(engine: Engine, setting: Setting) -> tuple[tuple[str, str], ...]:
+    """A Mooncake store becomes a folder that all engines share; a file tier is each engine's own."""
+    if engine.storage == "none":
+        return ()
+    folder = setting.state_dir / STORAGE / ("shared" if engine.storage == "mooncake" else engine.name)
+    return (("SGLANG_HICACHE_FILE_BACKEND_STORAGE_DIR", str(folder)),)
+
+
+def _kv_events(engine: Engine) -> str:
+    config: Mapping[str, object] = {
+        "publisher": "zmq",
+        "topic": "kv-events",
+        "endpoint": f"tcp://{LOCAL}:{engine.ports.kv_events}",
+        "bind": True,
+        "replay_endpoint": f"tcp://{LOCAL}:{engine.ports.kv_replay}",
+    }
+    return json.dumps(config)
+
+
+def _notes(plan: Plan, kind: EngineKind) -> list[str]:
+    """What a trial does in another way than the plan."""
+    found = []
+    if any(engine.storage == "mooncake" for engine in plan.engines):
+        found.append("the Mooncake store is a folder of files that all engines share")
+    if kind == "embedded":
+        return found
+    found.append(f"the model is the tiny one, each engine one rank with {cpu.POOL_TOKENS:,} tokens, KV moves by NIXL")
+    if any(engine.speculation is not None for engine in plan.engines):
+        found.append("no drafts: on a CPU, speculation runs without a pair and without HiCache only")
+    if any(engine.hicache is None and engine.role == "aggregated" for engine in plan.engines):
+        found.append("aggregated engines have HiCache")
+    return found

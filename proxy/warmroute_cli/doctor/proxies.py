@@ -1,0 +1,73 @@
+"""A proxy's configuration: what `warmroute proxy --check --probe` says, by the same code, and its limits here."""
+
+import os
+import resource
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from warmroute_backend.doctor.facts import Host
+from warmroute_backend.doctor.finding import Finding, Level
+from warmroute_backend.plan.hardware import GIB
+from warmroute_proxy.server.base.config import Config
+from warmroute_proxy.server.base.config_file import ConfigError, load_config
+from warmroute_proxy.server.base.descriptors import divide
+from warmroute_proxy.server.check import probe, problems_of
+
+LEDGER_BYTES = GIB
+"""Free on the ledger's disk: some million rows."""
+
+
+def check(path: Path, host: Host) -> list[Finding]:
+    """All findings of a configuration."""
+    try:
+        config = load_config(path)
+    except ConfigError as error:
+        return [Finding(Level.PROBLEM, "config", problem, str(path)) for problem in error.problems]
+    found = [Finding(Level.PROBLEM, "config", problem, str(path)) for problem in problems_of(config, os.environ)]
+    if not found:
+        found.append(Finding(Level.OK, "config", f"{path}: ok"))
+    for answer in probe(config):
+        level = Level.OK if answer.ok else Level.PROBLEM
+        found.append(Finding(level, "servers", f"{answer.who}: {answer.text}"))
+    return [*found, *_limits(config, host)]
+
+
+def _limits(config: Config, host: Host) -> Iterator[Finding]:
+    """What the configuration allows, against what the system has."""
+    engines = sum(engine.region == config.proxy.region for engine in config.engines)
+    soft, hard = (
+        2**30 if limit == resource.RLIM_INFINITY else limit for limit in resource.getrlimit(resource.RLIMIT_NOFILE)
+    )
+    wanted = config.limits.connections
+    try:
+        division = divide(soft, hard, wanted, engines)
+    except ValueError as error:
+        yield Finding(Level.PROBLEM, "open files", str(error), "LimitNOFILE=1048576")
+    else:
+        if division.lowered:
+            text = f"limits.connections is {wanted:,}, and {hard:,} open files leave {division.connections:,}"
+            yield Finding(Level.WARNING, "open files", text, "LimitNOFILE=1048576 (systemd), or ulimit -Hn")
+        else:
+            yield Finding(Level.OK, "open files", f"{hard:,} are enough for {wanted:,} connections")
+    limits = config.limits
+    held = limits.body_memory_bytes * config.proxy.processes + limits.kept_prompt_bytes + limits.queue_bytes
+    available = host.available_bytes
+    if available is not None and held > available:
+        text = (
+            f"bodies, kept prompts and the queue may take {held / GIB:.1f} GiB, and {available / GIB:.1f} are available"
+        )
+        yield Finding(Level.WARNING, "memory", text, "lower limits.body_memory_bytes, kept_prompt_bytes or queue_bytes")
+    else:
+        yield Finding(Level.OK, "memory", f"bodies, kept prompts and the queue take at most {held / GIB:.1f} GiB")
+    yield _ledger(config.proxy.state_dir)
+
+
+def _ledger(state_dir: Path) -> Finding:
+    folder = next(each for each in (state_dir, *state_dir.absolute().parents) if each.exists())
+    if not os.access(folder, os.W_OK):
+        return Finding(Level.PROBLEM, "ledger", f"{folder} cannot be written by this user", "proxy.state_dir")
+    free = shutil.disk_usage(folder).free
+    level = Level.OK if free > LEDGER_BYTES else Level.WARNING
+    todo = "" if level is Level.OK else "free some, or move proxy.state_dir: a proxy without space refuses requests"
+    return Finding(level, "ledger", f"{free / GIB:.0f} GiB are free for {state_dir}", todo)

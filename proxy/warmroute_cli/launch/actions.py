@@ -1,0 +1,163 @@
+"""What is asked of a launch that runs, or has run: status, stop, restart, logs."""
+
+import argparse
+import json
+import signal
+import time
+from pathlib import Path
+from typing import Any, Final
+
+from warmroute_backend.launch import orders
+from warmroute_backend.launch.adoption import left_running
+from warmroute_backend.launch.backoff import Backoff
+from warmroute_backend.launch.errors import LaunchError
+from warmroute_backend.launch.identity import boot_id, is_alive, signal_process
+from warmroute_backend.launch.launcher import Launcher, Limits
+from warmroute_backend.launch.logs import tail
+from warmroute_backend.launch.state_file import Entry, Record, load, locked, save
+from warmroute_backend.launch.states import ALIVE, State
+from warmroute_cli.launch.drains import NoDrains
+
+POLL_S: Final = 0.2
+
+
+def status(arguments: argparse.Namespace) -> int:
+    """Print each process. 0: all serve, 1: not all, or no launcher looks after them."""
+    record = _record(arguments.state_dir)
+    watched = _is_watched(record)
+    rows = [_row(record, entry) for entry in record.entries.values()]
+    if arguments.json:
+        document = {"plan": record.plan, "engine": record.engine, "node": record.node, "launcher": watched}
+        print(json.dumps({**document, "processes": rows}, indent=2))
+    else:
+        pid = f"launcher {record.launcher.pid}" if watched else "no launcher runs: `warmroute launch PLAN` takes over"
+        print(f"{record.plan}, node {record.node}, --engine {record.engine}; {pid}")
+        for row in rows:
+            since = "" if row["ready_s"] is None else f"for {row['ready_s']:.0f} s"
+            pid = f"pid {row['pid']}" if row["pid"] else ""
+            print(f"{row['name']:<18} {row['state']:<12} {since:<14} {pid:<13} {row['url']}")
+            for finding in row["findings"]:
+                print(f"    {finding}")
+    return 0 if watched and all(row["state"] == State.READY for row in rows) else 1
+
+
+def stop(arguments: argparse.Namespace) -> int:
+    """Stop everything: by its launcher, or in its place."""
+    record = _record(arguments.state_dir)
+    deadline_s = time.monotonic() + arguments.wait
+    if signal_process(record.launcher, signal.SIGTERM) if _is_same_boot(record) else False:
+        while is_alive(record.launcher):
+            if time.monotonic() > deadline_s:
+                raise LaunchError(
+                    f"the launcher, pid {record.launcher.pid}, still stops; see `warmroute launch status`"
+                )
+            time.sleep(POLL_S)
+        record = _record(arguments.state_dir)
+    with locked(arguments.state_dir, "a launcher has begun to run here meanwhile"):
+        left = left_running(record) if _is_same_boot(record) else []
+
+        def save_record() -> None:
+            save(arguments.state_dir, record)
+
+        Launcher(left, arguments.state_dir, NoDrains(), Limits(Backoff()), save_record, print).stop()
+        for process in left:
+            process.end_leftovers()
+        for entry in record.entries.values():
+            entry.state = State.STOPPED
+        save_record()
+    print("nothing runs")
+    return 0
+
+
+def restart(arguments: argparse.Namespace) -> int:
+    """Order the restart of one process, and wait until it serves again. 1: it does not."""
+    entry = _entry(arguments)
+    before = entry.starts
+    if not _is_watched(_record(arguments.state_dir)):
+        raise LaunchError("no launcher runs here: start `warmroute launch PLAN`, which finds what still runs")
+    orders.give_restart(arguments.state_dir, arguments.name)
+    deadline_s = time.monotonic() + arguments.wait
+    while time.monotonic() < deadline_s:
+        entry = _entry(arguments)
+        if entry.starts > before and entry.state is State.READY:
+            print(f"{entry.name}: ready")
+            return 0
+        if entry.starts > before and entry.state is State.FAILED:
+            print(f"{entry.name}: {entry.last_words}")
+            return 1
+        time.sleep(POLL_S)
+    print(f"{entry.name}: {entry.state}")
+    return 1
+
+
+def logs(arguments: argparse.Namespace) -> int:
+    """Print the end of a log; with `--follow`, what comes too."""
+    log = Path(_entry(arguments).log)
+    if not log.exists():
+        raise LaunchError(f"{log} is not there: {arguments.name} was not started yet")
+    for line in tail(log, arguments.lines):
+        print(line)
+    if arguments.follow:
+        _follow(log)
+    return 0
+
+
+def names(state_dir: Path) -> list[str]:
+    """The processes of the launch here; none where there is no record."""
+    record = load(state_dir)
+    return [] if record is None else list(record.entries)
+
+
+def _follow(log: Path) -> None:
+    at = log.stat().st_size
+    while True:
+        size = log.stat().st_size
+        if size < at:  # rotated
+            at = 0
+        if size > at:
+            with log.open("rb") as file:
+                file.seek(at)
+                content = file.read(size - at)
+            at = size
+            print(content.decode("utf-8", "replace"), end="", flush=True)
+        time.sleep(POLL_S)
+
+
+def _row(record: Record, entry: Entry) -> dict[str, Any]:
+    alive = entry.identity is not None and _is_same_boot(record) and is_alive(entry.identity)
+    state = "ended" if entry.state in ALIVE and not alive else str(entry.state)
+    return {
+        "name": entry.name,
+        "kind": entry.kind,
+        "state": state,
+        "pid": entry.identity.pid if alive and entry.identity else None,
+        "url": entry.url,
+        "log": entry.log,
+        "starts": entry.starts,
+        "ready_s": time.time() - entry.ready_s if state == State.READY and entry.ready_s else None,
+        "findings": entry.findings,
+        "last_words": entry.last_words,
+    }
+
+
+def _record(state_dir: Path) -> Record:
+    record = load(state_dir)
+    if record is None:
+        raise LaunchError(f"nothing was launched in {state_dir}: give its --state-dir, or `warmroute launch PLAN`")
+    return record
+
+
+def _entry(arguments: argparse.Namespace) -> Entry:
+    record = _record(arguments.state_dir)
+    found = record.entries.get(arguments.name)
+    if found is None:
+        raise LaunchError(f"there is no process {arguments.name!r} here; there are: {', '.join(record.entries)}")
+    return found
+
+
+def _is_same_boot(record: Record) -> bool:
+    return record.boot_id == boot_id()
+
+
+def _is_watched(record: Record) -> bool:
+    return _is_same_boot(record) and is_alive(record.launcher)

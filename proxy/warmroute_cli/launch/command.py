@@ -1,0 +1,37 @@
+"""`warmroute launch`: from options to an action. Exits with 0: done, 1: a process failed or is down, 2: not done."""
+
+import argparse
+import sys
+
+from warmroute_backend.launch.errors import LaunchError
+from warmroute_backend.plan.errors import PlanError
+from warmroute_cli.launch import actions
+from warmroute_cli.launch.arguments import ACTIONS
+from warmroute_proxy.server.base.config_file import ConfigError
+from warmroute_proxy.server.base.secrets import SecretError
+
+
+def launch(arguments: argparse.Namespace) -> int:
+    """Run the command."""
+    try:
+        if arguments.what in ACTIONS:
+            return _action(arguments)
+        if arguments.name is not None:
+            raise LaunchError(f"{arguments.what!r} is no action; actions are {', '.join(ACTIONS)}")
+        from warmroute_cli.launch.start import start
+
+        return start(arguments)
+    except (LaunchError, PlanError, ConfigError, SecretError) as error:
+        print(f"warmroute launch: {error}", file=sys.stderr)
+        return 2
+
+
+def _action(arguments: argparse.Namespace) -> int:
+    named = arguments.what in {"restart", "logs"}
+    if named and arguments.name is None:
+        known = ", ".join(actions.names(arguments.state_dir))
+        raise LaunchError(f"{arguments.what} of what? give one of {known or 'the processes of a launch'}")
+    if not named and arguments.name is not None:
+        raise LaunchError(f"{arguments.what} takes no name")
+    code: int = getattr(actions, arguments.what)(arguments)
+    return code

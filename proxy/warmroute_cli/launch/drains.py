@@ -1,0 +1,49 @@
+"""Asks the proxy of a launch to drain an engine, and to give it work again."""
+
+from urllib.parse import quote
+
+from warmroute_cli.api import Api, ApiError
+
+
+class ProxyDrains:
+    """The drain orders of one proxy. All raise OSError where it does not answer."""
+
+    def __init__(self, admin_url: str, admin_key: str) -> None:
+        self._api = Api(admin_url, admin_key)
+
+    def drain(self, engine: str) -> None:
+        """No new work."""
+        self._ask(engine, "POST")
+
+    def is_drained(self, engine: str) -> bool:
+        """Whether nothing runs there any more."""
+        found = self._ask(engine, "GET")
+        return bool(found["drained"]) or found["state"] == "down"
+
+    def undrain(self, engine: str) -> None:
+        """It may get work again."""
+        self._ask(engine, "DELETE")
+
+    def _ask(self, engine: str, method: str) -> dict[str, object]:
+        try:
+            found: dict[str, object] = self._api.ask(f"/admin/engines/{quote(engine, safe='')}/drain", method=method)
+        except ApiError as error:
+            raise OSError(str(error)) from None
+        return found
+
+
+class NoDrains:
+    """On a node without a proxy: nothing to ask."""
+
+    def drain(self, engine: str) -> None:
+        """Refuse."""
+        raise OSError(f"no proxy runs on this node: drain {engine} by `warmroute engines drain` where it does")
+
+    def is_drained(self, engine: str) -> bool:
+        """Never asked."""
+        del engine
+        return True
+
+    def undrain(self, engine: str) -> None:
+        """Never asked."""
+        del engine

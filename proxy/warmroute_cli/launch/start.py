@@ -1,0 +1,171 @@
+"""Runs a plan: everything is looked at first, then processes are started or found again, and looked after."""
+
+import argparse
+import json
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from warmroute_backend.launch.adoption import Adopted, adopt
+from warmroute_backend.launch.backoff import Backoff
+from warmroute_backend.launch.errors import LaunchError
+from warmroute_backend.launch.launcher import Drains, Launcher, Limits
+from warmroute_backend.launch.process import Process, found_identity
+from warmroute_backend.launch.program import Program
+from warmroute_backend.launch.readiness import unready
+from warmroute_backend.launch.state_file import locked, save
+from warmroute_backend.launch.topology import MOONCAKE_FILE, Setting, here, topology
+from warmroute_backend.launch.waker import Waker
+from warmroute_backend.plan.check import problems
+from warmroute_backend.plan.deployment import Plan
+from warmroute_backend.plan.files.proxy import mooncake_config
+from warmroute_backend.sglang.installation import NotInstalledError, installation
+from warmroute_backend.sglang.speed import slowness
+from warmroute_cli.launch.drains import NoDrains, ProxyDrains
+from warmroute_cli.launch.trial import exports, write_config
+from warmroute_cli.plan.inputs import load_plan
+from warmroute_proxy.server.base.config import Config
+from warmroute_proxy.server.base.config_file import ConfigError, load_config
+from warmroute_proxy.server.base.secrets import Secrets, load_secret
+from warmroute_proxy.server.check import problems_of
+
+PROXY: Final = "proxy"
+PROXY_START_S: Final = 60.0
+STOP_SLACK_S: Final = 15.0
+
+
+def start(arguments: argparse.Namespace) -> int:
+    """Run a plan until a signal. Raises: LaunchError, PlanError, ConfigError, SecretError."""
+    plan = _checked(Path(arguments.what), arguments.node)
+    state_dir: Path = arguments.state_dir.absolute()
+    taken = f"another launcher runs in {arguments.state_dir}: `warmroute launch status`, or choose another --state-dir"
+    with locked(state_dir, taken):
+        is_trial = arguments.engine != "sglang"
+        if is_trial:
+            plan = here(plan)
+        setting = _setting(arguments, state_dir)
+        found = topology(plan, setting)
+        path = _proxy_path(arguments, plan, state_dir)
+        config = None if path is None else _checked_config(path)
+        programs = [*found.programs, *([] if path is None or config is None else [_proxy(path, config)])]
+        adopted = adopt(
+            programs, state_dir, str(Path(arguments.what).absolute()), arguments.engine, arguments.node,
+            found_identity(os.getpid()),
+        )  # fmt: skip
+        _check_machine(plan, arguments, adopted)
+        if arguments.engine == "sglang" and any(engine.storage == "mooncake" for engine in plan.engines):
+            (state_dir / MOONCAKE_FILE).write_text(json.dumps(mooncake_config(plan), indent=2) + "\n")
+        for note in (*found.notes, *adopted.notes):
+            _show(note)
+        return _run(arguments, adopted, config, state_dir)
+
+
+def _run(arguments: argparse.Namespace, adopted: Adopted, config: Config | None, state_dir: Path) -> int:
+    def save_record() -> None:
+        save(state_dir, adopted.record)
+
+    def up() -> None:
+        _show(f"{arguments.what}: {len(adopted.processes)} processes serve; Ctrl-C stops them")
+        if config is not None and arguments.engine != "sglang" and arguments.proxy_config is None:
+            _show("\n".join(exports(state_dir, config.proxy.port)))
+
+    limits = Limits(Backoff(limit=arguments.restarts), arguments.drain_s)
+    with Waker() as waker:
+        save_record()
+        _stop_stray(adopted.stray, limits, state_dir)
+        launcher = Launcher(adopted.processes, state_dir, _drains(config), limits, save_record, _show)
+        return launcher.run(waker, up)
+
+
+def _stop_stray(stray: list[Process], limits: Limits, state_dir: Path) -> None:
+    """End what belongs to no program of the plan any more."""
+    for process in stray:
+        _show(f"{process.name}: is not in the plan any more, and is stopped")
+    Launcher(stray, state_dir, NoDrains(), limits, lambda: None, _show).stop()
+
+
+def _checked(path: Path, node: int) -> Plan:
+    plan, _ = load_plan(path)
+    wrong = problems(plan)
+    if wrong:
+        shown = "\n".join(wrong)
+        raise LaunchError(f"{path} has {len(wrong)} problem{'s' * (len(wrong) > 1)}:\n{shown}")
+    if not 0 <= node < plan.cluster.nodes:
+        raise LaunchError(f"--node {node}: {plan.cluster} has the nodes 0 to {plan.cluster.nodes - 1}")
+    return plan
+
+
+def _setting(arguments: argparse.Namespace, state_dir: Path) -> Setting:
+    setting = Setting(
+        arguments.engine, arguments.node, state_dir, arguments.python, slowness=slowness(), speed=arguments.speed
+    )
+    if arguments.engine != "sglang-cpu":
+        return setting
+    try:
+        return replace(setting, installation=installation())
+    except NotInstalledError as error:
+        raise LaunchError(str(error)) from None
+
+
+def _check_machine(plan: Plan, arguments: argparse.Namespace, adopted: Adopted) -> None:
+    """Look at what a start would stumble over. Raises: LaunchError with all of it."""
+    fresh = [process.program for process in adopted.fresh]
+    found = [*unready(fresh)]
+    if arguments.engine == "sglang":
+        model = plan.site.model_path
+        if model and not (Path(model) / "config.json").is_file():
+            found.append(f"the model is not there: {model} has no config.json; set site.model_path of the plan")
+        if any(program.is_engine for program in fresh):
+            from warmroute_backend.doctor.hardware import mismatches
+            from warmroute_backend.doctor.nvidia import read_gpus
+
+            found += mismatches(plan, read_gpus())
+    if found:
+        raise LaunchError("\n".join(found))
+
+
+def _proxy_path(arguments: argparse.Namespace, plan: Plan, state_dir: Path) -> Path | None:
+    """The configuration of the proxy, which runs on the first node. A trial makes its own, if it is given none."""
+    if arguments.proxy_config is not None:
+        return Path(arguments.proxy_config)
+    if arguments.engine != "sglang":
+        return write_config(plan, state_dir, arguments.port, arguments.admin_port)
+    return Path(arguments.what).parent / "proxy.toml" if arguments.node == 0 else None
+
+
+def _proxy(path: Path, config: Config) -> Program:
+    host = config.proxy.host
+    ports = (("http", config.proxy.port), ("admin", config.proxy.admin_port))
+    return Program(
+        name=PROXY,
+        kind="proxy",
+        command=(sys.executable, "-m", "warmroute_cli.main", "proxy", "--config", str(path.absolute())),
+        ports=tuple((what, port) for what, port in ports if port),
+        host="127.0.0.1" if host in {"0.0.0.0", "::", ""} else host,
+        start_timeout_s=PROXY_START_S * slowness(),
+        stop_timeout_s=config.limits.shutdown_grace_s + STOP_SLACK_S,
+    )
+
+
+def _checked_config(path: Path) -> Config:
+    """Raises: ConfigError also for what a start would stumble over."""
+    config = load_config(path)
+    wrong = problems_of(config, os.environ)
+    if not config.proxy.port:
+        wrong.append("proxy.port: is 0, any free one; a launch needs a number")
+    if wrong:
+        raise ConfigError(str(path), wrong)
+    return config
+
+
+def _drains(config: Config | None) -> Drains:
+    if config is None or config.proxy.admin_key_sha256 is not None or not config.proxy.admin_port:
+        return NoDrains()
+    key = Secrets(load_secret(config.secret_file, os.environ)).admin_key()
+    return ProxyDrains(f"http://{config.proxy.admin_host}:{config.proxy.admin_port}", key)
+
+
+def _show(text: str) -> None:
+    print(text, flush=True)

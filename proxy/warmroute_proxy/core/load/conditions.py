@@ -1,0 +1,92 @@
+"""Named conditions of a fleet, as state machines: what is wrong with a worker or a region for longer than a moment.
+
+A condition has a sign in each observation: bad, good, or none where the observation says nothing of it. It is raised
+after `RAISE_AFTER` bad signs in a row and cleared after `CLEAR_AFTER` good ones, so that what happens once raises
+nothing, and what pauses clears nothing. Signs are made in `signs`.
+"""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+
+class Condition(StrEnum):
+    """The names, as operators and rules of alerts see them. Each has a section in docs/reference/conditions.md."""
+
+    ACCEPT_LENGTH = "accept_length_falls_after_hits"
+    MISSING_HITS = "predicted_hits_are_not_reported"
+    TRANSFERS = "pd_transfers_fail_or_are_slow"
+    RETRACTIONS = "retraction_storm"
+    STARVING_SIDE = "pd_side_starves"
+
+
+class Phase(StrEnum):
+    """How sure it is."""
+
+    CLEAR = "clear"
+    SUSPECTED = "suspected"
+    RAISED = "raised"
+    EASING = "easing"
+    """Raised, and the newest signs are good."""
+
+
+RAISE_AFTER: Final = 2
+CLEAR_AFTER: Final = 3
+
+TABLE: Final[Mapping[tuple[Phase, bool], tuple[Phase, Phase]]] = {
+    (Phase.CLEAR, True): (Phase.SUSPECTED, Phase.RAISED),
+    (Phase.CLEAR, False): (Phase.CLEAR, Phase.CLEAR),
+    (Phase.SUSPECTED, True): (Phase.SUSPECTED, Phase.RAISED),
+    (Phase.SUSPECTED, False): (Phase.CLEAR, Phase.CLEAR),
+    (Phase.RAISED, True): (Phase.RAISED, Phase.RAISED),
+    (Phase.RAISED, False): (Phase.EASING, Phase.CLEAR),
+    (Phase.EASING, True): (Phase.RAISED, Phase.RAISED),
+    (Phase.EASING, False): (Phase.EASING, Phase.CLEAR),
+}
+"""Phase and sign (bad?) -> the next phase, and the next one where there were enough signs of this kind in a row."""
+
+ENOUGH: Final[Mapping[bool, int]] = {True: RAISE_AFTER, False: CLEAR_AFTER}
+
+
+class Change(NamedTuple):
+    """A condition was raised, or cleared."""
+
+    condition: Condition
+    subject: str
+    raised: bool
+    detail: str
+
+
+class Watched:
+    """One condition of one subject: a worker's id, or a region's name. `since_s`: when it was raised."""
+
+    __slots__ = ("_in_a_row", "_was_bad", "condition", "detail", "phase", "since_s", "subject")
+
+    def __init__(self, condition: Condition, subject: str) -> None:
+        self.condition = condition
+        self.subject = subject
+        self.phase = Phase.CLEAR
+        self.detail = ""
+        self.since_s = 0.0
+        self._was_bad = False
+        self._in_a_row = 0
+
+    @property
+    def is_raised(self) -> bool:
+        return self.phase in {Phase.RAISED, Phase.EASING}
+
+    def observe(self, bad: bool | None, detail: str, now_s: float) -> Change | None:
+        """Take in the sign of one observation; None says nothing. The change where it is raised or cleared by it."""
+        if bad is None:
+            return None
+        self._in_a_row = self._in_a_row + 1 if bad is self._was_bad else 1
+        self._was_bad = bad
+        before = self.is_raised
+        onwards, sure = TABLE[self.phase, bad]
+        self.phase = sure if self._in_a_row >= ENOUGH[bad] else onwards
+        if bad:
+            self.detail = detail
+        if self.is_raised is before:
+            return None
+        self.since_s = now_s
+        return Change(self.condition, self.subject, self.is_raised, self.detail)

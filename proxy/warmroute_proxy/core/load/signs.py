@@ -1,0 +1,132 @@
+"""Signs of conditions, from two reports of an engine's rank and from what was predicted. Pure.
+
+Each function gives `Sign`: whether it is bad (None: nothing can be said), and the figures in words. Limits are
+constants with their reasons; an idle rank is good wherever idleness rules the condition out.
+"""
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+
+class EngineReport(NamedTuple):
+    """What one rank reports. Totals only grow; 0 where it does not report."""
+
+    accept_length: float = 0.0
+    token_usage: float = 0.0
+    running: float = 0.0
+    waiting: float = 0.0
+    bootstrap_queue: float = 0.0
+    prealloc_queue: float = 0.0
+    transfer_queue: float = 0.0
+    prompt_tokens: float = 0.0
+    lower_hit_tokens: float = 0.0
+    """Prompt tokens that came from the host or from storage."""
+    retracted: float = 0.0
+    failed_transfers: float = 0.0
+    transfers: float = 0.0
+    transfer_gb_s_sum: float = 0.0
+    transfer_ms_sum: float = 0.0
+    transfer_ms_count: float = 0.0
+    host_used_tokens: float = 0.0
+    host_total_tokens: float = 0.0
+
+
+class Sign(NamedTuple):
+    """Bad, good or unknown, and in words."""
+
+    bad: bool | None
+    detail: str = ""
+
+
+HIT_SHARE: Final = 0.2
+"""Of prompt tokens from lower tiers, from which an interval is one of hits."""
+ACCEPT_SHARE: Final = 0.8
+"""Of the accept length without such hits. sglang#31600 and #28771 report falls to a half and less."""
+LEARN: Final = 0.3
+
+FAILED_TRANSFERS: Final = 2
+SLOW_GB_S: Final = 3.0
+"""RDMA at 100 Gbit/s brings 12 GB/s, NVLink hundreds; TCP brings one or two in practice."""
+
+RETRACTED: Final = 8
+RETRACTED_SHARE: Final = 0.1
+"""Of the requests that run: retracting one now and then is how a full pool is meant to work."""
+
+MISSING_SHARE: Final = 0.5
+LEAST_PREDICTED: Final = 2_000
+
+STARVING_QUEUE: Final = 4.0
+"""Requests that wait for each engine of the short side."""
+IDLE_QUEUE: Final = 1.0
+IDLE_USAGE: Final = 0.5
+
+
+class AcceptLengths:
+    """The accept length of a rank without hits of lower tiers, learned, and its intervals with them against it."""
+
+    __slots__ = ("_plain",)
+
+    def __init__(self) -> None:
+        self._plain = 0.0
+
+    def sign(self, before: EngineReport, now: EngineReport) -> Sign:
+        """The sign of the interval between two reports."""
+        prompts = now.prompt_tokens - before.prompt_tokens
+        if now.accept_length <= 0.0 or prompts <= 0.0:
+            return Sign(None)
+        share = (now.lower_hit_tokens - before.lower_hit_tokens) / prompts
+        if share < HIT_SHARE:
+            self._plain += (now.accept_length - self._plain) * (LEARN if self._plain else 1.0)
+            return Sign(False)
+        if not self._plain:
+            return Sign(None)
+        words = f"accept length {now.accept_length:.2f} with {share:.0%} of prompts from host or storage, "
+        return Sign(now.accept_length < ACCEPT_SHARE * self._plain, f"{words}{self._plain:.2f} without")
+
+
+def transfers(before: EngineReport, now: EngineReport) -> Sign:
+    """Whether transfers of KV fail, or are as slow as TCP."""
+    failed = now.failed_transfers - before.failed_transfers
+    count = now.transfers - before.transfers
+    if failed >= FAILED_TRANSFERS:
+        return Sign(True, f"{failed:.0f} transfers have failed")
+    if count <= 0.0:
+        return Sign(False)
+    gb_s = (now.transfer_gb_s_sum - before.transfer_gb_s_sum) / count
+    return Sign(0.0 < gb_s < SLOW_GB_S, f"{count:.0f} transfers at {gb_s:.2g} GB/s each")
+
+
+def retractions(before: EngineReport, now: EngineReport) -> Sign:
+    """Whether a rank keeps throwing requests out of its pool."""
+    retracted = now.retracted - before.retracted
+    bad = retracted >= RETRACTED and retracted >= RETRACTED_SHARE * now.running
+    return Sign(bad, f"{retracted:.0f} requests were retracted, {now.running:.0f} run, pool {now.token_usage:.0%} full")
+
+
+def missing_hits(predicted_tokens: int, reported_tokens: int, lost_events: int) -> Sign:
+    """Whether far fewer cached tokens are reported than predicted, or KV events are lost. Sums of an interval."""
+    if lost_events > 0:
+        return Sign(True, f"KV events were lost {lost_events} times")
+    if predicted_tokens < LEAST_PREDICTED:
+        return Sign(None)
+    words = f"{predicted_tokens:,} cached tokens were predicted, {reported_tokens:,} reported"
+    return Sign(reported_tokens < MISSING_SHARE * predicted_tokens, words)
+
+
+def starving_side(prefills: Mapping[str, EngineReport], decodes: Mapping[str, EngineReport]) -> Sign:
+    """Whether one side of PD has a queue while the other has little to do. Without both sides there is none to starve.
+
+    Requests in prefill's bootstrap queue wait for decode's memory.
+    """
+    if not prefills or not decodes:
+        return Sign(None)
+    prefill_queue = sum(report.waiting for report in prefills.values()) / len(prefills)
+    waits = [report.prealloc_queue + report.waiting for report in decodes.values()]
+    decode_queue = (sum(waits) + sum(report.bootstrap_queue for report in prefills.values())) / len(decodes)
+    decode_usage = sum(report.token_usage for report in decodes.values()) / len(decodes)
+    queues = f"{prefill_queue:.1f} requests wait for each prefill engine, {decode_queue:.1f} for each decode engine"
+    if prefill_queue >= STARVING_QUEUE and decode_queue < IDLE_QUEUE and decode_usage < IDLE_USAGE:
+        return Sign(True, f"{queues}: prefill is short; flip a decode engine, or plan with more prefill GPUs")
+    if decode_queue >= STARVING_QUEUE and prefill_queue < IDLE_QUEUE:
+        return Sign(True, f"{queues}: decode is short; flip a prefill engine, or plan with more decode GPUs")
+    return Sign(False)

@@ -1,0 +1,54 @@
+"""Reads one `[[engine]]` of a configuration."""
+
+from pathlib import Path
+from typing import Literal, cast
+
+from warmroute.contract.providers import PROVIDERS, UNKNOWN, Provider, provider_of
+from warmroute_proxy.server.base.config import ANY, ROLES, EngineConfig
+from warmroute_proxy.server.base.config_table import Table
+
+
+def read_engine(table: Table, counters: dict[str, int], folder: Path) -> EngineConfig:
+    """`counters` numbers the engines of a region and role, for those without an id."""
+    url, region = table.url("url"), table.name("region")
+    role = table.choice("role", ROLES, "aggregated")
+    kind = table.choice("kind", ("sglang", "openai"), "sglang")
+    group = f"{region}-{role}"
+    number = counters[group] = counters.get(group, -1) + 1
+    engine = EngineConfig(
+        id=table.name("id", f"{group}-{number}"),
+        url=url,
+        region=region,
+        role=cast("Literal['aggregated', 'prefill', 'decode']", role),
+        kind="openai" if kind == "openai" else "sglang",
+        models=frozenset(table.names("models", (ANY,))),
+        bootstrap_host=table.text("bootstrap_host", "") or None,
+        bootstrap_port=table.integer("bootstrap_port", None, 1, 65_535),
+        store=table.name("store", "") or None,
+        kv_events=table.choice("kv_events", ("auto", "off"), "auto") == "auto",
+        key_file=table.file("key_file", folder),
+        admin_key_file=table.file("admin_key_file", folder),
+        max_running=table.integer("max_running", None, 1, 1_000_000),
+        provider=_provider(table, url, kind),
+        model_names=table.texts("model_names"),
+    )
+    if role == "prefill" and not table.has("bootstrap_port"):
+        table.problem("bootstrap_port", "is missing: decode engines fetch the KV cache there")
+    for key in ("bootstrap_host", "bootstrap_port"):
+        if role != "prefill" and table.has(key):
+            table.problem(key, f"is for prefill engines, this one is {role}")
+    if kind == "openai" and role != "aggregated":
+        table.problem("kind", f'"openai" cannot be {role}: only SGLang splits prefill from decode')
+    if kind == "openai" and table.has("admin_key_file"):
+        table.problem("admin_key_file", 'is for SGLang: nothing is asked of an "openai" engine that wants it')
+    table.close()
+    return engine
+
+
+def _provider(table: Table, url: str, kind: str) -> Provider:
+    """The named one, else the one whose host the URL has."""
+    if kind == "sglang":
+        for key in ("provider", "model_names"):
+            if table.has(key):
+                table.problem(key, 'is for engines with kind = "openai"')
+    return PROVIDERS.get(table.choice("provider", tuple(PROVIDERS), provider_of(url)), UNKNOWN)

@@ -1,0 +1,82 @@
+"""What an engine's own metrics report of each rank, for metrics of this proxy and for conditions.
+
+Names of SGLang 0.5.23 (`sglang/srt/observability/metrics_collector.py`). Ranks of one attention group work on shards of
+the same requests and report the same, so the largest value of them counts. Prompt and cached tokens are counted by the
+process that answers HTTP, without a rank: they are given to every rank of the engine.
+"""
+
+import re
+from collections.abc import Iterator
+from math import isfinite
+from typing import Final
+
+from warmroute_proxy.core.load.signs import EngineReport
+
+_FIELDS: Final[dict[str, tuple[str, ...]]] = {
+    "accept_length": ("spec_accept_length",),
+    "token_usage": ("token_usage",),
+    "running": ("num_running_reqs",),
+    "waiting": ("num_queue_reqs",),
+    "bootstrap_queue": ("num_prefill_bootstrap_queue_reqs",),
+    "prealloc_queue": ("num_decode_prealloc_queue_reqs",),
+    "transfer_queue": ("num_decode_transfer_queue_reqs",),
+    "prompt_tokens": ("prompt_tokens_total",),
+    "lower_hit_tokens": ("cached_tokens_total",),
+    "retracted": ("num_retracted_requests_total",),
+    "failed_transfers": ("num_transfer_failed_reqs_total", "num_bootstrap_failed_reqs_total"),
+    "transfers": ("kv_transfer_speed_gb_s_count",),
+    "transfer_gb_s_sum": ("kv_transfer_speed_gb_s_sum",),
+    "transfer_ms_sum": ("kv_transfer_latency_ms_sum",),
+    "transfer_ms_count": ("kv_transfer_latency_ms_count",),
+    "host_used_tokens": ("hicache_host_used_tokens",),
+    "host_total_tokens": ("hicache_host_total_tokens",),
+}
+"""Field -> families, which are summed."""
+
+_FIELD_OF: Final = {family: field for field, families in _FIELDS.items() for family in families}
+_LINE: Final = re.compile(rf"^sglang:({'|'.join(_FIELD_OF)})\{{([^}}]*)\}} ([0-9.eE+-]+)$", re.MULTILINE)
+_LABEL: Final = re.compile(r'(\w+)="([^"]*)"')
+_LOWER: Final = frozenset({"host", "storage"})
+_SUMMED_LABELS: Final = ("cache_source", "is_streaming", "pool")
+"""Labels that divide one number of a rank; shards are told apart by the others."""
+MAX_RANK_DIGITS: Final = 6
+
+
+def reports_by_rank(text: str) -> dict[int, EngineReport]:
+    """The reports in a Prometheus text, by DP rank."""
+    found: dict[int | None, dict[str, dict[str, float]]] = {}
+    for family, labels, value in _samples(text):
+        if family == "cached_tokens_total" and labels.get("cache_source") not in _LOWER:
+            continue
+        rank = labels.get("dp_rank")
+        number = int(rank) if rank is not None and rank.isdecimal() and len(rank) <= MAX_RANK_DIGITS else None
+        by_shard = found.setdefault(number, {}).setdefault(family, {})
+        shard = ",".join(f"{name}={labels[name]}" for name in sorted(labels) if name not in _SUMMED_LABELS)
+        by_shard[shard] = by_shard.get(shard, 0.0) + value
+    shared = _report(found.pop(None, {}))
+    if not found:
+        return {0: shared}
+    ranks = {number: _report(families) for number, families in found.items() if number is not None}
+    return {number: _together(report, shared) for number, report in ranks.items()}
+
+
+def _report(families: dict[str, dict[str, float]]) -> EngineReport:
+    values: dict[str, float] = {}
+    for family, by_shard in families.items():
+        field = _FIELD_OF[family]
+        values[field] = values.get(field, 0.0) + max(by_shard.values())
+    return EngineReport(**values)
+
+
+def _together(report: EngineReport, shared: EngineReport) -> EngineReport:
+    return EngineReport(*[mine or theirs for mine, theirs in zip(report, shared, strict=True)])
+
+
+def _samples(text: str) -> Iterator[tuple[str, dict[str, str], float]]:
+    for family, labels, value in _LINE.findall(text):
+        try:
+            number = float(value)
+        except ValueError:
+            continue
+        if isfinite(number):
+            yield family, dict(_LABEL.findall(labels)), number

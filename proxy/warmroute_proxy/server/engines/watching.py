@@ -1,0 +1,148 @@
+"""Watches what engines report: the newest report of each worker, and named conditions of workers and of the region.
+
+Bounds: a report for each worker, and for each of them and the region one state for each condition.
+"""
+
+import logging
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple
+
+from warmroute_proxy.core.load.conditions import Condition, Watched
+from warmroute_proxy.core.load.signs import (
+    AcceptLengths,
+    EngineReport,
+    Sign,
+    missing_hits,
+    retractions,
+    starving_side,
+    transfers,
+)
+from warmroute_proxy.core.placement.fleet import Worker
+from warmroute_proxy.server.base.metrics import Labels, Metrics
+
+log = logging.getLogger(__name__)
+
+WATCH_EVERY_S: Final = 5.0
+PAGE: Final = "docs/reference/conditions.md"
+_QUEUES: Final = ("waiting", "bootstrap_queue", "prealloc_queue", "transfer_queue")
+
+
+class Reported(NamedTuple):
+    """A worker with its last two reports."""
+
+    worker: Worker
+    before: EngineReport
+    now: EngineReport
+
+
+class Watching:
+    """Of one region. `region` is the subject of the conditions that are not a worker's."""
+
+    def __init__(self, region: str, metrics: Metrics) -> None:
+        self._region = region
+        self._metrics = metrics
+        self._reported: dict[str, Reported] = {}
+        self._accept_lengths: dict[str, AcceptLengths] = {}
+        self._watched: dict[tuple[Condition, str], Watched] = {}
+        self._hits = (0, 0, 0)
+
+    def observe(self, workers: list[Worker], reports: dict[int, EngineReport], now_s: float) -> None:
+        """Take in the reports of one engine. A report that is less than the one before is of a restarted engine."""
+        for worker in workers:
+            now = reports.get(worker.dp_rank)
+            if now is None:
+                continue
+            known = self._reported.get(worker.id)
+            before = now if known is None or known.now.prompt_tokens > now.prompt_tokens else known.now
+            self._reported[worker.id] = reported = Reported(worker, before, now)
+            if known is not None:
+                self._observe_worker(reported, now_s)
+
+    def observe_region(self, workers: list[Worker], now_s: float) -> None:
+        """Judge what concerns more than one worker. `workers`: those that there are now."""
+        ids = {worker.id for worker in workers}
+        for gone in self._reported.keys() - ids:
+            del self._reported[gone]
+            self._accept_lengths.pop(gone, None)
+        for key in [key for key in self._watched if key[1] not in ids and key[1] != self._region]:
+            del self._watched[key]
+        sides: dict[str, dict[str, EngineReport]] = {"prefill": {}, "decode": {}, "aggregated": {}}
+        for worker_id, reported in self._reported.items():
+            sides[reported.worker.role][worker_id] = reported.now
+        self._sign(Condition.STARVING_SIDE, self._region, starving_side(sides["prefill"], sides["decode"]), now_s)
+        metrics, before = self._metrics, self._hits
+        self._hits = now = (
+            metrics.total("warmroute_predicted_tokens_total"),
+            metrics.total("warmroute_cached_tokens_total"),
+            metrics.total("warmroute_kv_index_drops_total"),
+        )
+        predicted, reported_tokens, drops = [new - old for new, old in zip(now, before, strict=True)]
+        self._sign(Condition.MISSING_HITS, self._region, missing_hits(predicted, reported_tokens, drops), now_s)
+
+    def raised(self) -> list[Watched]:
+        """The conditions that are raised now, by name and subject."""
+        return sorted(
+            (watched for watched in self._watched.values() if watched.is_raised),
+            key=lambda watched: (watched.condition, watched.subject),
+        )
+
+    def as_dict(self, now_s: float) -> dict[str, Any]:
+        """What `/admin/conditions` shows."""
+        rows = [
+            {
+                "condition": watched.condition,
+                "subject": watched.subject,
+                "phase": watched.phase,
+                "for_s": round(now_s - watched.since_s, 1),
+                "detail": watched.detail,
+                "page": f"{PAGE}#{watched.condition}",
+            }
+            for watched in self.raised()
+        ]
+        return {"region": self._region, "raised": rows, "known": list(Condition)}
+
+    def gauges(self) -> Iterator[tuple[str, Labels, float]]:
+        """Rows of the metrics page."""
+        for (condition, subject), watched in self._watched.items():
+            yield "warmroute_condition", (("condition", condition), ("subject", subject)), float(watched.is_raised)
+        for worker_id, reported in self._reported.items():
+            labels: Labels = (("worker", worker_id), ("role", reported.worker.role))
+            yield from _rows(labels, reported.before, reported.now)
+
+    def _observe_worker(self, reported: Reported, now_s: float) -> None:
+        worker_id, before, now = reported.worker.id, reported.before, reported.now
+        lengths = self._accept_lengths.setdefault(worker_id, AcceptLengths())
+        self._sign(Condition.ACCEPT_LENGTH, worker_id, lengths.sign(before, now), now_s)
+        self._sign(Condition.RETRACTIONS, worker_id, retractions(before, now), now_s)
+        if reported.worker.role != "aggregated":
+            self._sign(Condition.TRANSFERS, worker_id, transfers(before, now), now_s)
+
+    def _sign(self, condition: Condition, subject: str, sign: Sign, now_s: float) -> None:
+        key = condition, subject
+        watched = self._watched.get(key)
+        if watched is None:
+            watched = self._watched[key] = Watched(condition, subject)
+        change = watched.observe(sign.bad, sign.detail, now_s)
+        if change is not None and change.raised:
+            log.warning("condition %s of %s is raised: %s (%s)", condition, subject, change.detail, PAGE)
+        elif change is not None:
+            log.warning("condition %s of %s is cleared", condition, subject)
+
+
+def _rows(labels: Labels, before: EngineReport, now: EngineReport) -> Iterator[tuple[str, Labels, float]]:
+    """What one worker reports, as gauges. Totals are the engine's own, since it has started."""
+    if now.accept_length > 0.0:
+        yield "warmroute_worker_accept_length", labels, now.accept_length
+    yield "warmroute_worker_kv_usage_ratio", (*labels, ("tier", "device")), now.token_usage
+    if now.host_total_tokens > 0.0:
+        share = now.host_used_tokens / now.host_total_tokens
+        yield "warmroute_worker_kv_usage_ratio", (*labels, ("tier", "host")), share
+    for queue in _QUEUES:
+        name = queue.removesuffix("_queue")
+        yield "warmroute_worker_engine_queue_requests", (*labels, ("queue", name)), getattr(now, queue)
+    yield "warmroute_worker_retracted_requests", labels, now.retracted
+    yield "warmroute_worker_failed_transfers", labels, now.failed_transfers
+    count = now.transfer_ms_count - before.transfer_ms_count
+    if count > 0.0:
+        mean_s = (now.transfer_ms_sum - before.transfer_ms_sum) / count / 1_000
+        yield "warmroute_worker_transfer_s", labels, mean_s

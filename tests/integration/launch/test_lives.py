@@ -1,0 +1,130 @@
+"""`warmroute launch` with embedded engines: a pair and a proxy come up, stay up, and leave nothing behind."""
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.integration.proxy.harness import until
+from tests.machine import seconds
+from tests.subjects.launched import MODEL, Launched
+
+pytestmark = pytest.mark.timeout(180)
+
+
+@pytest.fixture(scope="module")
+def launched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launched]:
+    with Launched(tmp_path_factory.mktemp("launch"), None, "--speed", "20") as found:
+        yield found.start().wait_up()
+
+
+def turn(launched: Launched, text: str = "hello") -> dict[str, Any]:
+    body = {"model": MODEL, "max_tokens": 4, "messages": [{"role": "user", "content": text}]}
+    headers = {"authorization": f"Bearer {launched.key()}"}
+    answer = httpx.post(f"{launched.base_url}/chat/completions", json=body, headers=headers, timeout=seconds(30))
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+def test_a_turn_goes_through_both_engines(launched: Launched) -> None:
+    assert turn(launched)["usage"]["completion_tokens"] == 4
+    assert list(launched.status()) == ["prefill-0", "decode-0", "proxy"]
+    output = launched.output.read_text()
+    assert output.index("prefill-0: started") < output.index("decode-0: started") < output.index("proxy: started")
+    assert output.index("decode-0: ready") < output.index("proxy: started")
+
+
+def test_status_says_that_all_serve(launched: Launched) -> None:
+    done = launched.act("status")
+    assert done.returncode == 0
+    assert done.stdout.count(" ready ") == 3
+    assert all(row["findings"] == [] for row in launched.status().values())
+
+
+def test_logs_are_of_one_process(launched: Launched) -> None:
+    assert "max_total_num_tokens=" in launched.act("logs", "prefill-0").stdout
+    assert launched.act("logs", "nothing").stderr.count("prefill-0, decode-0, proxy") == 1
+    assert "logs of what? give one of" in launched.act("logs").stderr
+
+
+def test_an_engine_that_is_killed_is_started_again(launched: Launched) -> None:
+    before = launched.pids()
+    os.kill(before["decode-0"], signal.SIGKILL)
+    until(lambda: launched.pids()["decode-0"] not in {before["decode-0"], None}, "another decode engine", 60)
+    launched.wait_up()
+    assert {name: pid for name, pid in launched.pids().items() if name != "decode-0"} == {
+        name: pid for name, pid in before.items() if name != "decode-0"
+    }
+    until(lambda: engine_state(launched, "decode-0") == "up", "the proxy has seen it again", 60)
+    assert turn(launched)["usage"]["completion_tokens"] == 4
+    assert "decode-0: was ended by SIGKILL; it is started again in 1 s" in launched.output.read_text()
+
+
+def test_a_restart_drains_the_engine_first_and_gives_it_work_again(launched: Launched) -> None:
+    before = launched.pids()
+    done = launched.act("restart", "prefill-0")
+    assert (done.returncode, done.stdout) == (0, "prefill-0: ready\n"), done
+    assert launched.pids()["prefill-0"] != before["prefill-0"]
+    output = launched.output.read_text()
+    assert output.index("prefill-0: drained") < output.index("prefill-0: stopped")
+    until(lambda: engine_state(launched, "prefill-0") == "up", "it takes work again", 60)
+    assert turn(launched, "after the restart")["usage"]["completion_tokens"] == 4
+
+
+def test_a_launcher_killed_by_9_is_followed_by_one_that_restarts_nothing(launched: Launched) -> None:
+    before = launched.pids()
+    assert launched.launcher is not None
+    launched.launcher.kill()
+    launched.launcher.wait()
+    done = launched.act("status")
+    assert done.returncode == 1
+    assert "no launcher runs" in done.stdout
+    assert turn(launched, "nobody looks")["usage"]["completion_tokens"] == 4
+    refused = launched.act("restart", "decode-0")
+    assert refused.returncode == 2
+    assert "no launcher runs here" in refused.stderr
+    launched.start()
+    until(lambda: launched.act("status").returncode == 0, "the new launcher looks after them", 60)
+    assert launched.pids() == before
+    assert f"decode-0: runs already, pid {before['decode-0']}" in launched.output.read_text()
+
+
+def test_a_second_launcher_on_the_same_plan_is_refused(launched: Launched) -> None:
+    assert "another launcher runs in" in launched.refused()
+    beside = launched.state_dir
+    launched.state_dir = launched.folder / "other"
+    try:
+        refusal = launched.refused()
+    finally:
+        launched.state_dir = beside
+    assert "prefill-0: port" in refusal
+    assert "is in use by python" in refusal
+    assert launched.act("status").returncode == 0
+
+
+def test_sigterm_stops_everything_the_proxy_first(tmp_path: Path) -> None:
+    with Launched(tmp_path) as launched:
+        launched.start().wait_up()
+        assert launched.launcher is not None
+        launched.launcher.terminate()
+        assert launched.launcher.wait(seconds(60)) == 0
+        assert set(launched.states().values()) == {"stopped"}
+        assert not launched.left()
+        output = launched.output.read_text()
+        assert output.index("proxy: stopped") < output.index("decode-0: stopped")
+
+
+def engine_state(launched: Launched, engine: str) -> str:
+    from warmroute_cli import state
+
+    url = f"http://127.0.0.1:{launched.admin_port}/admin/engines/{engine}"
+    headers = {"authorization": f"Bearer {state.admin_key(launched.state_dir)}"}
+    try:
+        return str(httpx.get(url, headers=headers, timeout=seconds(10)).json()["state"])
+    except httpx.HTTPError:
+        return ""

@@ -1,0 +1,127 @@
+"""Conditions: the embedded engine is told to show each, and each is raised on the page, in the log and in metrics, and
+cleared when it is over."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.machine import seconds
+from warmroute_cli.processes import stop_all
+from warmroute_proxy.core.load.conditions import Condition
+
+from .harness import EngineProcess, ProxyProcess, chat, until
+
+pytestmark = pytest.mark.timeout(240)
+WAIT_S = 60.0
+PAIR = (Condition.TRANSFERS, Condition.RETRACTIONS, Condition.STARVING_SIDE)
+SINGLE = (Condition.ACCEPT_LENGTH, Condition.MISSING_HITS)
+
+
+class Fleet:
+    """A pair behind one proxy, an engine with drafts behind another."""
+
+    def __init__(self, folder: Path) -> None:
+        self.prefill = EngineProcess(folder, "p0", "prefill")
+        self.decode = EngineProcess(folder, "d0", "decode")
+        self.drafting = EngineProcess(folder, "a0", "aggregated", "--speculative-algorithm", "EAGLE")
+        self.engines = [engine.listening() for engine in (self.prefill, self.decode, self.drafting)]
+        self.pair = ProxyProcess(folder / "pair", [self.prefill.toml("east"), self.decode.toml("east")]).start()
+        self.single = ProxyProcess(folder / "single", [self.drafting.toml("east")]).start()
+
+    def stop(self) -> None:
+        self.pair.stop()
+        self.single.stop()
+        stop_all([engine.child for engine in self.engines], seconds(5.0))
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    found = Fleet(tmp_path_factory.mktemp("conditions"))
+    yield found
+    found.stop()
+
+
+@contextmanager
+def traffic(proxy: ProxyProcess) -> Iterator[None]:
+    """One conversation that asks again and again: its prompt is predicted to be cached."""
+    over = threading.Event()
+
+    def ask() -> None:
+        with proxy.client() as client:
+            while not over.wait(0.1):
+                client.post("/v1/chat/completions", json=chat("again", max_tokens=1)).raise_for_status()
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def show(engine: EngineProcess, *conditions: Condition) -> None:
+    httpx.post(f"{engine.url}/engine/conditions", json={"show": list(conditions)}).raise_for_status()
+
+
+def raised(proxy: ProxyProcess) -> dict[str, dict[str, Any]]:
+    with proxy.admin() as admin:
+        page = admin.get("/admin/conditions").raise_for_status().json()
+    assert page["known"] == list(Condition)
+    return {row["condition"]: row for row in page["raised"]}
+
+
+def metric(proxy: ProxyProcess, start: str) -> float | None:
+    with proxy.admin() as admin:
+        lines = admin.get("/metrics").text.splitlines()
+    found = [line for line in lines if line.startswith(start)]
+    return float(found[0].rpartition(" ")[-1]) if found else None
+
+
+def log(proxy: ProxyProcess) -> str:
+    return "".join(path.read_text() for path in proxy.folder.glob("*.log"))
+
+
+def test_a_pair_in_trouble(fleet: Fleet) -> None:
+    show(fleet.prefill, Condition.TRANSFERS, Condition.RETRACTIONS, Condition.STARVING_SIDE)
+    until(lambda: set(PAIR) <= set(raised(fleet.pair)), "all three are raised", WAIT_S)
+    rows = raised(fleet.pair)
+    assert rows[Condition.TRANSFERS]["subject"] == rows[Condition.RETRACTIONS]["subject"] == "p0"
+    assert rows[Condition.STARVING_SIDE]["subject"] == "east"
+    assert "flip a decode engine" in rows[Condition.STARVING_SIDE]["detail"]
+    assert rows[Condition.TRANSFERS]["page"] == f"docs/reference/conditions.md#{Condition.TRANSFERS}"
+    assert metric(fleet.pair, f'warmroute_condition{{condition="{Condition.RETRACTIONS}",subject="p0"}}') == 1
+    queue = 'warmroute_worker_engine_queue_requests{worker="p0",role="prefill",queue="waiting"}'
+    assert metric(fleet.pair, queue) == 12
+    assert (metric(fleet.pair, "warmroute_worker_failed_transfers") or 0) >= 0
+    show(fleet.prefill)
+    until(lambda: not raised(fleet.pair), "all are cleared", WAIT_S)
+    for condition in PAIR:
+        assert f"condition {condition} of " in log(fleet.pair)
+    assert log(fleet.pair).count("is cleared") == len(PAIR)
+
+
+def test_drafts_and_hits_in_trouble(fleet: Fleet) -> None:
+    with traffic(fleet.single):
+        accept = 'warmroute_worker_accept_length{worker="a0",role="aggregated"}'
+        until(lambda: metric(fleet.single, accept) == 3.0, "the engine reports its drafts", WAIT_S)
+        predicted = 'warmroute_predicted_tokens_total{tier="device"}'
+        until(lambda: (metric(fleet.single, predicted) or 0) > 5_000, "hits are predicted", WAIT_S)
+        show(fleet.drafting, *SINGLE)
+        until(lambda: set(SINGLE) <= set(raised(fleet.single)), "both are raised", WAIT_S)
+        rows = raised(fleet.single)
+        assert rows[Condition.ACCEPT_LENGTH]["detail"].startswith("accept length 1.20 with ")
+        assert "cached tokens were predicted" in rows[Condition.MISSING_HITS]["detail"]
+        show(fleet.drafting)
+        until(lambda: not raised(fleet.single), "both are cleared", WAIT_S)
+
+
+def test_an_order_of_an_unknown_condition_is_refused(fleet: Fleet) -> None:
+    answer = httpx.post(f"{fleet.drafting.url}/engine/conditions", json={"show": ["toothache"]})
+    assert answer.status_code == 400
+    assert "no condition 'toothache'; there are accept_length_falls_after_hits" in answer.text

@@ -1,0 +1,124 @@
+"""`warmroute engines flip`: an engine leaves, becomes the other half of a pair, and comes back; or it is refused."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.machine import seconds
+from warmroute_cli.main import main
+from warmroute_cli.processes import stop_all
+
+from .harness import EngineProcess, ProxyProcess, chat, until
+
+pytestmark = pytest.mark.timeout(120)
+SWITCH = "--enable-pd-role-switch"
+
+
+class Fleet:
+    """Two prefill engines, of which one has drafts, and two decode engines, of which one cannot be flipped."""
+
+    def __init__(self, folder: Path) -> None:
+        self.engines = [
+            EngineProcess(folder, "p0", "prefill", SWITCH),
+            EngineProcess(folder, "p1", "prefill", "--speculative-algorithm", "EAGLE"),
+            EngineProcess(folder, "d0", "decode", SWITCH),
+            EngineProcess(folder, "d1", "decode"),
+        ]
+        tables = [engine.listening().toml("east") for engine in self.engines]
+        self.proxy = ProxyProcess(folder / "p", tables).start()
+
+    def flip(self, engine: str) -> int:
+        line = self.proxy.line
+        words = ["engines", "flip", engine, "--config", str(self.proxy.config), "--admin-url", line["admin_url"]]
+        return main(words)
+
+    def role(self, engine: str) -> tuple[str, str]:
+        with self.proxy.admin() as admin:
+            found = admin.get(f"/admin/engines/{engine}").raise_for_status().json()
+        return found["role"], found["state"]
+
+    def roles_of_a_turn(self, text: str) -> list[str]:
+        with self.proxy.client() as client:
+            answer = client.post("/v1/chat/completions", json=chat(text, max_tokens=2)).raise_for_status().json()
+        return [worker["role"] for worker in answer["usage"]["warmroute"]["workers"]]
+
+    def stop(self) -> None:
+        self.proxy.stop()
+        stop_all([engine.child for engine in self.engines], seconds(5.0))
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    found = Fleet(tmp_path_factory.mktemp("flip"))
+    yield found
+    found.stop()
+
+
+@pytest.fixture(autouse=True)
+def key(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WARMROUTE_ADMIN_KEY", fleet.proxy.admin_key)
+
+
+def test_an_engine_is_taken_out_flipped_and_taken_in_again(fleet: Fleet, capsys: pytest.CaptureFixture[str]) -> None:
+    assert set(fleet.roles_of_a_turn("before")) == {"prefill", "decode"}
+    assert fleet.flip("d0") == 0
+    out = capsys.readouterr().out
+    assert out.index("drained") < out.index("d0 is a prefill engine now")
+    assert fleet.role("d0") == ("prefill", "up")
+    info = httpx.get(f"{fleet.engines[2].url}/server_info").json()
+    assert info["disaggregation_mode"] == "prefill"
+    for other in ("p0", "p1"):
+        with fleet.proxy.admin() as admin:
+            admin.post(f"/admin/engines/{other}/drain").raise_for_status()
+    until(lambda: fleet.role("p0")[1] == "draining", "the other prefill engines drain")
+    assert fleet.roles_of_a_turn("after") == ["prefill", "decode"]
+    assert httpx.get(f"{fleet.engines[2].url}/engine/finished").json()["total"] >= 1
+    for other in ("p0", "p1"):
+        with fleet.proxy.admin() as admin:
+            admin.delete(f"/admin/engines/{other}/drain").raise_for_status()
+    assert fleet.flip("d0") == 0
+    assert fleet.role("d0") == ("decode", "up")
+    assert set(fleet.roles_of_a_turn("at last")) == {"prefill", "decode"}
+
+
+@pytest.mark.parametrize(
+    ("engine", "words"),
+    [
+        ("p1", "engine p1 runs speculative decoding, with which SGLang switches no role"),
+        ("d1", "engine d1 was started without --enable-pd-role-switch"),
+        ("nothing", "there is no engine 'nothing' in this region"),
+    ],
+)
+def test_what_cannot_be_flipped_is_refused_and_goes_on(
+    fleet: Fleet, engine: str, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert fleet.flip(engine) == 2
+    assert words in capsys.readouterr().err
+    if engine != "nothing":
+        assert fleet.role(engine)[1] == "up"
+
+
+def test_the_last_engine_of_a_role_is_not_flipped(fleet: Fleet, capsys: pytest.CaptureFixture[str]) -> None:
+    with fleet.proxy.admin() as admin:
+        admin.post("/admin/engines/p1/drain").raise_for_status()
+        assert fleet.flip("p0") == 2
+        admin.delete("/admin/engines/p1/drain").raise_for_status()
+    assert "p0 is the only prefill engine that serves" in capsys.readouterr().err
+
+
+def test_an_engine_that_was_not_drained_is_not_flipped(fleet: Fleet) -> None:
+    with fleet.proxy.admin() as admin:
+        answer = admin.post("/admin/engines/d0/flip")
+    assert answer.status_code == 409
+    assert "engine d0 is not drained" in answer.json()["error"]["message"]
+
+
+def test_the_engine_refuses_what_sglang_refuses(fleet: Fleet) -> None:
+    url = fleet.engines[3].url
+    answer = httpx.post(f"{url}/pd_role_switch", json={"new_role": "prefill"})
+    assert (answer.status_code, answer.json()["safe_to_restore"]) == (400, True)
+    assert "--enable-pd-role-switch is not set" in answer.json()["message"]
+    url = fleet.engines[0].url
+    assert "invalid new_role='both'" in httpx.post(f"{url}/pd_role_switch", json={"new_role": "both"}).text

@@ -1,0 +1,153 @@
+"""Engines that are other servers: each gets its own signal of a session, and its own way to report is understood."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.integration.proxy.harness import ProxyProcess, chat
+from tests.integration.proxy.scripted import Handler, ScriptedEngine, delta, whole
+from warmroute.contract import receipt
+from warmroute.contract.providers import PROVIDERS
+from warmroute_proxy.server.base.secrets import new_api_key
+
+SESSION = {"x-session-affinity": "a session of mine"}
+
+# The usage object that each documents, for a prompt of 2,000 tokens of which 1,500 were cached, and 7 of answer.
+REPORTED: dict[str, dict[str, Any]] = {
+    # platform.openai.com/docs/guides/prompt-caching, "Requirements"
+    "openai": {
+        "prompt_tokens": 2000,
+        "completion_tokens": 7,
+        "total_tokens": 2007,
+        "prompt_tokens_details": {"cached_tokens": 1500, "audio_tokens": 0},
+        "completion_tokens_details": {"reasoning_tokens": 0, "audio_tokens": 0},
+    },
+    # api-docs.deepseek.com/api/create-chat-completion
+    "deepseek": {
+        "prompt_tokens": 2000,
+        "completion_tokens": 7,
+        "total_tokens": 2007,
+        "prompt_cache_hit_tokens": 1500,
+        "prompt_cache_miss_tokens": 500,
+    },
+    # platform.moonshot.ai/docs/api/chat
+    "moonshot": {"prompt_tokens": 2000, "completion_tokens": 7, "total_tokens": 2007, "cached_tokens": 1500},
+    # openrouter.ai/docs/use-cases/usage-accounting
+    "openrouter": {
+        "prompt_tokens": 2000,
+        "completion_tokens": 7,
+        "total_tokens": 2007,
+        "cost": 0.00042,
+        "cost_details": {"upstream_inference_cost": None},
+        "prompt_tokens_details": {"cached_tokens": 1500, "cache_write_tokens": 0},
+        "completion_tokens_details": {"reasoning_tokens": 0},
+    },
+    # developers.cloudflare.com/workers-ai/features/prompt-caching
+    "cloudflare": {
+        "prompt_tokens": 2000,
+        "completion_tokens": 7,
+        "total_tokens": 2007,
+        "prompt_tokens_details": {"cached_tokens": 1500},
+    },
+}
+
+
+@contextmanager
+def in_front_of(folder: Path, provider: str, usage: dict[str, Any], more: str = "") -> Iterator[tuple[Any, Any]]:
+    """A proxy whose one engine is a server of a provider, which reports this usage."""
+
+    def answers(handler: Handler) -> None:
+        if json.loads(handler.engine.bodies[-1]).get("stream"):
+            handler.stream(delta("hi"), delta(finish="stop"), {"choices": [], "usage": usage}, "[DONE]")
+        else:
+            handler.reply(200, whole(usage))
+
+    engine = ScriptedEngine("theirs", answers)
+    proxy = ProxyProcess(folder / "p", [f'{engine.toml("openai")}\nprovider = "{provider}"\n{more}']).start()
+    try:
+        yield proxy, engine
+    finally:
+        proxy.stop()
+        engine.stop()
+
+
+def ask(proxy: ProxyProcess, **fields: Any) -> dict[str, Any]:
+    """The usage of an answer."""
+    with proxy.client() as client:
+        answered = client.post("/v1/chat/completions", json=chat(**fields), headers=SESSION)
+    assert answered.status_code == 200, answered.text
+    if not fields.get("stream"):
+        return dict(answered.json()["usage"])
+    events = [json.loads(line[6:]) for line in answered.text.splitlines() if line.startswith("data: {")]
+    return dict(next(event["usage"] for event in events if event.get("usage")))
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize("provider", REPORTED)
+def test_what_a_provider_reports_is_on_the_receipt(tmp_path: Path, provider: str, stream: bool) -> None:
+    asked = {"stream": True, "stream_options": {"include_usage": True}} if stream else {}
+    with in_front_of(tmp_path, provider, REPORTED[provider]) as (proxy, _):
+        usage = ask(proxy, **asked)
+    assert receipt.check(usage) == []
+    assert (usage["prompt_tokens"], usage["completion_tokens"]) == (2000, 7)
+    assert usage["prompt_tokens_details"]["cached_tokens"] == 1500
+    assert "cached_tokens" not in usage["warmroute"]["estimated"]
+    charged = 420_000 if provider == "openrouter" else None
+    assert usage["warmroute"].get("provider_cost_nanousd") == charged
+    assert usage["warmroute"]["price_nanousd"] == 500 * 600 + 1500 * 100 + 7 * 3000  # ours, by our own rates
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_a_provider_gets_its_own_signal_and_no_other(tmp_path: Path, provider: str) -> None:
+    with in_front_of(tmp_path, provider, REPORTED["openai"]) as (proxy, engine):
+        session = ask(proxy, prompt_cache_key="theirs")["warmroute"]["session"]
+    row, head, body = PROVIDERS[provider], engine.heads[-1], engine.sent()
+    headers = {each.header for each in PROVIDERS.values()} - {""}
+    assert {name: head[name] for name in headers & set(head)} == ({row.header: session} if row.header else {})
+    fields = {"prompt_cache_key", "cache_salt", "rid", "session_id", "return_cached_tokens_details"} & set(body)
+    assert fields == {name for name, used in ((row.field, row.field), ("cache_salt", row.salted)) if used}
+    assert "a session of mine" not in json.dumps([head, body])
+    if row.field:
+        assert body[row.field] == session
+
+
+def test_a_provider_has_its_own_name_for_a_model(tmp_path: Path) -> None:
+    more = 'model_names = { "kimi-k2.5" = "moonshotai/kimi-k2.5" }'
+    with in_front_of(tmp_path, "openrouter", REPORTED["openrouter"], more) as (proxy, engine):
+        for name in ("kimi-k2.5", "kimi"):
+            ask(proxy, model=name, stream=True, stream_options={"include_usage": True})
+            assert engine.sent()["model"] == "moonshotai/kimi-k2.5"
+
+
+@pytest.mark.parametrize("cost", [-1, "0.1", True, None, 1e300, [1]])
+def test_a_cost_that_is_no_amount_is_left_out(tmp_path: Path, cost: object) -> None:
+    with in_front_of(tmp_path, "openrouter", {**REPORTED["openrouter"], "cost": cost}) as (proxy, _):
+        usage = ask(proxy)
+    assert "provider_cost_nanousd" not in usage["warmroute"]
+    assert receipt.check(usage) == []
+
+
+def test_another_warmroute_is_a_provider(tmp_path: Path) -> None:
+    engine = ScriptedEngine("e0", lambda handler: handler.reply(200, whole(REPORTED["openai"])))
+    keys = (new_api_key()[0], new_api_key()[0])
+    back = ProxyProcess(tmp_path / "back", [engine.toml()], keys=keys).start()
+    (tmp_path / "key").write_text(keys[0])
+    more = f'[[engine]]\nid = "back"\nurl = "{back.url}"\nregion = "east"\nkind = "openai"'
+    more += f'\nprovider = "warmroute"\nkey_file = "{tmp_path / "key"}"'
+    front = ProxyProcess(tmp_path / "front", [more]).start()
+    try:
+        first, second = ask(front, text="one")["warmroute"], ask(front, text="one", turns=2)["warmroute"]
+        with httpx.Client(base_url=back.url, headers={"authorization": f"Bearer {keys[0]}"}) as client:
+            told = client.get("/v1/usage", params={"by": "session"}).json()
+    finally:
+        front.stop()
+        back.stop()
+        engine.stop()
+    assert first["session"] == second["session"]
+    assert first["provider_cost_nanousd"] == first["price_nanousd"]  # both have the same rates
+    assert [group["turns"] for group in told["groups"]] == [2]

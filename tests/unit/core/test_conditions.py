@@ -1,0 +1,111 @@
+"""Named conditions: raised by signs in a row, cleared by more of them."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from warmroute_proxy.core.load.conditions import CLEAR_AFTER, RAISE_AFTER, TABLE, Condition, Phase, Watched
+from warmroute_proxy.core.load.signs import (
+    AcceptLengths,
+    EngineReport,
+    missing_hits,
+    retractions,
+    starving_side,
+    transfers,
+)
+
+NOTHING = EngineReport()
+
+
+def watched() -> Watched:
+    return Watched(Condition.RETRACTIONS, "w")
+
+
+def test_it_is_raised_after_enough_bad_signs_and_cleared_after_enough_good_ones() -> None:
+    one = watched()
+    changes = [one.observe(bad, "words", at_s) for at_s, bad in enumerate([True] * 3 + [False] * 4)]
+    assert [change.raised if change else None for change in changes] == [None, True, None, None, None, False, None]
+    assert one.since_s == 2 + CLEAR_AFTER
+    assert one.detail == "words"
+
+
+def test_what_happens_once_raises_nothing_and_what_pauses_clears_nothing() -> None:
+    one = watched()
+    for bad in [True, False] * 10:
+        assert one.observe(bad, "", 0.0) is None
+    for _ in range(RAISE_AFTER):
+        one.observe(True, "", 0.0)
+    for bad in [False, False, True] * 10:
+        assert one.observe(bad, "", 0.0) is None
+    assert one.is_raised
+
+
+@given(st.lists(st.sampled_from([True, False, None]), max_size=60))
+def test_changes_alternate_and_agree_with_the_phase(signs: list[bool | None]) -> None:
+    one, raised = watched(), False
+    for sign in signs:
+        change = one.observe(sign, "", 0.0)
+        if change is not None:
+            assert change.raised is not raised
+            raised = change.raised
+        assert one.is_raised is raised
+        assert sign is not None or change is None
+
+
+def test_every_phase_is_in_the_table() -> None:
+    assert {phase for phase, _ in TABLE} == set(Phase)
+
+
+def test_accept_length_is_compared_with_that_of_intervals_without_hits() -> None:
+    lengths = AcceptLengths()
+    plain = EngineReport(accept_length=3.0, prompt_tokens=1000)
+    hits = EngineReport(accept_length=1.5, prompt_tokens=2000, lower_hit_tokens=500)
+    assert lengths.sign(NOTHING, hits).bad is None, "nothing to compare with"
+    assert lengths.sign(NOTHING, plain).bad is False
+    found = lengths.sign(plain, hits)
+    assert found.bad is True
+    assert found.detail == "accept length 1.50 with 50% of prompts from host or storage, 3.00 without"
+    assert lengths.sign(plain, hits._replace(accept_length=2.9)).bad is False
+    assert lengths.sign(hits, hits).bad is None, "no prompts"
+
+
+@pytest.mark.parametrize(
+    ("now", "bad"),
+    [
+        (NOTHING, False),
+        (EngineReport(failed_transfers=1), False),
+        (EngineReport(failed_transfers=2), True),
+        (EngineReport(transfers=4, transfer_gb_s_sum=4.0), True),
+        (EngineReport(transfers=4, transfer_gb_s_sum=80.0), False),
+        (EngineReport(transfers=4), False),
+    ],
+)
+def test_transfers_that_fail_or_are_slow(now: EngineReport, bad: bool) -> None:
+    assert transfers(NOTHING, now).bad is bad
+
+
+@pytest.mark.parametrize(
+    ("retracted", "running", "bad"), [(0, 10, False), (8, 10, True), (8, 200, False), (30, 200, True)]
+)
+def test_a_storm_of_retractions(retracted: int, running: int, bad: bool) -> None:
+    assert retractions(NOTHING, EngineReport(retracted=retracted, running=running)).bad is bad
+
+
+def test_hits_that_are_missing() -> None:
+    assert missing_hits(100, 0, 0).bad is None
+    assert missing_hits(10_000, 9_000, 0).bad is False
+    assert missing_hits(10_000, 100, 0).detail == "10,000 cached tokens were predicted, 100 reported"
+    assert missing_hits(10_000, 100, 0).bad is True
+    assert missing_hits(0, 0, 1).bad is True
+
+
+def test_a_side_that_starves() -> None:
+    busy, idle = EngineReport(waiting=8), NOTHING
+    assert starving_side({}, {"d": busy}).bad is None
+    assert starving_side({"p": idle}, {"d": idle}).bad is False
+    assert starving_side({"p": busy}, {"d": busy}).bad is False, "both are busy: more of both"
+    found = starving_side({"p": busy}, {"d": idle})
+    assert found.bad is True
+    assert "prefill is short; flip a decode engine" in found.detail
+    assert "decode is short" in starving_side({"p": EngineReport(bootstrap_queue=9)}, {"d": idle}).detail
+    assert "decode is short" in starving_side({"p": idle}, {"d": EngineReport(prealloc_queue=9)}).detail

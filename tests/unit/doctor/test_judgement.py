@@ -1,0 +1,139 @@
+"""What facts mean: each lack of a node, with a plan and without."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.unit.doctor.node import GIB, GPUS, tree
+from tests.unit.plan.plans import kind
+
+from warmroute_backend.doctor.fabric import read_rdma
+from warmroute_backend.doctor.facts import Disk, Gpus, Machine, Versions
+from warmroute_backend.doctor.finding import Finding, Level
+from warmroute_backend.doctor.host import read_host
+from warmroute_backend.doctor.judgement import MOONCAKE, judge
+from warmroute_backend.plan.deployment import Plan
+
+PACKAGES = {"sglang": "0.5.23", "torch": "2.13.0", MOONCAKE: "0.3.9"}
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Machine:
+    """A node as it should be."""
+    host = replace(
+        read_host(tree(tmp_path)),
+        memlock_bytes=float("inf"),
+        open_files=1_048_576,
+        shm_bytes=64 * GIB,
+        clock_synchronised=True,
+        numa_balancing=False,
+    )
+    return Machine(GPUS, read_rdma(tmp_path), host, None, Versions("3.11.7", PACKAGES, "12.4"))
+
+
+def bad(machine: Machine, plan: Plan | None) -> list[Finding]:
+    return [finding for finding in judge(machine, plan) if finding.level in {Level.WARNING, Level.PROBLEM}]
+
+
+@pytest.mark.parametrize("name", ["inside a node"])
+def test_a_node_as_it_should_be_has_nothing_to_say(node: Machine, name: str) -> None:
+    assert bad(node, None) == []
+    assert bad(node, kind(name)) == []
+
+
+def of_plan() -> Plan:
+    """Two nodes of eight H100, prefill and decode apart."""
+    from tests.unit.plan.plans import plan
+
+    found = plan("gpt-oss-120b", "2x8xH100", split=(8, 8))
+    return replace(found, site=replace(found.site, ib_devices="mlx5_0,mlx5_3"))
+
+
+Change = Callable[[Machine], Machine]
+
+
+@pytest.mark.parametrize(
+    ("change", "topic", "words", "level"),
+    [
+        (lambda m: replace(m, gpus=Gpus(problem="there is no GPU")), "GPU", "the plan is for 2x8xH100", Level.PROBLEM),
+        (
+            lambda m: replace(m, gpus=replace(GPUS, devices=GPUS.devices[:4], peers=())),
+            "GPU",
+            "the plan is for 8 GPUs a node, and this one has 4",
+            Level.PROBLEM,
+        ),
+        (lambda m: with_gpu(m, name="NVIDIA H200"), "GPU", "GPU 0 is NVIDIA H200", Level.PROBLEM),
+        (lambda m: with_gpu(m, used_mib=30_000), "GPU", "GPU 0: 30,000 of 81,559 MiB are taken", Level.PROBLEM),
+        (lambda m: with_gpu(m, mig=True), "GPU", "GPU 0 is divided (MIG)", Level.PROBLEM),
+        (lambda m: with_gpu(m, links_down=2), "NVLink", "NVLinks are down on GPU 0", Level.WARNING),
+        (lambda m: replace(m, gpus=replace(GPUS, peers=())), "NVLink", "0 of 28 pairs", Level.PROBLEM),
+        (lambda m: with_versions(m, cuda="13.0"), "driver", "CUDA 12.4 and torch was built for 13.0", Level.PROBLEM),
+        (lambda m: with_versions(m, cuda="12.9"), "driver", "kernels that are compiled on the way", Level.WARNING),
+        (lambda m: replace(m, rdma=()), "RDMA", "there is no RDMA device", Level.PROBLEM),
+        (lambda m: replace(m, rdma=m.rdma[1:]), "RDMA", "the plan names mlx5_0", Level.PROBLEM),
+        (lambda m: with_port(m, state="1: DOWN"), "RDMA", "mlx5_0 port 1 is 1: DOWN", Level.WARNING),
+        (lambda m: with_port(m, gbit_s=100.0), "RDMA", "mlx5_0 runs at 100 Gbit/s", Level.WARNING),
+        (lambda m: with_host(m, peer_memory=None), "RDMA", "no module nvidia_peermem", Level.WARNING),
+        (lambda m: with_host(m, memlock_bytes=8 << 20), "memlock", "memlock is 8 MiB", Level.PROBLEM),
+        (lambda m: with_host(m, open_files=1024), "open files", "1,024 open files", Level.WARNING),
+        (lambda m: with_host(m, shm_bytes=64 << 20), "/dev/shm", "/dev/shm holds 64 MiB", Level.PROBLEM),
+        (lambda m: with_host(m, memory_bytes=100 * GIB), "memory", "of host memory, and there are 100", Level.PROBLEM),
+        (lambda m: with_host(m, available_bytes=GIB), "memory", "1 are available now", Level.PROBLEM),
+        (lambda m: with_host(m, numa_balancing=True), "NUMA", "moves pages", Level.WARNING),
+        (lambda m: with_host(m, huge_pages=900_000), "huge pages", "which HiCache cannot use", Level.PROBLEM),
+        (lambda m: with_host(m, clock_synchronised=False), "clock", "not synchronised", Level.WARNING),
+        (lambda m: with_versions(m, packages={}), "versions", "has no sglang", Level.PROBLEM),
+        (
+            lambda m: with_versions(m, packages={**PACKAGES, "sglang": "0.5.20"}),
+            "versions",
+            "this is 0.5.20",
+            Level.WARNING,
+        ),
+        (
+            lambda m: with_versions(m, packages={"sglang": "0.5.23"}),
+            "versions",
+            f"{MOONCAKE} is not installed",
+            Level.PROBLEM,
+        ),
+    ],
+)
+def test_a_lack_is_found_with_what_to_do(node: Machine, change: Change, topic: str, words: str, level: Level) -> None:
+    plan = of_plan()
+    assert bad(node, plan) == []
+    found = bad(change(node), plan)
+    (finding,) = [each for each in found if words in each.text]
+    assert (finding.topic, finding.level) == (topic, level)
+    assert finding.todo or topic == "GPU"
+    problems = [each for each in judge(change(node), None) if each.level is Level.PROBLEM]
+    assert all(each.topic == "driver" for each in problems), "without a plan nothing is missing"
+
+
+def test_a_disk_that_is_slower_than_the_gpus(node: Machine) -> None:
+    slow = replace(node, disk=Disk("/cache", 10**12, 1e9, 0.5e9))
+    fast = replace(node, disk=Disk("/cache", 10**12, 1e11, 1e11))
+    plan = replace(kind("files"), cluster=kind("files").cluster)
+    (finding,) = [each for each in judge(slow, plan) if each.topic == "HiCache disk"]
+    assert finding.level is Level.WARNING
+    assert "tokens a second from there, and computes" in finding.text
+    (finding,) = [each for each in judge(fast, plan) if each.topic == "HiCache disk"]
+    assert finding.level is Level.OK
+
+
+def with_gpu(machine: Machine, **changes: object) -> Machine:
+    first = replace(GPUS.devices[0], **changes)  # type: ignore[arg-type]
+    return replace(machine, gpus=replace(GPUS, devices=(first, *GPUS.devices[1:])))
+
+
+def with_port(machine: Machine, **changes: object) -> Machine:
+    """The first device has a second port, which is otherwise."""
+    other = replace(machine.rdma[0], **changes)  # type: ignore[arg-type]
+    return replace(machine, rdma=(*machine.rdma, other))
+
+
+def with_host(machine: Machine, **changes: object) -> Machine:
+    return replace(machine, host=replace(machine.host, **changes))  # type: ignore[arg-type]
+
+
+def with_versions(machine: Machine, **changes: object) -> Machine:
+    return replace(machine, versions=replace(machine.versions, **changes))  # type: ignore[arg-type]

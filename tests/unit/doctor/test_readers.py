@@ -1,0 +1,118 @@
+"""Readers of /proc, /sys and NVML, on the tree of an 8-GPU node."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pynvml
+import pytest
+from tests.unit.doctor.node import CPUS, NODE_KIB, tree
+
+from warmroute_backend.doctor import nvidia
+from warmroute_backend.doctor.disk import measured
+from warmroute_backend.doctor.fabric import read_rdma
+from warmroute_backend.doctor.host import read_host
+from warmroute_backend.doctor.nvidia import read_gpus
+from warmroute_backend.doctor.versions import read_versions
+
+
+def test_memory_numa_and_switches_of_the_node(tmp_path: Path) -> None:
+    host = read_host(tree(tmp_path))
+    assert (host.cpus, host.cpu_model) == (CPUS, "Xeon Platinum 8480C")
+    assert host.memory_bytes == 2 * NODE_KIB * 1024
+    assert host.numa_nodes == {0: NODE_KIB * 1024, 1: NODE_KIB * 1024}
+    assert (host.huge_pages, host.huge_page_bytes, host.transparent_huge_pages) == (0, 2 << 20, "madvise")
+    assert host.numa_balancing is True
+    assert (host.clocksource, host.kernel, host.peer_memory) == ("tsc", "5.15.0-1042-nvidia", "nvidia_peermem")
+
+
+def test_ports_of_the_fabric(tmp_path: Path) -> None:
+    ports = read_rdma(tree(tmp_path, active=9))
+    assert len(ports) == 10
+    assert (ports[0].device, ports[0].gbit_s, ports[0].link_layer, ports[0].numa_node) == (
+        "mlx5_0",
+        400.0,
+        "InfiniBand",
+        0,
+    )
+    assert [port.device for port in ports if not port.is_active] == ["mlx5_9"]
+
+
+def test_a_machine_without_any_of_it(tmp_path: Path) -> None:
+    assert read_rdma(tmp_path) == ()
+    host = read_host(tmp_path)
+    read = (host.memory_bytes, host.huge_pages, host.numa_balancing, host.shm_bytes, host.peer_memory)
+    assert read == (None, None, None, None, None)
+    assert host.numa_nodes == {}
+    assert "no NVIDIA GPU" in read_gpus(tmp_path).problem
+
+
+class EightGpus:
+    """NVML with eight GPUs: there are none where tests run. Constants and the error are the binding's own."""
+
+    def __init__(self, *, mig: bool = False, links: int = 18) -> None:
+        self._mig = mig
+        self._links = links
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("nvml"):
+            return {
+                "nvmlInit": lambda: None,
+                "nvmlShutdown": lambda: None,
+                "nvmlSystemGetCudaDriverVersion_v2": lambda: 12040,
+                "nvmlSystemGetDriverVersion": lambda: "550.90.07",
+                "nvmlDeviceGetCount": lambda: 8,
+                "nvmlDeviceGetHandleByIndex": lambda index: index,
+                "nvmlDeviceGetMemoryInfo": lambda _: SimpleNamespace(total=81_559 << 20, used=4 << 20),
+                "nvmlDeviceGetCudaComputeCapability": lambda _: (9, 0),
+                "nvmlDeviceGetName": lambda _: b"NVIDIA H100 80GB HBM3",
+                "nvmlDeviceGetPciInfo": lambda index: SimpleNamespace(busId=f"00000000:{BUSES[index]}:00.0"),
+                "nvmlDeviceGetMigMode": lambda _: (int(self._mig), 0),
+                "nvmlDeviceGetNvLinkState": self._link,
+                "nvmlDeviceGetP2PStatus": lambda *_: pynvml.NVML_P2P_STATUS_OK,
+            }[name]
+        return getattr(pynvml, name)
+
+    def _link(self, _handle: int, link: int) -> int:
+        if link >= 18:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_INVALID_ARGUMENT)
+        return int(link < self._links)
+
+
+BUSES = ("1B", "43", "52", "61", "9D", "C3", "D1", "DF")
+
+
+def test_gpus_by_nvml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nvidia, "import_module", lambda _: EightGpus(links=17))
+    gpus = read_gpus(tree(tmp_path))
+    assert (gpus.problem, gpus.driver, gpus.cuda, len(gpus.devices)) == ("", "550.90.07", (12, 4), 8)
+    last = gpus.devices[7]
+    assert (last.name, last.memory_mib, last.used_mib, last.numa_node) == ("NVIDIA H100 80GB HBM3", 81_559, 4, 1)
+    assert (last.links, last.links_down, last.mig, last.compute_capability) == (17, 1, False, "9.0")
+    assert len(gpus.peers) == 28
+
+
+def test_a_driver_without_the_binding_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> Any:
+        raise ImportError(name)
+
+    monkeypatch.setattr(nvidia, "import_module", missing)
+    assert read_gpus(tree(tmp_path)).problem == nvidia.NO_BINDING
+    assert "no NVIDIA GPU" in read_gpus(tmp_path / "empty").problem
+
+
+def test_a_disk_is_measured_and_left_as_it_was(tmp_path: Path) -> None:
+    found = measured(tmp_path / "not" / "yet", 1 << 20)
+    assert found.problem == ""
+    assert found.read_bytes_s is not None
+    assert found.read_bytes_s > 0
+    assert list(tmp_path.iterdir()) == []
+    assert "has only" in measured(tmp_path, 1 << 60).problem
+
+
+def test_versions_are_those_of_the_python_that_is_asked(tmp_path: Path) -> None:
+    import sys
+
+    assert "pytest" not in read_versions(sys.executable).packages
+    assert read_versions(sys.executable).python.startswith("3.")
+    assert "cannot be asked" in read_versions(str(tmp_path / "python")).problem

@@ -1,0 +1,95 @@
+"""Which process is meant: a number that was given away again is nobody's."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.machine import seconds
+
+from warmroute_backend.launch.identity import (
+    MARK,
+    Identity,
+    identity_of,
+    is_alive,
+    marked,
+    session_members,
+    signal_process,
+)
+
+WITH_CHILD = "import subprocess, sys; subprocess.Popen(['sleep', '100']); print('up', flush=True); sys.stdin.read()"
+
+
+@pytest.fixture
+def leader() -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", WITH_CHILD],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env={**os.environ, MARK: f"test-{os.getpid()}/leader"},
+    )
+    assert process.stdout is not None
+    process.stdout.readline()
+    with process:
+        yield process
+        process.kill()
+
+
+def known(process: subprocess.Popen[str]) -> Identity:
+    identity = identity_of(process.pid)
+    assert identity is not None
+    return identity
+
+
+def test_a_signal_reaches_the_process_that_is_meant(leader: subprocess.Popen[str]) -> None:
+    identity = known(leader)
+    assert is_alive(identity)
+    (child,) = session_members(identity)
+    assert signal_process(identity, signal.SIGKILL)
+    leader.wait(seconds(10))
+    assert not is_alive(identity)
+    assert signal_process(child, signal.SIGKILL)
+
+
+def test_a_number_that_was_given_away_again_gets_no_signal(leader: subprocess.Popen[str]) -> None:
+    other = replace(known(leader), start_ticks=known(leader).start_ticks - 1)
+    assert not is_alive(other)
+    assert not signal_process(other, signal.SIGKILL)
+    assert session_members(other) == set()
+    assert leader.poll() is None
+    (child,) = session_members(known(leader))
+    signal_process(child, signal.SIGKILL)
+
+
+def test_marked_processes_are_found_without_their_leader(leader: subprocess.Popen[str]) -> None:
+    mark = f"test-{os.getpid()}/leader"
+    assert {known(leader), *session_members(known(leader))} == marked(mark)
+    leader.kill()
+    leader.wait(seconds(10))
+    (child,) = marked(mark)
+    assert signal_process(child, signal.SIGKILL)
+    assert marked("test-other/leader") == set()
+
+
+def test_a_zombie_is_not_alive(leader: subprocess.Popen[str]) -> None:
+    identity = known(leader)
+    (child,) = session_members(identity)
+    signal_process(child, signal.SIGKILL)
+    leader.kill()
+    os.waitid(os.P_PID, leader.pid, os.WEXITED | os.WNOWAIT)
+    assert identity_of(leader.pid) == identity
+    assert not is_alive(identity)
+
+
+def test_a_name_with_brackets_and_spaces_is_read(tmp_path: Path) -> None:
+    (tmp_path / "7").mkdir()
+    rest = " ".join(["S", "1", "7", "7", *["0"] * 15, "4242"])
+    (tmp_path / "7" / "stat").write_text(f"7 (a (b) c) {rest}")
+    assert identity_of(7, tmp_path) == Identity(7, 4242)
+    assert identity_of(8, tmp_path) is None

@@ -1,0 +1,66 @@
+"""What a node runs of a plan, in each of the three ways."""
+
+from pathlib import Path
+
+import pytest
+from tests.unit.plan.plans import kind
+
+from warmroute_backend.launch.topology import Setting, here, topology
+from warmroute_backend.plan.argv import argv
+from warmroute_backend.sglang.installation import Installation
+
+STATE = Path("/state")
+
+
+def test_a_node_runs_its_own_part_and_the_first_one_the_store() -> None:
+    plan = kind("over nodes")
+    first = topology(plan, Setting("sglang", 0, STATE, python="/sglang/python"))
+    assert [(program.name, program.kind) for program in first.programs] == [
+        ("mooncake-master", "store"),
+        ("prefill-0", "prefill"),
+    ]
+    assert first.programs[1].command == ("/sglang/python", *argv(plan, plan.engines[0])[1:])
+    assert dict(first.programs[1].environment)["SGLANG_HICACHE_MOONCAKE_CONFIG_PATH"] == "/state/mooncake.json"
+    second = topology(plan, Setting("sglang", 1, STATE))
+    assert [program.kind for program in second.programs] == ["decode"]
+    assert first.notes == second.notes == ()
+
+
+def test_an_engine_of_two_nodes_serves_on_its_first_one() -> None:
+    plan = kind("an engine of two nodes")
+    first, second = (topology(plan, Setting("sglang", node, STATE)).programs[-1] for node in (0, 1))
+    assert first.ready_path == "/ready"
+    assert second.ports == ()
+    assert second.expected is None
+    assert second.command[second.command.index("--node-rank") + 1] == "1"
+
+
+def test_a_trial_runs_all_nodes_on_one_machine_and_no_port_twice() -> None:
+    plan = here(kind("over nodes"))
+    programs = topology(plan, Setting("embedded", 0, STATE)).programs
+    assert len(programs) == 4
+    ports = [port for program in programs for _, port in program.ports]
+    assert len(set(ports)) == len(ports)
+    assert set(plan.site.hosts) == {"127.0.0.1"}
+
+
+def test_embedded_engines_have_the_pools_of_the_plan() -> None:
+    plan = here(kind("aggregated"))
+    (program,) = topology(plan, Setting("embedded", 0, STATE)).programs
+    memory = plan.memory(plan.engines[0])
+    assert program.expected is not None
+    assert program.expected.tokens == memory.tokens
+    assert program.command[program.command.index("--kv-tokens") + 1] == str(memory.tokens)
+    assert program.command[program.command.index("--dp-size") + 1] == str(plan.engines[0].ranks)
+
+
+@pytest.mark.parametrize("name", ["inside a node", "files", "over nodes"])
+def test_on_a_cpu_engines_keep_their_roles_and_say_what_they_leave_out(name: str) -> None:
+    plan = here(kind(name))
+    found = Installation(Path("/py"), Path("/launch.py"), Path("/model"))
+    made = topology(plan, Setting("sglang-cpu", 0, STATE, installation=found))
+    assert sorted(program.kind for program in made.programs) == sorted(engine.role for engine in plan.engines)
+    assert any("the model is the tiny one" in note for note in made.notes)
+    for program in made.programs:
+        assert ("--disaggregation-mode" in program.command) == (program.kind != "aggregated")
+        assert "WARMROUTE_PARENT_PID" not in dict(program.environment)
