@@ -1,4 +1,4 @@
-"""The documented command in a clean clone: a wheel with compiled modules is built, installed, and used by the replay."""
+"""The documented command in a clean clone: a wheel with compiled modules is built, installed and used by the replay."""
 
 import os
 import subprocess
@@ -7,7 +7,6 @@ import venv
 from pathlib import Path
 
 import pytest
-
 from tests.machine import seconds
 
 ROOT = Path(__file__).resolve().parents[2]
