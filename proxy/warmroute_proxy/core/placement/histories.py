@@ -18,15 +18,15 @@ _NOTHING: Final[dict[WorkerState, int]] = {}
 class Histories:
     """The histories of all lineages, and from where they are gone."""
 
-    __slots__ = ("_gone", "_max_entries")
+    __slots__ = ("_max_entries", "gone")
 
     def __init__(self, max_entries: int = MAX_ENTRIES) -> None:
         self._max_entries = max_entries
-        self._gone: dict[int, dict[WorkerState, int]] = {}  # by lineage: where, and the tokens that are left
+        self.gone: dict[int, dict[WorkerState, int]] = {}  # by lineage: where, and the tokens that are left
 
     def evicted_from(self, lineage: int) -> dict[WorkerState, int]:
         """Those that have evicted some of a lineage's history since the last call, and the tokens that are left."""
-        return self._gone.pop(lineage, _NOTHING) if self._gone else _NOTHING
+        return self.gone.pop(lineage, _NOTHING)
 
     def begin(self, lineage: int, ticket: Ticket, shared_tokens: int) -> None:
         """A turn was sent, and uses what it finds. `shared_tokens` of its prompt other conversations use too."""
@@ -80,16 +80,16 @@ class Histories:
             occupancy.found()
 
     def _note(self, evicted: list[tuple[int, int]], worker: WorkerState) -> None:
-        gone = self._gone
+        gone = self.gone
         for lineage, left in evicted:
             gone.setdefault(lineage, {})[worker] = left
         while len(gone) > self._max_entries:
             del gone[next(iter(gone))]
 
     def _is_there(self, lineage: int, worker: WorkerState) -> None:
-        elsewhere = self._gone.get(lineage)
+        elsewhere = self.gone.get(lineage)
         if elsewhere is not None and elsewhere.pop(worker, None) is not None and not elsewhere:
-            del self._gone[lineage]
+            del self.gone[lineage]
 
 
 def _is_followed(ticket: Ticket, worker: WorkerState) -> bool:

@@ -219,7 +219,8 @@ def _decision(
 ) -> Decision:
     match, others, moved = prompt.match, ~chosen.slots & ~choices.peer_slots, 0
     worker = chosen.worker
-    held = prompt.with_answer(chosen, matched, held)
+    if matched:
+        held = prompt.with_answer(chosen, matched, held)
     device, host, storage = held
     cached_tokens = device + host + storage
     known_tokens = cached_tokens if matched == match.known_bytes else prompt.tokens_of(match.known_bytes)

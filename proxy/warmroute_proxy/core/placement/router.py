@@ -321,8 +321,9 @@ class Router:
             ratio = bounded_bytes_per_token(turn.prompt_bytes / turn.prompt_tokens)
         else:
             ratio = self._bytes_per_token.of(facts.model)
-        for worker, left_tokens in self._histories.evicted_from(facts.lineage).items():
-            self._forget_history(chain, worker, int(left_tokens * ratio))
+        if self._histories.gone:
+            for worker, left_tokens in self._histories.evicted_from(facts.lineage).items():
+                self._forget_history(chain, worker, int(left_tokens * ratio))
         tokens = math.ceil(chain.total_bytes / ratio) or 1
         return MatchedPrompt(tokens, ratio, self._fleet.index.walk(chain, mask), turn)
 
