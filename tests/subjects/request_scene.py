@@ -112,7 +112,7 @@ class Engine:
         self.upstream = Upstream()
         self.worker = worker
 
-    def head(self, _path: str, _headers: str) -> bytes:
+    def head(self, _path: str, _headers: str, _session: str | None = None) -> bytes:
         return b""
 
     def workers(self) -> list[Worker]:
