@@ -39,7 +39,6 @@ EXCUSED: Final[Mapping[str, str]] = {
     "replicas/recording_router.py: frame": "the units of a decision record",
     "ledger/recording.py: frame": "the units of a decision record",
     "replay/record.py: frame": "the units of a decision record",
-    "warmroute/_prompt.py: part": "OpenAI's word for the pieces of a message's content",
     "contract/identity.py: part": "OpenAI's word for the pieces of a message's content",
     "prompt/canonical.py: part": "OpenAI's word for the pieces of a message's content",
     "prompt/fingerprint.py: part": "OpenAI's word for the pieces of a message's content",

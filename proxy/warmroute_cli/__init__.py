@@ -11,13 +11,14 @@ launch      `warmroute launch`
 doctor      `warmroute doctor`
 audit       `warmroute audit`: whether one tenant can tell what another has sent
 up          `warmroute up`: the embedded fleet until Ctrl-C
+run         `warmroute run`: a coding agent that is installed here, on a proxy
 engines     `warmroute engines`: list, drain and flip the engines of a running proxy
 usage       `warmroute usage`: what turns cost
 receipts    `warmroute receipts`: the newest turns, and one of them in words
 receipt_words  a receipt in words
 asking      whom these ask: a proxy by its config, an `up` fleet, or what the environment names
 api         small questions to a proxy
-running     where a running `up` fleet is reached, and which ports it keeps
+running     where a running fleet is reached, who uses it, and which ports it keeps
 installed   how this copy was installed, for hints
 fleet       starts embedded engines, proxies and the network between them
 processes   child processes: start, wait, stop

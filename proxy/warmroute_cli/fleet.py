@@ -48,6 +48,7 @@ class FleetOptions:
     delay_ms: float = 15.0  # one way, between the regions
     ports: Ports = field(default_factory=dict)
     record: bool = False  # every decision, into `<region>.record` of the run directory
+    obey_prompts: bool = False  # engines do what `obey:` lines of prompts say
 
     @property
     def rtt_ms(self) -> float:
@@ -230,4 +231,5 @@ def _engine_command(region: str, name: str, role: str, options: FleetOptions) ->
     command += ["--host", "127.0.0.1", "--port", "0", "--bootstrap-port", "0", "--dp-size", "1"]
     command += ["--page-size", str(PAGE_SIZE), "--kv-tokens", str(KV_TOKENS), "--context-length", str(CONTEXT_TOKENS)]
     command += ["--speed", str(options.speed), "--seed", str(options.seed)]
+    command += ["--obey-prompts"] if options.obey_prompts else []
     return command + [word for model in MODELS for word in ("--model", model)]

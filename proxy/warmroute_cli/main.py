@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from warmroute import __version__
+from warmroute.lint import command as lint_command
 from warmroute_cli.arguments import above_zero, count, listed, port
 from warmroute_cli.audit import arguments as audit_arguments
 from warmroute_cli.doctor import arguments as doctor_arguments
@@ -20,10 +21,11 @@ from warmroute_cli.installed import missing
 from warmroute_cli.launch import arguments as launch_arguments
 from warmroute_cli.plan import arguments as plan_arguments
 from warmroute_cli.replay import arguments as replay_arguments
+from warmroute_cli.run import arguments as run_arguments
 from warmroute_proxy import COMPILED
 
 NEEDED = {
-    "proxy": ("fastapi", "httptools", "msgspec", "rich", "uvloop", "xxhash", "zmq"),
+    "proxy": ("cryptography", "fastapi", "httptools", "msgspec", "rich", "uvloop", "xxhash", "zmq"),
     "replay": ("numpy",),
 }
 """What the extras install; the SDK needs none of it."""
@@ -38,8 +40,9 @@ HARNESSES = ("aider", "claude-code", "codex", "gemini", "mini-swe-agent", "openc
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a subcommand."""
-    arguments = parser().parse_args(argv)
-    extras = ["proxy", "replay"] if arguments.run is _replay else ["proxy"]
+    words, passed = run_arguments.split(sys.argv[1:] if argv is None else argv)
+    arguments = parser().parse_args(words, argparse.Namespace(passed=passed))
+    extras = EXTRAS.get(arguments.run, ["proxy"])
     if hint := missing([name for extra in extras for name in NEEDED[extra]], ",".join(extras)):
         print(f"warmroute: {hint}", file=sys.stderr)
         return 2
@@ -65,8 +68,16 @@ def parser() -> argparse.ArgumentParser:
     commands = found.add_subparsers(required=True, metavar="COMMAND")
     _add_demo(commands.add_parser("demo", help="play recorded agent sessions on an embedded fleet, and audit them"))
     _add_up(commands.add_parser("up", help="start the embedded fleet and keep it running until Ctrl-C"))
+    run = commands.add_parser("run", help="start a coding agent that is installed here on a proxy, and show its costs")
+    run_arguments.add(run)
+    _add_fleet(run)
+    _add_state_dir(run)
+    run.set_defaults(run=_run)
     _add_usage(commands.add_parser("usage", help="what turns cost, how much was cached, and why the rest was not"))
     _add_receipts(commands.add_parser("receipts", help="list the newest turns, or explain one in words"))
+    lint = commands.add_parser("lint", help="find what breaks the cached prefix in recorded requests")
+    lint_command.add_arguments(lint)
+    lint.set_defaults(run=lint_command.run)
     replay = commands.add_parser("replay", help="play a trace on a virtual clock, and compare placements")
     replay_arguments.add(replay)
     replay.set_defaults(run=_replay)
@@ -112,16 +123,24 @@ def _add_demo(demo: argparse.ArgumentParser) -> None:
 
 
 def _add_up(up: argparse.ArgumentParser) -> None:
-    up.add_argument("--speed", type=above_zero, default=1.0, help="virtual seconds per second (%(default)g)")
-    up.add_argument(
-        "--port", type=port, metavar="N", help="N and the three after it (those of the last start); 0: free ones"
-    )
-    up.add_argument("--record", action="store_true", help="keep every decision, for `warmroute replay`")
+    _add_fleet(up)
     up.add_argument(
         "--env", action="store_true", help="print only the exports for a shell; of the fleet that runs here"
     )
     _add_state_dir(up)
     up.set_defaults(run=_up)
+
+
+def _add_fleet(command: argparse.ArgumentParser) -> None:
+    """How a fleet is started."""
+    command.add_argument("--speed", type=above_zero, default=1.0, help="virtual seconds per second (%(default)g)")
+    command.add_argument(
+        "--port", type=port, metavar="N", help="N and the three after it (those of the last start); 0: free ones"
+    )
+    command.add_argument("--record", action="store_true", help="keep every decision, for `warmroute replay`")
+    command.add_argument(
+        "--obey-prompts", action="store_true", help="the engines do what `obey: ...` lines of prompts say"
+    )
 
 
 def _add_usage(usage: argparse.ArgumentParser) -> None:
@@ -221,6 +240,16 @@ def _up(arguments: argparse.Namespace) -> int:
         return _failed(error)
 
 
+def _run(arguments: argparse.Namespace) -> int:
+    from warmroute_cli.processes import FleetError
+    from warmroute_cli.run import command
+
+    try:
+        return command.run(arguments)
+    except FleetError as error:
+        return _failed(error)
+
+
 def _usage(arguments: argparse.Namespace) -> int:
     from warmroute_cli import usage
 
@@ -305,6 +334,10 @@ def _key(arguments: argparse.Namespace) -> int:
 def _failed(error: Exception) -> int:
     print(f"warmroute: {error}", file=sys.stderr)
     return 2
+
+
+EXTRAS = {_replay: ["proxy", "replay"], lint_command.run: []}
+"""The extras that a subcommand needs, if not `proxy` alone."""
 
 
 if __name__ == "__main__":

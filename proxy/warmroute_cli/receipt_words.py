@@ -42,9 +42,16 @@ def in_words(answer: Mapping[str, Any], decision: Mapping[str, Any] | None) -> l
     if "voids" in receipt:
         return [f"{receipt['id']} takes {receipt['voids']} back. {OUTCOMES['voided']}"]
     lines = [f"{receipt['id']}: {answer['model']}, turn {receipt['turn']}, session {receipt['session'] or 'not named'}"]
-    lines += ["", *_where(answer, receipt), *_why(answer, receipt, decision)]
+    lines += [*_sender(receipt), "", *_where(answer, receipt), *_why(answer, receipt, decision)]
     lines += ["", *_cached(answer["usage"], receipt), *_lost(receipt)]
     return [*lines, "", *_cost(answer["usage"], receipt), *_remarks(answer, receipt)]
+
+
+def _sender(receipt: Mapping[str, Any]) -> Iterator[str]:
+    """Who of the session's agents sent it, where its head told that."""
+    told = [f"{name} {receipt[name]}" for name in ("kind", "agent", "parent") if name in receipt]
+    if told:
+        yield f"Sent by: {', '.join(told)}."
 
 
 def _where(answer: Mapping[str, Any], receipt: Mapping[str, Any]) -> Iterator[str]:
@@ -113,6 +120,14 @@ def _remarks(answer: Mapping[str, Any], receipt: Mapping[str, Any]) -> Iterator[
         yield f"Its engine died after {receipt['continued']['after_tokens']:,} tokens, and another one went on."
     if receipt.get("dropped_fields"):
         yield f"No engine got these fields of the request: {', '.join(receipt['dropped_fields'])}."
+    if receipt.get("dropped_blocks"):
+        counts = ", ".join(f"{count} {kind}" for kind, count in receipt["dropped_blocks"].items())
+        yield f"No engine got these parts of its messages: {counts}."
+    if receipt.get("normalised"):
+        yield f"Rules took texts out of its prompt that would spoil the prefix: {', '.join(receipt['normalised'])}."
+    if receipt.get("prefix_changed_by"):
+        rules = ", ".join(receipt["prefix_changed_by"])
+        yield f"Its prompt has texts that change between turns, and the rules for them are off: {rules}."
     if "voided_by" in answer:
         yield f"It was voided by {answer['voided_by']}: its answer was lost on its way, and is not charged."
 

@@ -3,8 +3,9 @@
 The file is in the state directory while the fleet runs. It has addresses; keys follow from the fleet's secret.
 """
 
+import fcntl
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -13,6 +14,8 @@ from warmroute_cli import state
 
 FILE = "fleet.json"
 PORTS = "ports.json"
+USERS = "users"
+"""Locked, shared, by commands that use the fleet of another one."""
 
 
 class Address(NamedTuple):
@@ -52,6 +55,24 @@ def find(state_dir: Path) -> Running | None:
     if not state.in_use(state_dir):
         return None
     return Running(addresses, state.api_key(state_dir), state.admin_key(state_dir))
+
+
+@contextmanager
+def used(state_dir: Path) -> Iterator[None]:
+    """The fleet that another command has started is needed as long as this lasts."""
+    with (state_dir / USERS).open("a") as users:
+        fcntl.flock(users, fcntl.LOCK_SH)
+        yield
+
+
+def wait_until_unused(state_dir: Path, on_wait: Callable[[], None]) -> None:
+    """Wait until no other command needs the fleet that was started here. `on_wait`: called where one does."""
+    with (state_dir / USERS).open("a") as users:
+        try:
+            fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            on_wait()
+            fcntl.flock(users, fcntl.LOCK_EX)
 
 
 def kept_ports(state_dir: Path) -> dict[str, tuple[int, int]]:

@@ -11,11 +11,18 @@ from warmroute_cli.processes import FleetError
 from warmroute_proxy.server.base.secrets import Secrets, load_secret
 
 
+def make(state_dir: Path) -> None:
+    """Make the state directory, which git and what asks it leave alone."""
+    if not state_dir.exists():
+        state_dir.mkdir(parents=True)
+        (state_dir / ".gitignore").write_text("*\n", encoding="utf-8")
+
+
 @contextlib.contextmanager
 def locked_state(state_dir: Path) -> Iterator[Path]:
     """The state directory, made and held for one fleet at a time."""
     try:
-        state_dir.mkdir(parents=True, exist_ok=True)
+        make(state_dir)
         lock = (state_dir / "lock").open("a")
     except OSError as error:
         raise FleetError(f"the state directory {state_dir} cannot be used: {error.strerror}") from None

@@ -6,6 +6,8 @@ import sys
 import time
 import zlib
 from argparse import Namespace
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from warmroute_cli import running, state
@@ -31,21 +33,32 @@ def run(arguments: Namespace) -> int:
             print(exports(found.addresses[0].url, found.api_key))
             return 0
         print(f"no fleet runs in {arguments.state_dir}: starting one, until Ctrl-C", file=sys.stderr)
-    with stopping_on_signals(), locked_state(arguments.state_dir) as state_dir:
-        ports = _ports(arguments.port, running.kept_ports(state_dir), state_dir)
-        options = FleetOptions(speed=arguments.speed, ports=ports, record=arguments.record)
-        try:
-            with Fleet(state_dir, state_dir / "up", options) as fleet:
-                running.keep_ports(state_dir, {region: proxy.ports for region, proxy in fleet.proxies.items()})
-                proxies = fleet.proxies.values()
-                with running.announced(state_dir, [Address(p.region, p.url, p.admin_url) for p in proxies]):
-                    first = next(iter(proxies))
-                    (state_dir / OPENCODE).write_text(opencode_json(first.url) + "\n", encoding="utf-8")
-                    print(exports(first.url, fleet.api_key) if arguments.env else greeting(fleet), flush=True)
-                    watch(fleet)
-        except KeyboardInterrupt:
-            print("stopped", file=sys.stderr if arguments.env else sys.stdout, flush=True)
+    try:
+        with stopping_on_signals(), started(arguments.state_dir, arguments) as fleet:
+            first = next(iter(fleet.proxies.values()))
+            (fleet.state_dir / OPENCODE).write_text(opencode_json(first.url) + "\n", encoding="utf-8")
+            print(exports(first.url, fleet.api_key) if arguments.env else greeting(fleet), flush=True)
+            watch(fleet)
+    except KeyboardInterrupt:
+        print("stopped", file=sys.stderr if arguments.env else sys.stdout, flush=True)
     return 0
+
+
+@contextmanager
+def started(state_dir: Path, arguments: Namespace) -> Iterator[Fleet]:
+    """A fleet in a state directory, which other commands find there as long as this lasts. Raises: FleetError."""
+    with locked_state(state_dir) as held_dir:
+        options = FleetOptions(
+            speed=arguments.speed,
+            ports=_ports(arguments.port, running.kept_ports(held_dir), held_dir),
+            record=arguments.record,
+            obey_prompts=arguments.obey_prompts,
+        )
+        with Fleet(held_dir, held_dir / "up", options) as fleet:
+            running.keep_ports(held_dir, {region: proxy.ports for region, proxy in fleet.proxies.items()})
+            addresses = [Address(proxy.region, proxy.url, proxy.admin_url) for proxy in fleet.proxies.values()]
+            with running.announced(held_dir, addresses):
+                yield fleet
 
 
 def _ports(first: int | None, kept_ports: Ports, state_dir: Path) -> Ports:

@@ -11,20 +11,29 @@
 Everything public is in this module and in `contract`. The package never makes a call fail that openai's client would
 complete, and never sends anything but the calls of its caller and, on request, for receipts.
 
-    _client    the clients: openai's, with three methods overridden
+    _client    the clients: openai's, with openai's parameters and four more (`_options`)
+    _calls     three methods of a client's library, in which each call is observed
     _observer  prepares a call, and follows it until its usage is known
     _outgoing  what is added to a call: the session, and the request for usage
+    _backends  which signal each kind of server reads for a session
     _watch     takes the usage out of an answer while it is read
     _stream    openai's streams, without the usage chunk that only the SDK requested
     _homes     the regions where lineages are at home
     _books     sums, sessions, homes and pending receipts of a client
-    _prompt    digests of prompts, and what changed between two of them
-    _usage     the numbers of a usage object
-    _receipt   the receipt of an answer
+    _turns     one turn, and sums of turns
+    _guard     what a client does about a broken prefix; `guard` is the pure part
+    _beginnings  the conversation of a call without a session
+    _usage     the numbers of a usage object, of any dialect, and `_prices` where it has none
     _cache     `client.cache`
-    _report    what `client.cache.report()` returns
+    _report    what `client.cache.report()` returns, and the receipt of an answer
+    _telemetry  spans of turns, and all their names
     _explain   the sentences of `client.cache.explain()`
+    _warm      prompts that are computed ahead, and sessions that are kept warm
     _session   `with warmroute.session(...)`
+    pytest_plugin   the fixture `warmroute_cache`
+    ways       clients of other libraries, and any library on httpx or httpx2
+    guard      the pure part of the guard: prompts, causes, repair
+    lint       `warmroute lint`
 
 Names are loaded when they are first used: `import openai` takes over a second, and neither `warmroute.contract` nor the
 tools that share this package need it.
@@ -35,9 +44,11 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from warmroute._cache import AsyncCache, Cache
     from warmroute._client import AsyncOpenAI, OpenAI
-    from warmroute._receipt import receipt_of
-    from warmroute._report import CacheReport, Totals
+    from warmroute._guard import GuardEvent, PrefixBroken, PrefixWarning
+    from warmroute._report import CacheReport, Totals, receipt_of
     from warmroute._session import session
+    from warmroute.ways.transport import transport
+    from warmroute.ways.wrap import cache_of, wrap
 
 __version__: Final = "0.1.0"
 
@@ -46,11 +57,17 @@ __all__ = [
     "AsyncOpenAI",
     "Cache",
     "CacheReport",
+    "GuardEvent",
     "OpenAI",
+    "PrefixBroken",
+    "PrefixWarning",
     "Totals",
     "__version__",
+    "cache_of",
     "receipt_of",
     "session",
+    "transport",
+    "wrap",
 ]
 
 _HOMES: Final = {
@@ -58,10 +75,16 @@ _HOMES: Final = {
     "AsyncOpenAI": "warmroute._client",
     "Cache": "warmroute._cache",
     "CacheReport": "warmroute._report",
+    "GuardEvent": "warmroute._guard",
+    "PrefixBroken": "warmroute._guard",
+    "PrefixWarning": "warmroute._guard",
     "OpenAI": "warmroute._client",
     "Totals": "warmroute._report",
-    "receipt_of": "warmroute._receipt",
+    "cache_of": "warmroute.ways.wrap",
+    "receipt_of": "warmroute._report",
     "session": "warmroute._session",
+    "transport": "warmroute.ways.transport",
+    "wrap": "warmroute.ways.wrap",
 }
 
 

@@ -1,9 +1,9 @@
 """What a client has observed: sums, sessions, homes, pending receipts. A client and all of its copies share one.
 
 Everything is bounded, and the oldest or least recently used is dropped first: homes by the limit of `_homes`, sessions
-(their sums, last turn and `PROMPTS_KEPT` prompt digests) and conversations without a session by `MAX_SESSIONS`,
-announced receipts by `MAX_PENDING`, receipts that were counted by `MAX_COUNTED`, faults by `MAX_FAULTS`. The totals
-keep the turns of dropped sessions. One lock covers everything; no call blocks while it is held.
+(their sums and last turn) and conversations without a session by `MAX_SESSIONS`, prompts by the guard's memory,
+announced receipts by `MAX_PENDING`, receipts that were counted by `MAX_COUNTED`, faults by `MAX_FAULTS`. The totals keep
+the turns of dropped sessions. One lock covers everything; no call blocks while it is held.
 """
 
 import logging
@@ -11,15 +11,21 @@ import os
 import secrets
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 
+from warmroute._beginnings import beginnings_of
+from warmroute._guard import Guard, GuardEvent, Mode, PrefixBroken, announce
 from warmroute._homes import Homes, Lineage
-from warmroute._prompt import Prompt, PromptReader, beginnings_of, closest, first_change
 from warmroute._report import CacheReport, Totals
+from warmroute._session import checked_key
+from warmroute._turns import Counts, Turn
 from warmroute._usage import Measured, measure
+from warmroute._warm import Ping
 from warmroute.contract.conversations import Conversation, Conversations
+from warmroute.guard.causes import Cause
+from warmroute.guard.outcome import UNKNOWN, Keeping, outcome
+from warmroute.guard.repair import Rule
 
 log = logging.getLogger("warmroute")
 
@@ -30,77 +36,17 @@ MAX_SESSIONS: Final = 1000
 MAX_PENDING: Final = 1000
 MAX_COUNTED: Final = 1000
 MAX_FAULTS: Final = 100
-PROMPTS_KEPT: Final = 3
-"""The last prompts of a session. A new prompt is compared with the one that it most likely continues."""
-
-
-@dataclass(slots=True)
-class Turn:
-    """One call, from its request to its usage."""
-
-    session: str | None
-    streamed: bool
-    lineage: Lineage | None = None
-    withhold: bool = False
-    """Whether only the SDK requested usage, so that the caller must not get its chunk."""
-    change: str | None = None
-    """A clause that says what the caller changed in the prompt; None where the prompt only grew."""
-    first: bool = True
-    """Whether it is the first known turn of its session."""
-    receipt_id: str | None = None
-    measured: Measured | None = None
-
-
-@dataclass(slots=True)
-class Counts:
-    """Sums while they grow; the fields are those of `Totals`."""
-
-    turns: int = 0
-    turns_measured: int = 0
-    receipts: int = 0
-    continued: int = 0
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    cached_tokens: int | None = None
-    cached_of_tokens: int = 0
-    list_nanousd: int | None = None
-    cost_nanousd: int | None = None
-    saved_nanousd: int | None = None
-    losses: dict[str, int] = field(default_factory=dict)
-
-    def add(self, turn: Measured) -> None:
-        """Add the numbers of one turn."""
-        self.turns_measured += 1
-        self.receipts += turn.has_receipt
-        self.continued += turn.continued
-        self.prompt_tokens += turn.prompt_tokens
-        self.completion_tokens += turn.completion_tokens
-        if turn.cached_tokens is not None:
-            self.cached_tokens = (self.cached_tokens or 0) + turn.cached_tokens
-            self.cached_of_tokens += turn.prompt_tokens
-        if turn.amounts_nanousd is not None:
-            self.list_nanousd = (self.list_nanousd or 0) + turn.amounts_nanousd.listed
-            self.cost_nanousd = (self.cost_nanousd or 0) + turn.amounts_nanousd.cost
-            self.saved_nanousd = (self.saved_nanousd or 0) + turn.amounts_nanousd.saved
-        for name, tokens in turn.losses.items():
-            self.losses[name] = self.losses.get(name, 0) + tokens
-
-    def values(self) -> dict[str, Any]:
-        """The sums by the names of `Totals`."""
-        sums = {name: getattr(self, name) for name in self.__slots__}
-        return {**sums, "losses": dict(self.losses)}
 
 
 class _Session:
-    __slots__ = ("counts", "last_turn", "prompts")
+    __slots__ = ("counts", "last_turn")
 
     def __init__(self) -> None:
         self.counts = Counts()
         self.last_turn: Turn | None = None
-        self.prompts: deque[Prompt] = deque(maxlen=PROMPTS_KEPT)
 
 
-class _Guard:
+class _Shelter:
     __slots__ = ("_books",)
 
     def __init__(self, books: "Books") -> None:
@@ -110,7 +56,7 @@ class _Guard:
         return None
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
-        if not isinstance(error, Exception):
+        if not isinstance(error, Exception) or isinstance(error, PrefixBroken):
             return False
         self._books.count_internal_error()
         # Without the message: it may contain what the caller sent.
@@ -118,12 +64,22 @@ class _Guard:
         return True
 
 
+collectors: Final[list[list["Books"]]] = []
+"""Lists that all new books are put into, for tests of agents; empty otherwise."""
+
+
 class Books:
     """The books of a client and its copies. Thread-safe."""
 
-    def __init__(self) -> None:
+    def __init__(self, guard: Guard, settled: Callable[[Turn], None] | None = None) -> None:
+        """`settled` is called with each turn whose usage is known, outside of the lock."""
+        self._settled = settled
+        for collector in collectors:
+            collector.append(self)
+        self.guard = guard
         self._lock = threading.Lock()
         self._counts = Counts()
+        self._ahead = Counts()
         self._sessions: OrderedDict[str, _Session] = OrderedDict()
         self._homes = Homes()
         self._pending: OrderedDict[str, Turn] = OrderedDict()
@@ -132,42 +88,55 @@ class Books:
         self._faults_found = 0
         self._internal_errors = 0
         self._last_turn: Turn | None = None
-        self._reader = PromptReader()
+        self._usd_per_token: float | None = None
         self._pid = 0
         self._conversations: Conversations
 
     def home(self, lineage: Lineage | None) -> str | None:
-        """The region that holds a lineage, as the server reported it."""
+        """The region that holds a lineage, as its server reported it."""
         if lineage is None:
             return None
         with self._lock:
             return self._homes.of(lineage)
 
-    def read(self, body: Mapping[str, Any]) -> Prompt:
-        """The digests of a body."""
-        return self._reader.read(body)
-
-    def conversation(self, body: Mapping[str, Any]) -> Conversation | None:
+    def conversation(self, turn: Turn, body: Mapping[str, Any]) -> Conversation | None:
         """The conversation that a prompt without a session continues or begins; None where it has no messages."""
-        beginnings = beginnings_of(body)
-        if beginnings is None:
-            return None
         with self._lock:
+            turn.prompt = self.guard.read_unnamed(body)
+            beginnings = beginnings_of(turn.prompt)
+            if beginnings is None:
+                return None
             if self._pid != os.getpid():  # another process since a fork: its conversations have names of their own
                 self._pid = os.getpid()
                 self._conversations = Conversations(secrets.token_hex(8), max_conversations=MAX_SESSIONS)
-            return self._conversations.of("", *beginnings)
+            found = self._conversations.of("", *beginnings)
+            self.guard.memory.opened(found.key, body)
+            return found
 
-    def compare(self, turn: Turn, prompt: Prompt, body: Mapping[str, Any]) -> None:
-        """Find what changed in the prompt of `turn` since earlier turns of its session, and store its digests."""
+    def check(self, turn: Turn, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Have the guard compare the prompt of a turn with those of its session: returns what to send."""
         if turn.session is None:
-            return
+            return body
+        guard = self.guard
         with self._lock:
-            prompts = self._session(turn.session).prompts
-            before = closest(prompt, prompts)
-            turn.first = before is None
-            turn.change = None if before is None else first_change(before, prompt, body)
-            prompts.append(prompt)
+            if not guard.compares:
+                if turn.prompt is not None:  # so that the next one finds its equal parts
+                    guard.memory.session(turn.lineage).prompts.appendleft(turn.prompt)
+                return body
+            turn.checked = guard.check(turn.session, turn.lineage, body, self._usd_per_token, turn.prompt)
+            event = turn.checked.event
+            news = event is not None and guard.mode is not Mode.OFF and guard.is_news(event)
+            if event is not None and guard.mode is Mode.RAISE:
+                raise PrefixBroken(event)
+            guard.sent(turn.lineage, turn.checked)
+            frozen = [
+                used for used in turn.checked.repairs if used.repaired_by is Rule.FREEZE_DATE and guard.is_news(used)
+            ]
+        if news and event is not None:
+            announce(event)
+        for used in frozen:
+            announce(used)
+        return turn.checked.body
 
     def answered(self, turn: Turn, home: str | None, receipt_id: str | None) -> None:
         """An answer has begun. `home` and `receipt_id`: from its head. A known receipt means the same turn again,
@@ -176,20 +145,21 @@ class Books:
         turn.receipt_id = receipt_id
         with self._lock:
             known = receipt_id in self._pending or receipt_id in self._counted
-            self._counts.turns += not known
-            self._last_turn = turn
+            (self._ahead if turn.ahead else self._counts).turns += not known
+            if not turn.ahead:
+                self._last_turn = turn
             if receipt_id is not None and receipt_id not in self._counted:
                 _put(self._pending, receipt_id, turn, MAX_PENDING)
             if turn.session is not None:
                 session = self._session(turn.session)
-                session.counts.turns += not known
+                session.counts.turns += not known and not turn.ahead
                 session.last_turn = turn
-                if home is not None and turn.lineage is not None:
-                    self._homes.answered(turn.lineage, home)
+                if home is not None and turn.at is not None:
+                    self._homes.answered(turn.at, home)
 
     def settle(self, turn: Turn, usage: Mapping[str, Any]) -> None:
         """Add the usage of a turn, once: it may come from the answer, a retry's answer, and a fetched receipt."""
-        measured = measure(usage, turn.receipt_id)
+        measured = measure(usage, turn.receipt_id, turn.model)
         with self._lock:
             if turn.measured is not None:
                 return
@@ -199,11 +169,16 @@ class Books:
                     return
                 self._pending.pop(turn.receipt_id, None)
                 _put(self._counted, turn.receipt_id, None, MAX_COUNTED)
-            self._counts.add(measured)
-            if turn.session is not None:
+            (self._ahead if turn.ahead else self._counts).add(measured)
+            if turn.session is not None and not turn.ahead:
                 self._session(turn.session).counts.add(measured)
+            if measured.usd_per_token is not None:
+                self._usd_per_token = measured.usd_per_token
+            self._judge(turn, measured)
             self._faults.extend(measured.faults)
             self._faults_found += len(measured.faults)
+        if self._settled is not None:
+            self._settled(turn)
 
     def settle_fetched(self, receipt_id: str, usage: Mapping[str, Any]) -> None:
         """Add usage that was fetched by its receipt's id, if that receipt is pending."""
@@ -212,12 +187,12 @@ class Books:
         if turn is not None:
             self.settle(turn, usage)
 
-    def guard(self) -> "_Guard":
+    def shelter(self) -> "_Shelter":
         """A block whose exceptions are counted and suppressed, because they are the SDK's and not the call's."""
-        return _Guard(self)
+        return _Shelter(self)
 
     def count_internal_error(self) -> None:
-        """Count an exception that a guard suppressed."""
+        """Count an exception that a shelter suppressed."""
         with self._lock:
             self._internal_errors += 1
 
@@ -233,11 +208,103 @@ class Books:
                 return self._last_turn
             return self._sessions[session].last_turn if session in self._sessions else None
 
+    def guard_events(self) -> tuple[GuardEvent, ...]:
+        """What the guard has found, newest last."""
+        with self._lock:
+            return tuple(self.guard.events)
+
+    def guard_counts(self) -> dict[str, int]:
+        """How often each cause was found and not repaired."""
+        with self._lock:
+            return {cause: count for cause, count in self.guard.counts.items() if count}
+
+    def guard_repairs(self) -> dict[str, int]:
+        """How often each rule was used."""
+        with self._lock:
+            return dict(self.guard.repairs)
+
+    def last_arguments(self, session: str | None) -> dict[str, Any]:
+        """Model and tools of the last turn, of a session or of all, where the guard has read it."""
+        turn = self.last_turn(session)
+        if turn is None or turn.checked is None:
+            return {}
+        prompt = turn.checked.reading.prompt
+        return {"model": prompt.model, **({"tools": list(prompt.tools.raw)} if prompt.tools.raw else {})}
+
+    def ping_of(self, session: str) -> Ping | None:
+        """A session's last chat prompt as a call, and what it costs at most; None where it is not known."""
+        turn = self.last_turn(session)
+        if turn is None or turn.checked is None:
+            return None
+        prompt = turn.checked.reading.prompt
+        if prompt.messages.name != "messages" or prompt.system.name != "messages" or not prompt.has_text:
+            return None
+        arguments = {"model": prompt.model, **(prompt.set_to or {})}
+        arguments["messages"] = [*(prompt.system.raw or ()), *(prompt.messages.raw or ())]
+        if prompt.tools.raw:
+            arguments["tools"] = list(prompt.tools.raw)
+        measured = turn.measured
+        known = measured is not None and measured.usd_per_prompt is not None
+        worst = None if not known or measured is None else round((measured.usd_per_prompt or 0.0) * 1e9)
+        return Ping(arguments, worst)
+
+    def samples(self, session: str, count: int, *, spread: bool) -> list[str]:
+        """Keys for several samples of one prompt."""
+        if count < 1:
+            raise ValueError("samples() needs a count of 1 or more")
+        return [self.fork(session, None) for _ in range(count)] if spread else [session] * count
+
+    def spent_ahead_nanousd(self) -> int:
+        """What turns that were computed ahead have cost so far."""
+        with self._lock:
+            return self._ahead.cost_nanousd or 0
+
+    def keeping_of(self, session: str) -> Keeping:
+        """What the server of a session's last turn says about its cache."""
+        turn = self.last_turn(session)
+        return UNKNOWN if turn is None else turn.keeping
+
+    def cached_share(self, session: str | None) -> float | None:
+        """The price of a cached token over that of another one, by the last receipt."""
+        turn = self.last_turn(session)
+        return None if turn is None or turn.measured is None else turn.measured.cached_share
+
+    def save(self, session: str) -> dict[str, Any]:
+        """What is known of a session, as JSON."""
+        with self._lock:
+            return {
+                "session": session,
+                "homes": self._homes.of_session(session),
+                "guard": self.guard.memory.save(session),
+            }
+
+    def load(self, saved: Mapping[str, Any]) -> str:
+        """Take over a saved session; returns its key."""
+        key, homes, guard = saved.get("session"), saved.get("homes"), saved.get("guard")
+        if not isinstance(key, str) or not isinstance(homes, Mapping) or not isinstance(guard, Mapping):
+            raise ValueError("load() needs what save() returned: session, homes and guard are not all there")
+        checked_key(key)
+        with self._lock:
+            self.guard.memory.load(key, guard)
+            for base_url, home in homes.items():
+                self._homes.put(str(base_url), key, str(home))
+        return key
+
+    def fork(self, session: str, key: str | None) -> str:
+        """A session of its own key that shares what another one has sent; returns the key."""
+        twin = f"f-{secrets.token_hex(16)}" if key is None else checked_key(key)
+        with self._lock:
+            self.guard.memory.copy(session, twin)
+            for base_url, home in self._homes.of_session(session).items():
+                self._homes.put(base_url, twin, home)
+        return twin
+
     def report(self) -> CacheReport:
         """All numbers as they are now."""
         with self._lock:
             return CacheReport(
                 **self._counts.values(),
+                warmed=Totals(**self._ahead.values()),
                 receipts_pending=len(self._pending),
                 violations=tuple(self._faults),
                 violations_found=self._faults_found,
@@ -248,6 +315,21 @@ class Books:
                     if session.counts.turns
                 },
             )
+
+    def _judge(self, turn: Turn, measured: Measured) -> None:
+        """Tell the guard what was counted, and find out why an intact prefix was not cached."""
+        if turn.checked is None or turn.session is None:
+            return
+        reading, before = turn.checked.reading, turn.checked.reading.before
+        self.guard.memory.session(turn.lineage).counted(reading.prompt, measured.prompt_tokens)
+        if reading.broken is not None:
+            return
+        expected = before.tokens if before is not None else 0
+        idle_s = reading.prompt.sent_s - before.sent_s if before is not None else 0.0
+        cause = outcome(expected, measured.cached_tokens, measured.prompt_tokens, idle_s, turn.keeping)
+        if cause is not None and cause is not Cause.FIRST_TURN:
+            lost = max(min(expected, measured.prompt_tokens) - (measured.cached_tokens or 0), 0)
+            turn.miss = self.guard.missed(cause, turn.session, lost, turn.checked.usd_per_token)
 
     def _session(self, key: str) -> _Session:
         session = self._sessions.get(key) or _Session()

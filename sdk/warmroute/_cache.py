@@ -1,18 +1,48 @@
 """`client.cache`: what the client has observed of the cache, and fetching of receipts."""
 
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import datetime
 from typing import Any, Final
 
 from warmroute._books import Books
 from warmroute._explain import explain
+from warmroute._guard import GuardEvent
 from warmroute._report import CacheReport
+from warmroute._session import session as named_session
+from warmroute._warm import KeptWarm, KeptWarmByTask, KeptWarmByThread, plan_of, warming
+from warmroute.guard.upkeep import CACHED_SHARE, compacted, pruned
 
 _ID: Final = re.compile(r"[A-Za-z0-9_-]{1,128}")
 
 
-class _View:
-    """What both kinds of clients share. It makes no calls."""
+class GuardView:
+    """`client.cache.guard`: what broke prefixes so far, newest last; the newest thousand."""
+
+    def __init__(self, books: Books) -> None:
+        self._books = books
+
+    @property
+    def events(self) -> tuple[GuardEvent, ...]:
+        """Broken prefixes, repairs, and misses of the server's."""
+        return self._books.guard_events()
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How often each cause was found and not repaired."""
+        return self._books.guard_counts()
+
+    @property
+    def repairs(self) -> dict[str, int]:
+        """How often each rule was used."""
+        return self._books.guard_repairs()
+
+    def __str__(self) -> str:
+        return "\n".join(f"session {event.session}: {event}" for event in self.events) or "No prefix was broken."
+
+
+class CacheView:
+    """What all clients share. It makes no calls."""
 
     def __init__(self, books: Books) -> None:
         self._books = books
@@ -24,6 +54,56 @@ class _View:
     def explain(self, session: str | None = None) -> str:
         """Why the last turn, of `session` or of all, was not warmer, in sentences."""
         return explain(self._books.last_turn(session), session)
+
+    @property
+    def books(self) -> Books:
+        """The books that this is a view of."""
+        return self._books
+
+    @property
+    def guard(self) -> GuardView:
+        """What the prefix guard has found."""
+        return GuardView(self._books)
+
+    def compact(self, messages: Sequence[Any], instruction: str, session: str | None = None) -> dict[str, Any]:
+        """Arguments of a call that has the conversation summarised at the price of its last turn.
+
+        They have the messages with the instruction as the last user message, and model and tools of the session's last
+        turn: `client.chat.completions.create(**client.cache.compact(messages, "Summarise this conversation."))`.
+        """
+        return {**self._books.last_arguments(session), "messages": compacted(messages, instruction)}
+
+    def prune(
+        self, messages: Sequence[Any], keep: int = 4, turns_ahead: int = 10, session: str | None = None
+    ) -> Sequence[Any]:
+        """The messages with old tool results cleared, but for the last `keep`; the same object where it does not pay.
+
+        It pays where what later turns save outweighs what is computed again now, by the rates of the last receipt, or
+        by a cached token at a tenth of the price. `turns_ahead`: how many turns are expected to follow.
+        """
+        share = self._books.cached_share(session)
+        found = pruned(messages, keep, turns_ahead, CACHED_SHARE if share is None else share)
+        return messages if found is None else found
+
+    def save(self, session: str) -> dict[str, Any]:
+        """What is known of a session as JSON, for `load` tomorrow: digests of its prompts, and no text but dates."""
+        return self._books.save(session)
+
+    def load(self, saved: Mapping[str, Any]) -> str:
+        """Take over a saved session; returns its key. `ValueError` where it is something else."""
+        return self._books.load(saved)
+
+    def fork(self, session: str, key: str | None = None) -> str:
+        """A session of its own key that shares all that `session` has sent so far; returns the key."""
+        return self._books.fork(session, key)
+
+    def samples(self, session: str, count: int, *, spread: bool = False) -> list[str]:
+        """Keys for several samples of one prompt, which share what was sent so far.
+
+        `spread`: each has a key of its own, so that a server may compute them in several places. Otherwise all have
+        the session's key and stay where its prompt is cached.
+        """
+        return self._books.samples(session, count, spread=spread)
 
     def pending(self) -> list[str]:
         """Ids of receipts that were announced but not read, oldest first; the newest thousand."""
@@ -37,12 +117,13 @@ class _View:
         return usage
 
 
-class Cache(_View):
-    """`client.cache` of an `OpenAI` client."""
+class Cache(CacheView):
+    """`client.cache` of a client that waits."""
 
-    def __init__(self, books: Books, get: Callable[[str], object]) -> None:
+    def __init__(self, books: Books, get: Callable[[str], object], create: Callable[..., object] | None = None) -> None:
         super().__init__(books)
         self._get = get
+        self._create = create
 
     def fetch(self, receipt_id: str) -> Mapping[str, Any] | None:
         """The `usage` of a settled receipt, by one call to the server; None while the turn is still open.
@@ -51,13 +132,63 @@ class Cache(_View):
         """
         return self._settled(receipt_id, self._get(_path(receipt_id)))
 
+    def warm(self, messages: Sequence[Any], tools: Sequence[Any] | None = None, **options: Any) -> object:
+        """Compute a prompt before the user has asked: a chat completion of one token, counted apart.
 
-class AsyncCache(_View):
-    """`client.cache` of an `AsyncOpenAI` client."""
+        `options`: other arguments of `create`; `model` is that of the last turn if it is not given. Returns the answer.
+        """
+        with warming():
+            return self._making()(**_ahead(self._books, messages, tools, options))
 
-    def __init__(self, books: Books, get: Callable[[str], Awaitable[object]]) -> None:
+    def keep_warm(
+        self,
+        session: str,
+        *,
+        max_usd: float,
+        until: float | datetime | None = None,
+        interval_s: float | None = None,
+    ) -> KeptWarmByThread:
+        """Ping a session with its last prompt until its budget or its time is over; each ping is counted apart.
+
+        `until`: a `datetime`, or seconds since the epoch. `interval_s`: by default what the kind of server allows.
+        No ping is sent that could exceed `max_usd`. It ends with its `with` block, or with `stop()`.
+        """
+        create = self._making()
+        plan = plan_of(session, max_usd, until, interval_s, self._books.keeping_of(session).ttl_s)
+        return KeptWarmByThread(plan, lambda keeper: self._pinged(keeper, create))
+
+    def _pinged(self, keeper: KeptWarm, create: Callable[..., object]) -> bool:
+        arguments = keeper.next(self._books.ping_of(keeper.plan.session))
+        if arguments is None:
+            return False
+        before = self._books.spent_ahead_nanousd()
+        try:
+            with named_session(keeper.plan.session), warming():
+                create(**{**arguments, "max_tokens": 1})
+        except Exception as error:  # it runs beside the program, which a failed ping must not end
+            keeper.failed(error)
+            return False
+        keeper.settled(self._books.spent_ahead_nanousd() - before)
+        return True
+
+    def _making(self) -> Callable[..., object]:
+        if self._create is None:
+            raise TypeError("prompts are computed ahead by clients with chat.completions")
+        return self._create
+
+
+class AsyncCache(CacheView):
+    """`client.cache` of a client that is awaited."""
+
+    def __init__(
+        self,
+        books: Books,
+        get: Callable[[str], Awaitable[object]],
+        create: Callable[..., Awaitable[object]] | None = None,
+    ) -> None:
         super().__init__(books)
         self._get = get
+        self._create = create
 
     async def fetch(self, receipt_id: str) -> Mapping[str, Any] | None:
         """The `usage` of a settled receipt, by one call to the server; None while the turn is still open.
@@ -65,6 +196,62 @@ class AsyncCache(_View):
         A receipt that was pending is checked and added to the report. Errors are openai's own (404: no such receipt).
         """
         return self._settled(receipt_id, await self._get(_path(receipt_id)))
+
+    async def warm(self, messages: Sequence[Any], tools: Sequence[Any] | None = None, **options: Any) -> object:
+        """`Cache.warm`, awaited."""
+        with warming():
+            return await self._making()(**_ahead(self._books, messages, tools, options))
+
+    def keep_warm(
+        self,
+        session: str,
+        *,
+        max_usd: float,
+        until: float | datetime | None = None,
+        interval_s: float | None = None,
+    ) -> KeptWarmByTask:
+        """`Cache.keep_warm`, by a task of the running loop: `async with`, or `await ....stop()`."""
+        create = self._making()
+        plan = plan_of(session, max_usd, until, interval_s, self._books.keeping_of(session).ttl_s)
+
+        async def ping(keeper: KeptWarm) -> bool:
+            return await self._pinged(keeper, create)
+
+        return KeptWarmByTask(plan, ping)
+
+    async def _pinged(self, keeper: KeptWarm, create: Callable[..., Awaitable[object]]) -> bool:
+        arguments = keeper.next(self._books.ping_of(keeper.plan.session))
+        if arguments is None:
+            return False
+        before = self._books.spent_ahead_nanousd()
+        try:
+            with named_session(keeper.plan.session), warming():
+                await create(**{**arguments, "max_tokens": 1})
+        except Exception as error:  # it runs beside the program, which a failed ping must not end
+            keeper.failed(error)
+            return False
+        keeper.settled(self._books.spent_ahead_nanousd() - before)
+        return True
+
+    def _making(self) -> Callable[..., Awaitable[object]]:
+        if self._create is None:
+            raise TypeError("prompts are computed ahead by clients with chat.completions")
+        return self._create
+
+
+def _ahead(
+    books: Books, messages: Sequence[Any], tools: Sequence[Any] | None, options: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The arguments of a call that computes a prompt ahead."""
+    found = {"max_tokens": 1, **options, "messages": list(messages)}
+    if tools:
+        found["tools"] = list(tools)
+    if "model" not in found:
+        known = books.last_arguments(None).get("model")
+        if known is None:
+            raise ValueError("warm() needs a model, since no turn was seen yet")
+        found["model"] = known
+    return found
 
 
 def _path(receipt_id: str) -> str:

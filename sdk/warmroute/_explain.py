@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from warmroute._books import Turn
+from warmroute._turns import Turn
 
 MEANINGS: Final = {
     "new": "came with this turn and could not be cached before. Nothing to do.",
@@ -32,10 +32,14 @@ def explain(turn: Turn | None, name: str | None) -> str:
     if turn is None:
         return "No turn was seen yet." if name is None else f"No turn of session {name} was seen."
     lines = [_headline(turn), *_losses(turn)]
-    if turn.change is not None:
-        lines.append(f"On your side: {turn.change}. Whatever stands behind that had to be computed again.")
-    elif not turn.first:
-        lines.append("On your side nothing broke the prefix: the prompt only grew since the turn before.")
+    if turn.checked is not None:
+        lines += [f"Repaired: {event}" for event in turn.checked.repairs]
+        if turn.checked.event is not None:
+            lines.append(f"On your side: {turn.checked.event}")
+        elif turn.checked.reading.before is not None:
+            lines.append("On your side nothing broke the prefix: the prompt only grew since the turn before.")
+    if turn.miss is not None:
+        lines.append(f"Not on your side: {turn.miss}")
     return "\n".join(lines)
 
 

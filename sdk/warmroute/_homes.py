@@ -5,14 +5,16 @@ that is served elsewhere takes no other with it. A lineage without a home yet be
 session is, or of the session that started it. Limit: `MAX_HOMES`, the least recently used is dropped first.
 """
 
+import re
 from collections import OrderedDict
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from warmroute._prompt import Prompt
 from warmroute.contract.identity import lineage_parts
 
 MAX_HOMES: Final = 10_000
+MAX_SYSTEM_CHARS: Final = 4_096  # of a system prompt, that tell it from others
+_NUMBERS: Final = re.compile(r"\d+")
 
 
 class Lineage(NamedTuple):
@@ -51,6 +53,17 @@ class Homes:
         found = self._by_session.get((base_url, session)) or self._by_session.get((base_url, parent))
         return None if found is None else found.region
 
+    def of_session(self, session: str) -> dict[str, str]:
+        """The home of a session at each server."""
+        return {base_url: home.region for (base_url, key), home in self._by_session.items() if key == session}
+
+    def put(self, base_url: str, session: str, region: str) -> None:
+        """A session is at home there, as its next lineage shows."""
+        self._by_session[base_url, session] = _SessionHome(region, 0, 0)
+        self._by_session.move_to_end((base_url, session))
+        if len(self._by_session) > self._max:
+            self._by_session.popitem(last=False)
+
     def answered(self, lineage: Lineage, region: str) -> None:
         """A region has served a lineage."""
         base_url, session, _, prompt, parts = lineage
@@ -65,10 +78,28 @@ class Homes:
                 homes.popitem(last=False)
 
 
-def lineage_of(base_url: str, session: str | None, caller: Mapping[str, object], prompt: Prompt) -> Lineage | None:
-    """The lineage of a call; None without a session. `caller`: the headers that the caller has set, in lower case."""
+def lineage_of(
+    base_url: str, session: str | None, caller: Mapping[str, object], body: Mapping[str, Any]
+) -> Lineage | None:
+    """The lineage of a call; None without a session. `caller`: the headers that the caller has set, in lower case.
+
+    Tools are told apart by their names, system prompts by how they begin, without numbers: a date makes no difference.
+    """
     if session is None:
         return None
     agent, parent = lineage_parts({name: value for name, value in caller.items() if isinstance(value, str)})
-    common = hash((prompt.model, agent, tuple(prompt.tools), prompt.undated))
-    return Lineage(base_url, session, parent, common, len(prompt.tools) + len(prompt.messages))
+    tools, messages = _items(body.get("tools")), _items(body.get("messages") or body.get("input"))
+    system = [message.get("content") for message in messages if message.get("role") in ("system", "developer")]
+    text = _NUMBERS.sub("#", repr((body.get("system") or body.get("instructions"), system))[:MAX_SYSTEM_CHARS])
+    common = hash((str(body.get("model")), agent, tuple(map(_name, tools)), text))
+    return Lineage(base_url, session, parent, common, len(tools) + len(messages))
+
+
+def _items(value: object) -> list[Mapping[str, Any]]:
+    items = value if isinstance(value, list | tuple) else ()
+    return [item for item in items if isinstance(item, Mapping)]
+
+
+def _name(tool: Mapping[str, Any]) -> str:
+    function = tool.get("function")
+    return str((function if isinstance(function, Mapping) else tool).get("name"))

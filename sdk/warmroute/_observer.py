@@ -1,7 +1,8 @@
 """The course of a call: prepared before it is sent, and watched until its usage is known. Both clients share it.
 
-Nothing in here makes a call fail. Each step runs in a guard that counts an exception and continues without the step's
-result. A call whose whole preparation failed is sent as openai would send it.
+Nothing in here makes a call fail, but for a guard that was told to raise. Each step runs in a shelter that counts an
+exception and continues without the step's result. A call whose whole preparation failed is sent as the client's library
+would send it.
 """
 
 import copy
@@ -11,28 +12,35 @@ from collections.abc import Mapping
 from contextvars import ContextVar
 from typing import Any, Final
 
-from warmroute._books import Books, Turn
-from warmroute._homes import Lineage, lineage_of
+from warmroute._backends import Backend, backend_of, home_of, signal
+from warmroute._books import Books
+from warmroute._guard import Guard, PrefixBroken
+from warmroute._homes import lineage_of
 from warmroute._outgoing import (
     SERVERS,
     Identity,
     Server,
+    added_signal,
     body_of,
     identity_of,
     lower_headers,
     may_be_refusal,
     printable,
-    session_headers,
     stream_options_with_usage,
 )
-from warmroute._session import checked_key, current
-from warmroute._stream import observed
+from warmroute._session import Named, checked_key, current
+from warmroute._telemetry import Telemetry
+from warmroute._turns import Turn
+from warmroute._warm import is_warming
 from warmroute._watch import Watch
 from warmroute.contract import headers
 from warmroute.contract.conversations import Conversation
 
 MAX_HOME_CHARS: Final = 128
 MAX_RECEIPT_ID_CHARS: Final = 128
+
+TURNS: Final = ("/completions", "/messages", "/responses")
+"""How the paths of calls end that compute a prompt."""
 
 _RAW_HEADER: Final = "x-stainless-raw-response"
 """openai's own mark on a call: `true` under `with_raw_response`, `stream` under `with_streaming_response`."""
@@ -44,9 +52,11 @@ class Call:
     __slots__ = (
         "added_usage",
         "answered",
+        "backend",
         "base_url",
         "conversation",
         "given",
+        "reads_raw",
         "sent",
         "server",
         "stream_cls",
@@ -58,12 +68,31 @@ class Call:
         self.given = self.sent = options
         self.stream_cls = stream_cls
         self.base_url = ""
+        self.backend: Backend | None = None
         self.server: Server | None = None
         self.added_usage = False
+        self.reads_raw = False
         self.watch: Watch | None = None
         self.answered = False
         self.conversation: Conversation | None = None
         self.tip = 0
+
+    def add_headers(self, added: Mapping[str, str]) -> None:
+        """Send headers besides those of the caller."""
+        given = self.sent.headers if isinstance(self.sent.headers, Mapping) else {}
+        self._own_options()
+        self.sent.headers = {**given, **added}
+
+    def add_fields(self, added: Mapping[str, Any]) -> None:
+        """Send fields of the body besides, or in place of, those of the caller."""
+        given = self.sent.json_data if isinstance(self.sent.json_data, Mapping) else {}
+        self._own_options()
+        self.sent.json_data = {**given, **added}
+
+    def _own_options(self) -> None:
+        """The caller's options are not changed: they may be used again."""
+        if self.sent is self.given:
+            self.sent = copy.copy(self.given)
 
     def continues(self, conversation: Conversation) -> None:
         """It names no session, and is the newest request of this conversation."""
@@ -97,10 +126,14 @@ current_call: ContextVar[Call | None] = ContextVar("warmroute_call", default=Non
 class Observer:
     """Prepares the calls of one client and keeps its books, which its copies share."""
 
-    def __init__(self, session: str | None) -> None:
-        self.books = Books()
+    def __init__(
+        self, session: str | None, guard: Guard, backend: str | None = None, *, telemetry: bool = False
+    ) -> None:
+        self.books = Books(guard, Telemetry().settled if telemetry else None)
         self._default = None if session is None else checked_key(session)
         self._pinned: str | None = None
+        self._backend = backend
+        backend_of(backend, "")  # an unknown name is an error here
 
     def pinned(self, session: str | None) -> "Observer":
         """The observer of a `with_options()` copy."""
@@ -110,29 +143,37 @@ class Observer:
         return twin
 
     def begin(self, client: Any, options: Any, *, stream: bool, stream_cls: Any) -> Call:
-        """Prepare a call of `client`, with the arguments of openai's `request`."""
+        """Prepare a call of `client`, with the arguments of its library's `request`."""
         call = Call(options, stream_cls)
-        with self.books.guard():
+        with self.books.shelter():
             call.base_url = str(client.base_url)
+            call.backend = backend_of(self._backend, call.base_url)
             body = body_of(options.json_data, options.extra_json)
             caller = lower_headers(client._client.headers, client._custom_headers, options.headers)
-            identity = self._identity(call, caller, body)
-            completes = options.method.lower() == "post" and options.url.rstrip("/").endswith("/completions")
-            prompt = lineage = None
-            with self.books.guard():
-                if completes and identity.key is not None:
-                    prompt = self.books.read(body)
-                    lineage = lineage_of(call.base_url, identity.key, caller, prompt)
-            self._add_session(call, caller, identity, lineage)
-            if completes:
-                turn = Turn(session=identity.key, streamed=stream, lineage=lineage)
+            call.reads_raw = caller.get(_RAW_HEADER) == "true"
+            turn = Turn(session=None, streamed=stream, model=str(body.get("model")))
+            turn.keeping, turn.ahead = call.backend.keeping, is_warming.get()
+            identity = self._identify(call, turn, caller, body)
+            if options.method.lower() == "post" and options.url.partition("?")[0].rstrip("/").endswith(TURNS):
+                turn.session = identity.key
+                turn.lineage = _lineage(identity.key, current())
                 call.watch = Watch(self.books, turn)
                 self._request_usage(call, turn, caller, body)
                 self._add_key(call, caller)
-                with self.books.guard():
-                    if prompt is not None:
-                        self.books.compare(turn, prompt, body)
+                self._guard(call, turn, body)
         return call
+
+    def _guard(self, call: Call, turn: Turn, body: Mapping[str, Any]) -> None:
+        """Have the prompt compared, and send the repaired one in its place."""
+        try:
+            with self.books.shelter():
+                found = self.books.check(turn, body)
+                if found is not body:
+                    changed = {name: value for name, value in found.items() if body.get(name) is not value}
+                    call.add_fields(changed)
+        except PrefixBroken:
+            call.ended()
+            raise
 
     def answered(self, call: Call | None, response: Any) -> None:
         """A call succeeded. `response` has been read unless it is a stream."""
@@ -141,38 +182,39 @@ class Observer:
         call.answered = True
         if call.watch is None:
             return
-        with self.books.guard():
+        with self.books.shelter():
             turn = call.watch.turn
             call.watch.attach(response)
             if call.added_usage and call.server is not None:
                 SERVERS.learn(call.server, takes=True)
-            home = printable(response.headers.get(headers.HOME), MAX_HOME_CHARS)
+            home = printable(home_of(call.backend, response.headers) if call.backend else None, MAX_HOME_CHARS)
             receipt_id = printable(response.headers.get(headers.RECEIPT), MAX_RECEIPT_ID_CHARS)
             self.books.answered(turn, home, receipt_id)
-            if not turn.streamed and response.request.headers.get(_RAW_HEADER) == "true":
+            if not turn.streamed and call.reads_raw:
                 call.watch.observe(_json(response.content))  # the caller may never parse it
 
-    def _identity(self, call: Call, caller: Mapping[str, object], body: Mapping[str, Any]) -> Identity:
-        with self.books.guard():
-            named = identity_of(self._pinned or current() or self._default, caller, body)
-            return named or self._derived(call, body)
-        return Identity(None, None, False)
+    def _identify(self, call: Call, turn: Turn, caller: Mapping[str, object], body: Mapping[str, Any]) -> Identity:
+        identity = Identity(None, None, False)
+        assert call.backend is not None
+        with self.books.shelter():
+            block = current()
+            named = self._pinned or (block.key if block else None) or self._default
+            identity = identity_of(named, caller, body) or self._derived(call, turn, body)
+            turn.at = lineage_of(call.base_url, identity.key, caller, body)
+            home = self.books.home(turn.at)
+            parent = block.parent if block and block.key == identity.key else None
+            key = identity.header
+            found = signal(call.backend, key, derived=identity.derived, home=home, parent=parent)
+            added = added_signal(identity, found, caller, body)
+            if added.headers:
+                call.add_headers(added.headers)
+            if added.fields and call.given.json_data is not None:
+                call.add_fields(added.fields)
+        return identity
 
-    def _add_session(
-        self, call: Call, caller: Mapping[str, object], identity: Identity, lineage: Lineage | None
-    ) -> None:
-        """Send the session with a call, and the home of its lineage."""
-        with self.books.guard():
-            added = session_headers(identity, self.books.home(lineage), caller)
-            if added:
-                given = call.given.headers if isinstance(call.given.headers, Mapping) else {}
-                sent = copy.copy(call.given)
-                sent.headers = {**given, **added}
-                call.sent = sent
-
-    def _derived(self, call: Call, body: Mapping[str, Any]) -> Identity:
+    def _derived(self, call: Call, turn: Turn, body: Mapping[str, Any]) -> Identity:
         """The identity of a call that names none: that of its conversation."""
-        conversation = self.books.conversation(body)
+        conversation = self.books.conversation(turn, body)
         if conversation is None:
             return Identity(None, None, False)
         call.continues(conversation)
@@ -180,8 +222,8 @@ class Observer:
 
     def _request_usage(self, call: Call, turn: Turn, caller: Mapping[str, object], body: Mapping[str, Any]) -> None:
         """Request usage where the answer is a stream that can withhold it, and the caller did not set the option."""
-        with self.books.guard():
-            ours = observed(call.stream_cls) if turn.streamed else None
+        with self.books.shelter():
+            ours = _observed(call.stream_cls) if turn.streamed else None
             if ours is None:
                 return
             call.stream_cls = ours
@@ -191,19 +233,16 @@ class Observer:
             reads_bytes = caller.get(_RAW_HEADER) == "stream"
             if wanted is None or reads_bytes or SERVERS.takes(call.server) is False:
                 return
-            sent = copy.copy(call.sent)
-            sent.json_data = {**call.given.json_data, "stream_options": wanted}
-            call.sent = sent
+            if not call.given.url.rstrip("/").endswith("/completions"):
+                return  # the other dialects' streams have their usage anyway
+            call.add_fields({"stream_options": wanted})
             call.added_usage = turn.withhold = True
 
     def _add_key(self, call: Call, caller: Mapping[str, object]) -> None:
         """Give the call an idempotency key of its own, which openai sends with each of its retries."""
-        with self.books.guard():
-            if headers.IDEMPOTENCY not in caller:
-                given = call.sent.headers if isinstance(call.sent.headers, Mapping) else {}
-                sent = copy.copy(call.sent)
-                sent.headers = {**given, headers.IDEMPOTENCY: call.given.idempotency_key or secrets.token_hex(16)}
-                call.sent = sent
+        with self.books.shelter():
+            if headers.IDEMPOTENCY not in caller and call.backend is not None and call.backend.own:
+                call.add_headers({headers.IDEMPOTENCY: call.given.idempotency_key or secrets.token_hex(16)})
 
 
 def _json(content: bytes) -> object:
@@ -211,3 +250,19 @@ def _json(content: bytes) -> object:
         return json.loads(content)
     except ValueError:
         return None
+
+
+def _observed(stream_cls: Any) -> Any:
+    """The observed class for a stream of openai's; None for any other, without importing openai for it."""
+    if not str(getattr(stream_cls, "__module__", "")).startswith("openai"):
+        return None
+    from warmroute._stream import observed
+
+    return observed(stream_cls)
+
+
+def _lineage(key: str | None, block: Named | None) -> str:
+    """The session, and the kind and agent of its block."""
+    if key is None or block is None or block.key != key or (block.kind in ("main", "sample") and block.agent is None):
+        return key or ""
+    return f"{key} {block.kind} {block.agent or ''}"

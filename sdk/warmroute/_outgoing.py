@@ -17,8 +17,9 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from warmroute.contract import headers
+from warmroute._backends import Signal
 from warmroute.contract.identity import (
+    SESSION_FIELDS,
     SESSION_HEADERS,
     InvalidSessionKey,
     session_of,
@@ -110,16 +111,12 @@ def identity_of(named: str | None, caller: Mapping[str, object], body: Mapping[s
     return None
 
 
-def session_headers(identity: Identity, home: str | None, caller: Mapping[str, object]) -> dict[str, str]:
-    """The headers to add to a call, without those that the caller has set."""
-    wanted = {}
-    if identity.header:
-        wanted[headers.AFFINITY] = identity.header
-        if identity.derived:
-            wanted[headers.DERIVED] = "1"
-    if home:
-        wanted[headers.HOME] = home
-    return {name: value for name, value in wanted.items() if name not in caller}
+def added_signal(identity: Identity, found: Signal, caller: Mapping[str, object], body: Mapping[str, Any]) -> Signal:
+    """The part of a session's signal that the caller has not set. A header of the caller's that names a session says
+    all of it.
+    """
+    fields = found.fields if identity.header and not any(body.get(name) for name in SESSION_FIELDS[:-1]) else {}
+    return Signal({name: value for name, value in found.headers.items() if name not in caller}, fields)
 
 
 def stream_options_with_usage(body: Mapping[str, Any], *, in_extra: bool) -> dict[str, Any] | None:

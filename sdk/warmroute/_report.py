@@ -1,4 +1,4 @@
-"""What `client.cache.report()` returns, and its text. Frozen values; the counting is in `_books`.
+"""What `client.cache.report()` returns, its text, and the receipt of an answer. Frozen; the counting is in `_books`.
 
 Mappings are plain dicts, copied for each report, so that a report can be pickled and given to `dataclasses.asdict`.
 `None`, never 0, means that no server reported it: without cached tokens there is no hit ratio, and without prices no
@@ -7,6 +7,7 @@ cost.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 _NANO_PER_USD = 1_000_000_000
 _SHOWN_SESSIONS = 10
@@ -21,7 +22,9 @@ class Totals:
     turns_measured: int
     """Those whose usage was read; the token counts below are theirs."""
     receipts: int
-    """Those whose receipt was read; the amounts and losses below are theirs."""
+    """Those whose receipt was read; the losses below are theirs."""
+    estimated: int
+    """Those without a receipt whose amounts come from the SDK's own table of prices."""
     continued: int
     """Those that another engine continued, because the first one failed in the middle of the answer."""
     prompt_tokens: int
@@ -76,6 +79,8 @@ class Totals:
 class CacheReport(Totals):
     """What a client and its `with_options()` copies have observed so far."""
 
+    warmed: Totals
+    """Turns that were computed ahead (`warm`, `keep_warm`); they are in no other sum."""
     receipts_pending: int
     """Receipts that were announced in a response head but not read yet: `client.cache.pending()` has their ids."""
     violations: tuple[str, ...]
@@ -94,6 +99,8 @@ class CacheReport(Totals):
             lines.append("not cached: " + ", ".join(f"{name} {tokens:,}" for name, tokens in order))
         if self.continued:
             lines.append(f"answers that another engine had to go on with: {self.continued}")
+        if self.warmed.turns:
+            lines.append(f"computed ahead: {self.warmed}")
         if self.receipts_pending:
             lines.append(f"receipts announced and not read: {self.receipts_pending}")
         if self.violations_found:
@@ -108,3 +115,10 @@ class CacheReport(Totals):
 
 def _usd(amount_nanousd: int | None) -> float | None:
     return None if amount_nanousd is None else amount_nanousd / _NANO_PER_USD
+
+
+def receipt_of(answer: object) -> Mapping[str, Any] | None:
+    """`usage.warmroute` of a completion, of a chunk, or of a stream that has been read to its end; None without one."""
+    usage = getattr(answer, "usage", None)
+    receipt = usage.get("warmroute") if isinstance(usage, Mapping) else getattr(usage, "warmroute", None)
+    return receipt if isinstance(receipt, Mapping) else None

@@ -8,23 +8,53 @@ import uuid
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
+from typing import Final, Literal, NamedTuple, get_args
 
 from warmroute.contract.identity import InvalidSessionKey, check_key
 
-_current: ContextVar[str | None] = ContextVar("warmroute_session", default=None)
+Kind = Literal["main", "sub", "title", "compact", "sample"]
+"""What a session's calls are for. Those of another kind than `main` never mix with the main loop's prompts."""
+
+_KINDS: Final = get_args(Kind)
 
 
-def session(key: str | None = None) -> AbstractContextManager[str]:
+class Named(NamedTuple):
+    """The session of a block."""
+
+    key: str
+    parent: str | None = None
+    kind: Kind = "main"
+    agent: str | None = None
+
+
+_current: ContextVar[Named | None] = ContextVar("warmroute_session", default=None)
+
+
+def session(
+    key: str | None = None, *, parent: str | None = None, kind: Kind = "main", agent: str | None = None
+) -> AbstractContextManager[str]:
     """Calls made inside the block belong to session `key`; without one, to a new session with a random key.
 
     The key is opaque to warmroute and goes to the server as it is, in `x-session-affinity`: at most 256 printable
     ASCII characters. Anything else is a `ValueError` here, before any call is made. The block's value is the key.
+
+    `parent`: the session that started this one, for servers that read it. `kind`: a title or a compaction of a session
+    keeps its key and stays with its server, while the guard compares it with its own kind only. `agent`: a name that
+    tells the agents of one session apart, likewise.
     """
-    return _entered(f"s-{uuid.uuid4().hex}" if key is None else checked_key(key))
+    if kind not in _KINDS:
+        raise ValueError(f"kind={kind!r} is none of {', '.join(_KINDS)}")
+    named = Named(
+        f"s-{uuid.uuid4().hex}" if key is None else checked_key(key),
+        None if parent is None else checked_key(parent),
+        kind,
+        agent,
+    )
+    return _entered(named)
 
 
-def current() -> str | None:
-    """The key of the innermost block, or None outside of any."""
+def current() -> Named | None:
+    """The session of the innermost block, or None outside of any."""
     return _current.get()
 
 
@@ -40,12 +70,12 @@ def checked_key(key: str) -> str:
 
 
 @contextmanager
-def _entered(key: str) -> Iterator[str]:
+def _entered(named: Named) -> Iterator[str]:
     # Not `reset(token)`: that fails where a framework leaves the block in another context than it entered (dependencies
     # of FastAPI, fixtures of pytest).
     outer = _current.get()
-    _current.set(key)
+    _current.set(named)
     try:
-        yield key
+        yield named.key
     finally:
         _current.set(outer)

@@ -3,9 +3,12 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from warmroute._books import Books, Turn
+from warmroute._books import Books
+from warmroute._turns import Turn
 
 _EXTENSION: Final = "warmroute.watch"
+_LAST_EVENTS: Final = frozenset({"message_stop", "response.completed", "response.incomplete", "response.failed"})
+"""Events that end a stream of Anthropic's messages or of Responses."""
 
 
 class Watch:
@@ -28,13 +31,20 @@ class Watch:
         response.extensions[_EXTENSION] = self
 
     def observe(self, data: object) -> None:
-        """Take the usage out of parsed data: the whole answer, or a chunk of a stream, where the last usage counts."""
-        with self._books.guard():
-            usage = data.get("usage") if isinstance(data, Mapping) else None
+        """Take the usage out of parsed data: the whole answer, or an event of a stream. Later counts replace earlier
+        ones: Anthropic gives those of the prompt with the first event, and the rest with the last.
+        """
+        with self._books.shelter():
+            if not isinstance(data, Mapping):
+                return
+            inner = data.get("response") or data.get("message")
+            outer = inner if isinstance(inner, Mapping) and "usage" not in data else data
+            usage = outer.get("usage") or outer.get("usageMetadata")
             if isinstance(usage, Mapping):
-                self.usage = usage
-                if not self._turn.streamed:
-                    self.finished()
+                known = {name: value for name, value in usage.items() if value is not None}
+                self.usage = {**(self.usage or {}), **known}
+            if (not self._turn.streamed and self.usage is not None) or data.get("type") in _LAST_EVENTS:
+                self.finished()
 
     def withholds(self, chunk: object) -> bool:
         """Whether a chunk is the usage that only the SDK requested."""
@@ -42,7 +52,7 @@ class Watch:
 
     def finished(self) -> None:
         """The answer has been read to its end, or dropped."""
-        with self._books.guard():
+        with self._books.shelter():
             if self.usage is not None:
                 self._books.settle(self._turn, self.usage)
 

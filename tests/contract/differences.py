@@ -160,7 +160,7 @@ DIFFERENCES: Final = (
     Difference(
         what="what is told of drafts: `spec_tokens_details`, `speculative` in `/v1/loads`, `spec_*` metrics",
         sglang="told by an engine that drafts",
-        embedded="not told but for an accept length of 3; its cache and its KV events are those of an engine that drafts",
+        embedded="an accept length of 3 alone; its cache and its KV events are those of an engine that drafts",
         why="it drafts nothing, and the proxy passes what is told through",
         shown_by="speculative/test_speculative.py::test_what_is_told_of_drafts",
     ),

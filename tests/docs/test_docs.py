@@ -30,8 +30,9 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, 
     folder = tmp_path_factory.mktemp("docs")
     with Fleet(folder, folder / "up", FleetOptions(speed=20)) as fleet:
         proxy = fleet.proxies["east"]
-        keys = {"OPENAI_API_KEY": fleet.api_key, "ANTHROPIC_API_KEY": fleet.api_key}
-        urls = {"OPENAI_BASE_URL": proxy.base_url, "ANTHROPIC_BASE_URL": proxy.base_url.removesuffix("/v1")}
+        keys = dict.fromkeys(("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY"), fleet.api_key)
+        address = proxy.base_url.removesuffix("/v1")
+        urls = {"OPENAI_BASE_URL": proxy.base_url, "ANTHROPIC_BASE_URL": address, "GOOGLE_GEMINI_BASE_URL": address}
         yield {**os.environ, **urls, **keys}
 
 
@@ -60,7 +61,10 @@ def test_a_shell_example_of_the_quickstart_shows_a_receipt(environment: dict[str
     assert '"warmroute":{"v":1' in out
 
 
-@pytest.mark.parametrize("page", ["quickstart.md", "sdk.md", "reference/messages.md", "reference/scripted-answers.md"])
+WITH_EXAMPLES = ["quickstart.md", "sdk.md", *[f"reference/{name}.md" for name in ("messages", "responses", "gemini")]]
+
+
+@pytest.mark.parametrize("page", [*WITH_EXAMPLES, "reference/scripted-answers.md"])
 def test_the_python_examples_run(environment: dict[str, str], page: str) -> None:
     examples = blocks((ROOT / "docs" / page).read_text(), "python")
     assert examples

@@ -51,6 +51,9 @@ class Echo:
         self.read.append(Read(request.method, _target(request), bytes(request.body)))
         exchange.respond(200, [("content-type", "text/plain")], repr(self.read[-1]).encode())
 
+    def in_shape(self, request: Request, refusal: Refusal) -> Refusal:
+        return refusal
+
     def on_status(self, request: Request, status: int) -> None:
         pass
 

@@ -6,13 +6,14 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.fuzz import body, body_template, http1, passthrough, sse
+from tests.fuzz import body, body_template, dialects, http1, passthrough, sse
 
 CORPUS = Path(__file__).parent / "corpus"
 CHECKS: dict[str, Callable[[bytes], None]] = {
     "http1": http1.check,
     "body": body.check,
     "body_template": body_template.check,
+    "dialects": dialects.check,
     "sse": sse.check,
     "passthrough": passthrough.check,
 }

@@ -37,6 +37,7 @@ class Program:
 
 
 FRAMEWORKS, LITELLM, AIDER = ".venv-integrations", ".venv-litellm", ".venv-aider"
+PLUGIN: Final = "[its plugin](../integrations/opencode/README.md)"
 PROGRAMS: Final = {
     "langchain": Program("[LangChain](#langchain)", FRAMEWORKS, "langchain-openai", "`default_headers`"),
     "openai-agents": Program("[OpenAI Agents SDK](#openai-agents-sdk)", FRAMEWORKS, "openai-agents", "`extra_headers`"),
@@ -46,16 +47,13 @@ PROGRAMS: Final = {
     "llama-index": Program("[llama-index](#llama-index)", LITELLM, "llama-index-llms-openai-like", "`default_headers`"),
     "openai-js": Program("[openai for JavaScript](#openai-for-javascript)", NODE.name, "openai", "`defaultHeaders`"),
     "ai-sdk": Program("[Vercel AI SDK](#vercel-ai-sdk)", NODE.name, "ai", "`headers`"),
-    "opencode": Program("[OpenCode](#opencode)", NODE.name, "opencode-ai", "by itself"),
+    "opencode": Program("[OpenCode](#opencode)", NODE.name, "opencode-ai", f"by itself; more by {PLUGIN}"),
     "aider": Program("[aider](#aider)", AIDER, "aider-chat", "`extra_headers`"),
     "qwen-code": Program("[qwen-code](#qwen-code)", NODE.name, "@qwen-code/qwen-code", "`customHeaders`"),
     "mini-swe-agent": Program("[mini-swe-agent](#mini-swe-agent)", LITELLM, "mini-swe-agent", "`extra_headers`"),
-    "claude-code": Program(
-        "[Claude Code through LiteLLM](#claude-code-through-litellm)",
-        NODE.name,
-        "@anthropic-ai/claude-code",
-        "by itself",
-    ),
+    "claude-code": Program("[Claude Code](#claude-code)", NODE.name, "@anthropic-ai/claude-code", "by itself"),
+    "codex": Program("[Codex](#codex)", NODE.name, "@openai/codex", "by itself"),
+    "gemini-cli": Program("[Gemini CLI](#gemini-cli)", NODE.name, "@google/gemini-cli", "`GEMINI_CLI_CUSTOM_HEADERS`"),
 }
 
 

@@ -120,7 +120,7 @@ class Run:
     def workload(self, workload: Workload, proxies: list[Proxy], rounds: int) -> None:
         """All rounds of one workload, the proxies taking turns."""
         for number in range(rounds):
-            if not workload.pd and not workload.stamped and not workload.at_once:
+            if not (workload.pd or workload.stamped or workload.at_once or workload.as_messages):
                 self.direct.append(self._bench.direct(workload, number))
             for proxy in proxies:
                 running = self._ready(proxy, workload.fresh)
@@ -203,7 +203,8 @@ def main() -> int:
         run = Run(Path(folder), divide_cores(), environments, left_out)
         try:
             for workload in workloads:
-                run.workload(workload, [p for p in proxies if p.pd == workload.pd], asked.rounds)
+                able = [p for p in proxies if p.pd == workload.pd and (p.takes_messages or not workload.as_messages)]
+                run.workload(workload, able, asked.rounds)
                 gc.collect()
         finally:
             run.end()

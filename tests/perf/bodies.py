@@ -16,6 +16,7 @@ from tests.perf.engines import MODEL
 _WORDS: Final = keyword.kwlist  # the words of a coding agent's files
 _TOOLS: Final = 18
 _SYSTEM_BYTES: Final = 12_000
+_MARK: Final = {"cache_control": {"type": "ephemeral"}}
 _RESULT_BYTES: Final = (600, 2500, 6000, 9000)
 
 
@@ -125,6 +126,37 @@ def growing(number: int, stream: bool, sessions: int = 32, turns: int = 24) -> l
             messages = messages + _call(draw, f"call_{name}_{turn}", turn, draw.choice(_RESULT_BYTES))
         found.append(bodies)
     return found
+
+
+def as_messages(body: Body) -> Body:
+    """The same request to Anthropic's messages, as its clients write it: blocks, with marks for a cache."""
+    chat = json.loads(body.data)
+    system = [
+        {"type": "text", "text": each["content"], **_MARK} for each in chat["messages"] if each["role"] == "system"
+    ]
+    messages = [_message(each) for each in chat["messages"] if each["role"] != "system"]
+    messages[-1]["content"][-1] |= _MARK
+    found = {name: chat[name] for name in ("model", "max_tokens", "temperature", "stream") if name in chat}
+    if "tools" in chat:
+        tools = [each["function"] for each in chat["tools"]]
+        found["tools"] = [
+            {"name": tool["name"], "description": tool["description"], "input_schema": tool["parameters"]}
+            for tool in tools
+        ]
+    data = json.dumps({**found, "system": system, "messages": messages}, ensure_ascii=False).encode()
+    return Body(body.session, data)
+
+
+def _message(chat: dict[str, Any]) -> dict[str, Any]:
+    if chat["role"] == "tool":
+        result = {"type": "tool_result", "tool_use_id": chat["tool_call_id"], "content": chat["content"]}
+        return {"role": "user", "content": [result]}
+    content: list[dict[str, Any]] = [{"type": "text", "text": chat["content"]}]
+    for call in chat.get("tool_calls", ()):
+        function = call["function"]
+        given = json.loads(function["arguments"])
+        content.append({"type": "tool_use", "id": call["id"], "name": function["name"], "input": given})
+    return {"role": chat["role"], "content": content}
 
 
 def round_robin(first: int, step: int, bodies: list[bytes]) -> Iterator[bytes]:

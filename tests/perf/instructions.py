@@ -16,10 +16,12 @@ import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
-from tests.perf.bodies import Body, agents, growing, small
+from tests.perf.bodies import Body, agents, as_messages, growing, small
+from tests.perf.dialects import TRANSLATIONS
 from tests.perf.engines import (
     ANSWER,
     FIRST,
@@ -31,7 +33,7 @@ from tests.perf.engines import (
     Engine,
     stream_ending,
 )
-from tests.perf.load import request
+from tests.perf.load import MESSAGES, request
 from tests.perf.loop import Loop
 from tests.perf.proxies import ROOT, Fleet, Place, write_config
 
@@ -78,13 +80,20 @@ def _sent(body: Body) -> bytes:
     return request(_PORT, body.data, body.session)
 
 
-def _chats(connections: int, warm: int, counted: int, *, stream: bool) -> tuple[list[list[bytes]], list[list[bytes]]]:
+def _sent_as_messages(body: Body) -> bytes:
+    found = as_messages(body)
+    return request(_PORT, found.data, found.session, path=MESSAGES)
+
+
+def _chats(
+    connections: int, warm: int, counted: int, *, stream: bool, sent: Callable[[Body], bytes] = _sent
+) -> tuple[list[list[bytes]], list[list[bytes]]]:
     """Chats of 2 KB, each with a number of its own in front of the user's text."""
     asked = []
     for connection in range(connections):
         body = small(connection, stream)
         numbered = [body.data.replace(_USER, b"%b%08d " % (_USER, number)) for number in range(warm + counted)]
-        asked.append([_sent(Body(body.session, data)) for data in numbered])
+        asked.append([sent(Body(body.session, data)) for data in numbered])
     return [each[:warm] for each in asked], [each[warm:] for each in asked]
 
 
@@ -127,13 +136,45 @@ def _w5() -> Counted:
     return Counted("w5", "request", 1, [each[:2] for each in asked], [each[2:] for each in asked], [ANSWER])
 
 
+def _w5m() -> Counted:
+    asked = [[_sent_as_messages(body) for body in bodies] for bodies in growing(0, stream=False, sessions=4)]
+    return Counted("w5m", "request", 1, [each[:2] for each in asked], [each[2:] for each in asked], [ANSWER])
+
+
+def _w2m() -> Counted:
+    return Counted("w2m", "chunk", CHUNKS, *_chats(16, 3, 3, stream=True, sent=_sent_as_messages), _numbered())
+
+
+def _sent_by(letter: str) -> Callable[[Body], bytes]:
+    def sent(body: Body) -> bytes:
+        path, found = TRANSLATIONS[letter](body)
+        return request(_PORT, found.data, found.session, path=path)
+
+    return sent
+
+
+def _w5_by(letter: str) -> Counted:
+    sent = _sent_by(letter)
+    asked = [[sent(body) for body in bodies] for bodies in growing(0, stream=False, sessions=4)]
+    return Counted(f"w5{letter}", "request", 1, [each[:2] for each in asked], [each[2:] for each in asked], [ANSWER])
+
+
+def _w2_by(letter: str) -> Counted:
+    chats = _chats(16, 3, 3, stream=True, sent=_sent_by(letter))
+    return Counted(f"w2{letter}", "chunk", CHUNKS, *chats, _numbered())
+
+
 WORKLOADS: Final[dict[str, Callable[[], Counted]]] = {
     "w1": _w1,
     "w2": _w2,
     "w2burst": _w2burst,
     "w3": _w3,
     "w3-1m": _w3_1m,
+    "w2m": _w2m,
     "w5": _w5,
+    "w5m": _w5m,
+    **{f"w5{letter}": partial(_w5_by, letter) for letter in TRANSLATIONS},
+    **{f"w2{letter}": partial(_w2_by, letter) for letter in TRANSLATIONS},
 }
 DEFAULT: Final = "w1,w2,w2burst,w3"
 

@@ -16,15 +16,18 @@ from tests.machine import seconds
 from tests.perf.loop import Loop, Wire
 
 API_KEY: Final = "sk-perf"
+CHAT: Final = "/v1/chat/completions"
+MESSAGES: Final = "/v1/messages"
 _MARK: Final = b" t="
 _MARKED: Final = len(_MARK) + 19
+_COUNTS: Final = (b'"prompt_tokens"', b'"input_tokens"')  # of a chat, of a message
 _CONNECT_TIMEOUT_S: Final = 10.0
 
 
-def request(port: int, body: bytes, session: str, api_key: str = API_KEY, more: str = "") -> bytes:
-    """A chat, as bytes to send, with `more` header lines."""
+def request(port: int, body: bytes, session: str, api_key: str = API_KEY, more: str = "", path: str = CHAT) -> bytes:
+    """A request, as bytes to send, with `more` header lines."""
     head = (
-        f"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nAccept: */*\r\nUser-Agent: perf\r\n"
+        f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nAccept: */*\r\nUser-Agent: perf\r\n"
         f"Authorization: Bearer {api_key}\r\n{more}x-session-affinity: {session}\r\n"
         f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
     )
@@ -133,7 +136,7 @@ class Client(Wire):
         if status != 200:
             wrong = f"status {status}"
         elif tally.chunks_each is None:
-            if not self._tail.endswith(b"}") or b'"prompt_tokens"' not in self._tail:
+            if not self._tail.endswith(b"}") or not any(name in self._tail for name in _COUNTS):
                 wrong = "incomplete"
         elif self._chunks != tally.chunks_each or not self._usage or not self._done:
             wrong = "incomplete"

@@ -74,6 +74,11 @@ class Proxy:
         """Whether it drives a prefill and a decode engine."""
         return self.name.endswith(" pd")
 
+    @property
+    def takes_messages(self) -> bool:
+        """Whether it serves Anthropic's messages in front of engines that speak chat."""
+        return self.kind in ("ours", "python")
+
 
 _CONFIG: Final = Template("""
 [proxy]
@@ -205,7 +210,14 @@ def _litellm(place: Place, fleet: Fleet) -> Start:
         for engine in fleet.aggregated
     ]
     config = place.folder / "litellm.yaml"  # JSON is YAML
-    config.write_text(json.dumps({"model_list": models, "litellm_settings": {"telemetry": False}}))
+    config.write_text(
+        json.dumps(
+            {
+                "model_list": models,
+                "litellm_settings": {"telemetry": False, "use_chat_completions_url_for_anthropic_messages": True},
+            }
+        )
+    )
     command = [str(place.environment / "bin" / "litellm"), "--config", str(config), "--host", "127.0.0.1"]
     command += ["--port", str(place.port), "--num_workers", "1", "--telemetry", "False"]
     variables = {

@@ -66,6 +66,7 @@ GOALS: Final = [
     Goal("latency", RUST, 1.0, 1.0),
     Goal("w5", RUST, 0.5, 0.7),
     Goal("w5s", RUST, 1.0, 1.2),
+    Goal("w5m", ("python",), 0.1, 0.1),
     Goal("w6s", (), 20.0, 50.0),
 ]
 AS_FAIR: Final = 1.5

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from typing import Final, Literal
 
-from tests.perf.bodies import Body, agents, growing, renamed, small
+from tests.perf.bodies import Body, agents, as_messages, growing, renamed, small
 from tests.perf.engines import Plan
-from tests.perf.load import request
+from tests.perf.load import MESSAGES, request
 
 Figure = Literal["us a request", "ms a request", "us a chunk", "KB a stream", "ms added", "p99 / p50", "ms late at p99"]
 
@@ -28,6 +28,7 @@ class Workload:
     agent_bytes: int = 0  # agents' turns of this size instead of chats of 2 KB
     new: bool = False  # each of them in a session that was not seen before
     sessions: bool = False  # whole sessions of agents that grow, each body once
+    as_messages: bool = False  # to Anthropic's route
     pd: bool = False  # in front of a prefill and a decode engine
     beside: int = 0  # streams that run already when the connections come
 
@@ -58,7 +59,8 @@ class Workload:
     def requests(self, connection: int, port: int, number: int) -> Iterator[bytes]:
         """What one connection sends, one after the other, in round `number`."""
         if self.sessions:
-            return (_request(port, body) for body in self._sessions(connection, number))
+            sent = _message if self.as_messages else _request
+            return (sent(port, body) for body in self._sessions(connection, number))
         if self.agent_bytes:
             turns = _turns(self.agent_bytes, number if self.new else None)
             sent = _request if self.new else _sent
@@ -95,6 +97,11 @@ def _turn_by_turn(size: int) -> list[Body]:
 
 def _request(port: int, body: Body) -> bytes:
     return request(port, body.data, body.session)
+
+
+def _message(port: int, body: Body) -> bytes:
+    found = as_messages(body)
+    return request(port, found.data, found.session, path=MESSAGES)
 
 
 _sent: Final = cache(_request)
@@ -137,6 +144,7 @@ ALL: Final = [
         ramp_s=2.0,
     ),
     Workload("w5", "agents' sessions of 24 turns, 30 to 160 KB, each body once", "ms a request", 8, sessions=True),
+    Workload("w5m", "the same as Anthropic's messages", "ms a request", 8, sessions=True, as_messages=True),
     Workload(
         "w5s",
         "the same, streamed in 100 chunks, one each 2 ms",

@@ -7,6 +7,7 @@ from tests.fuzz import http1
 from tests.subjects.body_memory import plenty
 
 from warmroute_proxy.server.base.config import Limits
+from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.http.exchange import Exchange, Request
 from warmroute_proxy.server.http.http1 import Connection
 from warmroute_proxy.server.http.open_connections import OpenConnections
@@ -98,6 +99,9 @@ def test_a_plain_head_is_read() -> None:
 
         def handle(self, request: Request, exchange: Exchange) -> None: ...
 
+        def in_shape(self, request: Request, refusal: Refusal) -> Refusal:
+            return refusal
+
         def on_status(self, request: Request, status: int) -> None: ...
 
     head = b"Host: x\r\nAuthorization:Bearer k \r\nConnection: keep-alive\r\ncontent-length: 2"
@@ -123,6 +127,9 @@ def test_a_value_is_the_same_whether_its_head_came_whole_or_in_pieces() -> None:
             asked.append(request)
 
         def handle(self, request: Request, exchange: Exchange) -> None: ...
+
+        def in_shape(self, request: Request, refusal: Refusal) -> Refusal:
+            return refusal
 
         def on_status(self, request: Request, status: int) -> None: ...
 

@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import msgspec
 
+from warmroute.contract.changes import NO_CHANGES
 from warmroute.contract.money import Rates
 from warmroute_proxy.core.accounting.receipt import ServedBy
 from warmroute_proxy.core.load.blame import Cause
@@ -322,7 +323,7 @@ def _intake(several: bool, stream: bool) -> Intake:
         model=SimpleNamespace(name="m", rates=rates, continue_broken=False), alias=None, stream=stream,
         include_usage=True, stream_options={}, keep_sglext=False, choices=1, prompts=1, metadata=None, salt="",
         session=None, facts=facts, forwarded_from=None, wire_model=None, several=several,
-        dropped=frozenset(), bounded=True, left_unanswered=lambda: None,
+        dropped=frozenset(), changes=NO_CHANGES, receipt_fields=b"", bounded=True, left_unanswered=lambda: None,
     )  # fmt: skip
     return cast("Intake", made)
 

@@ -139,6 +139,13 @@ def _rdma(ports: tuple[Rdma, ...], host: Host, gpus: Gpus, plan: Plan | None) ->
                 f"{port.device} runs at {port.gbit_s:g} Gbit/s, and the plan counts on {plan.cluster.gpu.nic_gbit_s:g}"
             )
             yield Finding(Level.WARNING, "RDMA", text, "cables and the switch port, or nic_gbit_s of a [[gpu]]")
+    near = {port.numa_node for port in active}
+    far = sorted({gpu.numa_node for gpu in gpus.devices if gpu.numa_node is not None and gpu.numa_node not in near})
+    if active and far:
+        text = f"GPUs of NUMA node {', '.join(map(str, far))} have no active RDMA port of their own"
+        yield Finding(
+            Level.WARNING, "RDMA", text, "nvidia-smi topo -m; cable the cards beside them, or KV crosses sockets"
+        )
     if active and not gpus.problem and host.peer_memory is None:
         text = "no module nvidia_peermem: network cards may not read GPU memory, and KV is copied by the host"
         yield Finding(Level.WARNING, "RDMA", text, "sudo modprobe nvidia-peermem")
@@ -147,7 +154,11 @@ def _rdma(ports: tuple[Rdma, ...], host: Host, gpus: Gpus, plan: Plan | None) ->
 def _memory(host: Host, plan: Plan | None) -> Iterator[Finding]:
     total = host.memory_bytes or 0
     nodes = f"{len(host.numa_nodes)} NUMA node{'s' * (len(host.numa_nodes) != 1)}"
-    yield Finding(Level.OK, "memory", f"{total / GIB:.0f} GiB on {nodes}, {host.cpus} CPUs ({host.cpu_model})")
+    yield Finding(
+        Level.OK,
+        "memory",
+        f"{total / GIB:.0f} GiB on {nodes}, {host.cpus} CPUs ({host.cpu_model}), Linux {host.kernel or 'unknown'}",
+    )
     need = _host_bytes(plan)
     if need and total and need > total:
         text = f"HiCache takes {need / GIB:.0f} GiB of host memory, and there are {total / GIB:.0f}"

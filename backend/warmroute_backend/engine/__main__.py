@@ -50,6 +50,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         kv_bytes_per_token=args.kv_bytes_per_token,
         kv_cache_dtype=args.kv_cache_dtype,
         speculative_algorithm=args.speculative_algorithm,
+        obey_prompts=args.obey_prompts,
         role_switch=args.enable_pd_role_switch,
         request_log=args.request_log,
         header_overrides=os.environ.get(HEADER_OVERRIDES, "").lower() in {"1", "true", "yes", "y"},
@@ -88,6 +89,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--max-queued-requests", type=_at_least(int, 0), default=defaults.max_queued, help="per rank; not in PD")
     add("--bootstrap-timeout-s", type=_at_least(float, 0.01), default=defaults.bootstrap_timeout_s)
     add("--api-key", help="bearer token of all paths but health and metrics")
+    add("--obey-prompts", action="store_true", help="do what lines such as `obey: call NAME {JSON}` of a prompt say")
     add("--request-log", type=Path, help="a file that gets a line of JSON for each ended request")
     add("--admin-api-key", help="bearer token of control paths, instead of --api-key")
     add("--kv-events-config", type=_kv_events, help="JSON as SGLang has it; port 0 lets the system choose")

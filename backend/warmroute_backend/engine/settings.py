@@ -32,6 +32,9 @@ class Settings:
     kv_bytes_per_token: float = BYTES_PER_TOKEN
     kv_cache_dtype: str = "auto"
     speculative_algorithm: str | None = None
+    obey_prompts: bool = False
+    """Whether directives in the messages of a chat say what is answered."""
+
     role_switch: bool = False
     """Whether prefill and decode can be switched while it runs."""
     request_log: Path | None = None

@@ -59,9 +59,17 @@ def adopt(programs: Sequence[Program], state_dir: Path, plan: str, engine: str, 
 
 
 def left_running(record: Record) -> list[Process]:
-    """The processes of a record that still run, in the order of their start."""
-    processes = [Process(_bare(entry), entry, f"{record.launch_id}/{name}") for name, entry in record.entries.items()]
-    return [process for process in processes if process.state in ALIVE and process.find()]
+    """The processes of a record that still run, in the order of their start. Children whose main process is gone serve
+    nobody, and are ended.
+    """
+    found = []
+    for name, entry in record.entries.items():
+        process = Process(_bare(entry), entry, f"{record.launch_id}/{name}")
+        if process.state in ALIVE and process.find():
+            found.append(process)
+        else:
+            process.end_leftovers()
+    return found
 
 
 def _note(process: Process, program: Program) -> str:
@@ -88,6 +96,7 @@ def _entry(program: Program, state_dir: Path, old: Record | None) -> Entry:
         ports=dict(program.ports),
     )
     if before is not None and served:
+        entry.is_drained = before.is_drained
         entry.has_served, entry.restarts_s = before.has_served, list(before.restarts_s)
     return entry
 

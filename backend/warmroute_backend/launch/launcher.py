@@ -5,6 +5,7 @@ It looks at each process every `POLL_S`, or when a child ends, and does what the
 engine that works hard answers late. Only the end of a process, or a start that takes too long, is a reason to restart.
 """
 
+import contextlib
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -32,7 +33,9 @@ LOG_LINES_READ: Final = 2_000
 class Drains(Protocol):
     """How the proxy is asked to give an engine no work. Each may raise OSError: then it is done without."""
 
-    def drain(self, engine: str) -> None: ...
+    def drain(self, engine: str) -> bool:
+        """No new work. False where it drained already, and so is not to be undone."""
+        ...
 
     def is_drained(self, engine: str) -> bool: ...
 
@@ -71,7 +74,8 @@ class Launcher:
     def run(self, waker: Waker, up: Callable[[], None]) -> int:
         """Bring everything up, call `up`, and stay until a signal; then stop everything. 1 where one has failed.
 
-        Raises: LaunchError where it does not come up; then nothing is left of it.
+        Raises: LaunchError where it does not come up; then nothing is left of it. An error of our own leaves all
+        running, as a kill does.
         """
         was_up = False
         try:
@@ -81,7 +85,7 @@ class Launcher:
                     was_up = True
                     up()
                 waker.wait(POLL_S)
-        except BaseException:
+        except LaunchError:
             self.stop(waker)
             raise
         failed = any(process.state is State.FAILED for process in self.processes)
@@ -120,7 +124,8 @@ class Launcher:
             if changed:
                 self._save()
             for process in self.processes:
-                rotate(process.log)
+                with contextlib.suppress(OSError):  # a full disk: the log stays as it is, and so does the process
+                    rotate(process.log)
 
     def _step(self, process: Process) -> None:
         state = process.state
@@ -147,7 +152,13 @@ class Launcher:
         return all(other.state is State.READY for other in before)
 
     def _start(self, process: Process) -> None:
-        process.start(self._save)
+        try:
+            process.start(self._save)
+        except LaunchError as error:
+            if not process.entry.has_served:
+                raise
+            self._back_off(process, str(error), "")
+            return
         identity = process.entry.identity
         self._show(f"{process.name}: started{f', pid {identity.pid}' if identity else ''}; log: {process.log}")
 
@@ -168,7 +179,8 @@ class Launcher:
         problems = self._pair_problems(process)
         if problems:
             process.kill()
-            raise LaunchError("; ".join(problems))
+            self._ended(process, f"was ended: {'; '.join(problems)}")
+            return
         process.happen(Event.SERVES)
         process.entry.ready_s = time.time()
         process.entry.has_served = True
@@ -177,8 +189,7 @@ class Launcher:
         for finding in process.entry.findings:
             self._show(f"{process.name}: {finding}")
         if process.entry.is_drained:
-            process.entry.is_drained = False
-            self._ask(process, self._drains.undrain)
+            self._undrain(process)
 
     def _show_progress(self, process: Process, waited_s: float) -> None:
         """A line when the phase changes, and each `SHOW_EVERY_S`."""
@@ -187,7 +198,8 @@ class Launcher:
         shown, at_s = self._shown.get(process.name, ("", 0.0))
         if what != shown or waited_s - at_s >= SHOW_EVERY_S or waited_s < at_s:
             self._shown[process.name] = what, waited_s
-            self._show(f"{process.name}: {what}, {waited_s:.0f} s | {found.last_line}")
+            line = f" | {found.last_line}" if found.last_line else ""
+            self._show(f"{process.name}: {what}, {waited_s:.0f} s{line}")
 
     def _pair_problems(self, process: Process) -> list[str]:
         """What it does not agree on with those of the other role that serve already."""
@@ -221,6 +233,10 @@ class Launcher:
         process.entry.last_words = f"{how}{words}"
         if not process.entry.has_served:
             raise LaunchError(f"{process.name} {how} while it started (log: {process.log}){words}")
+        self._back_off(process, how, words)
+
+    def _back_off(self, process: Process, how: str, words: str) -> None:
+        """Start it again after a pause, or no more."""
         restarts_s = process.entry.restarts_s = self._limits.backoff.recent(process.entry.restarts_s, time.time())
         pause_s = self._limits.backoff.pause_s(restarts_s, time.time())
         if pause_s is None:
@@ -241,12 +257,29 @@ class Launcher:
             return
         self._show(f"{name}: restart ordered")
         process.entry.is_ordered = True
-        if process.state is State.READY and process.program.is_engine and self._ask(process, self._drains.drain):
-            process.entry.is_drained = True
+        if process.state is State.READY and process.program.is_engine and self._drain(process):
             process.happen(Event.DRAIN)
             self._save()
         elif process.state in ALIVE:
             self._stop(process)
+
+    def _drain(self, process: Process) -> bool:
+        """Have the proxy drain it; False where the proxy does not answer."""
+        try:
+            process.entry.is_drained = self._drains.drain(process.name)
+        except OSError as error:
+            self._show(f"{process.name}: is not drained: {error}")
+            return False
+        return True
+
+    def _undrain(self, process: Process) -> None:
+        try:
+            self._drains.undrain(process.name)
+        except OSError as error:
+            self._show(f"{process.name}: still drains, `warmroute engines undrain {process.name}`: {error}")
+        else:
+            process.entry.is_drained = False
+            self._save()
 
     def _step_draining(self, process: Process) -> None:
         late = time.monotonic() - process.changed_s > self._limits.drain_s
@@ -277,12 +310,3 @@ class Launcher:
         elif time.monotonic() - process.changed_s > process.program.stop_timeout_s:
             self._show(f"{process.name}: did not stop in {process.program.stop_timeout_s:.0f} s, and is ended")
             process.kill()
-
-    def _ask(self, process: Process, question: Callable[[str], None]) -> bool:
-        """Ask the proxy about an engine; False where it does not answer."""
-        try:
-            question(process.name)
-        except OSError as error:
-            self._show(f"{process.name}: the proxy was not asked: {error}")
-            return False
-        return True

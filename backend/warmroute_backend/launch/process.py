@@ -77,7 +77,6 @@ class Process:
                     stdout=log,
                     stderr=log,
                     env={**os.environ, **dict(program.environment), MARK: self._mark},
-                    cwd=program.folder or None,
                     start_new_session=True,
                 )
         except OSError as error:

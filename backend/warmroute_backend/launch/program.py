@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, Literal
 
 Kind = Literal["store", "prefill", "decode", "aggregated", "proxy"]
@@ -42,10 +42,6 @@ class Program:
     expected: Expected | None = None
     start_timeout_s: float = START_TIMEOUT_S
     stop_timeout_s: float = 60.0
-    folder: str = ""
-    """The working directory; empty: that of the launcher."""
-    notes: tuple[str, ...] = field(default=(), compare=False)
-    """What this run of the plan leaves out or replaces."""
 
     @property
     def stage(self) -> int:
@@ -71,5 +67,5 @@ class Program:
     @property
     def digest(self) -> str:
         """Of all that decides how it runs: another digest is another program."""
-        content = json.dumps([self.command, self.environment, self.folder])
+        content = json.dumps([self.command, self.environment])
         return hashlib.sha256(content.encode()).hexdigest()[:16]

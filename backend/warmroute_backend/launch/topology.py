@@ -177,8 +177,7 @@ def _cpu(plan: Plan, engine: Engine, setting: Setting) -> Program:
     command += ["--served-model-name", plan.model_name]
     command += ["--context-length", str(min(engine.context_tokens, cpu.CONTEXT_TOKENS))]
     storage = setting.state_dir / STORAGE / engine.name
-    variables = cpu.environment(storage, setting.state_dir / "tmp", None, setting.slowness)
-    del variables["TMPDIR"]  # sockets have short names: the system's own folder
+    variables = cpu.environment(storage, None, None, setting.slowness)
     return Program(
         name=engine.name,
         kind=engine.role,

@@ -20,7 +20,8 @@ class Waker:
         os.set_blocking(self._write, False)
         os.set_blocking(self._read, False)
         self._woken_before = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
-        self._before = {number: signal.signal(number, self._stop) for number in STOPS}
+        heeded = [number for number in STOPS if signal.getsignal(number) is not signal.SIG_IGN]  # as under nohup
+        self._before = {number: signal.signal(number, self._stop) for number in heeded}
         self._before[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, _nothing)
         return self
 

@@ -59,21 +59,25 @@ def arguments(role: Role, ports: Ports, found: Installation) -> list[str]:
     return command + (_drafts(found) if role == "speculative" else _disaggregation(role, ports))
 
 
-def environment(storage_dir: Path, temporary_dir: Path, parent_pid: int | None, slowness: float) -> dict[str, str]:
-    """What a server's environment has besides what is inherited. It ends with `parent_pid`, where that is given; waits
-    are stretched by `slowness`.
+def environment(
+    storage_dir: Path, temporary_dir: Path | None, parent_pid: int | None, slowness: float
+) -> dict[str, str]:
+    """What a server's environment has besides what is inherited. It ends with `parent_pid`, and has its sockets in
+    `temporary_dir`, where these are given; waits are stretched by `slowness`.
     """
-    parent = {} if parent_pid is None else {"WARMROUTE_PARENT_PID": str(parent_pid)}
-    return {
+    found = {
         "OMP_NUM_THREADS": str(THREADS),
         "HF_HUB_OFFLINE": "1",
         "SGLANG_HICACHE_FILE_BACKEND_STORAGE_DIR": str(storage_dir),
         "SGLANG_ENABLE_REQUEST_HEADER_OVERRIDES": "1",
         "SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT": _stretched(BOOTSTRAP_TIMEOUT_S, slowness),
         "SGLANG_DISAGGREGATION_WAITING_TIMEOUT": _stretched(WAITING_TIMEOUT_S, slowness),
-        "TMPDIR": str(temporary_dir),
-        **parent,
     }
+    if temporary_dir is not None:
+        found["TMPDIR"] = str(temporary_dir)
+    if parent_pid is not None:
+        found["WARMROUTE_PARENT_PID"] = str(parent_pid)
+    return found
 
 
 def _stretched(limit_s: int, slowness: float) -> str:

@@ -11,9 +11,14 @@ class ProxyDrains:
     def __init__(self, admin_url: str, admin_key: str) -> None:
         self._api = Api(admin_url, admin_key)
 
-    def drain(self, engine: str) -> None:
-        """No new work."""
+    def drain(self, engine: str) -> bool:
+        """No new work. False where an operator had it drained already."""
+        found = self._ask(engine, "GET")
+        since = found["draining_since"]
+        if isinstance(since, dict) and "operator" in since:
+            return False
         self._ask(engine, "POST")
+        return True
 
     def is_drained(self, engine: str) -> bool:
         """Whether nothing runs there any more."""
@@ -35,7 +40,7 @@ class ProxyDrains:
 class NoDrains:
     """On a node without a proxy: nothing to ask."""
 
-    def drain(self, engine: str) -> None:
+    def drain(self, engine: str) -> bool:
         """Refuse."""
         raise OSError(f"no proxy runs on this node: drain {engine} by `warmroute engines drain` where it does")
 

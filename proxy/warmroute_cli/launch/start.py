@@ -1,6 +1,7 @@
 """Runs a plan: everything is looked at first, then processes are started or found again, and looked after."""
 
 import argparse
+import contextlib
 import json
 import os
 import sys
@@ -64,7 +65,10 @@ def start(arguments: argparse.Namespace) -> int:
 
 def _run(arguments: argparse.Namespace, adopted: Adopted, config: Config | None, state_dir: Path) -> int:
     def save_record() -> None:
-        save(state_dir, adopted.record)
+        try:
+            save(state_dir, adopted.record)
+        except OSError as error:  # a full disk must not end engines
+            _show(f"{state_dir}: the state cannot be written: {error.strerror}")
 
     def up() -> None:
         _show(f"{arguments.what}: {len(adopted.processes)} processes serve; Ctrl-C stops them")
@@ -168,4 +172,5 @@ def _drains(config: Config | None) -> Drains:
 
 
 def _show(text: str) -> None:
-    print(text, flush=True)
+    with contextlib.suppress(OSError):  # whoever read it has gone; what runs goes on
+        print(text, flush=True)

@@ -6,5 +6,13 @@ The package never sees a connection, a tenant or an engine. It gets raw JSON mem
 - openai_fields: the lists of OpenAI's chat completions and completions, with SGLang's extensions
 - openai_answers: members of answers that engines write with another type than OpenAI, which are dropped
 - messages: Anthropic's messages as chat completions, and their answers back
+- responses: OpenAI's Responses likewise
+- gemini: Gemini's `generateContent` likewise
+- content: what contents of several dialects have in common
+- one_pass: a body whose conversation is a list, parsed in one pass
+- raw_json: reading a request's members, with errors that say where they are
+- chat_answers: what translators read of chat's answers
+- chat_stream: a chat stream, handed to a dialect event by event
+- known: what was translated before, by its bytes
 - json_bounds: size and depth of JSON that an engine compiles, such as schemas
 """

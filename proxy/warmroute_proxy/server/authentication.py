@@ -6,7 +6,6 @@ Keys and tokens are checked by the head alone, before a body is read.
 from warmroute.contract import headers as names
 from warmroute_proxy.server.base.config import Config, TenantConfig
 from warmroute_proxy.server.base.errors import Refusal
-from warmroute_proxy.server.base.other_apis import no_route
 from warmroute_proxy.server.base.secrets import MAX_CACHED, ApiKeys
 from warmroute_proxy.server.http.exchange import Request
 from warmroute_proxy.server.regions.forward_claim import Forward, Forwards
@@ -17,7 +16,8 @@ def bearer(request: Request) -> bytes:
     value = request.headers.get("authorization", "")
     scheme, _, key = value.partition(" ")
     if scheme.lower() != "bearer":
-        key = request.headers.get("api-key") or request.headers.get("x-api-key") or ""
+        headers = request.headers
+        key = headers.get("api-key") or headers.get("x-api-key") or headers.get("x-goog-api-key") or ""
     return key.strip().encode("latin-1", "replace")
 
 
@@ -43,7 +43,7 @@ class Authentication:
     def check_proxy(self, request: Request, max_bytes: int) -> None:
         """Check by the head that another proxy sends a request of its own, with a body of at most so many bytes."""
         if request.method != "POST" or not _is_forwarded(request):
-            raise Refusal(404, no_route(request.path), code="not_found")
+            raise Refusal(404, f"there is no route {request.path}", code="not_found")
         if request.length is None or request.length > max_bytes:
             raise Refusal(413, f"{request.path} takes at most {max_bytes} bytes", code="request_too_large")
         self._forwards.check_head(request.headers[names.FORWARD])

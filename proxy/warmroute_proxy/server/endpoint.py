@@ -7,22 +7,28 @@ APIs are refused before the key is looked at, which their clients send elsewhere
 import logging
 from collections.abc import Callable
 from functools import partial
-from typing import Final
+from typing import Any, Final
+
+from msgspec.structs import replace
 
 from warmroute.contract import headers as names
+from warmroute.contract.changes import NO_CHANGES
 from warmroute_proxy.server.authentication import Authentication, bearer
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.metrics import Counter, Metrics
-from warmroute_proxy.server.base.other_apis import no_route, refuse_other_api
 from warmroute_proxy.server.base.secrets import admin_key_matches
-from warmroute_proxy.server.dialects.messages_exchange import MessagesExchange
-from warmroute_proxy.server.dialects.messages_request import (
-    COUNT_TOKENS,
-    MESSAGES_ROUTES,
-    MessagesRefusal,
-    count_tokens,
+from warmroute_proxy.server.dialects.dialect import Dialect
+from warmroute_proxy.server.dialects.exchange import DialectExchange
+from warmroute_proxy.server.dialects.gemini import GEMINI, cut_key
+from warmroute_proxy.server.dialects.other_apis import no_route, refuse_other_api
+from warmroute_proxy.server.dialects.routes import DIALECT_OF_PATH, dialect_of, shape_of
+from warmroute_proxy.server.dialects.token_counts import TokenCounts
+from warmroute_proxy.server.dialects.translation import (
+    DialectRefusal,
+    chat_request_of,
     noted,
     translate,
+    translated_body,
 )
 from warmroute_proxy.server.http.asgi import Bridge
 from warmroute_proxy.server.http.exchange import Exchange, Request
@@ -33,6 +39,7 @@ from warmroute_proxy.server.intake.intakes import Intakes
 from warmroute_proxy.server.intake.parsed_request import Intake
 from warmroute_proxy.server.ledger.ledger import Ledger
 from warmroute_proxy.server.regions.announcements import ANNOUNCEMENTS, MAX_BYTES, Announcements
+from warmroute_proxy.server.regions.forward_claim import Forward
 from warmroute_proxy.server.request.failure import shutting_down
 from warmroute_proxy.server.request.idempotency import IdempotentCalls
 from warmroute_proxy.server.request.inference_request import InferenceRequest
@@ -42,7 +49,7 @@ log = logging.getLogger(__name__)
 
 OPEN_PATHS: Final = frozenset({"/health", "/ready", "/openapi.json"})
 _NAMED_PATHS: Final = (
-    ROUTES | MESSAGES_ROUTES | OPEN_PATHS | {"/v1/models", "/v1/usage"}
+    ROUTES | DIALECT_OF_PATH.keys() | OPEN_PATHS | {"/v1/models", "/v1/usage"}
 )  # label values; all other paths are "other"
 
 
@@ -69,23 +76,32 @@ class PublicEndpoint:
         self._metrics = metrics
         self._announcements = announcements
         self._control_plane = control_plane
+        self._token_counts = TokenCounts(path.engines, path.placing.router)
         self._answers: dict[tuple[str, int], Counter] = {}  # by path and status, of named paths
 
     def on_head(self, request: Request) -> None:
         """Refuse by method, route and key."""
-        if request.path in MESSAGES_ROUTES:
-            self._on_messages_head(request)
-        else:
-            self._on_head(request, request.path)
-
-    def _on_messages_head(self, request: Request) -> None:
-        """The same of a request to Anthropic's API, in its shape."""
+        path = request.path
+        if path in ROUTES and not request.query:
+            self._on_head(request, path)
+            return
+        cut_key(request)
+        dialect = shape_of(path)
         try:
-            if request.method != "POST":
-                raise Refusal(405, f"{request.path} takes POST, not {request.method}", code="method_not_allowed")
-            self._on_head(request, CHAT)
+            if dialect_of(path) is None:
+                self._on_head(request, path)
+            else:
+                self._on_dialect_head(request)
         except Refusal as refusal:
-            raise MessagesRefusal.of(refusal) from None
+            raise refusal if dialect is None else DialectRefusal(dialect, refusal) from None
+
+    def _on_dialect_head(self, request: Request) -> None:
+        """The same of a request that is to be translated."""
+        if request.method != "POST":
+            raise Refusal(405, f"{request.path} takes POST, not {request.method}", code="method_not_allowed")
+        if request.headers.get("content-encoding", "identity") != "identity":
+            raise Refusal(415, "compressed bodies are not read here: send plain JSON", code="bad_request")
+        self._on_head(request, CHAT)
 
     def _on_head(self, request: Request, path: str) -> None:
         if path in OPEN_PATHS:
@@ -101,7 +117,7 @@ class PublicEndpoint:
         else:
             if request.method == "POST":
                 refuse_other_api(path)
-            if not path.startswith("/v1/"):
+            if not path.startswith(("/v1/", GEMINI)):
                 raise Refusal(404, no_route(path), code="not_found")
         tenant = self._authentication.of_head(request)
         if tenant is not None:
@@ -114,8 +130,8 @@ class PublicEndpoint:
         try:
             if request.path in ROUTES:
                 self._begin_request(request, exchange)
-            elif request.path in MESSAGES_ROUTES:
-                self._begin_messages(request, exchange)
+            elif (dialect := dialect_of(request.path)) is not None:
+                self._begin_translated(request, exchange, dialect)
             elif request.path in OPEN_PATHS:
                 self._control_plane.handle(exchange)
             elif request.path == ANNOUNCEMENTS:
@@ -126,12 +142,17 @@ class PublicEndpoint:
         except Exception as error:
             _answer_error(request, exchange, error)
 
+    def in_shape(self, request: Request, refusal: Refusal) -> Refusal:
+        """In the shape of the API whose route it is."""
+        dialect = None if isinstance(refusal, DialectRefusal) else shape_of(request.path)
+        return refusal if dialect is None else DialectRefusal(dialect, refusal)
+
     def on_status(self, request: Request, status: int) -> None:
         """Count an answer."""
         path = request.path
         counter = self._answers.get((path, status))
         if counter is None:
-            counter = self._counter(path if path in _NAMED_PATHS else "other", status)
+            counter = self._counter(path if path in _NAMED_PATHS else _route_of(path), status)
         counter[0] += 1
 
     def _counter(self, route: str, status: int) -> Counter:
@@ -159,21 +180,49 @@ class PublicEndpoint:
         router, conversations = self._path.placing.router, self._intakes.callers.conversations
         self._announcements.receive(request, exchange, router, conversations)
 
-    def _begin_messages(self, request: Request, exchange: Exchange) -> None:
-        """Begin a request to Anthropic's API, or count its tokens."""
+    def _begin_translated(self, request: Request, exchange: Exchange, dialect: Dialect) -> None:
+        """Begin a request to another API, or count its tokens."""
         caller = request.caller
         try:
             if not isinstance(caller, Caller):
-                raise Refusal(400, "another proxy forwards chat completions, not messages", code="bad_request")
-            if request.path == COUNT_TOKENS:
-                body = count_tokens(request, caller, self._intakes, self._path.placing.router)
-                exchange.respond(200, (("content-type", "application/json"),), body)
+                raise Refusal(400, f"another proxy forwards chat completions, not {request.path}", code="bad_request")
+            if request.shared is not None:
+                on_read = partial(self._begin_large_translated, request, exchange, dialect, caller)
+                read_by = partial(translated_body, request.path, request.query)
+                self._intakes.large_bodies.read(request, request.shared, caller, on_read, read_by)
                 return
-            chat, found = translate(request, caller.tenant)
-            intake = noted(self._intakes.read(chat, caller), found)
+            chat, found = translate(request, self._intakes.terms(caller.tenant))
+            if dialect.counts(request.path):
+                self._count_tokens(self._intakes.unserved(chat, caller), exchange, dialect)
+                return
+            intake = noted(self._intakes.read_translated(chat, caller), dialect, found.changes)
         except Refusal as refusal:
-            raise MessagesRefusal.of(refusal) from None
-        self._begin_read_request(chat, MessagesExchange(exchange, chat, found), caller, intake)
+            raise DialectRefusal(dialect, refusal) from None
+        self._begin_read_request(DialectExchange(exchange, chat, dialect, found), caller, intake)
+
+    def _begin_large_translated(
+        self,
+        request: Request,
+        exchange: Exchange,
+        dialect: Dialect,
+        caller: Caller,
+        intake: Intake | Refusal,
+        found: Any,
+    ) -> None:
+        """The same, of a request that another process has translated and read, unless its client has left."""
+        if exchange.ended:
+            return
+        if isinstance(intake, Refusal):
+            exchange.refuse(DialectRefusal(dialect, intake))
+        elif dialect.counts(request.path):
+            self._count_tokens(intake, exchange, dialect)
+        else:
+            chat = chat_request_of(request)
+            intake = noted(intake, dialect, found.changes)
+            self._begin_read_request(DialectExchange(exchange, chat, dialect, found), caller, intake)
+
+    def _count_tokens(self, intake: Intake, exchange: Exchange, dialect: Dialect) -> None:
+        self._token_counts.count(intake, partial(_answer_count, exchange, dialect))
 
     def _check_open(self) -> None:
         """Raises: Refusal, where no request may begin."""
@@ -187,13 +236,14 @@ class PublicEndpoint:
         if not isinstance(caller, Caller):
             tenant, claim = self._authentication.of_forwarded_head(request)
             caller = self._intakes.callers.of(request.path, tenant, request.headers, claim.region)
-        on_read = partial(self._begin_read_request, request, exchange, caller)
+        on_read = partial(self._begin_read_request, exchange, caller)
         self._intakes.large_bodies.read(request, shared, caller, on_read)
 
     def _begin_read_request(
-        self, request: Request, exchange: Exchange, caller: Caller, intake: Intake | Refusal
+        self, exchange: Exchange, caller: Caller, intake: Intake | Refusal, _translated: object = None
     ) -> None:
         """Begin a request that was read before, unless its client has left."""
+        request = exchange.request
         if exchange.ended:
             return
         try:
@@ -202,7 +252,7 @@ class PublicEndpoint:
             self._check_open()
             if caller.region is not None:
                 claim = self._authentication.of_forwarded(request)[1]
-                InferenceRequest(self._path, exchange, intake, claim.request_id).begin()
+                InferenceRequest(self._path, exchange, _as_claimed(intake, claim), claim.request_id).begin()
             elif caller.idempotent:
                 self._begin_idempotent_request(request, exchange, caller, intake)
             else:
@@ -214,7 +264,7 @@ class PublicEndpoint:
         """Begin a request that another proxy forwards. Its receipt has the id that the other proxy has given it."""
         tenant, claim = self._authentication.of_forwarded(request)
         caller = self._intakes.callers.of(request.path, tenant, request.headers, claim.region)
-        intake = self._intakes.read(request, caller)
+        intake = _as_claimed(self._intakes.read(request, caller), claim)
         InferenceRequest(self._path, exchange, intake, claim.request_id).begin()
 
     def _begin_idempotent_request(
@@ -234,6 +284,25 @@ class PublicEndpoint:
         except Exception:
             shared.fail()
             raise
+
+
+def _route_of(path: str) -> str:
+    """The label of a path that is not named: its dialect's route, or one for all others."""
+    dialect = dialect_of(path)
+    return "other" if dialect is None else dialect.route
+
+
+def _as_claimed(intake: Intake, claim: Forward) -> Intake:
+    """The intake of a forwarded request, with what the proxy that its client has reached knows of it."""
+    if claim.route is None and claim.changes == NO_CHANGES:
+        return intake
+    return replace(intake, route=claim.route or intake.route, changes=claim.changes)
+
+
+def _answer_count(exchange: Exchange, dialect: Dialect, tokens: int, estimated: bool) -> None:
+    """Answer with a number of tokens, unless the client has left."""
+    if not exchange.ended:
+        exchange.respond(200, (("content-type", "application/json"),), dialect.count(tokens, estimated=estimated))
 
 
 def _answer_error(request: Request, exchange: Exchange, error: Exception) -> None:
@@ -265,6 +334,10 @@ class AdminEndpoint:
     def handle(self, request: Request, exchange: Exchange) -> None:  # noqa: ARG002
         """Hand it to the control plane."""
         self._control_plane.handle(exchange)
+
+    def in_shape(self, request: Request, refusal: Refusal) -> Refusal:  # noqa: ARG002
+        """As it is."""
+        return refusal
 
     def on_status(self, request: Request, status: int) -> None:
         """Count nothing: `warmroute_requests_total` is of clients."""

@@ -10,4 +10,5 @@ Everything here is pure and uses only the standard library, so that any side may
     steering   fields and headers that steer an engine, and are never taken from a client
     money      rates in picodollars a token, amounts in nanodollars, one rounding rule
     receipt    the receipt of a turn, and the checks that any reader can run on it
+    changes    what a proxy changed in a request, as the receipt shows it
 """

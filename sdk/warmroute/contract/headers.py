@@ -11,6 +11,12 @@ DERIVED: Final = "x-warmroute-session-derived"
 IDEMPOTENCY: Final = "idempotency-key"
 """The key of a logical call, equal over its retries; at most 256 bytes, printable."""
 
+AGENT: Final = "x-warmroute-agent"
+"""The name of the agent that sends a request, such as `explore`; shown in its receipt, at most 64 bytes, printable."""
+
+KIND: Final = "x-warmroute-kind"
+"""What a request is for: one of `identity.KINDS`; shown in its receipt."""
+
 HOME: Final = "x-warmroute-home"
 """Response: the region that holds the session. The client sends it back. A wrong one costs a hop and the prefix."""
 

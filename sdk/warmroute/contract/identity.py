@@ -7,6 +7,8 @@ continues (`conversations`). Such a key is marked as derived: it is a guess, and
 *Lineage* (which prompt) is (session, model, agent or thread, tools + system): one session id has several prompts
 (title, compaction, sub-agents), and each has a cache of its own. `lineage_parts` gives what distinguishes the lineages
 of one session; the proxy adds the digest of tools and system.
+
+A client may also say which of its agents sends a request and what for (`described`). That is shown, and steers nothing.
 """
 
 import json
@@ -16,8 +18,10 @@ from typing import Any, Final, NamedTuple
 from warmroute.contract import headers
 
 MAX_KEY_BYTES: Final = 256
+MAX_AGENT_NAME_BYTES: Final = 64
 MAX_USER_ID_CHARS: Final = 4_096  # of `metadata.user_id`, which contains a session among other things
 
+CLAUDE_SESSION: Final = "x-claude-code-session-id"
 SESSION_HEADERS: Final = (
     headers.AFFINITY,
     "x-opencode-session",
@@ -25,7 +29,7 @@ SESSION_HEADERS: Final = (
     "x-session-id",
     "session-id",
     "session_id",
-    "x-claude-code-session-id",
+    CLAUDE_SESSION,
     "x-smg-routing-key",
 )
 """Headers that name a session, in order of precedence, lower case."""
@@ -33,8 +37,13 @@ SESSION_HEADERS: Final = (
 SESSION_FIELDS: Final = ("prompt_cache_key", "promptCacheKey", "session_id", "conversation", "metadata")
 """Top-level body fields that may name a session, in order of precedence. `previous_response_id` is no key."""
 
-AGENT_HEADERS: Final = ("x-claude-code-agent-id", "thread-id")
-"""Headers that distinguish the agents or threads of one session."""
+CLAUDE_AGENT: Final = "x-claude-code-agent-id"
+AGENT_HEADERS: Final = (CLAUDE_AGENT, "thread-id", "x-opencode-session-id")
+"""Headers that distinguish the agents or threads of one session.
+
+A sub-agent of OpenCode from 1.18.34 on has an id of its own in the last one; its affinity may be the parent's
+(anomalyco/opencode, packages/core/src/session/model-request.ts).
+"""
 
 PARENT_HEADERS: Final = (
     "x-parent-session-id",
@@ -44,8 +53,38 @@ PARENT_HEADERS: Final = (
 )
 """Headers that name the session or agent which started this one."""
 
-IDENTITY_HEADERS: Final = frozenset({*SESSION_HEADERS, *AGENT_HEADERS, *PARENT_HEADERS, headers.DERIVED, headers.HOME})
-"""All headers that `session_of` and `lineage_parts` read."""
+_OF_SUB_AGENTS: Final = (CLAUDE_AGENT, *PARENT_HEADERS)
+
+KINDS: Final = ("main", "sub", "title", "compaction", "auxiliary")
+"""What a request may be for: an agent's loop, a sub-agent's, a title, a summary of a long session, anything beside."""
+
+_KIND_BY_VALUE: Final[Mapping[str, Mapping[str, str]]] = {
+    headers.KIND: {kind: kind for kind in KINDS},
+    "x-claude-code-request-class": {
+        "main": "main", "subagent": "sub", "workflow": "sub", "compaction": "compaction", "auxiliary": "auxiliary"
+    },
+    "x-openai-subagent": {
+        "compact": "compaction", "review": "sub", "collab_spawn": "sub", "memory_consolidation": "auxiliary"
+    },
+}  # fmt: skip
+"""Headers that say what a request is for, and what their values mean here. The first that says something counts.
+
+Claude Code sends its own from 2.1.273 on, to other addresses than Anthropic's with `CLAUDE_CODE_GATEWAY_HINT_HEADERS=1`
+(https://code.claude.com/docs/en/llm-gateway-protocol); Codex's has only its sub-agents (codex-rs, `SubAgentSource`).
+"""
+
+IDENTITY_HEADERS: Final = frozenset(
+    {
+        *SESSION_HEADERS,
+        *AGENT_HEADERS,
+        *PARENT_HEADERS,
+        *_KIND_BY_VALUE,
+        headers.AGENT,
+        headers.DERIVED,
+        headers.HOME,
+    }
+)
+"""All headers that `session_of`, `lineage_parts` and `described` read."""
 
 
 class InvalidSessionKey(ValueError):
@@ -72,6 +111,13 @@ class LineageParts(NamedTuple):
 
     agent: str
     parent: str
+
+
+class Described(NamedTuple):
+    """What a client says of a request, for its receipt; empty strings where it says nothing that can be shown."""
+
+    agent: str
+    kind: str
 
 
 def check_key(key: str, source: str) -> str:
@@ -103,6 +149,23 @@ def session_of(request_headers: Mapping[str, str], body: Mapping[str, Any]) -> S
 def lineage_parts(request_headers: Mapping[str, str]) -> LineageParts:
     """Agent and parent of a request; header names are lower case. Over-long values are cut."""
     return LineageParts(_first(request_headers, AGENT_HEADERS), _first(request_headers, PARENT_HEADERS))
+
+
+def described(request_headers: Mapping[str, str]) -> Described:
+    """The name of the agent and the kind of a request; header names are lower case.
+
+    A request with a parent is of a sub-agent where it does not say otherwise, and so is one with Claude Code's agent,
+    which its main loop does not have. A name that is too long or not printable
+    and an unknown kind are left out: they steer nothing, so they are no reason to refuse a request.
+    """
+    agent = request_headers.get(headers.AGENT, "")
+    if not agent.isprintable() or len(agent.encode("utf-8", "surrogatepass")) > MAX_AGENT_NAME_BYTES:
+        agent = ""
+    for name, kinds in _KIND_BY_VALUE.items():
+        kind = kinds.get(request_headers.get(name, ""))
+        if kind is not None:
+            return Described(agent, kind)
+    return Described(agent, "sub" if _first(request_headers, _OF_SUB_AGENTS) else "")
 
 
 def _field_key(field: str, value: object) -> str | None:

@@ -10,8 +10,18 @@ A receipt stands in the `usage` object of a response, beside the token counts th
 
 An answer that was continued by another engine has `"continued": {"after_tokens": 412, "by": "text"}`: the tokens of the
 first engine, and from what the other one continued. An answer of another provider that says what it charges has that in
-`"provider_cost_nanousd"`. A request with fields that no engine got has `"dropped_fields": ["beam_width"]`: their names,
-32 at most. Where the loss `elsewhere` has tokens, `"elsewhere_region": "west"` names the region that holds them.
+`"provider_cost_nanousd"`. A request with fields that no engine got has
+`"dropped_fields": ["beam_width"]`: their names, 32 at most. One whose head tells it has `"agent": "explore"` (the name,
+else 16 hex digits of the agent's id), `"parent": "16 hex"` and `"kind": "sub"`. Where the loss `elsewhere` has tokens,
+`"elsewhere_region": "west"` names the region that holds them. What else a proxy changed in a request
+is there too, each only where there is something to say:
+
+    "dropped_blocks": {"redacted_thinking": 2}   parts of messages that no engine got, by type
+    "cache_control": 4                           marks that were taken off
+    "normalised": ["billing_line"]               rules that took something out of the prompt
+    "prefix_changed_by": ["date_line"]           rules that are off and would have, where tokens are `prefix_changed`
+
+A proxy may add members without a new version: a reader ignores those that it does not know.
 
 `check` recomputes all that can be recomputed from the same `usage` object: tiers sum to the cached tokens,
 losses to prompt - cached, the price from the rates. A violation is a sentence, so that it can be shown as it is.
@@ -81,8 +91,18 @@ def _check_tokens(usage: Mapping[str, Any], receipt: Mapping[str, Any]) -> list[
         problems.append(f"losses {dict(loss)} do not sum to {prompt - cached} uncached tokens")
     if unknown := set(receipt["estimated"]) - set(ESTIMATED_FIELDS):
         problems.append(f"unknown estimated fields {sorted(unknown)}")
+    problems += _check_changes(receipt)
     if "continued" in receipt and not 0 <= receipt["continued"]["after_tokens"] <= int(usage["completion_tokens"]):
         problems.append(f"continued after {receipt['continued']['after_tokens']} tokens, which is more than the answer")
+    return problems
+
+
+def _check_changes(receipt: Mapping[str, Any]) -> list[str]:
+    problems = []
+    if any(count < 1 for count in (*receipt.get("dropped_blocks", {}).values(), receipt.get("cache_control", 1))):
+        problems.append("dropped_blocks or cache_control count less than one")
+    if "prefix_changed_by" in receipt and "prefix_changed" not in receipt["loss"]:
+        problems.append(f"prefix_changed_by {receipt['prefix_changed_by']}, but no token is prefix_changed")
     return problems
 
 

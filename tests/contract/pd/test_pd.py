@@ -257,3 +257,13 @@ def test_decode_fails_when_prefill_dies_and_serves_with_the_one_that_takes_its_p
     assert [answer.status_code for answer in answers] == [200, 200], answers[1].text
     cached = [answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"] for answer in answers]
     assert cached == [0, 0], "its cache died with it"
+
+
+@pytest.mark.parametrize(("side", "other"), [("prefill", "decode"), ("decode", "prefill")])
+def test_a_role_is_switched_only_where_that_was_allowed_at_the_start(pair: Pair, side: str, other: str) -> None:
+    answer = httpx.post(f"{getattr(pair, side)}/pd_role_switch", json={"new_role": other}, timeout=seconds(TIMEOUT_S))
+    assert answer.status_code == 400
+    found = answer.json()
+    assert found["message"] == "--enable-pd-role-switch is not set on this server"
+    assert (found["success"], found["safe_to_restore"]) == (False, True)
+    assert (found["old_role"], found["new_role"]) == (side, other)

@@ -2,7 +2,9 @@
 
 import os
 import signal
+import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,8 @@ import pytest
 
 from tests.integration.proxy.harness import until
 from tests.machine import seconds
-from tests.subjects.launched import MODEL, Launched
+from tests.subjects.launched import MODEL, Launched, free_ports, pair_plan
+from warmroute_backend.plan.deployment import Ports
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -128,3 +131,58 @@ def engine_state(launched: Launched, engine: str) -> str:
         return str(httpx.get(url, headers=headers, timeout=seconds(10)).json()["state"])
     except httpx.HTTPError:
         return ""
+
+
+def test_a_launcher_killed_while_engines_start_leaves_no_orphan(tmp_path: Path) -> None:
+    with Launched(tmp_path) as launched:
+        launched.start()
+        until(lambda: "starting" in launched.states().values(), "an engine was started", 60)
+        assert launched.launcher is not None
+        launched.launcher.kill()
+        launched.launcher.wait()
+        launched.start().wait_up()
+        pids = [pid for pid in launched.pids().values() if pid]
+        assert len(pids) == 3
+        assert set(pids) <= set(launched.left())
+        assert turn(launched)["usage"]["completion_tokens"] == 4
+
+
+def test_a_process_that_dies_again_and_again_stays_down_until_it_is_ordered(tmp_path: Path) -> None:
+    with Launched(tmp_path, None, "--restarts", "1") as launched:
+        launched.start().wait_up()
+        os.kill(launched.pids()["proxy"], signal.SIGKILL)
+        until(lambda: launched.output.read_text().count("proxy: ready") == 2, "the proxy serves again", 60)
+        os.kill(launched.pids()["proxy"], signal.SIGKILL)
+        until(lambda: launched.states()["proxy"] == "failed", "it is given up", 60)
+        assert "it has failed 1 times and stays down" in launched.output.read_text()
+        assert launched.act("status").returncode == 1
+        assert launched.act("restart", "proxy").returncode == 0
+        assert turn(launched)["usage"]["completion_tokens"] == 4
+
+
+def test_what_an_edited_plan_has_no_more_is_stopped(tmp_path: Path) -> None:
+    plan = pair_plan(split=(2, 2))
+    with Launched(tmp_path, plan) as launched:
+        launched.start().wait_up()
+        before = launched.pids()
+        assert launched.launcher is not None
+        launched.launcher.kill()
+        launched.launcher.wait()
+        renamed = replace(plan.engines[1], name="decode-9", ports=Ports(*free_ports(5)))
+        launched.write(replace(plan, engines=(plan.engines[0], renamed)))
+        launched.start()
+        until(lambda: launched.states().get("decode-9") == "ready", "the new engine serves", 60)
+        output = launched.output.read_text()
+        assert "decode-0: is not in the plan any more, and is stopped" in output
+        assert launched.pids()["prefill-0"] == before["prefill-0"]
+        assert before["decode-0"] not in launched.left()
+
+
+def test_a_reader_of_the_output_that_leaves_ends_nothing(tmp_path: Path) -> None:
+    with Launched(tmp_path) as launched:
+        launched.launcher = subprocess.Popen(launched.words(), stdout=subprocess.PIPE, cwd=tmp_path, text=True)
+        assert launched.launcher.stdout is not None
+        launched.launcher.stdout.readline()
+        launched.launcher.stdout.close()
+        launched.wait_up()
+        assert turn(launched)["usage"]["completion_tokens"] == 4

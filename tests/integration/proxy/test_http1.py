@@ -45,6 +45,9 @@ class Echo:
         body = request.path.encode() + b" " + request.body
         exchange.respond(200, [("content-type", "text/plain"), ("x-seen", " ".join(request.headers))], body)
 
+    def in_shape(self, request: Request, refusal: Refusal) -> Refusal:
+        return refusal
+
     def on_status(self, request: Request, status: int) -> None:
         pass
 

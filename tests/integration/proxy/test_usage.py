@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +24,19 @@ class Regions:
         self.east, self.west = east, west
         self.usages: list[dict[str, Any]] = []
 
-    def turn(self, proxy: ProxyProcess, session: str, turns: int, tenant: int = 0, model: str = "kimi-k2.5") -> None:
+    def turn(
+        self,
+        proxy: ProxyProcess,
+        session: str,
+        turns: int,
+        tenant: int = 0,
+        model: str = "kimi-k2.5",
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
         with proxy.client(tenant) as client:
-            headers = {"x-session-affinity": session}
+            head = {"x-session-affinity": session, **(headers or {})}
             body = chat(session, turns=turns) | {"model": model}
-            answer = client.post("/v1/chat/completions", json=body, headers=headers).json()
+            answer = client.post("/v1/chat/completions", json=body, headers=head).json()
         self.usages.append(answer["usage"] | {"tenant": tenant, "key": session, "model": model})
 
     def sums(self, **wanted: Any) -> dict[str, Any]:
@@ -102,6 +110,33 @@ def test_groups_add_up_to_all_turns_of_the_tenant(regions: Regions, by: str) -> 
     assert sum(group["price_nanousd"] for group in found["groups"]) == found["price_nanousd"]
 
 
+def test_a_list_says_who_sent_each_turn_and_what_was_lost(regions: Regions) -> None:
+    heads = [
+        {"x-warmroute-agent": "build", "x-warmroute-kind": "main"},
+        {"x-warmroute-agent": "explore", "x-parent-session-id": "root"},
+        {"x-opencode-session-id": "ses_own", "x-opencode-parent-session-id": "root"},
+        {},
+    ]
+    for head in heads:
+        regions.turn(regions.east if head else regions.west, "root", 1, headers=head)
+    receipts = [usage["warmroute"] for usage in regions.usages if usage["key"] == "root"]
+    rows = get(regions.east, "/v1/usage/receipts", session="root").json()["data"][::-1]
+    assert [row["loss"] for row in rows] == [receipt["loss"] for receipt in receipts]
+    told = ("agent", "parent", "kind")
+    assert [[row[name] for name in told] for row in rows] == [
+        [receipt.get(name) for name in told] for receipt in receipts
+    ]
+    root, agent = receipts[0]["session"], receipts[2]["agent"]
+    assert [[row[name] for name in told] for row in rows] == [
+        ["build", None, "main"],
+        ["explore", root, "sub"],
+        [agent, root, "sub"],
+        [None, None, None],
+    ]
+    assert len(agent) == 16
+    assert agent not in {"ses_own", root}
+
+
 def test_without_a_question_it_is_the_total_of_all_regions(regions: Regions) -> None:
     found = get(regions.east, "/v1/usage").json()
     wanted = regions.sums(tenant=0)
@@ -167,9 +202,9 @@ def test_a_wrong_question_is_a_400_that_says_what_can_be_asked(regions: Regions,
 
 
 def test_receipts_are_listed_newest_first_from_all_regions(regions: Regions) -> None:
-    found = get(regions.east, "/v1/usage/receipts?limit=4").json()
+    found = get(regions.east, "/v1/usage/receipts?limit=8").json()
     mine = [usage["warmroute"]["id"] for usage in regions.usages if usage["tenant"] == 0]
-    assert [row["id"] for row in found["data"]] == mine[::-1][:4]
+    assert [row["id"] for row in found["data"]] == mine[::-1][:8]
     assert {row["region"] for row in found["data"]} == {"east", "west"}
     far = get(regions.east, "/v1/usage/receipts", session="far").json()["data"]
     assert [row["id"] for row in far] == [u["warmroute"]["id"] for u in regions.usages if u["key"] == "far"][::-1]

@@ -163,9 +163,10 @@ STEPS = [
     "warmroute._observer.body_of",
     "warmroute._observer.stream_options_with_usage",
     "warmroute._observer.printable",
-    "warmroute._books.first_change",
+    "warmroute._observer.signal",
+    "warmroute._guard.repaired",
     "warmroute._books.measure",
-    "warmroute._books.closest",
+    "warmroute._books.outcome",
 ]
 
 

@@ -37,32 +37,37 @@ def explained(driver: "Driver", *turns: dict[str, Any]) -> str:
 
 
 CHANGES = [
-    ({"messages": [SYSTEM, ASK, DID, {**RESULT, "content": "(cleared)"}, NEXT]}, "messages[3] (tool) changed"),
+    (
+        {"messages": [SYSTEM, ASK, DID, {**RESULT, "content": "(cleared)"}, NEXT]},
+        "history-edited at messages[3] (tool)",
+    ),
     (
         {"messages": [{**SYSTEM, "content": "You are long."}, ASK, DID, RESULT]},
-        "the system prompt (messages[0]) changed",
+        "system at messages[0] (system), line 1",
     ),
     (
         {"messages": [{**SYSTEM, "content": "You are brief. Today is 2026-11-21."}, ASK, DID, RESULT]},
-        "the system prompt (messages[0]) changed; only a date or time in it is different",
+        "date at messages[0] (system), line 1: a date or time changed",
     ),
-    ({"messages": [SYSTEM, ASK]}, "the history was cut: messages[2]"),
-    ({"tools": [*TOOLS[:2], tool("bash", "differently")]}, "tools[2] 'bash' changed"),
-    ({"tools": [TOOLS[2], *TOOLS[:2]]}, "another order, from tools[0] 'bash' on"),
-    ({"tools": [*TOOLS, tool("web")]}, "tools[3] 'web' was added"),
-    ({"tools": TOOLS[1:]}, "tools[0] was removed"),
-    ({"tools": TOOLS[:2]}, "tools[2] was removed"),
-    ({"model": "other"}, "the model changed from m to other"),
-    ({"reasoning_effort": "high"}, "reasoning_effort"),
-    ({"messages": [{"role": "user", "content": "name this chat"}], "tools": []}, "shares no part"),
+    ({"tools": [*TOOLS[:2], tool("bash", "differently")]}, "tool-schema at tools[2] 'bash'"),
+    ({"tools": [TOOLS[2], *TOOLS[:2]]}, "tool-order at tools[0] 'bash'"),
+    ({"tools": [*TOOLS, tool("web")]}, "tool-set at tools[3] 'web'"),
+    ({"model": "other"}, "model at model: the model changed"),
+    ({"reasoning_effort": "high"}, "settings at reasoning_effort"),
 ]
 
 
 @pytest.mark.parametrize(("change", "said"), CHANGES, ids=[said for _, said in CHANGES])
 def test_the_first_part_that_the_client_changed_is_named(driver: "Driver", change: dict[str, Any], said: str) -> None:
-    text = explained(driver, BEFORE, {**BEFORE, **change})
-    assert f"On your side: {said}" in text or (said in text and "On your side: " in text)
-    assert ("only a date" in text) == ("only a date" in said)
+    with pytest.warns(warmroute.PrefixWarning, match="computed again"):
+        text = explained(driver, BEFORE, {**BEFORE, **change})
+    assert f"On your side: {said}" in text
+    assert "To change: " in text
+
+
+def test_another_prompt_under_the_same_key_is_no_change(driver: "Driver") -> None:
+    title = {"messages": [{"role": "user", "content": "name this chat"}], "tools": []}
+    assert "On your side" not in explained(driver, BEFORE, {**BEFORE, **title})
 
 
 KEPT = [

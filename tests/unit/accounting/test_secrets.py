@@ -40,6 +40,15 @@ def test_share_groups_keys_and_epochs_are_apart() -> None:
     assert made.session_of("acme", "s") == Secrets(SECRET + b"\n").session_of("acme", "s")
 
 
+def test_reasoning_keys_are_apart_and_their_own() -> None:
+    made = Secrets(SECRET)
+    keys = {made.reasoning_key(group, use) for group in ("acme", "other") for use in ("signature", "seal")}
+    assert len(keys) == 4
+    assert {len(key) for key in keys} == {32}
+    assert made.reasoning_key("acme", "seal") == Secrets(SECRET).reasoning_key("acme", "seal")
+    assert made.cache_salt("acme", 0) not in {key.hex() for key in keys}
+
+
 def test_no_two_lists_of_parts_give_one_message() -> None:
     messages = [("ab", "c"), ("a", "bc"), ("abc",), ("abc", ""), ("", "abc"), ("a\0b", "c"), ("a", "b\0c")]
     assert len({mac(SECRET, *parts) for parts in messages}) == len(messages)

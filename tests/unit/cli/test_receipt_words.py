@@ -30,7 +30,8 @@ def answer(**changed: Any) -> dict[str, Any]:
         "forwarded_from": None,
         "attempts": 1,
     }
-    of_receipt = {name: value for name, value in changed.items() if name in receipt or name in {"continued", "voids"}}
+    more = {"agent", "continued", "kind", "parent", "voids"}
+    of_receipt = {name: value for name, value in changed.items() if name in receipt or name in more}
     of_answer = {name: value for name, value in changed.items() if name not in of_receipt}
     return {**found, "usage": {**usage, "warmroute": {**receipt, **of_receipt}}, **of_answer}
 
@@ -39,8 +40,20 @@ def words(**changed: Any) -> str:
     return "\n".join(in_words(answer(**changed), None))
 
 
+@pytest.mark.parametrize(
+    ("told", "wanted"),
+    [
+        ({"kind": "main", "agent": "build"}, "Sent by: kind main, agent build."),
+        ({"kind": "sub", "agent": "explore", "parent": "00bb"}, "Sent by: kind sub, agent explore, parent 00bb."),
+    ],
+)
+def test_who_sent_it_is_said_where_its_head_told_that(told: dict[str, str], wanted: str) -> None:
+    assert wanted in words(**told)
+
+
 def test_the_plain_case_has_all_four_parts() -> None:
     said = words()
+    assert "Sent by" not in said
     assert "Where: in region east, east-a0 computed prompt and answer." in said
     assert "Why there: 10 tokens of its prompt (100) were expected to be cached there." in said
     assert "Cached: 10 of 100 prompt tokens (10.0%): 6 in GPU memory, 4 in host memory." in said

@@ -8,6 +8,7 @@ import pytest
 from warmroute.contract.identity import (
     InvalidSessionKey,
     Session,
+    described,
     lineage_parts,
     session_of,
 )
@@ -73,6 +74,28 @@ def test_bad_keys_are_the_clients_fault_and_are_not_repeated(key: str) -> None:
 
 def test_256_bytes_are_a_key() -> None:
     assert session_of({"x-session-affinity": "x" * 256}, {}) is not None
+
+
+@pytest.mark.parametrize(
+    ("headers", "wanted"),
+    [
+        ({}, ("", "")),
+        ({"x-warmroute-agent": "build", "x-warmroute-kind": "main"}, ("build", "main")),
+        ({"x-parent-session-id": "p"}, ("", "sub")),
+        ({"x-warmroute-kind": "compaction", "x-parent-session-id": "p"}, ("", "compaction")),
+        ({"x-warmroute-kind": "dream", "x-warmroute-agent": "a\x00b"}, ("", "")),
+        ({"x-warmroute-agent": "a" * 64}, ("a" * 64, "")),
+        ({"x-warmroute-agent": "ä" * 33}, ("", "")),
+    ],
+)
+def test_what_a_client_says_of_a_request_is_shown_where_it_can_be(headers: dict[str, str], wanted: object) -> None:
+    assert described(headers) == wanted
+
+
+def test_parallel_sub_agents_of_one_affinity_are_two_agents() -> None:
+    one, two = ({"x-session-affinity": "root", "x-opencode-session-id": own} for own in ("ses_1", "ses_2"))
+    assert session_of(one, {}) == session_of(two, {})
+    assert lineage_parts(one).agent != lineage_parts(two).agent
 
 
 def test_agents_and_parents_tell_lineages_apart() -> None:

@@ -7,15 +7,31 @@ import msgspec
 import pytest
 
 from warmroute_proxy.dialects.messages.answer import message
-from warmroute_proxy.dialects.messages.blocks import BadRequest
-from warmroute_proxy.dialects.messages.errors import translated
+from warmroute_proxy.dialects.messages.errors import error as error_object
 from warmroute_proxy.dialects.messages.events import EventTranslator
 from warmroute_proxy.dialects.messages.request import ChatRequest, chat_request
+from warmroute_proxy.dialects.messages.signatures import is_signed, signature_of
+from warmroute_proxy.dialects.raw_json import BadRequest
+from warmroute_proxy.normalising.texts import Texts
+
+KEY = b"k" * 32
+
+
+def no_rules(_model: str) -> Texts:
+    return Texts(frozenset())
+
+
+def translator() -> EventTranslator:
+    return EventTranslator("msg_1", "m", (), KEY)
+
+
+def events_of(text: bytes) -> list[dict[str, Any]]:
+    return [json.loads(block.partition("\ndata: ")[2]) for block in text.decode().split("\n\n")[:-1]]
 
 
 def read(**members: Any) -> ChatRequest:
     asked = {"model": "m", "max_tokens": 5, "messages": [{"role": "user", "content": "hi"}]}
-    return chat_request(json.dumps(asked | members).encode())
+    return chat_request(json.dumps(asked | members).encode(), KEY, no_rules)
 
 
 def chat(**members: Any) -> Any:
@@ -73,7 +89,9 @@ def test_a_turn_with_thoughts_calls_and_results() -> None:
         {
             "role": "assistant",
             "content": [
-                {"type": "thinking", "thinking": "hm", "signature": "s"},
+                {"type": "thinking", "thinking": "hm", "signature": signature_of(KEY, "hm")},
+                {"type": "thinking", "thinking": "another's", "signature": "EqQBCkgIARABGAIi"},
+                {"type": "thinking", "thinking": "unsigned"},
                 {"type": "redacted_thinking", "data": "x"},
                 {"type": "tool_use", "id": "t1", "name": "f", "input": {"b": 1, "a": 2}},
             ],
@@ -97,7 +115,53 @@ def test_a_turn_with_thoughts_calls_and_results() -> None:
         {"role": "tool", "tool_call_id": "t1", "content": "The tool failed:"},
         {"role": "user", "content": [shown, {"type": "text", "text": "T\nD"}]},
     ]
-    assert found.dropped == {"redacted_thinking"}
+    assert found.dropped == frozenset()
+    assert found.dropped_blocks == {"redacted_thinking": 1, "thinking": 2}
+
+
+def test_marks_are_taken_off_and_counted() -> None:
+    mark = {"cache_control": {"type": "ephemeral"}}
+    long = {"cache_control": {"type": "ephemeral", "ttl": "1h"}}
+    results = [{"type": "tool_result", "tool_use_id": "t", "content": [{"type": "text", "text": "r", **mark}], **long}]
+    messages = [
+        {"role": "user", "content": [{"type": "text", "text": "u", **long}]},
+        {"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "f", "input": {}, **mark}]},
+        {"role": "user", "content": results},
+    ]
+    tools = [{"name": "f", "input_schema": {}, **long}]
+    found = read(messages=messages, tools=tools, system=[{"type": "text", "text": "s", **mark}], **mark)
+    assert found.cache_marks == 7
+    assert b"cache_control" not in found.body
+
+
+def test_tools_of_anthropics_are_dropped_beside_ones_own_and_refused_alone() -> None:
+    search = {"type": "web_search_20250305", "name": "web_search", "max_uses": 8}
+    found = read(tools=[search, {"name": "f", "input_schema": {}}])
+    assert [tool["function"]["name"] for tool in msgspec.json.decode(found.body)["tools"]] == ["f"]
+    assert found.dropped == {"tools.web_search_20250305"}
+    with pytest.raises(BadRequest, match="tools: only Anthropic runs web_search_20250305, and no other"):
+        read(tools=[search])
+
+
+def test_reasoning_is_signed_alike_whole_and_in_a_stream() -> None:
+    said = {"role": "assistant", "content": "a", "reasoning_content": "one \u00e9 two"}
+    raw = json.dumps({"choices": [{"message": said, "finish_reason": "stop"}]}).encode()
+    whole = msgspec.json.decode(message(raw, "msg_1", "m", (), KEY))["content"][0]
+    streamed = events_of(
+        translator().feed(stream_of({"reasoning_content": "one "}, {"reasoning_content": "\u00e9 two"}))
+    )
+    deltas = [event["delta"] for event in streamed if event["type"] == "content_block_delta"]
+    assert deltas[-1] == {"type": "signature_delta", "signature": whole["signature"]}
+    assert "".join(delta.get("thinking", "") for delta in deltas) == whole["thinking"]
+    assert is_signed(KEY, whole["thinking"], whole["signature"])
+
+
+@pytest.mark.parametrize("signature", ["", "wr1.", "wr1.x", signature_of(b"o" * 32, "hm"), signature_of(KEY, "hm "), 3])
+def test_what_has_another_signature_is_dropped(signature: Any) -> None:
+    answer = [{"type": "thinking", "thinking": "hm", "signature": signature}, {"type": "text", "text": "a"}]
+    found = read(messages=[{"role": "assistant", "content": answer}, {"role": "user", "content": "b"}])
+    assert msgspec.json.decode(found.body)["messages"][0] == {"role": "assistant", "content": "a"}
+    assert found.dropped_blocks == {"thinking": 1}
 
 
 @pytest.mark.parametrize(
@@ -123,9 +187,9 @@ def test_an_answer_keeps_arguments_that_are_no_object() -> None:
     calls = [{"id": "t", "type": "function", "function": {"name": "f", "arguments": "[1"}}]
     said = {"role": "assistant", "content": None, "reasoning_content": "hm", "tool_calls": calls}
     raw = json.dumps({"choices": [{"message": said, "finish_reason": "tool_calls"}]}).encode()
-    found = msgspec.json.decode(message(raw, "msg_1", "m", ()))
+    found = msgspec.json.decode(message(raw, "msg_1", "m", (), KEY))
     assert found["content"] == [
-        {"type": "thinking", "thinking": "hm", "signature": ""},
+        {"type": "thinking", "thinking": "hm", "signature": signature_of(KEY, "hm")},
         {"type": "tool_use", "id": "t", "name": "f", "input": {"arguments": "[1"}},
     ]
     assert found["stop_reason"] == "tool_use"
@@ -156,8 +220,8 @@ STREAM = b": the prompt is being computed\n\n" + stream_of(
 
 
 def test_the_events_of_a_stream() -> None:
-    text = EventTranslator("msg_1", "m", ()).feed(STREAM).decode()
-    events = [json.loads(block.partition("\ndata: ")[2]) for block in text.split("\n\n")[:-1]]
+    text = translator().feed(STREAM).decode()
+    events = events_of(text.encode())
     assert [line[7:] for line in text.splitlines() if line.startswith("event: ")] == [each["type"] for each in events]
     shown = [(e["type"], e.get("index"), (e.get("delta") or e.get("content_block") or {}).get("type")) for e in events]
     assert shown == [
@@ -165,6 +229,7 @@ def test_the_events_of_a_stream() -> None:
         ("ping", None, None),
         ("content_block_start", 0, "thinking"),
         ("content_block_delta", 0, "thinking_delta"),
+        ("content_block_delta", 0, "signature_delta"),
         ("content_block_stop", 0, None),
         ("content_block_start", 1, "text"),
         ("content_block_delta", 1, "text_delta"),
@@ -185,23 +250,23 @@ def test_the_events_of_a_stream() -> None:
 
 
 def test_it_makes_no_difference_how_a_stream_is_cut() -> None:
-    whole = EventTranslator("msg_1", "m", ()).feed(STREAM)
-    by_byte = EventTranslator("msg_1", "m", ())
+    whole = translator().feed(STREAM)
+    by_byte = translator()
     assert b"".join(by_byte.feed(STREAM[at : at + 1]) for at in range(len(STREAM))) == whole
 
 
 def test_an_error_in_a_stream_is_the_last_event() -> None:
-    translator = EventTranslator("msg_1", "m", ())
+    stream = translator()
     error = b'data: {"error":{"message":"gone","type":"server_error","code":"draining"}}\n\n'
-    text = translator.feed(error + stream_of({"content": "a"}))
+    text = stream.feed(error + stream_of({"content": "a"}))
     assert text.count(b"event: ") == 1
     assert json.loads(text.partition(b"data: ")[2])["error"]["type"] == "overloaded_error"
-    assert translator.ended
+    assert stream.ended
 
 
 def test_a_call_that_had_ended_does_not_go_on() -> None:
     with pytest.raises(ValueError, match="went back"):
-        EventTranslator("msg_1", "m", ()).feed(stream_of(call(0, "", "a"), call(1, "", "b"), call(0, "{}")))
+        translator().feed(stream_of(call(0, "", "a"), call(1, "", "b"), call(0, "{}")))
 
 
 @pytest.mark.parametrize(
@@ -220,10 +285,10 @@ def test_a_call_that_had_ended_does_not_go_on() -> None:
     ],
 )
 def test_errors_have_their_types(status: int, kind: str) -> None:
-    found = json.loads(translated(status, b'{"error":{"message":"why","code":"c"}}'))
+    found = json.loads(error_object(status, "why", "c"))
     assert found == {"type": "error", "error": {"type": kind, "message": "why", "code": "c"}}
 
 
 def test_a_prompt_that_is_too_long_says_so_as_agents_look_for_it() -> None:
-    found = json.loads(translated(400, b'{"error":{"message":"why","code":"context_length_exceeded"}}'))
+    found = json.loads(error_object(400, "why", "context_length_exceeded"))
     assert found["error"]["message"] == "prompt is too long: why"

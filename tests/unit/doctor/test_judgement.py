@@ -74,6 +74,7 @@ Change = Callable[[Machine], Machine]
         (lambda m: replace(m, rdma=m.rdma[1:]), "RDMA", "the plan names mlx5_0", Level.PROBLEM),
         (lambda m: with_port(m, state="1: DOWN"), "RDMA", "mlx5_0 port 1 is 1: DOWN", Level.WARNING),
         (lambda m: with_port(m, gbit_s=100.0), "RDMA", "mlx5_0 runs at 100 Gbit/s", Level.WARNING),
+        (lambda m: replace(m, rdma=m.rdma[:5]), "RDMA", "GPUs of NUMA node 1 have no active RDMA port", Level.WARNING),
         (lambda m: with_host(m, peer_memory=None), "RDMA", "no module nvidia_peermem", Level.WARNING),
         (lambda m: with_host(m, memlock_bytes=8 << 20), "memlock", "memlock is 8 MiB", Level.PROBLEM),
         (lambda m: with_host(m, open_files=1024), "open files", "1,024 open files", Level.WARNING),

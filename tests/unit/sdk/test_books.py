@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
-from warmroute import _books, _outgoing, _prompt
-from warmroute._books import Books, Turn
+from warmroute import _books, _outgoing
+from warmroute._books import Books
+from warmroute._guard import Guard
+from warmroute._turns import Turn
 
 
 def answered(books: Books, session: str, *, receipt: str | None = None) -> Turn:
@@ -19,7 +21,7 @@ def answered(books: Books, session: str, *, receipt: str | None = None) -> Turn:
 
 def test_totals_keep_what_forgotten_sessions_added(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_books, "MAX_SESSIONS", 2)
-    books = Books()
+    books = Books(Guard())
     for key in ("a", "b", "c"):
         books.settle(answered(books, key), {"prompt_tokens": 10, "completion_tokens": 1})
     report = books.report()
@@ -29,7 +31,7 @@ def test_totals_keep_what_forgotten_sessions_added(monkeypatch: pytest.MonkeyPat
 
 def test_pending_receipts_and_faults_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_books, "MAX_PENDING", 2)
-    books = Books()
+    books = Books(Guard())
     for number in range(3):
         answered(books, "s", receipt=f"wr-{number}")
     assert books.pending() == ["wr-1", "wr-2"]
@@ -43,7 +45,7 @@ def test_pending_receipts_and_faults_are_bounded(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_report_can_be_pickled_and_written_as_json() -> None:
-    books = Books()
+    books = Books(Guard())
     receipt = {"id": "wr-1", "loss": {"cold": 7}}
     books.settle(answered(books, "s"), {"prompt_tokens": 10, "warmroute": receipt})
     report = books.report()
@@ -53,13 +55,13 @@ def test_a_report_can_be_pickled_and_written_as_json() -> None:
 
 
 def test_long_faults_are_cut() -> None:
-    books = Books()
+    books = Books(Guard())
     books.settle(answered(books, "s"), {"warmroute": {"id": "x" * 10_000}})
     assert len(books.report().violations[0]) == 300
 
 
 def test_a_turn_is_settled_once() -> None:
-    books = Books()
+    books = Books(Guard())
     turn = answered(books, "s")
     for _ in range(2):
         books.settle(turn, {"prompt_tokens": 10})
@@ -67,27 +69,27 @@ def test_a_turn_is_settled_once() -> None:
 
 
 def test_a_fetched_receipt_that_is_not_pending_adds_nothing() -> None:
-    books = Books()
+    books = Books(Guard())
     books.settle_fetched("wr-1", {"prompt_tokens": 10})
     assert books.report().prompt_tokens == 0
 
 
 @pytest.mark.parametrize("usage", [{"prompt_tokens": True}, {"prompt_tokens": "9"}, {"prompt_tokens": -1}, {}])
 def test_what_is_no_count_is_not_added(usage: dict[str, Any]) -> None:
-    books = Books()
+    books = Books(Guard())
     books.settle(answered(books, "s"), usage)
     assert books.report().prompt_tokens == 0
 
 
 def test_more_cached_than_prompt_tokens_never_give_a_ratio_over_one() -> None:
-    books = Books()
+    books = Books(Guard())
     usage = {"prompt_tokens": 10, "prompt_tokens_details": {"cached_tokens": 90}}
     books.settle(answered(books, "s"), usage)
     assert books.report().hit_ratio == 1.0
 
 
 def test_the_hit_ratio_is_that_of_turns_that_say_what_was_cached() -> None:
-    books = Books()
+    books = Books(Guard())
     books.settle(answered(books, "s"), {"prompt_tokens": 90})
     books.settle(answered(books, "s"), {"prompt_tokens": 10, "prompt_tokens_details": {"cached_tokens": 5}})
     report = books.report()
@@ -95,7 +97,7 @@ def test_the_hit_ratio_is_that_of_turns_that_say_what_was_cached() -> None:
 
 
 def test_a_receipt_that_no_check_foresaw_is_a_violation_and_no_error_of_ours() -> None:
-    books = Books()
+    books = Books(Guard())
     usage = {"prompt_tokens": float("inf"), "warmroute": {"id": "wr-1", "v": 1, "cached": {}, "loss": {}}}
     books.settle(answered(books, "s"), usage)
     assert books.report().violations_found == 1
@@ -111,32 +113,3 @@ def test_servers_are_forgotten_least_recently_used_first(monkeypatch: pytest.Mon
     assert servers.takes(one) is True
     servers.learn(three, takes=True)
     assert [servers.takes(server) for server in (one, two, three)] == [True, None, True]
-
-
-def test_long_prompts_are_compared_up_to_a_limit() -> None:
-    reader = _prompt.PromptReader()
-    messages = [{"role": "user", "content": str(number)} for number in range(_prompt.MAX_PARTS + 10)]
-    prompt = reader.read({"model": "m", "messages": messages})
-    assert len(prompt.messages) == _prompt.MAX_PARTS
-    changed = reader.read({"model": "m", "messages": [*messages[:-1], {"role": "user", "content": "other"}]})
-    assert _prompt.first_change(prompt, changed, {"messages": messages}) is None
-
-
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [
-        ("Today is 2026-11-20.", "Today is 2026-11-21."),
-        ("It is 2026-11-20T10:11:12Z.", "It is 2026-11-21T10:11:12Z."),
-        ("Date: Friday, November 20, 2026", "Date: Saturday, November 21, 2026"),
-        ("Today's date: Fri Nov 20 2026", "Today's date: Sat Nov 21 2026"),
-        ("on 20 Nov 2026 at 9:05 AM", "on 21 Nov 2026 at 10:15 PM"),
-        ("11/20/2026", "11/21/2026"),
-        ("now=1795132800", "now=1795219200"),
-    ],
-)
-def test_dates_and_times_are_told_from_other_changes(one: str, other: str) -> None:
-    def undated(text: str) -> int:
-        return _prompt.PromptReader().read({"messages": [{"role": "system", "content": text}]}).undated
-
-    assert undated(one) == undated(other)
-    assert undated(one) != undated(other + " Be brief.")

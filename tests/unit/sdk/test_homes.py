@@ -4,10 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from warmroute._homes import Homes, Lineage, lineage_of
-from warmroute._prompt import PromptReader
 
 URL = "http://server/v1"
-READER = PromptReader()
 MAIN = "You are an agent."
 TITLE = "You name conversations."
 
@@ -15,7 +13,7 @@ TITLE = "You name conversations."
 def lineage(session: str, system: str, messages: int = 1, caller: Mapping[str, str] | None = None) -> Lineage:
     body: dict[str, Any] = {"model": "m", "messages": [{"role": "system", "content": system}]}
     body["messages"] += [{"role": "user", "content": str(number)} for number in range(messages)]
-    found = lineage_of(URL, session, caller or {}, READER.read(body))
+    found = lineage_of(URL, session, caller or {}, body)
     assert found is not None
     return found
 

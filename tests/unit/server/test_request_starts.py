@@ -4,6 +4,7 @@ import asyncio
 
 import uvloop
 
+from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.loop_lag import LoopLag
 from warmroute_proxy.server.base.metrics import Metrics
 from warmroute_proxy.server.http.exchange import Exchange, Request
@@ -47,6 +48,9 @@ class Slow:
     def handle(self, request: Request, exchange: Exchange) -> None:
         self.steps += 1
         self.begun.append(request.path)
+
+    def in_shape(self, request: Request, refusal: Refusal) -> Refusal:
+        return refusal
 
     def on_status(self, request: Request, status: int) -> None:
         """Count nothing."""

@@ -6,6 +6,7 @@ prompt_request    a request body, checked: a `PromptRequest` for each prompt
 plan              from a `PromptRequest` to a `Job` with its planned answer
 job               a live request
 text              the text of answers
+directives        what lines of a prompt order to answer, with `--obey-prompts`
 api               the JSON of answers
 reply             sends answers, streamed or whole
 """

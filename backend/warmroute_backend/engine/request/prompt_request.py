@@ -15,7 +15,7 @@ from warmroute_backend.engine.http import fields
 from warmroute_backend.engine.http.errors import Refusal
 from warmroute_backend.engine.http.fields import Body
 from warmroute_backend.engine.model import prompt
-from warmroute_backend.engine.request import text
+from warmroute_backend.engine.request import directives, text
 
 Kind = Literal["chat", "completion", "generate"]
 Headers = Mapping[bytes, bytes]
@@ -108,14 +108,20 @@ def overridden(body: Body, headers: Headers) -> Body:
     return {**body, **found} if found else body
 
 
-def read(kind: Kind, body: Body, headers: Headers) -> list[PromptRequest]:
-    """Check a body and take from it what the engine uses: a `PromptRequest` for each prompt."""
+def read(kind: Kind, body: Body, headers: Headers, *, obey_prompts: bool = False) -> list[PromptRequest]:
+    """Check a body and take from it what the engine uses: a `PromptRequest` for each prompt.
+
+    `obey_prompts`: a chat without a script of its own has the one that its messages order.
+    """
     prompts, batch = _prompts(kind, body)
     rids = _rids(body, len(prompts), batch=batch)
     salts, keys = (fields.each(body, name, str, len(prompts)) for name in ("cache_salt", "extra_key"))
     bootstrap_rooms = _bootstrap_rooms(body, len(prompts))
     hosts = fields.each(body, "bootstrap_host", str, len(prompts))
     first = _first(kind, body, headers, batch=batch)
+    if obey_prompts and kind == "chat" and first.script is text.NO_SCRIPT:
+        script = directives.obeyed(body)
+        first = replace(first, script=script, thinking=first.thinking or script.think_tokens is not None)
     return [
         replace(
             first,

@@ -58,6 +58,7 @@ class Script:
     calls: tuple[Call, ...] = ()
     output_tokens: int | None = None
     error_after_tokens: int | None = None
+    think_tokens: int | None = None
 
 
 NO_SCRIPT: Final = Script()
@@ -125,7 +126,8 @@ def answer(
     most = limit + 1  # whatever a script orders: one token over the limit shows that it was reached
     pieces: list[Piece] = []
     if thinking:
-        pieces += _pieces(REASONING, words(seed_digest + b"think", min(most, max(1, total // 3))))
+        thought = script.think_tokens or max(1, total // 3)
+        pieces += _pieces(REASONING, words(seed_digest + b"think", min(most, thought)))
     if script.text is not None:
         pieces += _pieces(CONTENT, script.text)
     elif not script.calls:

@@ -114,7 +114,8 @@ class Routes:
             if self._engine.settings.header_overrides and kind != "completion":
                 body = overridden(body, exchange.headers)
             try:
-                self._engine.submit(read(kind, body, exchange.headers), self._faults.struck(exchange))
+                requests = read(kind, body, exchange.headers, obey_prompts=self._engine.settings.obey_prompts)
+                self._engine.submit(requests, self._faults.struck(exchange))
             except Refusal as refusal:
                 if kind != "generate" or not refusal.semantic or body.get("stream") is not True:
                     raise

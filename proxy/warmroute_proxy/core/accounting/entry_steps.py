@@ -18,6 +18,7 @@ from typing import Any, Final
 
 import msgspec
 
+from warmroute.contract.changes import NO_CHANGES, Changes
 from warmroute.contract.receipt import VERSION
 from warmroute_proxy.core.accounting.entry import UNDER_WAY, Entry, Outcome, State
 from warmroute_proxy.core.accounting.receipt import ServedBy, usage_object, workers_json
@@ -48,8 +49,8 @@ def dispatch(entry: Entry, rid: str, workers: tuple[ServedBy, ...], predicted_ca
 
 class Ending(Frozen, frozen=True):
     """How a request ended. `status` is the HTTP status that the client got, 0 if none; `ttft_ms` is None where no byte
-    of an answer came; `dropped_fields` are members of the request that no engine got; `elsewhere_region` is the region
-    that has what was lost as `elsewhere`.
+    of an answer came; `changes` are what was changed in the request; `receipt_fields` are members of the receipt that
+    its caller has given, as JSON.
     """
 
     outcome: Outcome
@@ -57,8 +58,8 @@ class Ending(Frozen, frozen=True):
     settled_at: float
     proxy_ms: float
     ttft_ms: float | None
-    dropped_fields: tuple[str, ...] = ()
-    elsewhere_region: str = ""
+    changes: Changes = NO_CHANGES
+    receipt_fields: bytes = b""
 
 
 def settle(
@@ -77,7 +78,7 @@ def settle(
         raise _not_allowed(entry, "settle")
     if ending.outcome not in SETTLE_OUTCOMES:
         raise TransitionError(f"entry {entry.id}: {ending.outcome} is no outcome of a settled entry")
-    _close(entry, "settled", ending.outcome, usage, loss, reported, ending.dropped_fields, ending.elsewhere_region)
+    _close(entry, "settled", ending.outcome, usage, loss, reported, ending)
     entry.status, entry.settled_at = ending.status, ending.settled_at
     entry.proxy_ms, entry.ttft_ms = ending.proxy_ms, ending.ttft_ms
 
@@ -144,12 +145,10 @@ def _close(
     usage: Usage,
     loss: Mapping[str, int],
     reported: Mapping[str, Any] | bytes | None,
-    dropped_fields: tuple[str, ...] = (),
-    elsewhere_region: str = "",
+    ending: Ending | None = None,
 ) -> None:
-    text, entry.list_nanousd, entry.price_nanousd = usage_object(
-        entry, usage, loss, reported, dropped_fields, elsewhere_region
-    )
+    changes, caller = (NO_CHANGES, b"") if ending is None else (ending.changes, ending.receipt_fields)
+    text, entry.list_nanousd, entry.price_nanousd = usage_object(entry, usage, loss, reported, changes, caller)
     entry.state, entry.outcome, entry.usage = state, outcome, msgspec.Raw(text)
     entry.prompt_tokens, entry.cached_tokens = usage.prompt_tokens, usage.cached_tokens
     entry.completion_tokens = usage.completion_tokens

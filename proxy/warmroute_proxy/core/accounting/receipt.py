@@ -11,6 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from warmroute.contract import money
+from warmroute.contract.changes import NO_CHANGES, Changes
 from warmroute.contract.receipt import VERSION
 from warmroute_proxy.core.accounting.entry import Entry
 from warmroute_proxy.core.accounting.usage_fields import Usage
@@ -60,11 +61,11 @@ def usage_object(
     usage: Usage,
     loss: Mapping[str, int],
     reported: Mapping[str, Any] | bytes | None,
-    dropped_fields: tuple[str, ...] = (),
-    elsewhere_region: str = "",
+    changes: Changes = NO_CHANGES,
+    receipt_fields: bytes = b"",
 ) -> tuple[bytes, int, int]:
     """The usage object for the client, as JSON: the engine's own fields, the settled counts, `cost` and `warmroute`.
-    `dropped_fields`: members of the request that no engine got; `elsewhere_region`: that of the loss.
+    `changes`: what was changed in the request; `receipt_fields`: members from its caller, as JSON.
 
     `reported` is JSON where it has exactly the settled counts (`plain_usage`). Returned with what the turn would have
     cost with nothing cached, and what it costs, in nanodollars.
@@ -78,10 +79,11 @@ def usage_object(
             loss, _rates_json(rates), full, price, full - price, usage.estimated,
         )
     )  # fmt: skip
-    if dropped_fields:
-        receipt = b'%b,"dropped_fields":%b}' % (receipt[:-1], _encode(dropped_fields))
-    if elsewhere_region and "elsewhere" in loss:
-        receipt = b'%b,"elsewhere_region":%b}' % (receipt[:-1], _encode(elsewhere_region))
+    if receipt_fields:
+        receipt = b"%b,%b}" % (receipt[:-1], receipt_fields)
+    if changes is not NO_CHANGES:
+        more = _encode(changes.members(loss))
+        receipt = b"%b%b%b" % (receipt[:-1], b"," if len(more) > 2 else b"", more[1:])
     cost = money.usd(price).encode()
     if type(reported) is bytes:
         return b'%b,"cost":%b,"warmroute":%b}' % (reported[:-1], cost, receipt), full, price

@@ -5,7 +5,10 @@ chat. So each message is translated by itself, its texts are copied as they came
 text. `cache_control` is left behind. What an API of chat has no place for is dropped and named.
 
 - blocks: one block of content, as parts, calls and tool messages of chat
-- request: the body of a request
+- signatures: of the reasoning that a client sends back
+- conversation: the system prompt and the messages of a request
+- tools: its tools
+- request: its body
 - answer: a whole answer, and the usage and stop reason of any
 - events: the events of a stream
 - models: the list of models

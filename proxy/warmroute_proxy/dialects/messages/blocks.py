@@ -3,80 +3,88 @@
 import re
 from typing import Any, Final
 
-import msgspec
 from msgspec import Raw
 
-Members = dict[str, Raw]
-ChatPart = dict[str, Any]
+from warmroute_proxy.dialects.raw_json import (
+    MAX_SHOWN_CHARS,
+    BadRequest,
+    ChatPart,
+    Members,
+    is_text,
+    kind_of,
+    list_at,
+    object_at,
+    text_at,
+)
+from warmroute_proxy.normalising.texts import Texts
 
 MEDIA_TYPES: Final = ("image/jpeg", "image/png", "image/gif", "image/webp")
-MAX_SHOWN_CHARS: Final = 64
 
-_QUOTE: Final = 0x22
-_LIST: Final = 0x5B
 _OBJECT: Final = 0x7B
 _BASE64: Final = re.compile(r"[A-Za-z0-9+/]+={0,2}")
 _FAILED: Final = "The tool failed:"
-_decode_members: Final = msgspec.json.Decoder(Members).decode
-_decode_list: Final = msgspec.json.Decoder(list[Raw]).decode
-_decode_text: Final = msgspec.json.Decoder(str).decode
-_PROBLEMS: Final = (msgspec.DecodeError, ValueError, RecursionError)
-encode: Final = msgspec.json.Encoder().encode
+_MARK: Final = "cache_control"
 
 
-class BadRequest(ValueError):
-    """What is wrong with a request, and where: `messages.0.content`."""
+class Blocks:
+    """Reads the blocks of one request. `marks`: how many `cache_control` were on them."""
 
-    def __init__(self, path: str, problem: str) -> None:
-        super().__init__(f"{path}: {problem}" if path else problem)
-        self.path = path
+    def __init__(self, texts: Texts) -> None:
+        self.marks = 0
+        self._texts = texts
 
+    def block(self, raw: Raw, path: str) -> Members:
+        """The members of a block."""
+        found = object_at(raw, path)
+        if _MARK in found:
+            self.marks += 1
+        return found
 
-def object_at(raw: Raw | bytes, path: str) -> Members:
-    """The members of an object, those that are null left out."""
-    try:
-        found = _decode_members(raw)
-    except _PROBLEMS:
-        raise BadRequest(path, "must be a JSON object") from None
-    return {name: value for name, value in found.items() if bytes(memoryview(value)[:1]) != b"n"}
+    def parts(self, raw: Raw, path: str, role: str) -> list[ChatPart]:
+        """Content that is a text or blocks of text, images and documents. What the rules take out is left out."""
+        if is_text(raw):
+            text = self._texts.clean(raw, role)
+            return [] if text is None else [{"type": "text", "text": text}]
+        found = []
+        for at, each in enumerate(list_at(raw, path)):
+            where = f"{path}.{at}"
+            piece = self.piece(self.block(each, where), where, role)
+            if piece is not None:
+                found.append(piece)
+        return found
 
+    def piece(self, block: Members, path: str, role: str) -> ChatPart | None:
+        """A block of text, an image or a document; None where the rules leave nothing of it."""
+        kind = kind_of(block, path)
+        if kind == "text":
+            return self._text(block, path, role)
+        if kind == "image":
+            return _image(block, path)
+        if kind == "document":
+            return _document(block, path)
+        shown = kind[:MAX_SHOWN_CHARS]
+        raise BadRequest(f"{path}.type", f"{shown!r} is no block that is served here: text, image, document")
 
-def list_at(raw: Raw, path: str) -> list[Raw]:
-    """The elements of a list."""
-    try:
-        return _decode_list(raw)
-    except _PROBLEMS:
-        raise BadRequest(path, "must be a list") from None
+    def tool_message(self, block: Members, path: str) -> tuple[ChatPart, list[ChatPart]]:
+        """A `tool_result` as a message, and its images, for which a message of this role has no place."""
+        content = block.get("content")
+        parts = [] if content is None else self.parts(content, f"{path}.content", "tool")
+        images = [piece for piece in parts if piece["type"] != "text"]
+        texts = [piece for piece in parts if piece["type"] == "text"]
+        failed = block.get("is_error")
+        if failed is not None and bytes(failed) not in (b"true", b"false"):
+            raise BadRequest(f"{path}.is_error", "must be true or false")
+        if failed is not None and bytes(failed) == b"true":
+            texts.insert(0, {"type": "text", "text": _FAILED})
+        text = content_of(texts) if texts else ""
+        return {"role": "tool", "tool_call_id": text_at(block, "tool_use_id", path), "content": text}, images
 
-
-def text_at(members: Members, name: str, path: str) -> str:
-    """A text that must be there."""
-    raw = members.get(name)
-    path = f"{path}.{name}" if path else name
-    if raw is None:
-        raise BadRequest(path, "is required")
-    try:
-        return _decode_text(raw)
-    except _PROBLEMS:
-        raise BadRequest(path, "must be a text") from None
-
-
-def kind_of(block: Members, path: str) -> str:
-    """The type of a block."""
-    return text_at(block, "type", path)
-
-
-def is_text(raw: Raw) -> bool:
-    """Whether a raw value is a text."""
-    return memoryview(raw)[0] == _QUOTE
-
-
-def text_part(block: Members, path: str) -> ChatPart:
-    """A text block, its text as it came."""
-    raw = block.get("text")
-    if raw is None or not is_text(raw):
-        raise BadRequest(f"{path}.text", "must be a text")
-    return {"type": "text", "text": raw}
+    def _text(self, block: Members, path: str, role: str) -> ChatPart | None:
+        raw = block.get("text")
+        if raw is None or not is_text(raw):
+            raise BadRequest(f"{path}.text", "must be a text")
+        text = self._texts.clean(raw, role)
+        return None if text is None else {"type": "text", "text": text}
 
 
 def content_of(parts: list[ChatPart]) -> Any:
@@ -84,27 +92,6 @@ def content_of(parts: list[ChatPart]) -> Any:
     if len(parts) == 1 and parts[0]["type"] == "text":
         return parts[0]["text"]
     return parts
-
-
-def parts_at(raw: Raw, path: str) -> list[ChatPart]:
-    """Content that is a text or blocks of text, images and documents."""
-    if is_text(raw):
-        return [{"type": "text", "text": raw}]
-    blocks = list_at(raw, path)
-    return [part_of(object_at(each, f"{path}.{at}"), f"{path}.{at}") for at, each in enumerate(blocks)]
-
-
-def part_of(block: Members, path: str) -> ChatPart:
-    """A block of text, an image or a document."""
-    kind = kind_of(block, path)
-    if kind == "text":
-        return text_part(block, path)
-    if kind == "image":
-        return _image(block, path)
-    if kind == "document":
-        return _document(block, path)
-    shown = kind[:MAX_SHOWN_CHARS]
-    raise BadRequest(f"{path}.type", f"{shown!r} is no block that is served here: text, image, document")
 
 
 def _source(block: Members, path: str) -> tuple[Members, str]:
@@ -133,7 +120,7 @@ def _image(block: Members, path: str) -> ChatPart:
 def _document(block: Members, path: str) -> ChatPart:
     source, kind = _source(block, path)
     if kind != "text":
-        raise BadRequest(f"{path}.source.type", "must be text: other documents are not served here")
+        raise BadRequest(f"{path}.source.type", "must be text: PDF and other documents are not served here, send text")
     text = text_at(source, "data", f"{path}.source")
     title = block.get("title")
     return {"type": "text", "text": f"{text_at(block, 'title', path)}\n{text}" if title is not None else text}
@@ -150,18 +137,3 @@ def tool_call(block: Members, path: str) -> ChatPart:
         raise BadRequest(f"{path}.input", "is not UTF-8") from None
     function = {"name": text_at(block, "name", path), "arguments": arguments}
     return {"id": text_at(block, "id", path), "type": "function", "function": function}
-
-
-def tool_message(block: Members, path: str) -> tuple[ChatPart, list[ChatPart]]:
-    """A `tool_result` as a message, and its images, for which a message of this role has no place."""
-    content = block.get("content")
-    parts = [] if content is None else parts_at(content, f"{path}.content")
-    images = [piece for piece in parts if piece["type"] != "text"]
-    texts = [piece for piece in parts if piece["type"] == "text"]
-    failed = block.get("is_error")
-    if failed is not None and bytes(failed) not in (b"true", b"false"):
-        raise BadRequest(f"{path}.is_error", "must be true or false")
-    if failed is not None and bytes(failed) == b"true":
-        texts.insert(0, {"type": "text", "text": _FAILED})
-    text = content_of(texts) if texts else ""
-    return {"role": "tool", "tool_call_id": text_at(block, "tool_use_id", path), "content": text}, images

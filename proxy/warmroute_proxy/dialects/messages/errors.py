@@ -1,10 +1,8 @@
 """Errors of chat as Anthropic's error object, with its statuses."""
 
-from typing import Any, Final
+from typing import Final
 
-import msgspec
-
-from warmroute_proxy.dialects.messages.blocks import encode
+from warmroute_proxy.dialects.raw_json import encode
 
 OVERLOADED: Final = 529
 _TYPES: Final = {
@@ -19,18 +17,6 @@ _TYPES: Final = {
 }
 
 
-class _Error(msgspec.Struct):
-    message: str = "internal error"
-    code: Any = None
-
-
-class _Body(msgspec.Struct):
-    error: _Error
-
-
-_decode: Final = msgspec.json.Decoder(_Body).decode
-
-
 def status_of(status: int) -> int:
     """The status that Anthropic's clients know: what nothing can serve now is overload to them."""
     return OVERLOADED if status == 503 else status
@@ -43,12 +29,3 @@ def error(status: int, message: str, code: object) -> bytes:
     if code == "context_length_exceeded":
         message = f"prompt is too long: {message}"
     return encode({"type": "error", "error": {"type": kind, "message": message, "code": code}})
-
-
-def translated(status: int, body: bytes) -> bytes:
-    """An error object of chat as one of Anthropic's."""
-    try:
-        found = _decode(body).error
-    except (msgspec.DecodeError, RecursionError):
-        found = _Error()
-    return error(status, found.message, found.code)

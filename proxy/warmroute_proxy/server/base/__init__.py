@@ -12,6 +12,7 @@ Nothing here opens a socket or serves a request, and nothing here imports anothe
     loop_lag      how late the event loop is, and what held it
     metrics       counters and histograms, and their text format
     metric_help   the description of each metric
-    other_apis    what clients of APIs are told that are not served here
+    sealing       reasoning that clients keep for us, sealed
     secrets       the fleet secret and what is derived from it, API keys, engine keys
+    terms         what the translation of a request depends on besides its body
 """

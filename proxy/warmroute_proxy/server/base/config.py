@@ -13,6 +13,7 @@ from warmroute.contract.money import Rates
 from warmroute.contract.providers import UNKNOWN, Provider
 from warmroute_proxy.core.queue.quota import TenantLimits
 from warmroute_proxy.dialects.fields import Unlisted
+from warmroute_proxy.normalising.rules import DEFAULT_NAMES
 
 DEFAULT_HOST: Final = "127.0.0.1"
 DEFAULT_STATE_DIR: Final = ".warmroute/proxy"
@@ -133,6 +134,9 @@ class ModelConfig:
 
     vocabulary_tokens: int | None = None
     """The number of its token ids; None: unknown, and then requests must not hold any."""
+
+    normalise: frozenset[str] = DEFAULT_NAMES
+    """The rules that take texts out of its prompts which would spoil their prefixes."""
 
 
 @dataclass(frozen=True, slots=True)

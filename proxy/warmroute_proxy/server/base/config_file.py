@@ -17,6 +17,7 @@ from warmroute.contract.money import Rates, rate_from_usd_per_mtok
 from warmroute_proxy.core.queue.quota import TenantLimits
 from warmroute_proxy.dialects.fields import Unlisted
 from warmroute_proxy.dialects.openai_fields import GRANTABLE_FIELDS
+from warmroute_proxy.normalising.rules import DEFAULT_NAMES, NAMES
 from warmroute_proxy.server.base.config import (
     ANY,
     DEFAULT_HOST,
@@ -214,6 +215,7 @@ def _model(table: Table) -> ModelConfig:
         table.integer("context_tokens", None, 1, 1_000_000_000),
         table.flag("continue_broken"),
         table.integer("vocabulary_tokens", None, 1, 100_000_000),
+        table.names_among("normalise", NAMES, DEFAULT_NAMES),
     )
     table.close()
     return model
@@ -239,12 +241,9 @@ def _tenant(table: Table) -> TenantConfig:
         frozenset(table.names("regions", (ANY,))),
         table.integer("salt_epoch", 0, 0, 2**31 - 1) or 0,
         _tenant_limits(table),
-        frozenset(table.names("granted_fields", ())),
+        table.names_among("granted_fields", sorted(GRANTABLE_FIELDS), frozenset()),
         Unlisted(table.choice("unlisted_fields", [each.value for each in Unlisted], Unlisted.DROP.value)),
     )
-    for field in sorted(tenant.granted_fields - GRANTABLE_FIELDS):
-        known = sorted(GRANTABLE_FIELDS)
-        table.problem("granted_fields", f"{shown(field)} is not one of {', '.join(known)}{nearest(field, known)}")
     table.close()
     return tenant
 

@@ -127,6 +127,17 @@ class Table:
             self.problem(key, 'is empty; leave it out or write ["*"] for all')
         return tuple(value)
 
+    def names_among(self, key: str, known: Sequence[str], default: frozenset[str]) -> frozenset[str]:
+        """A list of some of a few words, which may be empty. The problem of a misspelt word names the nearest one."""
+        is_given = self.has(key)
+        found = self.names(key, ())
+        if not is_given:
+            return default
+        for name in found:
+            if name not in known:
+                self.problem(key, f"{shown(name)} is not one of {', '.join(known)}{nearest(name, known)}")
+        return frozenset(found)
+
     def texts(self, key: str) -> dict[str, str]:
         """A table of strings by name, `{ name = "text" }`; empty where there is none."""
         value = self._take(key)

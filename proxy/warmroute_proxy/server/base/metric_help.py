@@ -10,6 +10,7 @@ HELP: Final[dict[str, str]] = {
     "warmroute_loss_tokens_total": "Prompt tokens that were not cached, by class.",
     "warmroute_list_nanousd_total": "Price of settled turns if nothing had been cached, in billionths of a USD.",
     "warmroute_price_nanousd_total": "Price of settled turns, in billionths of a USD.",
+    "warmroute_normalised_total": "Settled turns by rule that took something out of their prompt.",
     "warmroute_turns_total": "Settled turns by outcome.",
     "warmroute_retries_total": "Turns dispatched again after an engine failed.",
     "warmroute_continued_total": "Retries that continued an answer which had begun.",

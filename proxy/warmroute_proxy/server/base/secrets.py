@@ -1,8 +1,9 @@
 """The fleet secret and what is derived from it, the check of API keys, and the keys of engines.
 
-    tenant key   = HMAC(fleet secret, share group)
-    session hash = HMAC(tenant key, "session" | key), the first 16 hex digits: all that is stored of a session key
-    cache salt   = HMAC(tenant key, "salt" | epoch), hex: the engine's cache namespace of a share group
+    tenant key    = HMAC(fleet secret, share group)
+    session hash  = HMAC(tenant key, "session" | key), the first 16 hex digits: all that is stored of a session key
+    cache salt    = HMAC(tenant key, "salt" | epoch), hex: the engine's cache namespace of a share group
+    reasoning key = HMAC(tenant key, "reasoning" | use): vouches for reasoning that a client sends back
 
 The message of an HMAC is a list of fields, each behind its length in four bytes, so that no two lists give the same
 message. The secret is the same in all proxies of a fleet, and survives restarts: with a new one every cache is cold.
@@ -95,6 +96,7 @@ class Secrets:
         self._sessions: dict[tuple[str, str], tuple[str, int]] = {}
         self._salts: dict[tuple[str, int], str] = {}
         self._seeds: dict[tuple[str, int, str], tuple[str, int]] = {}
+        self._reasoning_keys: dict[tuple[str, str], bytes] = {}
 
     def session_of(self, share_group: str, key: str) -> tuple[str, int]:
         """16 hex digits that replace a session key in receipts, rows and logs, and the same as a number."""
@@ -120,6 +122,18 @@ class Secrets:
             salt = self.cache_salt(share_group, epoch)
             found = salt, xxh3_64_intdigest(model.encode(), seed=int(salt[:16], 16))
             _keep(self._seeds, (share_group, epoch, model), found)
+        return found
+
+    def reasoning_key(self, share_group: str, use: str) -> bytes:
+        """The key, of 32 bytes, by which reasoning of an answer is known again when a client sends it back.
+
+        `use` separates the dialects: `signature` signs, `seal` encrypts. No salt epoch is in it, so that a new epoch
+        drops no reasoning from the conversations that are under way.
+        """
+        found = self._reasoning_keys.get((share_group, use))
+        if found is None:
+            found = mac(self._tenant_key(share_group), "reasoning", use)
+            _keep(self._reasoning_keys, (share_group, use), found)
         return found
 
     def fleet_mac(self, purpose: str, *message_fields: str | bytes) -> bytes:

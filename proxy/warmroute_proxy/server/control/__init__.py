@@ -7,6 +7,7 @@ connections of `http`, with the same limits.
     engine_admin    operators' view of engines, and their drain orders
     engine_flip     switches engines between prefill and decode
     metrics_page    `/metrics`, over all processes
+    model_routes    the models, in the shape of each API
     openapi         the description of the public routes
     usage_routes    usage and receipts, for tenants and for operators
     usage_question  reads such a question from its parameters

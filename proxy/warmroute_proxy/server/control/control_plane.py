@@ -14,18 +14,16 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.core.placement.router import Router
-from warmroute_proxy.dialects.messages.errors import error
-from warmroute_proxy.dialects.messages.models import model_card, model_list
-from warmroute_proxy.server.base.config import Config, ModelConfig, TenantConfig
-from warmroute_proxy.server.base.errors import no_model
-from warmroute_proxy.server.base.other_apis import no_route
+from warmroute_proxy.server.base.config import Config
 from warmroute_proxy.server.base.secrets import Secrets
 from warmroute_proxy.server.control.answers import error_answer, get, json_answer
 from warmroute_proxy.server.control.engine_admin import EngineAdmin, add_engine_routes
 from warmroute_proxy.server.control.fleet_usage import FleetUsage
 from warmroute_proxy.server.control.metrics_page import MetricsPage
+from warmroute_proxy.server.control.model_routes import add_models
 from warmroute_proxy.server.control.openapi import description
 from warmroute_proxy.server.control.usage_routes import add_operators_question, add_receipts, add_usage
+from warmroute_proxy.server.dialects.other_apis import no_route
 from warmroute_proxy.server.engines.engines import Engines
 from warmroute_proxy.server.ledger.ledger import Ledger
 from warmroute_proxy.server.regions.peers import PeerQuestions
@@ -33,7 +31,6 @@ from warmroute_proxy.server.request.admission import Admission
 from warmroute_proxy.server.request.open_requests import OpenRequests
 
 MAX_LISTED_DECISIONS: Final = 1000
-_ANTHROPIC: Final = "anthropic-version"  # the header of its clients, who get the shape that they know
 
 
 class Readiness:
@@ -66,7 +63,7 @@ def public_app(
     """`/health`, `/ready`, `/openapi.json`, `/v1/models`, and what `usage_routes` has."""
     app = _app("warmroute", no_route)
     _add_health(app, readiness, config.proxy.region)
-    _add_models(app, config)
+    add_models(app, config)
     add_receipts(app, ledger, questions)
     add_usage(app, usage, secrets)
     add_operators_question(app, usage, secrets, config)
@@ -92,28 +89,6 @@ def _add_health(app: FastAPI, readiness: Readiness, region: str) -> None:
     async def openapi() -> Response:
         """What clients reach, in OpenAPI's terms."""
         return Response(document, media_type="application/json")
-
-
-def _add_models(app: FastAPI, config: Config) -> None:
-    @get(app, "/v1/models")
-    async def models(request: Request) -> Response:
-        """The models that the tenant may use."""
-        tenant: TenantConfig = request.state.tenant
-        found = config.models_of(tenant)
-        if _ANTHROPIC in request.headers:
-            return json_answer(model_list([model.name for model in found]))
-        return json_answer({"object": "list", "data": [_model(model) for model in found]})
-
-    @get(app, "/v1/models/{name:path}")
-    async def model(name: str, request: Request) -> Response:
-        """One model, by name or alias."""
-        found = config.model_of(name)
-        if found is None or not request.state.tenant.may_use(found):
-            problem = no_model(name, [model.name for model in config.models_of(request.state.tenant)])
-            if _ANTHROPIC in request.headers:
-                return Response(error(404, problem, "model_not_found"), 404, media_type="application/json")
-            return error_answer(404, problem, "model_not_found")
-        return json_answer(model_card(found.name) if _ANTHROPIC in request.headers else _model(found))
 
 
 def admin_app(
@@ -183,10 +158,3 @@ def _app(title: str, no_route_text: Callable[[str], str]) -> FastAPI:
         return error_answer(400, f"{what['loc'][-1]}: {what['msg']}", "invalid_value")
 
     return app
-
-
-def _model(model: ModelConfig) -> dict[str, Any]:
-    card: dict[str, Any] = {"id": model.name, "object": "model", "created": 0, "owned_by": "warmroute"}
-    if model.context_tokens is not None:
-        card["max_model_len"] = model.context_tokens
-    return card

@@ -7,6 +7,7 @@ requires and refuses. Further members are allowed everywhere: engines get those 
 
 from typing import Any, Final
 
+from warmroute.contract.identity import KINDS
 from warmroute_proxy.dialects.openai_fields import MAX_CHOICES, MAX_COUNT
 from warmroute_proxy.server.ledger.usage_sums import MAX_LISTED
 
@@ -22,6 +23,7 @@ _ERRORS: Final = {
     "409": "The answer that belongs to this Idempotency-Key is gone.",
     "413": "The body is too large.",
     "414": "The target is too long.",
+    "415": "The body is compressed.",
     "422": "The Idempotency-Key was used with another body.",
     "429": "Too many requests; `retry-after` says when to come back.",
     "431": "The head is too large.",
@@ -40,7 +42,7 @@ def description(version: str) -> Schema:
         "info": {
             "title": "warmroute",
             "version": version,
-            "description": "The OpenAI API, with a receipt for every turn.",
+            "description": "The APIs of OpenAI, Anthropic and Gemini, with a receipt for every turn.",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "security": [{"key": []}],
@@ -64,18 +66,42 @@ def description(version: str) -> Schema:
                 "get": _get("One receipt", {"type": "object"}, name="receipt_id", also={"202": {"type": "object"}})
             },
             "/v1/chat/completions": {"post": _post("The next message of a conversation", "chat.completion", _CHAT)},
-            "/v1/messages": {
-                "post": _anthropic("The next message, in Anthropic's API", _object(usage=_ANY), _MESSAGES)
-            },
-            "/v1/messages/count_tokens": {
-                "post": _anthropic("About how many tokens a prompt has", _object(input_tokens=_COUNT), _COUNTED)
-            },
+            **_other_apis(),
             "/v1/completions": {"post": _post("What follows a text", "text_completion", _COMPLETION)},
         },
         "components": {
             "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
-            "schemas": {"Error": _ERROR, "MessagesError": _MESSAGES_ERROR, "Usage": _USAGE, "Receipt": _RECEIPT},
+            "schemas": {
+                "Error": _ERROR,
+                "MessagesError": _MESSAGES_ERROR,
+                "GeminiError": _GEMINI_ERROR,
+                "Usage": _USAGE,
+                "Receipt": _RECEIPT,
+            },
         },
+    }
+
+
+def _other_apis() -> Schema:
+    """The routes that are translated, and the models of Gemini's API."""
+    return {
+        "/v1/messages": {
+            "post": _translated("The next message, in Anthropic's API", _object(usage=_ANY), _MESSAGES, "MessagesError")
+        },
+        "/v1/messages/count_tokens": {
+            "post": _translated("How many tokens a prompt has", _object(input_tokens=_COUNT), _COUNTED, "MessagesError")
+        },
+        "/v1/responses": {
+            "post": _translated("The next items, in OpenAI's Responses", _object(usage=_ANY), _RESPONSES, "Error")
+        },
+        "/v1/responses/input_tokens": {
+            "post": _translated("How many tokens a prompt has", _object(input_tokens=_COUNT), _RESPONSES, "Error")
+        },
+        "/v1beta/models": {"get": _gemini_get("The models that you may use", _object(models=_MANY))},
+        "/v1beta/models/{model}": {
+            "get": _gemini_get("One model, by name or alias", _object(name=_STRING), name="model")
+        },
+        **{f"/v1beta/models/{{model}}:{method}": {"post": _gemini(*about)} for method, about in _GEMINI.items()},
     }
 
 
@@ -103,9 +129,25 @@ _LIMIT: Final[Schema] = {"type": "integer", "minimum": 1, "maximum": MAX_LISTED}
 _READY: Final = _object(
     status={"enum": ["ready", "not ready"]}, region=_STRING, reasons={"type": "array", "items": _STRING}
 )
-_MODEL: Final = _object("max_model_len", id=_STRING, object={"const": "model"}, owned_by=_STRING, max_model_len=_COUNT)
+_RATES: Final = _object(input=_STRING, cached=_STRING, output=_STRING)
+_MODEL: Final = _object(
+    "max_model_len",
+    id=_STRING,
+    object={"const": "model"},
+    owned_by=_STRING,
+    rates_usd_per_mtok=_RATES,
+    max_model_len=_COUNT,
+)
 _RECEIPT: Final = _object(
+    "agent",
     "continued",
+    "dropped_fields",
+    "kind",
+    "parent",
+    "dropped_blocks",
+    "cache_control",
+    "normalised",
+    "prefix_changed_by",
     v={"const": 1},
     id={"type": "string", "pattern": "^wr-[0-9a-f]{24}$"},
     session=_or_null(_STRING),
@@ -115,12 +157,19 @@ _RECEIPT: Final = _object(
     cached=_object(device=_COUNT, host=_COUNT, storage=_COUNT),
     predicted_cached=_COUNT,
     loss={"type": "object", "additionalProperties": _COUNT},
-    rates_usd_per_mtok=_object(input=_STRING, cached=_STRING, output=_STRING),
+    rates_usd_per_mtok=_RATES,
     list_nanousd=_COUNT,
     price_nanousd=_COUNT,
     saved_nanousd=_COUNT,
     estimated={"type": "array", "items": _STRING},
+    agent=_STRING,
+    parent=_STRING,
+    kind={"enum": [*KINDS]},
     dropped_fields={"type": "array", "items": _STRING},
+    dropped_blocks={"type": "object", "additionalProperties": _COUNT},
+    cache_control=_COUNT,
+    normalised={"type": "array", "items": _STRING},
+    prefix_changed_by={"type": "array", "items": _STRING},
     continued=_object(after_tokens=_COUNT, by={"enum": ["text"]}),
 )
 _USAGE: Final = _object(
@@ -178,6 +227,33 @@ _MESSAGES: Final[Schema] = {
     },
     "required": [*_COUNTED["required"], "max_tokens"],
 }
+_GEMINI_ERROR: Final = _object(error=_object(code=_COUNT, message=_STRING, status=_STRING))
+_MANY: Final[Schema] = {"type": "array", "items": {"type": "object"}}
+_RESPONSES: Final[Schema] = {
+    "type": "object",
+    "properties": {
+        **{name: _COMMON[name] for name in ("model", "stream", "temperature", "top_p", "metadata", "prompt_cache_key")},
+        "input": {"anyOf": [{**_STRING, "minLength": 1}, {**_MANY, "minItems": 1}]},
+        "instructions": _or_null(_STRING),
+        "max_output_tokens": _COMMON["max_tokens"],
+        "store": _or_null({"type": "boolean"}),
+    },
+    "required": ["model", "input"],
+}
+_CONTENTS: Final[Schema] = {
+    "type": "object",
+    "properties": {
+        "contents": {**_MANY, "minItems": 1, "items": _object(parts={**_MANY, "minItems": 1})},
+        "systemInstruction": _or_null({"type": "object"}),
+        "generationConfig": _or_null({"type": "object"}),
+    },
+    "required": ["contents"],
+}
+_GEMINI: Final = {
+    "generateContent": ("The next content", _object(candidates=_MANY, usageMetadata=_ANY)),
+    "streamGenerateContent": ("The next content, streamed: as events with `alt=sse`, else as one array", _MANY),
+    "countTokens": ("How many tokens a prompt has", _object(totalTokens=_COUNT)),
+}
 _COMPLETION: Final = {
     "type": "object",
     "properties": {**_COMMON, "prompt": {"anyOf": [{**_STRING, "minLength": 1}, {"type": "array", "minItems": 1}]}},
@@ -228,11 +304,11 @@ def _session() -> Schema:
     return {"name": "x-session-affinity", "in": "header", "required": False, "schema": schema}
 
 
-def _anthropic(summary: str, schema: Schema, body: Schema) -> Schema:
-    """A route of Anthropic's API. What is refused before its route is known has OpenAI's error object."""
+def _translated(summary: str, schema: Schema, body: Schema, error: str) -> Schema:
+    """A route of another API. What is refused before its route is known has OpenAI's error object."""
     answer = _answer(f"{summary}: as one object, or as events.", schema)
     answer["content"]["text/event-stream"] = {"schema": _STRING}
-    either = {"anyOf": [{"$ref": "#/components/schemas/MessagesError"}, {"$ref": "#/components/schemas/Error"}]}
+    either = {"anyOf": [{"$ref": f"#/components/schemas/{error}"}, {"$ref": "#/components/schemas/Error"}]}
     errors = {status: _answer(text, either) for status, text in {**_ERRORS, "529": _ERRORS["503"]}.items()}
     content = {"application/json": {"schema": body}}
     return {
@@ -240,6 +316,20 @@ def _anthropic(summary: str, schema: Schema, body: Schema) -> Schema:
         "requestBody": {"required": True, "content": content},
         "responses": {**errors, "200": answer},
     }
+
+
+def _gemini(summary: str, schema: Schema) -> Schema:
+    """A route of Gemini's API that asks a model."""
+    described = _translated(f"{summary}, in Gemini's API", schema, _CONTENTS, "GeminiError")
+    return {**described, "parameters": [{"name": "model", "in": "path", "required": True, "schema": _STRING}]}
+
+
+def _gemini_get(summary: str, schema: Schema, name: str | None = None) -> Schema:
+    """The same of its models."""
+    described = _get(f"{summary}, in Gemini's API", schema, name=name)
+    either = {"anyOf": [{"$ref": "#/components/schemas/GeminiError"}, {"$ref": "#/components/schemas/Error"}]}
+    described["responses"] |= {status: _answer(_ERRORS[status], either) for status in _READING}
+    return described
 
 
 def _post(summary: str, kind: str, body: Schema) -> Schema:

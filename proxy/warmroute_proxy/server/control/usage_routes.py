@@ -19,11 +19,11 @@ from fastapi import FastAPI, Request, Response
 from warmroute.contract import headers as names
 from warmroute_proxy.server.base.config import Config, TenantConfig
 from warmroute_proxy.server.base.errors import Refusal, quoted
-from warmroute_proxy.server.base.other_apis import no_route
 from warmroute_proxy.server.base.secrets import Secrets
 from warmroute_proxy.server.control.answers import error_answer, get, json_answer, refused
 from warmroute_proxy.server.control.fleet_usage import FleetUsage, listed_body, usage_body
 from warmroute_proxy.server.control.usage_question import Question, read_question, session_key
+from warmroute_proxy.server.dialects.other_apis import no_route
 from warmroute_proxy.server.ledger.journal import JournalError
 from warmroute_proxy.server.ledger.ledger import Ledger
 from warmroute_proxy.server.ledger.usage_sums import Listed, Sums, Turns

@@ -52,7 +52,6 @@ class Engine:
         """Tokens moved between cache tiers, by rank, as last read."""
 
         self.moves_at_s = -MOVES_EVERY_S
-        self.metrics_at_s = -MOVES_EVERY_S
         self.up = True
         """False once a probe has failed. A new engine counts as up, so that requests need not wait for the probe."""
 

@@ -47,7 +47,9 @@ class Engines:
         self.clock = clock
         self.kv_events = KvEvents(metrics, unix_clock)
         self.watching = Watching(region, metrics)
-        self.watched_at_s = 0.0
+        self.reading: dict[str, asyncio.Task[None]] = {}
+        """By engine: the question for its metrics that is under way."""
+
         self.peer_updates: PeerUpdates | None = None
         self._unix_clock = unix_clock
         self._served_by: dict[str, tuple[ServedBy, ...]] = {}  # by worker, until `workers_changed`
@@ -169,6 +171,8 @@ class Engines:
     def close(self) -> None:
         """Close all connections."""
         self.kv_events.close()
+        for task in list(self.reading.values()):
+            task.cancel()
         for engine in self.by_id.values():
             if engine.health_task is not None:
                 engine.health_task.cancel()

@@ -27,7 +27,6 @@ from warmroute_proxy.server.engines.engines import Engines
 from warmroute_proxy.server.engines.kv_move_costs import totals_by_rank
 from warmroute_proxy.server.engines.server_info import count, json_object, read_server_info
 from warmroute_proxy.server.engines.small_get import OWN_FAULT, get
-from warmroute_proxy.server.engines.watching import WATCH_EVERY_S
 
 log = logging.getLogger(__name__)
 
@@ -46,8 +45,7 @@ async def probe(engines: Engines, router: Router) -> None:
     """One round of probes."""
     await asyncio.gather(*(_probe_safely(engines, engine, router) for engine in engines.by_id.values()))
     now_s = engines.clock()
-    if now_s - engines.watched_at_s >= WATCH_EVERY_S:
-        engines.watched_at_s = now_s
+    if engines.watching.is_due("", now_s):
         engines.watching.observe_region(engines.workers(), now_s)
 
 
@@ -75,9 +73,12 @@ async def _probe(engines: Engines, engine: Engine, router: Router) -> None:
     for worker in engine.workers():
         engines.kv_events.follow(worker, engine.info.kv_source, router)
     await _observe_loads(engines, engine, router)
-    if engines.clock() - engine.metrics_at_s >= WATCH_EVERY_S:
-        engine.metrics_at_s = engines.clock()
-        await _observe_metrics(engines, engine, router)
+    engine_id = engine.config.id
+    if engine_id not in engines.reading and engines.watching.is_due(engine_id, engines.clock()):
+        # Beside the round: an engine that is slow to count itself must not delay the probes of all.
+        task = asyncio.get_running_loop().create_task(_observe_metrics(engines, engine, router))
+        engines.reading[engine_id] = task
+        task.add_done_callback(lambda _: engines.reading.pop(engine_id, None))
 
 
 async def _probe_ready(engines: Engines, engine: Engine, router: Router) -> None:
@@ -203,11 +204,14 @@ async def _observe_metrics(engines: Engines, engine: Engine, router: Router) -> 
     status, body = await get(engine.upstream, "/metrics", engine.bearer)
     if status != 200:
         return
-    text, now_s = body.decode("utf-8", "replace"), engines.clock()
-    engines.watching.observe(engine.workers(), reports_by_rank(text), now_s)
-    if engine.info.host_cache and now_s - engine.moves_at_s >= MOVES_EVERY_S:
-        engine.moves_at_s = now_s
-        _observe_moves(engine, router, text)
+    try:
+        text, now_s = body.decode("utf-8", "replace"), engines.clock()
+        engines.watching.observe(engine.workers(), reports_by_rank(text), now_s)
+        if engine.info.host_cache and now_s - engine.moves_at_s >= MOVES_EVERY_S:
+            engine.moves_at_s = now_s
+            _observe_moves(engine, router, text)
+    except Exception as error:
+        log.error("reading the metrics of engine %s failed: %s", engine.config.id, type(error).__name__)
 
 
 def _observe_moves(engine: Engine, router: Router, text: str) -> None:

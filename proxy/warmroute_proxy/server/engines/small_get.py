@@ -76,3 +76,6 @@ async def ask(
     except TimeoutError:
         leg.close()
         return 0, b""
+    except asyncio.CancelledError:
+        leg.close()
+        raise

@@ -45,6 +45,14 @@ class Watching:
         self._accept_lengths: dict[str, AcceptLengths] = {}
         self._watched: dict[tuple[Condition, str], Watched] = {}
         self._hits = (0, 0, 0)
+        self._read_at_s: dict[str, float] = {}
+
+    def is_due(self, engine_id: str, now_s: float) -> bool:
+        """Whether an engine's metrics are due, or with "" a look at the region. Once asked, it counts as done."""
+        if now_s - self._read_at_s.get(engine_id, -WATCH_EVERY_S) < WATCH_EVERY_S:
+            return False
+        self._read_at_s[engine_id] = now_s
+        return True
 
     def observe(self, workers: list[Worker], reports: dict[int, EngineReport], now_s: float) -> None:
         """Take in the reports of one engine. A report that is less than the one before is of a restarted engine."""

@@ -211,5 +211,8 @@ class Endpoint(Protocol):
     def handle(self, request: Request, exchange: Exchange) -> None:
         """Start to answer; `exchange` must be ended by `respond`, `end` or `abort` sooner or later."""
 
+    def in_shape(self, request: Request, refusal: Refusal) -> Refusal:
+        """A refusal of the connection's, as the clients of the request's route read it."""
+
     def on_status(self, request: Request, status: int) -> None:
         """Observe the status of an answer."""

@@ -247,7 +247,7 @@ class Connection:
         exchange = self._active = Exchange(self, request)
         self.deadline_s = float("inf")
         if request.refusal is not None:
-            exchange.refuse(request.refusal)
+            exchange.refuse(self._shared.endpoint.in_shape(request, request.refusal))
         else:
             self._shared.handle(request, exchange)
 

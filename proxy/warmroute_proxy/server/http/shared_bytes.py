@@ -66,6 +66,12 @@ class SharedBytes:
         """All of them; nothing can be added any more."""
         return memoryview(self._map)[: self.size]
 
+    def rewritten(self, size: int) -> None:
+        """The other process has put as many bytes in their place. No view of them may be left."""
+        if size > len(self._map):
+            self._map.resize(size)
+        self.size = size
+
     def was_read(self, sha256: str) -> None:
         """The other process has read them; it does not find them any more."""
         self.sha256 = sha256

@@ -11,12 +11,16 @@ it has at most `MAX_MEMBERS`.
 from collections.abc import Mapping
 from typing import Final
 
+import msgspec
+
 from warmroute.contract import headers as names
 from warmroute.contract.conversations import Conversations
 from warmroute.contract.identity import (
+    CLAUDE_SESSION,
     IDENTITY_HEADERS,
     InvalidSessionKey,
     Session,
+    described,
     lineage_parts,
     session_of,
 )
@@ -39,9 +43,11 @@ class Caller:
         "candidates",
         "home_hint",
         "idempotent",
+        "is_claude_code",
         "known_bodies",
         "parent",
         "path",
+        "receipt_fields",
         "region",
         "regions",
         "session",
@@ -61,11 +67,16 @@ class Caller:
         self.regions = None if ANY in tenant.regions else tenant.regions
         self.home_hint = headers.get(names.HOME)
         self.idempotent = names.IDEMPOTENCY in headers
+        self.is_claude_code = CLAUDE_SESSION in headers
         self.session: Session | None = None
         self.session_hex: str | None = None
         self.session_key: int | None = None
         self.agent, parent = lineage_parts(identity) if identity else _NO_PARTS
-        self.parent = secrets.session_of(tenant.share_group, parent)[1] if parent else None
+        parent_hex = ""
+        self.parent: int | None = None
+        if parent:
+            parent_hex, self.parent = secrets.session_of(tenant.share_group, parent)
+        self.receipt_fields = b""
         self.known_bodies: list[KnownBody] = []  # the longest tails first: a short one may be the end of another
         self.candidates: list[int] = []  # hashes of all but the messages of the last bodies that were not known
         if identity:
@@ -75,6 +86,10 @@ class Caller:
                 raise Refusal(400, str(error), code="invalid_session_key", param=error.source) from None
             if self.session is not None:
                 self.session_hex, self.session_key = secrets.session_of(tenant.share_group, self.session.key)
+            agent, kind = described(identity)
+            if not agent and self.agent:
+                agent = secrets.session_of(tenant.share_group, self.agent)[0]
+            self.receipt_fields = _receipt_fields(agent=agent, parent=parent_hex, kind=kind)
 
     def keep(self, body: KnownBody) -> None:
         """Add a known body."""
@@ -94,6 +109,11 @@ class Caller:
         self.candidates.append(around)
         del self.candidates[:-MAX_KNOWN_BODIES]
         return False
+
+
+def _receipt_fields(**members: str) -> bytes:
+    """The members of a receipt that say who of a session's agents sent the request, as JSON; those that are known."""
+    return msgspec.json.encode({name: value for name, value in members.items() if value})[1:-1]
 
 
 def identity_headers(headers: Mapping[str, str]) -> dict[str, str]:

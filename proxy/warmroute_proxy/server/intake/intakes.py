@@ -2,11 +2,15 @@
 
 from asyncio import AbstractEventLoop
 
-from warmroute_proxy.core.prompt.facts import Facts
-from warmroute_proxy.server.base.config import Config
+from msgspec.structs import replace
+
+from warmroute.contract.changes import NO_CHANGES
+from warmroute_proxy.server.base.config import Config, TenantConfig
+from warmroute_proxy.server.base.terms import Terms
 from warmroute_proxy.server.http.exchange import Request
 from warmroute_proxy.server.intake.caller import Caller, Callers
-from warmroute_proxy.server.intake.intake import read, read_body
+from warmroute_proxy.server.intake.cleaning import cleaned, cleans_all, may_need_cleaning
+from warmroute_proxy.server.intake.intake import CHAT, read, read_body
 from warmroute_proxy.server.intake.large_bodies import LargeBodies
 from warmroute_proxy.server.intake.parsed_request import Intake
 
@@ -18,11 +22,28 @@ class Intakes:
         self._config = config
         self.callers = callers
         self.large_bodies = LargeBodies(config, callers, loop)
+        self._cleans_all = cleans_all(config)
+
+    def terms(self, tenant: TenantConfig) -> Terms:
+        """What a translation of a tenant's request depends on."""
+        return Terms(tenant, self.callers.secrets, self._config)
 
     def read(self, request: Request, caller: Caller) -> Intake:
         """Read a request whose body is not large. Raises: Refusal."""
+        raw = request.body
+        assert isinstance(raw, bytes)
+        if caller.path == CHAT and (self._cleans_all or may_need_cleaning(raw, caller)):
+            return self._read_cleaned(request, raw, caller)
         return read(request, caller, self.callers, self._config)
 
-    def facts(self, request: Request, caller: Caller) -> Facts:
-        """What is known of a request that is not to be served; no conversation learns of it. Raises: Refusal."""
-        return read_body(bytes(request.body), caller, self.callers.secrets, self._config).intake.facts
+    def read_translated(self, request: Request, caller: Caller) -> Intake:
+        """Read a request that a dialect has translated, and cleaned. Raises: Refusal."""
+        return read(request, caller, self.callers, self._config)
+
+    def unserved(self, request: Request, caller: Caller) -> Intake:
+        """Read a request that is not to be served; no conversation learns of it. Raises: Refusal."""
+        return read_body(bytes(request.body), caller, self.callers.secrets, self._config).intake
+
+    def _read_cleaned(self, request: Request, raw: bytes, caller: Caller) -> Intake:
+        request.body, changes = cleaned(raw, self._config) if caller.region is None else (raw, NO_CHANGES)
+        return replace(read(request, caller, self.callers, self._config), changes=changes)

@@ -23,12 +23,12 @@ from warmroute_proxy.server.intake import large_reading
 from warmroute_proxy.server.intake.caller import Caller, Callers
 from warmroute_proxy.server.intake.intake import conversing
 from warmroute_proxy.server.intake.large_body import LargeBody
-from warmroute_proxy.server.intake.large_reading import LargeAnswer, LargeRequest, Refused
+from warmroute_proxy.server.intake.large_reading import LargeAnswer, LargeRequest, Refused, Translate, TranslatedBody
 from warmroute_proxy.server.intake.parsed_request import Intake
 
 log = logging.getLogger(__name__)
 
-OnRead = Callable[[Intake | Refusal], None]
+OnRead = Callable[[Intake | Refusal, TranslatedBody | None], None]
 _Found = Future[LargeAnswer | Refused]
 
 
@@ -41,11 +41,22 @@ class LargeBodies:
         self._loop = loop
         self._pool: ProcessPoolExecutor | None = None
 
-    def read(self, request: Request, shared: SharedBytes, caller: Caller, on_read: OnRead) -> None:
-        """Read a request whose body is `shared`, and call `on_read` in the event loop. Raises: Refusal."""
-        asked = LargeRequest(shared.path, shared.size, caller.path, caller.tenant.name, request.headers, caller.region)
+    def read(
+        self,
+        request: Request,
+        shared: SharedBytes,
+        caller: Caller,
+        on_read: OnRead,
+        translate: Translate | None = None,
+    ) -> None:
+        """Read a request whose body is `shared`, and call `on_read` in the event loop. Raises: Refusal.
+
+        `translate`, a function of a module, makes a chat body of it; then `on_read` also gets what it has made.
+        """
+        tenant = caller.tenant.name
+        asked = LargeRequest(shared.path, shared.size, caller.path, tenant, request.headers, caller.region, translate)
         pool, found = self._submitted(asked)
-        done = partial(self._done, pool, shared, caller, on_read)  # it keeps `shared` until then
+        done = partial(self._done, pool, request, shared, caller, on_read)  # it keeps `shared` until then
         found.add_done_callback(partial(self._loop.call_soon_threadsafe, done))
 
     def close(self) -> None:
@@ -66,7 +77,13 @@ class LargeBodies:
         raise _unreadable()
 
     def _done(
-        self, pool: ProcessPoolExecutor, shared: SharedBytes, caller: Caller, on_read: OnRead, future: _Found
+        self,
+        pool: ProcessPoolExecutor,
+        request: Request,
+        shared: SharedBytes,
+        caller: Caller,
+        on_read: OnRead,
+        future: _Found,
     ) -> None:
         try:
             found = future.result()
@@ -74,11 +91,15 @@ class LargeBodies:
             log.error("reading a large request failed: %s", type(error).__name__)
             if pool is self._pool:  # another that waited for the same process has not had it closed yet
                 self.close()
-            on_read(_unreadable())
+            on_read(_unreadable(), None)
             return
         if isinstance(found, Refused):
-            on_read(found.refusal())
+            on_read(found.refusal(), None)
             return
+        if found.size is not None:
+            request.body = b""  # a view, with which they cannot grow
+            shared.rewritten(found.size)
+            request.body = shared.view() if request.shared is shared else b""
         shared.was_read(found.sha256)
         model = self._config.model_by_name[found.read.intake.model.name]
         body = LargeBody(shared.view(), found.spans)
@@ -86,7 +107,7 @@ class LargeBodies:
         if found.read.converses:
             intake, facts = conversing(intake, found.read.identity, found.read.prompt, caller, self._callers)
             intake = replace(intake, facts=facts)
-        on_read(intake)
+        on_read(intake, found.translated)
 
 
 def _unreadable() -> Refusal:

@@ -3,26 +3,45 @@
 import ctypes
 import hashlib
 import signal
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 from msgspec.structs import replace
 
+from warmroute.contract.changes import NO_CHANGES, Changes
 from warmroute.contract.conversations import MAX_ASKED_BYTES
 from warmroute_proxy.server.base.config import Config
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.secrets import Secrets
+from warmroute_proxy.server.base.terms import Terms
 from warmroute_proxy.server.intake.body import Body
 from warmroute_proxy.server.intake.caller import Caller
-from warmroute_proxy.server.intake.intake import ReadBody, read_body
+from warmroute_proxy.server.intake.cleaning import cleaned, cleans_all, may_need_cleaning
+from warmroute_proxy.server.intake.intake import CHAT, ReadBody, read_body
 from warmroute_proxy.server.intake.large_body import NamedSpan
 
 PR_SET_PDEATHSIG: Final = 1
 
 
+class TranslatedBody(Protocol):
+    """A body of another API in chat's terms."""
+
+    body: bytes
+
+    @property
+    def changes(self) -> Changes:
+        """What is not as it came."""
+
+
+Translate = Callable[[bytes, Terms], TranslatedBody]
+
+
 class LargeRequest(NamedTuple):
-    """What the process is asked: all that a request is read by. `where` is the path of `size` bytes in memory."""
+    """What the process is asked: all that a request is read by. `where` is the path of `size` bytes in memory.
+
+    `translate`: makes a chat body of it, and knows how; None for one that is.
+    """
 
     where: str
     size: int
@@ -30,14 +49,21 @@ class LargeRequest(NamedTuple):
     tenant: str
     headers: Mapping[str, str]
     region: str | None
+    translate: Translate | None
 
 
 class LargeAnswer(NamedTuple):
-    """What it found. The intake has no body, and copies of what the config says of tenant and model."""
+    """What it found. The intake has no body, and copies of what the config says of tenant and model.
+
+    `size`: of the body that now stands in the place of the client's; None where that is as it came. `translated`: what
+    was translated, without its body.
+    """
 
     read: ReadBody
     spans: list[NamedSpan]
     sha256: str
+    size: int | None
+    translated: TranslatedBody | None
 
 
 class Refused(NamedTuple):
@@ -59,17 +85,22 @@ class _Reading:
     def __init__(self, config: Config, secrets: Secrets) -> None:
         self._config = config
         self._secrets = secrets
+        self._cleans_all = cleans_all(config)
         self._tenants = {tenant.name: tenant for tenant in config.tenants}
 
     def read(self, asked: LargeRequest) -> LargeAnswer | Refused:
         """Read a body."""
         with Path(asked.where).open("rb") as memory:
-            raw = memory.read(asked.size)
+            sent = memory.read(asked.size)
         try:
             caller = Caller(asked.path, self._tenants[asked.tenant], asked.headers, self._secrets, asked.region)
+            raw, changes, translated = self._in_chat(sent, caller, asked.translate)
             found = read_body(raw, caller, self._secrets, self._config)
         except Refusal as refusal:
             return Refused(refusal.status, refusal.message, refusal.code, refusal.param)
+        if raw is not sent:
+            with Path(asked.where).open("r+b") as memory:
+                memory.write(raw)
         body = found.intake.body
         assert isinstance(body, Body)
         spans = [NamedSpan(name, span.start, span.end) for name, span in body.spans.items()]
@@ -77,8 +108,21 @@ class _Reading:
         prompt = found.prompt
         if prompt.asked is not None and len(prompt.asked[-1]) > MAX_ASKED_BYTES:
             prompt = replace(prompt, asked=None)  # too long to come back shortened, and to be sent to the proxy
-        without_body = found._replace(intake=replace(found.intake, body=nothing), prompt=prompt)
-        return LargeAnswer(without_body, spans, hashlib.sha256(raw).hexdigest())
+        without_body = found._replace(intake=replace(found.intake, body=nothing, changes=changes), prompt=prompt)
+        size = None if raw is sent else len(raw)
+        return LargeAnswer(without_body, spans, hashlib.sha256(raw).hexdigest(), size, translated)
+
+    def _in_chat(
+        self, raw: bytes, caller: Caller, translate: Translate | None
+    ) -> tuple[bytes, Changes, TranslatedBody | None]:
+        """The body as one of chat, with the changes in it. Raises: Refusal."""
+        if translate is not None:
+            translated = translate(raw, Terms(caller.tenant, self._secrets, self._config))
+            body, translated.body = translated.body, b""
+            return body, translated.changes, translated
+        if caller.path == CHAT and (self._cleans_all or may_need_cleaning(raw, caller)) and caller.region is None:
+            return *cleaned(raw, self._config), None
+        return raw, NO_CHANGES, None
 
 
 _READING: Final[list[_Reading]] = []  # one, in this process: the pool calls functions of a module

@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 
+from warmroute.contract.changes import NO_CHANGES, Changes
 from warmroute.contract.conversations import Conversation
 from warmroute_proxy.core.prompt.facts import Facts
 from warmroute_proxy.server.base.config import ModelConfig, TenantConfig
@@ -35,8 +36,13 @@ class Intake(msgspec.Struct, gc=False):
     """Members that no engine gets: they are not on the list of fields."""
     bounded: bool = True
     """Whether all that engines get is on that list, and needs no grant."""
+    changes: Changes = NO_CHANGES
+    """What a dialect or a rule changed in it before it was read."""
     conversation: Conversation | None = None
     """The conversation that it continues or begins, where its client names no session."""
+
+    receipt_fields: bytes = b""
+    """Agent, parent and kind of its caller, as members of a JSON object; none where its head does not tell them."""
 
     def left_unanswered(self) -> None:
         """Note that it got no answer: sent again, it is of the same conversation."""

@@ -34,11 +34,13 @@ _KEYS: Final[dict[By | None, str]] = {
     "day": f"date({field('settled_at')}, 'unixepoch')",
 }
 _LISTED: Final = ("id", "settled_at", "model", "session", "region", "turn", "stream", "outcome", *TOTALS[1:])
+_OF_RECEIPT: Final = ("agent", "parent", "kind", "loss")
+_RECEIPT: Final = f"{field('usage')[:-2]}.warmroute"  # the beginning of an SQL call: a member's name and its end follow
 _TURNS: Final = f"sum(CASE WHEN {field('id')} LIKE '%{VOID_SUFFIX}' THEN -1 ELSE 1 END)"
 _VALUES: Final = (
     _TURNS,
     *(f"sum({field(name)})" for name in TOTALS[1:]),
-    *(f"sum(coalesce({field('usage')[:-2]}.warmroute.loss.{name}'), 0))" for name in LOSS_CLASSES),
+    *(f"sum(coalesce({_RECEIPT}.loss.{name}'), 0))" for name in LOSS_CLASSES),
 )
 _TABLE: Final = f"CREATE TEMP TABLE part (key TEXT PRIMARY KEY, {', '.join(f'{name} INT' for name in SUMMED)})"
 _ADD: Final = f"ON CONFLICT DO UPDATE SET {', '.join(f'{name} = {name} + excluded.{name}' for name in SUMMED)}"
@@ -92,7 +94,7 @@ class Sums(msgspec.Struct):
 
 
 class Listed(msgspec.Struct):
-    """The newest turns, newest first: some columns of their rows."""
+    """The newest turns, newest first: some columns of their rows, and some members of their receipts."""
 
     rows: list[dict[str, Any]]
     complete: bool
@@ -123,7 +125,7 @@ def add_up(state_dir: Path, database: Path, turns: Turns, by: By | None, stopped
 def newest(state_dir: Path, database: Path, turns: Turns, limit: int, stopped: Callable[[], bool]) -> Listed:
     """The newest of some turns, at most `limit`. Raises: Closed, sqlite3.Error."""
     reading = Reading(state_dir, database, turns.since_s, stopped)
-    columns = ", ".join(map(field, _LISTED))
+    columns = ", ".join([*map(field, _LISTED), *(f"{_RECEIPT}.{name}')" for name in _OF_RECEIPT)])
     rows: list[dict[str, Any]] = []
     try:
         for records, where in reading.portions():
@@ -131,13 +133,14 @@ def newest(state_dir: Path, database: Path, turns: Turns, limit: int, stopped: C
                 f"SELECT {columns} FROM ({records}) WHERE {turns.condition()} ORDER BY 2 DESC LIMIT :limit",  # noqa: S608
                 turns.values() | where | {"limit": limit},
             )
-            rows += [dict(zip(_LISTED, row, strict=True)) for row in found]
+            rows += [dict(zip((*_LISTED, *_OF_RECEIPT), row, strict=True)) for row in found]
             if len(rows) >= limit and where.keys() != {"not_folded"}:  # what is folded may be newer than what is not
                 break
     finally:
         reading.close()
     for row in rows:
         row["stream"] = bool(row["stream"])
+        row["loss"] = msgspec.json.decode(row["loss"] or "{}")
     rows.sort(key=lambda row: float(row["settled_at"]), reverse=True)
     return Listed(rows[:limit], reading.complete)
 

@@ -16,6 +16,7 @@ from typing import Final
 
 import msgspec
 
+from warmroute.contract.changes import NO_CHANGES, Changes
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.secrets import Secrets
 from warmroute_proxy.server.processes.shared_nonces import SharedNonces
@@ -24,9 +25,10 @@ VALID_S: Final = 30.0
 MAX_NONCES: Final = 200_000  # oldest first out once invalid; when full of valid ones, forwards are refused
 
 
-class Forward(msgspec.Struct, frozen=True):
+class Forward(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a forwarding proxy vouches for. `region` is its own, `audience` that of the proxy that may serve. `issued_s`
-    and `deadline_s` are unix seconds.
+    and `deadline_s` are unix seconds. `route` is the client's, where the request was translated to chat, and `changes`
+    are what was changed in it.
     """
 
     tenant: str
@@ -38,6 +40,8 @@ class Forward(msgspec.Struct, frozen=True):
     deadline_s: float
     nonce: str
     body_sha256: str
+    route: str | None = None
+    changes: Changes = NO_CHANGES
 
 
 SHA256_OF_NOTHING: Final = hashlib.sha256(b"").hexdigest()
@@ -62,7 +66,15 @@ class Forwards:
         self._nonces = nonces or Nonces()
 
     def sign(
-        self, tenant: str, share_group: str, request_id: str, audience: str, body_sha256: str, timeout_s: float
+        self,
+        tenant: str,
+        share_group: str,
+        request_id: str,
+        audience: str,
+        body_sha256: str,
+        timeout_s: float,
+        route: str | None = None,
+        changes: Changes = NO_CHANGES,
     ) -> str:
         """The header's value for one request to the proxy of the region `audience`."""
         now = self._clock()
@@ -76,6 +88,8 @@ class Forwards:
             now + timeout_s,
             self._random_hex(16),
             body_sha256,
+            route,
+            changes,
         )
         payload = base64.urlsafe_b64encode(msgspec.json.encode(claim))
         return f"{payload.decode()}.{self._mac(payload)}"

@@ -24,7 +24,7 @@ from warmroute_proxy.server.base.errors import error_event
 from warmroute_proxy.server.base.metrics import Metrics
 from warmroute_proxy.server.engines.engine_headers import engine_headers
 from warmroute_proxy.server.engines.leg import Leg, in_parts
-from warmroute_proxy.server.http.exchange import Exchange
+from warmroute_proxy.server.http.exchange import Exchange, Request
 from warmroute_proxy.server.http.header_lines import Line
 from warmroute_proxy.server.http.http1 import LEFT_TARGET
 from warmroute_proxy.server.intake.parsed_request import Intake
@@ -73,11 +73,13 @@ class Forwarding:
         """Forward a request. `serve_here(peer id)` is called if the home cannot take it, `ended` at any other end."""
         ForwardedRequest(self, exchange, intake, decision, serve_here, ended).begin(request_id)
 
-    def sign(self, intake: Intake, request_id: str, region: str, body_sha256: str) -> str:
+    def sign(self, intake: Intake, request_id: str, region: str, request: Request) -> str:
         """The token that vouches for a request's tenant, in another region."""
         tenant = intake.tenant
-        timeout_s = self.limits.first_token_timeout_s
-        return self._forwards.sign(tenant.name, tenant.share_group, request_id, region, body_sha256, timeout_s)
+        timeout_s, sha256 = self.limits.first_token_timeout_s, request.body_sha256()
+        route = intake.route if intake.route != request.path else None
+        group, changes = tenant.share_group, intake.changes
+        return self._forwards.sign(tenant.name, group, request_id, region, sha256, timeout_s, route, changes)
 
 
 class ForwardedRequest:
@@ -123,7 +125,7 @@ class ForwardedRequest:
         path, request = self._path, self._exchange.request
         self._exchange.on_gone = self._client_left
         self._exchange.on_pause = self._pause
-        token = path.sign(self.intake, request_id, self._decision.region, request.body_sha256())
+        token = path.sign(self.intake, request_id, self._decision.region, request)
         identity = "".join(
             f"{name}: {value}\r\n"
             for name, value in request.headers.items()

@@ -103,6 +103,11 @@ class RequestMetrics:
         )  # fmt: skip
         self._sums = list(map(add, self._sums, more))
 
+    def normalised(self, rules: tuple[str, ...]) -> None:
+        """Rules took something out of the prompt of a settled turn."""
+        for rule in rules:
+            self._metrics.add("warmroute_normalised_total", labels=(("rule", rule),))
+
     def withdrawn(self, entry: Entry) -> None:
         """Take back that a request was settled, and its price: its row was not written. Its tokens were computed."""
         self._ended[entry.outcome or ""] -= 1

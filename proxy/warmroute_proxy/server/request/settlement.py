@@ -145,7 +145,9 @@ class Settlement:
             if end.charged and "completion_tokens" in usage.estimated:
                 used = max(used, reservation.tokens)  # the counted ones are only some of them
             self._admission.ended(request, used)
-        dropped = names_of(intake.dropped) if intake.dropped else ()
+        changes = intake.changes
+        if intake.dropped:
+            changes = changes._replace(dropped_fields=names_of(intake.dropped.union(changes.dropped_fields)))
         predicted, most = attempt.decision.predicted, entry.predicted_cached
         if settled is not None:
             most = settled.predicted_cached_tokens
@@ -153,13 +155,25 @@ class Settlement:
             most = min(most, cacheable_tokens(usage.prompt_tokens, attempt.engine.info.page_tokens))
         if most < entry.predicted_cached:  # the prompt is shorter than it was estimated
             entry.predicted_cached, predicted = most, predicted.within(most)
-        elsewhere = _elsewhere_region(before, attempt.decision, self._region) if "elsewhere" in loss else ""
         ending = Ending(
-            end.outcome, end.status, self._unix_clock(), account.proxy_s * 1000, account.ttft_ms, dropped, elsewhere
-        )
+            end.outcome, end.status, self._unix_clock(), account.proxy_s * 1000, account.ttft_ms,
+            changes, self._receipt_fields(intake, loss, before, attempt.decision),
+        )  # fmt: skip
         settle(entry, usage, loss, reported, ending)
         self._ledger.settle(entry, on_written)
         self._metrics.settled(entry, usage, loss, predicted, settled)
+        if changes.normalised:
+            self._metrics.normalised(changes.normalised)
+
+    def _receipt_fields(
+        self, intake: Intake, loss: Mapping[str, int], before: SettledTurn | None, decision: Decision
+    ) -> bytes:
+        """The members of the receipt beside those that every one has."""
+        if "elsewhere" not in loss:
+            return intake.receipt_fields
+        region = msgspec.json.encode(_elsewhere_region(before, decision, self._region))
+        member = b'"elsewhere_region":%b' % region
+        return b"%b,%b" % (intake.receipt_fields, member) if intake.receipt_fields else member
 
     def reserve(self, account: RequestAccount, facts: Facts, decision: Decision, now_s: float) -> None:
         """Raise the load of the workers that an attempt is sent to."""

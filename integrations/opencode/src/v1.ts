@@ -1,0 +1,225 @@
+// The hooks of OpenCode V1, by the types of @opencode-ai/plugin 1.18.33.
+//
+// For one request OpenCode calls `tool.definition` for each tool, `experimental.chat.system.transform`, `chat.params` and
+// `chat.headers`, titles, summaries and sub-agents included. It does not show answers to plugins, so what was cached is
+// asked from the proxy when the session is idle again.
+
+import type { Hooks, PluginInput } from "@opencode-ai/plugin"
+
+import { Bounded } from "./bounded.js"
+import { frozen } from "./date_line.js"
+import { guarded } from "./guarded.js"
+import { identityHeaders, kindOf } from "./identity.js"
+import { type Options, readOptions } from "./options.js"
+import { PrefixWatch } from "./prefix_watch.js"
+import { type Address, MAX_TURNS, turnsOf } from "./proxy.js"
+import type { Turn } from "./turn.js"
+import { Sessions } from "./v1_sessions.js"
+import { explanation, turnLine } from "./words.js"
+
+export const COMMAND = "warmroute"
+const DESCRIPTION = "explain the last cold turn of this session"
+const COMPATIBLE = "@ai-sdk/openai-compatible"
+const EXPLAINED_TURNS = 50
+const MAX_FAMILY = 20
+const MAX_WARNED = 3
+const MAX_SHOWN_TURNS = 2_000
+const SHOWN_MS = 5_000
+const WARNED_MS = 10_000
+
+/** The type of a hook that is there. */
+type Hook<Name extends keyof Hooks> = NonNullable<Hooks[Name]>
+type Request = Parameters<Hook<"chat.headers">>[0]
+
+/** Ends a command that was carried out here, so that OpenCode sends nothing to the model. */
+class CarriedOut extends Error {
+  constructor() {
+    super(`/${COMMAND} has been carried out`)
+    this.stack = this.message // no fault: OpenCode's log needs no trace
+  }
+}
+
+/** V1's function of a plugin. */
+export async function server(input: PluginInput, given?: unknown): Promise<Hooks> {
+  const { options, problems } = readOptions(given)
+  const plugin = new V1(input.client, options)
+  for (const problem of problems) plugin.warn(problem)
+  return plugin.hooks()
+}
+
+class V1 {
+  readonly #watch = new PrefixWatch()
+  readonly #sessions: Sessions
+  readonly #shownTurns = new Bounded<string, true>(MAX_SHOWN_TURNS)
+  /** Warnings that are on the screen. */
+  #warned: Array<{ message: string; untilMs: number }> = []
+  /** Warnings from before the first request, when no screen may be there; then undefined. */
+  #early: string[] | undefined = []
+
+  constructor(
+    private readonly client: PluginInput["client"],
+    private readonly options: Options,
+  ) {
+    this.#sessions = new Sessions(client)
+  }
+
+  hooks(): Hooks {
+    const guard = <Given extends (...given: never[]) => unknown>(hook: Given) => guarded(hook, this.#failed)
+    const hooks: Hooks = {
+      config: guard(this.#config),
+      event: guard(this.#event),
+      "chat.message": guard(this.#message),
+      "chat.params": guard(this.#params),
+      "chat.headers": guard(this.#headers),
+      "command.execute.before": this.#command, // which ends by an error, on purpose
+      "experimental.chat.system.transform": guard(this.#system),
+    }
+    if (this.options.warn) hooks["tool.definition"] = guard(this.#tool)
+    return hooks
+  }
+
+  warn(message: string): void {
+    if (!this.options.warn || this.#early?.push(message) !== undefined) return
+    const nowMs = Date.now()
+    this.#warned = [...this.#warned.filter((each) => each.untilMs > nowMs), { message, untilMs: nowMs + WARNED_MS }]
+    this.#warned.splice(0, this.#warned.length - MAX_WARNED)
+    this.#log("warn", message)
+    this.#toast("warning", this.#warned.map((each) => each.message).join("\n"), WARNED_MS)
+  }
+
+  /** Shows a line, above the warnings that are on the screen: OpenCode shows one toast at a time. */
+  #shown(line: string): void {
+    const warned = this.#warned.filter((each) => each.untilMs > Date.now()).map((each) => each.message)
+    this.#log("info", line)
+    if (warned.length === 0) this.#toast("info", line, SHOWN_MS)
+    else this.#toast("warning", [line, ...warned].join("\n"), WARNED_MS)
+  }
+
+  #config: Hook<"config"> = async (config) => {
+    const warnings = this.#watch.configured(config as Parameters<PrefixWatch["configured"]>[0])
+    for (const warning of warnings) this.warn(warning)
+    config.command = { [COMMAND]: { template: DESCRIPTION, description: DESCRIPTION }, ...config.command }
+  }
+
+  #event = async ({ event }: { event: { type: string; properties?: unknown } }): Promise<void> => {
+    const properties = (event.properties ?? {}) as { sessionID?: string; server?: string; info?: { id: string } }
+    if (event.type === "session.created" && properties.info) this.#sessions.created(properties.info)
+    if (event.type === "session.idle" && properties.sessionID) void this.#idle(properties.sessionID).catch(this.#failed)
+    if (event.type === "mcp.tools.changed") {
+      const occasion = `${properties.server}\0${Date.now()}`
+      for (const warning of this.#watch.toolsChanged(`those of ${properties.server}`, occasion)) this.warn(warning)
+    }
+  }
+
+  #message: Hook<"chat.message"> = async (input) => {
+    const session = await this.#sessions.of(input.sessionID)
+    session.last = { ...(input.agent && { agent: input.agent }), ...(input.model && { model: input.model }) }
+  }
+
+  #tool: Hook<"tool.definition"> = async (input, output) => {
+    for (const warning of this.#watch.tool(input.toolID, output.description, output.parameters)) this.warn(warning)
+  }
+
+  #system: Hook<"experimental.chat.system.transform"> = async (input, output) => {
+    const id = input.sessionID
+    if (id === undefined || !this.#isOurs(input.model.providerID)) return
+    if (this.options.freezeDate) {
+      const { createdMs } = await this.#sessions.of(id)
+      if (createdMs !== undefined) output.system.splice(0, Infinity, ...output.system.map((text) => frozen(text, createdMs)))
+    }
+    for (const warning of this.#watch.system(id, output.system.join("\n"))) this.warn(warning)
+  }
+
+  #params: Hook<"chat.params"> = async (input, output) => {
+    if (!this.#isOurs(input.model.providerID) || input.model.api.npm !== COMPATIBLE) return
+    output.options.prompt_cache_key ??= input.sessionID
+  }
+
+  #headers: Hook<"chat.headers"> = async (input, output) => {
+    if (!this.#isOurs(input.model.providerID)) return
+    const session = await this.#sessions.of(input.sessionID)
+    const kind = kindOf(input.agent, session.parent)
+    const sender = { session: session.id, agent: input.agent, parent: session.parent, kind }
+    const own = new Set(Object.keys(input.model.headers ?? {}).map((name) => name.toLowerCase()))
+    for (const [name, value] of Object.entries(identityHeaders(sender))) {
+      if (!own.has(name)) output.headers[name] = value
+    }
+    session.requests += 1
+    session.proxy = addressOf(input)
+    this.#watch.requested()
+    const early = this.#early ?? []
+    this.#early = undefined
+    for (const message of early) this.warn(message)
+  }
+
+  #command: Hook<"command.execute.before"> = async (input) => {
+    if (input.command !== COMMAND) return
+    const text = await this.#explained(input.sessionID).catch((error: unknown) => {
+      this.#failed(error)
+      return "The last cold turn cannot be explained: the plugin has failed."
+    })
+    const { last } = await this.#sessions.of(input.sessionID)
+    // `ignored`: shown to the user, never sent to a model.
+    const parts = [{ type: "text" as const, text, ignored: true }]
+    await this.client.session
+      .prompt({ path: { id: input.sessionID }, body: { noReply: true, parts, ...last } })
+      .catch(this.#failed)
+    throw new CarriedOut()
+  }
+
+  /** Shows what the session and its sub-agents have sent since they were shown last. */
+  async #idle(id: string): Promise<void> {
+    const session = await this.#sessions.of(id)
+    if (!this.options.show || session.parent !== undefined) return
+    const turns: Turn[] = []
+    for (const each of this.#sessions.family(id).filter((one) => one.requests > 0)) {
+      const requests = Math.min(each.requests, MAX_TURNS)
+      each.requests = 0
+      if (each.proxy === undefined) continue
+      const found = await turnsOf(each.proxy, each.id, requests)
+      turns.push(...found.filter((turn) => !this.#shownTurns.has(turn.id))) // a request that failed has none
+    }
+    for (const turn of turns) this.#shownTurns.set(turn.id, true)
+    const line = turnLine(turns)
+    if (line !== undefined) this.#shown(line)
+  }
+
+  async #explained(id: string): Promise<string> {
+    const turns: Turn[] = []
+    const family = this.#sessions.family(id)
+    const proxy = family.find((each) => each.proxy !== undefined)?.proxy
+    if (proxy === undefined) return "No request of this session has gone to a warmroute proxy since OpenCode started."
+    for (const each of family.slice(-MAX_FAMILY)) {
+      turns.push(...(await turnsOf(each.proxy ?? proxy, each.id, EXPLAINED_TURNS)))
+    }
+    turns.sort((one, other) => (other.settledAtS ?? 0) - (one.settledAtS ?? 0))
+    return explanation(turns, this.#watch.notesOf(family.map((each) => each.id)))
+  }
+
+  #isOurs(provider: string): boolean {
+    return this.options.providers.includes(provider)
+  }
+
+  #toast(variant: "info" | "warning", message: string, duration: number): void {
+    this.client.tui.showToast({ body: { title: "warmroute", message, variant, duration } }).catch(ignored)
+  }
+
+  #log(level: "debug" | "info" | "warn", message: string): void {
+    this.client.app.log({ body: { service: "warmroute", level, message } }).catch(ignored)
+  }
+
+  #failed = (error: unknown): void => {
+    this.#log("debug", `the plugin has failed: ${error instanceof Error ? error.message : "unknown"}`)
+  }
+}
+
+/** Where the provider of a request is. OpenCode gives the provider itself, which its type calls a context. */
+function addressOf(input: Request): Address | undefined {
+  const provider = input.provider as { key?: unknown; options?: { baseURL?: unknown; apiKey?: unknown } }
+  const baseURL = provider.options?.baseURL ?? input.model.api.url
+  const apiKey = provider.options?.apiKey ?? provider.key
+  if (typeof baseURL !== "string" || !baseURL) return undefined
+  return { baseURL, apiKey: typeof apiKey === "string" ? apiKey : undefined }
+}
+
+function ignored(): void {}

@@ -1,0 +1,72 @@
+// The sessions of OpenCode V1 that were seen: who started them, when, and how many requests they sent since they were shown.
+//
+// Limit: `MAX_SESSIONS`, the least recently used go.
+
+import type { PluginInput } from "@opencode-ai/plugin"
+
+import { Bounded } from "./bounded.js"
+import { within } from "./guarded.js"
+import type { Address } from "./proxy.js"
+
+const MAX_SESSIONS = 1_000
+const MAX_DEPTH = 10
+const GET_TIMEOUT_MS = 1_000
+
+export interface Session {
+  readonly id: string
+  readonly parent: string | undefined
+  /** Unix milliseconds; undefined where OpenCode did not say. */
+  readonly createdMs: number | undefined
+  /** Requests since `takeRequests`. */
+  requests: number
+  proxy: Address | undefined
+  /** Agent and model of the user's last message. */
+  last: { agent?: string; model?: { providerID: string; modelID: string } }
+}
+
+export class Sessions {
+  readonly #sessions = new Bounded<string, Session>(MAX_SESSIONS)
+  readonly #ids: string[] = []
+
+  constructor(private readonly client: PluginInput["client"]) {}
+
+  /** A session that OpenCode has told of. */
+  created(info: { id: string; parentID?: string | undefined; time?: { created?: number } }): Session {
+    const found = this.#sessions.get(info.id)
+    if (found !== undefined) return found
+    const createdMs = info.time?.created
+    const made = { id: info.id, parent: info.parentID, createdMs, requests: 0, proxy: undefined, last: {} }
+    this.#sessions.set(info.id, made)
+    this.#ids.push(info.id)
+    this.#ids.splice(0, this.#ids.length - MAX_SESSIONS)
+    return made
+  }
+
+  /** A session that may be older than this process. Where OpenCode does not answer in time, one without a parent. */
+  async of(id: string): Promise<Session> {
+    const found = this.#sessions.get(id)
+    if (found !== undefined) return found
+    const answer = await within(GET_TIMEOUT_MS, this.client.session.get({ path: { id } }))
+    return this.created(answer?.data ?? { id })
+  }
+
+  known(id: string): Session | undefined {
+    return this.#sessions.get(id)
+  }
+
+  /** The session itself and all that it has started, directly or not. */
+  family(id: string): Session[] {
+    const all = this.#ids.map((each) => this.#sessions.get(each)).filter((each) => each !== undefined)
+    return all.filter((session) => session.id === id || this.#root(session) === id)
+  }
+
+  #root(session: Session): string {
+    let found = session
+    for (let depth = 0; depth < MAX_DEPTH && found.parent !== undefined; depth++) {
+      const parent = this.#sessions.get(found.parent)
+      if (parent === undefined) return found.parent
+      found = parent
+    }
+    return found.id
+  }
+}

@@ -1,0 +1,209 @@
+// The hooks of V1 in the order in which OpenCode calls them. Its client is made up here, so that it can fail and hang:
+// the real one is in tests/integrations_real/test_opencode_plugin.py.
+
+import assert from "node:assert/strict"
+import { createServer } from "node:http"
+import type { AddressInfo } from "node:net"
+import { test } from "node:test"
+
+import type { Hooks, PluginInput } from "@opencode-ai/plugin"
+
+import plugin from "../src/index.js"
+
+const CREATED_MS = new Date(2026, 10, 23, 12).getTime()
+const SYSTEM = "You are OpenCode.\n<env>\n  Today's date: Tue Nov 24 2026\n</env>"
+const MODEL = { providerID: "warmroute", id: "kimi-k2.5", api: { npm: "@ai-sdk/openai-compatible", url: "" }, headers: {} }
+
+interface Asked {
+  toasts: Array<{ message: string; variant: string }>
+  prompts: Array<{ body: { noReply?: boolean; parts: Array<{ text: string; ignored?: boolean }>; agent?: string } }>
+}
+
+function client(asked: Asked, get: () => Promise<unknown>): PluginInput["client"] {
+  const made = {
+    app: { log: async () => ({}) },
+    tui: { showToast: async ({ body }: { body: Asked["toasts"][number] }) => asked.toasts.push(body) },
+    session: { get, prompt: async (given: Asked["prompts"][number]) => asked.prompts.push(given) },
+  }
+  return made as unknown as PluginInput["client"]
+}
+
+async function started(options?: object, get: () => Promise<unknown> = async () => ({})) {
+  const asked: Asked = { toasts: [], prompts: [] }
+  const hooks = await plugin.server({ client: client(asked, get) } as PluginInput, options)
+  return { hooks, asked }
+}
+
+/** What a request of a session would be sent with. */
+async function request(hooks: Hooks, sessionID: string, agent = "build", model: object = MODEL, baseURL?: string) {
+  const provider = { id: "warmroute", options: { baseURL: baseURL ?? "http://127.0.0.1:9/v1", apiKey: "sk-1" } }
+  const input = { sessionID, agent, model, provider, message: {} } as never
+  const system = { system: [SYSTEM] }
+  const params = { options: {} as Record<string, unknown> }
+  const sent = { headers: {} as Record<string, string> }
+  await hooks["experimental.chat.system.transform"]?.({ sessionID, model } as never, system)
+  await hooks["chat.params"]?.(input, params as never)
+  await hooks["chat.headers"]?.(input, sent)
+  return { headers: sent.headers, options: params.options, system: system.system }
+}
+
+async function created(hooks: Hooks, id: string, parentID?: string): Promise<void> {
+  const event = { type: "session.created", properties: { info: { id, parentID, time: { created: CREATED_MS } } } }
+  await hooks.event?.({ event } as never)
+}
+
+async function until(holds: () => boolean): Promise<void> {
+  while (!holds()) await new Promise((resolve) => setTimeout(resolve, 5))
+}
+
+test("each request says who sends it and what for", async () => {
+  const { hooks } = await started()
+  await created(hooks, "ses_main")
+  await created(hooks, "ses_sub", "ses_main")
+  const cases = [
+    ["ses_main", "title", undefined, "title"],
+    ["ses_main", "build", undefined, "main"],
+    ["ses_sub", "explore", "ses_main", "sub"],
+    ["ses_main", "compaction", undefined, "compaction"],
+  ] as const
+  for (const [session, agent, parent, kind] of cases) {
+    const { headers, options } = await request(hooks, session, agent)
+    assert.deepEqual(
+      [headers["x-session-affinity"], headers["x-warmroute-agent"], headers["x-parent-session-id"], headers["x-warmroute-kind"]],
+      [session, agent, parent, kind],
+    )
+    assert.equal(options.prompt_cache_key, session)
+  }
+})
+
+test("a session of an earlier process is looked up, once", async () => {
+  let calls = 0
+  const { hooks } = await started({}, async () => (calls++, { data: { id: "ses_old", parentID: "ses_parent", time: {} } }))
+  for (let turn = 0; turn < 3; turn++) {
+    assert.equal((await request(hooks, "ses_old")).headers["x-warmroute-kind"], "sub")
+  }
+  assert.equal(calls, 1)
+})
+
+test("other providers, and headers and keys that a user has set, are left alone", async () => {
+  const { hooks } = await started()
+  assert.deepEqual(await request(hooks, "ses_1", "build", { ...MODEL, providerID: "other" }), {
+    headers: {},
+    options: {},
+    system: [SYSTEM],
+  })
+  const { headers } = await request(hooks, "ses_1", "build", { ...MODEL, headers: { "X-Session-Affinity": "mine" } })
+  assert.equal(headers["x-session-affinity"], undefined)
+  const anthropic = { ...MODEL, api: { npm: "@ai-sdk/anthropic", url: "" } }
+  assert.deepEqual((await request(hooks, "ses_1", "build", anthropic)).options, {})
+})
+
+test("the date is frozen where that is asked for", async () => {
+  for (const [freezeDate, day] of [[true, "Mon Nov 23"], [false, "Tue Nov 24"]] as const) {
+    const { hooks } = await started({ freezeDate })
+    await created(hooks, "ses_1")
+    assert.match((await request(hooks, "ses_1")).system.join(), new RegExp(`date: ${day} 2026`))
+  }
+})
+
+test("no hook fails where OpenCode and the proxy do", async () => {
+  for (const get of [async () => Promise.reject(new Error("gone")), () => new Promise(() => {})]) {
+    const { hooks, asked } = await started({ freezeDate: true }, get)
+    const { headers } = await request(hooks, "ses_1")
+    assert.equal(headers["x-session-affinity"], "ses_1")
+    await hooks.event?.({ event: { type: "session.idle", properties: { sessionID: "ses_1" } } } as never)
+    for (const broken of [undefined, null, { event: null }, { event: { type: "session.created" } }]) {
+      await hooks.event?.(broken as never)
+    }
+    await hooks["chat.headers"]?.({} as never, {} as never)
+    await hooks["experimental.chat.system.transform"]?.({ sessionID: "s", model: MODEL } as never, {} as never)
+    await hooks["tool.definition"]?.({ toolID: "x" } as never, undefined as never)
+    await assert.rejects(async () => hooks["command.execute.before"]?.(command("ses_1"), { parts: [] }))
+    assert.equal(asked.toasts.length, 0)
+  }
+})
+
+const command = (sessionID: string) => ({ command: "warmroute", sessionID, arguments: "" })
+
+async function proxy(rows: object[]): Promise<{ baseURL: string; asked: () => number; stop: () => void }> {
+  let asked = 0
+  const server = createServer((_request, response) => response.end(JSON.stringify({ data: rows }), () => asked++))
+  await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve))
+  const stop = () => (server.closeAllConnections(), server.close())
+  return { baseURL: `http://127.0.0.1:${(server.address() as AddressInfo).port}/v1`, asked: () => asked, stop }
+}
+
+const ROW = {
+  id: "wr-1", turn: 1, region: "east", settled_at: 1, prompt_tokens: 1_000, cached_tokens: 0, price_nanousd: 600_000,
+  list_nanousd: 600_000, loss: { cold: 1_000 }, agent: "build", kind: "main",
+}
+
+test("an idle session shows what its requests came to, and the command explains", async () => {
+  const { baseURL, stop } = await proxy([ROW])
+  const { hooks, asked } = await started()
+  await created(hooks, "ses_1")
+  await hooks["chat.message"]?.({ sessionID: "ses_1", agent: "plan" }, {} as never)
+  await request(hooks, "ses_1", "build", MODEL, baseURL)
+  await hooks.event?.({ event: { type: "session.idle", properties: { sessionID: "ses_1" } } } as never)
+  await until(() => asked.toasts.length > 0)
+  assert.deepEqual(asked.toasts.map((toast) => [toast.variant, toast.message]), [["info", "0% of 1,000 tokens cached\n$0.0006"]])
+  await assert.rejects(async () => hooks["command.execute.before"]?.(command("ses_1"), { parts: [] }), /carried out/)
+  stop()
+  const [prompt] = asked.prompts
+  assert.equal(prompt?.body.noReply, true)
+  assert.equal(prompt?.body.agent, "plan")
+  assert.equal(prompt?.body.parts[0]?.ignored, true)
+  assert.match(prompt?.body.parts[0]?.text ?? "", /^The last cold request was turn 1 /)
+  await hooks["command.execute.before"]?.({ ...command("ses_1"), command: "other" }, { parts: [] })
+})
+
+test("a turn is shown once, also where a request after it has failed", async () => {
+  const { baseURL, asked: asks, stop } = await proxy([ROW])
+  const { hooks, asked } = await started()
+  for (const sessionID of ["ses_1", "ses_2"]) await created(hooks, sessionID)
+  const idle = (sessionID: string) => hooks.event?.({ event: { type: "session.idle", properties: { sessionID } } } as never)
+  await request(hooks, "ses_1", "build", MODEL, baseURL)
+  await idle("ses_1")
+  await until(() => asked.toasts.length > 0)
+  await request(hooks, "ses_1", "build", MODEL, baseURL) // of which the proxy knows nothing
+  await idle("ses_1")
+  await until(() => asks() === 2)
+  const other = await proxy([{ ...ROW, id: "wr-2" }])
+  await request(hooks, "ses_2", "build", MODEL, other.baseURL)
+  await idle("ses_2")
+  await until(() => asked.toasts.length > 1)
+  stop()
+  other.stop()
+  assert.equal(asked.toasts.length, 2)
+})
+
+test("warnings from before the first request are shown with it, and stay beside the next line", async () => {
+  const { baseURL, stop } = await proxy([ROW])
+  const { hooks, asked } = await started({ wrong: 1 })
+  await hooks.config?.({ compaction: { prune: true } } as never)
+  assert.equal(asked.toasts.length, 0)
+  await request(hooks, "ses_1", "build", MODEL, baseURL)
+  assert.equal(asked.toasts.length, 2)
+  await hooks.event?.({ event: { type: "session.idle", properties: { sessionID: "ses_1" } } } as never)
+  await until(() => asked.toasts.length > 2)
+  stop()
+  assert.match(asked.toasts[2]?.message ?? "", /cached\n.*\nThere is no option "wrong".*\ncompaction\.prune is on/)
+})
+
+test("without warnings and lines nothing is shown", async () => {
+  const { baseURL, stop } = await proxy([ROW])
+  const { hooks, asked } = await started({ warn: false, show: false })
+  await hooks.config?.({ compaction: { prune: true } } as never)
+  await request(hooks, "ses_1", "build", MODEL, baseURL)
+  await hooks.event?.({ event: { type: "session.idle", properties: { sessionID: "ses_1" } } } as never)
+  stop()
+  assert.equal(asked.toasts.length, 0)
+  assert.equal(hooks["tool.definition"], undefined)
+})
+
+test("the command is there beside the user's own", async () => {
+  const { hooks } = await started()
+  const config: { command?: Record<string, { template: string }> } = { command: { mine: { template: "x" } } }
+  await hooks.config?.(config as never)
+  assert.deepEqual(Object.keys(config.command ?? {}), ["warmroute", "mine"])
+})

@@ -1,0 +1,34 @@
+"""The command line of `warmroute run`."""
+
+import argparse
+from collections.abc import Sequence
+
+from warmroute_cli.run.programs import PROGRAMS
+
+MAX_MODEL_CHARS = 128
+
+
+def add(run: argparse.ArgumentParser) -> None:
+    """Its options. What stands behind `--` is the program's, and taken off before they are read."""
+    run.usage = "warmroute run [options] NAME [-- ARGUMENT...]"
+    run.add_argument("program", choices=tuple(PROGRAMS), metavar="NAME", help=", ".join(PROGRAMS))
+    run.add_argument(
+        "--base-url", metavar="URL", help="the proxy, such as http://host:8080/v1 (the fleet that runs here)"
+    )
+    run.add_argument("--key", metavar="KEY", help="its API key (with --base-url: OPENAI_API_KEY of the environment)")
+    run.add_argument("--model", type=_model, metavar="NAME", help="the model (what the program is made for, if served)")
+    run.add_argument("--print", action="store_true", help="print the settings as lines of a shell, and start nothing")
+
+
+def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The words of the command line, and those behind `--` for the program that `run` starts."""
+    if "run" not in words[:1] or "--" not in words:
+        return list(words), []
+    at = list(words).index("--")
+    return list(words[:at]), list(words[at + 1 :])
+
+
+def _model(text: str) -> str:
+    if not text.isprintable() or not text or len(text) > MAX_MODEL_CHARS or set(text) & set("\"'\\$ "):
+        raise argparse.ArgumentTypeError(f"{text[:MAX_MODEL_CHARS]!r} is not the name of a model")
+    return text

@@ -1,0 +1,139 @@
+"""`warmroute run`: choose the proxy and the model, start the program, report at its end.
+
+The proxy is that of `--base-url`, else one of the fleet that runs in the state directory, else one of a fleet that is
+started for as long as the program runs.
+"""
+
+import contextlib
+import os
+import shutil
+import sys
+import time
+import uuid
+from argparse import Namespace
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote, urlsplit
+
+from warmroute_cli import running, state
+from warmroute_cli.api import Api, ApiError
+from warmroute_cli.processes import stopping_on_signals
+from warmroute_cli.run import closing, process
+from warmroute_cli.run.programs import PROGRAMS, Program
+from warmroute_cli.run.settings import OWNERS_ONLY, Settings, Target, settings_of
+from warmroute_cli.up import started
+
+FOLDER = "run"
+DEFAULT_CONTEXT_TOKENS = 200_000
+
+
+class CannotRun(Exception):
+    """Why the program was not started; the message is for the person at the terminal."""
+
+
+def run(arguments: Namespace) -> int:
+    """The exit status of the program; 2 where it was not started."""
+    program = PROGRAMS[arguments.program]
+    try:
+        if arguments.print:
+            print(_settings(arguments, program, *_address(arguments)).shell())
+            return 0
+        _check_installed(arguments.program, program)
+        with _proxy(arguments) as (root, key):
+            return _run(arguments, program, root, key)
+    except (CannotRun, ApiError) as error:
+        print(f"warmroute run: {error}", file=sys.stderr)
+        return 2
+
+
+def _run(arguments: Namespace, program: Program, root: str, key: str) -> int:
+    settings = _settings(arguments, program, root, key)
+    state.make(arguments.state_dir)
+    _folder(arguments).mkdir(parents=True, exist_ok=True, mode=OWNERS_ONLY)
+    settings.write()
+    print(f"warmroute: {arguments.program} asks {root}", file=sys.stderr, flush=True)
+    began_s = time.time()
+    try:
+        status = process.run((*settings.command, *arguments.passed), settings.variables(os.environ))
+    except OSError as error:
+        raise CannotRun(f"{program.command} cannot be started: {error.strerror}") from None
+    closing.show(Api(f"{root}/v1", key), began_s)
+    return status
+
+
+def _check_installed(name: str, program: Program) -> None:
+    if shutil.which(program.command) is None:
+        raise CannotRun(f"{name} is not installed: there is no command {program.command!r}. {program.install}")
+
+
+@contextlib.contextmanager
+def _proxy(arguments: Namespace) -> Iterator[tuple[str, str]]:
+    """Address without a path, and key, of the proxy."""
+    if arguments.base_url is not None:
+        yield _address(arguments)
+        return
+    if running.find(arguments.state_dir) is not None:
+        with running.used(arguments.state_dir):
+            yield _address(arguments)
+        return
+    print(f"starting a fleet of embedded engines in {arguments.state_dir}", file=sys.stderr, flush=True)
+    with stopping_on_signals(), started(arguments.state_dir, arguments) as fleet:
+        yield next(iter(fleet.proxies.values())).url, fleet.api_key
+        running.wait_until_unused(arguments.state_dir, _explain_wait)
+
+
+def _explain_wait() -> None:
+    print("another `warmroute run` uses this fleet: it stays until that ends, or Ctrl-C", file=sys.stderr, flush=True)
+
+
+def _address(arguments: Namespace) -> tuple[str, str]:
+    if arguments.base_url is not None:
+        key = arguments.key or os.environ.get("OPENAI_API_KEY")
+        if not key:
+            raise CannotRun("--base-url needs a key: give --key, or put it into OPENAI_API_KEY")
+        return _root(arguments.base_url), key
+    fleet = running.find(arguments.state_dir)
+    if fleet is None:
+        raise CannotRun(f"no fleet runs in {arguments.state_dir}: give --base-url and --key, or start `warmroute up`")
+    return fleet.addresses[0].url, fleet.api_key
+
+
+def _root(base_url: str) -> str:
+    parts = urlsplit(base_url)
+    path = parts.path.rstrip("/")
+    if parts.scheme not in ("http", "https") or not parts.hostname or path not in ("", "/v1") or parts.query:
+        raise CannotRun(f"--base-url {base_url!r} is no address such as http://host:8080/v1")
+    return f"{parts.scheme}://{parts.netloc}"
+
+
+def _settings(arguments: Namespace, program: Program, root: str, key: str) -> Settings:
+    model, context = _model(Api(f"{root}/v1", key), arguments.model, program.model)
+    session = f"{arguments.program}-{uuid.uuid4().hex[:12]}"
+    target = Target(root, key, model, context, session)
+    return settings_of(program, target, _folder(arguments), str(Path.home()))
+
+
+def _folder(arguments: Namespace) -> Path:
+    """The program's own; it stays, so that sessions can be resumed."""
+    found: Path = (arguments.state_dir / FOLDER / arguments.program).absolute()
+    return found
+
+
+def _model(api: Api, chosen: str | None, made_for: str) -> tuple[str, int]:
+    """The model to ask for, and the tokens of its context: the chosen one, else the program's own, else the first."""
+    if chosen is not None:
+        return chosen, _context(api.ask(f"/models/{quote(chosen)}"))
+    try:
+        return made_for, _context(api.ask(f"/models/{quote(made_for)}"))
+    except ApiError as error:
+        if error.status != 404:
+            raise
+    served = api.ask("/models")["data"]
+    if not served:
+        raise CannotRun("the proxy serves no model to this key")
+    return str(served[0]["id"]), _context(served[0])
+
+
+def _context(model: dict[str, object]) -> int:
+    found = model.get("max_model_len")
+    return found if isinstance(found, int) else DEFAULT_CONTEXT_TOKENS

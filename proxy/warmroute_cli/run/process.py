@@ -1,0 +1,65 @@
+"""The program as a child that has the terminal: its input, output, signals and exit status are those of the command.
+
+Keys such as Ctrl-C reach all processes in the foreground of a terminal, so the program gets them itself and decides;
+this process only waits. Signals that others send to this process are passed on.
+"""
+
+import contextlib
+import os
+import signal
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from types import FrameType
+from typing import Final
+
+PASSED_ON: Final = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+FROM_KEYS: Final = (signal.SIGINT, signal.SIGQUIT)
+
+
+def run(command: Sequence[str], environment: Mapping[str, str]) -> int:
+    """Run it, and return its exit status; 128 and the number of the signal that ended it, as shells have it.
+
+    Raises: OSError, where it cannot be started.
+    """
+    with _signals_for_the_child() as begun:
+        child = subprocess.Popen(command, env=dict(environment))  # noqa: S603 (what the user asked for)
+        begun(child)
+        status = child.wait()
+    return status if status >= 0 else 128 - status
+
+
+class _Child:
+    """Passes signals on to the child; those that come before it runs wait for it."""
+
+    def __init__(self) -> None:
+        self._child: subprocess.Popen[bytes] | None = None
+        self._early: list[int] = []
+
+    def __call__(self, child: "subprocess.Popen[bytes]") -> None:
+        self._child = child
+        for number in self._early:
+            child.send_signal(number)
+
+    def signal(self, number: int, _stack: FrameType | None) -> None:
+        if self._child is None:
+            self._early.append(number)
+        else:
+            self._child.send_signal(number)
+
+
+@contextlib.contextmanager
+def _signals_for_the_child() -> Iterator[_Child]:
+    """As long as this lasts, no signal ends this process: the program's end does."""
+    child = _Child()
+    previous = {number: signal.signal(number, child.signal) for number in PASSED_ON}
+    keys = _wait if os.isatty(0) else child.signal  # without a terminal, SIGINT was sent to this process alone
+    previous |= {number: signal.signal(number, keys) for number in FROM_KEYS}
+    try:
+        yield child
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def _wait(_number: int, _stack: FrameType | None) -> None:
+    """The program has got the same signal."""

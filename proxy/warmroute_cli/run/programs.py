@@ -1,0 +1,227 @@
+"""How each program is told where to send its requests: variables, files of its own folder, arguments. Data only.
+
+Each program gets a folder for what it would otherwise keep in the user's home: configuration, sessions, caches. Values
+behind a `$` are filled in by `settings`; in files they are escaped for JSON, TOML and YAML in double quotes. No file
+holds the key: it is in the environment.
+
+`$root`      the proxy, without a path          `$key`      the API key
+`$base_url`  the same with /v1                  `$model`    the model to ask for
+`$folder`    the program's own folder           `$context`  the tokens of the model's context
+`$home`      the user's home                    `$session`  a session key that is new with each start
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """`model`: what it asks for where the proxy serves that. `cleared`: variables that would lead it elsewhere.
+
+    `sources`: where the settings are documented, or the version in which they were read.
+    """
+
+    command: str
+    install: str
+    model: str
+    environment: Mapping[str, str]
+    sources: tuple[str, ...]
+    files: Mapping[str, str] = field(default_factory=dict)
+    arguments: tuple[str, ...] = ()
+    cleared: tuple[str, ...] = ()
+
+
+_OPENCODE: Final = """{
+  "$$schema": "https://opencode.ai/config.json",
+  "autoupdate": false,
+  "share": "disabled",
+  "model": "warmroute/$model",
+  "small_model": "warmroute/$model",
+  "provider": {
+    "warmroute": {
+      "npm": "@ai-sdk/openai-compatible",
+      "name": "warmroute",
+      "options": {"baseURL": "$base_url", "apiKey": "{env:WARMROUTE_API_KEY}"},
+      "models": {"$model": {"name": "$model", "limit": {"context": $context, "output": 32000}}}
+    }
+  }
+}
+"""
+
+_CODEX: Final = """model = "$model"
+model_provider = "warmroute"
+model_context_window = $context
+check_for_update_on_startup = false
+
+[model_providers.warmroute]
+name = "warmroute"
+base_url = "$base_url"
+env_key = "WARMROUTE_API_KEY"
+wire_api = "responses"
+
+[analytics]
+enabled = false
+"""
+
+_GEMINI: Final = """{
+  "security": {"auth": {"selectedType": "gemini-api-key"}},
+  "general": {"enableAutoUpdate": false, "enableAutoUpdateNotification": false},
+  "privacy": {"usageStatisticsEnabled": false},
+  "model": {"name": "$model"}
+}
+"""
+
+_QWEN: Final = """{
+  "security": {"auth": {"selectedType": "openai"}},
+  "general": {"enableAutoUpdate": false},
+  "privacy": {"usageStatisticsEnabled": false},
+  "model": {"name": "$model", "generationConfig": {"contextWindowSize": $context}}
+}
+"""
+
+_AIDER_SETTINGS: Final = """- name: "openai/$model"
+  extra_params:
+    extra_headers:
+      x-session-affinity: "$session"
+"""
+
+_AIDER_METADATA: Final = """{
+  "openai/$model": {"litellm_provider": "openai", "mode": "chat", "max_input_tokens": $context, "max_tokens": 8192}
+}
+"""
+
+_MINI: Final = """model:
+  model_name: "openai/$model"
+  cost_tracking: ignore_errors
+  model_kwargs:
+    extra_headers:
+      x-session-affinity: "$session"
+"""
+
+PROGRAMS: Final[Mapping[str, Program]] = {
+    "opencode": Program(
+        command="opencode",
+        install="npm install -g opencode-ai",
+        model="kimi-k2.5",
+        environment={
+            "OPENCODE_CONFIG": "$folder/opencode.json",
+            "WARMROUTE_API_KEY": "$key",
+            "XDG_CACHE_HOME": "$folder/cache",
+            "XDG_CONFIG_HOME": "$folder/config",
+            "XDG_DATA_HOME": "$folder/data",
+            "XDG_STATE_HOME": "$folder/state",
+            "OPENCODE_DISABLE_MODELS_FETCH": "1",
+        },
+        arguments=(),
+        files={"opencode.json": _OPENCODE},
+        cleared=("OPENCODE_CONFIG_CONTENT", "OPENCODE_CONFIG_DIR"),
+        sources=("https://opencode.ai/docs/config/", "https://opencode.ai/docs/cli/#environment-variables"),
+    ),
+    "claude": Program(
+        command="claude",
+        install="npm install -g @anthropic-ai/claude-code",
+        model="claude-sonnet-4-5",
+        environment={
+            "ANTHROPIC_BASE_URL": "$root",
+            "ANTHROPIC_AUTH_TOKEN": "$key",
+            "ANTHROPIC_MODEL": "$model",
+            "ANTHROPIC_DEFAULT_OPUS_MODEL": "$model",
+            "ANTHROPIC_DEFAULT_SONNET_MODEL": "$model",
+            "ANTHROPIC_DEFAULT_HAIKU_MODEL": "$model",
+            "CLAUDE_CONFIG_DIR": "$folder",
+            "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+            "DISABLE_AUTOUPDATER": "1",
+        },
+        cleared=(
+            "ANTHROPIC_API_KEY",
+            "ANTHROPIC_CUSTOM_HEADERS",
+            "ANTHROPIC_SMALL_FAST_MODEL",
+            "CLAUDE_CODE_OAUTH_TOKEN",
+            "CLAUDE_CODE_USE_BEDROCK",
+            "CLAUDE_CODE_USE_FOUNDRY",
+            "CLAUDE_CODE_USE_VERTEX",
+        ),
+        sources=("https://code.claude.com/docs/en/llm-gateway", "https://code.claude.com/docs/en/settings"),
+    ),
+    "codex": Program(
+        command="codex",
+        install="npm install -g @openai/codex",
+        model="gpt-5.1-codex",
+        environment={"CODEX_HOME": "$folder", "WARMROUTE_API_KEY": "$key"},
+        files={"config.toml": _CODEX},
+        sources=("https://developers.openai.com/codex/config-reference",),
+    ),
+    "gemini": Program(
+        command="gemini",
+        install="npm install -g @google/gemini-cli",
+        model="gemini-2.5-pro",
+        environment={
+            "GEMINI_API_KEY": "$key",
+            "GEMINI_CLI_HOME": "$folder",
+            "GEMINI_MODEL": "$model",
+            "GOOGLE_GEMINI_BASE_URL": "$root",
+        },
+        files={".gemini/settings.json": _GEMINI},
+        cleared=("GOOGLE_API_KEY", "GOOGLE_GENAI_USE_GCA", "GOOGLE_GENAI_USE_VERTEXAI"),
+        sources=("https://geminicli.com/docs/reference/configuration/",),
+    ),
+    "qwen": Program(
+        command="qwen",
+        install="npm install -g @qwen-code/qwen-code",
+        model="kimi-k2.5",
+        environment={
+            "OPENAI_API_KEY": "$key",
+            "OPENAI_BASE_URL": "$base_url",
+            "OPENAI_MODEL": "$model",
+            "QWEN_HOME": "$folder",
+        },
+        files={"settings.json": _QWEN},
+        cleared=("QWEN_MODEL", "QWEN_RUNTIME_DIR"),
+        sources=("https://qwenlm.github.io/qwen-code-docs/en/users/configuration/settings/", "QWEN_HOME: 0.24.4"),
+    ),
+    "aider": Program(
+        command="aider",
+        install="python -m pip install aider-install && aider-install",
+        model="kimi-k2.5",
+        environment={
+            "AIDER_ANALYTICS": "false",
+            "AIDER_CHAT_HISTORY_FILE": "$folder/chat.history.md",
+            "AIDER_CHECK_UPDATE": "false",
+            "AIDER_GITIGNORE": "false",
+            "AIDER_INPUT_HISTORY_FILE": "$folder/input.history",
+            "AIDER_MODEL": "openai/$model",
+            "AIDER_MODEL_METADATA_FILE": "$folder/model.metadata.json",
+            "AIDER_MODEL_SETTINGS_FILE": "$folder/model.settings.yml",
+            "AIDER_SHOW_MODEL_WARNINGS": "false",
+            "AIDER_WEAK_MODEL": "openai/$model",
+            "GIT_CONFIG_GLOBAL": "$home/.gitconfig",
+            "HOME": "$folder",
+            "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+            "OPENAI_API_BASE": "$base_url",
+            "OPENAI_API_KEY": "$key",
+        },
+        files={"model.settings.yml": _AIDER_SETTINGS, "model.metadata.json": _AIDER_METADATA},
+        cleared=("OPENAI_BASE_URL", "AIDER_OPENAI_API_BASE", "AIDER_OPENAI_API_KEY"),
+        sources=(
+            "https://aider.chat/docs/config/options.html",
+            "https://aider.chat/docs/config/adv-model-settings.html",
+        ),
+    ),
+    "mini-swe-agent": Program(
+        command="mini",
+        install="python -m pip install mini-swe-agent",
+        model="kimi-k2.5",
+        environment={
+            "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+            "MSWEA_CONFIGURED": "true",
+            "MSWEA_GLOBAL_CONFIG_DIR": "$folder",
+            "OPENAI_API_BASE": "$base_url",
+            "OPENAI_API_KEY": "$key",
+        },
+        files={"warmroute.yaml": _MINI},
+        arguments=("-c", "mini.yaml", "-c", "$folder/warmroute.yaml"),
+        cleared=("OPENAI_BASE_URL", "MSWEA_MODEL_NAME"),
+        sources=("https://mini-swe-agent.com/latest/advanced/global_configuration/",),
+    ),
+}

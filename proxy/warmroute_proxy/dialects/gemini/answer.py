@@ -1,0 +1,88 @@
+"""A whole chat answer as one of Gemini's, and what it has in common with a stream: parts, usage, how it ended."""
+
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+import msgspec
+from msgspec import Raw
+
+from warmroute_proxy.dialects.chat_answers import Call, Function, Usage, read_answer
+from warmroute_proxy.dialects.raw_json import encode
+
+Json = dict[str, Any]
+
+_REASONS: Final = {"length": "MAX_TOKENS", "content_filter": "SAFETY"}
+_decode_object: Final = msgspec.json.Decoder(dict[str, Raw]).decode
+
+
+class Asked(NamedTuple):
+    """What an answer is made with. `seal`: seals thoughts, so that they can come back."""
+
+    receipt_id: str
+    model: str
+    shows_thoughts: bool
+    seal: Callable[[str], str]
+
+
+def generated(asked: Asked, pieces: list[Json], **ending: Any) -> Json:
+    """An answer, or some of one. `ending`: members of its candidate."""
+    candidate = {"content": {"parts": pieces, "role": "model"}, **ending, "index": 0}
+    return {"candidates": [candidate], "modelVersion": asked.model, "responseId": asked.receipt_id}
+
+
+def finish_reason(reason: str | None) -> str:
+    """Calls end an answer like any other."""
+    return _REASONS.get(reason or "", "STOP")
+
+
+def usage_of(usage: Usage) -> Json:
+    """Usage in Gemini's terms: tokens of thoughts are not among the candidate's. Cost and receipt stay beside them."""
+    thoughts = min(usage.reasoning(), usage.completion_tokens)
+    return {
+        "promptTokenCount": usage.prompt_tokens,
+        "candidatesTokenCount": usage.completion_tokens - thoughts,
+        "totalTokenCount": usage.prompt_tokens + usage.completion_tokens,
+        "cachedContentTokenCount": usage.cached(),
+        "thoughtsTokenCount": thoughts,
+        **usage.receipt(),
+    }
+
+
+def call_pieces(asked: Asked, calls: list[Call], thoughts: str) -> list[Json]:
+    """The calls; the first has the thoughts before it as its signature."""
+    pieces = [_call(call, at) for at, call in enumerate(calls)]
+    if pieces and thoughts:
+        pieces[0]["thoughtSignature"] = asked.seal(thoughts)
+    return pieces
+
+
+def _call(call: Call, number: int) -> Json:
+    function = call.function or Function()
+    args = _args(function.arguments)
+    return {"functionCall": {"id": call.id or f"call_{number}", "name": function.name or "", "args": args}}
+
+
+def _args(arguments: str | None) -> Raw:
+    """The arguments as an object. A model may write some that are none: they are shown as they are."""
+    if not arguments:
+        return Raw(b"{}")
+    try:
+        _decode_object(arguments)
+    except (msgspec.DecodeError, RecursionError):
+        return Raw(encode({"arguments": arguments}))
+    return Raw(arguments.encode())
+
+
+def whole(raw: bytes, asked: Asked) -> bytes:
+    """A whole answer. Raises: ValueError, where it is none that can be read."""
+    choice, usage = read_answer(raw)
+    output = choice.message
+    thoughts = output.reasoning_content or ""
+    pieces: list[Json] = []
+    if thoughts and asked.shows_thoughts:
+        pieces.append({"text": thoughts, "thought": True})
+    if output.content:
+        pieces.append({"text": output.content})
+    pieces += call_pieces(asked, output.tool_calls or [], thoughts)
+    answer = generated(asked, pieces or [{"text": ""}], finishReason=finish_reason(choice.finish_reason))
+    return encode({**answer, "usageMetadata": usage_of(usage)})

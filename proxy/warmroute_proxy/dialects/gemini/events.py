@@ -1,0 +1,83 @@
+"""The events of a chat stream as Gemini's: answers that each hold some of the whole, as events or as one JSON array.
+
+Its Python client takes a comment among the events for JSON, so an empty line is the sign of life. A call is one part,
+so calls come whole, with the end.
+"""
+
+from typing import Final
+
+from warmroute_proxy.dialects.chat_answers import Call, Function, Output
+from warmroute_proxy.dialects.chat_stream import ChatStream, Kind, whole_text
+from warmroute_proxy.dialects.gemini.answer import Asked, Json, call_pieces, finish_reason, generated, usage_of
+from warmroute_proxy.dialects.gemini.errors import error
+from warmroute_proxy.dialects.raw_json import encode
+
+_ALIVE: Final = b"\n"
+
+
+class EventTranslator(ChatStream):
+    """One stream. `array`: as one JSON array, which is what clients get that do not ask for events."""
+
+    def __init__(self, asked: Asked, *, array: bool) -> None:
+        super().__init__()
+        self._asked = asked
+        self._array = array
+        self._empty = True
+        self._thoughts: list[bytes] = []  # as JSON, without quotes
+        self._calls: list[Call] = []
+        self._text = self._around({"text": ""})
+        self._thought = self._around({"text": "", "thought": True})
+
+    def waits(self, out: list[bytes]) -> None:
+        """An empty line."""
+        out.append(_ALIVE)
+
+    def added(self, output: Output, out: list[bytes]) -> None:
+        """Some text or thoughts; calls are gathered."""
+        if output.reasoning_content:
+            out.append(self.grew("thinking", encode(output.reasoning_content)[1:-1]))
+        if output.content:
+            out.append(self.grew("text", encode(output.content)[1:-1]))
+        for call in output.tool_calls or ():
+            self._called(call)
+
+    def grew(self, kind: Kind, text: bytes) -> bytes:
+        """An answer with one part: some text, or thoughts if they are to be shown."""
+        if kind == "text":
+            return self._written(self._text % text)
+        self._thoughts.append(text)
+        return self._written(self._thought % text) if self._asked.shows_thoughts else b""
+
+    def completed(self, out: list[bytes]) -> None:
+        """The calls, and how it ended."""
+        pieces = call_pieces(self._asked, self._calls, whole_text(self._thoughts))
+        ending = generated(self._asked, pieces or [{"text": ""}], finishReason=finish_reason(self.finish_reason))
+        out.append(self._written(encode({**ending, "usageMetadata": usage_of(self.usage)})))
+        if self._array:
+            out.append(b"]")
+
+    def failed(self, status: int, message: str, code: object, out: list[bytes]) -> None:
+        """The error object in place of an answer."""
+        out.append(self._written(error(status, message, code)))
+        if self._array:
+            out.append(b"]")
+
+    def _written(self, answer: bytes) -> bytes:
+        if not self._array:
+            return b"data: %b\n\n" % answer
+        start, self._empty = b"[" if self._empty else b",\r\n", False
+        return start + answer
+
+    def _around(self, piece: Json) -> bytes:
+        """An answer with one part, in whose text stands `%b`."""
+        return encode(generated(self._asked, [piece])).replace(b"%", b"%%").replace(b'"text":""', b'"text":"%b"', 1)
+
+    def _called(self, call: Call) -> None:
+        function = call.function or Function()
+        if not self._calls or call.index != self._calls[-1].index:
+            if self._calls and call.index < self._calls[-1].index:
+                raise ValueError("the engine went back to a tool call that it had ended")
+            self._calls.append(Call(call.index, call.id, Function(function.name, "")))
+        newest = self._calls[-1].function
+        assert newest is not None
+        newest.arguments = (newest.arguments or "") + (function.arguments or "")

@@ -1,0 +1,142 @@
+"""Tools: function declarations as functions of chat. What Google runs itself is dropped by its name.
+
+A declaration has its parameters as a JSON schema, which is copied, or as a schema of OpenAPI 3.0, whose types are
+written in capitals and which says `nullable` where JSON schema has a type `null`.
+"""
+
+from typing import Any, Final, NamedTuple
+
+import msgspec
+from msgspec import Raw
+
+from warmroute_proxy.dialects.json_bounds import is_deeper
+from warmroute_proxy.dialects.known import Known
+from warmroute_proxy.dialects.raw_json import BadRequest, ChatPart, Members, encode, list_at, object_at, text_at
+
+MAX_SCHEMA_DEPTH: Final = 32
+ALLOWED: Final = "toolConfig.allowedFunctionNames"  # dropped, as the receipt says it
+_NO_SCHEMA: Final = Raw(b'{"type":"object","properties":{}}')
+_MODES: Final = {"AUTO": "auto", "ANY": "required", "NONE": "none", "VALIDATED": "auto", "MODE_UNSPECIFIED": "auto"}
+_ONE: Final = frozenset({"items", "additionalProperties"})
+_MANY: Final = frozenset({"anyOf", "oneOf", "allOf", "prefixItems"})
+_COUNTS: Final = frozenset({"minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties"})
+_decode: Final = msgspec.json.Decoder().decode
+_decode_texts: Final = msgspec.json.Decoder(list[str]).decode
+
+
+def either(members: Members, name: str) -> Raw | None:
+    """A member by its name in camel case, or else in snake case."""
+    found = members.get(name)
+    return found if found is not None else members.get(snake(name))
+
+
+def snake(name: str) -> str:
+    """`systemInstruction` as `system_instruction`."""
+    return "".join([f"_{char.lower()}" if char.isupper() else char for char in name])
+
+
+class Functions(NamedTuple):
+    """The tools of a request as a list of chat's, as JSON, empty where there are none; `dropped`: kinds of others."""
+
+    chat: bytes
+    dropped: frozenset[str]
+
+
+NO_FUNCTIONS: Final = Functions(b"", frozenset())
+MAX_KNOWN_BYTES: Final = 4_194_304
+_KNOWN: Final[Known[Functions]] = Known(MAX_KNOWN_BYTES)
+
+
+def listed_functions(raw: Raw, key: bytes) -> Functions:
+    """The tools of chat. What is kept is kept for one `key`, that of the tenant. Raises: BadRequest."""
+    found = _KNOWN.get(key, raw)
+    if found is None:
+        found = _read(raw)
+        _KNOWN.keep(key, raw, found, len(found.chat))
+    return found
+
+
+def _read(raw: Raw) -> Functions:
+    found: list[ChatPart] = []
+    dropped: set[str] = set()
+    for at, each in enumerate(list_at(raw, "tools")):
+        tool = object_at(each, f"tools[{at}]")
+        declared = either(tool, "functionDeclarations")
+        dropped.update(name for name in tool if name not in ("functionDeclarations", "function_declarations"))
+        if declared is not None:
+            path = f"tools[{at}].functionDeclarations"
+            for number, inner in enumerate(list_at(declared, path)):
+                found.append(_function(inner, f"{path}[{number}]"))
+    return Functions(encode(found) if found else b"", frozenset(dropped))
+
+
+def _function(raw: Raw, path: str) -> ChatPart:
+    declared = object_at(raw, path)
+    function: dict[str, Any] = {"name": text_at(declared, "name", path)}
+    if "description" in declared:
+        text_at(declared, "description", path)
+        function["description"] = declared["description"]
+    schema = either(declared, "parametersJsonSchema")
+    if schema is not None:
+        object_at(schema, f"{path}.parametersJsonSchema")
+        function["parameters"] = schema
+    elif "parameters" in declared:
+        function["parameters"] = json_schema(declared["parameters"], f"{path}.parameters")
+    else:
+        function["parameters"] = _NO_SCHEMA
+    return {"type": "function", "function": function}
+
+
+def choice(raw: Raw, tools: Functions, dropped: set[str]) -> Any:
+    """`toolConfig` in chat's terms; None where it says nothing. Raises: BadRequest."""
+    config = either(object_at(raw, "toolConfig"), "functionCallingConfig")
+    if config is None or not tools.chat:
+        return None
+    path = "toolConfig.functionCallingConfig"
+    members = object_at(config, path)
+    mode = text_at(members, "mode", path) if "mode" in members else "AUTO"
+    if mode not in _MODES:
+        raise BadRequest(f"{path}.mode", f"must be one of {', '.join(_MODES)}")
+    names = either(members, "allowedFunctionNames")
+    try:
+        allowed = [] if names is None else _decode_texts(names)
+    except (msgspec.DecodeError, ValueError):
+        raise BadRequest(f"{path}.allowedFunctionNames", "must be a list of texts") from None
+    if len(allowed) == 1 and mode == "ANY":
+        return {"type": "function", "function": {"name": allowed[0]}}
+    if allowed:
+        dropped.add(ALLOWED)
+    return _MODES[mode]
+
+
+def json_schema(raw: Raw, path: str) -> Any:
+    """A schema of OpenAPI as a JSON schema. Raises: BadRequest."""
+    object_at(raw, path)
+    if is_deeper(bytes(raw), MAX_SCHEMA_DEPTH):
+        raise BadRequest(path, f"nests deeper than {MAX_SCHEMA_DEPTH} levels")
+    try:
+        return _converted(_decode(raw))
+    except (msgspec.DecodeError, ValueError):
+        raise BadRequest(path, "is not valid JSON") from None
+
+
+def _converted(schema: Any) -> Any:
+    if not isinstance(schema, dict):
+        return schema
+    found: dict[str, Any] = {}
+    for name, value in schema.items():
+        if name == "type" and isinstance(value, str):
+            found[name] = value.lower()
+        elif name == "properties" and isinstance(value, dict):
+            found[name] = {key: _converted(inner) for key, inner in value.items()}
+        elif name in _ONE:
+            found[name] = _converted(value)
+        elif name in _MANY and isinstance(value, list):
+            found[name] = [_converted(inner) for inner in value]
+        elif name in _COUNTS and isinstance(value, str) and value.isdecimal() and len(value) < 16:
+            found[name] = int(value)  # 64 bits are texts in Google's JSON
+        elif name not in ("nullable", "propertyOrdering", "property_ordering"):
+            found[name] = value
+    if schema.get("nullable") is True and isinstance(found.get("type"), str):
+        found["type"] = [found["type"], "null"]
+    return found

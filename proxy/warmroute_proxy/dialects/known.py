@@ -1,0 +1,49 @@
+"""What was translated before, kept by its bytes: an agent sends all its turns again with each new one.
+
+A translation is a function of bytes, so what is kept is what would be made again, and nothing depends on whether it is
+there. A hash finds an entry, and its bytes are compared, because another translation must not pass for it.
+
+Limits: entries of at most `MAX_ENTRY_BYTES`, and `max_bytes` in total; all are dropped when it is full.
+"""
+
+from typing import Final, Generic, NamedTuple, TypeVar
+
+from msgspec import Raw
+from xxhash import xxh3_64_intdigest
+
+MAX_ENTRY_BYTES: Final = 262_144
+MAX_BYTES: Final = 33_554_432
+_PER_ENTRY_BYTES: Final = 512  # of the objects around the bytes
+
+_T = TypeVar("_T")
+
+
+class _Entry(NamedTuple, Generic[_T]):
+    raw: bytes
+    made: _T
+
+
+class Known(Generic[_T]):
+    """Translations by what they depend on. `scope`: all of that but the bytes."""
+
+    def __init__(self, max_bytes: int = MAX_BYTES) -> None:
+        self._max_bytes = max_bytes
+        self._bytes = 0
+        self._found: dict[object, dict[int, _Entry[_T]]] = {}
+
+    def get(self, scope: object, raw: Raw) -> _T | None:
+        """What was made of these bytes."""
+        entries = self._found.get(scope)
+        entry = None if entries is None else entries.get(xxh3_64_intdigest(raw))
+        return None if entry is None or entry.raw != bytes(raw) else entry.made
+
+    def keep(self, scope: object, raw: Raw, made: _T, made_bytes: int) -> None:
+        """Keep what was made of them, which holds so many bytes."""
+        size = len(memoryview(raw)) + made_bytes + _PER_ENTRY_BYTES
+        if size > MAX_ENTRY_BYTES:
+            return
+        self._bytes += size
+        if self._bytes > self._max_bytes:
+            self._found.clear()
+            self._bytes = size
+        self._found.setdefault(scope, {})[xxh3_64_intdigest(raw)] = _Entry(bytes(raw), made)

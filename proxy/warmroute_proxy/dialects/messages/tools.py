@@ -1,0 +1,118 @@
+"""Tools and how they are chosen.
+
+Tools that Anthropic runs itself have a type and no schema (`web_search_20250305`). No engine runs them. Beside tools of
+the client's own they are dropped and named, so that an agent that offers one more goes on; a request that offers
+nothing else is for that tool alone, as Claude Code's web search is, and gets a 400: an answer would be made up.
+"""
+
+from typing import Any, Final, NamedTuple
+
+from msgspec import Raw
+
+from warmroute_proxy.dialects.known import Known
+from warmroute_proxy.dialects.raw_json import (
+    MAX_SHOWN_CHARS,
+    BadRequest,
+    ChatPart,
+    Members,
+    encode,
+    kind_of,
+    list_at,
+    object_at,
+    text_at,
+)
+
+_CHOICES: Final[dict[str, Any]] = {"auto": "auto", "any": "required", "none": "none"}
+_OURS: Final = "custom"
+
+
+class ChatTools(NamedTuple):
+    """The members of the chat body, and the types of tools that are not in it, as `tools.TYPE`.
+
+    `marks`: how many `cache_control` were taken off.
+    """
+
+    chat: dict[str, Any]
+    dropped: frozenset[str]
+    marks: int
+
+
+class _ListedTools(NamedTuple):
+    """The tools of a request as a list of chat's, empty where there are none; `dropped`: types of others."""
+
+    chat: bytes
+    dropped: frozenset[str]
+    marks: int
+
+
+_NO_TOOLS: Final = _ListedTools(b"", frozenset(), 0)
+_KNOWN: Final[Known[_ListedTools]] = Known()
+
+
+def read_tools(members: Members, key: bytes) -> ChatTools:
+    """The tools of a request, and how they are chosen. What is kept is kept for one `key`, that of signatures."""
+    listed = _listed(members["tools"], key) if "tools" in members else _NO_TOOLS
+    chat: dict[str, Any] = {}
+    if listed.chat:
+        chat["tools"] = Raw(listed.chat)
+    if "tool_choice" in members:
+        chat |= _choice(object_at(members["tool_choice"], "tool_choice"))
+    return ChatTools(chat, listed.dropped, listed.marks)
+
+
+def _listed(given: Raw, key: bytes) -> _ListedTools:
+    found = _KNOWN.get(key, given)
+    if found is None:
+        found = _read(given)
+        _KNOWN.keep(key, given, found, len(found.chat))
+    return found
+
+
+def _read(raw: Raw) -> _ListedTools:
+    tools: list[ChatPart] = []
+    dropped: set[str] = set()
+    marks = 0
+    for at, each in enumerate(list_at(raw, "tools")):
+        path = f"tools.{at}"
+        tool = object_at(each, path)
+        marks += "cache_control" in tool
+        kind = kind_of(tool, path) if "type" in tool else _OURS
+        if kind == _OURS:
+            tools.append(_tool(tool, path))
+        else:
+            text_at(tool, "name", path)
+            dropped.add(kind[:MAX_SHOWN_CHARS])
+    if dropped and not tools:
+        shown = ", ".join(sorted(dropped))
+        raise BadRequest("tools", f"only Anthropic runs {shown}, and no other tool is offered: send tools of your own")
+    return _ListedTools(encode(tools) if tools else b"", frozenset(f"tools.{kind}" for kind in dropped), marks)
+
+
+def _choice(choice: Members) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    kind = kind_of(choice, "tool_choice")
+    if kind == "tool":
+        found["tool_choice"] = {"type": "function", "function": {"name": text_at(choice, "name", "tool_choice")}}
+    elif kind in _CHOICES:
+        found["tool_choice"] = _CHOICES[kind]
+    else:
+        raise BadRequest("tool_choice.type", f"must be one of {', '.join([*_CHOICES, 'tool'])}")
+    alone = bytes(choice.get("disable_parallel_tool_use", b"false"))
+    if alone not in (b"true", b"false"):
+        raise BadRequest("tool_choice.disable_parallel_tool_use", "must be true or false")
+    if alone == b"true":
+        found["parallel_tool_calls"] = False
+    return found
+
+
+def _tool(tool: Members, path: str) -> ChatPart:
+    """A tool of the client's."""
+    function: dict[str, Any] = {"name": text_at(tool, "name", path)}
+    if "input_schema" not in tool:
+        raise BadRequest(f"{path}.input_schema", "is required")
+    object_at(tool["input_schema"], f"{path}.input_schema")
+    if "description" in tool:
+        text_at(tool, "description", path)
+        function["description"] = tool["description"]
+    function["parameters"] = tool["input_schema"]
+    return {"type": "function", "function": function}

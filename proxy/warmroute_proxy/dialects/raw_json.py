@@ -1,0 +1,65 @@
+"""Reading a request's JSON member by member: values stay raw until they are needed, and errors say where they are."""
+
+from typing import Any, Final
+
+import msgspec
+from msgspec import Raw
+
+Members = dict[str, Raw]
+ChatPart = dict[str, Any]
+
+MAX_SHOWN_CHARS: Final = 64
+
+_QUOTE: Final = 0x22
+_decode_members: Final = msgspec.json.Decoder(Members).decode
+_decode_list: Final = msgspec.json.Decoder(list[Raw]).decode
+_decode_text: Final = msgspec.json.Decoder(str).decode
+_PROBLEMS: Final = (msgspec.DecodeError, ValueError, RecursionError)
+encode: Final = msgspec.json.Encoder().encode
+
+
+class BadRequest(ValueError):
+    """What is wrong with a request, and where: `messages.0.content`."""
+
+    def __init__(self, path: str, problem: str) -> None:
+        super().__init__(f"{path}: {problem}" if path else problem)
+        self.path = path
+
+
+def object_at(raw: Raw | bytes, path: str) -> Members:
+    """The members of an object, those that are null left out."""
+    try:
+        found = _decode_members(raw)
+    except _PROBLEMS:
+        raise BadRequest(path, "must be a JSON object") from None
+    return {name: value for name, value in found.items() if bytes(memoryview(value)[:1]) != b"n"}
+
+
+def list_at(raw: Raw, path: str) -> list[Raw]:
+    """The elements of a list."""
+    try:
+        return _decode_list(raw)
+    except _PROBLEMS:
+        raise BadRequest(path, "must be a list") from None
+
+
+def text_at(members: Members, name: str, path: str) -> str:
+    """A text that must be there."""
+    raw = members.get(name)
+    path = f"{path}.{name}" if path else name
+    if raw is None:
+        raise BadRequest(path, "is required")
+    try:
+        return _decode_text(raw)
+    except _PROBLEMS:
+        raise BadRequest(path, "must be a text") from None
+
+
+def kind_of(block: Members, path: str) -> str:
+    """The type of a block."""
+    return text_at(block, "type", path)
+
+
+def is_text(raw: Raw) -> bool:
+    """Whether a raw value is a text."""
+    return memoryview(raw)[0] == _QUOTE

@@ -1,0 +1,130 @@
+"""A whole chat answer as a response, and what a response and a stream have in common: items, usage and the status."""
+
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from warmroute_proxy.dialects.chat_answers import Call, Function, Output, Usage, read_answer
+from warmroute_proxy.dialects.raw_json import encode
+from warmroute_proxy.dialects.responses.request import ChatRequest
+from warmroute_proxy.dialects.responses.tools import INPUT, called
+
+Json = dict[str, Any]
+
+_INCOMPLETE: Final = {"length": "max_output_tokens", "content_filter": "content_filter"}
+
+
+class Response(NamedTuple):
+    """What is known of a response before it is computed. `seal`: seals reasoning, so that it can come back."""
+
+    receipt_id: str
+    created_s: int
+    found: ChatRequest
+    seal: Callable[[str], str]
+
+    def named(self, prefix: str, number: int | None = None) -> str:
+        """The id of one of its items, or of itself."""
+        return f"{prefix}_{self.receipt_id}" if number is None else f"{prefix}_{self.receipt_id}_{number}"
+
+    def snapshot(self, status: str, output: list[Json], **more: Any) -> Json:
+        """The object. Tools and instructions are not repeated: the client has them."""
+        found = self.found
+        return {
+            "id": self.named("resp"), "object": "response", "created_at": self.created_s, "status": status,
+            "background": False, "error": None, "incomplete_details": None, "instructions": None,
+            "max_output_tokens": None, "metadata": {}, "model": found.model, "output": output,
+            "parallel_tool_calls": True, "previous_response_id": None,
+            "reasoning": {"effort": None, "summary": None}, "store": False, "temperature": None,
+            "text": {"format": {"type": "text"}}, "tool_choice": "auto", "tools": [], "top_p": None,
+            "truncation": "disabled", "usage": None, "user": None, **found.echoed, **more,
+        }  # fmt: skip
+
+
+class _CustomArguments(msgspec.Struct):
+    input: str
+
+
+_decode_custom: Final = msgspec.json.Decoder(_CustomArguments).decode
+
+
+def reasoning_item(response: Response, index: int, text: str) -> Json:
+    """What the model thought: as it is, or as the summary that the client has asked for."""
+    shown = [{"type": "summary_text" if response.found.summarised else "reasoning_text", "text": text}]
+    item: Json = {"id": response.named("rs", index), "type": "reasoning"}
+    item |= {"summary": shown} if response.found.summarised else {"summary": [], "content": shown}
+    return {**item, "encrypted_content": response.seal(text), "status": "completed"}
+
+
+def text_part(text: str) -> Json:
+    """The part of a message."""
+    return {"type": "output_text", "annotations": [], "logprobs": [], "text": text}
+
+
+def message_item(response: Response, index: int, text: str) -> Json:
+    """What the model said."""
+    content = [text_part(text)]
+    item_id = response.named("msg", index)
+    return {"id": item_id, "type": "message", "status": "completed", "role": "assistant", "content": content}
+
+
+def call_item(response: Response, number: int, call_id: str | None, name: str, arguments: str) -> Json:
+    """A call, of a function or of a custom tool."""
+    tool = called(response.found.tools, name)
+    call_id = call_id or response.named("call", number)
+    item: Json = {"id": response.named("ctc" if tool.custom else "fc", number)}
+    item["type"] = "custom_tool_call" if tool.custom else "function_call"
+    item |= {"status": "completed", "call_id": call_id, "name": tool.name}
+    item |= {INPUT: custom_input(arguments)} if tool.custom else {"arguments": arguments}
+    if tool.namespace is not None:
+        item["namespace"] = tool.namespace
+    return item
+
+
+def custom_input(arguments: str) -> str:
+    """The text for a custom tool. A model may write arguments that are none: they are the text as they are."""
+    try:
+        return _decode_custom(arguments).input
+    except (msgspec.DecodeError, RecursionError):
+        return arguments
+
+
+def usage_of(usage: Usage) -> Json:
+    """Usage in the terms of Responses, with cost and receipt beside it."""
+    return {
+        "input_tokens": usage.prompt_tokens,
+        "input_tokens_details": {"cached_tokens": usage.cached(), "cache_write_tokens": 0},
+        "output_tokens": usage.completion_tokens,
+        "output_tokens_details": {"reasoning_tokens": usage.reasoning()},
+        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+        **usage.receipt(),
+    }
+
+
+def ended(response: Response, output: list[Json], reason: str | None, usage: Usage) -> Json:
+    """The response at its end."""
+    why = _INCOMPLETE.get(reason or "")
+    if why is None:
+        return response.snapshot("completed", output, usage=usage_of(usage))
+    return response.snapshot("incomplete", output, incomplete_details={"reason": why}, usage=usage_of(usage))
+
+
+def whole(raw: bytes, response: Response) -> bytes:
+    """A whole answer. Raises: ValueError, where it is none that can be read."""
+    choice, usage = read_answer(raw)
+    return encode(ended(response, _items(response, choice.message), choice.finish_reason, usage))
+
+
+def _items(response: Response, output: Output) -> list[Json]:
+    items: list[Json] = []
+    if output.reasoning_content:
+        items.append(reasoning_item(response, len(items), output.reasoning_content))
+    if output.content:
+        items.append(message_item(response, len(items), output.content))
+    items += [_called(response, at, call) for at, call in enumerate(output.tool_calls or ())]
+    return items
+
+
+def _called(response: Response, number: int, call: Call) -> Json:
+    function = call.function or Function()
+    return call_item(response, number, call.id, function.name or "", function.arguments or "")

@@ -1,0 +1,115 @@
+"""The events of a chat stream as those of a response, numbered from 0: one item after the other is added and done."""
+
+from collections.abc import Callable
+from typing import Final
+
+from warmroute_proxy.dialects.chat_answers import Call, Function, Output
+from warmroute_proxy.dialects.chat_stream import ChatStream, Kind
+from warmroute_proxy.dialects.raw_json import encode
+from warmroute_proxy.dialects.responses.answer import Json, Response, ended, message_item, reasoning_item
+from warmroute_proxy.dialects.responses.item_events import OpenCall, OpenItem, delta_end, open_message, open_reasoning
+
+_ALIVE: Final = b": the prompt is being computed\n\n"
+
+
+class EventTranslator(ChatStream):
+    """One stream."""
+
+    def __init__(self, response: Response) -> None:
+        super().__init__()
+        self._response = response
+        self._number = 0  # of the next event
+        self._out: list[bytes] = []
+        self._output: list[Json] = []  # the items that are done
+        self._open: OpenItem | None = None
+        self._finished: Callable[[], Json] | None = None  # the open item, whole
+        self._kind = ""  # of the open item
+        self._call = -1  # the index of the newest call
+
+    def began(self, out: list[bytes]) -> None:
+        """The response is created, and in progress."""
+        self._out = out
+        snapshot = self._response.snapshot("in_progress", [])
+        self._emit("response.created", {"response": snapshot})
+        self._emit("response.in_progress", {"response": snapshot})
+
+    def waits(self, out: list[bytes]) -> None:
+        """A comment, which clients ignore: Responses have no event for it."""
+        out.append(_ALIVE)
+
+    def added(self, output: Output, out: list[bytes]) -> None:
+        """Some of an item."""
+        self._out = out
+        if output.reasoning_content:
+            self._grow("thinking", output.reasoning_content)
+        if output.content:
+            self._grow("text", output.content)
+        for call in output.tool_calls or ():
+            self._called(call)
+
+    def grew(self, kind: Kind, text: bytes) -> bytes | None:
+        """A delta of the item that is open, its text as it came."""
+        item = self._open
+        if kind != self._kind or item is None:
+            return None
+        item.texts.append(text)
+        number = self._number
+        self._number = number + 1
+        return item.delta_begins + text + delta_end(number)
+
+    def completed(self, out: list[bytes]) -> None:
+        """The last item is done, and the response with its usage."""
+        self._out = out
+        self._close()
+        response = ended(self._response, self._output, self.finish_reason, self.usage)
+        self._emit(f"response.{response['status']}", {"response": response})
+
+    def failed(self, status: int, message: str, code: object, out: list[bytes]) -> None:  # noqa: ARG002
+        """The response has failed. The event has no status, so the code says what it was."""
+        self._out = out
+        error = {"code": code if isinstance(code, str) else "server_error", "message": message}
+        self._emit("response.failed", {"response": self._response.snapshot("failed", self._output, error=error)})
+
+    def _emit(self, name: str, members: Json) -> None:
+        event = encode({"type": name, **members, "sequence_number": self._number})
+        self._out.append(b"event: %b\ndata: %b\n\n" % (name.encode(), event))
+        self._number += 1
+
+    def _grow(self, kind: str, text: str) -> None:
+        if self._kind != kind:
+            self._close()
+            response, index = self._response, len(self._output)
+            if kind == "text":
+                item = self._open = open_message(self._emit, index, response)
+                self._finished = lambda: message_item(response, index, item.text)
+            else:
+                item = self._open = open_reasoning(self._emit, index, response)
+                self._finished = lambda: reasoning_item(response, index, item.text)
+            self._kind = kind
+        self._delta(encode(text)[1:-1])
+
+    def _called(self, call: Call) -> None:
+        function = call.function or Function()
+        if self._kind != "call" or call.index != self._call:
+            if call.index <= self._call:
+                raise ValueError("the engine went back to a tool call that it had ended")
+            self._close()
+            self._call = call.index
+            opened = OpenCall(self._emit, len(self._output), self._response, call.index, call.id, function.name or "")
+            self._open, self._finished, self._kind = opened.item, opened.finished, "call"
+        if function.arguments:
+            self._delta(encode(function.arguments)[1:-1])
+
+    def _delta(self, text: bytes) -> None:
+        assert self._open is not None
+        event = self._open.grow(text, self._number)
+        if event:
+            self._out.append(event)
+            self._number += 1
+
+    def _close(self) -> None:
+        if self._open is not None and self._finished is not None:
+            item = self._finished()
+            self._open.end(item)
+            self._output.append(item)
+            self._open, self._finished, self._kind = None, None, ""

@@ -1,0 +1,138 @@
+"""The events of one item of a stream: it is added, grows by deltas, and is done.
+
+The events of a delta differ only in the text and in the number of the event, so what stands around them is written
+once an item.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+from warmroute_proxy.dialects.chat_stream import whole_text
+from warmroute_proxy.dialects.raw_json import encode
+from warmroute_proxy.dialects.responses.answer import (
+    Json,
+    Response,
+    call_item,
+    message_item,
+    text_part,
+)
+from warmroute_proxy.dialects.responses.tools import INPUT, called
+
+Emit = Callable[[str, Json], None]
+"""Writes an event: its type, and its members but for `type` and `sequence_number`."""
+
+
+class _Kind(NamedTuple):
+    """Names of an item's events and members. `piece`: what it has one of, with the member that counts them."""
+
+    delta: str
+    done: str
+    text: str
+    piece: tuple[str, str] | None = None
+
+
+_MESSAGE: Final = _Kind(
+    "response.output_text.delta", "response.output_text.done", "text", ("response.content_part", "content_index")
+)
+_REASONING: Final = _Kind(
+    "response.reasoning_text.delta", "response.reasoning_text.done", "text", ("response.content_part", "content_index")
+)
+_SUMMARY: Final = _Kind(
+    "response.reasoning_summary_text.delta", "response.reasoning_summary_text.done", "text",
+    ("response.reasoning_summary_part", "summary_index"),
+)  # fmt: skip
+_FUNCTION: Final = _Kind("response.function_call_arguments.delta", "response.function_call_arguments.done", "arguments")
+_CUSTOM: Final = _Kind("response.custom_tool_call_input.delta", "response.custom_tool_call_input.done", INPUT)
+
+
+_DELTA_ENDS: Final = [b'","sequence_number":%d}\n\n' % number for number in range(1024)]
+
+
+def delta_end(number: int) -> bytes:
+    """What stands behind the text of a delta; that of most events is written once."""
+    return _DELTA_ENDS[number] if number < len(_DELTA_ENDS) else b'","sequence_number":%d}\n\n' % number
+
+
+class OpenItem:
+    """An item that grows. `texts`: what it has, as JSON without quotes; `delta_begins`: what is in front of a text."""
+
+    def __init__(self, emit: Emit, index: int, kind: _Kind, begun: Json, piece: Callable[[str], Json] | None) -> None:
+        """`begun`: the item with nothing in it; `piece`: its part, given the text."""
+        self._emit = emit
+        self._index = index
+        self._kind = kind
+        self._piece = piece
+        self.texts: list[bytes] = []
+        self._position: Json = {"item_id": begun["id"], "output_index": index}
+        emit("response.output_item.added", {"output_index": index, "item": begun})
+        if kind.piece is not None and piece is not None:
+            event, counter = kind.piece
+            self._position[counter] = 0
+            emit(f"{event}.added", {**self._position, "part": piece("")})
+        more: Json = {"logprobs": []} if kind is _MESSAGE else {}
+        begins = encode({"type": kind.delta, **self._position, **more})[:-1]
+        self.delta_begins = b'event: %b\ndata: %b,"delta":"' % (kind.delta.encode(), begins)
+
+    @property
+    def text(self) -> str:
+        """All of it so far."""
+        return whole_text(self.texts)
+
+    def grow(self, text: bytes, number: int) -> bytes:
+        """The event of a delta, with the `number` of the event; none where it is shown only at the end.
+
+        `text`: as JSON, without its quotes.
+        """
+        self.texts.append(text)
+        return b"" if self._kind is _CUSTOM else self.delta_begins + text + delta_end(number)
+
+    def end(self, item: Json) -> None:
+        """The events at its end. `item`: as it is now."""
+        kind, position = self._kind, self._position
+        text = item[INPUT] if kind is _CUSTOM else self.text
+        if kind is _CUSTOM:
+            self._emit(kind.delta, {**position, "delta": text})
+        done: dict[str, Any] = {**position, kind.text: text}
+        if kind is _MESSAGE:
+            done["logprobs"] = []
+        elif kind is _FUNCTION:
+            done["name"] = item["name"]
+        self._emit(kind.done, done)
+        if kind.piece is not None and self._piece is not None:
+            self._emit(f"{kind.piece[0]}.done", {**position, "part": self._piece(text)})
+        self._emit("response.output_item.done", {"output_index": self._index, "item": item})
+
+
+def open_message(emit: Emit, index: int, response: Response) -> OpenItem:
+    """A message begins."""
+    begun = {**message_item(response, index, ""), "status": "in_progress", "content": []}
+    return OpenItem(emit, index, _MESSAGE, begun, text_part)
+
+
+def open_reasoning(emit: Emit, index: int, response: Response) -> OpenItem:
+    """Reasoning begins. What it is sealed to is known at its end."""
+    summarised = response.found.summarised
+    name = "summary_text" if summarised else "reasoning_text"
+    begun: Json = {"id": response.named("rs", index), "type": "reasoning", "summary": [], "status": "in_progress"}
+    if not summarised:
+        begun["content"] = []
+    kind = _SUMMARY if summarised else _REASONING
+    return OpenItem(emit, index, kind, begun, lambda text: {"type": name, "text": text})
+
+
+class OpenCall:
+    """A call that grows; its name is known when it begins."""
+
+    def __init__(self, emit: Emit, index: int, response: Response, number: int, call_id: str | None, name: str) -> None:
+        self._about = (response, number, call_id, name)
+        tool = called(response.found.tools, name)
+        begun = {**self._item(""), "status": "in_progress"}
+        self.item = OpenItem(emit, index, _CUSTOM if tool.custom else _FUNCTION, begun, None)
+
+    def finished(self) -> Json:
+        """The whole item."""
+        return self._item(self.item.text)
+
+    def _item(self, arguments: str) -> Json:
+        response, number, call_id, name = self._about
+        return call_item(response, number, call_id, name, arguments)

@@ -1,0 +1,173 @@
+"""Tools: functions as they are, custom tools as functions with one text, namespaces as prefixes of names.
+
+A custom tool takes any text, and may say by a grammar which. Chat has only functions, so it becomes one with the
+argument `input`; the grammar stands in its description, and nothing enforces it. A tool that OpenAI runs itself is
+dropped by its type.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+import msgspec
+from msgspec import Raw
+
+from warmroute_proxy.dialects.known import Known
+from warmroute_proxy.dialects.raw_json import (
+    BadRequest,
+    ChatPart,
+    Members,
+    encode,
+    is_text,
+    list_at,
+    object_at,
+    text_at,
+)
+
+INPUT: Final = "input"  # the argument of a custom tool
+_INPUT_SCHEMA: Final = Raw(b'{"type":"object","properties":{"input":{"type":"string"}},"required":["input"]}')
+_NO_SCHEMA: Final = Raw(b'{"type":"object","properties":{}}')
+_SEPARATOR: Final = "__"
+_CHOICES: Final = ("auto", "required", "none")
+GRAMMAR: Final = "tools.format.grammar"  # dropped, as the receipt says it
+ALLOWED: Final = "tool_choice.allowed_tools"
+_decode_text: Final = msgspec.json.Decoder(str).decode
+
+
+class Tool(NamedTuple):
+    """What a function of chat is here."""
+
+    name: str
+    namespace: str | None
+    custom: bool
+
+
+def chat_name(name: str, namespace: str | None) -> str:
+    """The name of a tool in chat: names are unique only within their namespace."""
+    return f"{namespace}{_SEPARATOR}{name}" if namespace else name
+
+
+def called(tools: Mapping[str, Tool], name: str) -> Tool:
+    """The tool that the model calls; one that the client has not named is a function."""
+    return tools.get(name) or Tool(name, None, custom=False)
+
+
+class ListedTools(NamedTuple):
+    """The tools of a request. `chat`: a list of chat's as JSON, empty where there are none; `by_name`: by their names
+    in chat; `dropped`: kinds that cannot be run, and what is not kept.
+    """
+
+    chat: bytes
+    by_name: dict[str, Tool]
+    dropped: frozenset[str]
+
+
+_NO_TOOLS: Final = ListedTools(b"", {}, frozenset())
+MAX_KNOWN_BYTES: Final = 4_194_304
+_KNOWN: Final[Known[ListedTools]] = Known(MAX_KNOWN_BYTES)
+
+
+def read_tools(members: Members, key: bytes) -> ListedTools:
+    """The tools of a request. What is kept is kept for one `key`, that of the tenant. Raises: BadRequest."""
+    if "tools" not in members:
+        return _NO_TOOLS
+    raw = members["tools"]
+    found = _KNOWN.get(key, raw)
+    if found is None:
+        found = _Tools().read(raw)
+        _KNOWN.keep(key, raw, found, len(found.chat))
+    return found
+
+
+class _Tools:
+    """Reads a list of tools."""
+
+    def __init__(self) -> None:
+        self._chat: list[ChatPart] = []
+        self._by_name: dict[str, Tool] = {}
+        self._dropped: set[str] = set()
+
+    def read(self, raw: Raw) -> ListedTools:
+        """All of them."""
+        for at, each in enumerate(list_at(raw, "tools")):
+            self._add(each, f"tools[{at}]", None)
+        return ListedTools(encode(self._chat) if self._chat else b"", self._by_name, frozenset(self._dropped))
+
+    def _add(self, raw: Raw, path: str, namespace: str | None) -> None:
+        tool = object_at(raw, path)
+        kind = text_at(tool, "type", path)
+        if kind == "function":
+            self._name(tool, path, namespace, custom=False)
+            self._chat.append(_function(tool, path, chat_name(text_at(tool, "name", path), namespace)))
+        elif kind == "custom":
+            self._name(tool, path, namespace, custom=True)
+            self._chat.append(self._custom(tool, path, chat_name(text_at(tool, "name", path), namespace)))
+        elif kind == "namespace" and namespace is None:
+            name = text_at(tool, "name", path)
+            if "tools" not in tool:
+                raise BadRequest(f"{path}.tools", "is required")
+            for at, inner in enumerate(list_at(tool["tools"], f"{path}.tools")):
+                self._add(inner, f"{path}.tools[{at}]", name)
+        else:
+            self._dropped.add(kind)
+
+    def _name(self, tool: Members, path: str, namespace: str | None, *, custom: bool) -> None:
+        name = text_at(tool, "name", path)
+        if not name:
+            raise BadRequest(f"{path}.name", "is empty")
+        self._by_name[chat_name(name, namespace)] = Tool(name, namespace, custom)
+
+    def _custom(self, tool: Members, path: str, name: str) -> ChatPart:
+        texts = [text_at(tool, "description", path)] if "description" in tool else []
+        if "format" in tool:
+            form = object_at(tool["format"], f"{path}.format")
+            if text_at(form, "type", f"{path}.format") == "grammar":
+                self._dropped.add(GRAMMAR)
+                syntax = text_at(form, "syntax", f"{path}.format")
+                texts.append(f"The input has this {syntax} grammar:\n{text_at(form, 'definition', f'{path}.format')}")
+        function: dict[str, Any] = {"name": name}
+        if texts:
+            function["description"] = "\n\n".join(texts)
+        function["parameters"] = _INPUT_SCHEMA
+        return {"type": "function", "function": function}
+
+
+def tool_choice(raw: Raw, tools: ListedTools, dropped: set[str]) -> Any:
+    """`tool_choice` in chat's terms; None where it says nothing, as of a tool that was dropped. Raises: BadRequest."""
+    path = "tool_choice"
+    if is_text(raw):
+        word = _decode_text(raw)
+        if word not in _CHOICES:
+            raise BadRequest(path, f"must be {', '.join(_CHOICES)} or an object")
+        return word if tools.chat else None
+    choice = object_at(raw, path)
+    kind = text_at(choice, "type", path)
+    if kind in ("function", "custom"):
+        namespace = text_at(choice, "namespace", path) if "namespace" in choice else None
+        name = chat_name(text_at(choice, "name", path), namespace)
+        if name not in tools.by_name:
+            raise BadRequest(f"{path}.name", "no tool has this name")
+        return {"type": "function", "function": {"name": name}}
+    if kind == "allowed_tools":
+        dropped.add(ALLOWED)
+        mode = text_at(choice, "mode", path)
+        if mode not in _CHOICES:
+            raise BadRequest(f"{path}.mode", f"must be one of {', '.join(_CHOICES)}")
+        return mode if tools.chat else None
+    dropped.add(kind)
+    return None
+
+
+def _function(tool: Members, path: str, name: str) -> ChatPart:
+    function: dict[str, Any] = {"name": name}
+    if "description" in tool:
+        text_at(tool, "description", path)
+        function["description"] = tool["description"]
+    parameters = tool.get("parameters", _NO_SCHEMA)
+    object_at(parameters, f"{path}.parameters")
+    function["parameters"] = parameters
+    strict = bytes(tool.get("strict", b"false"))
+    if strict not in (b"true", b"false"):
+        raise BadRequest(f"{path}.strict", "must be true or false")
+    if strict == b"true":
+        function["strict"] = True
+    return {"type": "function", "function": function}

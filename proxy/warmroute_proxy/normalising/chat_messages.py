@@ -1,0 +1,57 @@
+"""The messages of a chat completion without what the rules take out of their texts."""
+
+from typing import Any, Final
+
+import msgspec
+from msgspec import Raw
+
+from warmroute_proxy.normalising.texts import Texts
+
+_QUOTE: Final = 0x22
+_PROBLEMS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+_decode_messages: Final = msgspec.json.Decoder(list[dict[str, Raw]]).decode
+_decode_parts: Final = msgspec.json.Decoder(list[dict[str, Raw]]).decode
+_encode: Final = msgspec.json.Encoder().encode
+
+
+def cleaned(raw: Raw, texts: Texts) -> bytes | None:
+    """The list of messages, as JSON; None where it stays as it is. A message that has nothing left is left out."""
+    try:
+        messages = _decode_messages(raw)
+    except _PROBLEMS:
+        return None  # whoever reads it next says what is wrong
+    found: list[dict[str, Raw]] = []
+    for message in messages:
+        role = bytes(message.get("role", b""))[1:-1].decode("utf-8", "replace")
+        content = message.get("content")
+        if content is not None and role in ("system", "user", "developer"):
+            left = _content(content, "system" if role == "developer" else role, texts)
+            if left is None:
+                continue
+            if left is not content:
+                message["content"] = left
+        found.append(message)
+    return _encode(found) if texts.applied else None
+
+
+def _content(content: Raw, role: str, texts: Texts) -> Raw | None:
+    if memoryview(content)[0] == _QUOTE:
+        return texts.clean(content, role)
+    try:
+        parts = _decode_parts(content)
+    except _PROBLEMS:
+        return content
+    found: list[Any] = []
+    changed = False
+    for each in parts:
+        text = each.get("text")
+        left = None if text is None else texts.clean(text, role)
+        if text is not None and left is not text:
+            changed = True
+            if left is None:
+                continue
+            each["text"] = left
+        found.append(each)
+    if not changed:
+        return content
+    return Raw(_encode(found)) if found else None

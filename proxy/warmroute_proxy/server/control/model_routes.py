@@ -1,0 +1,69 @@
+"""The models that a tenant may use, in the shape that the client knows: OpenAI's, Anthropic's or Gemini's."""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from fastapi import FastAPI, Request, Response
+
+from warmroute_proxy.dialects.gemini import errors as gemini_errors
+from warmroute_proxy.dialects.gemini import models as gemini
+from warmroute_proxy.dialects.messages import errors as messages_errors
+from warmroute_proxy.dialects.messages import models as messages
+from warmroute_proxy.server.base.config import Config, ModelConfig
+from warmroute_proxy.server.base.errors import error_body, no_model
+from warmroute_proxy.server.control.answers import get, json_answer
+
+_ANTHROPIC: Final = "anthropic-version"  # the header of its clients
+
+_GOOGLE: Final = "x-goog-api-key"  # of its clients
+
+ErrorBody = Callable[[int, str, str], bytes]
+
+
+def add_models(app: FastAPI, config: Config) -> None:
+    """`/v1/models` and `/v1beta/models`, which is Gemini's."""
+
+    @get(app, "/v1beta/models")
+    @get(app, "/v1/models")
+    async def models(request: Request) -> Response:
+        """The models that the tenant may use."""
+        found = config.models_of(request.state.tenant)
+        if _is_gemini(request):
+            return json_answer(gemini.model_list([_gemini_model(model) for model in found]))
+        if _ANTHROPIC in request.headers:
+            return json_answer(messages.model_list([model.name for model in found]))
+        return json_answer({"object": "list", "data": [_model(model) for model in found]})
+
+    @get(app, "/v1beta/models/{name:path}")
+    @get(app, "/v1/models/{name:path}")
+    async def model(name: str, request: Request) -> Response:
+        """One model, by name or alias."""
+        if _is_gemini(request):
+            return _one(name, request, _gemini_model, gemini_errors.error)
+        if _ANTHROPIC in request.headers:
+            return _one(name, request, lambda found: messages.model_card(found.name), messages_errors.error)
+        return _one(name, request, _model, error_body)
+
+    def _one(name: str, request: Request, card: Callable[[ModelConfig], Any], error: ErrorBody) -> Response:
+        found = config.model_of(name)
+        if found is None or not request.state.tenant.may_use(found):
+            problem = no_model(name, [model.name for model in config.models_of(request.state.tenant)])
+            return Response(error(404, problem, "model_not_found"), 404, media_type="application/json")
+        return json_answer(card(found))
+
+
+def _is_gemini(request: Request) -> bool:
+    """Google's clients ask at either path, by their version."""
+    return request.url.path.startswith("/v1beta/") or _GOOGLE in request.headers
+
+
+def _model(model: ModelConfig) -> dict[str, Any]:
+    card: dict[str, Any] = {"id": model.name, "object": "model", "created": 0, "owned_by": "warmroute"}
+    card["rates_usd_per_mtok"] = model.rates.as_usd_per_mtok()
+    if model.context_tokens is not None:
+        card["max_model_len"] = model.context_tokens
+    return card
+
+
+def _gemini_model(model: ModelConfig) -> dict[str, Any]:
+    return gemini.model_card(model.name, model.context_tokens)

@@ -1,0 +1,153 @@
+"""The exchange of a translated request: what the request path answers in chat reaches the client in its dialect."""
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from warmroute.contract import headers as names
+from warmroute_proxy.dialects.chat_answers import read_error
+from warmroute_proxy.server.base.errors import error_body
+from warmroute_proxy.server.dialects.dialect import Dialect, Events, Headers, Translated
+from warmroute_proxy.server.http.exchange import Exchange, Request
+
+log = logging.getLogger(__name__)
+
+_UNREADABLE: Final = "the engine's answer cannot be translated"
+_PREFIX: Final = "wr-"  # of a receipt's id
+
+
+class DialectExchange(Exchange):
+    """It looks like a client of chat to the request, and like the request to the client's exchange."""
+
+    def __init__(self, client: Exchange, chat: Request, dialect: Dialect, found: Translated) -> None:
+        """`chat`: the translated request; `found`: what its answer is translated by."""
+        self.request = chat
+        self.started = False
+        self.ended = False
+        self._client = client
+        self._dialect = dialect
+        self._found = found
+        self._events: Events | None = None
+        client.on_gone = self._gone
+        client.on_pause = self._pause
+
+    def respond(self, status: int, headers: Headers, body: bytes) -> None:
+        """A whole answer or an error."""
+        if self.ended:
+            return
+        headers = list(headers)
+        receipt_id = _receipt_id(headers)
+        answer = None
+        if status == 200:
+            answer = self._answer(receipt_id, body)
+            status, body = (200, body) if answer is not None else (502, error_body(502, _UNREADABLE, "engine_error"))
+        self._finish()
+        dialect = self._dialect
+        if answer is None:
+            error = read_error(body)
+            answer = dialect.error(status, error.message, error.code, error.param)
+        self._client.respond(dialect.status(status), dialect.headers(headers, receipt_id), answer)
+
+    def answer(self, lines: bytes, body: bytes) -> None:
+        """A whole 200."""
+        pairs = [line.partition(": ") for line in lines.decode("latin-1").split("\r\n")[:-1]]
+        self.respond(200, [(name, value) for name, _, value in pairs], body)
+
+    def start(self, status: int, headers: Headers, data: bytes = b"") -> None:
+        """The head of a stream."""
+        headers = list(headers)
+        self.started = True
+        receipt_id = _receipt_id(headers)
+        self._events = self._found.events(receipt_id.removeprefix(_PREFIX))
+        typed = [(name, self._found.stream_type if name == "content-type" else value) for name, value in headers]
+        self._client.start(status, self._dialect.headers(typed, receipt_id))
+        self.write(data)
+
+    def write(self, data: bytes) -> None:
+        """Some of a stream."""
+        if data and not self.ended:
+            self._client.write(self._translated(data))
+
+    def passthrough_target(self) -> Callable[[bytes], None] | None:
+        """Translates bytes that are whole HTTP chunks; None once the answer has ended or the client has left."""
+        target = self._client.passthrough_target()
+        if self.ended or self._events is None or target is None:
+            return None
+        return partial(self._pass, target)
+
+    def _pass(self, target: Callable[[bytes], None], data: bytes) -> None:
+        translated = self._translated(unframed(data))
+        if translated and not self.ended:
+            target(b"%x\r\n%b\r\n" % (len(translated), translated))
+
+    def end(self, data: bytes = b"") -> None:
+        """The last of a stream."""
+        if self.ended:
+            return
+        rest = self._translated(data)
+        ends_well = self._events is not None and self._events.ended
+        self._finish()
+        if ends_well:
+            self._client.end(rest)
+        else:
+            self._client.abort(rest)
+
+    def abort(self, data: bytes = b"") -> None:
+        """The end of a stream that is not complete. One that says so in its last event ends like any other: clients
+        that read on behind that event would take a connection that breaks for another failure.
+        """
+        self.end(data)
+
+    def _answer(self, receipt_id: str, body: bytes) -> bytes | None:
+        try:
+            return self._found.answer(body, receipt_id.removeprefix(_PREFIX))
+        except ValueError as error:
+            log.error("an answer could not be translated: %s", error)
+            return None
+
+    def _translated(self, data: bytes) -> bytes:
+        """Some of a stream in the dialect's events; after what cannot be read, an error and nothing more."""
+        events = self._events
+        if events is None or events.ended or not data:
+            return b""
+        try:
+            return events.feed(data)
+        except ValueError as error:
+            log.error("a stream could not be translated: %s", error)
+            return events.error(502, _UNREADABLE, "engine_error")
+
+    def _finish(self) -> None:
+        self.started = self.ended = True
+        self.on_gone = self.on_pause = None
+
+    def _gone(self) -> None:
+        """The client has left."""
+        self.ended = True
+        self.client_left = self._client.client_left
+        on_gone, self.on_gone, self.on_pause = self.on_gone, None, None
+        if on_gone is not None:
+            on_gone()
+
+    def _pause(self, paused: bool) -> None:
+        if self.on_pause is not None:
+            self.on_pause(paused)
+
+
+def _receipt_id(headers: list[tuple[str, str]]) -> str:
+    """The id of the answer's receipt, empty where it has none."""
+    return next((value for name, value in headers if name == names.RECEIPT), "")
+
+
+def unframed(data: bytes) -> bytes:
+    """What whole HTTP chunks hold."""
+    size, _, rest = data.partition(b"\r\n")  # CPython's `find` takes five times as long for bytes
+    if int(size, 16) + 2 == len(rest):  # one, as mostly
+        return rest[:-2]
+    found, begins = [], 0
+    while begins < len(data):
+        at = data.index(b"\r\n", begins) + 2
+        end = at + int(data[begins : at - 2], 16)
+        found.append(data[at:end])
+        begins = end + 2
+    return b"".join(found)

@@ -1,0 +1,104 @@
+"""Gemini's API: `/v1beta/models/{model}:generateContent`, `:streamGenerateContent` and `:countTokens`."""
+
+from typing import Final
+from urllib.parse import unquote, unquote_plus
+
+import msgspec
+
+from warmroute.contract.changes import Changes
+from warmroute_proxy.dialects.fields import names_of
+from warmroute_proxy.dialects.gemini.answer import Asked, whole
+from warmroute_proxy.dialects.gemini.errors import error
+from warmroute_proxy.dialects.gemini.events import EventTranslator
+from warmroute_proxy.dialects.gemini.request import ChatRequest, chat_request, counted_body
+from warmroute_proxy.server.base.sealing import Seal
+from warmroute_proxy.server.base.terms import Terms
+from warmroute_proxy.server.dialects.dialect import EVENTS, Headers
+from warmroute_proxy.server.http.exchange import Request
+
+API_KEY: Final = "x-goog-api-key"
+GEMINI: Final = "/v1beta/"
+_MODELS: Final = ("/v1beta/models/", "/v1/models/")
+_STREAMS: Final = ":streamGenerateContent"
+_COUNTS: Final = ":countTokens"
+_AS_EVENTS: Final = b"alt=sse"
+_METHODS: Final = (":generateContent", _STREAMS, _COUNTS)
+
+
+def is_gemini(path: str) -> bool:
+    """Whether a path asks a model by Gemini's API."""
+    return path.endswith(_METHODS) and path.startswith(_MODELS)
+
+
+def cut_key(request: Request) -> None:
+    """Take the API key out of a request's query, so that nothing behind this sees it there."""
+    pairs = []
+    for pair in request.query.split(b"&"):
+        name, _, value = pair.decode("latin-1").partition("=")
+        if unquote_plus(name) == "key":
+            request.headers.setdefault(API_KEY, unquote_plus(value))
+        else:
+            pairs.append(pair)
+    request.query = b"&".join(pairs)
+
+
+class TranslatedGemini:
+    """One request to a model."""
+
+    def __init__(self, found: ChatRequest, seal: Seal, *, array: bool) -> None:
+        """`array`: a stream is one JSON array."""
+        self._found = found
+        self._seal = seal
+        self._array = array
+        self.body = found.body
+        self.unlisted = found.unlisted
+        normalised, off = found.texts.names()
+        self.changes = Changes(names_of(found.dropped), found.dropped_blocks, 0, normalised, off)
+        self.stream_type = "application/json" if array else EVENTS
+
+    def answer(self, raw: bytes, receipt_id: str) -> bytes:
+        """A whole answer."""
+        return whole(raw, self._asked(receipt_id))
+
+    def events(self, receipt_id: str) -> EventTranslator:
+        """The answers of a stream."""
+        return EventTranslator(self._asked(receipt_id), array=self._array)
+
+    def _asked(self, receipt_id: str) -> Asked:
+        return Asked(receipt_id, self._found.model, self._found.shows_thoughts, self._seal.seal)
+
+
+class Gemini:
+    """The dialect."""
+
+    route = "/v1beta/models/{model}:generateContent"
+
+    def counts(self, path: str) -> bool:
+        """Whether it is a path that counts tokens."""
+        return path.endswith(_COUNTS)
+
+    def translate(self, path: str, query: bytes, body: bytes, terms: Terms) -> TranslatedGemini:
+        """A body in chat's terms."""
+        model = unquote(path.partition("/models/")[2].rpartition(":")[0])
+        raw = counted_body(body) if self.counts(path) else body
+        streams = path.endswith(_STREAMS)
+        seal = Seal(terms.reasoning_key("thoughts"))
+        found = chat_request(raw, model, seal, terms.texts(model), streams=streams)
+        return TranslatedGemini(found, seal, array=streams and _AS_EVENTS not in query.split(b"&"))
+
+    def count(self, tokens: int, *, estimated: bool) -> bytes:
+        """Counted tokens, and whether they are estimated."""
+        named = ["totalTokens"] if estimated else []
+        return msgspec.json.encode({"totalTokens": tokens, "warmroute": {"estimated": named}})
+
+    def status(self, status: int) -> int:
+        """The same as chat's."""
+        return status
+
+    def error(self, status: int, message: str, code: object, param: object) -> bytes:  # noqa: ARG002
+        """Google's error object."""
+        return error(status, message, code)
+
+    def headers(self, headers: Headers, receipt_id: str) -> Headers:  # noqa: ARG002
+        """As they are."""
+        return headers

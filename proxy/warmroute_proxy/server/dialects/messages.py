@@ -1,0 +1,74 @@
+"""Anthropic's messages: `/v1/messages`."""
+
+from typing import Final
+
+import msgspec
+
+from warmroute.contract.changes import Changes
+from warmroute_proxy.dialects.fields import names_of
+from warmroute_proxy.dialects.messages.answer import message
+from warmroute_proxy.dialects.messages.errors import error, status_of
+from warmroute_proxy.dialects.messages.events import EventTranslator
+from warmroute_proxy.dialects.messages.request import ChatRequest, chat_request
+from warmroute_proxy.server.base.terms import Terms
+from warmroute_proxy.server.dialects.dialect import EVENTS, Headers
+
+MESSAGES: Final = "/v1/messages"
+COUNT_TOKENS: Final = "/v1/messages/count_tokens"
+
+
+class TranslatedMessages:
+    """One request to `/v1/messages`."""
+
+    stream_type = EVENTS
+
+    def __init__(self, found: ChatRequest, key: bytes) -> None:
+        """`key`: signs the reasoning of the answer."""
+        self._found = found
+        self._key = key
+        self.body = found.body
+        self.unlisted = found.dropped
+        normalised, off = found.texts.names()
+        self.changes = Changes(names_of(found.dropped), found.dropped_blocks, found.cache_marks, normalised, off)
+
+    def answer(self, raw: bytes, receipt_id: str) -> bytes:
+        """A message."""
+        found = self._found
+        return message(raw, f"msg_{receipt_id}", found.model, found.stop_sequences, self._key)
+
+    def events(self, receipt_id: str) -> EventTranslator:
+        """The events of a message."""
+        found = self._found
+        return EventTranslator(f"msg_{receipt_id}", found.model, found.stop_sequences, self._key)
+
+
+class Messages:
+    """The dialect."""
+
+    route = MESSAGES
+
+    def counts(self, path: str) -> bool:
+        """Whether it is the path that counts tokens."""
+        return path == COUNT_TOKENS
+
+    def translate(self, path: str, query: bytes, body: bytes, terms: Terms) -> TranslatedMessages:  # noqa: ARG002
+        """A body in chat's terms."""
+        key = terms.reasoning_key("signature")
+        return TranslatedMessages(chat_request(body, key, terms.texts, counts_only=self.counts(path)), key)
+
+    def count(self, tokens: int, *, estimated: bool) -> bytes:
+        """Counted tokens, and whether they are estimated."""
+        named = ["input_tokens"] if estimated else []
+        return msgspec.json.encode({"input_tokens": tokens, "warmroute": {"estimated": named}})
+
+    def status(self, status: int) -> int:
+        """With 529 for overload."""
+        return status_of(status)
+
+    def error(self, status: int, message: str, code: object, param: object) -> bytes:  # noqa: ARG002
+        """Anthropic's error object."""
+        return error(status, message, code)
+
+    def headers(self, headers: Headers, receipt_id: str) -> Headers:
+        """With the receipt's id where Anthropic's clients look for the id of a request."""
+        return [*headers, ("request-id", receipt_id)] if receipt_id else headers

@@ -1,0 +1,81 @@
+"""OpenAI's Responses: `/v1/responses`, stateless."""
+
+import time
+from typing import Final
+
+import msgspec
+
+from warmroute.contract.changes import Changes
+from warmroute_proxy.dialects.fields import names_of
+from warmroute_proxy.dialects.responses.answer import Response, whole
+from warmroute_proxy.dialects.responses.events import EventTranslator
+from warmroute_proxy.dialects.responses.request import ChatRequest, chat_request
+from warmroute_proxy.server.base.errors import error_body
+from warmroute_proxy.server.base.sealing import Seal
+from warmroute_proxy.server.base.terms import Terms
+from warmroute_proxy.server.dialects.dialect import EVENTS, Headers
+
+RESPONSES: Final = "/v1/responses"
+INPUT_TOKENS: Final = "/v1/responses/input_tokens"
+_NAMES: Final = {"max_tokens": "max_output_tokens", "messages": "input", "response_format": "text.format"}
+"""Parameters of chat by what they are here."""
+
+
+class TranslatedResponse:
+    """One request to `/v1/responses`."""
+
+    stream_type = EVENTS
+
+    def __init__(self, found: ChatRequest, seal: Seal) -> None:
+        self._found = found
+        self._seal = seal
+        self._created_s = int(time.time())
+        self.body = found.body
+        self.unlisted = found.unlisted
+        normalised, off = found.texts.names()
+        self.changes = Changes(names_of(found.dropped), found.dropped_blocks, 0, normalised, off)
+
+    def answer(self, raw: bytes, receipt_id: str) -> bytes:
+        """A response."""
+        return whole(raw, self._response(receipt_id))
+
+    def events(self, receipt_id: str) -> EventTranslator:
+        """The events of a response."""
+        return EventTranslator(self._response(receipt_id))
+
+    def _response(self, receipt_id: str) -> Response:
+        return Response(receipt_id, self._created_s, self._found, self._seal.seal)
+
+
+class Responses:
+    """The dialect."""
+
+    route = RESPONSES
+
+    def counts(self, path: str) -> bool:
+        """Whether it is the path that counts tokens."""
+        return path == INPUT_TOKENS
+
+    def translate(self, path: str, query: bytes, body: bytes, terms: Terms) -> TranslatedResponse:  # noqa: ARG002
+        """A body in chat's terms."""
+        seal = Seal(terms.reasoning_key("seal"))
+        return TranslatedResponse(chat_request(body, seal, terms.texts), seal)
+
+    def count(self, tokens: int, *, estimated: bool) -> bytes:
+        """Counted tokens, and whether they are estimated."""
+        named = ["input_tokens"] if estimated else []
+        found = {"object": "response.input_tokens", "input_tokens": tokens, "warmroute": {"estimated": named}}
+        return msgspec.json.encode(found)
+
+    def status(self, status: int) -> int:
+        """The same as chat's."""
+        return status
+
+    def error(self, status: int, message: str, code: object, param: object) -> bytes:
+        """The error object, which is chat's own."""
+        name = _NAMES.get(param, param) if isinstance(param, str) else None
+        return error_body(status, message, code if isinstance(code, str) else None, name)
+
+    def headers(self, headers: Headers, receipt_id: str) -> Headers:
+        """With the receipt's id where OpenAI's clients look for the id of a request."""
+        return [*headers, ("x-request-id", receipt_id)] if receipt_id else headers

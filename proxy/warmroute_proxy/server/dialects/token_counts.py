@@ -1,0 +1,114 @@
+"""How many tokens a prompt has: by the tokenizer of an engine that has one, else by learned bytes per token.
+
+SGLang renders a chat at `/v1/tokenize` as it would to serve it, and lists the token ids (0.5.23,
+`entrypoints/openai/serving_tokenize.py`). A count is never billed, so engines are asked for `MAX_AT_ONCE` at a time at
+most; further ones are estimated.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from warmroute_proxy.core.placement.router import Router
+from warmroute_proxy.server.base.config import ANY, ModelConfig
+from warmroute_proxy.server.engines.engine import Engine
+from warmroute_proxy.server.engines.engine_headers import CONTENT_TYPE
+from warmroute_proxy.server.engines.engines import Engines
+from warmroute_proxy.server.engines.small_get import Collector
+from warmroute_proxy.server.intake.parsed_request import Intake
+
+log = logging.getLogger(__name__)
+
+MAX_AT_ONCE: Final = 4
+TIMEOUT_S: Final = 5.0
+MAX_ANSWER_BYTES: Final = 33_554_432  # 7 bytes for each token id
+_PATH: Final = "/v1/tokenize"
+_NOT_OF_THE_PROMPT: Final = frozenset({"model", "stream", "stream_options"})
+
+OnCount = Callable[[int, bool], None]
+"""Called with a number of tokens, and whether it is an estimate."""
+
+
+class _Counted(msgspec.Struct):
+    count: int
+
+
+_decode: Final = msgspec.json.Decoder(_Counted).decode
+
+
+class TokenCounts:
+    """Counts the tokens of prompts that are not served."""
+
+    def __init__(self, engines: Engines, router: Router) -> None:
+        self._engines = engines
+        self._router = router
+        self._under_way = 0
+
+    def count(self, intake: Intake, on_count: OnCount) -> None:
+        """Count the tokens of a chat completion, and call `on_count` once."""
+        engine = self._engine(intake.model)
+        if engine is None or self._under_way >= MAX_AT_ONCE:
+            on_count(self._router.estimated_tokens(intake.facts), True)
+        else:
+            _Question(self, engine, intake, on_count)
+
+    def began(self, difference: int) -> None:
+        """A question has begun (1) or ended (-1)."""
+        self._under_way += difference
+
+    def estimated(self, intake: Intake) -> int:
+        """The tokens of a prompt by learned bytes per token."""
+        return self._router.estimated_tokens(intake.facts)
+
+    def _engine(self, model: ModelConfig) -> Engine | None:
+        """The engine with the fewest connections of those that could tell."""
+        leaving = self._engines.leaving()
+        able = [
+            engine
+            for id_, engine in self._engines.by_id.items()
+            if engine.is_sglang and engine.serves and id_ not in leaving and _has(engine, model)
+        ]
+        return min(able, key=lambda engine: engine.upstream.open, default=None)
+
+
+class _Question:
+    """One question to an engine."""
+
+    def __init__(self, owner: TokenCounts, engine: Engine, intake: Intake, on_count: OnCount) -> None:
+        self._owner = owner
+        self._intake = intake
+        self._on_count: OnCount | None = on_count
+        leg = Collector(self._answered, MAX_ANSWER_BYTES).leg
+        owner.began(1)
+        model = b'"model":%b' % msgspec.json.encode(intake.model.name)
+        body = intake.body.rewritten(_NOT_OF_THE_PROMPT | intake.dropped, model)
+        engine.upstream.send("POST", _PATH, f"{CONTENT_TYPE}{engine.bearer}", body, leg)
+        self._leg = leg
+        self._timer = asyncio.get_running_loop().call_later(TIMEOUT_S, self._timed_out)
+
+    def _timed_out(self) -> None:
+        self._leg.close()
+        self._answered(0, b"")
+
+    def _answered(self, status: int, body: bytes) -> None:
+        on_count, self._on_count = self._on_count, None
+        if on_count is None:
+            return
+        self._timer.cancel()
+        self._owner.began(-1)
+        try:
+            tokens = _decode(body).count if status == 200 else None
+        except (msgspec.DecodeError, RecursionError):
+            tokens = None
+        if tokens is None:
+            log.info("an engine counted no tokens (%d): they are estimated", status)
+            on_count(self._owner.estimated(self._intake), True)
+        else:
+            on_count(tokens, False)
+
+
+def _has(engine: Engine, model: ModelConfig) -> bool:
+    return ANY in engine.config.models or model.name in engine.config.models

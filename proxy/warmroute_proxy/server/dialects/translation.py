@@ -1,0 +1,67 @@
+"""A request of another API as one to `/v1/chat/completions`, and its refusals as that API's clients know them."""
+
+import msgspec
+from msgspec.structs import replace
+
+from warmroute.contract.changes import Changes
+from warmroute_proxy.dialects.raw_json import BadRequest
+from warmroute_proxy.server.base.errors import Refusal
+from warmroute_proxy.server.base.terms import Terms
+from warmroute_proxy.server.dialects.dialect import Dialect, Translated
+from warmroute_proxy.server.dialects.routes import dialect_of
+from warmroute_proxy.server.http.exchange import Request
+from warmroute_proxy.server.intake.intake import CHAT
+from warmroute_proxy.server.intake.parsed_request import Intake
+
+
+class DialectRefusal(Refusal):
+    """A refusal as the clients of a dialect know it."""
+
+    def __init__(self, dialect: Dialect, refusal: Refusal) -> None:
+        status, after_s = dialect.status(refusal.status), refusal.retry_after_s
+        super().__init__(
+            status, refusal.message, code=refusal.code, param=refusal.param, retry_after_s=after_s,
+            headers=refusal.headers,
+        )  # fmt: skip
+        self._dialect = dialect
+
+    def body(self) -> bytes:
+        """The error object."""
+        return self._dialect.error(self.status, self.message, self.code, self.param)
+
+
+def translated_body(path: str, query: bytes, raw: bytes, terms: Terms) -> Translated:
+    """A body that came to a path of a dialect, in chat's terms. Raises: Refusal."""
+    dialect = dialect_of(path)
+    assert dialect is not None
+    try:
+        found = dialect.translate(path, query, raw, terms)
+    except BadRequest as error:
+        raise Refusal(400, str(error), code="invalid_value", param=error.path) from None
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        raise Refusal(400, "the request body is not valid JSON", code="invalid_json") from None
+    if found.unlisted and terms.tenant.unlisted_fields.value == "refuse":
+        unknown = min(found.unlisted)
+        raise Refusal(400, f"{unknown}: is not a field that the proxy knows; remove it", code="unknown_field")
+    return found
+
+
+def translate(request: Request, terms: Terms) -> tuple[Request, Translated]:
+    """The request as one of chat. It takes the body over. Raises: Refusal."""
+    found = translated_body(request.path, request.query, bytes(request.body), terms)
+    request.body, found.body = found.body, b""
+    return chat_request_of(request), found
+
+
+def chat_request_of(request: Request) -> Request:
+    """A request to chat completions with the body of this one, which was translated; it takes it over."""
+    chat = Request(request.received_s, request.method, CHAT, request.headers)
+    chat.caller, chat.tenant, chat.reservation = request.caller, request.tenant, request.reservation
+    chat.body, chat.shared, chat.length = request.body, request.shared, len(request.body)
+    request.body, request.shared = b"", None
+    return chat
+
+
+def noted(intake: Intake, dialect: Dialect, changes: Changes) -> Intake:
+    """The intake of a translated request: its route, and what was changed in it."""
+    return replace(intake, route=dialect.route, changes=changes)

@@ -1,0 +1,54 @@
+"""Chat bodies whose texts would spoil a prefix: they are cleaned by their model's rules before they are read.
+
+Translators clean what they translate. In chat only Claude Code's prompts have such a text by default, where a gateway
+has translated them, so only those are looked into: by their head, or by the first bytes of the body, where a system
+prompt begins. Where a model has other rules on, all are.
+"""
+
+from typing import Final
+
+import msgspec
+
+from warmroute.contract.changes import NO_CHANGES, Changes
+from warmroute_proxy.normalising import chat_messages
+from warmroute_proxy.normalising.rules import BILLING_MARK, DEFAULT_NAMES
+from warmroute_proxy.normalising.texts import Texts
+from warmroute_proxy.server.base.config import Config
+from warmroute_proxy.server.intake.body import Body
+from warmroute_proxy.server.intake.caller import Caller
+
+_LOOKED_AT_BYTES: Final = 1024
+_decode_text: Final = msgspec.json.Decoder(str).decode
+
+
+def cleans_all(config: Config) -> bool:
+    """Whether a model has more rules on than are by default."""
+    return any(model.normalise - DEFAULT_NAMES for model in config.models)
+
+
+def may_need_cleaning(raw: bytes, caller: Caller) -> bool:
+    """Whether it looks like a prompt of Claude Code's. What another proxy forwards, it has cleaned."""
+    return caller.region is None and (caller.is_claude_code or raw.find(BILLING_MARK, 0, _LOOKED_AT_BYTES) >= 0)
+
+
+def cleaned(raw: bytes, config: Config) -> tuple[bytes, Changes]:
+    """A chat body without what its model's rules take out. Raises: Refusal, where it is not one JSON object."""
+    body = Body(raw)
+    messages, texts = body.members.get("messages"), Texts(_rules(body, config))
+    left = None if messages is None else chat_messages.cleaned(messages, texts)
+    if not texts.applied and not texts.off:
+        return raw, NO_CHANGES
+    normalised, off = texts.names()
+    changes = NO_CHANGES._replace(normalised=normalised, not_normalised=off)
+    if messages is None or left is None:
+        return raw, changes
+    end = body.spans["messages"].end
+    return b"%b%b%b" % (raw[: end - len(memoryview(messages))], left, raw[end:]), changes
+
+
+def _rules(body: Body, config: Config) -> frozenset[str]:
+    try:
+        model = config.model_of(_decode_text(body.members.get("model", b"")))
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        model = None  # whoever reads it next says what is wrong
+    return frozenset() if model is None else model.normalise

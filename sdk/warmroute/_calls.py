@@ -1,0 +1,90 @@
+"""The three methods in which a client made by Stainless (openai's, anthropic's) is observed, for both kinds of clients.
+
+Every call runs through them: `request` (each call of each resource, before the first attempt), `_process_response` (a
+successful answer with its head) and `_process_response_data` (its parsed body, or each event of it). They are the same
+in openai 2.x and 3.x, and in anthropic.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from warmroute._observer import Call, Observer, current_call
+from warmroute._watch import watch_of
+
+if TYPE_CHECKING:
+    _Library: Any
+else:
+    _Library = object
+
+
+class Calls(_Library):  # type: ignore[misc]
+    """The methods of a client that waits."""
+
+    _observer: Observer
+
+    def request(self, cast_to: Any, options: Any, *, stream: bool = False, stream_cls: Any = None, **more: Any) -> Any:
+        """The library's own, with the session added and usage requested."""
+        call = self._observer.begin(self, options, stream=stream, stream_cls=stream_cls)
+        outer = current_call.get()
+        current_call.set(call)
+        try:
+            try:
+                return super().request(cast_to, call.sent, stream=stream, stream_cls=call.stream_cls, **more)
+            except Exception as error:
+                if not _may_repeat(call, error):
+                    raise
+            answer = super().request(cast_to, call.given, stream=stream, stream_cls=call.stream_cls, **more)
+            call.field_refused()
+            return answer
+        finally:
+            current_call.set(outer)
+            call.ended()
+
+    def _process_response(self, **answer: Any) -> Any:
+        self._observer.answered(current_call.get(), answer.get("response"))
+        return super()._process_response(**answer)
+
+    def _process_response_data(self, **parsed: Any) -> Any:
+        if (watch := watch_of(parsed.get("response"))) is not None:
+            watch.observe(parsed.get("data"))
+        return super()._process_response_data(**parsed)
+
+
+class AsyncCalls(_Library):  # type: ignore[misc]
+    """The methods of a client that is awaited."""
+
+    _observer: Observer
+
+    async def request(
+        self, cast_to: Any, options: Any, *, stream: bool = False, stream_cls: Any = None, **more: Any
+    ) -> Any:
+        """The library's own, with the session added and usage requested."""
+        call = self._observer.begin(self, options, stream=stream, stream_cls=stream_cls)
+        outer = current_call.get()
+        current_call.set(call)
+        try:
+            try:
+                return await super().request(cast_to, call.sent, stream=stream, stream_cls=call.stream_cls, **more)
+            except Exception as error:
+                if not _may_repeat(call, error):
+                    raise
+            answer = await super().request(cast_to, call.given, stream=stream, stream_cls=call.stream_cls, **more)
+            call.field_refused()
+            return answer
+        finally:
+            current_call.set(outer)
+            call.ended()
+
+    async def _process_response(self, **answer: Any) -> Any:
+        self._observer.answered(current_call.get(), answer.get("response"))
+        return await super()._process_response(**answer)
+
+    def _process_response_data(self, **parsed: Any) -> Any:
+        if (watch := watch_of(parsed.get("response"))) is not None:
+            watch.observe(parsed.get("data"))
+        return super()._process_response_data(**parsed)
+
+
+def _may_repeat(call: Call, error: Exception) -> bool:
+    """Whether a call is repeated as it was given, since a field that only the SDK has added may be what was refused."""
+    status = getattr(error, "status_code", None)
+    return isinstance(status, int) and call.retry_as_given(status)

@@ -1,0 +1,41 @@
+"""Prices of models whose server sends none, USD per million tokens, as of November 2026. They are estimates.
+
+A row is for models whose name begins with it, or has it behind a slash; the longest one wins. Sources: the vendors'
+price pages. A receipt of a warmroute server has its own rates, and these are not used then.
+"""
+
+from typing import Final, NamedTuple
+
+
+class Price(NamedTuple):
+    """USD per million tokens."""
+
+    input: float
+    cached: float
+    output: float
+    write_factor: float = 1.0
+    """What writing a token to the cache costs, over `input`."""
+
+
+_PRICES: Final = {
+    "gpt-5.1": Price(1.25, 0.125, 10.0),
+    "gpt-5.4": Price(2.50, 0.25, 15.0),
+    "claude-opus-4-5": Price(5.0, 0.5, 25.0, 1.25),
+    "claude-sonnet-4": Price(3.0, 0.3, 15.0, 1.25),
+    "claude-haiku-4-5": Price(1.0, 0.1, 5.0, 1.25),
+    "deepseek-chat": Price(0.28, 0.028, 0.42),
+    "deepseek-reasoner": Price(0.28, 0.028, 0.42),
+    "deepseek-v3.1": Price(0.56, 0.07, 1.68),
+    "kimi-k2.5": Price(0.60, 0.10, 3.0),
+    "kimi-k2.6": Price(0.95, 0.16, 4.0),
+    "glm-5.2": Price(1.40, 0.26, 4.40),
+    "gemini-2.5-pro": Price(1.25, 0.125, 10.0),
+    "gemini-2.5-flash": Price(0.30, 0.03, 2.50),
+}
+
+
+def price_of(model: str) -> Price | None:
+    """The price of a model, or None."""
+    name = model.rpartition("/")[2].lower()
+    best = max((prefix for prefix in _PRICES if name.startswith(prefix)), key=len, default=None)
+    return None if best is None else _PRICES[best]

@@ -1,0 +1,169 @@
+"""Prompts that are computed ahead: `client.cache.warm` before the user has asked, `keep_warm` while nobody asks.
+
+Such calls ask for one token. Their turns are counted apart (`CacheReport.warmed`), with their receipts. A session is
+pinged with its last prompt, so that its end stays cached as well as its beginning. A ping is sent only if the whole
+prompt at the price of uncached tokens would stay within the budget; without known rates none is sent.
+"""
+
+import asyncio
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+DEFAULT_INTERVAL_S: Final = 240.0
+"""Where the kind of server says nothing of how long it keeps a prompt: within the five minutes that many keep one."""
+
+MARGIN: Final = 0.8
+"""Of the time that a server keeps an idle prompt, a ping comes after this share."""
+
+NANO_PER_USD: Final = 1_000_000_000
+
+is_warming: ContextVar[bool] = ContextVar("warmroute_warming", default=False)
+"""Whether the call that is made now computes a prompt ahead."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """When and for how much a session is pinged."""
+
+    session: str
+    max_nanousd: int
+    interval_s: float
+    until_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Ping:
+    """What the next ping would send and cost at most."""
+
+    arguments: Mapping[str, Any]
+    worst_nanousd: int | None
+
+
+def plan_of(
+    session: str, max_usd: float, until: float | datetime | None, interval_s: float | None, ttl_s: float
+) -> Plan:
+    """The plan of `keep_warm`; `ValueError` for a budget or an interval that is not above 0."""
+    if max_usd <= 0 or (interval_s is not None and interval_s <= 0):
+        raise ValueError("keep_warm() needs max_usd above 0, and an interval_s above 0 if one is given")
+    every_s = interval_s or (ttl_s * MARGIN if ttl_s else DEFAULT_INTERVAL_S)
+    until_s = until.timestamp() if isinstance(until, datetime) else until
+    return Plan(session, round(max_usd * NANO_PER_USD), every_s, until_s)
+
+
+def reason_to_stop(plan: Plan, spent_nanousd: int, ping: Ping | None, now_s: float) -> str | None:
+    """Why no further ping is sent, or None."""
+    if plan.until_s is not None and now_s >= plan.until_s:
+        return "its time is over"
+    if ping is None:
+        return "the session's last prompt is not known"
+    if ping.worst_nanousd is None:
+        return "no rates are known for its model"
+    if spent_nanousd + ping.worst_nanousd > plan.max_nanousd:
+        return "the next ping could exceed its budget"
+    return None
+
+
+@contextmanager
+def warming() -> Iterator[None]:
+    """Calls inside the block are counted as computed ahead."""
+    outer = is_warming.get()
+    is_warming.set(True)
+    try:
+        yield
+    finally:
+        is_warming.set(outer)
+
+
+class KeptWarm:
+    """A session that is pinged. Leaving its block, or `stop`, ends that."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.pings = 0
+        self.spent_nanousd = 0
+        self.stopped_because: str | None = None
+        """Why it ended; None while it goes on."""
+
+    def next(self, ping: Ping | None) -> Mapping[str, Any] | None:
+        """The arguments of the next ping; None where it ends."""
+        self.stopped_because = self.stopped_because or reason_to_stop(self.plan, self.spent_nanousd, ping, time.time())
+        return None if self.stopped_because or ping is None else ping.arguments
+
+    def settled(self, nanousd: int) -> None:
+        """One ping has cost this."""
+        self.pings += 1
+        self.spent_nanousd += nanousd
+
+    def failed(self, error: Exception) -> None:
+        """A ping has failed; no other one is sent."""
+        self.stopped_because = f"a ping failed: {type(error).__name__}"
+
+
+class KeptWarmByThread(KeptWarm):
+    """Pings from a thread of its own."""
+
+    def __init__(self, plan: Plan, ping: Callable[[KeptWarm], bool]) -> None:
+        super().__init__(plan)
+        self._ping = ping
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="warmroute-keep-warm", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Send no further ping; returns when none is under way."""
+        self.stopped_because = self.stopped_because or "it was stopped"
+        self._end.set()
+        self._thread.join()
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait until it has ended by itself; whether it has."""
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        while not self._end.wait(self.plan.interval_s):
+            if not self._ping(self):
+                return
+
+    def __enter__(self) -> "KeptWarmByThread":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+
+class KeptWarmByTask(KeptWarm):
+    """Pings from a task of the running loop."""
+
+    def __init__(self, plan: Plan, ping: Callable[[KeptWarm], Awaitable[bool]]) -> None:
+        super().__init__(plan)
+        self._ping = ping
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def stop(self) -> None:
+        """Send no further ping; returns when none is under way."""
+        self.stopped_because = self.stopped_because or "it was stopped"
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    async def wait(self) -> None:
+        """Wait until it has ended by itself."""
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(self.plan.interval_s)
+            if not await self._ping(self):
+                return
+
+    async def __aenter__(self) -> "KeptWarmByTask":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()

@@ -1,0 +1,125 @@
+"""The form in which parts of a prompt are compared, so that what a template writes alike has one digest.
+
+`cache_control`, ids of items and absent values do not count; a string is the same as one text part; the order of keys
+has a meaning only where templates print JSON: in tools, and in the arguments of tool calls. Sources: the templates of
+open models, and the recordings of agents, in which `cache_control` moves and content changes its shape each turn.
+
+Digests are equal in all processes, so that a session can be saved and loaded.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from hashlib import blake2b
+from typing import Any, Final, NamedTuple
+
+MAX_DEPTH: Final = 100
+"""Nesting at which a value is compared by its type alone; deeper JSON is no prompt."""
+
+_IGNORED: Final = frozenset({"cache_control"})
+_IGNORED_OF_ITEMS: Final = frozenset({"cache_control", "id", "status"})
+_PRINTED: Final = frozenset({"input", "args"})
+"""Fields whose objects templates print as JSON: arguments of tool calls in Anthropic's and Gemini's dialects."""
+
+_TEXT_TYPES: Final = frozenset({"text", "input_text", "output_text"})
+_EMPTY: Final[tuple[object, ...]] = (None, [], ())
+
+
+class Digest(NamedTuple):
+    """A part's digest, and how many bytes its canonical form has."""
+
+    value: int
+    size: int
+
+
+def digest_of_message(message: object) -> Digest:
+    """The digest of a message, or of an item of a conversation."""
+    return _digest(canonical_message(message))
+
+
+def digest_of_tool(tool: object) -> Digest:
+    """The digest of a tool's definition, in which the order of keys counts."""
+    return _digest(_ordered(tool, 0))
+
+
+def canonical_message(message: object) -> object:
+    """A message in its canonical form."""
+    if not isinstance(message, Mapping):
+        return _sorted(message, 0)
+    found = {name: value for name, value in message.items() if name not in _IGNORED_OF_ITEMS}
+    if found.get("type") == "message":
+        del found["type"]
+    return _sorted(found, 0)
+
+
+def sorted_form(value: object) -> object:
+    """A value without any order of keys: what is equal in it and not in its digest differs in the order alone."""
+    return _sorted(value, 0, printed=False)
+
+
+def snapshot(value: Any, depth: int = 0) -> Any:
+    """A copy of all containers, so that the caller may go on changing its own. Strings are shared."""
+    if depth > MAX_DEPTH:
+        return None
+    if isinstance(value, Mapping):
+        return {name: snapshot(item, depth + 1) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [snapshot(item, depth + 1) for item in value]
+    return value
+
+
+def printed_objects(message: object) -> list[Mapping[str, Any]]:
+    """The objects in a message whose order of keys counts."""
+    if not isinstance(message, Mapping):
+        return []
+    parts = message.get("content") or message.get("parts")
+    found = []
+    for piece in parts if isinstance(parts, list) else ():
+        outer = piece.get("functionCall", piece) if isinstance(piece, Mapping) else None
+        if isinstance(outer, Mapping):
+            found += [outer[name] for name in _PRINTED if isinstance(outer.get(name), Mapping)]
+    return found
+
+
+def _digest(value: object) -> Digest:
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=_unknown)
+    data = text.encode("utf-8", "surrogatepass")
+    return Digest(int.from_bytes(blake2b(data, digest_size=8).digest()), len(data))
+
+
+def _unknown(value: object) -> str:
+    return f"<{type(value).__name__}>"
+
+
+def _sorted(value: object, depth: int, *, printed: bool = True) -> object:
+    if depth > MAX_DEPTH:
+        return type(value).__name__
+    if isinstance(value, Mapping):
+        items = {}
+        for name in sorted(map(str, value)):
+            item = value.get(name)
+            if name in _IGNORED or item in _EMPTY:
+                continue
+            if name == "content" and isinstance(item, str):
+                item = [{"type": "text", "text": item}]
+            if name == "type" and item in _TEXT_TYPES:
+                item = "text"
+            in_order = printed and name in _PRINTED and isinstance(item, Mapping)
+            items[name] = _ordered(item, depth + 1) if in_order else _sorted(item, depth + 1, printed=printed)
+        return items
+    if isinstance(value, Sequence) and not isinstance(value, (str, bytes)):
+        return [_sorted(item, depth + 1, printed=printed) for item in value]
+    return value
+
+
+def _ordered(value: object, depth: int) -> object:
+    if depth > MAX_DEPTH:
+        return type(value).__name__
+    if isinstance(value, Mapping):
+        return {
+            str(name): _ordered(item, depth + 1)
+            for name, item in value.items()
+            if name not in _IGNORED and item is not None
+        }
+    if isinstance(value, Sequence) and not isinstance(value, (str, bytes)):
+        return [_ordered(item, depth + 1) for item in value]
+    return value

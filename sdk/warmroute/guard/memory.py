@@ -1,0 +1,269 @@
+"""The prompts of sessions: which one a request continues, bounded, and as JSON for tomorrow.
+
+A session has several lineages (the main loop, a title, sub-agents); of each the newest prompt is kept, and of a broken
+one the prompt before the break too, since samples and retries come back to it. Limits: `MAX_SESSIONS`, the one used
+least recently is dropped; `MAX_PROMPTS` a session, the oldest is dropped; `MAX_TEXT_BYTES` of parts in all, beyond
+which the sessions used least recently keep digests alone. Digests tell that a part changed, and not always how.
+"""
+
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from warmroute.guard.compare import Break, first_break, related, shared_bytes
+from warmroute.guard.prompt import Prompt, Section, read, text_of
+from warmroute.guard.volatile import DAY
+
+MAX_SESSIONS: Final = 1000
+MAX_PROMPTS: Final = 8
+MAX_TEXT_BYTES: Final = 64 * 1024 * 1024
+MAX_OPENINGS: Final = 1000
+MAX_ALIKE: Final = 4
+"""Sessions that begin alike, of which a request without a session may continue one."""
+
+MAX_MOVED: Final = 256
+SAVED_VERSION: Final = 1
+BYTES_PER_TOKEN: Final = 4.0
+"""Before the server has counted: English text and JSON are about that."""
+
+_FEW_CHARS: Final = 256
+
+
+@dataclass(slots=True)
+class Remembered:
+    """What is kept of one session."""
+
+    prompts: deque[Prompt] = field(default_factory=lambda: deque(maxlen=MAX_PROMPTS))
+    """The newest first."""
+    bytes_per_token: float = BYTES_PER_TOKEN
+    days: list[list[str]] = field(default_factory=list)
+    """The dates in each system part as they were sent, for a session that was loaded."""
+    moved: OrderedDict[int, str] = field(default_factory=OrderedDict)
+    """What was added to user messages, by the digest of the message without it."""
+
+    def note_moved(self, digest: int, text: str) -> None:
+        """Remember an addition, so that it is made again whenever that message is sent."""
+        self.moved[digest] = text
+        while len(self.moved) > MAX_MOVED:
+            self.moved.popitem(last=False)
+
+    def counted(self, prompt: Prompt, tokens: int) -> None:
+        """The server has counted the tokens of a prompt."""
+        prompt.tokens = tokens
+        if tokens > 0 and prompt.size:
+            self.bytes_per_token = prompt.size / tokens
+
+
+@dataclass(slots=True)
+class Reading:
+    """A request beside what was sent before it."""
+
+    prompt: Prompt
+    before: Prompt | None
+    """The prompt that it continues, or would continue but for `broken`; None on the first turn of a lineage."""
+    broken: Break | None
+
+
+class Memory:
+    """The prompts of a client's sessions. Not thread-safe: its owner holds a lock."""
+
+    def __init__(self, max_text_bytes: int = MAX_TEXT_BYTES) -> None:
+        self._sessions: OrderedDict[str, Remembered] = OrderedDict()
+        self._openings: OrderedDict[int, deque[str]] = OrderedDict()
+        self._max_text_bytes = max_text_bytes
+        self._text_bytes: dict[str, int] = {}
+        self._total_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    @property
+    def text_bytes(self) -> int:
+        """Bytes of parts that are kept, in canonical form; parts that two prompts share count twice."""
+        return self._total_bytes
+
+    def session(self, key: str) -> Remembered:
+        """What is kept of a session, which is the one used last from now on."""
+        found = self._sessions.get(key)
+        if found is None:
+            found = self._sessions[key] = Remembered()
+            if len(self._sessions) > MAX_SESSIONS:
+                dropped, _ = self._sessions.popitem(last=False)
+                self._total_bytes -= self._text_bytes.pop(dropped, 0)
+        else:
+            self._sessions.move_to_end(key)
+        return found
+
+    def known(self, key: str) -> Remembered | None:
+        """What is kept of a session, if anything."""
+        return self._sessions.get(key)
+
+    def read(self, key: str, body: Mapping[str, Any], prompt: Prompt | None = None) -> Reading:
+        """Read a request of a session, unless it was, and compare it with the session's prompts."""
+        prompts = self.session(key).prompts
+        return compared(prompt or read(body, prompts), prompts)
+
+    def read_unnamed(self, body: Mapping[str, Any]) -> Prompt:
+        """Read a request whose session is not known yet."""
+        opening = _opening(body)
+        keys = self._openings.get(opening, ())
+        return read(body, (prompt for key in keys if key in self._sessions for prompt in self._sessions[key].prompts))
+
+    def opened(self, key: str, body: Mapping[str, Any]) -> None:
+        """A request without a session was found to be of this one."""
+        keys = self._openings.setdefault(_opening(body), deque(maxlen=MAX_ALIKE))
+        if key in keys:
+            keys.remove(key)
+        keys.appendleft(key)
+        if len(self._openings) > MAX_OPENINGS:
+            self._openings.popitem(last=False)
+
+    def keep(self, key: str, reading: Reading) -> None:
+        """The request is sent: its prompt is the newest of its lineage."""
+        prompts = self.session(key).prompts
+        if reading.before is not None and reading.broken is None and reading.before in prompts:
+            prompts.remove(reading.before)
+        prompts.appendleft(reading.prompt)
+        if len(prompts) > 1 and (same := reading.prompt.settings) == prompts[1].settings:
+            reading.prompt.settings = same
+        self._bound_text(key, prompts)
+
+    def save(self, key: str) -> dict[str, Any]:
+        """A session as JSON: digests, sizes, roles, names of tools, dates of its system text, and what was moved."""
+        remembered = self._sessions.get(key) or Remembered()
+        newest = next(iter(remembered.prompts), None)
+        days = remembered.days
+        if newest is not None and newest.system.raw is not None:
+            days = [DAY.findall(text_of(piece)) for piece in newest.system.raw]
+        return {
+            "v": SAVED_VERSION,
+            "bytes_per_token": round(remembered.bytes_per_token, 4),
+            "days": days,
+            "moved": {f"{digest:x}": text for digest, text in remembered.moved.items()},
+            "prompts": [_saved(prompt) for prompt in remembered.prompts],
+        }
+
+    def load(self, key: str, saved: Mapping[str, Any]) -> None:
+        """Take over what `save` returned; `ValueError` where it is something else."""
+        if saved.get("v") != SAVED_VERSION:
+            raise ValueError(f"a saved session of version {saved.get('v')!r}, not {SAVED_VERSION}")
+        try:
+            made = Remembered()
+            made.bytes_per_token = max(float(saved["bytes_per_token"]), 0.1)
+            made.days = [[str(day) for day in days] for days in saved["days"]]
+            for digest, text in saved["moved"].items():
+                made.note_moved(int(digest, 16), str(text))
+            made.prompts.extend(_loaded(prompt) for prompt in saved["prompts"][:MAX_PROMPTS])
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            raise ValueError(f"a saved session that cannot be read: {type(error).__name__}: {error}") from None
+        self.session(key)
+        self._sessions[key] = made
+        self._total_bytes -= self._text_bytes.pop(key, 0)
+
+    def copy(self, key: str, twin: str) -> None:
+        """Give a session's prompts to another one, which shares the prefix and goes its own way."""
+        remembered = self._sessions.get(key)
+        if remembered is not None:
+            made = self.session(twin)
+            made.prompts.extend(remembered.prompts)
+            made.bytes_per_token = remembered.bytes_per_token
+            made.moved.update(remembered.moved)
+
+    def _bound_text(self, key: str, prompts: Iterable[Prompt]) -> None:
+        now = sum(prompt.size for prompt in prompts if prompt.has_text)
+        self._total_bytes += now - self._text_bytes.get(key, 0)
+        self._text_bytes[key] = now
+        if self._total_bytes <= self._max_text_bytes:
+            return
+        for other in list(self._sessions):
+            remembered = self._sessions[other]
+            if other == key:  # it alone is too large: only its newest keeps text
+                remembered.prompts = deque(
+                    (prompt.without_text() if at else prompt for at, prompt in enumerate(remembered.prompts)),
+                    MAX_PROMPTS,
+                )
+                self._total_bytes -= self._text_bytes.pop(other, 0)
+                break
+            remembered.prompts = deque((prompt.without_text() for prompt in remembered.prompts), MAX_PROMPTS)
+            self._total_bytes -= self._text_bytes.pop(other, 0)
+            if self._total_bytes <= self._max_text_bytes:
+                break
+
+
+def repeated_bytes(reading: Reading) -> int:
+    """How much of a prompt its lineage has sent before, bytes from its beginning."""
+    if reading.before is None:
+        return 0
+    return reading.broken.kept_bytes if reading.broken is not None else min(reading.before.size, reading.prompt.size)
+
+
+def compared(prompt: Prompt, earlier: Iterable[Prompt]) -> Reading:
+    """A prompt beside the one of `earlier` that it continues, or most likely would."""
+    earlier = list(earlier)
+    whole = max((one for one in earlier if one.begins(prompt)), key=lambda one: len(one.chain), default=None)
+    if whole is not None:
+        return Reading(prompt, whole, first_break(whole, prompt))
+    candidates = [one for one in earlier if related(one, prompt)]
+    if not candidates:
+        return Reading(prompt, None, None)
+    before = max(candidates, key=lambda one: (shared_bytes(one, prompt), one.sent_s))
+    broken = first_break(before, prompt)
+    continues = broken is not None or prompt.begins(before)
+    return Reading(prompt, before if continues else None, broken)
+
+
+def _opening(body: Mapping[str, Any]) -> int:
+    """A hash of this process of how a request begins, without its whole text."""
+    messages = body.get("messages") or body.get("input") or body.get("contents") or ()
+    first = [text_of(piece)[:_FEW_CHARS] for piece in messages[:2]] if isinstance(messages, list) else []
+    tools = body.get("tools")
+    return hash((str(body.get("model")), len(tools) if isinstance(tools, list) else 0, *first))
+
+
+def _saved(prompt: Prompt) -> dict[str, Any]:
+    return {
+        "model": prompt.model,
+        "settings": {name: f"{value:x}" for name, value in prompt.settings.items()},
+        "sections": [
+            {
+                "name": section.name,
+                "start": section.start,
+                "digests": [f"{digest:x}" for digest in section.digests],
+                "sizes": section.sizes,
+                "roles": section.roles,
+            }
+            for section in prompt.sections
+        ],
+        "chain": prompt.chain,
+        "marks": prompt.marked(),
+        "tokens": prompt.tokens,
+        "sent_s": prompt.sent_s,
+    }
+
+
+def _loaded(saved: Mapping[str, Any]) -> Prompt:
+    tools, system, messages = (
+        Section(
+            str(section["name"]),
+            int(section["start"]),
+            None,
+            [int(digest, 16) for digest in section["digests"]],
+            [int(size) for size in section["sizes"]],
+            [str(role) for role in section["roles"]],
+        )
+        for section in saved["sections"]
+    )
+    return Prompt(
+        str(saved["model"]),
+        {str(name): int(value, 16) for name, value in saved["settings"].items()},
+        tools,
+        system,
+        messages,
+        0,
+        [int(value) for value in saved["chain"]],
+        None,
+        {str(name): str(value) for name, value in saved["marks"].items()},
+        int(saved["tokens"]),
+        float(saved["sent_s"]),
+    )

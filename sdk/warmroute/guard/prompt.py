@@ -1,0 +1,348 @@
+"""A request as parts in template order: tools, system, messages, each with its digest, and a chain of hashes.
+
+A part that was equal in an earlier prompt keeps its digest and its copy, so a conversation that grows by appending
+costs one comparison of lists, which Python makes in C, and the digests of what is new. Of the JSON only what a template
+writes is read, in any of the dialects:
+
+    chat completions   tools, messages (leading system messages are the system part)
+    Anthropic          tools, system, messages
+    Responses          tools, instructions, input
+    Gemini             tools, systemInstruction, contents
+    completions        prompt
+"""
+
+import marshal
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from warmroute.guard.canonical import Digest, digest_of_message, digest_of_tool, printed_objects, snapshot
+from warmroute.guard.volatile import marks
+
+MAX_PARTS: Final = 10_000
+"""Parts of a section that are compared; the rest counts as not there."""
+
+SYSTEM_ROLES: Final = frozenset({"system", "developer"})
+
+_SETTINGS: Final = (
+    "reasoning_effort",
+    "chat_template_kwargs",
+    "response_format",
+    "thinking",
+    "reasoning",
+    "text",
+    "service_tier",
+)
+"""Fields that templates or servers make part of the prompt or of the cache's key."""
+
+_CONFIG_SETTINGS: Final = ("thinkingConfig", "responseSchema", "responseMimeType")
+
+
+@dataclass(slots=True)
+class Section:
+    """Parts of one kind. `start` is the index of the first one in the field `name` of the request."""
+
+    name: str
+    start: int = 0
+    raw: list[Any] | None = field(default_factory=list)
+    """The parts themselves, as copies; None where only digests are known."""
+    digests: list[int] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
+    roles: list[str] = field(default_factory=list)
+    printed: dict[int, bytes | None] = field(default_factory=dict)
+    """Objects whose order of keys counts, by part."""
+
+    def __len__(self) -> int:
+        return len(self.digests)
+
+    def where(self, at: int) -> str:
+        """Where a part is in the request, such as `messages[3] (tool)`."""
+        role = f" ({self.roles[at]})" if at < len(self.roles) and self.roles[at] else ""
+        name = self.name if self.name in ("instructions", "prompt") else f"{self.name}[{self.start + at}]"
+        return name + role
+
+    def piece(self, at: int) -> Any:
+        """A part, or None where it is not known."""
+        return self.raw[at] if self.raw is not None else None
+
+
+@dataclass(slots=True)
+class Prompt:
+    """One request, read."""
+
+    model: str
+    settings: dict[str, int]
+    """Digests of the settings that are set."""
+    tools: Section
+    system: Section
+    messages: Section
+    tools_order: int
+    """A hash of the tools with their order of keys; equal ones need no second look."""
+    chain: list[int]
+    """A hash for the prompt up to each of its parts, in template order."""
+    set_to: dict[str, Any] | None = None
+    """The settings themselves; None where only digests are known."""
+    marks: dict[str, str] = field(default_factory=dict)
+    """`volatile.marks` of the system text, once the text itself is gone."""
+    tokens: int = 0
+    """What the server counted; 0 where that is not known."""
+    sent_s: float = 0.0
+    """When it was sent, by the caller's clock."""
+
+    @property
+    def sections(self) -> tuple[Section, Section, Section]:
+        """All parts, in template order."""
+        return self.tools, self.system, self.messages
+
+    @property
+    def size(self) -> int:
+        """Bytes of all parts in canonical form."""
+        return sum(self.tools.sizes) + sum(self.system.sizes) + sum(self.messages.sizes)
+
+    @property
+    def has_text(self) -> bool:
+        """Whether the parts themselves are known."""
+        return self.messages.raw is not None
+
+    def system_text(self) -> str:
+        """The text of the system part, where it is known."""
+        return "\n".join(map(text_of, self.system.raw or ()))
+
+    def marked(self) -> dict[str, str]:
+        """The marks of the system text, which are computed when they are first needed."""
+        if not self.marks and self.system.raw is not None:
+            self.marks = marks(self.system_text())
+        return self.marks
+
+    def without_text(self) -> "Prompt":
+        """A twin with digests alone. The sections are not changed: other prompts may share them."""
+        self.marked()
+        tools, system, messages = (replace(section, raw=None, printed={}) for section in self.sections)
+        return replace(self, tools=tools, system=system, messages=messages, set_to=None)
+
+    def begins(self, later: "Prompt") -> bool:
+        """Whether `later` repeats it whole."""
+        count = len(self.chain)
+        return (
+            0 < count <= len(later.chain)
+            and self.chain[-1] == later.chain[count - 1]
+            and len(self.tools) == len(later.tools)
+            and self.model == later.model
+            and self.settings == later.settings
+        )
+
+
+@dataclass(slots=True)
+class _Wire:
+    """The parts of a request, as they are."""
+
+    tools: Sequence[Any]
+    system_field: str
+    system: Sequence[Any]
+    messages_field: str
+    start: int
+    messages: Sequence[Any]
+
+
+def read(body: Mapping[str, Any], earlier: Iterable[Prompt] = ()) -> Prompt:
+    """Read a request. What is equal in one of the `earlier` prompts is reused; the first of them is preferred."""
+    wire = _wire(body)
+    tools_order = _order(wire.tools)
+    base = _base(wire, tools_order, earlier)
+    if base is not None and tools_order == base.tools_order and base.tools.raw is not None:
+        tools = base.tools
+    else:
+        tools = _section("tools", 0, wire.tools, None, digest_of_tool)  # dicts are equal in any order of their keys
+    system = _section(wire.system_field, 0, wire.system, base.system if base else None, digest_of_message)
+    messages = _section(
+        wire.messages_field, wire.start, wire.messages, base.messages if base else None, digest_of_message
+    )
+    set_to = _settings(body)
+    if base is not None and base.set_to == set_to:
+        settings = base.settings
+    else:
+        settings = {name: digest_of_tool(value).value for name, value in set_to.items()}
+    model = str(body.get("model"))
+    chain = _chain(model, (tools, system, messages), base)
+    return Prompt(model, settings, tools, system, messages, tools_order, chain, set_to)
+
+
+def role_of(message: object) -> str:
+    """The role of a message, or the type of an item that has none."""
+    if not isinstance(message, Mapping):
+        return ""
+    return str(message.get("role") or message.get("type") or "")
+
+
+def text_of(piece: object) -> str:
+    """All text of a part, a line break between its parts."""
+    if isinstance(piece, str):
+        return piece
+    if not isinstance(piece, Mapping):
+        return ""
+    for name in ("text", "output", "thinking"):
+        if isinstance(piece.get(name), str):
+            return str(piece[name])
+    inner = piece.get("content") if piece.get("content") is not None else piece.get("parts")
+    if isinstance(inner, str):
+        return inner
+    return "\n".join(map(text_of, inner)) if isinstance(inner, list) else ""
+
+
+def tool_name(tool: object) -> str:
+    """The name of a tool, `?` without one."""
+    function = tool.get("function", tool) if isinstance(tool, Mapping) else None
+    return str(function.get("name") or function.get("type") or "?") if isinstance(function, Mapping) else "?"
+
+
+def tools_of(body: Mapping[str, Any]) -> Sequence[Any]:
+    """The tools of a request; Gemini's declarations are taken out of their groups."""
+    tools = _items(body.get("tools"))
+    if not any(isinstance(tool, Mapping) and "functionDeclarations" in tool for tool in tools):
+        return tools
+    found: list[Any] = []
+    for tool in tools:
+        declared = tool.get("functionDeclarations") if isinstance(tool, Mapping) else None
+        found += declared if isinstance(declared, list) else [tool]
+    return found
+
+
+def _wire(body: Mapping[str, Any]) -> _Wire:
+    tools = tools_of(body)
+    tools = () if body.get("tool_choice") == "none" else tools
+    if "contents" in body:
+        instruction = body.get("systemInstruction", body.get("system_instruction"))
+        parts = instruction.get("parts") if isinstance(instruction, Mapping) else instruction
+        return _Wire(tools, "systemInstruction", _items(parts), "contents", 0, _items(body["contents"]))
+    if "input" in body and "messages" not in body:
+        return _with_system(tools, "instructions", body.get("instructions"), "input", _items(body["input"]))
+    if "messages" in body or "prompt" not in body:
+        return _with_system(tools, "system", body.get("system"), "messages", _items(body.get("messages")))
+    return _Wire(tools, "system", (), "prompt", 0, _items(body["prompt"]))
+
+
+def _with_system(tools: Sequence[Any], name: str, system: object, field_name: str, items: Sequence[Any]) -> _Wire:
+    if system:
+        return _Wire(tools, name, _items(system), field_name, 0, items)
+    at = 0
+    while at < len(items) and role_of(items[at]) in SYSTEM_ROLES:
+        at += 1
+    return _Wire(tools, field_name, items[:at], field_name, at, items[at:] if at else items)
+
+
+def _items(value: object) -> Sequence[Any]:
+    if isinstance(value, str):
+        return [value]
+    return value[:MAX_PARTS] if isinstance(value, (list, tuple)) else ()
+
+
+def _settings(body: Mapping[str, Any]) -> dict[str, Any]:
+    found = {name: snapshot(body[name]) for name in _SETTINGS if body.get(name) is not None}
+    config = body.get("generationConfig")
+    if isinstance(config, Mapping):
+        found.update({name: snapshot(config[name]) for name in _CONFIG_SETTINGS if config.get(name) is not None})
+    return found
+
+
+def _order(tools: Sequence[Any]) -> int:
+    """A hash of this process of the tools as they are."""
+    try:
+        return hash(marshal.dumps(list(tools), 0))
+    except ValueError:  # what JSON has no form for
+        return hash(repr(tools))
+
+
+def _section(
+    name: str, start: int, items: Sequence[Any], before: Section | None, digest: Callable[[object], Digest]
+) -> Section:
+    made = Section(name, start)
+    same = _equal_beginning(before, items)
+    raw: list[Any]
+    if before is not None and same:
+        raw = before.raw[:same] if before.raw is not None else []
+        made.digests, made.sizes, made.roles = before.digests[:same], before.sizes[:same], before.roles[:same]
+        made.printed = before.printed if same == len(before) else {k: v for k, v in before.printed.items() if k < same}
+        made.printed = dict(made.printed)
+    else:
+        raw = []
+    known = len(before.raw) if before is not None and before.raw is not None else 0
+    for at in range(same, len(items)):
+        item = items[at]
+        if before is not None and before.raw is not None and at < known and _same_part(before, at, item):
+            found = Digest(before.digests[at], before.sizes[at])
+            raw.append(before.raw[at])
+        else:
+            found = digest(item)
+            raw.append(snapshot(item))
+        made.digests.append(found.value)
+        made.sizes.append(found.size)
+        made.roles.append(tool_name(item) if name == "tools" else role_of(item))
+        if name != "tools" and (objects := printed_objects(item)):
+            made.printed[at] = _printed(objects)
+    made.raw = raw
+    return made
+
+
+def _equal_beginning(before: Section | None, items: Sequence[Any]) -> int:
+    """How many parts are those of the earlier section, byte by byte."""
+    if before is None or before.raw is None:
+        return 0
+    count = min(len(before.raw), len(items))
+    if before.raw[:count] != list(items[:count]):
+        for at in range(count):
+            if before.raw[at] != items[at]:
+                count = at
+                break
+    for at, printed in before.printed.items():
+        if at < count and _printed(printed_objects(items[at])) != printed:
+            count = at
+    return count
+
+
+def _same_part(before: Section, at: int, item: object) -> bool:
+    assert before.raw is not None
+    return bool(before.raw[at] == item) and before.printed.get(at) == _printed(printed_objects(item))
+
+
+def _printed(objects: list[Mapping[str, Any]]) -> bytes | None:
+    if not objects:
+        return None
+    try:
+        return marshal.dumps(objects, 0)
+    except ValueError:
+        return repr(objects).encode("utf-8", "surrogatepass")
+
+
+def _chain(model: str, sections: tuple[Section, ...], base: Prompt | None) -> list[int]:
+    digests = [digest for section in sections for digest in section.digests]
+    chain: list[int] = []
+    if base is not None and base.model == model:
+        earlier = [digest for section in base.sections for digest in section.digests]
+        count = min(len(earlier), len(digests), len(base.chain))
+        if earlier[:count] != digests[:count]:
+            count = next(at for at in range(count) if earlier[at] != digests[at])
+        chain = base.chain[:count]
+    link = chain[-1] if chain else digest_of_message(model).value
+    for digest in digests[len(chain) :]:
+        link = hash((link, digest))
+        chain.append(link)
+    return chain
+
+
+def _base(wire: _Wire, tools_order: int, earlier: Iterable[Prompt]) -> Prompt | None:
+    """The earlier prompt that most likely has equal parts."""
+    best, best_score = None, 0
+    for prompt in earlier:
+        score = (
+            2 * (tools_order == prompt.tools_order)
+            + 2 * _begins_alike(prompt.messages, wire.messages)
+            + _begins_alike(prompt.system, wire.system)
+            + (len(prompt.messages) <= len(wire.messages))
+        )
+        if score > best_score:
+            best, best_score = prompt, score
+    return best
+
+
+def _begins_alike(section: Section, items: Sequence[Any]) -> bool:
+    return bool(section.raw and items and section.raw[0] == items[0])

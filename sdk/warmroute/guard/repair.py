@@ -1,0 +1,223 @@
+"""Rules that put back what a client changed, so that the prefix of the session stays what was sent.
+
+Each rule is asked for by name. A rule is applied only where the comparison found its cause; where nothing is wrong,
+nothing is touched. A rule returns a new request and leaves the caller's objects as they are. After each rule the
+request is compared again, at most `MAX_STEPS` times.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import StrEnum
+from typing import Any, Final, NamedTuple, TypeGuard
+
+from warmroute.guard.breakpoints import too_many, with_four
+from warmroute.guard.causes import Cause
+from warmroute.guard.compare import Break
+from warmroute.guard.history import same_but_reasoning
+from warmroute.guard.memory import Memory, Reading, Remembered
+from warmroute.guard.prompt import Prompt, Section, text_of, tool_name
+from warmroute.guard.volatile import DAY
+from warmroute.guard.volatile_lines import move, moved_again, with_text
+
+MAX_STEPS: Final = 8
+
+
+class Rule(StrEnum):
+    """A rule by its name in `repair=[...]`."""
+
+    SORT_TOOLS = "sort-tools"
+    CANONICAL_SCHEMAS = "canonical-schemas"
+    FREEZE_DATE = "freeze-date"
+    MOVE_VOLATILE = "move-volatile"
+    APPEND_ONLY_TOOLS = "append-only-tools"
+    KEEP_REASONING = "keep-reasoning"
+    ANTHROPIC_BREAKPOINTS = "anthropic-breakpoints"
+
+
+SAFE: Final = (Rule.SORT_TOOLS, Rule.CANONICAL_SCHEMAS, Rule.FREEZE_DATE)
+"""`repair="safe"`: what cannot change what the model is told, but for the day's date."""
+
+
+class Use(NamedTuple):
+    """One use of a rule."""
+
+    rule: Rule
+    cause: Cause
+    where: str
+
+
+class Repaired(NamedTuple):
+    """A request after the rules, read, and the rules that were used."""
+
+    body: Mapping[str, Any]
+    reading: Reading
+    uses: tuple[Use, ...]
+
+
+Body = Mapping[str, Any]
+Applied = Callable[[Body, Reading, Break, Remembered], Body | None]
+
+
+def rules_of(repair: str | Iterable[str] | None) -> tuple[Rule, ...]:
+    """The rules of an option: `"safe"`, a name, several names, or None; `ValueError` names what there is."""
+    names = () if repair is None else (repair,) if isinstance(repair, str) else tuple(repair)
+    found: list[Rule] = []
+    for name in names:
+        if name == "safe":
+            found.extend(SAFE)
+            continue
+        try:
+            found.append(Rule(name))
+        except ValueError:
+            raise ValueError(f"{name!r} is no rule of repair; there are: safe, {', '.join(Rule)}") from None
+    return tuple(dict.fromkeys(found))
+
+
+def repaired(memory: Memory, key: str, body: Body, rules: Sequence[Rule], prompt: Prompt | None = None) -> Repaired:
+    """A request of a session, with the rules applied where something is wrong. `prompt`: it, where it was read."""
+    remembered, uses, given = memory.session(key), [], body
+    if Rule.MOVE_VOLATILE in rules and remembered.moved:
+        body = moved_again(body, remembered)
+    if Rule.ANTHROPIC_BREAKPOINTS in rules and too_many(body):
+        body = with_four(body)
+        uses.append(Use(Rule.ANTHROPIC_BREAKPOINTS, Cause.CACHE_MARKS, "cache_control"))
+    reading = memory.read(key, body, prompt if body is given else None)
+    for _ in range(MAX_STEPS if rules else 0):
+        if (broken := reading.broken) is None:
+            break
+        step = _step(body, reading, broken, remembered, rules)
+        if step is None:
+            break
+        rule, body = step
+        uses.append(Use(rule, broken.cause, broken.where))
+        reading = memory.read(key, body)
+        if reading.broken == broken:
+            break  # it did not help; another rule would not either
+    return Repaired(body, reading, tuple(uses))
+
+
+def _step(
+    body: Body, reading: Reading, broken: Break, remembered: Remembered, rules: Sequence[Rule]
+) -> tuple[Rule, Body] | None:
+    """The first rule that mends a break, and the request after it."""
+    for rule, apply in _RULES.get(broken.cause, ()):
+        if rule in rules and (found := apply(body, reading, broken, remembered)) is not None:
+            return rule, found
+    return None
+
+
+def _tools_in_order(body: Body, reading: Reading, _broken: Break, _remembered: Remembered) -> Body | None:
+    """The tools in the order in which the session has sent them, new ones behind these by name."""
+    assert reading.before is not None
+    tools = body.get("tools")
+    if not _is_plain(tools):
+        return None
+    known = {name: at for at, name in reversed(list(enumerate(reading.before.tools.roles)))}
+    if not set(known) <= {tool_name(tool) for tool in tools}:
+        return None
+    wanted = sorted(tools, key=lambda tool: (known.get(tool_name(tool), len(known)), _new_name(tool, known)))
+    return None if wanted == tools else {**body, "tools": wanted}
+
+
+def _is_plain(tools: object) -> TypeGuard[list[Any]]:
+    """Whether tools are a list, one each: Gemini's are in groups, which stay as they are."""
+    return isinstance(tools, list) and not any(
+        isinstance(tool, Mapping) and "functionDeclarations" in tool for tool in tools
+    )
+
+
+def _new_name(tool: object, known: Mapping[str, int]) -> str:
+    name = tool_name(tool)
+    return "" if name in known else name
+
+
+def _tools_kept(body: Body, reading: Reading, _broken: Break, _remembered: Remembered) -> Body | None:
+    """All tools that the session has sent, and the new ones behind them."""
+    assert reading.before is not None
+    tools, before = body.get("tools"), reading.before.tools
+    if not _is_plain(tools) or before.raw is None:
+        return None
+    known = set(before.roles)
+    return {**body, "tools": [*before.raw, *(tool for tool in tools if tool_name(tool) not in known)]}
+
+
+def _schemas_kept(body: Body, reading: Reading, _broken: Break, _remembered: Remembered) -> Body | None:
+    """Tools and messages that differ in their order of keys alone, as they were sent first."""
+    assert reading.before is not None
+    before = reading.before
+    found = dict(body)
+    tools = body.get("tools")
+    if isinstance(tools, list) and before.tools.raw is not None:
+        sent = dict(zip(before.tools.roles, before.tools.raw, strict=True))
+        found["tools"] = [_as_sent(sent.get(tool_name(tool)), tool) for tool in tools]
+    items = body.get(before.messages.name)
+    if isinstance(items, list) and before.messages.raw is not None:
+        start = before.messages.start
+        head, tail = items[: start + len(before.messages)], items[start + len(before.messages) :]
+        remembered = [_as_sent(one, item) for one, item in zip(before.messages.raw, head[start:], strict=False)]
+        found[before.messages.name] = [*head[:start], *remembered, *tail]
+    return found
+
+
+def _as_sent(sent: object, item: object) -> object:
+    """The value that was sent if both are equal, which for objects they are in any order of their keys."""
+    return sent if sent == item else item
+
+
+def _reasoning_kept(body: Body, reading: Reading, _broken: Break, _remembered: Remembered) -> Body | None:
+    """Messages with the reasoning with which they were sent."""
+    assert reading.before is not None
+    sent = reading.before.messages
+    items = body.get(sent.name)
+    if not isinstance(items, list) or sent.raw is None:
+        return None
+    made, at = list(items[: sent.start]), sent.start
+    for piece in sent.raw:
+        if at < len(items) and same_but_reasoning(piece, items[at]):
+            made.append(piece)
+            at += 1
+        elif isinstance(piece, Mapping) and piece.get("type") == "reasoning":
+            made.append(piece)
+        else:
+            break
+    return {**body, sent.name: [*made, *items[at:]]}
+
+
+def _date_frozen(body: Body, reading: Reading, broken: Break, remembered: Remembered) -> Body | None:
+    """The part with the day's date that the session has sent first. Times of day are left alone."""
+    assert reading.before is not None
+    for sent, now in (
+        (reading.before.system, reading.prompt.system),
+        (reading.before.messages, reading.prompt.messages),
+    ):
+        for at in range(min(len(sent), len(now))):
+            if now.where(at) == broken.where:
+                return _frozen_part(body, sent, now, at, remembered.days)
+    return None
+
+
+def _frozen_part(body: Body, sent: Section, now: Section, at: int, days: list[list[str]]) -> Body | None:
+    text, piece = text_of(now.piece(at)), sent.piece(at)
+    if piece is not None:
+        days_sent = DAY.findall(text_of(piece))
+        if DAY.sub("\0", text_of(piece)) != DAY.sub("\0", text):
+            return None
+    elif at < len(days):
+        days_sent = days[at]
+    else:
+        return None
+    if len(days_sent) != len(DAY.findall(text)):
+        return None
+    following = iter(days_sent)
+    return with_text(body, now, at, DAY.sub(lambda _: next(following), text))
+
+
+_RULES: Final[Mapping[Cause, tuple[tuple[Rule, Applied], ...]]] = {
+    Cause.TOOL_ORDER: ((Rule.SORT_TOOLS, _tools_in_order),),
+    Cause.TOOL_SET: ((Rule.SORT_TOOLS, _tools_in_order), (Rule.APPEND_ONLY_TOOLS, _tools_kept)),
+    Cause.KEY_ORDER: ((Rule.CANONICAL_SCHEMAS, _schemas_kept),),
+    Cause.REASONING_DROPPED: ((Rule.KEEP_REASONING, _reasoning_kept),),
+    Cause.DATE: ((Rule.FREEZE_DATE, _date_frozen), (Rule.MOVE_VOLATILE, move)),
+    Cause.NONCE: ((Rule.MOVE_VOLATILE, move),),
+    Cause.TOKEN_COUNTER: ((Rule.MOVE_VOLATILE, move),),
+    Cause.WORKING_DIRECTORY: ((Rule.MOVE_VOLATILE, move),),
+}

@@ -1,0 +1,146 @@
+"""Text that is new in each request: dates, ids, counters of tokens, paths, and the files that agents keep as memory.
+
+Two texts have the same *mask* for a class where they differ in nothing but what that class covers. The class of a
+change is the first one whose mask makes the texts equal. A date is masked before an id and an id before a number, so
+that none eats the other's digits.
+"""
+
+import re
+from collections.abc import Mapping
+from hashlib import blake2b
+from typing import Final
+
+from warmroute.guard.causes import Cause
+
+MAX_TEXT_CHARS: Final = 400_000
+"""Longer texts are not masked: their change has no class of its own."""
+
+_MONTH: Final = r"(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]*\.?"
+_WEEKDAY: Final = r"\b(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)(?:day|sday|nesday|rsday|urday)?\b"
+_DAY: Final = (
+    r"\b\d{4}-\d{2}-\d{2}\b"
+    r"|\b\d{1,4}[/.]\d{1,2}[/.]\d{1,4}\b"
+    rf"|(?:{_WEEKDAY},? )?\b(?:{_MONTH} \d{{1,2}}(?:st|nd|rd|th)?|\d{{1,2}} {_MONTH})(?:,? \d{{4}})?\b"
+    rf"|{_WEEKDAY}"
+)
+_CLOCK: Final = (
+    r"\b\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}(?::\d{2}(?:\.\d+)?)?(?:Z|[+-]\d{2}:?\d{2})?"
+    r"|\b\d{1,2}:\d{2}(?::\d{2}(?:\.\d+)?)?(?: ?[AaPp]\.?[Mm]\b)?(?: ?(?:UTC|GMT|[A-Z]{3,4}))?"
+    r"|\b1\d{9}(?:\d{3})?\b"
+)
+DAY: Final = re.compile(_DAY)
+"""A day's date, without a time."""
+
+_MASKS: Final[Mapping[Cause, re.Pattern[str]]] = {
+    Cause.DATE: re.compile(f"{_CLOCK}|{_DAY}"),
+    Cause.TOKEN_COUNTER: re.compile(
+        r"(?i)\b\d[\d,._]*\s?[kKmM%]?(?=[^\n\d]{0,40}\b(?:tokens?|context)\b)"
+        r"|(?<=tokens)\W{1,3}\d[\d,._]*|(?:\b(?:tokens?|context|budget)\b[^\n\d]{0,40})\d[\d,._]*\s?[kKmM%]?(?:\s?/\s?\d[\d,._]*)?"
+    ),
+    Cause.NONCE: re.compile(
+        r"(?i)\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b"
+        r"|\b(?=[0-9a-f]*\d)[0-9a-f]{5,64}\b|\b(?:req|run|id|nonce|trace|msg|ses|call)[-_][0-9A-Za-z]{6,64}\b"
+        r"|(?<=[=:])[0-9a-f]{5,64}\b"
+    ),
+    Cause.WORKING_DIRECTORY: re.compile(r"(?<![\w/])(?:~|\.{1,2})?(?:/[\w.@+~-]+)+/?|\b[A-Za-z]:\\[^\s\"'<>|]*"),
+}
+_NEIGHBOURS: Final = re.compile(r"\0(?:[ ,]*\0)+")
+"""A date and a time beside each other are one."""
+
+VOLATILE: Final = tuple(_MASKS)
+"""The classes that have a mask, in the order in which they are tried."""
+
+_MEMORY_FILE: Final = re.compile(r"(?i)\b(?:AGENTS|CLAUDE|GEMINI|QWEN|MEMORY|CONVENTIONS|copilot-instructions)\.md\b")
+_OTHER_SECTION: Final = re.compile(r"^</?[a-z_-]+>")
+
+
+def masked(text: str, cause: Cause) -> str:
+    """The text without what the class covers."""
+    return _NEIGHBOURS.sub("\0", _MASKS[cause].sub("\0", text))
+
+
+def masked_by_all(text: str) -> str:
+    """The text without what any class covers."""
+    for cause in VOLATILE:
+        text = masked(text, cause)
+    return text
+
+
+def marks(text: str) -> dict[str, str]:
+    """A digest of the text under each mask; they tell a class later without the text."""
+    if not text or len(text) > MAX_TEXT_CHARS:
+        return {}
+    found = {str(cause): _digest(masked(text, cause)) for cause in VOLATILE}
+    return {**found, "all": _digest(masked_by_all(text))}
+
+
+def class_of_marks(before: Mapping[str, str], now: Mapping[str, str]) -> Cause | None:
+    """The class of a change between two texts whose marks are known."""
+    for cause in VOLATILE:
+        if before.get(cause) and before.get(cause) == now.get(cause):
+            return cause
+    return Cause.DATE if before.get("all") and before.get("all") == now.get("all") else None
+
+
+def class_of_change(before: str, now: str) -> Cause | None:
+    """The class of a change between two texts; None where it is none of these."""
+    if max(len(before), len(now)) > MAX_TEXT_CHARS:
+        return None
+    old, new = before.split("\n"), now.split("\n")
+    first = first_line(before, now) - 1
+    at_end = 0
+    while at_end < min(len(old), len(new)) - first and old[-1 - at_end] == new[-1 - at_end]:
+        at_end += 1
+    old_lines, new_lines = old[first : len(old) - at_end], new[first : len(new) - at_end]
+    old_text, new_text = "\n".join(old_lines), "\n".join(new_lines)
+    for cause in VOLATILE:
+        if masked(old_text, cause) == masked(new_text, cause):
+            return cause
+    if _in_memory_file(old, first) or _in_memory_file(new, first):
+        return Cause.MEMORY_FILE
+    if masked_by_all(old_text) == masked_by_all(new_text):
+        return next(cause for cause in VOLATILE if masked(old_text, cause) != old_text)
+    return _class_of_lines(old_lines, new_lines)
+
+
+def _class_of_lines(old: list[str], new: list[str]) -> Cause | None:
+    """The class of lines that came or went: a reminder of tokens is on one request, and not on the next."""
+    common = set(old) & set(new)
+    changed = [line for line in (*old, *new) if line not in common and line.strip()]
+    if changed and all(_MASKS[Cause.TOKEN_COUNTER].search(line) for line in changed):
+        return Cause.TOKEN_COUNTER
+    return None
+
+
+def first_line(before: str, now: str) -> int:
+    """The number of the first line that differs, from 1."""
+    at = common_chars(before, now)
+    longer = before if len(before) > len(now) else now
+    ends_a_line = at == min(len(before), len(now)) and longer[at : at + 1] == "\n"  # only lines were appended, or cut
+    return before.count("\n", 0, at) + 1 + ends_a_line
+
+
+def common_chars(before: str, now: str) -> int:
+    """How many characters two texts have in common from their beginning."""
+    low, high = 0, min(len(before), len(now))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if before[low:middle] == now[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def _in_memory_file(lines: list[str], at: int) -> bool:
+    """Whether a line stands below one that names a memory file, with no other section between."""
+    for line in reversed(lines[: at + 1]):
+        if _MEMORY_FILE.search(line):
+            return True
+        if _OTHER_SECTION.match(line) and "instructions" not in line.lower():
+            return False
+    return False
+
+
+def _digest(text: str) -> str:
+    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()

@@ -1,0 +1,186 @@
+"""The turns of recorded sessions, each with what it repeats of the one before, and what every cause has cost.
+
+Tokens are those that the recorded answers have. Where there are none, they are bytes of the canonical prompt over 4,
+and what a turn repeats of its session counts as cached: the best that any server can do.
+"""
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from warmroute._prices import price_of
+from warmroute._usage import tokens_of
+from warmroute.guard.causes import Cause
+from warmroute.guard.memory import BYTES_PER_TOKEN, Memory, Reading, repeated_bytes
+from warmroute.guard.outcome import UNKNOWN, outcome
+from warmroute.guard.prompt import text_of
+from warmroute.lint.transcript import Recorded
+
+MAX_LINE_CHARS: Final = 160
+_LETTER: Final = re.compile(r"[^\W\d_]")
+_DIGIT: Final = re.compile(r"\d")
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One recorded request. The tokens are counts of its prompt."""
+
+    number: int
+    prompt_tokens: int
+    cached_tokens: int
+    """As recorded, or what it repeats."""
+    lost_tokens: int
+    """Tokens of the turn before that it could have had from the cache."""
+    cause: Cause | None = None
+    where: str = ""
+    line: int | None = None
+    before: str = ""
+    now: str = ""
+    """The line before and now; masked unless the text was asked for."""
+    lost_usd: float | None = None
+
+    @property
+    def new_tokens(self) -> int:
+        """What had to be computed in any case."""
+        return max(self.prompt_tokens - self.cached_tokens - self.lost_tokens, 0)
+
+
+@dataclass(slots=True)
+class Session:
+    """The turns of one session."""
+
+    name: str
+    turns: list[Turn] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class CauseTotal:
+    """What one cause has cost in one session."""
+
+    session: str
+    cause: Cause
+    turns: int
+    tokens: int
+    usd: float | None
+    where: str
+    """Of its first turn."""
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Analysis:
+    """All sessions of the files."""
+
+    sessions: tuple[Session, ...]
+    is_recorded: bool
+    """Whether all cached tokens come from recorded answers."""
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Of all turns."""
+        return sum(turn.prompt_tokens for session in self.sessions for turn in session.turns)
+
+    @property
+    def cached_tokens(self) -> int:
+        """Of all turns."""
+        return sum(turn.cached_tokens for session in self.sessions for turn in session.turns)
+
+    @property
+    def hit_ratio(self) -> float:
+        """Cached share of all prompt tokens."""
+        return self.cached_tokens / self.prompt_tokens if self.prompt_tokens else 0.0
+
+    def causes(self) -> list[CauseTotal]:
+        """What each cause has cost in each session, the dearest first."""
+        found = []
+        for session in self.sessions:
+            by_cause: dict[Cause, list[Turn]] = defaultdict(list)
+            for turn in session.turns:
+                if turn.cause is not None:
+                    by_cause[turn.cause].append(turn)
+            found += [_total(session.name, cause, turns) for cause, turns in by_cause.items()]
+        return sorted(found, key=lambda total: (-total.tokens, total.session, total.cause))
+
+    def counts(self) -> Counter[Cause]:
+        """How many turns each cause has broken."""
+        return Counter(turn.cause for session in self.sessions for turn in session.turns if turn.cause is not None)
+
+
+def analysed(requests: Iterable[Recorded], *, show_text: bool = False) -> Analysis:
+    """The sessions of recorded requests, in the order of their first turns."""
+    memory, sessions, recorded = Memory(), dict[str, Session](), True
+    for request in requests:
+        reading = memory.read(request.session, request.body)
+        reading.prompt.sent_s = request.time_s or 0.0
+        session = sessions.setdefault(request.session, Session(request.session))
+        turn, has_usage = _turn(request, reading, memory, show_text)
+        recorded &= has_usage
+        session.turns.append(turn)
+        memory.keep(request.session, reading)
+    return Analysis(tuple(sessions.values()), recorded)
+
+
+def _turn(request: Recorded, reading: Reading, memory: Memory, show_text: bool) -> tuple[Turn, bool]:
+    prompt, before = reading.prompt, reading.before
+    tokens = None if request.usage is None else tokens_of(request.usage)
+    has_tokens = tokens is not None and tokens.prompt > 0
+    counted = tokens.prompt if tokens is not None and has_tokens else max(int(prompt.size / BYTES_PER_TOKEN), 1)
+    memory.session(request.session).counted(prompt, counted)
+    broken = reading.broken
+    predicted = min(int(repeated_bytes(reading) / prompt.size * counted), counted) if prompt.size else 0
+    cached = tokens.cached if tokens is not None and tokens.cached is not None else None
+    lost, cause = 0, None
+    if broken is not None and before is not None:
+        cause = broken.cause
+        lost = min(int(broken.lost_bytes / before.size * before.tokens) if before.size else 0, counted)
+    elif cached is not None and before is not None:
+        cause = outcome(before.tokens, cached, counted, prompt.sent_s - before.sent_s, UNKNOWN)
+        lost = max(min(before.tokens, counted) - cached, 0) if cause is not None else 0
+    cached_tokens = predicted if cached is None else cached
+    lost = min(lost, counted - min(cached_tokens, counted))
+    line_before, line_now = _lines(reading) if broken is not None else ("", "")
+    price = price_of(prompt.model)
+    turn = Turn(
+        number=request.number,
+        prompt_tokens=counted,
+        cached_tokens=cached_tokens,
+        lost_tokens=lost,
+        cause=cause,
+        where=broken.where if broken else "",
+        line=broken.line if broken else None,
+        before=line_before if show_text else masked(line_before),
+        now=line_now if show_text else masked(line_now),
+        lost_usd=None if price is None or cause is None else lost * (price.input - price.cached) / 1e6,
+    )
+    return turn, cached is not None
+
+
+def masked(text: str) -> str:
+    """The text with x for each letter and 9 for each digit: its shape is seen, and not what it says."""
+    return _DIGIT.sub("9", _LETTER.sub("x", text))
+
+
+def _lines(reading: Reading) -> tuple[str, str]:
+    """The line that differs, before and now."""
+    broken, before, prompt = reading.broken, reading.before, reading.prompt
+    if broken is None or before is None or broken.line is None:
+        return "", ""
+    for old, new in zip(before.sections, prompt.sections, strict=True):
+        for at in range(min(len(old), len(new))):
+            if new.where(at) == broken.where:
+                return _line(text_of(old.piece(at)), broken.line), _line(text_of(new.piece(at)), broken.line)
+    return "", ""
+
+
+def _line(text: str, number: int) -> str:
+    lines = text.split("\n")
+    return lines[number - 1][:MAX_LINE_CHARS] if number <= len(lines) else ""
+
+
+def _total(session: str, cause: Cause, turns: list[Turn]) -> CauseTotal:
+    prices = [turn.lost_usd for turn in turns]
+    usd = None if None in prices else sum(price for price in prices if price is not None)
+    lost = sum(turn.lost_tokens for turn in turns)
+    return CauseTotal(session, cause, len(turns), lost, usd, turns[0].where, turns[0].number)

@@ -1,0 +1,111 @@
+"""An analysis as text for a terminal, and as JSON."""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from warmroute.guard.causes import WORDS
+from warmroute.lint.analysis import Analysis
+
+MAX_SESSION_CHARS: Final = 24
+_HEAD: Final = ("session", "cause", "turns", "tokens lost", "USD lost", "first at")
+
+
+def text_of(analysis: Analysis) -> str:
+    """A table of causes, what to change about each, and the hit ratio."""
+    causes = analysis.causes()
+    rows = [
+        (
+            _short(total.session),
+            str(total.cause),
+            str(total.turns),
+            f"{total.tokens:,}",
+            "-" if total.usd is None else f"{total.usd:.4f}",
+            f"#{total.number} {total.where}".strip(),
+        )
+        for total in causes
+    ]
+    lines = _columns([_HEAD, *rows]) if rows else ["No turn breaks the prefix of its session."]
+    lines += ["", *_changed_lines(analysis)]
+    for cause in dict.fromkeys(total.cause for total in causes):
+        lines.append(f"{cause}: {WORDS[cause].meaning}. To change: {WORDS[cause].fix}.")
+    turns = sum(len(session.turns) for session in analysis.sessions)
+    kind = "cached" if analysis.is_recorded else "cached or repeated"
+    lines.append(
+        f"{turns} turns of {len(analysis.sessions)} sessions, {analysis.prompt_tokens:,} prompt tokens, "
+        f"{analysis.cached_tokens:,} {kind} ({analysis.hit_ratio:.1%})"
+    )
+    return "\n".join(line for at, line in enumerate(lines) if line or at)
+
+
+def json_of(analysis: Analysis) -> dict[str, Any]:
+    """The analysis as JSON; amounts that nobody knows are null."""
+    return {
+        "v": 1,
+        "hit_ratio": round(analysis.hit_ratio, 6),
+        "prompt_tokens": analysis.prompt_tokens,
+        "cached_tokens": analysis.cached_tokens,
+        "is_recorded": analysis.is_recorded,
+        "causes": [
+            {
+                "session": total.session,
+                "cause": total.cause,
+                "turns": total.turns,
+                "tokens_lost": total.tokens,
+                "usd_lost": total.usd,
+                "first": {"request": total.number, "where": total.where},
+                "fix": WORDS[total.cause].fix,
+            }
+            for total in analysis.causes()
+        ],
+        "sessions": [
+            {
+                "session": session.name,
+                "turns": [
+                    {
+                        "request": turn.number,
+                        "prompt_tokens": turn.prompt_tokens,
+                        "cached_tokens": turn.cached_tokens,
+                        "tokens_lost": turn.lost_tokens,
+                        "cause": turn.cause,
+                        "where": turn.where or None,
+                        "line": turn.line,
+                        "before": turn.before or None,
+                        "now": turn.now or None,
+                    }
+                    for turn in session.turns
+                ],
+            }
+            for session in analysis.sessions
+        ],
+    }
+
+
+def _changed_lines(analysis: Analysis) -> list[str]:
+    """The lines that differ, of each cause's first turn in a session."""
+    found: list[str] = []
+    for session in analysis.sessions:
+        shown = set()
+        for turn in session.turns:
+            if turn.cause is not None and turn.cause not in shown and (turn.before or turn.now):
+                shown.add(turn.cause)
+                found += [
+                    f"{_short(session.name)} #{turn.number} {turn.where}, line {turn.line}:",
+                    f"  - {turn.before}",
+                    f"  + {turn.now}",
+                ]
+    return [*found, ""] if found else []
+
+
+def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            cell.rjust(width) if at in (2, 3, 4) else cell.ljust(width)
+            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= MAX_SESSION_CHARS else f"{name[: MAX_SESSION_CHARS - 3]}..."

@@ -1,0 +1,262 @@
+"""`transport`: warmroute below any library that is built on httpx or httpx2, whole answers and streams.
+
+A request that computes a prompt gets its session's signal, and is compared and repaired as a call of `OpenAI` is; its
+answer is read along while the library reads it, for its usage. Bodies are JSON, which is parsed once more here. A
+stream has usage only where the library has asked for it.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, Final
+from weakref import WeakKeyDictionary
+
+from warmroute._cache import CacheView
+from warmroute._guard import Guard
+from warmroute._observer import TURNS, Call, Observer
+from warmroute.ways.answer_bytes import AnswerBytes, plain_encodings
+
+MAX_BODY_BYTES: Final = 64 * 1024 * 1024
+"""A longer request is sent without being read."""
+
+_GEMINI: Final = (":generateContent", ":streamGenerateContent")
+
+
+@dataclass(slots=True)
+class _Options:
+    """A request as the observer of calls reads it."""
+
+    method: str
+    url: str
+    headers: Mapping[str, Any]
+    json_data: Any
+    extra_json: None = None
+    idempotency_key: str | None = None
+
+
+@dataclass(slots=True)
+class _Server:
+    """The server of a request, as the observer reads it."""
+
+    base_url: str
+    _custom_headers: Mapping[str, str]
+    _client: Any
+
+
+@dataclass(slots=True)
+class _Head:
+    """The headers of an http client: none, since those of the request are known."""
+
+    headers: Mapping[str, str]
+
+
+class Transport:
+    """A transport of httpx or httpx2, of clients that wait and of those that are awaited."""
+
+    def __init__(self, observer: Observer, inner: Any = None) -> None:
+        self._observer = observer
+        self._inner = inner
+        self._made: dict[str, Any] = {}
+        self._made_by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, Any] = WeakKeyDictionary()
+        """The library's own transports: a pool's connections belong to the loop that has opened them."""
+
+    @property
+    def cache(self) -> CacheView:
+        """What this transport has observed of the cache."""
+        return CacheView(self._observer.books)
+
+    def handle_request(self, request: Any) -> Any:
+        """httpx's interface."""
+        prepared = self._prepared(request)
+        inner = self._below(request)
+        if prepared is None:
+            return inner.handle_request(request)
+        call, changed = prepared
+        try:
+            response = inner.handle_request(changed)
+            self._answered(call, response, "SyncByteStream")
+            return response
+        finally:
+            call.ended()
+
+    async def handle_async_request(self, request: Any) -> Any:
+        """httpx's interface."""
+        prepared = self._prepared(request)
+        inner = self._below_in_loop(request)
+        if prepared is None:
+            return await inner.handle_async_request(request)
+        call, changed = prepared
+        try:
+            response = await inner.handle_async_request(changed)
+            self._answered(call, response, "AsyncByteStream")
+            return response
+        finally:
+            call.ended()
+
+    def __enter__(self) -> "Transport":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> "Transport":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    def close(self) -> None:
+        """Close the connections."""
+        for inner in [self._inner, *self._made.values()]:
+            if hasattr(inner, "close"):
+                inner.close()
+
+    async def aclose(self) -> None:
+        """Close the connections of the running loop."""
+        for inner in (self._inner, self._made_by_loop.pop(asyncio.get_running_loop(), None)):
+            if hasattr(inner, "aclose"):
+                await inner.aclose()
+
+    def _below(self, request: Any) -> Any:
+        """The transport that sends: the given one, or one of the library's own."""
+        if self._inner is not None:
+            return self._inner
+        library = _library(request)
+        if library.__name__ not in self._made:
+            self._made[library.__name__] = library.HTTPTransport()
+        return self._made[library.__name__]
+
+    def _below_in_loop(self, request: Any) -> Any:
+        """The same of a client that is awaited."""
+        if self._inner is not None:
+            return self._inner
+        loop = asyncio.get_running_loop()
+        if loop not in self._made_by_loop:
+            self._made_by_loop[loop] = _library(request).AsyncHTTPTransport()
+        return self._made_by_loop[loop]
+
+    def _prepared(self, request: Any) -> tuple[Call, Any] | None:
+        """The call, and the request to send in its place; None for a request that computes no prompt."""
+        with self._observer.books.shelter():
+            url = request.url
+            path = str(url.path)
+            if request.method != "POST" or not path.rstrip("/").endswith((*TURNS, *_GEMINI)):
+                return None
+            content = request.content
+            if len(content) > MAX_BODY_BYTES:
+                return None
+            body = json.loads(content)
+            if not isinstance(body, dict):
+                return None
+            streamed = bool(body.get("stream")) or path.endswith(_GEMINI[1])
+            options = _Options("POST", _turn_path(path), dict(request.headers), body)
+            if path.endswith(_GEMINI):
+                options.json_data = {"model": _gemini_model(path), **body}
+            server = _Server(_base_url(url, path), {}, _Head({}))
+            call = self._observer.begin(server, options, stream=streamed, stream_cls=None)
+            return call, _sent(request, call, body)
+        return None
+
+    def _answered(self, call: Call, response: Any, kind: str) -> None:
+        if response.status_code >= 300:
+            return
+        self._observer.answered(call, response)
+        if call.watch is not None:
+            with self._observer.books.shelter():
+                answer = AnswerBytes(call.watch, response.headers)
+                response.stream = _observed_stream(response.stream, answer, kind)
+
+
+def transport(
+    inner: Any = None,
+    *,
+    session: str | None = None,
+    guard: str = "warn",
+    repair: str | Iterable[str] | None = None,
+    backend: str | None = None,
+) -> Any:
+    """A transport for `httpx.Client(transport=...)`, `httpx.AsyncClient(transport=...)` and httpx2: a `Transport`,
+    which type checkers take for what each of these wants.
+
+    `inner`: the transport that sends, such as one with a proxy; without it the library's own. The other parameters are
+    those of `OpenAI`. With `guard="raise"`, what comes out is what the library makes of an exception of its transport.
+    """
+    return Transport(Observer(session, Guard(guard, repair), backend), inner)
+
+
+def _library(request: Any) -> Any:
+    """httpx or httpx2, whichever the request is of."""
+    return import_module(type(request).__module__.partition(".")[0])
+
+
+def _turn_path(path: str) -> str:
+    """The path as the observer knows it; Gemini's has the model and the verb in it."""
+    return "/messages" if path.endswith(_GEMINI) else path
+
+
+def _gemini_model(path: str) -> str:
+    return path.rpartition("/")[2].partition(":")[0]
+
+
+def _base_url(url: Any, path: str) -> str:
+    return f"{url.scheme}://{url.netloc.decode()}{path.rpartition('/')[0]}"
+
+
+def _sent(request: Any, call: Call, body: dict[str, Any]) -> Any:
+    """The request with what was added to it; the same object where only headers were."""
+    for name, value in (call.sent.headers or {}).items():
+        if name not in request.headers:
+            request.headers[name] = value
+    request.headers["accept-encoding"] = plain_encodings(request.headers.get("accept-encoding", ""))
+    found = call.sent.json_data
+    if found is call.given.json_data:
+        return request
+    fields = {name: value for name, value in found.items() if name in body or name != "model"}
+    content = json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
+    head = {name: value for name, value in request.headers.items() if name != "content-length"}
+    return type(request)(request.method, request.url, headers=head, content=content, extensions=request.extensions)
+
+
+def _observed_stream(stream: Any, answer: AnswerBytes, kind: str) -> Any:
+    """The stream of an answer, read along; of the class that the library asks for."""
+    base = getattr(import_module(type(stream).__module__.partition(".")[0]), kind, None) or object
+    made = _SyncStream if kind == "SyncByteStream" else _AsyncStream
+    return type(made.__name__, (made, base), {})(stream, answer)
+
+
+class _SyncStream:
+    def __init__(self, stream: Any, answer: AnswerBytes) -> None:
+        self._stream = stream
+        self._answer = answer
+
+    def __iter__(self) -> Iterator[bytes]:
+        try:
+            for chunk in self._stream:
+                self._answer.feed(chunk)
+                yield chunk
+        finally:
+            self._answer.end()
+
+    def close(self) -> None:
+        self._answer.end()
+        self._stream.close()
+
+
+class _AsyncStream:
+    def __init__(self, stream: Any, answer: AnswerBytes) -> None:
+        self._stream = stream
+        self._answer = answer
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        try:
+            async for chunk in self._stream:
+                self._answer.feed(chunk)
+                yield chunk
+        finally:
+            self._answer.end()
+
+    async def aclose(self) -> None:
+        self._answer.end()
+        await self._stream.aclose()

@@ -1,0 +1,119 @@
+"""`wrap`: an existing client, observed by warmroute, of the type that it was.
+
+Clients made by Stainless (openai, anthropic) get a class that is theirs with three methods observed (`_calls`). Others
+(google-genai, mistralai) keep their object, and their http clients get warmroute's transport.
+"""
+
+import inspect
+from collections.abc import Iterable
+from typing import Any, Final, TypeVar, cast
+
+from warmroute._cache import AsyncCache, Cache, CacheView
+from warmroute._calls import AsyncCalls, Calls
+from warmroute._guard import Guard
+from warmroute._observer import Observer
+from warmroute.ways.transport import Transport
+
+Client = TypeVar("Client")
+
+_MARK: Final = "_warmroute_observer"
+_HTTP_CLIENTS: Final = (
+    ("_api_client", "_httpx_client"),
+    ("_api_client", "_async_httpx_client"),
+    ("sdk_configuration", "client"),
+    ("sdk_configuration", "async_client"),
+)
+"""Where google-genai (the first two) and mistralai keep their http clients."""
+
+_classes: dict[type, type] = {}
+
+
+def wrap(
+    client: Client,
+    *,
+    session: str | None = None,
+    guard: str = "warn",
+    repair: str | Iterable[str] | None = None,
+    backend: str | None = None,
+) -> Client:
+    """A client of the same type whose calls carry their session and are guarded; the parameters are those of `OpenAI`.
+
+    Of openai and anthropic it is a new object, which shares the connections of `client`; of google-genai and mistralai
+    it is `client` itself. `cache_of` has what it observes. `TypeError` for any other object.
+    """
+    if isinstance(client, (Calls, AsyncCalls)) or hasattr(client, _MARK):
+        return client
+    observer = Observer(session, Guard(guard, repair), backend)
+    if all(hasattr(client, name) for name in ("request", "_process_response", "_process_response_data", "base_url")):
+        return cast("Client", _observed(client, observer))
+    found = [http for path in _HTTP_CLIENTS if (http := _inner(client, path)) is not None]
+    if not found:
+        raise TypeError(
+            f"wrap() knows clients of openai, anthropic, google-genai and mistralai, and not {type(client).__name__}; "
+            "give the http client below it transport=warmroute.transport()"
+        )
+    for http in found:
+        if getattr(http, "_per_loop", False):  # google-genai's: a pool for each event loop, as ours has
+            http._per_loop = False
+            http._transport = Transport(observer)
+            continue
+        http._transport = Transport(observer, http._transport)
+        http._mounts = {pattern: each and Transport(observer, each) for pattern, each in http._mounts.items()}
+    object.__setattr__(client, _MARK, observer)
+    return client
+
+
+def cache_of(client: object) -> CacheView:
+    """What a wrapped client has observed; of an `OpenAI` client it is `client.cache`."""
+    found = getattr(client, "cache", None)
+    if isinstance(found, CacheView):
+        return found
+    observer = getattr(client, _MARK, None)
+    if not isinstance(observer, Observer):
+        raise TypeError(f"{type(client).__name__} is not wrapped: client = warmroute.wrap(client)")
+    return CacheView(observer.books)
+
+
+def _inner(client: object, path: tuple[str, str]) -> Any:
+    """The http client at the end of a path of attributes, if there is one with a transport."""
+    found: object = client
+    for name in path:
+        found = getattr(found, name, None)
+    return found if hasattr(found, "_transport") and hasattr(found, "_mounts") else None
+
+
+def _observed(client: Any, observer: Observer) -> Any:
+    kind: Any = _observed_class(type(client))
+    twin = kind.__new__(kind)
+    # Without the resources that were used: they would call the other client.
+    twin.__dict__.update({name: v for name, v in vars(client).items() if getattr(v, "_client", None) is not client})
+    twin._observer = observer
+    return twin
+
+
+def _observed_class(kind: type) -> type:
+    """The client's class with the observed methods, made once."""
+    found = _classes.get(kind)
+    if found is None:
+        awaits = inspect.iscoroutinefunction(kind.__dict__.get("request") or getattr(kind, "request"))  # noqa: B009
+        bases = (AsyncCalls if awaits else Calls, kind)
+        found = type(kind.__name__, bases, {"__module__": kind.__module__, "__qualname__": kind.__qualname__})
+        _classes[kind] = found
+        _add_members(found, kind, awaits=awaits)
+    return found
+
+
+def _add_members(made: Any, kind: Any, *, awaits: bool) -> None:
+    def cache(self: Any) -> CacheView:
+        view = AsyncCache if awaits else Cache
+        chat = getattr(self, "chat", None)
+        create = None if chat is None else chat.completions.create
+        return view(self._observer.books, lambda path: self.get(path, cast_to=object), create)
+
+    def copied(self: Any, **options: Any) -> Any:
+        twin = kind.copy(self, **options)
+        twin._observer = self._observer
+        return twin
+
+    made.cache = property(cache)
+    made.copy = made.with_options = copied

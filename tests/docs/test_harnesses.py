@@ -1,0 +1,33 @@
+"""docs/harnesses.md is not stale in shape: each tested program has its row, with the version that is installed."""
+
+import pytest
+from tests.harness import page
+from tests.harness.cases import CASES
+
+from warmroute.contract.receipt import LOSS_CLASSES
+from warmroute_cli.run.programs import PROGRAMS
+
+
+def test_each_program_that_runs_is_tested_and_each_has_a_row() -> None:
+    assert set(CASES) == set(PROGRAMS)
+    assert list(page.written()) == [case.title for case in CASES.values()]
+
+
+@pytest.mark.parametrize("name", list(CASES))
+def test_a_row_is_that_of_the_pinned_program(name: str) -> None:
+    case = CASES[name]
+    _, version, turns, lineages, off, on, ideal, losses = page.written()[case.title]
+    assert version == page.pinned(case.package)
+    assert int(turns) >= 8
+    assert int(lineages) == case.agents
+    hit_off, hit_on, most = (float(cell.removesuffix("%")) for cell in (off, on, ideal))
+    assert hit_off <= hit_on
+    assert hit_on >= most - 1
+    assert {loss.rpartition(" ")[0] for loss in losses.split(", ")} <= set(LOSS_CLASSES)
+
+
+def test_what_a_program_lacks_is_said() -> None:
+    text = page.PAGE.read_text()
+    for case in CASES.values():
+        for thing in case.lacks:
+            assert f"| {case.title} | {thing} |" in text

@@ -1,0 +1,139 @@
+"""Messages above 2 MiB are translated in another process, and are served like any other."""
+
+import base64
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.integration.proxy.harness import ProxyProcess
+from tests.integration.proxy.scripted import Handler, ScriptedEngine, whole
+from tests.machine import seconds
+from warmroute_proxy.server.http.shared_bytes import LARGE_BYTES
+
+MODEL = "kimi-k2.5"
+LARGE = "tell me about caf\u00e9s, " * (LARGE_BYTES // 14)  # 3 MB
+ANSWER = whole({"prompt_tokens": 5, "completion_tokens": 1})
+
+
+def answers(handler: Handler) -> None:
+    if handler.path == "/v1/tokenize":
+        handler.reply(200, b'{"tokens":[1,2,3],"count":3,"max_model_len":9}')
+    else:
+        handler.reply(200, ANSWER)
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[ScriptedEngine]:
+    made = ScriptedEngine("east-e0", answers)
+    yield made
+    made.stop()
+
+
+@pytest.fixture(scope="module")
+def raw(engine: ScriptedEngine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+    proxy = ProxyProcess(tmp_path_factory.mktemp("large") / "p", [engine.toml()]).start()
+    with httpx.Client(base_url=proxy.url, headers={"x-api-key": proxy.keys[0]}, timeout=seconds(30)) as client:
+        yield client
+    proxy.stop()
+
+
+def body(messages: Any, **more: Any) -> dict[str, Any]:
+    return {"model": MODEL, "max_tokens": 5, "messages": messages, **more}
+
+
+def block(text: str) -> dict[str, Any]:
+    return {"type": "text", "text": text, "cache_control": {"type": "ephemeral"}}
+
+
+def sent(client: httpx.Client, asked: dict[str, Any], path: str = "/v1/messages") -> httpx.Response:
+    content = json.dumps(asked, ensure_ascii=False).encode()
+    assert len(content) > LARGE_BYTES
+    return client.post(path, content=content)
+
+
+def test_a_long_conversation(raw: httpx.Client, engine: ScriptedEngine) -> None:
+    said = [block(LARGE)]
+    asked = body(
+        [{"role": "user", "content": said}, {"role": "assistant", "content": "a"}, {"role": "user", "content": "b"}]
+    )
+    answer = sent(raw, asked)
+    assert answer.status_code == 200, answer.text
+    assert (answer.json()["type"], answer.json()["usage"]["warmroute"]["cache_control"]) == ("message", 1)
+    got = json.loads(engine.bodies[-1])
+    assert [message["role"] for message in got["messages"]] == ["user", "assistant", "user"]
+    assert got["messages"][0]["content"] == LARGE
+    assert got["cache_salt"]
+
+
+@pytest.mark.parametrize("size", [10_000_000, 20_000_000])
+def test_a_large_image(raw: httpx.Client, engine: ScriptedEngine, size: int) -> None:
+    data = base64.b64encode(bytes(range(256)) * (size // 256)).decode()
+    image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": data}}
+    answer = sent(raw, body([{"role": "user", "content": [image, block("what is it?")]}]))
+    assert answer.status_code == 200, answer.text
+    got = json.loads(engine.bodies[-1])["messages"][0]["content"]
+    assert got[0]["image_url"]["url"] == f"data:image/png;base64,{data}"
+    assert got[1]["text"] == "what is it?"
+
+
+def test_a_body_that_grows_beyond_its_memory(raw: httpx.Client, engine: ScriptedEngine) -> None:
+    """Calls are longer in chat than they were, and the client's body fills all that was taken for it."""
+    numbers = range(14_000)
+    messages: list[dict[str, Any]] = [
+        {"role": "user", "content": "go"},
+        {
+            "role": "assistant",
+            "content": [{"type": "tool_use", "id": f"{at}", "name": "f", "input": {}} for at in numbers],
+        },
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": f"{at}"} for at in numbers]},
+        {"role": "user", "content": "x"},
+    ]
+    messages[-1]["content"] = "x" * (2 * LARGE_BYTES - len(json.dumps(body(messages))))
+    answer = sent(raw, body(messages))
+    assert answer.status_code == 200, answer.text
+    got = json.loads(engine.bodies[-1])["messages"]
+    assert [call["id"] for call in got[1]["tool_calls"]] == [message["tool_call_id"] for message in got[2:-1]]
+    assert len(engine.bodies[-1]) > 2 * LARGE_BYTES + 100_000
+
+
+def test_tokens_are_counted(raw: httpx.Client, engine: ScriptedEngine) -> None:
+    asked = body([{"role": "user", "content": LARGE}])
+    answer = sent(raw, asked, "/v1/messages/count_tokens")
+    assert answer.json() == {"input_tokens": 3, "warmroute": {"estimated": []}}
+    assert json.loads(engine.bodies[-1])["messages"][0]["content"] == LARGE
+
+
+VIDEO = [{"role": "user", "content": [block(LARGE), {"type": "video"}]}]
+
+
+@pytest.mark.parametrize(
+    ("asked", "status", "kind", "text"),
+    [
+        ({"max_tokens": None}, 400, "invalid_request_error", "max_tokens: is required"),
+        ({"model": "gpt-9"}, 404, "not_found_error", "gpt-9"),
+        ({"temperature": "hot"}, 400, "invalid_request_error", "temperature"),
+        ({"messages": VIDEO}, 400, "invalid_request_error", "video"),
+    ],
+    ids=["missing", "model", "type", "block"],
+)  # fmt: skip
+def test_what_is_wrong_is_said_in_their_shape(
+    raw: httpx.Client, engine: ScriptedEngine, asked: dict[str, Any], status: int, kind: str, text: str
+) -> None:
+    before = len(engine.bodies)
+    answer = sent(raw, body([{"role": "user", "content": LARGE}]) | asked)
+    error = answer.json()["error"]
+    assert (answer.status_code, error["type"]) == (status, kind)
+    assert text in error["message"]
+    assert "x-warmroute-receipt" not in answer.headers
+    assert len(engine.bodies) == before
+
+
+def test_another_dialect_is_translated_there_too(raw: httpx.Client, engine: ScriptedEngine) -> None:
+    key = raw.headers["x-api-key"]
+    content = json.dumps({"model": MODEL, "input": LARGE, "store": False}, ensure_ascii=False).encode()
+    answer = raw.post("/v1/responses", content=content, headers={"authorization": f"Bearer {key}"})
+    assert (answer.status_code, answer.json()["object"]) == (200, "response"), answer.text
+    assert json.loads(engine.bodies[-1])["messages"][0]["content"] == LARGE

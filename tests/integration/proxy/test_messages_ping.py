@@ -1,0 +1,36 @@
+"""A stream of messages says that it lives while its prompt is computed."""
+
+import threading
+from pathlib import Path
+
+from tests.integration.proxy.harness import ProxyProcess
+from tests.integration.proxy.scripted import ROLE, Handler, ScriptedEngine, delta
+
+USAGE = {"choices": [], "usage": {"prompt_tokens": 5, "completion_tokens": 1, "total_tokens": 6}}
+
+
+def test_pings_come_while_the_prompt_is_computed(tmp_path: Path) -> None:
+    """The engine answers once the client has a ping."""
+    pinged = threading.Event()
+
+    def answers(handler: Handler) -> None:
+        pinged.wait()
+        handler.stream(ROLE, delta("hi"), delta(finish="stop"), USAGE, "[DONE]")
+
+    engine = ScriptedEngine("east-e0", answers)
+    proxy = ProxyProcess(tmp_path / "p", [engine.toml()], limits="head_hold_s = 0.05")
+    body = {"model": "kimi-k2.5", "max_tokens": 5, "stream": True, "messages": [{"role": "user", "content": "hello"}]}
+    try:
+        with proxy.start().client() as client, client.stream("POST", "/v1/messages", json=body) as answer:
+            names = []
+            for line in answer.iter_lines():
+                if line.startswith("event: "):
+                    names.append(line.removeprefix("event: "))
+                if names[-1:] == ["ping"]:
+                    pinged.set()
+    finally:
+        pinged.set()
+        proxy.stop()
+        engine.stop()
+    assert names[:2] == ["message_start", "ping"]
+    assert names[-4:] == ["content_block_delta", "content_block_stop", "message_delta", "message_stop"]

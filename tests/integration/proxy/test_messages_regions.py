@@ -1,0 +1,91 @@
+"""Messages whose session lives in another region: served there, with the client's route and what was changed."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.machine import seconds
+from warmroute_cli.processes import stop_all
+from warmroute_proxy.server.base.secrets import new_api_key
+
+from .harness import EngineProcess, ProxyProcess
+
+HEADERS = {"x-session-affinity": "roamer", "x-warmroute-home": "west"}
+LINE = "x-anthropic-billing-header: cc_version=2.1.177.01c; cc_entrypoint=cli; cch={};"
+
+
+@pytest.fixture(scope="module")
+def regions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ProxyProcess, ProxyProcess]]:
+    """East, which clients reach, and west, where the session lives."""
+    folder = tmp_path_factory.mktemp("regions")
+    engines = [EngineProcess(folder, f"{name}-a0", "aggregated") for name in ("east", "west")]
+    keys = (new_api_key()[0], new_api_key()[0])
+    proxies: list[ProxyProcess] = []
+    try:
+        for engine in engines:
+            engine.listening()
+        west = ProxyProcess(folder / "p", [engines[1].toml("west")], region="west", keys=keys).start()
+        proxies.append(west)
+        east = ProxyProcess(folder / "p", [engines[0].toml("east")], region="east", keys=keys, peer=("west", west.url))
+        proxies.append(east.start())
+        yield east, west
+    finally:
+        for proxy in proxies:
+            proxy.stop()
+        stop_all([engine.child for engine in engines], seconds(5.0))
+
+
+def body(text: str, turns: int, **more: Any) -> dict[str, Any]:
+    said: list[dict[str, Any]] = [
+        {"role": "user" if at % 2 == 0 else "assistant", "content": f"{text} {at} " * 40} for at in range(2 * turns - 1)
+    ]
+    system = [{"type": "text", "text": LINE.format(turns)}, {"type": "text", "text": "Be careful. " * 60}]
+    system[1]["cache_control"] = {"type": "ephemeral"}  # type: ignore[assignment]
+    return {"model": "kimi-k2.5", "max_tokens": 8, "system": system, "messages": said, **more}
+
+
+def usage_of(answer: httpx.Response, *, streams: bool) -> dict[str, Any]:
+    assert answer.status_code == 200, answer.text
+    if not streams:
+        found: dict[str, Any] = answer.json()["usage"]
+        return found
+    events = [json.loads(block.partition("\ndata: ")[2]) for block in answer.text.split("\n\n")[:-1]]
+    assert events[-1]["type"] == "message_stop"
+    return next(event["usage"] for event in events if event["type"] == "message_delta")
+
+
+@pytest.mark.parametrize("streams", [False, True], ids=["whole", "stream"])
+def test_a_turn_that_another_region_serves(regions: tuple[ProxyProcess, ProxyProcess], streams: bool) -> None:
+    east, west = regions
+    text = f"region {streams}"
+    with east.client() as client:
+        for turns in (1, 2, 3):
+            answer = client.post("/v1/messages", json=body(text, turns, stream=streams), headers=HEADERS)
+            usage = usage_of(answer, streams=streams)
+            assert answer.headers["x-warmroute-home"] == "west"
+    receipt = usage["warmroute"]
+    assert receipt["region"] == "west"
+    assert (receipt["normalised"], receipt["cache_control"]) == (["billing_line"], 1)
+    assert usage["cache_read_input_tokens"] > usage["input_tokens"]
+    row = next(row for row in west.rows(expected=3 * (1 + streams)) if row["id"] == receipt["id"])
+    assert (row["route"], row["forwarded_from"]) == ("/v1/messages", "east")
+    assert json.loads(row["usage"])["warmroute"] == receipt
+
+
+def test_a_body_that_is_large(regions: tuple[ProxyProcess, ProxyProcess]) -> None:
+    asked = body("large", 1, context_management={"edits": "x" * 3_000_000})
+    with regions[0].client() as client:
+        usage = usage_of(client.post("/v1/messages", json=asked, headers=HEADERS), streams=False)
+    assert usage["warmroute"]["region"] == "west"
+    assert usage["warmroute"]["normalised"] == ["billing_line"]
+    assert usage["warmroute"]["dropped_fields"] == ["context_management"]
+
+
+def test_a_count_is_not_forwarded(regions: tuple[ProxyProcess, ProxyProcess]) -> None:
+    with regions[0].client() as client:
+        answer = client.post("/v1/messages/count_tokens", json=body("count", 1), headers=HEADERS)
+    assert answer.status_code == 200
+    assert answer.json()["input_tokens"] > 100

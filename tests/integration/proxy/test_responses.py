@@ -1,0 +1,354 @@
+"""OpenAI's Responses through a real proxy and real engines, by the official client."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from pydantic import BaseModel
+
+from tests.machine import seconds
+from warmroute.contract import receipt as contract_receipt
+from warmroute_cli.processes import stop_all
+
+from .harness import EngineProcess, ProxyProcess, until
+
+MODEL = "kimi-k2.5"
+PATH = "/v1/responses"
+READ: Any = {
+    "type": "function",
+    "name": "read",
+    "description": "Reads a file.",
+    "parameters": {"type": "object", "properties": {"path": {"type": "string"}}},
+    "strict": False,
+}
+PATCH: Any = {
+    "type": "custom",
+    "name": "apply_patch",
+    "description": "Changes files.",
+    "format": {"type": "grammar", "syntax": "lark", "definition": "start: /.+/"},
+}
+AGENTS: Any = {"type": "namespace", "name": "agents", "description": "Agents.", "tools": [{**READ, "name": "close"}]}
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineProcess]:
+    started = EngineProcess(tmp_path_factory.mktemp("engine"), "a0", "aggregated")
+    try:
+        yield started.listening()
+    finally:
+        stop_all([started.child], seconds(5.0))
+
+
+@pytest.fixture(scope="module")
+def proxy(engine: EngineProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProxyProcess]:
+    started = ProxyProcess(tmp_path_factory.mktemp("proxy") / "p", [engine.toml("east")])
+    try:
+        yield started.start()
+    finally:
+        started.stop()
+
+
+@pytest.fixture(scope="module")
+def client(proxy: ProxyProcess) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{proxy.url}/v1", api_key=proxy.keys[0], max_retries=0) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def raw(proxy: ProxyProcess) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=proxy.url, headers={"authorization": f"Bearer {proxy.keys[0]}"}) as found:
+        yield found
+
+
+def script(*steps: dict[str, Any]) -> dict[str, Any]:
+    return {"script": json.dumps(steps)}
+
+
+def calling(name: str, arguments: Any) -> dict[str, Any]:
+    return {"tool_calls": [{"name": name, "arguments": arguments}]}
+
+
+def chat_usage(usage: Any) -> dict[str, Any]:
+    """Usage in chat's terms, with the receipt."""
+    found = usage.model_dump()
+    return {
+        "prompt_tokens": found["input_tokens"],
+        "completion_tokens": found["output_tokens"],
+        "total_tokens": found["total_tokens"],
+        "prompt_tokens_details": {"cached_tokens": found["input_tokens_details"]["cached_tokens"]},
+        "cost": found["cost"],
+        "warmroute": found["warmroute"],
+    }
+
+
+def events_of(answer: httpx.Response) -> list[dict[str, Any]]:
+    """The events of a raw stream, each named as its type."""
+    found = []
+    for block in answer.text.strip().split("\n\n"):
+        name, data = block.split("\n")
+        event = json.loads(data.removeprefix("data: "))
+        assert event["type"] == name.removeprefix("event: ")
+        found.append(event)
+    return found
+
+
+def test_a_whole_answer_has_usage_and_a_sound_receipt(client: openai.OpenAI, proxy: ProxyProcess) -> None:
+    answer = client.responses.create(
+        model=MODEL, input="whole", instructions="Be short.", metadata=script({"text": "Hello."}), store=True
+    )
+    assert (answer.object, answer.status, answer.output_text, answer.model) == (
+        "response",
+        "completed",
+        "Hello.",
+        MODEL,
+    )
+    found: Any = answer
+    assert found.store is False
+    usage = chat_usage(answer.usage)
+    assert contract_receipt.check(usage) == []
+    assert answer._request_id == usage["warmroute"]["id"]
+    row = until(lambda: [row for row in proxy.rows() if row["id"] == answer._request_id], "its row")[0]
+    assert (row["route"], row["outcome"]) == (PATH, "completed")
+
+
+def test_a_stream_is_the_same_response(client: openai.OpenAI) -> None:
+    whole = client.responses.create(model=MODEL, input="streamed")
+    with client.responses.stream(model=MODEL, input="streamed") as stream:
+        events = list(stream)
+        streamed = stream.get_final_response()
+    assert streamed.output_text == whole.output_text
+    assert contract_receipt.check(chat_usage(streamed.usage)) == []
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    kinds = [event.type for event in events]
+    assert kinds[:4] == [
+        "response.created", "response.in_progress", "response.output_item.added", "response.content_part.added"
+    ]  # fmt: skip
+    assert set(kinds[4:-4]) == {"response.output_text.delta"}
+    assert kinds[-4:] == [
+        "response.output_text.done", "response.content_part.done", "response.output_item.done", "response.completed"
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("streams", [False, True])
+def test_tools_of_every_kind_are_called_and_come_back_warm(client: openai.OpenAI, streams: bool) -> None:
+    items: list[Any] = [{"role": "user", "content": f"Read a.txt. {streams} " + "Look closely. " * 200}]
+    steps: list[dict[str, Any]] = [
+        {
+            "tool_calls": [
+                {"name": "read", "arguments": {"path": "a.txt"}},
+                {"name": "apply_patch", "arguments": {"input": 'say "hi"\n'}},
+                {"name": "agents__close", "arguments": {}},
+            ]
+        },
+        {"text": "Done."},
+    ]
+    asked: Any = {"model": MODEL, "tools": [READ, PATCH, AGENTS, {"type": "web_search"}], "metadata": script(*steps)}
+
+    def turn() -> Any:
+        if not streams:
+            return client.responses.create(input=items, **asked)
+        with client.responses.stream(input=items, **asked) as stream:
+            return stream.get_final_response()
+
+    called = turn()
+    shown = [(item.type, item.name, getattr(item, "namespace", None)) for item in called.output]
+    assert shown == [
+        ("function_call", "read", None), ("custom_tool_call", "apply_patch", None), ("function_call", "close", "agents")
+    ]  # fmt: skip
+    assert json.loads(called.output[0].arguments) == {"path": "a.txt"}
+    assert called.output[1].input == 'say "hi"\n'
+    assert called.usage.warmroute["dropped_fields"] == ["tools.format.grammar", "web_search"]
+    items += [item.to_dict() for item in called.output]
+    for item, text in zip(called.output, ("no", "changed", [{"type": "input_text", "text": "closed"}]), strict=True):
+        kind = "custom_tool_call_output" if item.type == "custom_tool_call" else "function_call_output"
+        items.append({"type": kind, "call_id": item.call_id, "output": text})
+    done = turn()
+    assert done.output_text == "Done."
+    assert done.usage.input_tokens_details.cached_tokens > 500
+    assert done.usage.warmroute["turn"] == called.usage.warmroute["turn"] + 1
+
+
+def test_an_answer_that_is_cut_is_incomplete(client: openai.OpenAI) -> None:
+    cut = client.responses.create(model=MODEL, input="cut", max_output_tokens=3)
+    assert (cut.status, cut.incomplete_details.reason) == ("incomplete", "max_output_tokens")  # type: ignore[union-attr]
+    with client.responses.stream(model=MODEL, input="cut", max_output_tokens=3) as stream:
+        assert [event.type for event in stream][-1] == "response.incomplete"
+
+
+class _Point(BaseModel):
+    x: int
+
+
+def test_a_format_is_parsed(client: openai.OpenAI) -> None:
+    answer = client.responses.parse(
+        model=MODEL, input="a point", text_format=_Point, metadata=script({"text": '{"x": 3}'})
+    )
+    assert answer.output_parsed == _Point(x=3)
+
+
+@pytest.mark.parametrize("summary", [None, "auto"])
+@pytest.mark.parametrize("streams", [False, True])
+def test_reasoning_comes_back_sealed(client: openai.OpenAI, summary: str | None, streams: bool) -> None:
+    items: list[Any] = [{"role": "user", "content": f"Think. {summary} {streams} " + "Look closely. " * 200}]
+    asked: Any = {"model": MODEL, "reasoning": {"effort": "high", "summary": summary}}
+
+    def turn() -> Any:
+        if not streams:
+            return client.responses.create(input=items, **asked)
+        with client.responses.stream(input=items, **asked) as stream:
+            return stream.get_final_response()
+
+    thought = turn()
+    reasoning, message = thought.output
+    assert (reasoning.type, message.type) == ("reasoning", "message")
+    shown = reasoning.summary if summary else reasoning.content
+    assert len(shown) == 1
+    assert shown[0].text not in reasoning.encrypted_content
+    assert thought.usage.output_tokens_details.reasoning_tokens > 0
+    items += [item.to_dict() for item in thought.output] + [{"role": "user", "content": "Go on."}]
+    again = turn()
+    assert again.usage.input_tokens_details.cached_tokens > thought.usage.input_tokens - 64
+    assert "dropped_blocks" not in again.usage.warmroute
+    items[1]["encrypted_content"] = "gAAAA" + reasoning.encrypted_content[5:]
+    assert turn().usage.warmroute["dropped_blocks"] == {"reasoning": 1}
+
+
+def test_items_that_only_openai_has_are_dropped_and_named(raw: httpx.Client) -> None:
+    items = [
+        {"role": "user", "content": "search"},
+        {"type": "web_search_call", "id": "ws_1", "status": "completed"},
+        {"type": "local_shell_call", "call_id": "c1", "action": {"type": "exec", "command": ["ls"]}},
+        {"type": "local_shell_call_output", "call_id": "c1", "output": "{}"},
+        {"type": "function_call_output", "call_id": "c1", "output": "a.txt"},
+    ]
+    answer = raw.post(PATH, json={"model": MODEL, "input": items, "truncation": "auto", "beam": 3}).json()
+    receipt = answer["usage"]["warmroute"]
+    assert receipt["dropped_fields"] == ["beam", "truncation"]
+    assert receipt["dropped_blocks"] == {
+        "web_search_call": 1, "local_shell_call": 1, "local_shell_call_output": 1, "function_call_output": 1
+    }  # fmt: skip
+
+
+def test_a_session_of_codex_is_recognised(raw: httpx.Client) -> None:
+    by_body = raw.post(PATH, json={"model": MODEL, "input": "who", "prompt_cache_key": "5f2c"}).json()
+    headers = {"session-id": "5f2c", "thread-id": "5f2c"}
+    by_header = raw.post(PATH, json={"model": MODEL, "input": "who", "store": False}, headers=headers).json()
+    session = by_body["usage"]["warmroute"]["session"]
+    assert session is not None
+    assert by_header["usage"]["warmroute"]["session"] == session
+
+
+def test_a_model_by_a_pattern(client: openai.OpenAI) -> None:
+    answer = client.responses.create(model="gpt-5.1-codex", input="alias")
+    assert answer.model == "gpt-5.1-codex"
+    assert client.models.retrieve("gpt-5").id == MODEL
+
+
+def test_a_compressed_body_is_refused(raw: httpx.Client) -> None:
+    """Codex compresses with zstd, but only what goes to OpenAI."""
+    answer = raw.post(PATH, content=b"\x28\xb5\x2f\xfd", headers={"content-encoding": "zstd"})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (415, "bad_request")
+
+
+def test_a_chat_with_the_same_prompt_is_warm(raw: httpx.Client) -> None:
+    text = "one prompt, three dialects " * 100
+    raw.post(
+        PATH, json={"model": MODEL, "input": [{"role": "user", "content": [{"type": "input_text", "text": text}]}]}
+    )
+    asked = {"model": MODEL, "messages": [{"role": "user", "content": text}], "max_tokens": 8}
+    usage = raw.post("/v1/chat/completions", json=asked).json()["usage"]
+    assert usage["prompt_tokens_details"]["cached_tokens"] > 300
+
+
+def test_tokens_are_counted_and_not_billed(client: openai.OpenAI) -> None:
+    text = "How many tokens is this? " * 50
+    used = client.responses.create(model=MODEL, input=text).usage
+    answer = client.responses.input_tokens.with_raw_response.count(model=MODEL, input=text)
+    assert "x-warmroute-receipt" not in answer.headers
+    assert used is not None
+    assert answer.parse().input_tokens == used.input_tokens
+
+
+def test_a_retry_with_an_idempotency_key_gets_the_same_response(raw: httpx.Client) -> None:
+    for more in ({}, {"stream": True}):
+        headers = {"idempotency-key": f"responses-{len(more)}"}
+        asked = {"model": MODEL, "input": "again", **more}
+        first = raw.post(PATH, json=asked, headers=headers)
+        again = raw.post(PATH, json=asked, headers=headers)
+        assert first.status_code == 200
+        assert json.loads(json.dumps(first.text)) == again.text
+
+
+BAD: list[tuple[dict[str, Any], str, str]] = [
+    ({"input": None}, "input", "is required"),
+    ({"input": ""}, "input", "is empty"),
+    ({"input": []}, "input", "is empty"),
+    ({"input": 3}, "input", "must be a text or a list"),
+    ({"input": [3]}, "input[0]", "Expected `object`"),
+    ({"input": [{"role": 3, "content": "x"}]}, "input[0].role", "Expected `str"),
+    ({"input": [{"role": "robot", "content": "x"}]}, "input[0].role", "must be one of"),
+    ({"input": [{"role": "user"}]}, "input[0].content", "is required"),
+    ({"input": [{"role": "user", "content": []}]}, "input[0].content", "is empty"),
+    ({"input": [{"role": "user", "content": [{"type": "video"}]}]}, "input[0].content[0].type", "'video' is no part"),
+    (
+        {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "data:image/png;base64,a!"}]}]},
+        "input[0].content[0].image_url",
+        "must be an address or",
+    ),
+    ({"input": [{"type": "dance"}]}, "input[0].type", "'dance' is no item"),
+    ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "input[0]", "nothing is stored"),
+    ({"input": [{"type": "function_call_output", "call_id": "a", "output": "x"}]}, "input[0].call_id", "no call"),
+    ({"input": [{"type": "function_call", "call_id": "a", "name": "f"}]}, "input[0].arguments", "is required"),
+    ({"model": None}, "model", "is required"),
+    ({"previous_response_id": "resp_1"}, "previous_response_id", "send the whole conversation"),
+    ({"conversation": {"id": "conv_1"}}, "conversation", "send the whole conversation"),
+    ({"prompt": {"id": "pmpt_1"}}, "prompt", "send the prompt itself"),
+    ({"background": True}, "background", "not computed in the background"),
+    ({"store": "yes"}, "store", "must be true or false"),
+    ({"tools": "all"}, "tools", "must be a list"),
+    ({"tools": [{"type": "function"}]}, "tools[0].name", "is required"),
+    ({"tools": [{"type": "function", "name": "f", "parameters": 3}]}, "tools[0].parameters", "must be a JSON object"),
+    ({"tool_choice": "any"}, "tool_choice", "must be auto"),
+    ({"tool_choice": {"type": "function", "name": "f"}}, "tool_choice.name", "no tool"),
+    ({"text": {"format": {"type": "xml"}}}, "text.format.type", "must be one of"),
+    ({"max_output_tokens": 0}, "max_output_tokens", "above 0"),
+    ({"temperature": -1}, "temperature", "out of bounds"),
+    ({"reasoning": {"summary": "long"}}, "reasoning.summary", "must be one of"),
+]
+
+
+@pytest.mark.parametrize(("more", "param", "problem"), BAD, ids=[f"{param} {problem}" for _, param, problem in BAD])
+def test_bad_input_is_named_and_not_billed(raw: httpx.Client, more: dict[str, Any], param: str, problem: str) -> None:
+    answer = raw.post(PATH, json={"model": MODEL, "input": "bad", **more})
+    found = answer.json()["error"]
+    assert (answer.status_code, found["type"], found["param"]) == (400, "invalid_request_error", param)
+    assert problem in found["message"]
+    assert "x-warmroute-receipt" not in answer.headers
+
+
+def test_other_errors_have_their_types(raw: httpx.Client) -> None:
+    def asked(sent: Any, **headers: str) -> tuple[int, str, str]:
+        answer = raw.post(PATH, content=sent, headers=headers)
+        found = answer.json()["error"]
+        return answer.status_code, found["type"], found["code"]
+
+    good = json.dumps({"model": MODEL, "input": "x"}).encode()
+    assert asked(good, authorization="Bearer wrong") == (401, "authentication_error", "invalid_api_key")
+    assert asked(good.replace(b"kimi", b"gpt-9"))[0::2] == (404, "model_not_found")
+    assert asked(b"{")[0::2] == (400, "invalid_value")
+    assert raw.get(PATH).status_code == 405
+
+
+def test_an_engine_that_fails_is_a_failed_response(client: openai.OpenAI, raw: httpx.Client) -> None:
+    fails: Any = {"model": MODEL, "input": "fails", "metadata": script({"error_after_tokens": 2})}
+    with pytest.raises(openai.InternalServerError) as refused:
+        client.responses.create(**fails)
+    assert refused.value.code == "engine_error"
+    failed = events_of(raw.post(PATH, json={**fails, "stream": True}))[-1]
+    assert (failed["type"], failed["response"]["status"]) == ("response.failed", "failed")
+    assert failed["response"]["error"]["code"] == "engine_error"
+    with client.responses.stream(**fails) as stream:
+        assert [event.type for event in stream][-1] == "response.failed"

@@ -1,0 +1,212 @@
+"""The ways in besides `OpenAI`: wrapped clients and the transport, against a server of every dialect.
+
+Each is asked the same: the report is right, the session goes out, a break is found, and repair reaches the wire.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import anthropic
+import httpx
+import httpx2
+import openai
+import pytest
+
+import warmroute
+
+from .server import CACHED_TOKENS, COMPLETION_TOKENS, PROMPT_TOKENS, Vendor, serving
+
+TOOLS = [{"name": name, "description": "looks", "input_schema": {"type": "object"}} for name in ("look", "move")]
+FUNCTIONS = [{"type": "function", "name": tool["name"], "parameters": tool["input_schema"]} for tool in TOOLS]
+CHAT_TOOLS = [{"type": "function", "function": {"name": tool["name"], "parameters": {}}} for tool in TOOLS]
+ASK = [{"role": "user", "content": "hello"}]
+
+
+@pytest.fixture
+def vendor() -> Iterator[Vendor]:
+    with serving() as made:
+        yield made
+
+
+def order(tools: list[Any], swapped: bool) -> list[Any]:
+    return tools[::-1] if swapped else tools
+
+
+def anthropic_call(client: Any, streamed: bool, swapped: bool) -> Any:
+    return client.messages.create(
+        model="claude-sonnet-4-5", max_tokens=9, messages=ASK, tools=order(TOOLS, swapped), stream=streamed
+    )
+
+
+def chat_call(client: Any, streamed: bool, swapped: bool) -> Any:
+    return client.chat.completions.create(model="m", messages=ASK, tools=order(CHAT_TOOLS, swapped), stream=streamed)
+
+
+def responses_call(client: Any, streamed: bool, swapped: bool) -> Any:
+    return client.responses.create(model="m", input="hello", tools=order(FUNCTIONS, swapped), stream=streamed)
+
+
+class Runs:
+    """Runs calls of both kinds of clients to their ends, and closes the clients."""
+
+    def __init__(self) -> None:
+        self._runner = asyncio.Runner()
+        self._clients: list[Any] = []
+
+    def made(self, name: str, url: str) -> Any:
+        """A client of a library."""
+        client = MAKERS[name][0](url)
+        self._clients.append(client)
+        return client
+
+    def finished(self, answer: Any) -> None:
+        """Read an answer to its end."""
+        if hasattr(answer, "__await__"):
+            self._runner.run(read(answer))
+        elif hasattr(answer, "__next__"):
+            list(answer)
+
+    def close(self) -> None:
+        """Close all clients."""
+        for client in self._clients:
+            self.finished(client.close())
+        self._runner.close()
+
+
+async def read(answer: Any) -> None:
+    found = await answer
+    if hasattr(found, "__aiter__"):
+        async for _ in found:
+            pass
+
+
+@pytest.fixture
+def runs() -> Iterator[Runs]:
+    made = Runs()
+    yield made
+    made.close()
+
+
+Make = Callable[[str], Any]
+MAKERS: dict[str, tuple[Make, Callable[..., Any]]] = {
+    "openai chat": (lambda url: openai.OpenAI(base_url=f"{url}/v1", api_key="k"), chat_call),
+    "openai responses": (lambda url: openai.OpenAI(base_url=f"{url}/v1", api_key="k"), responses_call),
+    "anthropic": (lambda url: anthropic.Anthropic(base_url=url, api_key="k"), anthropic_call),
+    "async openai responses": (lambda url: openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="k"), responses_call),
+    "async anthropic": (lambda url: anthropic.AsyncAnthropic(base_url=url, api_key="k"), anthropic_call),
+}
+CASES = pytest.mark.parametrize("name", MAKERS)
+STREAMED = pytest.mark.parametrize("streamed", [False, True], ids=["whole", "stream"])
+
+
+def expect_report(report: Any, turns: int) -> None:
+    assert (report.turns, report.turns_measured) == (turns, turns)
+    assert report.prompt_tokens == turns * PROMPT_TOKENS
+    assert report.cached_tokens == turns * CACHED_TOKENS
+    assert report.completion_tokens == turns * COMPLETION_TOKENS
+    assert report.internal_errors == 0
+
+
+@CASES
+@STREAMED
+def test_a_wrapped_client_is_of_its_type_and_reports(vendor: Vendor, runs: Runs, name: str, streamed: bool) -> None:
+    call = MAKERS[name][1]
+    plain = runs.made(name, vendor.url)
+    client = warmroute.wrap(plain, session="s", repair=["sort-tools"])
+    assert isinstance(client, type(plain))
+    assert warmroute.wrap(client) is client
+    for swapped in (False, True):
+        runs.finished(call(client, streamed, swapped))
+    expect_report(warmroute.cache_of(client).report(), 2)
+    assert vendor.last[1]["x-session-affinity"] == "s"
+    assert warmroute.cache_of(client).guard.repairs == {"sort-tools": 1}
+    assert vendor.seen[0][2]["tools"] == vendor.seen[1][2]["tools"]
+    runs.finished(call(plain, streamed, True))
+    assert "x-session-affinity" not in vendor.last[1]
+    expect_report(warmroute.cache_of(client).report(), 2)
+
+
+@CASES
+def test_a_wrapped_client_raises_before_it_sends(vendor: Vendor, runs: Runs, name: str) -> None:
+    call = MAKERS[name][1]
+    client = warmroute.wrap(runs.made(name, vendor.url), session="s", guard="raise")
+    runs.finished(call(client, False, False))
+    with pytest.raises(warmroute.PrefixBroken, match="tool-order"):
+        runs.finished(call(client.with_options(max_retries=0), False, True))
+    assert len(vendor.seen) == 1
+
+
+def test_a_resource_that_was_used_before_belongs_to_the_wrapped_client_too(vendor: Vendor, runs: Runs) -> None:
+    plain = runs.made("openai chat", vendor.url)
+    chat_call(plain, False, False)
+    client = warmroute.wrap(plain, session="s")
+    chat_call(client, False, False)
+    assert vendor.last[1]["x-session-affinity"] == "s"
+
+
+def test_a_client_of_no_known_library_is_refused() -> None:
+    with pytest.raises(TypeError, match="and not dict; give the http client below it transport="):
+        warmroute.wrap({})
+    with pytest.raises(TypeError, match="is not wrapped"):
+        warmroute.cache_of({})
+
+
+BODIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "chat": ("/v1/chat/completions", {"model": "m", "messages": ASK, "tools": CHAT_TOOLS}),
+    "messages": ("/v1/messages", {"model": "claude-sonnet-4-5", "max_tokens": 9, "messages": ASK, "tools": TOOLS}),
+    "responses": ("/v1/responses", {"model": "m", "input": "hello", "tools": FUNCTIONS}),
+    "gemini": (
+        "/v1beta/models/gemini-2.5-pro:generateContent",
+        {"contents": [{"role": "user", "parts": [{"text": "hello"}]}], "tools": TOOLS},
+    ),
+}
+
+
+def post(library: Any, is_async: bool, transport: Any, url: str, body: dict[str, Any]) -> Any:
+    async def posted() -> Any:
+        async with library.AsyncClient(transport=transport) as client:
+            return await client.post(url, json=body)
+
+    if is_async:
+        return asyncio.run(posted())
+    with library.Client(transport=transport) as client:
+        return client.post(url, json=body)
+
+
+@pytest.mark.parametrize("library", [httpx, httpx2], ids=["httpx", "httpx2"])
+@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+@pytest.mark.parametrize("dialect", BODIES)
+@STREAMED
+def test_the_transport_reads_along(vendor: Vendor, library: Any, is_async: bool, dialect: str, streamed: bool) -> None:
+    transport = warmroute.transport(session="s", repair=["sort-tools"])
+    path, body = BODIES[dialect]
+    if streamed:
+        path = path.replace(":generate", ":streamGenerate") + ("?alt=sse" if dialect == "gemini" else "")
+        body = body if dialect == "gemini" else {**body, "stream": True}
+    vendor.gzips = True
+    for tools in (body["tools"], body["tools"][::-1]):
+        answer = post(library, is_async, transport, vendor.url + path, {**body, "tools": tools})
+        assert answer.status_code == 200
+        assert b"look" in answer.content
+        assert vendor.last[2] == body
+    assert vendor.last[1]["x-session-affinity"] == "s"
+    assert vendor.last[1]["accept-encoding"] == "gzip, deflate"
+    expect_report(transport.cache.report(), 2)
+    assert transport.cache.guard.repairs == {"sort-tools": 1}
+
+
+def test_the_transport_leaves_other_requests_alone(vendor: Vendor) -> None:
+    transport = warmroute.transport(session="s")
+    with httpx.Client(transport=transport) as client:
+        for content in (b"[1]", b"no json", b"\xff"):
+            with pytest.raises(httpx.RemoteProtocolError):
+                client.post(f"{vendor.url}/v1/embeddings", content=content)
+    assert transport.cache.report().turns == 0
+
+
+def test_a_request_that_is_no_json_goes_out_as_it_is(vendor: Vendor) -> None:
+    transport = warmroute.transport(session="s")
+    with httpx.Client(transport=transport) as client, pytest.raises(httpx.RemoteProtocolError):
+        client.post(f"{vendor.url}/v1/chat/completions", content=b"{broken")
+    assert transport.cache.report().internal_errors == 1

@@ -1,0 +1,38 @@
+"""`wrap()` and `transport()` in real libraries: four turns each, whole and streamed, waiting and awaited."""
+
+import json
+import subprocess
+
+import pytest
+
+from tests.integration.ways.server import CACHED_TOKENS, COMPLETION_TOKENS, PROMPT_TOKENS, serving
+from tests.machine import seconds
+
+from .pages import FRAMEWORKS, LITELLM, ROOT
+
+SCRIPT = ROOT / "tests" / "integrations_real" / "vendors.py"
+
+
+CASES = [
+    ("google-genai", FRAMEWORKS, {}),
+    ("mistralai", FRAMEWORKS, {"sort-tools": 2}),
+    ("langchain", FRAMEWORKS, {}),
+    ("pydantic-ai", FRAMEWORKS, {}),
+    ("openai-agents", FRAMEWORKS, {}),
+    ("instructor", FRAMEWORKS, {}),
+    ("litellm", LITELLM, {}),
+]
+
+
+@pytest.mark.parametrize(("vendor", "environment", "repairs"), CASES, ids=[case[0] for case in CASES])
+def test_four_turns_are_reported(vendor: str, environment: str, repairs: dict[str, int]) -> None:
+    with serving() as server:
+        command = [str(ROOT / environment / "bin" / "python"), str(SCRIPT), server.url, vendor]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=seconds(60))
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["sums"] == [4, 4, 4 * PROMPT_TOKENS, 4 * CACHED_TOKENS, 4 * COMPLETION_TOKENS]
+    assert found["repairs"] == repairs
+    assert found["internal_errors"] == 0
+    assert {headers["x-session-affinity"] for _, headers, _ in server.seen} == {"s"}
+    assert len({json.dumps(body.get("tools")) for _, _, body in server.seen}) == 1

@@ -1,0 +1,150 @@
+"""What `warmroute run` gives a program: variables, files, arguments; and how it passes on how the program ended."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from tests.machine import seconds
+
+from warmroute_cli.main import main
+from warmroute_cli.run import process
+from warmroute_cli.run.arguments import split
+from warmroute_cli.run.programs import PROGRAMS
+from warmroute_cli.run.settings import Settings, Target, settings_of
+
+TARGET = Target("http://127.0.0.1:8080", "wr-a secret", "kimi-k2.5", 150_000, "session-1")
+
+
+def settings(name: str, folder: Path, target: Target = TARGET) -> Settings:
+    return settings_of(PROGRAMS[name], target, folder, "/home/somebody")
+
+
+@pytest.mark.parametrize("name", list(PROGRAMS))
+def test_every_program_is_pointed_at_the_proxy(name: str, tmp_path: Path) -> None:
+    found = settings(name, tmp_path)
+    everything = "\n".join([*found.environment.values(), *found.files.values(), *found.command])
+    assert "http://127.0.0.1:8080" in everything
+    assert "kimi-k2.5" in everything
+    assert "$" not in everything.replace('"$schema"', "")
+    assert PROGRAMS[name].sources
+
+
+@pytest.mark.parametrize("name", list(PROGRAMS))
+def test_the_key_is_in_the_environment_alone(name: str, tmp_path: Path) -> None:
+    found = settings(name, tmp_path)
+    assert TARGET.key in found.environment.values()
+    assert TARGET.key not in "\n".join([*found.files.values(), *found.command])
+
+
+@pytest.mark.parametrize("name", list(PROGRAMS))
+def test_all_files_and_folders_are_its_own(name: str, tmp_path: Path) -> None:
+    found = settings(name, tmp_path)
+    assert all(tmp_path in path.parents for path in found.files)
+    assert any(value.startswith(str(tmp_path)) for value in found.environment.values())
+
+
+@pytest.mark.parametrize("name", list(PROGRAMS))
+def test_files_can_be_read_wherever_they_lie(name: str, tmp_path: Path) -> None:
+    for path, text in settings(name, tmp_path / 'a "folder" \\ of mine').files.items():
+        if path.suffix == ".json":
+            json.loads(text)
+        elif path.suffix == ".toml":
+            tomllib.loads(text)
+
+
+def test_variables_that_would_lead_elsewhere_are_taken_away(tmp_path: Path) -> None:
+    given = {"ANTHROPIC_API_KEY": "sk-of-mine", "CLAUDE_CODE_USE_BEDROCK": "1", "EDITOR": "vi"}
+    found = settings("claude", tmp_path).variables(given)
+    assert "ANTHROPIC_API_KEY" not in found
+    assert "CLAUDE_CODE_USE_BEDROCK" not in found
+    assert found["EDITOR"] == "vi"
+    assert found["ANTHROPIC_BASE_URL"] == "http://127.0.0.1:8080"
+
+
+@pytest.mark.parametrize("name", list(PROGRAMS))
+def test_the_printed_settings_are_a_script(name: str, tmp_path: Path) -> None:
+    found = settings(name, tmp_path / "it's a folder")
+    command = found.command[0]
+    *lines, _ = found.shell().splitlines()
+    printed = subprocess.run(
+        ["bash", "-eu", "-c", "\n".join([*lines, "env -0"])], capture_output=True, text=True, check=True
+    ).stdout
+    variables = dict(line.split("=", 1) for line in printed.split("\0") if "=" in line)
+    assert dict(found.environment).items() <= variables.items()
+    assert {path: path.read_text() for path in found.files} == dict(found.files)
+    assert found.shell().splitlines()[-1].startswith(command)
+
+
+@pytest.mark.parametrize(
+    ("words", "own", "passed"),
+    [
+        (["run", "claude", "--", "-p", "x", "--", "y"], ["run", "claude"], ["-p", "x", "--", "y"]),
+        (["run", "claude"], ["run", "claude"], []),
+        (["receipts", "show", "--", "-x"], ["receipts", "show", "--", "-x"], []),
+        ([], [], []),
+    ],
+)
+def test_what_stands_behind_the_dashes_is_the_programs(words: list[str], own: list[str], passed: list[str]) -> None:
+    assert split(words) == (own, passed)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["claude", "--print"], "no fleet runs in"),
+        (["claude", "--base-url", "http://127.0.0.1:1/v1", "--print"], "--base-url needs a key"),
+        (["claude", "--base-url", "ftp://x", "--key", "k", "--print"], "is no address such as"),
+        (["claude", "--base-url", "http://x/v2", "--key", "k", "--print"], "is no address such as"),
+        (["claude", "--base-url", "http://127.0.0.1:1/v1", "--key", "k", "--print"], "does not answer"),
+    ],
+)
+def test_what_cannot_be_is_a_sentence_and_code_2(
+    words: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    assert main(["run", *words, "--state-dir", str(tmp_path / "state")]) == 2
+    printed = capsys.readouterr()
+    assert printed.err.startswith("warmroute run: ")
+    assert said in printed.err
+    assert printed.out == ""
+
+
+@pytest.mark.parametrize("name", list(PROGRAMS))
+def test_a_program_that_is_not_installed_is_named_with_its_command(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert main(["run", name, "--state-dir", str(tmp_path / "state")]) == 2
+    assert PROGRAMS[name].install in capsys.readouterr().err
+    assert not (tmp_path / "state").exists()
+
+
+@pytest.mark.parametrize("model", ["", 'a"b', "a b", "$HOME", "x" * 129])
+def test_a_model_has_a_plain_name(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["run", "claude", "--model", model])
+    assert "is not the name of a model" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("script", "status"), [("exit 7", 7), ("exit 0", 0), ("kill -KILL $$", 137)])
+def test_the_status_is_the_programs(script: str, status: int) -> None:
+    assert process.run(["sh", "-c", script], os.environ) == status
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_signals_reach_the_program_which_decides(number: signal.Signals, tmp_path: Path) -> None:
+    waits = f"trap 'echo got it; exit 5' {number.name.removeprefix('SIG')}; echo ready; while :; do sleep 0.1; done"
+    code = f"import os; from warmroute_cli.run import process; exit(process.run(['sh', '-c', {waits!r}], os.environ))"
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True
+    ) as run:
+        assert run.stdout is not None
+        assert run.stdout.readline() == "ready\n"
+        run.send_signal(number)
+        assert run.stdout.readline() == "got it\n"
+        assert run.wait(seconds(20)) == 5

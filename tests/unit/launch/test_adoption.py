@@ -1,0 +1,105 @@
+"""What an earlier launcher left: found by pid and start time, by a mark, or ended where only children are left."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.integration.proxy.harness import until
+from tests.machine import seconds
+
+from warmroute_backend.launch.adoption import adopt, left_running
+from warmroute_backend.launch.errors import LaunchError
+from warmroute_backend.launch.identity import MARK, Identity, boot_id, identity_of, is_alive, session_members
+from warmroute_backend.launch.program import Program
+from warmroute_backend.launch.state_file import Entry, Record, save
+from warmroute_backend.launch.states import State
+
+PARENT = "import subprocess, sys; subprocess.Popen(['sleep', '100']); print('up', flush=True); sys.stdin.read()"
+ME = Identity(os.getpid(), 0)
+PROGRAM = Program("decode-0", "decode", ("python",), ports=(("http", 1),))
+
+
+@pytest.fixture
+def process(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """A leader with a child."""
+    environment = {**os.environ, MARK: f"{tmp_path.name}/decode-0"}
+    found = subprocess.Popen(
+        [sys.executable, "-c", PARENT],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env=environment,
+    )
+    assert found.stdout is not None
+    found.stdout.readline()
+    with found:
+        yield found
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(found.pid, signal.SIGKILL)
+
+
+def record(tmp_path: Path, identity: Identity | None, *, boot: str | None = None) -> Record:
+    entry = Entry(
+        "decode-0", "decode", State.READY, PROGRAM.digest, str(tmp_path / "log"), "", {}, identity=identity,
+        has_served=True, is_drained=True,
+    )  # fmt: skip
+    return Record(tmp_path.name, boot or boot_id(), "/plan.toml", "embedded", 0, ME, {"decode-0": entry})
+
+
+def test_what_runs_is_found_and_a_number_of_another_process_is_not(
+    process: subprocess.Popen[str], tmp_path: Path
+) -> None:
+    identity = identity_of(process.pid)
+    assert identity is not None
+    assert [each.name for each in left_running(record(tmp_path, identity))] == ["decode-0"]
+    save(tmp_path, record(tmp_path, identity))
+    adopted = adopt([PROGRAM], tmp_path, "/plan.toml", "embedded", 0, ME)
+    assert adopted.fresh == adopted.stray == []
+    assert adopted.notes == [f"decode-0: runs already, pid {process.pid}"]
+    assert adopted.record.launch_id == tmp_path.name
+    changed = adopt([replace(PROGRAM, command=("other",))], tmp_path, "/plan.toml", "embedded", 0, ME)
+    assert "by another command line than the plan's now" in changed.notes[0]
+    with pytest.raises(LaunchError, match="--engine embedded still runs"):
+        adopt([PROGRAM], tmp_path, "/plan.toml", "sglang-cpu", 0, ME)
+    assert [each.name for each in adopt([], tmp_path, "/plan.toml", "embedded", 0, ME).stray] == ["decode-0"]
+
+
+def test_a_process_whose_pid_was_not_noted_is_found_by_its_mark(process: subprocess.Popen[str], tmp_path: Path) -> None:
+    (found,) = left_running(record(tmp_path, None))
+    assert found.entry.identity == identity_of(process.pid)
+
+
+def test_children_of_a_process_that_is_gone_are_ended_and_strangers_are_not(
+    process: subprocess.Popen[str], tmp_path: Path
+) -> None:
+    identity = identity_of(process.pid)
+    assert identity is not None
+    (child,) = session_members(identity)
+    gone = Identity(process.pid, identity.start_ticks - 1)  # as if the number had been given away again
+    other = replace(record(tmp_path, gone), launch_id="of-nobody")
+    assert left_running(other) == []
+    assert is_alive(child)
+    assert process.poll() is None
+
+    process.kill()
+    process.wait(seconds(10))
+    assert left_running(record(tmp_path, identity)) == []
+    until(lambda: not is_alive(child), "the child was ended")
+
+
+def test_processes_of_another_boot_are_gone_and_drains_are_remembered(
+    process: subprocess.Popen[str], tmp_path: Path
+) -> None:
+    save(tmp_path, record(tmp_path, identity_of(process.pid), boot="another"))
+    adopted = adopt([PROGRAM], tmp_path, "/plan.toml", "embedded", 0, ME)
+    assert len(adopted.fresh) == 1
+    assert process.poll() is None
+    assert adopted.record.entries["decode-0"].is_drained
+    assert adopted.record.entries["decode-0"].has_served

@@ -1,0 +1,79 @@
+"""Spans of turns: their attributes, by the names that are pinned, and nothing without being asked."""
+
+import subprocess
+import sys
+from contextlib import nullcontext
+
+import pytest
+
+import warmroute
+from warmroute import _telemetry
+from warmroute._books import Books
+from warmroute._guard import Guard
+from warmroute._telemetry import attributes_of
+from warmroute._turns import Turn
+
+
+def settled_turn() -> Turn:
+    books = Books(Guard())
+    found: list[Turn] = []
+    books._settled = found.append
+    for day in ("2026-11-20", "2026-11-21"):
+        turn = Turn(session="s", streamed=False, model="kimi-k2.5", lineage="s")
+        messages = [{"role": "system", "content": f"canary {day}"}, {"role": "user", "content": "hello"}]
+        with pytest.warns(warmroute.PrefixWarning) if found else nullcontext():
+            books.check(turn, {"model": "kimi-k2.5", "messages": messages})
+        books.answered(turn, None, None)
+        cached = {"prompt_tokens_details": {"cached_tokens": 4}}
+        books.settle(turn, {"prompt_tokens": 10, "completion_tokens": 2, **cached})
+    return found[-1]
+
+
+def test_a_turn_has_the_attributes_of_the_conventions_and_ours() -> None:
+    found = attributes_of(settled_turn())
+    cost = (6 * 0.6 + 4 * 0.1 + 2 * 3) / 1e6
+    assert found == {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.request.model": "kimi-k2.5",
+        "gen_ai.conversation.id": "s",
+        "gen_ai.usage.input_tokens": 10,
+        "gen_ai.usage.cache_read.input_tokens": 4,
+        "gen_ai.usage.output_tokens": 2,
+        "warmroute.cost_usd": pytest.approx(cost),
+        "warmroute.saved_usd": pytest.approx(4 * 0.5 / 1e6),
+        "warmroute.guard.cause": "date",
+        "warmroute.guard.where": "messages[0] (system)",
+        "warmroute.guard.tokens_lost": found["warmroute.guard.tokens_lost"],
+    }
+    assert "canary" not in str(found)
+
+
+SPAN = """
+import warnings
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from warmroute._telemetry import Telemetry
+from warmroute._turns import Turn
+exporter = InMemorySpanExporter()
+provider = TracerProvider()
+provider.add_span_processor(SimpleSpanProcessor(exporter))
+trace.set_tracer_provider(provider)
+turn = Turn(session="s", streamed=False, model="m")
+Telemetry().settled(turn)
+[span] = exporter.get_finished_spans()
+print(span.name, span.kind.name, span.start_time == turn.begun_ns, dict(span.attributes))
+"""
+
+
+def test_a_span_goes_to_the_programs_provider() -> None:
+    done = subprocess.run([sys.executable, "-c", SPAN], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("chat m CLIENT True {'gen_ai.operation.name': 'chat'")
+
+
+def test_without_opentelemetry_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "opentelemetry.trace", None)
+    with pytest.raises(ImportError, match="pip install 'warmroute"):
+        _telemetry.Telemetry()

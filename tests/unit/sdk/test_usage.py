@@ -1,0 +1,62 @@
+"""Usage of every dialect, and prices where no receipt says them."""
+
+from typing import Any
+
+import pytest
+
+from warmroute._usage import Tokens, measure, tokens_of
+
+
+@pytest.mark.parametrize(
+    ("usage", "tokens"),
+    [
+        ({"prompt_tokens": 100, "completion_tokens": 5}, Tokens(100, None, 5)),
+        ({"prompt_tokens": 100, "completion_tokens": 5, "prompt_tokens_details": {"cached_tokens": 64}},
+         Tokens(100, 64, 5)),
+        ({"prompt_tokens": 100, "completion_tokens": 5,
+          "prompt_tokens_details": {"cached_tokens": 64, "cache_write_tokens": 30}}, Tokens(100, 64, 5, 30)),
+        ({"prompt_tokens": 100, "prompt_cache_hit_tokens": 64, "prompt_cache_miss_tokens": 36,
+          "completion_tokens": 5}, Tokens(100, 64, 5)),
+        ({"prompt_tokens": 100, "cached_tokens": 64, "completion_tokens": 5}, Tokens(100, 64, 5)),
+        ({"input_tokens": 100, "output_tokens": 5, "input_tokens_details": {"cached_tokens": 64}},
+         Tokens(100, 64, 5)),
+        ({"input_tokens": 6, "cache_read_input_tokens": 64, "cache_creation_input_tokens": 30, "output_tokens": 5},
+         Tokens(100, 64, 5, 30)),
+        ({"input_tokens": 100, "cache_creation_input_tokens": 0, "cache_read_input_tokens": None,
+          "output_tokens": 5}, Tokens(100, 0, 5)),
+        ({"promptTokenCount": 100, "cachedContentTokenCount": 64, "candidatesTokenCount": 3,
+          "thoughtsTokenCount": 2}, Tokens(100, 64, 5)),
+        ({"promptTokenCount": 100, "candidatesTokenCount": 5}, Tokens(100, 0, 5)),
+        ({"prompt_token_count": 100, "cached_content_token_count": 64, "candidates_token_count": 5},
+         Tokens(100, 64, 5)),
+        ({"prompt_tokens": "9", "completion_tokens": True, "prompt_tokens_details": "none"}, Tokens(0, None, 0)),
+        ({}, Tokens(0, None, 0)),
+    ],
+)  # fmt: skip
+def test_each_dialect_has_the_same_tokens(usage: dict[str, Any], tokens: Tokens) -> None:
+    assert tokens_of(usage) == tokens
+
+
+CLAUDE = {"input_tokens": 6, "cache_read_input_tokens": 64, "cache_creation_input_tokens": 30, "output_tokens": 5}
+
+
+@pytest.mark.parametrize(
+    ("model", "usage", "cost_nanousd"),
+    [
+        ("claude-sonnet-4-5", CLAUDE, 6 * 3000 + 64 * 300 + 30 * 3750 + 5 * 15_000),
+        ("anthropic/claude-sonnet-4.5", CLAUDE, 6 * 3000 + 64 * 300 + 30 * 3750 + 5 * 15_000),
+        ("kimi-k2.5", {"prompt_tokens": 100, "cached_tokens": 64, "completion_tokens": 5}, 36 * 600 + 6400 + 15_000),
+    ],
+)
+def test_a_turn_without_a_receipt_is_priced_by_the_table(model: str, usage: dict[str, Any], cost_nanousd: int) -> None:
+    found = measure(usage, None, model)
+    assert found.amounts_nanousd is not None
+    assert found.is_estimated
+    assert found.amounts_nanousd.cost == cost_nanousd
+    assert found.amounts_nanousd.saved == found.amounts_nanousd.listed - cost_nanousd
+
+
+def test_a_model_that_is_in_no_table_has_no_price() -> None:
+    found = measure(CLAUDE, None, "mystery-1")
+    assert found.amounts_nanousd is None
+    assert not found.is_estimated

@@ -1,0 +1,26 @@
+"""What a type checker knows of the clients: openai's own parameters, ours, and the overloads of `create`.
+
+`test_typing.py` runs mypy on this file; the lines with an ignore are errors, which mypy confirms.
+"""
+
+from typing import assert_type
+
+import openai
+from openai import Stream
+from openai.types.chat import ChatCompletion, ChatCompletionChunk
+
+import warmroute
+
+client = warmroute.OpenAI(api_key="k", base_url="http://server/v1", max_retries=3, timeout=5.0, session="s")
+warmroute.AsyncOpenAI(api_key="k", default_headers={"a": "b"}, guard="raise", repair=["sort-tools"], backend="litellm")
+warmroute.OpenAI(max_retrys=3)  # type: ignore[call-arg]
+warmroute.OpenAI(max_retries="3")  # type: ignore[arg-type]
+warmroute.OpenAI(guard="loud")  # type: ignore[arg-type]
+
+assert_type(client.chat.completions.create(model="m", messages=[]), ChatCompletion)
+assert_type(client.chat.completions.create(model="m", messages=[], stream=True), Stream[ChatCompletionChunk])
+assert_type(client.with_options(session="s"), warmroute.OpenAI)
+
+wrapped = warmroute.wrap(openai.OpenAI())
+assert_type(wrapped, openai.OpenAI)
+assert_type(wrapped.chat.completions.create(model="m", messages=[], stream=True), Stream[ChatCompletionChunk])
