@@ -18,7 +18,6 @@ complete, and never sends anything but the calls of its caller and, on request, 
     _backends  which signal each kind of server reads for a session
     _watch     takes the usage out of an answer while it is read
     _stream    openai's streams, without the usage chunk that only the SDK requested
-    _homes     the regions where lineages are at home
     _books     sums, sessions, homes and pending receipts of a client
     _turns     one turn, and sums of turns
     _guard     what a client does about a broken prefix; `guard` is the pure part

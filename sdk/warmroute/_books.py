@@ -1,9 +1,9 @@
 """What a client has observed: sums, sessions, homes, pending receipts. A client and all of its copies share one.
 
-Everything is bounded, and the oldest or least recently used is dropped first: homes by the limit of `_homes`, sessions
-(their sums and last turn) and conversations without a session by `MAX_SESSIONS`, prompts by the guard's memory,
-announced receipts by `MAX_PENDING`, receipts that were counted by `MAX_COUNTED`, faults by `MAX_FAULTS`. The totals keep
-the turns of dropped sessions. One lock covers everything; no call blocks while it is held.
+Everything is bounded, and the oldest or least recently used is dropped first: homes (`contract.homes`), sessions (their
+sums and last turn) and conversations without a session by `MAX_SESSIONS`, prompts by the guard's memory, announced
+receipts by `MAX_PENDING`, receipts that were counted by `MAX_COUNTED`, faults by `MAX_FAULTS`. The totals keep the
+turns of dropped sessions. One lock covers everything; no call blocks while it is held.
 """
 
 import logging
@@ -16,13 +16,13 @@ from typing import Any, Final, TypeVar
 
 from warmroute._beginnings import beginnings_of
 from warmroute._guard import Guard, GuardEvent, Mode, PrefixBroken, announce
-from warmroute._homes import Homes, Lineage
 from warmroute._report import CacheReport, Totals
 from warmroute._session import checked_key
 from warmroute._turns import Counts, Turn
 from warmroute._usage import Measured, measure
 from warmroute._warm import Ping
 from warmroute.contract.conversations import Conversation, Conversations
+from warmroute.contract.homes import Homes, Lineage
 from warmroute.guard.causes import Cause
 from warmroute.guard.outcome import UNKNOWN, Keeping, outcome
 from warmroute.guard.repair import Rule

@@ -15,7 +15,6 @@ from typing import Any, Final
 from warmroute._backends import Backend, backend_of, home_of, signal
 from warmroute._books import Books
 from warmroute._guard import Guard, PrefixBroken
-from warmroute._homes import lineage_of
 from warmroute._outgoing import (
     SERVERS,
     Identity,
@@ -35,6 +34,7 @@ from warmroute._warm import is_warming
 from warmroute._watch import Watch
 from warmroute.contract import headers
 from warmroute.contract.conversations import Conversation
+from warmroute.contract.homes import lineage_of
 
 MAX_HOME_CHARS: Final = 128
 MAX_RECEIPT_ID_CHARS: Final = 128

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from warmroute._guard import Checked, GuardEvent
-from warmroute._homes import Lineage
 from warmroute._usage import Measured
+from warmroute.contract.homes import Lineage
 from warmroute.guard.outcome import UNKNOWN, Keeping
 from warmroute.guard.prompt import Prompt
 

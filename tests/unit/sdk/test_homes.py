@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from warmroute._homes import Homes, Lineage, lineage_of
+from warmroute.contract.homes import Homes, Lineage, lineage_of
 
 URL = "http://server/v1"
 MAIN = "You are an agent."
