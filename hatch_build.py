@@ -19,8 +19,10 @@ class CompileHook(BuildHookInterface[Any]):
 
     def dependencies(self) -> list[str]:
         """What the compilation needs: mypyc, and what the modules import, for its types."""
+        if not ASKED:
+            return []
         project = self.metadata.core
-        return [*project.optional_dependencies["proxy"], "mypy>=2.4,<3", "setuptools>=65"] if ASKED else []
+        return [*project.dependencies, *project.optional_dependencies["proxy"], "mypy>=2.4,<3", "setuptools>=65"]
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Compile into a folder that lives as long as the build."""

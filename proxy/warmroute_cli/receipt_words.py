@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from warmroute._explain import MEANINGS
+from warmroute._explain import MEANINGS, UNKNOWN_CLASS
 from warmroute.contract.money import usd
 from warmroute.contract.receipt import cached_tokens
 
@@ -49,9 +49,9 @@ def in_words(answer: Mapping[str, Any], decision: Mapping[str, Any] | None) -> l
 
 def _sender(receipt: Mapping[str, Any]) -> Iterator[str]:
     """Who of the session's agents sent it, where its head told that."""
-    told = [f"{name} {receipt[name]}" for name in ("kind", "agent", "parent") if name in receipt]
-    if told:
-        yield f"Sent by: {', '.join(told)}."
+    names = [f"{name} {receipt[name]}" for name in ("kind", "agent", "parent") if name in receipt]
+    if names:
+        yield f"Sent by: {', '.join(names)}."
 
 
 def _where(answer: Mapping[str, Any], receipt: Mapping[str, Any]) -> Iterator[str]:
@@ -99,7 +99,9 @@ def _cached(usage: Mapping[str, Any], receipt: Mapping[str, Any]) -> Iterator[st
 
 def _lost(receipt: Mapping[str, Any]) -> Iterator[str]:
     for name, tokens in sorted(receipt["loss"].items(), key=lambda loss: -int(loss[1])):
-        yield f"Not cached: {tokens:,} ({name}) {MEANINGS[name]}"
+        yield f"Not cached: {tokens:,} ({name}) {MEANINGS.get(name, UNKNOWN_CLASS)}"
+    if "elsewhere_region" in receipt:
+        yield f"The region that holds them is {receipt['elsewhere_region']}."
 
 
 def _cost(usage: Mapping[str, Any], receipt: Mapping[str, Any]) -> Iterator[str]:

@@ -1,6 +1,6 @@
 """What a client has observed: sums, sessions, homes, pending receipts. A client and all of its copies share one.
 
-Everything is bounded, and the oldest or least recently used is dropped first: homes by `MAX_HOMES`, sessions (their
+Everything is bounded, and the oldest or least recently used is dropped first: homes (`contract.homes`), sessions (their
 sums and last turn) and conversations without a session by `MAX_SESSIONS`, prompts by the guard's memory, announced
 receipts by `MAX_PENDING`, receipts that were counted by `MAX_COUNTED`, faults by `MAX_FAULTS`. The totals keep the
 turns of dropped sessions. One lock covers everything; no call blocks while it is held.
@@ -22,6 +22,7 @@ from warmroute._turns import Counts, Turn
 from warmroute._usage import Measured, measure
 from warmroute._warm import Ping
 from warmroute.contract.conversations import Conversation, Conversations
+from warmroute.contract.homes import Homes, Lineage
 from warmroute.guard.causes import Cause
 from warmroute.guard.outcome import UNKNOWN, Keeping, outcome
 from warmroute.guard.prompt import Prompt
@@ -32,7 +33,6 @@ log = logging.getLogger("warmroute")
 K = TypeVar("K")
 V = TypeVar("V")
 
-MAX_HOMES: Final = 10_000
 MAX_SESSIONS: Final = 1000
 MAX_PENDING: Final = 1000
 MAX_COUNTED: Final = 1000
@@ -82,7 +82,7 @@ class Books:
         self._counts = Counts()
         self._ahead = Counts()
         self._sessions: OrderedDict[str, _Session] = OrderedDict()
-        self._homes: OrderedDict[tuple[str, str], str] = OrderedDict()
+        self._homes = Homes()
         self._pending: OrderedDict[str, Turn] = OrderedDict()
         self._counted: OrderedDict[str, None] = OrderedDict()  # ids of receipts whose usage was added
         self._faults: deque[str] = deque(maxlen=MAX_FAULTS)
@@ -93,14 +93,12 @@ class Books:
         self._pid = 0
         self._conversations: Conversations
 
-    def home(self, base_url: str, session: str | None) -> str | None:
-        """The region that holds the session, as the server at `base_url` reported it."""
-        if session is None:
+    def home(self, lineage: Lineage | None) -> str | None:
+        """The region that holds a lineage, as its server reported it."""
+        if lineage is None:
             return None
         with self._lock:
-            if (base_url, session) in self._homes:
-                self._homes.move_to_end((base_url, session))
-            return self._homes.get((base_url, session))
+            return self._homes.of(lineage)
 
     def conversation(self, turn: Turn, body: Mapping[str, Any]) -> Conversation | None:
         """The conversation that a prompt without a session continues or begins; None where it has no messages."""
@@ -141,7 +139,7 @@ class Books:
             announce(used)
         return checked.body
 
-    def answered(self, turn: Turn, base_url: str, home: str | None, receipt_id: str | None) -> None:
+    def answered(self, turn: Turn, home: str | None, receipt_id: str | None) -> None:
         """An answer has begun. `home` and `receipt_id`: from its head. A known receipt means the same turn again,
         repeated with the same idempotency key.
         """
@@ -157,8 +155,8 @@ class Books:
                 session = self._session(turn.session)
                 session.counts.turns += not known and not turn.ahead
                 session.last_turn = turn
-                if home is not None:
-                    _put(self._homes, (base_url, turn.session), home, MAX_HOMES)
+                if home is not None and turn.at is not None:
+                    self._homes.answered(turn.at, home)
 
     def settle(self, turn: Turn, usage: Mapping[str, Any]) -> None:
         """Add the usage of a turn, once: it may come from the answer, a retry's answer, and a fetched receipt."""
@@ -274,8 +272,11 @@ class Books:
     def save(self, session: str) -> dict[str, Any]:
         """What is known of a session, as JSON."""
         with self._lock:
-            homes = {base_url: home for (base_url, key), home in self._homes.items() if key == session}
-            return {"session": session, "homes": homes, "guard": self.guard.memory.save(session)}
+            return {
+                "session": session,
+                "homes": self._homes.of_session(session),
+                "guard": self.guard.memory.save(session),
+            }
 
     def load(self, saved: Mapping[str, Any]) -> str:
         """Take over a saved session; returns its key."""
@@ -286,7 +287,7 @@ class Books:
         with self._lock:
             self.guard.memory.load(key, guard)
             for base_url, home in homes.items():
-                _put(self._homes, (str(base_url), key), str(home), MAX_HOMES)
+                self._homes.put(str(base_url), key, str(home))
         return key
 
     def fork(self, session: str, key: str | None) -> str:
@@ -294,8 +295,8 @@ class Books:
         twin = f"f-{secrets.token_hex(16)}" if key is None else checked_key(key)
         with self._lock:
             self.guard.memory.copy(session, twin)
-            for base_url in [base_url for base_url, known in self._homes if known == session]:
-                _put(self._homes, (base_url, twin), self._homes[base_url, session], MAX_HOMES)
+            for base_url, home in self._homes.of_session(session).items():
+                self._homes.put(base_url, twin, home)
         return twin
 
     def report(self) -> CacheReport:

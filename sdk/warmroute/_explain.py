@@ -12,6 +12,8 @@ MEANINGS: Final = {
     "prompt and history as they were.",
     "moved": "are cached on another worker than the one that served the turn: that one was too busy, or the call came "
     "without its session. Keep one session key per conversation.",
+    "elsewhere": "are cached in another region than the one that served the turn: that one could not be reached or was "
+    "too busy. Nothing to do, unless it happens often.",
     "evicted": "were cached and had to make room. Shorter pauses between turns, or more cache on the server, help.",
     "salt_changed": "are cached under the key of another salt epoch. It passes with the next turns.",
     "page_rounding": "are the rest of a page: engines reuse whole pages, and never a prompt's last token. "
@@ -21,6 +23,8 @@ MEANINGS: Final = {
     "unknown": "have no known reason.",
 }
 """What each loss class means and what to do about it, after "N prompt tokens"."""
+
+UNKNOWN_CLASS: Final = "have a reason that this version of warmroute does not know."
 
 
 def explain(turn: Turn | None, name: str | None) -> str:
@@ -55,4 +59,4 @@ def _headline(turn: Turn) -> str:
 def _losses(turn: Turn) -> list[str]:
     losses = turn.measured.losses if turn.measured is not None else {}
     order = sorted(losses.items(), key=lambda item: -item[1])
-    return [f"{tokens:,} prompt tokens ({name}) {MEANINGS[name]}" for name, tokens in order]
+    return [f"{tokens:,} prompt tokens ({name}) {MEANINGS.get(name, UNKNOWN_CLASS)}" for name, tokens in order]

@@ -34,6 +34,7 @@ from warmroute._warm import is_warming
 from warmroute._watch import Watch
 from warmroute.contract import headers
 from warmroute.contract.conversations import Conversation
+from warmroute.contract.homes import lineage_of
 
 MAX_HOME_CHARS: Final = 128
 MAX_RECEIPT_ID_CHARS: Final = 128
@@ -188,7 +189,7 @@ class Observer:
                 SERVERS.learn(call.server, takes=True)
             home = printable(home_of(call.backend, response.headers) if call.backend else None, MAX_HOME_CHARS)
             receipt_id = printable(response.headers.get(headers.RECEIPT), MAX_RECEIPT_ID_CHARS)
-            self.books.answered(turn, call.base_url, home, receipt_id)
+            self.books.answered(turn, home, receipt_id)
             if not turn.streamed and call.reads_raw:
                 call.watch.observe(_json(response.content))  # the caller may never parse it
 
@@ -199,7 +200,8 @@ class Observer:
             block = current()
             named = self._pinned or (block.key if block else None) or self._default
             identity = identity_of(named, caller, body) or self._derived(call, turn, body)
-            home = self.books.home(call.base_url, identity.key)
+            turn.at = lineage_of(call.base_url, identity.key, caller, body)
+            home = self.books.home(turn.at)
             parent = block.parent if block and block.key == identity.key else None
             key = identity.header
             found = signal(call.backend, key, derived=identity.derived, home=home, parent=parent)

@@ -6,6 +6,7 @@ from typing import Any
 
 from warmroute._guard import Found, GuardEvent
 from warmroute._usage import Measured
+from warmroute.contract.homes import Lineage
 from warmroute.guard.outcome import UNKNOWN, Keeping
 from warmroute.guard.prompt import Prompt
 
@@ -19,6 +20,8 @@ class Turn:
     model: str = ""
     lineage: str = ""
     """The session, and what tells its kinds and agents apart: prompts are compared with those of one lineage."""
+    at: Lineage | None = None
+    """What is at home where it is answered; None without a session."""
     withhold: bool = False
     """Whether only the SDK requested usage, so that the caller must not get its chunk."""
     checked: Found | None = None

@@ -18,6 +18,8 @@ from warmroute._prices import Price, price_of
 from warmroute.contract import receipt as contract
 
 MAX_FAULT_CHARS: Final = 300
+MAX_CLASSES: Final = 32  # of losses in a receipt; a newer proxy may name some that are not in the contract
+MAX_CLASS_CHARS: Final = 64
 _NANOUSD_PER_USD_PER_MTOK: Final = 1000
 
 
@@ -66,9 +68,6 @@ def measure(usage: Mapping[str, Any], announced: str | None, model: str = "") ->
     found = usage.get("warmroute")
     receipt: Mapping[str, Any] = found if isinstance(found, Mapping) else {}
     loss, region = receipt.get("loss"), receipt.get("region")
-    losses = {
-        name: count for name in contract.LOSS_CLASSES if isinstance(loss, Mapping) and (count := _count(loss.get(name)))
-    }
     price = None if receipt else price_of(model)
     rates = price or _rates(receipt)
     cold_usd = None if rates is None else tokens.prompt * rates.input * rates.write_factor + rates.output
@@ -79,7 +78,7 @@ def measure(usage: Mapping[str, Any], announced: str | None, model: str = "") ->
         completion_tokens=tokens.completion,
         has_receipt=bool(receipt),
         amounts_nanousd=_amounts(receipt) if receipt else estimated,
-        losses=losses,
+        losses=_losses(loss) if isinstance(loss, Mapping) else {},
         region=region if isinstance(region, str) else None,
         continued="continued" in receipt,
         faults=_faults(usage, receipt, announced) if receipt or announced else (),
@@ -146,6 +145,13 @@ def _rates(receipt: Mapping[str, Any]) -> Price | None:
         return Price(float(rates["input"]), float(rates["cached"]), float(rates["output"]))
     except (KeyError, TypeError, ValueError):
         return None
+
+
+def _losses(loss: Mapping[Any, Any]) -> dict[str, int]:
+    """Loss class -> tokens, of those that this version knows first; `MAX_CLASSES` of them at most."""
+    names = [name for name in contract.LOSS_CLASSES if name in loss]
+    names += [name for name in loss if isinstance(name, str) and name not in names and len(name) <= MAX_CLASS_CHARS]
+    return {name: tokens for name in names[:MAX_CLASSES] if (tokens := _count(loss[name]))}
 
 
 def _faults(usage: Mapping[str, Any], receipt: Mapping[str, Any], announced: str | None) -> tuple[str, ...]:

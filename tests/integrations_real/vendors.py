@@ -22,7 +22,7 @@ def google(url: str) -> Any:
         genai.Client(api_key="k", http_options=types.HttpOptions(base_url=url)), session="s", repair=["sort-tools"]
     )
     assert isinstance(client, genai.Client)
-    tools = [
+    tools: list[Any] = [
         types.Tool(function_declarations=[types.FunctionDeclaration(name=name, description="looks")])
         for name in ("look", "move")
     ]

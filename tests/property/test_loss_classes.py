@@ -7,13 +7,14 @@ from warmroute.contract.receipt import LOSS_CLASSES
 from warmroute_proxy.core.accounting.losses import IndexEstimates, LastTurn, classify
 
 tokens = st.integers(-50, 300_000) | st.integers(0, 400)
-lasts = st.none() | st.builds(LastTurn, tokens, tokens, st.booleans(), st.booleans())
+lasts = st.none() | st.builds(LastTurn, tokens, tokens, st.booleans(), st.booleans(), st.booleans())
 
 
 @given(
     st.integers(0, 300_000) | st.integers(0, 400),
     tokens,
     st.integers(-1, 256),
+    tokens,
     tokens,
     tokens,
     tokens,
@@ -29,6 +30,7 @@ def test_losses_sum_and_are_of_known_classes(
     known: int,
     here: int,
     elsewhere: int,
+    region: int,
     last: LastTurn | None,
     pd: bool,
     misreported: bool,
@@ -39,7 +41,7 @@ def test_losses_sum_and_are_of_known_classes(
         prompt_tokens=prompt,
         cached_tokens=cached,
         page_size=page,
-        estimates=IndexEstimates(known, here, elsewhere),
+        estimates=IndexEstimates(known, here, elsewhere, region),
         last_turn=last,
         disaggregated=pd,
         misreported=misreported,
@@ -121,3 +123,16 @@ def test_a_wiped_cache_is_an_eviction_and_a_strange_worker_a_move(previous: int,
             disaggregated=False,
         )
         assert losses[name] >= previous - page
+
+
+def test_what_another_region_holds_is_elsewhere_and_not_cold() -> None:
+    last_turn = LastTurn(8000, 100, same_worker=False, salt_changed=False, same_region=False)
+    losses = classify(
+        prompt_tokens=9000,
+        cached_tokens=1024,
+        page_size=64,
+        estimates=IndexEstimates(8000, 1024, 0, 8000),
+        last_turn=last_turn,
+        disaggregated=False,
+    )
+    assert losses == {"elsewhere": 8000 - 1024, "new": 1000}

@@ -245,4 +245,4 @@ def test_tenants_with_different_seeds_share_nothing(texts: list[str], one: int, 
     assert (seen.known_tokens > 0) == (one == other and chains[0].total_bytes > 4)
     if one != other:
         assert set(chains[0].hashes).isdisjoint(chains[1].hashes)
-        assert (seen.predicted_cached_tokens, seen.known_tokens, seen.best_elsewhere_tokens) == (0, 0, 0)
+        assert (seen.predicted_cached_tokens, seen.known_tokens, seen.other_worker_tokens) == (0, 0, 0)

@@ -172,6 +172,7 @@ class Scene:
         engines: Any = self.engines
         ledger: Any = SimpleNamespace(open=self._open_row, settle=self._settle_row)
         re_prefills: Any = SimpleNamespace(prompts=SimpleNamespace(min_bytes=1 << 30))
+        alone: Any = SimpleNamespace(region="east", active=False)
         metrics, router = RequestMetrics(Metrics()), cast("Router", _Places(self))
         faults = Faults(router, engines, self.open_requests, metrics)
         path = RequestPath(
@@ -182,7 +183,7 @@ class Scene:
             forwarding=cast("Any", SimpleNamespace(begin=self._forward)),
             engines=engines,
             deadlines=Deadlines(LIMITS, engines),
-            settlement=Settlement(router, engines, admission, ledger, metrics, re_prefills, "east", lambda: 1.0),
+            settlement=Settlement(router, engines, admission, ledger, metrics, re_prefills, alone, lambda: 1.0),
             answer_headers=AnswerHeaders("east", admission),
             metrics=metrics,
             max_answer_bytes=1 << 20,

@@ -6,8 +6,8 @@ recorded headers are sent as they were, so session signals reach the proxy exact
 harnesses that send none, one names its session through the SDK, one is given the SDK's derived key and one leaves it to
 the proxy.
 
-Sessions of the SDK roam between the regions from turn to turn, as they do where one name stands for all regions; the
-others stay where they began. Where to is drawn from the seed, so both passes of a demo see the same.
+All sessions roam: each request enters through a region of its own, as where one name stands for all regions. Which one
+is drawn from the seed, so both passes of a demo see the same. Stock clients know nothing of regions and send no hint.
 """
 
 import asyncio
@@ -62,11 +62,9 @@ class Target:
     """Mean time between an answer and the next turn, when the harness runs tools."""
 
 
-def ingresses(recording: str, turns: int, regions: Sequence[str], seed: int, *, roams: bool) -> list[str]:
+def ingresses(recording: str, turns: int, regions: Sequence[str], seed: int) -> list[str]:
     """The region that each turn of a recording enters through."""
     draw = random.Random(f"{seed}:{recording}")  # noqa: S311 (a reproducible plan, not a secret)
-    if not roams:
-        return [draw.choice(regions)] * turns
     return [draw.choice(regions) for _ in range(turns)]
 
 
@@ -124,8 +122,7 @@ async def _replay(
     limit: asyncio.Semaphore,
     keep: Callable[[ClientTurn], None],
 ) -> None:
-    sdk = recording.name in THROUGH_SDK
-    plan = ingresses(recording.name, len(recording.requests), list(clients), target.seed, roams=sdk)
+    plan = ingresses(recording.name, len(recording.requests), list(clients), target.seed)
     draw = random.Random(f"{target.seed}:{recording.name}:think")  # noqa: S311 (a reproducible plan, not a secret)
     async with limit:
         with _session(recording):

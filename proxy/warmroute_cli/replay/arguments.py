@@ -20,6 +20,15 @@ def add(parser: argparse.ArgumentParser) -> None:
     _add_proxies(parser.add_argument_group("the proxies (policy warmroute)"))
 
 
+def fleet_options(arguments: argparse.Namespace) -> list[str]:
+    """The options of fleet and proxies that were given, as they are written."""
+    parser = argparse.ArgumentParser()
+    _add_fleet(parser.add_argument_group())
+    _add_proxies(parser.add_argument_group())
+    given = [name for name, default in vars(parser.parse_args([])).items() if getattr(arguments, name) != default]
+    return [f"--{name.replace('_', '-')}" for name in given]
+
+
 def _add_trace(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("traces", nargs="*", type=Path, metavar="TRACE", help="files, played one after the other")
     parser.add_argument("--scenario", choices=SCENARIOS, help="play a ready-made comparison instead of a trace")
@@ -49,6 +58,12 @@ def _add_fleet(fleet: argparse._ArgumentGroup) -> None:
     )  # fmt: skip
     fleet.add_argument(
         "--max-running", type=count, default=512, metavar="N", help="requests that a worker runs at once (512)"
+    )
+    fleet.add_argument(
+        "--fleet",
+        type=Path,
+        metavar="FILE",
+        help="a TOML file of workers that differ, instead of --workers",
     )
     fleet.add_argument("--regions", type=_count, default=1, metavar="N", help="number of regions (1)")
     fleet.add_argument("--rtt-ms", type=_not_negative, default=100.0, metavar="MS", help="round trip of regions (100)")

@@ -17,6 +17,8 @@ from pathlib import Path
 from threading import Thread
 from typing import NamedTuple
 
+from warmroute_cli.replay.arguments import fleet_options
+from warmroute_proxy.replay.fleet_file import WorkerKind, read_fleet
 from warmroute_proxy.replay.loaders import load
 from warmroute_proxy.replay.results import Result
 from warmroute_proxy.replay.scenarios.scenario import Run, Scenario
@@ -60,17 +62,28 @@ def _play(arguments: argparse.Namespace) -> tuple[list[Result], tuple[str, ...]]
         raise TraceError("what to play? name trace files, or --recorded, or --made-up, or a --scenario")
     source = Source(tuple(arguments.traces), arguments.recorded, arguments.scenario, arguments.made_up, arguments.seed)
     if source.scenario is not None:
+        if given := fleet_options(arguments):
+            raise TraceError(f"--scenario has a fleet of its own: leave out {', '.join(given)}")
+        policies = None if arguments.policy is None or "all" in arguments.policy else tuple(arguments.policy)
+        loads = None if arguments.speed_up is None else tuple(dict.fromkeys(arguments.speed_up))
+        source = source._replace(policies=policies, speed_ups=loads)
         _, ready_made, notes = source.ready_made()
         runs = list(ready_made)
     else:
-        policies, loads = _chosen(arguments)
+        chosen_policies, chosen_loads = _chosen(arguments)
         setup = _setup(arguments)
-        runs = [Run(policy, policy, setup, speed_up) for policy in policies for speed_up in loads]
+        runs = [Run(policy, policy, setup, speed_up) for policy in chosen_policies for speed_up in chosen_loads]
     return _swept(source, runs) if arguments.sweep else _played(source, runs), notes
 
 
 def _setup(arguments: argparse.Namespace) -> Setup:
     prefills, decodes = arguments.workers
+    kinds: tuple[WorkerKind, ...] = ()
+    if arguments.fleet is not None:
+        if "--workers" in fleet_options(arguments):
+            raise TraceError("--fleet says how many workers there are: leave out --workers")
+        kinds = read_fleet(arguments.fleet)
+        prefills, decodes = len(kinds), 0
     device, host, store = arguments.kv_tokens
     return Setup(
         prefills=prefills,
@@ -87,6 +100,7 @@ def _setup(arguments: argparse.Namespace) -> Setup:
         share_lag_s=None if arguments.share_lag_ms is None else arguments.share_lag_ms / 1000,
         event_lag_s=arguments.event_lag_ms / 1000,
         changes=tuple(Change(*change) for change in arguments.change),
+        kinds=kinds,
     )
 
 
@@ -125,11 +139,14 @@ class Source(NamedTuple):
     scenario: str | None = None
     made_up: str | None = None
     seed: int = 1
+    policies: tuple[str, ...] | None = None
+    speed_ups: tuple[float, ...] | None = None
+    """Of a scenario; None: its own."""
 
     def ready_made(self) -> Scenario:
         """The scenario; its trace is made but once a process."""
         assert self.scenario is not None
-        return _ready_made(self.scenario)
+        return _ready_made(self)
 
     def trace(self) -> Trace:
         """The trace, read but once a process."""
@@ -137,10 +154,11 @@ class Source(NamedTuple):
 
 
 @lru_cache(maxsize=1)
-def _ready_made(name: str) -> Scenario:
+def _ready_made(source: Source) -> Scenario:
     from warmroute_proxy.replay.scenarios.by_name import scenario
 
-    return scenario(name)
+    assert source.scenario is not None
+    return scenario(source.scenario, source.seed, source.policies, source.speed_ups)
 
 
 @lru_cache(maxsize=1)

@@ -8,6 +8,7 @@ made_up, agents, tool_calls     generated traces
 setup                           one run: fleet, policy, load
 simulation, split               the event loop, and that of a fleet of prefill and decode workers
 fleet, storage                  workers and their load; a store that they share
+fleet_file                      a file of workers that differ
 policy                          the interface of placement policies
 production, waiting             the policy of production, and its queue
 regions                         policies that know nothing of regions, one for each region

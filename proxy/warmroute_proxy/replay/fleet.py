@@ -31,6 +31,8 @@ class Turn(msgspec.Struct, eq=False):
     first_token_s: float = 0.0
     ended_s: float = 0.0
     cached_tokens: int = 0
+    predicted_tokens: int | None = None
+    """What the policy expected to be cached; None where it expects nothing."""
     retries: int = 0
     state: Any = None
     """The policy's own state of this turn."""

@@ -1,10 +1,10 @@
 """The policy that production runs: the same `core.Router`, with the inputs that a proxy would have.
 
-Block ids stand for the prompt's chain: a cut at each block's end and at the prompt's. A token counts as 4 bytes, so the
-learned bytes per token are exact; a real proxy is some percent off. Like the server, the proxy observes the first
-token and the end of a turn, the cached tokens that the engine reports with it, and each worker's `/v1/loads` once a
-second. It does not observe tokens in between (`progress`): a turn counts as its prompt until it ends. With
-`event_lag_s` it also gets each worker's KV events, delayed by that time.
+Block ids stand for the prompt's chain: a cut at each block's end, at the prompt's and at that of the turn before. A
+token counts as 4 bytes, so the learned bytes per token are exact; a real proxy is some percent off. Like the server,
+the proxy observes the first token and the end of a turn, the cached tokens that the engine reports with it, and each
+worker's `/v1/loads` once a second, with the size of its KV pool. It does not observe tokens in between (`progress`): a
+turn counts as its prompt until it ends. With `event_lag_s` it also gets each worker's KV events, delayed by that time.
 
 Each region has `routers` proxies, which know nothing of each other but what engines report, unless they are processes
 of one proxy (`share_lag_s`): those send each other their events, delayed by that time. Requests go to them in turn.
@@ -15,6 +15,7 @@ half a round trip too early, with what it knows when the first does.
 Where a trace names no sessions, a session is what a derived key would find: the prompts that continue each other.
 """
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -127,6 +128,7 @@ class Production(Policy):
         self._keys = mixed(range(trace.sessions), 1)
         self._named_below = ceil(self._proxies.naming_share * 2.0**64)
         self._homes: dict[int, str] = {}
+        self._sent: dict[int, Request] = {}  # the last one of each session
         longest = max((request.input_tokens for request in trace.requests), default=0)
         block_bytes = trace.block_tokens * BYTES_PER_TOKEN
         self._ends = list(range(block_bytes, longest * BYTES_PER_TOKEN + block_bytes + 1, block_bytes))
@@ -179,6 +181,12 @@ class Production(Policy):
             if len(hashes) != full + 1 or hashes[full] != tail:  # else these are the prompt's blocks as they stand
                 hashes = [*hashes[:full], tail]
             ends.append(request.input_tokens * BYTES_PER_TOKEN)
+        sent = self._sent.get(request.session)
+        if sent is not None and sent.tail is not None and sent.input_tokens == request.continued_tokens:
+            at = bisect_left(ends, sent.input_tokens * BYTES_PER_TOKEN)  # a message ends there: a cut, as in the server
+            hashes, ends = [*hashes[:at], sent.tail, *hashes[at:]], [*ends, 0]
+            ends[at:] = [sent.input_tokens * BYTES_PER_TOKEN, *ends[at:-1]]
+        self._sent[request.session] = request
         key = self._keys[request.session]
         named = key < self._named_below
         return Facts(
@@ -208,6 +216,7 @@ class Production(Policy):
                 request.output_tokens,
                 request.output_tokens,
             )
+        turn.predicted_tokens = turn.state[-1].ticket.decision.predicted_cached_tokens
         self._freed(now_s)
         if turn.state[0].facts.may_forward:
             self._homes[request.session] = turn.worker.region
@@ -242,7 +251,7 @@ class Production(Policy):
                 worker.tokens,
                 totals.prefill_uncached_tokens,
                 round(totals.prefill_busy_s * 1e6),
-                *(_sizes(scheduler) if self._queues else ()),
+                *_sizes(scheduler),
             )
             for router in self._routers[worker.region]:
                 router.observe_loads(worker.name, loads, now_s)
@@ -277,7 +286,10 @@ class Production(Policy):
 
     def _core_worker(self, worker: Worker) -> CoreWorker:
         store = f"store-{worker.region}" if self._proxies.store else None
-        return CoreWorker(worker.name, worker.name, 0, worker.role, host_cache=self._proxies.host_cache, store=store)
+        return CoreWorker(
+            worker.name, worker.name, 0, worker.role, host_cache=self._proxies.host_cache, store=store,
+            page_tokens=worker.scheduler.page_size,
+        )  # fmt: skip
 
     def _make_routers(self, region: str) -> list[Router]:
         own: Iterable[CoreWorker] = [

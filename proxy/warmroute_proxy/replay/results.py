@@ -34,6 +34,8 @@ class Result:
     cpu_s: float
     policy: str = ""
     workers: str = ""
+    prediction_error_p95: float | None = None
+    """Of cached tokens, as a share of the prompt; None of a policy that predicts nothing."""
     retries: int = 0
     """Turns that were sent again because their worker went away."""
     load_times_s: list[float] = field(default_factory=list)
@@ -100,6 +102,11 @@ def summary(turns: Sequence[Turn]) -> dict[str, Any]:
         for turn in turns
         if turn.request.output_tokens > 1
     ]
+    errors = [
+        abs(turn.predicted_tokens - turn.cached_tokens) / turn.request.input_tokens
+        for turn in turns
+        if turn.predicted_tokens is not None and turn.request.input_tokens
+    ]
     tokens = sum(turn.request.input_tokens for turn in turns)
     cached = sum(turn.cached_tokens for turn in turns)
     return {
@@ -110,5 +117,6 @@ def summary(turns: Sequence[Turn]) -> dict[str, Any]:
         "ttft_p99_s": p99,
         "ttft_mean_s": sum(ttfts) / len(ttfts) if ttfts else 0.0,
         "tpot_p90_s": percentiles(tpots, 90)[0],
+        "prediction_error_p95": percentiles(errors, 95)[0] if errors else None,
         "retries": sum(turn.retries for turn in turns),
     }

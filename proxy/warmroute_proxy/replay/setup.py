@@ -1,14 +1,16 @@
 """What to replay: the fleet, the policies, the loads. One `Setup` and one (policy, speed-up) make one run."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from warmroute_backend.engine.model.model import Role, Scheduler
 from warmroute_backend.engine.model.tiers import HostTier, Storage
+from warmroute_backend.engine.model.work import Costs
 from warmroute_proxy.core.cache.index import MAX_SLOTS
 from warmroute_proxy.replay.baselines import BASELINES
 from warmroute_proxy.replay.fleet import Fleet, Worker
+from warmroute_proxy.replay.fleet_file import WorkerKind
 from warmroute_proxy.replay.policy import Policy
 from warmroute_proxy.replay.production import Feed, Production, Proxies
 from warmroute_proxy.replay.regions import InRegion
@@ -64,6 +66,8 @@ class Setup:
     changes: tuple[Change, ...] = ()
     skip_share: float = 0.0
     home_share: float = 0.0
+    kinds: tuple[WorkerKind, ...] = ()
+    """Those of each worker of a region, where they differ."""
 
     @property
     def workers(self) -> str:
@@ -132,17 +136,32 @@ class _Built:
 
     def _scheduler(self, index: int, region: str, role: Role) -> Scheduler:
         setup = self._setup
+        kind = setup.kinds[index % len(setup.kinds)] if setup.kinds else WorkerKind()
         return make_scheduler(
-            role, setup.kv_tokens, self._trace.block_tokens, max_running=setup.max_running,
+            role, kind.kv_tokens or setup.kv_tokens, self._trace.block_tokens,
+            max_running=kind.max_running or setup.max_running, costs=_costs(kind),
             host=HostTier(setup.host_tokens, self._stores.get(region)) if role != "decode" else None,
             listener=self._feeds[index] if self._feeds else None,
         )  # fmt: skip
 
 
+def _costs(kind: WorkerKind) -> Costs:
+    """What steps cost a worker of this kind."""
+    plain = Costs()
+    return replace(
+        plain,
+        prefill_tokens_per_s=plain.prefill_tokens_per_s * kind.speed,
+        decode_base_s=plain.decode_base_s / kind.speed,
+        decode_per_sequence_s=plain.decode_per_sequence_s / kind.speed,
+        step_overhead_s=plain.step_overhead_s / kind.speed,
+    )
+
+
 def _check(trace: Trace, setup: Setup) -> None:
     largest = max((request.input_tokens + request.output_tokens for request in trace.requests), default=0)
-    if largest + trace.block_tokens > setup.kv_tokens:
-        raise TraceError(f"{trace.name}: a request of {largest} tokens does not fit {setup.kv_tokens} KV tokens")
+    smallest = min([kind.kv_tokens or setup.kv_tokens for kind in setup.kinds] or [setup.kv_tokens])
+    if largest + trace.block_tokens > smallest:
+        raise TraceError(f"{trace.name}: a request of {largest} tokens does not fit {smallest} KV tokens")
     if setup.store_tokens and not setup.host_tokens:
         raise TraceError("a store needs a host tier: write KV tokens as device:host:store")
     if setup.changes:

@@ -44,6 +44,14 @@ class Authentication:
         request.tenant = self._forwards.check_head(request.headers[names.FORWARD]).tenant
         return None
 
+    def check_proxy(self, request: Request, max_bytes: int) -> None:
+        """Check by the head that another proxy sends a request of its own, with a body of at most so many bytes."""
+        if request.method != "POST" or not _is_forwarded(request):
+            raise Refusal(404, f"there is no route {request.path}", code="not_found")
+        if request.length is None or request.length > max_bytes:
+            raise Refusal(413, f"{request.path} takes at most {max_bytes} bytes", code="request_too_large")
+        self._forwards.check_head(request.headers[names.FORWARD])
+
     def of_whole(self, request: Request) -> tuple[TenantConfig, Forward | None]:
         """The tenant of a request that came whole, and the claim of the proxy that forwards it."""
         tenant = self._known.get(request.headers.get("authorization", ""))

@@ -34,6 +34,7 @@ from warmroute_proxy.server.ledger.recording import Recording
 from warmroute_proxy.server.ledger.void_orders import VoidOrders
 from warmroute_proxy.server.processes.peer_processes import PeerProcesses
 from warmroute_proxy.server.processes.supervisor import ProcessSlot
+from warmroute_proxy.server.regions.announcements import Announcements
 from warmroute_proxy.server.regions.forward_claim import Forwards
 from warmroute_proxy.server.regions.peers import PeerQuestions, Peers
 from warmroute_proxy.server.regions.voids import Voids
@@ -70,6 +71,7 @@ class Proxy:
     router: Router
     engines: Engines
     voids: Voids
+    announcements: Announcements
     open_requests: OpenRequests
     admission: Admission
     re_prefills: RePrefills
@@ -98,6 +100,7 @@ class Proxy:
             self.idempotent_calls,
             self.path,
             self.metrics,
+            self.announcements,
             control_plane,
         )
 
@@ -140,18 +143,17 @@ class _Routing(NamedTuple):
 
 async def build(config: Config, slot: ProcessSlot | None) -> Proxy:
     """Make all parts; `slot`: the place of this process among several. Asks every engine for its ranks first."""
+    clock, limits, metrics = time.monotonic, config.limits, Metrics()
     secrets = Secrets(load_secret(config.secret_file, os.environ))
-    clock, here, limits, metrics = time.monotonic, config.proxy.region, config.limits, Metrics()
     memory, engines = _body_memory(config, metrics), await _engines(config, metrics, clock)
     ledger, stores = await _ledger(config, slot, metrics)  # first: it locks the state folder
-    router, recording, peer_processes, conversations = _routing(config, slot, engines, metrics)
-    _restore_drains(config, engines, router)
-    voids, loop_lag = _voids(config, slot, secrets, metrics, clock), LoopLag(metrics, clock)
-    open_requests, request_metrics = OpenRequests(), _request_metrics(metrics, ledger, slot)
-    admission = Admission(config, router, metrics, clock, stores)
+    voids, announcements = _links(config, slot, secrets, metrics, clock)
+    router, recording, peer_processes, conversations = _routing(config, slot, engines, metrics, announcements)
+    request_metrics, loop_lag = _request_metrics(metrics, ledger, slot), LoopLag(metrics, clock)
+    open_requests, admission = OpenRequests(), Admission(config, router, metrics, clock, stores)
     faults = Faults(router, engines, open_requests, request_metrics)
     re_prefills = RePrefills(config.kept_prompt_bytes, router, engines, admission, open_requests, metrics, clock)
-    settlement = Settlement(router, engines, admission, ledger, request_metrics, re_prefills, here, time.time)
+    settlement = Settlement(router, engines, admission, ledger, request_metrics, re_prefills, announcements, time.time)
     path = RequestPath(
         open_requests=open_requests,
         placing=Placing(router, engines, admission, faults, request_metrics),
@@ -161,7 +163,7 @@ async def build(config: Config, slot: ProcessSlot | None) -> Proxy:
         engines=engines,
         deadlines=Deadlines(limits, engines),
         settlement=settlement,
-        answer_headers=AnswerHeaders(here, admission),
+        answer_headers=AnswerHeaders(config.proxy.region, admission),
         metrics=request_metrics,
         max_answer_bytes=limits.response_bytes,
     )
@@ -180,6 +182,7 @@ async def build(config: Config, slot: ProcessSlot | None) -> Proxy:
         router=router,
         engines=engines,
         voids=voids,
+        announcements=announcements,
         open_requests=open_requests,
         admission=admission,
         re_prefills=re_prefills,
@@ -196,8 +199,20 @@ def _body_memory(config: Config, metrics: Metrics) -> BodyMemory:
     return BodyMemory(config.limits.body_memory_bytes, copies_of_bodies(config.engines), refused)
 
 
-def _routing(config: Config, slot: ProcessSlot | None, engines: Engines, metrics: Metrics) -> _Routing:
-    """The router and the conversations: recorded, shared with other processes, or plain."""
+def _routing(
+    config: Config, slot: ProcessSlot | None, engines: Engines, metrics: Metrics, announcements: Announcements
+) -> _Routing:
+    """The router and the conversations, with the drain orders from before a restart."""
+    made = _made_routing(config, slot, engines, metrics, announcements)
+    _restore_drains(config, engines, made.router)
+    return made
+
+
+def _made_routing(
+    config: Config, slot: ProcessSlot | None, engines: Engines, metrics: Metrics, announcements: Announcements
+) -> _Routing:
+    """The same, recorded, shared with other processes, or plain."""
+    to_regions = announcements.newest if announcements.active else None
     name = random.token_hex(8)
     here, loop = config.proxy.region, asyncio.get_running_loop()
     others = [Peer(r.name, r.rtt_ms / 1000) for r in config.regions if r.name != here and r.url]
@@ -205,12 +220,14 @@ def _routing(config: Config, slot: ProcessSlot | None, engines: Engines, metrics
     if config.proxy.record:
         recording = Recording(config.proxy.record, loop)
         recorded = RecordedRouter(recording.write, version("warmroute"), *fleet)
-        return _Routing(recorded, recording, None, Conversations(name))
+        return _Routing(recorded, recording, None, Conversations(name, to_regions))
     if slot is None:
-        return _Routing(Router(*fleet), None, None, Conversations(name))
+        return _Routing(Router(*fleet), None, None, Conversations(name, to_regions))
     peer_processes = PeerProcesses(slot.shared_memory, slot.number, time.monotonic, loop)
     router = PeerRouter(*fleet, send=peer_processes.send, receive=peer_processes.apply_updates)
-    conversations = Conversations(name, peer_processes.send_newest, peer_processes.apply_updates)
+    announcements.processes = peer_processes
+    to_all = announcements.newest_to_all if announcements.active else peer_processes.send_newest
+    conversations = Conversations(name, to_all, peer_processes.apply_updates)
     peer_processes.start(router, engines, metrics, conversations)
     return _Routing(router, None, peer_processes, conversations)
 
@@ -241,15 +258,17 @@ def _peers(config: Config, clock: Callable[[], float]) -> Peers:
     return Peers(urls, config.limits.connect_timeout_s, clock)
 
 
-def _voids(
+def _links(
     config: Config, slot: ProcessSlot | None, secrets: Secrets, metrics: Metrics, clock: Callable[[], float]
-) -> Voids:
-    """The links to other regions, with what is to be voided there."""
+) -> tuple[Voids, Announcements]:
+    """The links to other regions, with what is to be voided there and what is announced."""
     nonces = slot.nonces if slot is not None else None
     forwards = Forwards(secrets, config.proxy.region, time.time, random.token_hex, nonces)
     number, processes = (0, 1) if slot is None else (slot.number, config.proxy.processes)
     orders = VoidOrders(config.proxy.state_dir, number, processes)
-    return Voids(_peers(config, clock), forwards, orders, metrics, time.time, config.limits.connect_timeout_s)
+    timeout_s = config.limits.connect_timeout_s
+    voids = Voids(_peers(config, clock), forwards, orders, metrics, time.time, timeout_s)
+    return voids, Announcements(config.proxy.region, voids.peers, forwards, metrics, clock, timeout_s)
 
 
 def _restore_drains(config: Config, engines: Engines, router: Router) -> None:

@@ -38,6 +38,7 @@ from warmroute_proxy.server.intake.intake import CHAT, ROUTES
 from warmroute_proxy.server.intake.intakes import Intakes
 from warmroute_proxy.server.intake.parsed_request import Intake
 from warmroute_proxy.server.ledger.ledger import Ledger
+from warmroute_proxy.server.regions.announcements import ANNOUNCEMENTS, MAX_BYTES, Announcements
 from warmroute_proxy.server.regions.forward_claim import Forward
 from warmroute_proxy.server.request.failure import shutting_down
 from warmroute_proxy.server.request.idempotency import IdempotentCalls
@@ -63,6 +64,7 @@ class PublicEndpoint:
         idempotent_calls: IdempotentCalls,
         path: RequestPath,
         metrics: Metrics,
+        announcements: Announcements,
         control_plane: Bridge,
     ) -> None:
         """`path` is what each inference request uses."""
@@ -72,6 +74,7 @@ class PublicEndpoint:
         self._idempotent_calls = idempotent_calls
         self._path = path
         self._metrics = metrics
+        self._announcements = announcements
         self._control_plane = control_plane
         self._token_counts = TokenCounts(path.engines, path.placing.router)
         self._answers: dict[tuple[str, int], Counter] = {}  # by path and status, of named paths
@@ -105,6 +108,9 @@ class PublicEndpoint:
             if request.length != 0:  # reject bodies from unauthenticated clients
                 raise Refusal(400, f"{path} takes no body", code="bad_request")
             return
+        if path == ANNOUNCEMENTS:
+            self._authentication.check_proxy(request, MAX_BYTES)
+            return
         if path in ROUTES:
             if request.method != "POST":
                 raise Refusal(405, f"{path} takes POST, not {request.method}", code="method_not_allowed")
@@ -128,6 +134,8 @@ class PublicEndpoint:
                 self._begin_translated(request, exchange, dialect)
             elif request.path in OPEN_PATHS:
                 self._control_plane.handle(exchange)
+            elif request.path == ANNOUNCEMENTS:
+                self._receive_announcements(request, exchange)
             else:
                 tenant, claim = self._authentication.of_whole(request)
                 self._control_plane.handle(exchange, {"tenant": tenant, "forwarded": claim and claim.request_id})
@@ -166,6 +174,11 @@ class PublicEndpoint:
         else:
             intake = self._intakes.read(request, caller)
             InferenceRequest(self._path, exchange, intake, self._path.engines.ids.receipt()).begin()
+
+    def _receive_announcements(self, request: Request, exchange: Exchange) -> None:
+        """Apply what another region announces."""
+        router, conversations = self._path.placing.router, self._intakes.callers.conversations
+        self._announcements.receive(request, exchange, router, conversations)
 
     def _begin_translated(self, request: Request, exchange: Exchange, dialect: Dialect) -> None:
         """Begin a request to another API, or count its tokens."""

@@ -5,6 +5,7 @@ Everything here is pure and uses only the standard library, so that any side may
 
     headers    names of the headers that warmroute reads and adds
     identity   who sent a turn (session), and which prompt it continues (lineage)
+homes          the regions where the lineages of sessions are at home
     conversations  which conversation a request without a session key continues
     providers  the session signal of each provider and server
     steering   fields and headers that steer an engine, and are never taken from a client

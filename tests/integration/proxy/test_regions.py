@@ -1,24 +1,32 @@
 """Two regions: a session is served where it lives, its request crosses once, and a home that is down is no loss."""
 
+import hashlib
 import json
 import os
 import signal
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from http.client import HTTPResponse, IncompleteRead
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 
 from tests.machine import configured, seconds
 from warmroute.contract import receipt as contract_receipt
 from warmroute_cli.processes import stop_all
-from warmroute_proxy.server.base.secrets import new_api_key
+from warmroute_proxy.core.cache.regional_turn import RegionalTurn
+from warmroute_proxy.core.cache.settled_turn import SettledTurn
+from warmroute_proxy.server.base.secrets import Secrets, new_api_key
+from warmroute_proxy.server.regions.announcements import ANNOUNCEMENTS, MAX_BYTES
+from warmroute_proxy.server.regions.forward_claim import Forwards
 
-from .harness import EngineProcess, ProxyProcess, chat, events, until
+from .harness import PLAIN, EngineProcess, ProxyProcess, chat, events, until
 from .scripted import Handler, ScriptedEngine, delta
 
 GRACE = "shutdown_grace_s = 0.2"
@@ -109,6 +117,18 @@ def test_a_home_that_is_down_is_replaced_by_serving_here(regions: Regions) -> No
     assert [row["forwarded_from"] for row in regions.east.rows(expected=2)] == [None, None]
 
 
+def test_what_only_a_region_that_is_down_holds_is_elsewhere(regions: Regions) -> None:
+    ask(regions.west, 1)
+    ask(regions.east, 2, home="west")
+    regions.west.kill()
+    usage = ask(regions.east, 3, home="west").json()["usage"]
+    receipt = usage["warmroute"]
+    assert contract_receipt.check(usage) == []
+    assert receipt["elsewhere_region"] == "west"
+    assert receipt["loss"]["elsewhere"] > 0.5 * usage["prompt_tokens"]
+    assert "cold" not in receipt["loss"]
+
+
 def test_a_home_that_hangs_is_replaced_by_serving_here(regions: Regions) -> None:
     """Frozen with a turn under way: what it computed in vain is not charged, and the two rows have ids of their own."""
     ask(regions.west, 1)
@@ -144,6 +164,38 @@ def test_a_home_without_engines_is_replaced_by_serving_here(regions: Regions) ->
     assert answer.json()["usage"]["warmroute"]["region"] == "east"
     assert regions.west.rows(expected=1)[0]["turn"] == 1
     assert len(regions.west.rows()) == 1
+
+
+TURN = RegionalTurn(1, 7, None, 3, 0, SettledTurn((), "west", 900, 300, 1, 0, 1, 0, 5))
+ANNOUNCED = msgspec.msgpack.encode([TURN])
+
+
+@pytest.mark.parametrize(
+    ("tenant", "path", "body", "status"),
+    [
+        ("", ANNOUNCEMENTS, ANNOUNCED, 200),
+        ("first", ANNOUNCEMENTS, ANNOUNCED, 401),  # the token of a forwarded request
+        ("", "/v1/chat/completions", ANNOUNCED, 401),
+        ("", ANNOUNCEMENTS, b"\x91\x00", 400),
+        ("", ANNOUNCEMENTS, b"\xff" * (MAX_BYTES + 1), 413),
+        (None, ANNOUNCEMENTS, ANNOUNCED, 404),  # a client's own, with its key
+    ],
+    ids=["sound", "of a tenant", "for another path", "garbage", "too large", "a client"],
+)
+def test_only_a_proxy_of_the_fleet_announces(
+    regions: Regions, tenant: str | None, path: str, body: bytes, status: int
+) -> None:
+    secrets = Secrets((regions.east.folder.parent / "secret").read_bytes())
+    forwards = Forwards(secrets, "west", time.time, token_hex)
+    digest = hashlib.sha256(body).hexdigest()
+    headers = {"x-warmroute-forward": forwards.sign(tenant or "", tenant or "", path, "east", digest, 10.0)}
+    if tenant is None:
+        headers["authorization"] = f"Bearer {regions.east.keys[0]}"
+    with httpx.Client(base_url=regions.east.url, verify=PLAIN, timeout=seconds(10)) as client:
+        answers = [client.post(ANNOUNCEMENTS, content=body, headers=headers).status_code for _ in range(2)]
+        assert answers == [status, 401 if status in {200, 400} else status]  # a token is good for once
+        assert client.post(ANNOUNCEMENTS, content=body).status_code == 404
+        assert client.get("/ready").status_code == 200
 
 
 def test_a_conversation_without_a_key_is_one_session_in_both_regions(regions: Regions) -> None:

@@ -50,7 +50,6 @@ def test_a_sound_receipt() -> None:
         ("warmroute.cached", {"device": 960}, "do not sum"),
         ("warmroute.loss.new", 31, "do not sum to 40 uncached"),
         ("warmroute.loss", {"new": 50, "cold": -10}, "do not sum"),
-        ("warmroute.loss", {"stolen": 40}, "unknown loss classes"),
         ("warmroute.estimated", ["mood"], "unknown estimated fields"),
         ("warmroute.continued", {"after_tokens": 51, "by": "text"}, "continued after 51 tokens"),
         ("warmroute.continued", {"by": "text"}, "malformed"),

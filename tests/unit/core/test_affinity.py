@@ -3,6 +3,7 @@
 from msgspec.structs import replace
 
 from warmroute_proxy.core.cache.affinity import MAX_FORKS, Affinity
+from warmroute_proxy.core.cache.regional_turn import RegionalTurn
 from warmroute_proxy.core.cache.settled_turn import SettledTurn
 from warmroute_proxy.core.prompt.chain import Chain
 
@@ -22,6 +23,35 @@ def test_a_lineage_is_remembered_by_its_last_turn_and_its_session_by_region() ->
     affinity.remember(1, longer(20), second, session=7)
     assert affinity.last_settled(1, longer(21, longer(20)), 3) == second
     assert affinity.home(7) == "west"
+
+
+def test_only_the_longest_lineage_of_a_session_moves_its_home() -> None:
+    affinity = Affinity()
+    affinity.remember(1, CHAIN, LAST, session=7)
+    affinity.remember(2, Chain([91], [500]), replace(LAST, region="west", prompt_bytes=500, tip=91), session=7)
+    assert affinity.home(7) == "east"
+    affinity.remember(1, longer(20), replace(LAST, region="west", prompt_bytes=4500, tip=20), session=7)
+    assert affinity.home(7) == "west"
+
+
+def test_a_turn_of_another_region_replaces_the_one_that_it_continues() -> None:
+    affinity = Affinity()
+    affinity.remember(1, CHAIN, LAST, session=7)
+    later = replace(LAST, region="west", workers=(), prompt_bytes=4500, prompt_tokens=None, turn=2, tip=20)
+    affinity.observe(RegionalTurn(1, 7, None, 5, 14, later))
+    assert affinity.last_settled(1, longer(21, longer(20)), 3) == later
+    assert affinity.last_settled(1, longer(22), 2) == later  # a fork from the turn before: it is where the newest is
+    assert affinity.home(7) == "west"
+
+
+def test_counts_of_a_turn_are_kept_whichever_report_of_it_comes_last() -> None:
+    affinity = Affinity()
+    counted = replace(LAST, region="west")
+    affinity.observe(RegionalTurn(1, None, None, 4, 0, counted))
+    affinity.observe(RegionalTurn(1, None, None, 4, 0, replace(counted, prompt_tokens=None)))
+    assert affinity.last_settled(1, longer(20), 2) == counted
+    affinity.remember(1, CHAIN, replace(counted, workers=("region:west",), prompt_tokens=None), session=None)
+    assert affinity.last_settled(1, longer(20), 2) == counted
 
 
 def test_two_conversations_of_one_lineage_are_told_apart_by_their_prefix() -> None:

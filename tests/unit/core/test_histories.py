@@ -1,15 +1,16 @@
 """What caches keep of conversations, learned from what engines report: seen in where turns go and what is predicted."""
 
-import math
 from collections import OrderedDict
 from random import Random
 
 from tests.unit.core.test_router import aggregated, facts, send
 
-from warmroute_proxy.core.cache.retention import Retention
+from warmroute_proxy.core.cache.occupancy import FIRST, RAISED, Occupancy
+from warmroute_proxy.core.load.engine_loads import EngineLoads
 from warmroute_proxy.core.placement.fleet import Worker
 from warmroute_proxy.core.placement.histories import Histories
 from warmroute_proxy.core.placement.router import Router
+from warmroute_proxy.core.prompt.chain import Chain
 from warmroute_proxy.core.prompt.facts import Facts
 
 TOKENS = 10_000
@@ -115,7 +116,7 @@ def test_a_history_that_is_in_use_is_not_gone_however_long_its_turn_lasts() -> N
     router, engine = Router("east", aggregated("a")), Engine(4)
     for number in range(800):
         turn(router, engine, facts(number // 2 % 20, turn=2), float(number))
-    assert router.place(facts(0, turn=2), 800.0).predicted_cached_tokens == 0
+    assert router.place(facts(0, turn=2), 800.0).predicted_cached_tokens < 0.2 * TOKENS
     ticket = send(router, facts(0, turn=2), 800.0)
     router.first_token(ticket, 800.0)
     for number in range(400):
@@ -123,28 +124,75 @@ def test_a_history_that_is_in_use_is_not_gone_however_long_its_turn_lasts() -> N
     assert router.place(facts(0, turn=3), 1300.0).predicted_cached_tokens > 0
 
 
-def test_the_conversations_that_were_used_least_lately_go_first() -> None:
-    router, histories = Router("east", aggregated("a")), Histories(max_entries=3)
-    tickets = [send(router, facts(name)) for name in range(5)]
-    for name, ticket in enumerate(tickets):
-        histories.end(name, ticket, 0)
-    tickets[0].cache_worker.load.retention.kept_tokens = -1e9  # all are gone
-    assert [name for name in range(5) if histories.evicted_from(name)] == [2, 3, 4]
+def test_what_an_engine_says_that_it_holds_bounds_what_is_believed_of_it() -> None:
+    """Before any history was missed: six of ten thousand tokens each do not fit fifty thousand."""
+    router = Router("east", aggregated("a"))
+    router.observe_loads("a", EngineLoads(max_tokens=5 * TOKENS), 0.0)
+    engine = Engine(5)
+    for name in (1, 1, 2, 3, 4, 5, 6):
+        turn(router, engine, facts(name, turn=2), 0.0)
+    predicted = {name: router.place(facts(name, turn=2), 1.0).predicted_cached_tokens for name in range(1, 7)}
+    assert predicted.pop(1) == 0
+    assert min(predicted.values()) > 0.9 * TOKENS
 
 
-def test_a_kept_distance_rises_at_once_and_falls_slowly() -> None:
-    retention = Retention()
-    retention.observe(1000.0, 8000, 5000, 0)
-    assert retention.kept_tokens == math.inf  # as long as it has reported nothing as cached
-    retention.reports = True
-    retention.observe(1000.0, 3000, 500, 0)
-    retention.observe(1000.0, 90_000, 5000, 0)
-    assert retention.kept_tokens == math.inf  # too short to tell
-    retention.observe(1000.0, 8000, 5000, 0)
-    assert retention.kept_tokens == 2000.0
-    retention.observe(1000.0, 8000, 5000, 0)
-    assert retention.kept_tokens == 1900.0
-    retention.observe(3000.0, 8000, 5000, 0)
-    assert retention.kept_tokens == 1900.0  # as expected
-    retention.observe(3000.0, 8000, 5000, 4000)
-    assert retention.kept_tokens == 3000.0
+def test_a_large_prompt_displaces_as_much_as_it_is_long_and_the_next_one_a_part() -> None:
+    occupancy = Occupancy()
+    occupancy.reports = True
+    occupancy.set_pool(100_000)
+    for lineage in range(5):
+        occupancy.use(lineage, 20_000)
+    assert not occupancy.is_overfull()
+    occupancy.use(9, 50_000)
+    assert occupancy.evicted() == [(0, 0), (1, 0), (2, 10_000)]
+    assert not occupancy.is_overfull()
+
+
+def test_a_history_that_was_missed_takes_all_that_is_older_with_it() -> None:
+    occupancy = Occupancy()
+    occupancy.reports = True
+    used = [occupancy.use(lineage, 20).use for lineage in range(5)]
+    occupancy.use(2, 20)  # its next turn is under way, and finds nothing
+    assert occupancy.missed(2, used[2]) == [(0, 0), (1, 0)]
+    since = 2 * 20  # those that were used after it
+    assert occupancy.kept_tokens == FIRST * since
+    occupancy.found()
+    assert occupancy.kept_tokens == FIRST * since * RAISED
+
+
+def test_what_a_turn_under_way_uses_stays_and_a_prefix_of_many_counts_once() -> None:
+    occupancy = Occupancy()
+    occupancy.reports = True
+    occupancy.set_pool(60_000)
+    occupancy.use(1, 30_000).turns += 1
+    occupancy.use(2, 30_000)
+    occupancy.share(77, 20_000)
+    occupancy.share(77, 20_000)
+    assert occupancy.evicted() == [(2, 10_000)]
+
+
+def test_the_least_recently_used_history_is_forgotten_and_counts_as_cached() -> None:
+    occupancy = Occupancy(max_histories=2)
+    for lineage in (1, 2, 3):
+        occupancy.use(lineage, 10)
+    assert [occupancy.last_use(lineage) for lineage in (1, 2, 3)] == [0, 2, 3]
+
+
+def test_the_lineages_that_lost_their_history_first_are_dropped_first() -> None:
+    router = Router("east", aggregated("a"))
+    router.observe_loads("a", EngineLoads(max_tokens=TOKENS), 0.0)
+    ticket = send(router, facts(0))
+    histories, load = Histories(max_entries=2), ticket.cache_worker.load
+    load.occupancy.reports = True
+    for name in range(1, 6):
+        histories.end(name, ticket, TOKENS)
+    assert [name for name in range(6) if histories.evicted_from(name)] == [3, 4]
+
+
+def test_the_answer_that_a_worker_has_generated_counts_as_cached_there() -> None:
+    router = Router("east", aggregated("a"))
+    first = facts(1)
+    router.settled(send(router, first), first, 1.0, TOKENS, 0, 500)
+    blocks = [*first.chain.hashes, 1], [*first.chain.ends, first.chain.ends[-1] + 4000]
+    decision = router.place(facts(1, turn=2, chain=Chain(*blocks)), 2.0)
+    assert decision.predicted_cached_tokens == TOKENS + 500

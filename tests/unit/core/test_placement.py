@@ -298,7 +298,7 @@ def test_round_robin_takes_units_in_turn_and_still_predicts() -> None:
     assert [d.cache_worker for d in decisions] == ["a", "p0", "a", "p0"]
     assert [d.predicted_cached_tokens for d in decisions] == [0, 0, TOKENS - 1, TOKENS - 1]
     assert all(d.policy == "round_robin" and d.kind == "local" for d in decisions)
-    assert decisions[1].best_elsewhere_tokens == TOKENS - 1
+    assert decisions[1].other_worker_tokens == TOKENS - 1
     decodes = [serve(router, facts(prompt(2)), frozenset({"a"})).decode for _ in range(2)]
     assert len(set(decodes)) == 2
 

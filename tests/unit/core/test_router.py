@@ -149,7 +149,7 @@ def test_a_prefix_that_was_never_computed_is_forgotten() -> None:
     router.settled(send(router, facts(tokens=4000)), facts(tokens=4000), 0.0, 4000, 0, 5)
     router.failed(send(router, facts()), 0.0, ())
     again = router.place(facts(), 0.0)
-    assert (again.predicted_cached_tokens, again.known_tokens) == (4000, 4000)
+    assert (again.predicted_cached_tokens, again.known_tokens) == (4005, 4005)  # with the answer
 
 
 def test_a_prefix_that_was_computed_stays_when_the_client_leaves() -> None:
@@ -191,8 +191,8 @@ def test_best_elsewhere_is_what_another_worker_holds() -> None:
     home = send(router, facts())
     router.settled(home, facts(), 0.0, TOKENS, 0, 5)
     moved = router.place(facts(), 0.0, frozenset({home.decision.cache_worker}))
-    assert (moved.predicted_cached_tokens, moved.best_elsewhere_tokens) == (0, TOKENS - 1)
-    assert router.place(facts(), 0.0).best_elsewhere_tokens == 0
+    assert (moved.predicted_cached_tokens, moved.other_worker_tokens) == (0, TOKENS - 1)
+    assert router.place(facts(), 0.0).other_worker_tokens == 0
 
 
 def test_three_failures_close_a_worker_and_a_trial_opens_it() -> None:

@@ -246,7 +246,7 @@ def test_dynamo_counts_prefill_until_the_first_token_and_blocks_until_the_end() 
     policy.choose(lost, 0.0)
     active = policy.active[0]
     assert active.prefill_tokens == (2 * BLOCK + 10) + BLOCK
-    assert sorted(active.blocks) == [1, 2, 3, 7, 9]
+    assert sorted(active.blocks) == [1, 2, 3, 7]
     policy.started(made, 1.0)
     assert active.prefill_tokens == BLOCK
     policy.ended(made, 2.0)

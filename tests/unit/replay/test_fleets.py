@@ -150,13 +150,14 @@ class TestProxies:
 
 class TestQueue:
     def test_who_waits_in_the_proxy_waits_for_less_and_sessions_stay_together(self) -> None:
-        agents = agents_trace(replace(AGENTS, sessions=48), "many agents")
+        draws = [agents_trace(replace(AGENTS, sessions=48, seed=seed), "many agents") for seed in (1, 2, 3)]
         in_engines, in_proxy = (
-            run(agents, Setup(4, max_running=2), name, speed_up=4.0) for name in ("warmroute", "warmroute+queue")
+            [run(agents, Setup(4, max_running=2), name, speed_up=4.0) for agents in draws]
+            for name in ("warmroute", "warmroute+queue")
         )
-        assert in_proxy.requests == len(agents.requests)
-        assert in_proxy.ttft_mean_s < 0.85 * in_engines.ttft_mean_s
-        assert in_proxy.hit > 0.95 * in_engines.hit
+        assert [each.requests for each in in_proxy] == [len(agents.requests) for agents in draws]
+        assert sum(each.ttft_mean_s for each in in_proxy) < 0.85 * sum(each.ttft_mean_s for each in in_engines)
+        assert sum(each.hit for each in in_proxy) > 0.95 * sum(each.hit for each in in_engines)
 
     def test_where_engines_have_room_nobody_waits(self, agents: Trace) -> None:
         plain, queue = (run(agents, Setup(4), name) for name in ("warmroute", "warmroute+queue"))

@@ -13,29 +13,10 @@ from warmroute._guard import Guard
 from warmroute._turns import Turn
 
 
-def answered(books: Books, session: str, *, home: str | None = None, receipt: str | None = None) -> Turn:
+def answered(books: Books, session: str, *, receipt: str | None = None) -> Turn:
     turn = Turn(session=session, streamed=False)
-    books.answered(turn, "http://server/v1", home, receipt)
+    books.answered(turn, None, receipt)
     return turn
-
-
-def test_the_least_recently_used_home_goes_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_books, "MAX_HOMES", 3)
-    books = Books(Guard())
-    for key in ("a", "b", "c"):
-        answered(books, key, home="east")
-    assert books.home("http://server/v1", "a") == "east"
-    answered(books, "d", home="east")
-    kept = [key for key in ("a", "b", "c", "d") if books.home("http://server/v1", key)]
-    assert kept == ["a", "c", "d"]
-
-
-def test_ten_thousand_homes_are_kept() -> None:
-    books = Books(Guard())
-    for number in range(10_001):
-        answered(books, str(number), home="east")
-    assert books.home("http://server/v1", "0") is None
-    assert books.home("http://server/v1", "1") == "east"
 
 
 def test_totals_keep_what_forgotten_sessions_added(monkeypatch: pytest.MonkeyPatch) -> None:

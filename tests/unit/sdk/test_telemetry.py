@@ -23,7 +23,7 @@ def settled_turn() -> Turn:
         messages = [{"role": "system", "content": f"canary {day}"}, {"role": "user", "content": "hello"}]
         with pytest.warns(warmroute.PrefixWarning) if found else nullcontext():
             books.check(turn, {"model": "kimi-k2.5", "messages": messages})
-        books.answered(turn, "http://server/v1", None, None)
+        books.answered(turn, None, None)
         cached = {"prompt_tokens_details": {"cached_tokens": 4}}
         books.settle(turn, {"prompt_tokens": 10, "completion_tokens": 2, **cached})
     return found[-1]

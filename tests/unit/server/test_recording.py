@@ -30,6 +30,7 @@ PEERS = [Peer("west", 0.03)]
 READ_ONLY = frozenset(
     {
         "estimated_tokens",
+        "regional_turn",
         "busy",
         "is_only_usable",
         "full",

@@ -17,8 +17,9 @@ R is K cut to what an engine can reuse: whole pages, and never the last token of
 
 [C, R) should have been cached and was not. A new salt epoch explains all of it. Else one page is still rounding (page
 borders of estimates are off by one), and what lies within the error of an estimate is `unknown`. Else by position: what
-this worker was expected to hold is `evicted`, what only another was expected to hold is `moved`, the rest `unknown`.
-A worker is expected to hold what the index predicts, and what the previous turn computed on it.
+this worker was expected to hold is `evicted`, what only another one of this region was expected to hold is `moved`,
+what only another region was expected to hold is `elsewhere`, the rest is `unknown`. A worker is expected to hold what
+the index predicts, and what the previous turn computed on it.
 
 Index figures are estimates made from bytes and are off by a few per cent; counts of turns are exact. So differences
 between an estimate and a count count only beyond `ESTIMATE_ERROR` of it plus a page, and no class that blames a worker
@@ -37,23 +38,27 @@ class LastTurn(Frozen, frozen=True):
     """The previous turn of a lineage, as far as losses need it.
 
     `completion_tokens` are those that a client sends back: the answer without its reasoning. `same_worker`: the worker
-    chosen now computed that prompt (in PD the prefill worker). `salt_changed`: the tenant's salt epoch is another now.
+    chosen now computed that prompt (in PD the prefill worker); `same_region`: a worker of its region did.
+    `salt_changed`: the tenant's salt epoch is another now.
     """
 
     prompt_tokens: int
     completion_tokens: int
     same_worker: bool
     salt_changed: bool
+    same_region: bool = True
 
 
 class IndexEstimates(Frozen, frozen=True):
     """Prefixes of the prompt by the index, in tokens: the longest known anywhere in the tenant, the one predicted on
-    the chosen worker, and the one on the best other worker.
+    the chosen worker, the one on the best other worker of its region, and the one in the best other region. What
+    another region has computed of this prompt, as it announced, counts as known and as held there.
     """
 
     known: int
     here: int
-    elsewhere: int
+    moved: int
+    elsewhere: int = 0
 
 
 def classify(
@@ -94,9 +99,7 @@ def classify(
         elif missed <= page:
             losses["page_rounding"] = losses.get("page_rounding", 0) + missed
         else:
-            here = _expected(estimates.here, last_turn, at_chosen=True)
-            elsewhere = _expected(estimates.elsewhere, last_turn, at_chosen=False)
-            _missed(losses, cached, reusable, here, elsewhere, page)
+            _missed(losses, cached, reusable, _expected(estimates, last_turn), page)
     return losses
 
 
@@ -139,26 +142,34 @@ def _beyond_known(
         losses["new"] = prompt - start
 
 
-def _missed(losses: dict[str, int], cached: int, reusable: int, here: int, elsewhere: int, page: int) -> None:
+def _missed(losses: dict[str, int], cached: int, reusable: int, expected: IndexEstimates, page: int) -> None:
     """Classes for [cached, reusable), which is more than a page: it could have been reused and was not."""
-    here, elsewhere = min(here, reusable), min(elsewhere, reusable)
     if reusable - cached <= _error(reusable, page):
         _add(losses, "unknown", cached, reusable)
         return
-    if here - cached <= _error(here, page):
-        here = cached
-    _add(losses, "evicted", cached, here)
-    if elsewhere - here <= _error(elsewhere, page):
-        elsewhere = here
-    _add(losses, "moved", here, elsewhere)
-    _add(losses, "unknown", max(here, elsewhere), reusable)
+    start = _held(losses, "evicted", cached, min(expected.here, reusable), page)
+    start = _held(losses, "moved", start, min(expected.moved, reusable), page)
+    start = _held(losses, "elsewhere", start, min(expected.elsewhere, reusable), page)
+    _add(losses, "unknown", start, reusable)
 
 
-def _expected(estimate: int, last_turn: LastTurn | None, at_chosen: bool) -> int:
-    """Tokens that a worker is expected to hold; `at_chosen`: the chosen worker, not another."""
-    if last_turn is not None and last_turn.same_worker == at_chosen:
-        return max(estimate, last_turn.prompt_tokens, 0)
-    return max(estimate, 0)
+def _held(losses: dict[str, int], name: str, start: int, end: int, page: int) -> int:
+    """Class [start, end), which a cache was expected to hold, unless it is within the error. Where the rest begins."""
+    if end - start <= _error(end, page):
+        return start
+    _add(losses, name, start, end)
+    return end
+
+
+def _expected(estimates: IndexEstimates, last_turn: LastTurn | None) -> IndexEstimates:
+    """What is expected where: by the index, and what the last turn has computed there."""
+    here, moved, elsewhere = max(estimates.here, 0), max(estimates.moved, 0), max(estimates.elsewhere, 0)
+    if last_turn is not None:
+        if last_turn.same_worker:
+            here = max(here, last_turn.prompt_tokens)
+        elif last_turn.same_region:
+            moved = max(moved, last_turn.prompt_tokens)
+    return IndexEstimates(estimates.known, here, moved, elsewhere)
 
 
 def _error(tokens: int, page: int) -> float:

@@ -10,11 +10,14 @@ prompt's chain; where there is none, a conversation under way was rewritten, and
 Thread (a lineage without its system prompt) -> the same: a running conversation whose system prompt changed is a new
 lineage, and what it lost is its old prompt.
 
-Session -> region: the home of a session whose client does not send the hint back. A session with a derived key has no
-home here: it is a guess, and its prefix steers it.
+Session -> where its longest lineage was last served: the home at which a new lineage of the session begins (a title, a
+compaction, a sub-agent). Only that lineage moves it. A lineage itself is at home where its own last turn was, so that a
+sub-agent that is served elsewhere takes nobody with it. A session with a derived key has no home here: it is a guess.
 
-Which worker of a region a lineage goes to is *not* stored here. The prefix index knows that better: an unknown lineage
-of a known session (a title request, a compaction, a sub-agent) starts from its longest predicted prefix.
+Turns that other regions serve are here too, as their proxies announce them (`regional_turn`), so that a request that
+comes in at any region finds the home of its lineage.
+
+Which worker of a region a lineage goes to is *not* stored here. The prefix index knows that better.
 
 Limits: `MAX_ENTRIES` each, the least recently served is dropped first; `MAX_FORKS` last turns a lineage, the newest.
 """
@@ -22,11 +25,21 @@ Limits: `MAX_ENTRIES` each, the least recently served is dropped first; `MAX_FOR
 from collections import OrderedDict
 from typing import Final
 
+from warmroute_proxy.core.base.frozen import Frozen
+from warmroute_proxy.core.cache.regional_turn import RegionalTurn
 from warmroute_proxy.core.cache.settled_turn import SettledTurn
 from warmroute_proxy.core.prompt.chain import Chain
 
 MAX_ENTRIES: Final = 20_000
 MAX_FORKS: Final = 4
+
+
+class _SessionHome(Frozen, frozen=True):
+    """Where the longest lineage of a session was last served, and how long its prompt was."""
+
+    region: str
+    lineage: int
+    prompt_bytes: int
 
 
 class Affinity:
@@ -36,7 +49,7 @@ class Affinity:
         self._max_entries = max_entries
         self._turns_by_lineage: OrderedDict[int, tuple[tuple[int, SettledTurn], ...]] = OrderedDict()  # with their cuts
         self._turn_by_thread: OrderedDict[int, SettledTurn] = OrderedDict()
-        self._region_by_session: OrderedDict[int, str] = OrderedDict()
+        self._home_by_session: OrderedDict[int, _SessionHome] = OrderedDict()
 
     def last_settled(self, lineage: int, chain: Chain, turn: int) -> SettledTurn | None:
         """The turn that this prompt continues; for a conversation under way that continues none, the newest."""
@@ -57,32 +70,37 @@ class Affinity:
         return self._turn_by_thread.get(thread)
 
     def home(self, session: int) -> str | None:
-        """The region where a session was last served."""
-        return self._region_by_session.get(session)
+        """The region where the longest lineage of a session was last served."""
+        found = self._home_by_session.get(session)
+        return None if found is None else found.region
 
     def remember(
         self, lineage: int, chain: Chain, settled: SettledTurn, session: int | None, thread: int | None = None
     ) -> None:
         """Store a turn of a lineage that was served; `session` is None where it has no home of its own."""
-        by_lineage, by_thread, by_session = self._turns_by_lineage, self._turn_by_thread, self._region_by_session
         hashes = chain.hashes
         own = len(hashes)
-        turns = [(own, settled)]
-        for turn in by_lineage.get(lineage, ()):
+        turns: list[tuple[int, SettledTurn]] = []
+        for turn in self._turns_by_lineage.get(lineage, ()):
             cuts, old = turn
             if cuts > own or hashes[cuts - 1] != old.tip:
                 turns.append(turn)
-        by_lineage[lineage] = tuple(turns[:MAX_FORKS])
-        by_lineage.move_to_end(lineage)
-        if thread is not None:
-            by_thread[thread] = settled
-            by_thread.move_to_end(thread)
-        if session is not None:
-            by_session[session] = settled.region
-            by_session.move_to_end(session)
-        most = self._max_entries
-        if len(by_lineage) > most or len(by_thread) > most or len(by_session) > most:
-            self._drop_oldest()
+            elif cuts == own:
+                settled = _with_counts(settled, old)
+        turns.insert(0, (own, settled))
+        self._store(lineage, turns, settled, session, thread)
+
+    def observe(self, served: RegionalTurn) -> None:
+        """Store a turn that another region serves. It replaces the turn that it continues."""
+        settled, turns = served.turn, []
+        for turn in self._turns_by_lineage.get(served.lineage, ()):
+            old = turn[1]
+            if old.tip == settled.tip:
+                settled = _with_counts(settled, old)
+            elif old.tip != served.follows:
+                turns.append(turn)
+        turns.insert(0, (served.cuts, settled))
+        self._store(served.lineage, turns, settled, served.session, served.thread)
 
     @property
     def lineages(self) -> int:
@@ -92,10 +110,43 @@ class Affinity:
     @property
     def sessions(self) -> int:
         """Sessions held."""
-        return len(self._region_by_session)
+        return len(self._home_by_session)
+
+    def _store(
+        self,
+        lineage: int,
+        turns: list[tuple[int, SettledTurn]],
+        settled: SettledTurn,
+        session: int | None,
+        thread: int | None,
+    ) -> None:
+        by_lineage, by_thread, by_session = self._turns_by_lineage, self._turn_by_thread, self._home_by_session
+        by_lineage[lineage] = tuple(turns[:MAX_FORKS])
+        by_lineage.move_to_end(lineage)
+        if thread is not None:
+            by_thread[thread] = settled
+            by_thread.move_to_end(thread)
+        if session is not None:
+            home = by_session.get(session)
+            if home is None or home.lineage == lineage or home.prompt_bytes < settled.prompt_bytes:
+                by_session[session] = _SessionHome(settled.region, lineage, settled.prompt_bytes)
+            by_session.move_to_end(session)
+        most = self._max_entries
+        if len(by_lineage) > most or len(by_thread) > most or len(by_session) > most:
+            self._drop_oldest()
 
     def _drop_oldest(self) -> None:
         """Called after at most one entry was added to each map."""
-        for entries in (self._turns_by_lineage, self._turn_by_thread, self._region_by_session):
-            if len(entries) > self._max_entries:
-                entries.popitem(last=False)
+        if len(self._turns_by_lineage) > self._max_entries:
+            self._turns_by_lineage.popitem(last=False)
+        if len(self._turn_by_thread) > self._max_entries:
+            self._turn_by_thread.popitem(last=False)
+        if len(self._home_by_session) > self._max_entries:
+            self._home_by_session.popitem(last=False)
+
+
+def _with_counts(settled: SettledTurn, old: SettledTurn) -> SettledTurn:
+    """A turn with the counts that are known of it already: only the region that serves it gets them."""
+    if settled.prompt_tokens is None and old.prompt_tokens is not None and settled.region == old.region:
+        return old
+    return settled

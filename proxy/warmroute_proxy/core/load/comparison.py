@@ -1,7 +1,8 @@
 """Compares the workers of a fleet with each other: their prefill rates, and the paces of their streams.
 
-Placement takes rates within a fifth of their mean for equal (`level_rates`): noise between like machines must not send
-all new sessions to the one that seems 1 % faster.
+Placement takes rates within a fifth of their median for equal (`level_rates`): noise between like machines must not
+send all new sessions to the one that seems 1 % faster. It is the median, so that some slow machines do not make the
+others seem slower than they are.
 
 A worker is slow if what it does *at most* (`pace`) is less than `1 / CLEARLY` of what the others of its role and models
 do *at least*, by their median (the lower one of two). Workers that are alike but unequally busy are therefore never
@@ -31,10 +32,21 @@ def level_rates(loads: Collection[WorkerLoad]) -> None:
     if not loads:
         return
     learned = [load.prefill_rate.s_per_token for load in loads]
-    mean = sum(learned) / len(learned)
-    noise = RATE_NOISE * mean
+    median = sorted(learned)[(len(learned) - 1) // 2]
+    noise = RATE_NOISE * median
+    alike = [s_per_token for s_per_token in learned if abs(s_per_token - median) <= noise]
+    mean = sum(alike) / len(alike)
     for load, s_per_token in zip(loads, learned, strict=True):
-        load.set_rate(s_per_token if abs(s_per_token - mean) > noise else mean)
+        load.set_rate(s_per_token if abs(s_per_token - median) > noise else mean)
+
+
+def level_sizes(loads: Collection[WorkerLoad]) -> None:
+    """Set for each worker how much sooner than the mean its cache is full, by the KV pools that engines report."""
+    pools = [load.capacity.pool_tokens for load in loads if load.capacity.pool_tokens]
+    mean = sum(pools) / len(pools) if pools else 0
+    for load in loads:
+        pool = load.capacity.pool_tokens
+        load.fills_sooner = mean / pool if pool else 1.0
 
 
 def restart_among(load: WorkerLoad, fleet: Collection[WorkerLoad]) -> None:

@@ -19,7 +19,7 @@ may be far from what this fleet does.
 import math
 from typing import Final
 
-from warmroute_proxy.core.cache.retention import Retention
+from warmroute_proxy.core.cache.occupancy import Occupancy
 from warmroute_proxy.core.cache.tiers import MoveRates
 from warmroute_proxy.core.load.ahead import Ahead, OthersAhead, waits_s
 from warmroute_proxy.core.load.availability import Availability, Changes
@@ -55,14 +55,15 @@ class WorkerLoad:
         "availability",
         "capacity",
         "departures",
+        "fills_sooner",
         "inserted",
         "moves",
+        "occupancy",
         "pace",
         "prefill_rate",
         "prefill_s_per_token",
         "prefills",
         "resident_tokens",
-        "retention",
         "running",
         "shown_tokens",
         "slower_s",
@@ -82,7 +83,8 @@ class WorkerLoad:
         self.prefill_s_per_token = PREFILL_S_PER_TOKEN_PRIOR
         self.prefills = PrefillQueue()
         self.resident_tokens = 0
-        self.retention = Retention()
+        self.fills_sooner = 1.0  # the mean size of caches over that of this one
+        self.occupancy = Occupancy()
         self.running = 0
         self.shown_tokens: int | None = None
         self.slower_s = 0.0
@@ -166,6 +168,8 @@ class WorkerLoad:
         """Apply what the engine reports: its size, other proxies' load, its prefill rate. True if the rate changed."""
         if loads.max_running or loads.max_tokens:
             self.capacity.observe(loads, self.running, self.resident_tokens)
+            if loads.max_tokens:
+                self.occupancy.set_pool(loads.max_tokens)
         prefill = (loads.waiting_uncached_tokens or 0) - self.prefills.tokens
         resident = (loads.used_tokens or 0) - self.resident_tokens
         if self._others.observe(prefill, resident, now_s):
@@ -201,7 +205,7 @@ class WorkerLoad:
         self._apply_rate()
         self.moves = MoveRates()
         self.inserted = 0.0
-        self.retention = Retention()
+        self.occupancy = Occupancy()
         self._others.forget()
         self.departures.forget()
         self.shown_tokens = 0

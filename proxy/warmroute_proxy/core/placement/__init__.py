@@ -9,6 +9,7 @@ choices          those that could serve a model, and those that one request may 
 fullness         whether a model's workers have capacity
 matched_prompt   a prompt in tokens, and what of it each worker has cached
 prices           what a placement costs all other requests
+homes            the region where a request's lineage or session was served
 costs            the cost at each worker: the formula and its terms
 placement        the cheapest of them, with the reasons
 decision         a decision and its candidates

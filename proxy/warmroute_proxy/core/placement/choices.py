@@ -76,6 +76,7 @@ class Choices:
     `mask` are the slots of cache workers and peers, of all tiers. `split`: a cache worker needs a decode worker beside
     it. `plain`: none does, none has a second tier, and all are equally fast, as in most fleets. `s_per_token` is the
     rate of the first cache worker, `mean_s_per_token` the mean of all (of the peers where there are none).
+    `known_peers` are also those that one request may not use, `peer_slots` the slots of them.
     """
 
     __slots__ = (
@@ -89,9 +90,11 @@ class Choices:
         "cache_workers",
         "count",
         "decode_workers",
+        "known_peers",
         "loads",
         "mask",
         "mean_s_per_token",
+        "peer_slots",
         "peers",
         "plain",
         "region",
@@ -106,12 +109,16 @@ class Choices:
         decode_workers: tuple[WorkerState, ...],
         peers: tuple[WorkerState, ...],
         changes: Changes,
+        known_peers: tuple[WorkerState, ...],
     ) -> None:
         self.region = region
         self.cache_workers = cache_workers
         self.decode_workers = decode_workers
         self.peers = peers
-        self.mask = 0
+        self.known_peers = known_peers
+        self.mask = self.peer_slots = 0
+        for peer in known_peers:
+            self.peer_slots |= peer.slots
         for worker in (*cache_workers, *peers):
             self.mask |= worker.slots
         self.split = any(worker.role == "prefill" for worker in cache_workers)
@@ -185,12 +192,14 @@ class Choices:
                 return self
             if not peers:
                 return self.alone()
-        return Choices(self.region, cache_workers, decode_workers, peers, self._changes)
+        return Choices(self.region, cache_workers, decode_workers, peers, self._changes, self.known_peers)
 
     def alone(self) -> "Choices":
         """The same without the peers. Made once."""
         if self._alone is None:
-            self._alone = Choices(self.region, self.cache_workers, self.decode_workers, (), self._changes)
+            self._alone = Choices(
+                self.region, self.cache_workers, self.decode_workers, (), self._changes, self.known_peers
+            )
         return self._alone
 
 

@@ -25,9 +25,9 @@ from warmroute_proxy.core.load.ahead import Ahead, waits_s
 from warmroute_proxy.core.placement.choices import Choices, WorkerState
 from warmroute_proxy.core.placement.decision import Candidate
 from warmroute_proxy.core.placement.fleet import Peer
+from warmroute_proxy.core.placement.homes import Home
 from warmroute_proxy.core.placement.matched_prompt import MatchedPrompt
 from warmroute_proxy.core.placement.prices import Prices
-from warmroute_proxy.core.prompt.facts import Facts
 
 TRANSFER_S_PER_TOKEN: Final = 2e-7
 """KV from prefill to decode: 70 KB a token (MLA) over eight 400 Gb/s links."""
@@ -138,9 +138,11 @@ def _group(
 
 
 def peer_costs(
-    facts: Facts, choices: Choices, prompt: MatchedPrompt, prices: Prices, churn: float, home: str | None, now_s: float
+    choices: Choices, prompt: MatchedPrompt, prices: Prices, churn: float, home: Home | None, now_s: float
 ) -> list[PeerCost]:
-    """The peer regions. `churn`: what a token of a new conversation costs there, 0 for a known one."""
+    """The peer regions. `churn`: what a token of a new conversation costs there, 0 for a known one, and at its home:
+    what a session writes is better together than balanced.
+    """
     found: list[PeerCost] = []
     bytes_by_slot = prompt.match.bytes_by_slot
     for state in choices.peers:
@@ -148,15 +150,16 @@ def peer_costs(
         assert isinstance(peer, Peer)
         matched = bytes_by_slot.get(state.slot, 0)
         network_s, note = peer.rtt_s, ""
-        if peer.region == home:
+        is_home = home is not None and peer.region == home.region
+        if home is not None and is_home:
             network_s, note = 0.0, "home"
-            matched = max(matched, facts.structural_bytes)
+            matched = max(matched, home.held_bytes)
         cached = prompt.tokens_of(matched)
         uncached = prompt.tokens - cached
         compute_s = uncached * prices.s_per_token
         others_s = prices.delayed_per_s * queue_s * compute_s
         reuse_s = prices.reuse_s(matched)
-        churn_s = churn * uncached
+        churn_s = 0.0 if is_home else churn * uncached
         peer_cost_s = network_s + queue_s + compute_s + others_s + reuse_s + churn_s
         candidate = Candidate(
             state.id, peer_cost_s, network_s, queue_s, compute_s, 0.0, 0.0, 0.0, others_s, reuse_s, churn_s, uncached,

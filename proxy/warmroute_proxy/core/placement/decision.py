@@ -95,7 +95,9 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
     """Where a request goes, what was expected there, and why.
 
     `cache_worker` is the id of the worker (or `region:<name>`) whose cache will hold the prompt. `matched_bytes` of the
-    prompt are there already, by the index or by the home hint; `predicted` are their tokens by tier.
+    prompt are there already, by the index or by the home; `predicted` are their tokens by tier. `other_worker_tokens`
+    are what another worker of this region has of it, `other_region_tokens` what the other region with most of it has;
+    `shared_bytes` of it other conversations have begun with too.
     """
 
     kind: Literal["local", "forward"]
@@ -106,12 +108,15 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
     predicted_cached_tokens: int
     predicted: Held
     known_tokens: int
-    best_elsewhere_tokens: int
+    other_worker_tokens: int
     prompt_tokens_est: int
     reasons: Reasons
     policy: Policy
     cache_worker: str = msgspec.field(name="holder")  # its name in decision records and admin JSON
     matched_bytes: int
+    other_region: str = ""
+    other_region_tokens: int = 0
+    shared_bytes: int = 0
 
     @property
     def workers(self) -> tuple[Worker, ...]:

@@ -15,6 +15,7 @@ from warmroute_proxy.core.load.comparison import (
     forget_paces,
     level_paces,
     level_rates,
+    level_sizes,
     restart_among,
 )
 from warmroute_proxy.core.load.engine_loads import EngineLoads
@@ -55,7 +56,7 @@ class Fleet:
             if len(self._choices_by_model) >= MAX_MODELS:
                 self._choices_by_model.clear()
             choices = self._choices_by_model[model] = Choices(
-                self.region, cache_workers, decode_workers, peers, self._changes
+                self.region, cache_workers, decode_workers, peers, self._changes, peers
             )
         return choices
 
@@ -107,8 +108,11 @@ class Fleet:
         if worker is not None:
             if worker.load.prefill_rate.has_restarted(loads):
                 self.worker_restarted(worker_id)
+            pool_tokens = worker.load.capacity.pool_tokens
             if worker.load.observe(loads, now_s):
                 self._rates_differ = True
+            if worker.load.capacity.pool_tokens != pool_tokens:
+                level_sizes([other.load for other in self.workers.values() if other.caches_prompts])
 
     def observe_moves(self, worker_id: str, tier: Tier, tokens: int, seconds: float) -> None:
         """Apply the time that moving tokens to the device from `host` or `storage` has taken."""
@@ -130,7 +134,7 @@ class Fleet:
         """A worker has evicted these cuts from a tier."""
         slots = self._slots_of(worker_id, tier)
         if slots:
-            self.workers[worker_id].load.retention.has_events = True
+            self.workers[worker_id].load.occupancy.has_events = True
             self.index.remove(keys, slots)
 
     def cache_cleared(self, worker_id: str) -> None:

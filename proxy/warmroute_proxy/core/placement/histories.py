@@ -1,88 +1,97 @@
-"""Where conversations left their histories, to detect those that a cache has evicted since (`cache.retention`).
+"""Where conversations left their histories, to detect those that a cache has evicted since (`cache.occupancy`).
 
-What a turn under way uses is not evicted. Nothing is stored before an engine has been found to evict, so that a fleet
-whose caches are large enough pays nothing for this. Limit: `MAX_ENTRIES` lineages; the one that was used least lately
-is dropped first, and then counts as cached.
+What a cache has evicted is taken out of the index when its conversation comes back: few do. Limit: `MAX_ENTRIES`
+lineages with something evicted; the one that lost it first is dropped first, and then counts as cached.
 """
 
-import math
-from typing import Final, NamedTuple
+from bisect import bisect_left
+from typing import Final
 
-from warmroute_proxy.core.cache.retention import MIN_TOKENS
+from warmroute_proxy.core.cache.occupancy import MIN_SHARE, MIN_TOKENS
 from warmroute_proxy.core.placement.choices import WorkerState
 from warmroute_proxy.core.placement.ticket import Ticket
 
 MAX_ENTRIES: Final = 20_000
-
-
-class _LastUse(NamedTuple):
-    """The worker that has a history; the tokens that its cache had used when the last turn ended, less those in use
-    then (infinite while a turn is under way); the number of the turn under way, 0 for none.
-    """
-
-    worker: WorkerState
-    used_tokens: float
-    turn: int
+_NOTHING: Final[dict[WorkerState, int]] = {}
 
 
 class Histories:
-    """The last use of each lineage's history."""
+    """The histories of all lineages, and from where they are gone."""
 
-    __slots__ = ("_last_use", "_max_entries", "_turns", "active")
+    __slots__ = ("_max_entries", "gone")
 
     def __init__(self, max_entries: int = MAX_ENTRIES) -> None:
         self._max_entries = max_entries
-        self._last_use: dict[int, _LastUse] = {}  # by lineage
-        self._turns = 0
-        self.active = False
-        """Whether an engine has been found to evict."""
+        self.gone: dict[int, dict[WorkerState, int]] = {}  # by lineage: where, and the tokens that are left
 
-    def evicted_from(self, lineage: int) -> WorkerState | None:
-        """The worker that had the history of a lineage, if it has been evicted there."""
-        last_use = self._last_use.get(lineage)
-        if last_use is None:
-            return None
-        retention = last_use.worker.load.retention
-        distance = retention.used_tokens - last_use.used_tokens
-        return last_use.worker if distance > retention.kept_tokens else None
+    def evicted_from(self, lineage: int) -> dict[WorkerState, int]:
+        """Those that have evicted some of a lineage's history since the last call, and the tokens that are left."""
+        return self.gone.pop(lineage, _NOTHING)
 
-    def begin(self, lineage: int, ticket: Ticket) -> None:
-        """A turn was sent, and uses what it finds."""
-        last_use = self._last_use.get(lineage)
-        self._turns += 1
-        ticket.turn = self._turns
-        self._store(lineage, _LastUse(ticket.cache_worker, math.inf, ticket.turn))
-        if last_use is not None and last_use.worker is ticket.cache_worker and last_use.used_tokens != math.inf:
-            retention = ticket.cache_worker.load.retention
-            ticket.distance = retention.used_tokens - last_use.used_tokens
-            retention.used_again(ticket.decision.predicted_cached_tokens, ticket.distance)
-
-    def end(self, lineage: int, ticket: Ticket, completion_tokens: int | None) -> None:
-        """A turn has ended, and its load has been removed."""
-        cache_worker = ticket.cache_worker
-        load = cache_worker.load
-        if ticket.decode_worker is None or cache_worker.tiered or load.retention.has_events:
+    def begin(self, lineage: int, ticket: Ticket, shared_tokens: int) -> None:
+        """A turn was sent, and uses what it finds. `shared_tokens` of its prompt other conversations use too."""
+        worker = ticket.cache_worker
+        if not _is_followed(ticket, worker):
             return
-        last_use = self._last_use.get(lineage)
-        if last_use is not None and last_use.turn and last_use.turn != ticket.turn:
-            return  # a later one is under way
-        if ticket.decode_worker is cache_worker:
-            load.retention.used_tokens += completion_tokens or 0
-        in_use = max(0, load.resident_tokens - load.prefills.tokens)
-        self._store(lineage, _LastUse(cache_worker, load.retention.used_tokens - in_use, 0))
+        occupancy = worker.load.occupancy
+        if shared_tokens:
+            chain = ticket.chain
+            at = bisect_left(chain.ends, ticket.decision.shared_bytes)
+            occupancy.share(chain.hashes[min(at, len(chain.hashes) - 1)], shared_tokens)
+        ticket.used_before = occupancy.last_use(lineage)
+        history = ticket.history = occupancy.use(lineage, max(0, ticket.decision.prompt_tokens_est - shared_tokens))
+        history.turns += 1
+        self._is_there(lineage, worker)
+        if occupancy.is_overfull():
+            self._note(occupancy.evicted(), worker)
 
-    def observe(self, ticket: Ticket, cached_tokens: int) -> bool:
-        """Apply what was reported as cached. True if it shows something of how long the cache keeps histories."""
-        retention = ticket.cache_worker.load.retention
-        missed = ticket.decision.predicted_cached_tokens - cached_tokens >= MIN_TOKENS
-        if missed and ticket.decode_worker is not None and not ticket.cache_worker.tiered:
-            self.active = self.active or not retention.has_events
-        if cached_tokens:
-            retention.reports = True
-        return ticket.distance > 0 and (missed or ticket.distance > retention.kept_tokens)
+    def end(self, lineage: int, ticket: Ticket, own_tokens: int) -> None:
+        """A turn has ended, and left so many tokens of its own there."""
+        self.release(ticket)
+        worker = ticket.cache_worker
+        if not _is_followed(ticket, worker):
+            return
+        occupancy = worker.load.occupancy
+        occupancy.use(lineage, own_tokens)
+        self._is_there(lineage, worker)
+        if occupancy.is_overfull():
+            self._note(occupancy.evicted(), worker)
 
-    def _store(self, lineage: int, last_use: _LastUse) -> None:
-        self._last_use.pop(lineage, None)
-        if len(self._last_use) >= self._max_entries:
-            del self._last_use[next(iter(self._last_use))]
-        self._last_use[lineage] = last_use
+    def release(self, ticket: Ticket) -> None:
+        """A turn is over: it uses its history no more."""
+        history, ticket.history = ticket.history, None
+        if history is not None:
+            history.turns -= 1
+
+    def observe(self, ticket: Ticket, prompt_tokens: int, cached_tokens: int, shared_tokens: int) -> None:
+        """Learn from what was reported as cached."""
+        worker = ticket.cache_worker
+        occupancy = worker.load.occupancy
+        occupancy.reports = occupancy.reports or cached_tokens > 0
+        if not _is_followed(ticket, worker) or not occupancy.reports:
+            return
+        expected = ticket.decision.predicted_cached_tokens - shared_tokens
+        found = cached_tokens - shared_tokens
+        least = max(MIN_TOKENS, MIN_SHARE * prompt_tokens)
+        history = ticket.history
+        if history is not None and expected >= least and 2 * found < expected and ticket.used_before:
+            self._note(occupancy.missed(history.lineage, ticket.used_before), worker)
+        elif found - max(0, expected) >= least:
+            occupancy.found()
+
+    def _note(self, evicted: list[tuple[int, int]], worker: WorkerState) -> None:
+        gone = self.gone
+        for lineage, left in evicted:
+            gone.setdefault(lineage, {})[worker] = left
+        while len(gone) > self._max_entries:
+            del gone[next(iter(gone))]
+
+    def _is_there(self, lineage: int, worker: WorkerState) -> None:
+        elsewhere = self.gone.get(lineage)
+        if elsewhere is not None and elsewhere.pop(worker, None) is not None and not elsewhere:
+            del self.gone[lineage]
+
+
+def _is_followed(ticket: Ticket, worker: WorkerState) -> bool:
+    """Whether the evictions of a worker are to be guessed: it is of this region, has one tier and no events."""
+    return ticket.decode_worker is not None and not worker.tiered and not worker.load.occupancy.has_events

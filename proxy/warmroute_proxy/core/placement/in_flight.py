@@ -36,7 +36,8 @@ class InFlight:
         if now_s >= traffic.renew_at_s:
             fleet.renew_weights(now_s)
         uncached = ticket.uncached
-        load.inserted += uncached * traffic.sent(cached_share, uncached * load.prefill_s_per_token, now_s)
+        weight = traffic.sent(cached_share, uncached * load.prefill_s_per_token, now_s)
+        load.inserted += uncached * weight * load.fills_sooner
         if not load.availability.ready:
             load.availability.breaker.sent(ticket, now_s)
         if decode_worker is cache_worker:
@@ -59,8 +60,6 @@ class InFlight:
         load.prefill_ended(ticket, now_s)
         if load.shown_tokens is not None:
             load.computed(ticket.uncached)
-        if self._histories.active:
-            load.retention.used_tokens += ticket.uncached
         if decode_worker is not None:
             if decode_worker is not cache_worker:
                 load.add_running(-ticket.sequences, 0)
@@ -95,6 +94,7 @@ class InFlight:
     def fail(self, ticket: Ticket, now_s: float, at_fault: Collection[str]) -> None:
         """An attempt failed by the fault of these worker ids (or `region:<name>`); empty when the client left."""
         ticket.close(now_s)
+        self._histories.release(ticket)
         fleet = self._fleet
         if not ticket.computed and fleet.has_same_cache(ticket.cache_worker):
             fleet.index.forget(ticket.chain.hashes[ticket.from_cut : MAX_CUTS], 1 << ticket.cache_worker.slot)
@@ -107,6 +107,7 @@ class InFlight:
     def drop(self, ticket: Ticket, now_s: float) -> None:
         """Remove the load of an attempt whose end is not known."""
         ticket.close(now_s)
+        self._histories.release(ticket)
         self._end_trials(ticket)
 
     def _end_trials(self, ticket: Ticket) -> None:

@@ -2,16 +2,32 @@
 
 from warmroute_proxy.core.base.frozen import Frozen
 from warmroute_proxy.core.cache.index import Match
+from warmroute_proxy.core.cache.settled_turn import SettledTurn
 from warmroute_proxy.core.cache.tiers import MIN_FETCH_TOKENS, NOTHING_HELD, Held
 from warmroute_proxy.core.placement.choices import WorkerState
 
 
 class MatchedPrompt(Frozen, frozen=True):
-    """A prompt by the index and the learned ratio of bytes to tokens."""
+    """A prompt by the index and the learned ratio of bytes to tokens. `last_turn` is the one that it continues."""
 
     tokens: int
     bytes_per_token: float
     match: Match
+    last_turn: SettledTurn | None = None
+
+    def with_answer(self, worker: WorkerState, matched: int, held: Held) -> Held:
+        """What a worker holds, with the answer to the last turn if the last prompt is all that it has matched.
+
+        An aggregated worker keeps what it has generated, and the prompt repeats it. The index does not know it: nobody
+        has sent it before.
+        """
+        turn, target = self.last_turn, worker.worker
+        if turn is None or matched != turn.prompt_bytes or target is None or worker.role != "aggregated":
+            return held
+        if not turn.completion_tokens or worker.tiered or worker.id not in turn.workers:
+            return held
+        tokens = held.device + turn.completion_tokens
+        return Held(tokens - tokens % target.page_tokens, 0, 0)
 
     def tokens_of(self, prefix_bytes: int) -> int:
         """Tokens of a prefix; never the whole prompt, because an engine computes at least the last token."""

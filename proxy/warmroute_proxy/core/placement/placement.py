@@ -3,9 +3,9 @@
 The cost is that of `costs`. A warm home wins while it is idle, and a busy one loses to an idle worker without the
 prefix when computing the prefix again is cheaper for the fleet than waiting. Nothing else ties a session to a worker.
 
-A *home* region (the client's hint, or where its session was served) is worth one network hop, and what the previous
-turn must have cached there if the index of this proxy does not know. The home of a derived session counts only where
-the index knows no prefix of the prompt at all.
+A *home* region (`homes`) is worth one network hop, and what the previous turn must have cached there if the index of
+this proxy does not know. A home that is not certain counts, for a derived session, only where the index knows no prefix
+of the prompt at all.
 
 Ties are broken by rendezvous hash of (session, worker), so that replicas agree without communication.
 
@@ -22,12 +22,14 @@ from typing import Final
 from xxhash import xxh3_64_intdigest
 
 from warmroute_proxy.core.base.frozen import Frozen
+from warmroute_proxy.core.cache.index import Match
 from warmroute_proxy.core.cache.tiers import NOTHING_HELD, Held, cacheable_tokens
 from warmroute_proxy.core.load.ahead import Ahead, OthersAhead, waits_s
 from warmroute_proxy.core.load.traffic import Traffic
 from warmroute_proxy.core.placement.choices import Choices, WorkerState
 from warmroute_proxy.core.placement.costs import Group, PeerCost, costs_s, groups_of, peer_costs
 from warmroute_proxy.core.placement.decision import MAX_REASONS, Candidate, Decision, Policy, Reasons
+from warmroute_proxy.core.placement.homes import Home
 from warmroute_proxy.core.placement.matched_prompt import MatchedPrompt
 from warmroute_proxy.core.placement.prices import CHURN, Prices, churn_s
 from warmroute_proxy.core.prompt.facts import Facts
@@ -77,9 +79,9 @@ class Weighed(Frozen, frozen=True):
 
 
 def place_by_cost(
-    facts: Facts, choices: Choices, prompt: MatchedPrompt, home: str | None, traffic: Traffic, now_s: float
+    facts: Facts, choices: Choices, prompt: MatchedPrompt, home: Home | None, traffic: Traffic, now_s: float
 ) -> Decision:
-    """Choose the cheapest. `choices` are usable ones, not empty; `home` is a region or None."""
+    """Choose the cheapest. `choices` are usable ones, not empty; `home` is that of `homes`."""
     match = prompt.match
     ahead = [load.ahead or load.look() for load in choices.loads]
     decode, decode_id = None, ""
@@ -96,9 +98,9 @@ def place_by_cost(
     prices = Prices(prompt.bytes_per_token, s_per_token, match.shared, best_bytes, count, busy, returning_per_s)
     peers: list[PeerCost] = []
     if choices.peers:
-        if facts.derived and match.drops:
+        if facts.derived and match.drops and home is not None and not home.certain:
             home = None  # a derived session is a guess: its home counts only where no prefix is known at all
-        peers = peer_costs(facts, choices, prompt, prices, CHURN * s_per_token if churn else 0.0, home, now_s)
+        peers = peer_costs(choices, prompt, prices, CHURN * s_per_token if churn else 0.0, home, now_s)
     groups = groups_of(choices, prompt, prices)
     weighed = Weighed(
         choices.cache_workers, groups, ahead, churn, peers, facts.expected_output_tokens, decode_id, now_s
@@ -108,13 +110,13 @@ def place_by_cost(
     reasons = Reasons(None, candidates, weighed, winner)
     if winner >= len(ahead):
         there = peers[winner - len(ahead)]
-        return _decision(there.peer, None, there.matched_bytes, there.held, choices.region, prompt, "cost", reasons)
+        return _decision(there.peer, None, there.matched_bytes, there.held, choices, prompt, "cost", reasons)
     chosen = groups[0]
     for group in groups:
         if winner in group.numbers:
             chosen = group
     worker = choices.cache_workers[winner]
-    return _decision(worker, decode, chosen.matched_bytes, chosen.held, choices.region, prompt, "cost", reasons)
+    return _decision(worker, decode, chosen.matched_bytes, chosen.held, choices, prompt, "cost", reasons)
 
 
 def candidates(weighed: Weighed, winner: int, *, alone: bool = False) -> tuple[Candidate, ...]:
@@ -159,7 +161,7 @@ def place_round_robin(choices: Choices, prompt: MatchedPrompt, position: int) ->
     terms_s = [0.0] * 10
     uncached = prompt.tokens - sum(held)
     reason = Candidate._make((worker.id, *terms_s, uncached, held.host, held.storage, "in turn"))
-    return _decision(worker, decode, matched, held, choices.region, prompt, "round_robin", Reasons((reason,)))
+    return _decision(worker, decode, matched, held, choices, prompt, "round_robin", Reasons((reason,)))
 
 
 def rendezvous(session: int, id_: str) -> int:
@@ -191,10 +193,10 @@ def _decoding_there(cache_workers: Sequence[WorkerState], ahead: list[Ahead], sl
     return found
 
 
-def _break_tie(tied: Sequence[int], facts: Facts, choices: Choices, home: str | None) -> int:
+def _break_tie(tied: Sequence[int], facts: Facts, choices: Choices, home: Home | None) -> int:
     """The winner among the cheapest: the home region, then this region, then by rendezvous."""
     all_ = (*choices.cache_workers, *choices.peers)
-    homes = [number for number in tied if all_[number].region and all_[number].region == home]
+    homes = [number for number in tied if home is not None and all_[number].region == home.region]
     here = [number for number in tied if number < len(choices.cache_workers)]
     return _heaviest(_rendezvous_key(facts), homes or here or tied, all_)
 
@@ -210,41 +212,60 @@ def _decision(
     decode: WorkerState | None,
     matched: int,
     held: Held,
-    region: str,
+    choices: Choices,
     prompt: MatchedPrompt,
     policy: Policy,
     reasons: Reasons,
 ) -> Decision:
-    match, others, elsewhere = prompt.match, ~chosen.slots, 0
+    match, others, moved = prompt.match, ~chosen.slots & ~choices.peer_slots, 0
     worker = chosen.worker
+    if matched:
+        held = prompt.with_answer(chosen, matched, held)
     device, host, storage = held
     cached_tokens = device + host + storage
     known_tokens = cached_tokens if matched == match.known_bytes else prompt.tokens_of(match.known_bytes)
     for mask, length in match.drops:  # from short to long
         if mask & others:
-            elsewhere = length
+            moved = length
     if worker is not None and cached_tokens + worker.page_tokens >= prompt.tokens:
         cached_tokens = min(cached_tokens, cacheable_tokens(prompt.tokens, worker.page_tokens))
         held = held.within(cached_tokens)
+    other_region, other_region_bytes = "", 0
+    if choices.peer_slots:
+        other_region, other_region_bytes = _other_region(chosen, choices, match)
     prefill = partner = None
     if decode is not None and chosen.role == "prefill":
         prefill, partner, worker = worker, decode.worker, None
     return Decision(
         "forward" if chosen.worker is None else "local",
-        chosen.region if chosen.worker is None else region,
+        chosen.region if chosen.worker is None else choices.region,
         prefill,
         partner,
         worker,
         cached_tokens,
         held if matched else NOTHING_HELD,
         known_tokens,
-        known_tokens if elsewhere == match.known_bytes else prompt.tokens_of(elsewhere),
+        known_tokens if moved == match.known_bytes else prompt.tokens_of(moved),
         prompt.tokens,
         reasons,
         policy,
         chosen.id,
         matched,
+        other_region,
+        prompt.tokens_of(other_region_bytes) if other_region_bytes else 0,
+        match.shared[-1][0] if match.shared else 0,
     )
+
+
+def _other_region(chosen: WorkerState, choices: Choices, match: Match) -> tuple[str, int]:
+    """The region, other than the chosen one, that has most of the prompt, and its bytes; no region has none."""
+    region, most = "", 0
+    for mask, length in match.drops:  # from short to long
+        if mask & choices.peer_slots:
+            for peer in choices.known_peers:
+                if mask >> peer.slot & 1 and peer is not chosen:
+                    region, most = peer.region, length
+    return region, most
 
 
 def _rendezvous_key(facts: Facts) -> int:

@@ -22,9 +22,9 @@ still to come as have come, in equal shares to all workers. Without that, new co
 all join the worker that has it. The last -1: the request's own time is in `compute` already, and even that is spread.
 
 **churn**: a new conversation that settles at a worker displaces what was used there least lately. Workers that write
-more to their caches keep everything for a shorter time, so churn is the dearer the more this worker has written lately,
-as a multiple of the mean. It is 0 for turns of a conversation that is known somewhere: where they go is not a matter of
-balance.
+more to their caches keep everything for a shorter time, so churn is the dearer the more this worker has written lately
+for the size of its cache, as a multiple of the mean. It is 0 for turns of a conversation that is known somewhere: where
+they go is not a matter of balance.
 
     churn = CHURN * uncached * s_per_token * inserted / mean inserted
 

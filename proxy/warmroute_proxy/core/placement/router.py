@@ -7,7 +7,7 @@ inputs, so recorded traffic replayed through a router gives the same decisions.
 Prefixes of requests that are routed but not computed yet count as cached: without that, overload scatters sessions.
 An engine computes in order of arrival, so they are cached by the time that a later request is at work; until then the
 later request waits, which its queue term contains already. Histories that a worker must have evicted by now
-(`cache.retention`) do not count.
+(`cache.occupancy`) do not count.
 
 A router is for one region, and for one thread.
 """
@@ -21,17 +21,18 @@ from warmroute_proxy.core.base.frozen import Frozen
 from warmroute_proxy.core.base.mypyc import mypyc_attr
 from warmroute_proxy.core.cache.affinity import Affinity
 from warmroute_proxy.core.cache.index import PrefixIndex
-from warmroute_proxy.core.cache.retention import MIN_TOKENS
+from warmroute_proxy.core.cache.regional_turn import RegionalTurn
 from warmroute_proxy.core.cache.settled_turn import SettledTurn
 from warmroute_proxy.core.cache.tiers import Tier, cacheable_tokens
 from warmroute_proxy.core.load.engine_loads import EngineLoads
 from warmroute_proxy.core.placement.accuracy import Accuracy
-from warmroute_proxy.core.placement.choices import Choices, NoWorker, WorkerState
+from warmroute_proxy.core.placement.choices import NoWorker, WorkerState
 from warmroute_proxy.core.placement.decision import Decision, Policy
 from warmroute_proxy.core.placement.fleet import Peer, Worker, peer_id
 from warmroute_proxy.core.placement.fleet_state import Fleet
 from warmroute_proxy.core.placement.fullness import has_idle_prefill, is_full
 from warmroute_proxy.core.placement.histories import Histories
+from warmroute_proxy.core.placement.homes import home_of, regional
 from warmroute_proxy.core.placement.in_flight import InFlight
 from warmroute_proxy.core.placement.matched_prompt import MatchedPrompt
 from warmroute_proxy.core.placement.placement import place_by_cost, place_round_robin
@@ -86,13 +87,17 @@ class Router:
         fleet = self._fleet
         fleet.refresh_rates(now_s)
         choices = fleet.choices(facts.model)
+        last_turn = self._affinity.last_settled(facts.lineage, facts.chain, facts.turn)
         if self._policy == "round_robin":
             usable = choices.alone().usable(facts, now_s, exclude)
             self._round_robin += 1
-            return place_round_robin(usable, self._match(facts, choices.mask), self._round_robin - 1)
+            return place_round_robin(usable, self._match(facts, choices.mask, last_turn), self._round_robin - 1)
         usable = choices.usable(facts, now_s, exclude)
-        home = self._home(facts, usable) if usable.peers else None
-        return place_by_cost(facts, usable, self._match(facts, choices.mask), home, fleet.traffic, now_s)
+        home = None
+        if usable.peers:
+            regions = [peer.region for peer in usable.peers]
+            home = home_of(facts, last_turn, self._affinity, self._region, regions)
+        return place_by_cost(facts, usable, self._match(facts, choices.mask, last_turn), home, fleet.traffic, now_s)
 
     def has_capacity(self, model: str, decision: Decision, now_s: float) -> bool:
         """Whether what was decided would run now, rather than wait in an engine's own queue (`load.capacity`)."""
@@ -158,8 +163,7 @@ class Router:
         ticket = Ticket(decision, facts.chain, cache_worker, local, facts.sequences)
         cached_share = decision.predicted_cached_tokens / decision.prompt_tokens_est
         self._in_flight.begin(ticket, self._begins(facts), cached_share, now_s)
-        if self._histories.active:
-            self._histories.begin(facts.lineage, ticket)
+        self._histories.begin(facts.lineage, ticket, self._shared_tokens(ticket, facts, None))
         return ticket
 
     def first_token(self, ticket: Ticket, now_s: float) -> None:
@@ -191,8 +195,7 @@ class Router:
             if worker is not None and predicted + worker.page_tokens >= prompt_tokens:
                 predicted = min(predicted, cacheable_tokens(prompt_tokens, worker.page_tokens))
         error = self._accuracy.observe(predicted, cached_tokens)
-        if self._histories.active or (error is not None and error >= MIN_TOKENS):
-            self._end_history(ticket, facts, prompt_tokens, cached_tokens, completion_tokens)
+        self._end_history(ticket, facts, prompt_tokens, cached_tokens, completion_tokens)
         turn = self._settled_turn(ticket, facts, prompt_tokens, cached_tokens, completion_tokens)
         self._remember(facts.model, facts.lineage, facts.chain, turn, home_key(facts), facts.thread)
         return Settled(error, predicted)
@@ -247,6 +250,27 @@ class Router:
         """A worker has nothing cached any more, on the device and in host memory, or it is not known what it has."""
         self._fleet.cache_cleared(worker_id)
 
+    # Other regions
+
+    def observe_turn(self, turn: RegionalTurn, now_s: float) -> None:  # noqa: ARG002 - for those that pass it on
+        """Another region serves a turn, or has served it."""
+        self._affinity.observe(turn)
+        if turn.new:
+            self._fleet.cache_stored(peer_id(turn.turn.region), turn.new, "device")
+
+    def regional_turn(
+        self,
+        ticket: Ticket,
+        facts: Facts,
+        prompt_tokens: int | None = None,
+        cached_tokens: int | None = None,
+        completion_tokens: int | None = None,
+    ) -> RegionalTurn:
+        """A turn of this region as the others are to know it; with the reported counts once it has settled."""
+        turn = self._settled_turn(ticket, facts, prompt_tokens, cached_tokens, completion_tokens)
+        before = self._affinity.last_settled(facts.lineage, facts.chain, 1)
+        return regional(facts, home_key(facts), turn, before)
+
     # What is known
 
     def last_settled(self, facts: Facts) -> SettledTurn | None:
@@ -290,40 +314,27 @@ class Router:
 
     # Inside
 
-    def _match(self, facts: Facts, mask: int) -> MatchedPrompt:
+    def _match(self, facts: Facts, mask: int, turn: SettledTurn | None) -> MatchedPrompt:
         """The prompt in tokens: by the ratio of its own lineage's last turn, else by the learned one of the model."""
-        if self._histories.active:
-            evicted_from = self._histories.evicted_from(facts.lineage)
-            if evicted_from is not None:
-                self._forget_history(facts.chain, evicted_from)
         chain = facts.chain
-        turn = self._affinity.last_settled(facts.lineage, chain, facts.turn)
         if turn is not None and turn.prompt_tokens:
             ratio = bounded_bytes_per_token(turn.prompt_bytes / turn.prompt_tokens)
         else:
             ratio = self._bytes_per_token.of(facts.model)
+        if self._histories.gone:
+            for worker, left_tokens in self._histories.evicted_from(facts.lineage).items():
+                self._forget_history(chain, worker, int(left_tokens * ratio))
         tokens = math.ceil(chain.total_bytes / ratio) or 1
-        return MatchedPrompt(tokens, ratio, self._fleet.index.walk(chain, mask))
-
-    def _home(self, facts: Facts, usable: Choices) -> str | None:
-        """The session's home region if it can be used: the client's hint, else where the session was served."""
-        regions = [peer.region for peer in usable.peers]
-        if facts.home_hint is not None and (facts.home_hint in regions or facts.home_hint == self._region):
-            return facts.home_hint
-        for session in (facts.session, facts.parent):  # a sub-agent begins at the home of its parent
-            home = self._affinity.home(session) if session is not None else None
-            if home is not None:
-                return home if home in regions else None
-        return None
+        return MatchedPrompt(tokens, ratio, self._fleet.index.walk(chain, mask), turn)
 
     def _begins(self, facts: Facts) -> bool:
         """Whether a conversation begins with this request."""
         return facts.turn == 1 and self._affinity.last_settled(facts.lineage, facts.chain, 1) is None
 
-    def _forget_history(self, chain: Chain, worker: WorkerState) -> None:
-        """A cache has evicted what only this conversation uses: stop predicting it there."""
+    def _forget_history(self, chain: Chain, worker: WorkerState, left_bytes: int) -> None:
+        """A cache has evicted what only this conversation uses, but for its first bytes: stop predicting it there."""
         if self._fleet.workers.get(worker.id) is worker:
-            own_from = bisect_right(chain.ends, self._shared_bytes(chain))
+            own_from = bisect_right(chain.ends, self._shared_bytes(chain) + left_bytes)
             self._fleet.index.remove(chain.hashes[own_from:], 1 << worker.slot)
 
     def _shared_bytes(self, chain: Chain) -> int:
@@ -339,15 +350,19 @@ class Router:
         cached_tokens: int | None,
         completion_tokens: int | None,
     ) -> None:
-        """A turn has ended: learn from its report how long the cache keeps histories, and store its own."""
-        if cached_tokens is not None and self._histories.observe(ticket, cached_tokens):
-            tokens = ticket.decision.prompt_tokens_est if prompt_tokens is None else prompt_tokens
-            shared_tokens = self._shared_bytes(facts.chain) * tokens // (facts.chain.total_bytes or 1)
-            expected = max(ticket.decision.predicted_cached_tokens, cached_tokens)
-            retention = ticket.cache_worker.load.retention
-            retention.observe(ticket.distance, tokens, expected - shared_tokens, cached_tokens - shared_tokens)
-        if self._histories.active:
-            self._histories.end(facts.lineage, ticket, completion_tokens)
+        """A turn has ended: learn from its report what the cache has evicted, and store its own history."""
+        shared = self._shared_tokens(ticket, facts, prompt_tokens)
+        tokens = ticket.decision.prompt_tokens_est if prompt_tokens is None else prompt_tokens
+        if cached_tokens is not None:
+            self._histories.observe(ticket, tokens, cached_tokens, shared)
+        generated = 0 if ticket.decode_worker is not ticket.cache_worker else completion_tokens or 0
+        self._histories.end(facts.lineage, ticket, max(0, tokens + generated - shared))
+
+    def _shared_tokens(self, ticket: Ticket, facts: Facts, prompt_tokens: int | None) -> int:
+        """Tokens of the prompt that other conversations have begun with too, as it was placed."""
+        shared_bytes = ticket.decision.shared_bytes
+        tokens = ticket.decision.prompt_tokens_est if prompt_tokens is None else prompt_tokens
+        return shared_bytes * tokens // (facts.chain.total_bytes or 1) if shared_bytes else 0
 
     def _settled_turn(
         self,

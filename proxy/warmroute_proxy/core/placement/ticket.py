@@ -2,6 +2,7 @@
 
 from bisect import bisect_right
 
+from warmroute_proxy.core.cache.occupancy import History
 from warmroute_proxy.core.placement.choices import WorkerState
 from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.core.prompt.chain import Chain
@@ -12,7 +13,8 @@ class Ticket:
 
     `from_cut` is the first cut that was not cached. `removals` are those of the index at dispatch: while it has had no
     more, all that was added then is still there. `first_s`, `prefilling_s` and `slowdown_s` are of the first token:
-    when it came, and the load of the decode worker then.
+    when it came, and the load of the decode worker then. `history` is what it uses in its cache, `used_before` the
+    number of the use before.
     """
 
     __slots__ = (
@@ -21,9 +23,9 @@ class Ticket:
         "computed",
         "decision",
         "decode_worker",
-        "distance",
         "first_s",
         "from_cut",
+        "history",
         "open",
         "prefilling_s",
         "removals",
@@ -31,8 +33,8 @@ class Ticket:
         "sent_s",
         "sequences",
         "slowdown_s",
-        "turn",
         "uncached",
+        "used_before",
     )
 
     removals: int
@@ -58,8 +60,8 @@ class Ticket:
         self.uncached = decision.prompt_tokens_est - decision.predicted_cached_tokens
         self.resident = decision.prompt_tokens_est
         self.computed = False
-        self.distance = 0.0
-        self.turn = 0
+        self.history: History | None = None
+        self.used_before = 0
         self.open = True
 
     def workers(self) -> tuple[WorkerState, ...]:

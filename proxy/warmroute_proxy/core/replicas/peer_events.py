@@ -2,6 +2,7 @@
 
 import msgspec
 
+from warmroute_proxy.core.cache.regional_turn import RegionalTurn
 from warmroute_proxy.core.cache.settled_turn import SettledTurn
 from warmroute_proxy.core.prompt.chain import Chain
 
@@ -27,7 +28,7 @@ class Computed(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="c"):
 
 
 class Served(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="e"):
-    """It ended well. `session` is None where it has no home of its own."""
+    """It ended well. `session` is None where it has no home of its own. Others use `shared_tokens` of it, too."""
 
     number: int
     lineage: int
@@ -36,6 +37,7 @@ class Served(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="e"):
     model: str
     settled_turn: SettledTurn
     streamed_tokens: int | None = None
+    shared_tokens: int = 0
 
 
 class Lost(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="f"):
@@ -45,4 +47,5 @@ class Lost(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="f"):
     at_fault: list[str]
 
 
-Event = Sent | Computed | Served | Lost
+Event = Sent | Computed | Served | Lost | RegionalTurn
+"""The last is a turn of another region, which one of the processes has received."""

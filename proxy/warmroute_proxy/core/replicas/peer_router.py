@@ -22,6 +22,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable
 from typing import Any, Final
 
+from warmroute_proxy.core.cache.regional_turn import RegionalTurn
 from warmroute_proxy.core.placement.choices import WorkerState
 from warmroute_proxy.core.placement.decision import Decision, Policy
 from warmroute_proxy.core.placement.fleet import Peer, Worker
@@ -47,8 +48,8 @@ class PeerTicket(Ticket):
         self.uncached = sent.prompt_tokens - sent.cached_tokens
         self.resident = sent.prompt_tokens
         self.computed = False
-        self.distance = 0.0
-        self.turn = 0
+        self.history = None
+        self.used_before = 0
         self.open = True
 
 
@@ -126,12 +127,18 @@ class PeerRouter(Router):
         turn = self._settled_turn(ticket, facts, prompt_tokens, cached_tokens, completion_tokens)
         number = self._numbers.pop(ticket)
         session = home_key(facts)
-        self._send(Served(number, facts.lineage, session, facts.thread, facts.model, turn, streamed_tokens), now_s)
+        shared_tokens = self._shared_tokens(ticket, facts, prompt_tokens)
+        served = Served(number, facts.lineage, session, facts.thread, facts.model, turn, streamed_tokens, shared_tokens)
+        self._send(served, now_s)
         return settled
 
     def failed(self, ticket: Ticket, now_s: float, at_fault: Collection[str]) -> None:
         super().failed(ticket, now_s, at_fault)
         self._send(Lost(self._numbers.pop(ticket), list(at_fault)), now_s)
+
+    def observe_turn(self, turn: RegionalTurn, now_s: float) -> None:
+        super().observe_turn(turn, now_s)
+        self._send(turn, now_s)
 
     def snapshot(self, now_s: float) -> dict[str, Any]:
         if self._receive is not None:
@@ -153,7 +160,9 @@ class PeerRouter(Router):
     def apply(self, peer: int, event: Event, now_s: float) -> None:
         """Apply an event of a peer, in its order. Ends of requests that are not known are ignored."""
         under_way = self._tickets_by_peer.setdefault(peer, OrderedDict())
-        if isinstance(event, Sent):
+        if isinstance(event, RegionalTurn):
+            super().observe_turn(event, now_s)
+        elif isinstance(event, Sent):
             self._apply_sent(event, under_way, now_s)
         elif isinstance(event, Computed):
             ticket = under_way.get(event.number)
@@ -192,6 +201,6 @@ class PeerRouter(Router):
     def _apply_served(self, served: Served, ticket: PeerTicket, now_s: float) -> None:
         turn = served.settled_turn
         self._in_flight.end(ticket, now_s, served.streamed_tokens)
-        if self._histories.active:
-            self._histories.end(served.lineage, ticket, turn.completion_tokens)
+        own_tokens = (turn.prompt_tokens or ticket.resident) + (turn.completion_tokens or 0) - served.shared_tokens
+        self._histories.end(served.lineage, ticket, max(0, own_tokens))
         self._remember(served.model, served.lineage, ticket.chain, turn, served.session, served.thread)

@@ -22,8 +22,8 @@ from warmroute_proxy.core.placement.decision import Candidate, Decision, Policy,
 from warmroute_proxy.core.placement.fleet import Peer, Worker
 from warmroute_proxy.core.prompt.facts import Facts
 
-VERSION: Final = 1
-MAGIC: Final = b"warmroute record 1\n"
+VERSION: Final = 2
+MAGIC: Final = b"warmroute record 2\n"
 MAX_FRAME_BYTES: Final = 64 * 2**20
 UNKNOWN_REGION: Final = "?"
 
@@ -154,7 +154,7 @@ class Frames:
     def __iter__(self) -> Iterator[Frame]:
         found = self._read(len(MAGIC))
         if found != MAGIC:
-            raise RecordError("is no record of a router: it does not begin with the words 'warmroute record 1'")
+            raise RecordError("is no record of a router: it does not begin with the words 'warmroute record 2'")
         offset, number = len(MAGIC), 1
         while True:
             head = self._read(_HEAD.size)

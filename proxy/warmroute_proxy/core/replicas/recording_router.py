@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
+from warmroute_proxy.core.cache.regional_turn import RegionalTurn
 from warmroute_proxy.core.cache.tiers import Tier
 from warmroute_proxy.core.load.engine_loads import EngineLoads
 from warmroute_proxy.core.placement.choices import NoWorker
@@ -42,6 +43,7 @@ FLEET_UPDATES: Final[dict[str, dict[str, Any]]] = {
     "cache_stored": {"worker_id": str, "keys": list[int], "tier": Tier},
     "cache_removed": {"worker_id": str, "keys": list[int], "tier": Tier},
     "cache_cleared": {"worker_id": str},
+    "observe_turn": {"turn": RegionalTurn, "now_s": float},
     "observe_moves": {"worker_id": str, "tier": Tier, "tokens": int, "seconds": float},
 }
 """The methods that change a router's fleet, by their names in records, with the types of their arguments in order. They
@@ -174,6 +176,10 @@ class RecordedRouter(Router):
     def observe_moves(self, worker_id: str, tier: Tier, tokens: int, seconds: float) -> None:
         super().observe_moves(worker_id, tier, tokens, seconds)
         self._write_update("observe_moves", worker_id=worker_id, tier=tier, tokens=tokens, seconds=seconds)
+
+    def observe_turn(self, turn: RegionalTurn, now_s: float) -> None:
+        super().observe_turn(turn, now_s)
+        self._write_update("observe_turn", turn=turn, now_s=now_s)
 
     def _write_update(self, name: str, **arguments: Any) -> None:
         self._write(FleetUpdate(name, arguments))

@@ -5,8 +5,9 @@ selector/default.rs, `worker_logit` and `minimum_cost_index`, commit 07a6c9ce; w
 
 Prefill blocks: the uncached tokens of requests whose first token has not come, and all tokens of this one, in blocks.
 Overlap: blocks of this prompt that the worker has cached (`overlap_score_credit` 1, device only). Decode blocks: the
-different blocks of all requests that have not ended, this one included; blocks of answers are not tracked, as by
-default. Temperature 0; ties go to any of the best. `prefill_load_scale` is 1 by default.
+different whole blocks of all requests that have not ended, this one included (a block that is not full has no hash;
+`project_worker_loads` in sequences/prompt_registry.rs); blocks of answers are not tracked, as by default. Temperature
+0; ties go to any of the best. `prefill_load_scale` is 1 by default.
 
 Its index is fed by KV events; here it is exact and of this instant. Dynamo's optional queue, decay, predicted inserts
 and session affinity are off, as by default.
@@ -51,8 +52,6 @@ class DynamoKv(Policy):
     def choose(self, turn: Turn, now_s: float) -> Worker:  # noqa: ARG002 - it is about state
         request, block_tokens = turn.request, self._block_tokens
         blocks = request.blocks[: request.input_tokens // block_tokens]
-        if request.tail is not None:
-            blocks = [*blocks, request.tail]
 
         def cost(worker: Worker) -> float:
             active = self.active[worker.index]

@@ -128,6 +128,7 @@ def _sums(added: Iterable[dict[str, int]]) -> dict[str, Any]:
     total["saved_nanousd"] = total["list_nanousd"] - total["price_nanousd"]
     total["losses"] = None
     if all(LOSS_CLASSES[0] in sums for sums in all_sums):
-        losses = {name: sum(sums[name] for sums in all_sums) for name in LOSS_CLASSES}
+        # a proxy of an older version may lack some
+        losses = {name: sum(sums.get(name, 0) for sums in all_sums) for name in LOSS_CLASSES}
         total["losses"] = {name: tokens for name, tokens in losses.items() if tokens}
     return total

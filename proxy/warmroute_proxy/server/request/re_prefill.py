@@ -138,7 +138,7 @@ class RePrefills:
             decision = self._placed(prompt, now_s)
             if decision is None:
                 prompt.cache_worker = ""  # nothing is left that could take it
-            elif decision.best_elsewhere_tokens - decision.predicted_cached_tokens < MIN_GAIN_TOKENS:
+            elif decision.other_worker_tokens - decision.predicted_cached_tokens < MIN_GAIN_TOKENS:
                 prompt.cache_worker = decision.cache_worker  # it is there already, or nowhere any more
             elif self._may_begin(prompt, decision, now_s):
                 self._begin(prompt, decision, engine_id)

@@ -19,6 +19,7 @@ from warmroute_proxy.core.base.frozen import Frozen
 from warmroute_proxy.core.cache.settled_turn import SettledTurn
 from warmroute_proxy.core.cache.tiers import cacheable_tokens
 from warmroute_proxy.core.placement.decision import Decision
+from warmroute_proxy.core.placement.homes import repeats
 from warmroute_proxy.core.placement.router import Router, Settled, Ticket
 from warmroute_proxy.core.prompt.facts import Facts
 from warmroute_proxy.dialects.fields import names_of
@@ -28,6 +29,7 @@ from warmroute_proxy.server.intake.body import NO_BODY
 from warmroute_proxy.server.intake.parsed_request import Intake
 from warmroute_proxy.server.ledger.journal import JournalError
 from warmroute_proxy.server.ledger.ledger import Ledger
+from warmroute_proxy.server.regions.announcements import Announcements
 from warmroute_proxy.server.request.admission import Admission, ReservingRequest
 from warmroute_proxy.server.request.attempt import Attempt
 from warmroute_proxy.server.request.continuation import Continuation
@@ -77,7 +79,7 @@ class Settlement:
         ledger: Ledger,
         metrics: RequestMetrics,
         re_prefills: RePrefills,
-        region: str,
+        announcements: Announcements,
         unix_clock: Callable[[], float],
     ) -> None:
         self._router = router
@@ -86,7 +88,8 @@ class Settlement:
         self._ledger = ledger
         self._metrics = metrics
         self._re_prefills = re_prefills
-        self._region = region
+        self._announcements = announcements if announcements.active else None
+        self._region = announcements.region
         self._unix_clock = unix_clock
 
     def open(self, account: RequestAccount, receipt_id: str, intake: Intake, decision: Decision, rid: str) -> None:
@@ -131,7 +134,8 @@ class Settlement:
             usage = _with_expected(usage, reported, attempt, facts, end)
         if account.continuation is not None:
             usage = account.continuation.settled(usage, attempt.scanner)
-        loss = losses_of(self._router.last_settled(facts), facts, usage, attempt)
+        before = self._router.last_settled(facts)
+        loss = losses_of(before, facts, usage, attempt, self._region)
         settled = self._settle_ticket(account, attempt, intake, usage, end)
         if not end.charged:
             entry.rates = UNCHARGED
@@ -150,7 +154,7 @@ class Settlement:
             entry.predicted_cached, predicted = most, predicted.within(most)
         ending = Ending(
             end.outcome, end.status, self._unix_clock(), account.proxy_s * 1000, account.ttft_ms,
-            changes, intake.receipt_fields,
+            changes, self._receipt_fields(intake, loss, before, attempt.decision),
         )  # fmt: skip
         settle(entry, usage, loss, reported, ending)
         if reservation is not None:
@@ -160,9 +164,21 @@ class Settlement:
         if changes.normalised:
             self._metrics.normalised(changes.normalised)
 
+    def _receipt_fields(
+        self, intake: Intake, loss: Mapping[str, int], before: SettledTurn | None, decision: Decision
+    ) -> bytes:
+        """The members of the receipt beside those that every one has."""
+        if "elsewhere" not in loss:
+            return intake.receipt_fields
+        region = msgspec.json.encode(_elsewhere_region(before, decision, self._region))
+        member = b'"elsewhere_region":%b' % region
+        return b"%b,%b" % (intake.receipt_fields, member) if intake.receipt_fields else member
+
     def reserve(self, account: RequestAccount, facts: Facts, decision: Decision, now_s: float) -> None:
         """Raise the load of the workers that an attempt is sent to."""
-        account.ticket = self._router.dispatched(facts, decision, now_s)
+        ticket = account.ticket = self._router.dispatched(facts, decision, now_s)
+        if self._announcements is not None:
+            self._announcements.turn(self._router.regional_turn(ticket, facts))
 
     def prefilled(self, account: RequestAccount, now_s: float) -> None:
         """The prompt of the attempt is computed: its tokens are load no more."""
@@ -234,6 +250,8 @@ class Settlement:
             else None
         )
         settled = self._router.settled(ticket, intake.facts, end.now_s, prompt, cached, completion, streamed)
+        if self._announcements is not None:
+            self._announcements.turn(self._router.regional_turn(ticket, intake.facts, prompt, cached, completion))
         account.ticket = None
         self._admission.freed()
         self._engines.settled(ticket.decision, attempt.rid, usage.prompt_tokens)
@@ -271,24 +289,42 @@ def _with_expected(
     return with_expected(usage, decision.prompt_tokens_est, decision.predicted, completion_tokens)
 
 
-def losses_of(last_settled: SettledTurn | None, facts: Facts, usage: Usage, attempt: Attempt) -> dict[str, int]:
+def _prompt_tokens(last_settled: SettledTurn, facts: Facts, usage: Usage) -> int:
+    """The prompt of the turn before: as counted, or in proportion to this one where only another region counted it."""
+    if last_settled.prompt_tokens is not None:
+        return last_settled.prompt_tokens
+    total = facts.chain.total_bytes or 1
+    return min(last_settled.prompt_bytes, total) * usage.prompt_tokens // total
+
+
+def _elsewhere_region(before: SettledTurn | None, decision: Decision, here: str) -> str:
+    """The region that has what was lost as `elsewhere`: that of the turn before, or the one that the index knows."""
+    return before.region if before is not None and before.region != here else decision.other_region
+
+
+def losses_of(
+    last_settled: SettledTurn | None, facts: Facts, usage: Usage, attempt: Attempt, here: str
+) -> dict[str, int]:
     """The loss classes of a request. `last_settled` is what the router knows before this request is settled."""
-    decision = attempt.decision
+    decision, before = attempt.decision, last_settled
+    known, other_region, last_turn = decision.known_tokens, decision.other_region_tokens, None
+    if before is not None:
+        tokens = _prompt_tokens(before, facts, usage)
+        if before.region != here and repeats(facts.chain, before):
+            known, other_region = max(known, tokens), max(other_region, tokens)
+        last_turn = LastTurn(
+            tokens,
+            before.completion_tokens or 0,
+            decision.cache_worker in before.workers,
+            before.salt_epoch != facts.salt_epoch,
+            before.region == here,
+        )
     return classify(
         prompt_tokens=usage.prompt_tokens,
         cached_tokens=usage.cached_tokens,
         page_size=attempt.engine.info.page_tokens,
-        estimates=IndexEstimates(
-            decision.known_tokens, decision.predicted_cached_tokens, decision.best_elsewhere_tokens
-        ),
-        last_turn=LastTurn(
-            last_settled.prompt_tokens or 0,
-            last_settled.completion_tokens or 0,
-            decision.cache_worker in last_settled.workers,
-            last_settled.salt_epoch != facts.salt_epoch,
-        )
-        if last_settled is not None
-        else None,
+        estimates=IndexEstimates(known, decision.predicted_cached_tokens, decision.other_worker_tokens, other_region),
+        last_turn=last_turn,
         disaggregated=decision.prefill is not None,
         misreported=usage.misreported_tokens > 0,
         cached_reported="cached_tokens" not in usage.estimated,

@@ -1,0 +1,75 @@
+"""The home of a request among regions: where its lineage, or else its session or the one that started it, was served.
+
+In this order, the first that is known and can be used:
+
+    the turn that the prompt repeats whole, if it is the one before   what it computed is there: a fact
+    the client's hint                                                 it may know of turns that this proxy does not
+    an earlier turn of the lineage, or of one with another system prompt
+    the longest lineage of the session, then of the session that started it
+
+Only the first is certain. The others are believed to hold what an append-only conversation has sent before.
+"""
+
+from bisect import bisect_left
+from collections.abc import Collection
+
+import msgspec
+
+from warmroute_proxy.core.base.frozen import Frozen
+from warmroute_proxy.core.cache.affinity import Affinity
+from warmroute_proxy.core.cache.index import MAX_CUTS
+from warmroute_proxy.core.cache.regional_turn import RegionalTurn
+from warmroute_proxy.core.cache.settled_turn import SettledTurn
+from warmroute_proxy.core.prompt.chain import Chain
+from warmroute_proxy.core.prompt.facts import Facts
+
+
+class Home(Frozen, frozen=True):
+    """A region, and how much of the prompt it holds, in canonical bytes. `certain`: this proxy knows it from a turn."""
+
+    region: str
+    held_bytes: int
+    certain: bool
+
+
+def home_of(
+    facts: Facts, last_turn: SettledTurn | None, affinity: Affinity, here: str, peers: Collection[str]
+) -> Home | None:
+    """The home of a request, None where it is `here` or unknown. `peers`: the other regions that can be used."""
+    is_repeated = last_turn is not None and repeats(facts.chain, last_turn)
+    if last_turn is not None and is_repeated and facts.turn <= last_turn.turn + 1:
+        if last_turn.region in peers:
+            return Home(last_turn.region, last_turn.prompt_bytes, certain=True)
+        if last_turn.region == here:
+            return None
+    hint = facts.home_hint
+    if hint is not None and (hint in peers or hint == here):
+        return Home(hint, facts.structural_bytes, certain=False) if hint != here else None
+    known = last_turn
+    if known is None and facts.thread is not None and facts.turn > 1:
+        known = affinity.last_of_thread(facts.thread)
+    if known is not None and (known.region in peers or known.region == here):
+        return Home(known.region, facts.structural_bytes, certain=is_repeated) if known.region != here else None
+    for session in (facts.session, facts.parent):
+        region = affinity.home(session) if session is not None else None
+        if region is not None:
+            return Home(region, facts.structural_bytes, certain=False) if region in peers else None
+    return None
+
+
+def regional(facts: Facts, session: int | None, turn: SettledTurn, before: SettledTurn | None) -> RegionalTurn:
+    """A turn as other regions are to know it. `before` is the one that it continues; `session` as in `RegionalTurn`."""
+    chain = facts.chain
+    follows, known = 0, 0
+    if before is not None and before.tip != turn.tip:
+        follows, known = before.tip, bisect_left(chain.ends, before.prompt_bytes) + 1
+    under_way = turn.prompt_tokens is None
+    new = chain.hashes[known:MAX_CUTS] if facts.derived and under_way else []
+    turn = msgspec.structs.replace(turn, workers=())
+    return RegionalTurn(facts.lineage, session, facts.thread, len(chain.hashes), follows, turn, new)
+
+
+def repeats(chain: Chain, turn: SettledTurn) -> bool:
+    """Whether a prompt begins with the whole prompt of a turn."""
+    at = bisect_left(chain.ends, turn.prompt_bytes)
+    return at < len(chain.hashes) and chain.hashes[at] == turn.tip

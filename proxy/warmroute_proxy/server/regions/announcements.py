@@ -1,0 +1,169 @@
+"""What the proxies of all regions announce to each other, so that a session finds its home wherever it comes in.
+
+A proxy announces each turn that it dispatches to its engines, and again once it has settled (`RegionalTurn`: keyed
+hashes and counts), and the newest requests of conversations without a session key (`Newest`). It sends what has come
+together within `SEND_WITHIN_S` as one POST to each region, signed like a forwarded request, in the name of no tenant.
+Nothing waits for an announcement: one that is lost costs at most a turn that finds no home.
+
+Limits: `MAX_WAITING` announcements wait for a region while `MAX_UNDER_WAY` posts to it have no answer; the oldest are
+dropped. A region whose last probe has failed gets none. A post has at most `MAX_BYTES`.
+"""
+
+import asyncio
+import hashlib
+from collections import deque
+from collections.abc import Callable
+from typing import Final, Protocol
+
+import msgspec
+
+from warmroute.contract import headers as names
+from warmroute.contract.conversations import Conversations, Newest
+from warmroute_proxy.core.cache.regional_turn import RegionalTurn
+from warmroute_proxy.core.placement.router import Router
+from warmroute_proxy.server.base.errors import Refusal
+from warmroute_proxy.server.base.metrics import Metrics
+from warmroute_proxy.server.engines.small_get import ask
+from warmroute_proxy.server.http.exchange import Exchange, Request
+from warmroute_proxy.server.regions.forward_claim import Forwards
+from warmroute_proxy.server.regions.peers import Peers
+
+ANNOUNCEMENTS: Final = "/v1/regions/announcements"
+SEND_WITHIN_S: Final = 0.002
+MAX_IN_POST: Final = 256
+MAX_BYTES: Final = 1_048_576
+MAX_WAITING: Final = 4_096
+MAX_UNDER_WAY: Final = 4
+NO_TENANT: Final = ""
+
+
+class Continued(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="n"):
+    """The newest request of a conversation whose client names no session."""
+
+    newest: Newest
+
+
+Announcement = RegionalTurn | Continued
+
+_encode: Final = msgspec.msgpack.Encoder().encode
+_decode: Final = msgspec.msgpack.Decoder(list[Announcement]).decode
+
+
+class OtherProcesses(Protocol):
+    """Takes what the other processes of this proxy are to know, too."""
+
+    def send_newest(self, newest: Newest) -> None:
+        """The newest request of a conversation."""
+
+
+class Announcements:
+    """Sends the announcements of this proxy, and applies those of others."""
+
+    def __init__(
+        self,
+        region: str,
+        peers: Peers,
+        forwards: Forwards,
+        metrics: Metrics,
+        clock: Callable[[], float],
+        timeout_s: float,
+    ) -> None:
+        """`region`: that of this proxy."""
+        self.region = region
+        self._peers = peers
+        self._forwards = forwards
+        self._clock = clock
+        self._timeout_s = timeout_s
+        self._waiting = {region: deque[Announcement](maxlen=MAX_WAITING) for region in peers.upstreams}
+        self._under_way = dict.fromkeys(peers.upstreams, 0)
+        self.processes: OtherProcesses | None = None
+        """The other processes of this proxy, where it is several."""
+        self._due = False
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._sent, self._lost, self._received = (
+            metrics.counter("warmroute_announcements_total", (("result", result),))
+            for result in ("sent", "lost", "received")
+        )
+
+    @property
+    def active(self) -> bool:
+        """Whether there are other regions."""
+        return bool(self._waiting)
+
+    def turn(self, turn: RegionalTurn) -> None:
+        """Announce a turn of this region."""
+        self._add(turn)
+
+    def newest(self, newest: Newest) -> None:
+        """Announce the newest request of a conversation."""
+        self._add(Continued(newest))
+
+    def newest_to_all(self, newest: Newest) -> None:
+        """The same, and to the other processes of this proxy."""
+        if self.processes is not None:
+            self.processes.send_newest(newest)
+        self._add(Continued(newest))
+
+    def receive(self, request: Request, exchange: Exchange, router: Router, conversations: Conversations) -> None:
+        """Apply what another region announces. Raises: Refusal."""
+        claim = self._forwards.check(request.headers.get(names.FORWARD, ""), request.body_sha256())
+        if claim.tenant != NO_TENANT or claim.request_id != ANNOUNCEMENTS:
+            raise Refusal(401, "the token is for a request, not for announcements", code="invalid_forward")
+        try:
+            found = _decode(request.body)
+        except msgspec.MsgspecError:
+            raise Refusal(400, "the announcements cannot be read: is it another version?", code="bad_request") from None
+        now_s = self._clock()
+        self._received[0] += len(found)
+        for each in found:
+            if isinstance(each, Continued):
+                conversations.observe(each.newest)
+                if self.processes is not None:
+                    self.processes.send_newest(each.newest)
+            elif each.turn.region in self._waiting:
+                router.observe_turn(each, now_s)
+        exchange.respond(200, (("content-type", "application/json"),), b"{}")
+
+    def _add(self, announcement: Announcement) -> None:
+        for region, waiting in self._waiting.items():
+            if region in self._peers.down:
+                continue
+            if len(waiting) == MAX_WAITING:
+                self._lost[0] += 1
+            waiting.append(announcement)
+        if not self._due:
+            self._due = True
+            asyncio.get_running_loop().call_later(SEND_WITHIN_S, self._send)
+
+    def _send(self) -> None:
+        self._due = False
+        for region in self._waiting:
+            self._send_to(region)
+
+    def _send_to(self, region: str) -> None:
+        waiting = self._waiting[region]
+        while waiting and self._under_way[region] < MAX_UNDER_WAY:
+            announced = [waiting.popleft() for _ in range(min(len(waiting), MAX_IN_POST))]
+            body = _encode(announced)
+            while len(body) > MAX_BYTES:  # one alone never is: its text is bounded
+                half = len(announced) // 2
+                waiting.extendleft(reversed(announced[half:]))
+                announced = announced[:half]
+                body = _encode(announced)
+            self._under_way[region] += 1
+            task = asyncio.get_running_loop().create_task(self._post(region, body, len(announced)))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _post(self, region: str, body: bytes, count: int) -> None:
+        digest = hashlib.sha256(body).hexdigest()
+        token = self._forwards.sign(NO_TENANT, NO_TENANT, ANNOUNCEMENTS, region, digest, self._timeout_s)
+        upstream = self._peers.upstreams[region]
+        status = 0
+        try:
+            header = f"{names.FORWARD}: {token}\r\n"
+            status, _ = await ask(upstream, ANNOUNCEMENTS, header, self._timeout_s, method="POST", body=body)
+        finally:
+            self._under_way[region] -= 1
+            (self._sent if status == 200 else self._lost)[0] += count
+        self._send_to(region)

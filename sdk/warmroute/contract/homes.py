@@ -1,0 +1,105 @@
+"""Where lineages are at home: the region that a server named in the head of their last answer.
+
+One session has several prompts: titles, compactions, sub-agents. Each is a lineage with a home of its own, so that one
+that is served elsewhere takes no other with it. A lineage without a home yet begins where the longest one of its
+session is, or of the session that started it. Limit: `MAX_HOMES`, the least recently used is dropped first.
+"""
+
+import re
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from warmroute.contract.identity import lineage_parts
+
+MAX_HOMES: Final = 10_000
+MAX_SYSTEM_CHARS: Final = 4_096  # of a system prompt, that tell it from others
+_NUMBERS: Final = re.compile(r"\d+")
+
+
+class Lineage(NamedTuple):
+    """A lineage at a server: its session, the session that started that one ("" for none), and a digest of what its
+    prompts have in common. `parts`: how many parts the prompt at hand has.
+    """
+
+    base_url: str
+    session: str
+    parent: str
+    prompt: int
+    parts: int
+
+
+class _SessionHome(NamedTuple):
+    region: str
+    prompt: int
+    parts: int
+
+
+class Homes:
+    """The homes of lineages and sessions. Not locked."""
+
+    def __init__(self, max_homes: int = MAX_HOMES) -> None:
+        self._max = max_homes
+        self._by_lineage: OrderedDict[tuple[str, str, int], str] = OrderedDict()
+        self._by_session: OrderedDict[tuple[str, str], _SessionHome] = OrderedDict()
+
+    def of(self, lineage: Lineage) -> str | None:
+        """The home of a lineage, else of its session, else of the session that started it; None where none is known."""
+        base_url, session, parent, prompt, _ = lineage
+        home = self._by_lineage.get((base_url, session, prompt))
+        if home is not None:
+            self._by_lineage.move_to_end((base_url, session, prompt))
+            return home
+        found = self._by_session.get((base_url, session)) or self._by_session.get((base_url, parent))
+        return None if found is None else found.region
+
+    def of_session(self, session: str) -> dict[str, str]:
+        """The home of a session at each server."""
+        return {base_url: home.region for (base_url, key), home in self._by_session.items() if key == session}
+
+    def put(self, base_url: str, session: str, region: str) -> None:
+        """A session is at home there, as its next lineage shows."""
+        self._by_session[base_url, session] = _SessionHome(region, 0, 0)
+        self._by_session.move_to_end((base_url, session))
+        if len(self._by_session) > self._max:
+            self._by_session.popitem(last=False)
+
+    def answered(self, lineage: Lineage, region: str) -> None:
+        """A region has served a lineage."""
+        base_url, session, _, prompt, parts = lineage
+        self._by_lineage[base_url, session, prompt] = region
+        self._by_lineage.move_to_end((base_url, session, prompt))
+        home = self._by_session.get((base_url, session))
+        if home is None or home.prompt == prompt or home.parts < parts:
+            self._by_session[base_url, session] = _SessionHome(region, prompt, parts)
+        self._by_session.move_to_end((base_url, session))
+        for homes in (self._by_lineage, self._by_session):
+            if len(homes) > self._max:
+                homes.popitem(last=False)
+
+
+def lineage_of(
+    base_url: str, session: str | None, caller: Mapping[str, object], body: Mapping[str, Any]
+) -> Lineage | None:
+    """The lineage of a call; None without a session. `caller`: the headers that the caller has set, in lower case.
+
+    Tools are told apart by their names, system prompts by how they begin, without numbers: a date makes no difference.
+    """
+    if session is None:
+        return None
+    agent, parent = lineage_parts({name: value for name, value in caller.items() if isinstance(value, str)})
+    tools, messages = _items(body.get("tools")), _items(body.get("messages") or body.get("input"))
+    system = [message.get("content") for message in messages if message.get("role") in ("system", "developer")]
+    text = _NUMBERS.sub("#", repr((body.get("system") or body.get("instructions"), system))[:MAX_SYSTEM_CHARS])
+    common = hash((str(body.get("model")), agent, tuple(map(_name, tools)), text))
+    return Lineage(base_url, session, parent, common, len(tools) + len(messages))
+
+
+def _items(value: object) -> list[Mapping[str, Any]]:
+    items = value if isinstance(value, list | tuple) else ()
+    return [item for item in items if isinstance(item, Mapping)]
+
+
+def _name(tool: Mapping[str, Any]) -> str:
+    function = tool.get("function")
+    return str((function if isinstance(function, Mapping) else tool).get("name"))

@@ -1,0 +1,162 @@
+"""Recorded sessions whose every request enters at a random region find their caches, with the SDK and without.
+
+Each seed is a model of its own, so that no seed finds what another one has cached; a session's ideal is that of one
+worker that remembers everything (`warmroute_cli.demo.ideal`). Turns of a recording are sent in order, several
+recordings at once.
+"""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.machine import seconds
+from warmroute.contract.receipt import cached_tokens
+from warmroute_cli import state
+from warmroute_cli.demo import drive
+from warmroute_cli.demo.audit import ClientTurn
+from warmroute_cli.demo.embedded import ideal_by_label
+from warmroute_cli.demo.results import Pass
+from warmroute_cli.fleet import MODELS, Fleet, FleetOptions
+from warmroute_cli.recordings import RecordedRequest, Recording, load_recordings
+
+from .harness import PLAIN
+
+SEEDS = (1, 2, 3, 4, 5)
+ALLOWED_GAP = 0.01
+SESSIONS_AT_ONCE = 4
+
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    folder = tmp_path_factory.mktemp("roaming").resolve()
+    with state.locked_state(folder / "state") as kept, Fleet(kept, folder / "run", FleetOptions(speed=100.0)) as found:
+        yield found
+
+
+def of_seed(recording: Recording, seed: int) -> Recording:
+    """The recording for a model and with sessions of its own."""
+    headers = ("session", "affinity", "thread", "agent-id")
+
+    def own(request: RecordedRequest) -> RecordedRequest:
+        named = {
+            name: f"{value}-{seed}" if any(word in name.lower() for word in headers) else value
+            for name, value in request.headers.items()
+        }
+        body = {**request.body, "model": MODELS[seed % len(MODELS)]}
+        for field in ("prompt_cache_key", "promptCacheKey"):
+            if field in body:
+                body[field] = f"{body[field]}-{seed}"
+        return replace(request, headers=named, body=body)
+
+    return replace(recording, requests=tuple(map(own, recording.requests)))
+
+
+def gaps(fleet: Fleet, recordings: Sequence[Recording], seed: int) -> dict[str, float]:
+    """How far the hit ratio of each harness stays below its ideal."""
+    recordings = [of_seed(recording, seed) for recording in recordings]
+    base_urls = {region: proxy.base_url for region, proxy in fleet.proxies.items()}
+    target = drive.Target(base_urls, fleet.api_key, seed, 0.0)
+    turns = asyncio.run(drive.drive(recordings, target, SESSIONS_AT_ONCE, lambda _turn: None))
+    assert [turn.error for turn in turns if turn.error] == []
+    ideal = ideal_by_label(recordings, Pass(turns, [], [], []))
+    by_harness: dict[str, list[ClientTurn]] = defaultdict(list)
+    for turn in turns:
+        by_harness[turn.harness].append(turn)
+    found = {}
+    for harness, own in by_harness.items():
+        usages = [turn.usage for turn in own if turn.usage is not None]
+        assert len(usages) == len(own)
+        prompt = sum(usage["prompt_tokens"] for usage in usages)
+        most = sum(ideal[turn.label].session for turn in own)
+        found[harness] = (most - sum(map(cached_tokens, usages))) / prompt
+    return found
+
+
+def too_wide(gaps_of: dict[str, float]) -> dict[str, float]:
+    return {name: round(gap, 4) for name, gap in gaps_of.items() if gap > ALLOWED_GAP}
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_recorded_sessions_that_roam_reach_their_ideal(fleet: Fleet, seed: int) -> None:
+    assert too_wide(gaps(fleet, load_recordings(), seed)) == {}
+
+
+def test_clients_enter_at_both_regions_in_both_ways() -> None:
+    for name in ("oc_main", "oc_prune"):
+        assert len(set(drive.ingresses(name, 12, ("east", "west"), SEEDS[0]))) == 2
+    assert "oc_main" in drive.THROUGH_SDK
+    assert "oc_prune" not in drive.THROUGH_SDK
+
+
+# Variants: what one session sends beside its main agent, between its turns.
+
+
+def message(role: str, text: str) -> dict[str, Any]:
+    return {"role": role, "content": text}
+
+
+def words(name: str, count: int) -> str:
+    return " ".join(f"{name}{number}" for number in range(count))
+
+
+def sub_agent(recording: Recording, name: str) -> list[RecordedRequest]:
+    """Three turns of an agent that the main one starts, with tools and a session or a thread of its own."""
+    first = recording.requests[0]
+    session = next((value for key, value in first.headers.items() if key.lower() == "x-session-affinity"), None)
+    headers = dict(first.headers)
+    if session is not None:
+        headers |= {"x-session-affinity": name, "x-session-id": name, "x-parent-session-id": session}
+    messages = [message("system", words(f"{name}-system", 900)), message("user", words(f"{name}-task", 200))]
+    found = []
+    for turn in range(3):
+        found.append(RecordedRequest(0, headers, {**first.body, "tools": [], "messages": list(messages)}))
+        messages += [message("assistant", f"step {turn}"), message("user", words(f"{name}-{turn}", 300))]
+    return found
+
+
+def with_side_lineages(recording: Recording) -> Recording:
+    """The recording with sub-agents, a compaction, a resume and a fork between its turns."""
+    turns = list(recording.requests)
+    agents = [sub_agent(recording, f"{recording.name}-agent{number}") for number in range(2)]
+    mixed: list[RecordedRequest] = []
+    for number, request in enumerate(turns):
+        mixed.append(request)
+        if number % 2 == 0 and agents:
+            mixed.append(agents[number // 2 % 2].pop(0))
+            agents = [agent for agent in agents if agent] if all(agents) else []
+        if number == len(turns) // 2:
+            messages = request.body["messages"]
+            mixed.append(
+                replace(request, body={**request.body, "messages": [*messages, message("user", "Summarise.")]})
+            )
+            mixed.append(replace(request, body={**request.body, "messages": [*messages, message("user", "Or else?")]}))
+        if number == len(turns) - 1:
+            early = turns[number // 2].body["messages"]
+            fork = [*early, message("assistant", "Done."), message("user", words("another way", 50))]
+            mixed.append(replace(request, body={**request.body, "messages": fork}))
+            mixed.append(replace(request, body={**request.body, "messages": [*fork, message("user", "Go on.")]}))
+    return replace(recording, requests=tuple(replace(each, n=number) for number, each in enumerate(mixed)))
+
+
+@pytest.mark.parametrize("seed", SEEDS[:2])
+def test_side_lineages_between_the_turns_take_nobody_along(fleet: Fleet, seed: int) -> None:
+    names = ("aider", "codex", "oc_main", "oc_prune")
+    recordings = [with_side_lineages(each) for each in load_recordings() if each.name in names]
+    assert too_wide(gaps(fleet, recordings, seed + 10)) == {}
+
+
+def test_announcements_cross_between_the_regions(fleet: Fleet) -> None:
+    for proxy in fleet.proxies.values():
+        headers = {"authorization": f"Bearer {state.admin_key(fleet.state_dir)}"}
+        page = httpx.get(f"{proxy.admin_url}/metrics", headers=headers, timeout=seconds(10), verify=PLAIN).text
+        lines = [line.split() for line in page.splitlines() if line.startswith("warmroute_announcements_total{")]
+        counts = {name.split('"')[1]: float(value) for name, value in lines}
+        assert counts["lost"] == 0, counts
+        assert min(counts["sent"], counts["received"]) > 0

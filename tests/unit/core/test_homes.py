@@ -1,0 +1,137 @@
+"""Which region is the home of a request, for routers of two regions that announce their turns to each other."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from warmroute_proxy.core.placement.fleet import Peer, Worker
+from warmroute_proxy.core.placement.router import Router
+from warmroute_proxy.core.prompt.chain import Chain
+from warmroute_proxy.core.prompt.facts import Facts
+
+REGIONS = ("east", "west")
+BLOCK = 4000
+SESSION = 7
+
+
+def chain(name: int, blocks: int) -> Chain:
+    return Chain([name * 1000 + n for n in range(blocks)], [BLOCK * (n + 1) for n in range(blocks)])
+
+
+def facts(lineage: int = 1, blocks: int = 5, turn: int = 1, **changed: Any) -> Facts:
+    """A turn of a lineage. Each adds a block, and a client has sent all but the last before."""
+    fields: dict[str, Any] = {
+        "model": "m",
+        "lineage": lineage,
+        "session": SESSION,
+        "derived": False,
+        "parent": None,
+        "chain": chain(lineage, blocks),
+        "structural_bytes": (blocks - 1) * BLOCK if turn > 1 else 0,
+        "turn": turn,
+        "expected_output_tokens": 10,
+        "home_hint": None,
+        "allowed_regions": None,
+        "may_forward": True,
+    }
+    return Facts(**{**fields, **changed})
+
+
+def _router(region: str) -> Router:
+    others = [Peer(other, 0.03) for other in REGIONS if other != region]
+    return Router(region, [Worker(f"{region}-{n}", f"{region}-{n}", 0, "aggregated") for n in range(2)], others)
+
+
+@dataclass
+class Regions:
+    routers: dict[str, Router] = field(default_factory=lambda: {region: _router(region) for region in REGIONS})
+    announced: bool = True
+
+    def serve(self, ingress: str, request: Facts, now_s: float = 0.0) -> str:
+        """Serve a request that enters there; the region that has served it."""
+        region = self.routers[ingress].place(request, now_s).region
+        self.serve_at(region, request, now_s)
+        return region
+
+    def serve_at(self, region: str, request: Facts, now_s: float = 0.0) -> None:
+        router = self.routers[region]
+        here = Facts(**{name: getattr(request, name) for name in Facts.__struct_fields__} | {"may_forward": False})
+        ticket = router.dispatched(here, router.place(here, now_s), now_s)
+        turn = router.regional_turn(ticket, here)
+        tokens = here.chain.total_bytes // 4
+        router.settled(ticket, here, now_s + 1, tokens, 0, 10)
+        if self.announced:
+            for other in REGIONS:
+                if other != region:
+                    self.routers[other].observe_turn(turn, now_s)
+
+
+def test_a_turn_goes_where_its_lineage_was_served_wherever_it_comes_in() -> None:
+    regions = Regions()
+    regions.serve_at("west", facts())
+    for turn, ingress in ((2, "east"), (3, "west"), (4, "east")):
+        assert regions.serve(ingress, facts(blocks=4 + turn, turn=turn)) == "west"
+
+
+def test_a_side_lineage_that_is_served_elsewhere_takes_nobody_with_it() -> None:
+    regions = Regions()
+    regions.serve_at("west", facts(blocks=8))
+    regions.serve_at("east", facts(2, blocks=2))
+    for ingress in REGIONS:
+        assert regions.routers[ingress].place(facts(blocks=9, turn=2), 5.0).region == "west"
+        assert regions.routers[ingress].place(facts(2, blocks=3, turn=2), 5.0).region == "east"
+
+
+def test_a_new_lineage_begins_at_its_sessions_home_or_at_its_parents() -> None:
+    regions = Regions()
+    regions.serve_at("west", facts(blocks=8))
+    assert regions.serve("east", facts(2)) == "west"
+    assert regions.serve("east", facts(3, session=99, parent=SESSION)) == "west"
+    assert regions.serve("east", facts(4, session=98)) == "east"
+
+
+def test_a_hint_that_a_side_lineage_has_moved_does_not_move_the_main_one() -> None:
+    """As clients send it that keep one home for a session."""
+    regions = Regions()
+    regions.serve_at("west", facts(blocks=8))
+    assert regions.serve("east", facts(blocks=9, turn=2, home_hint="east")) == "west"
+
+
+def test_a_hint_counts_where_it_may_know_of_turns_that_this_proxy_does_not() -> None:
+    regions = Regions()
+    regions.serve_at("west", facts(blocks=5))
+    request = facts(blocks=9, turn=5, home_hint="east")
+    assert regions.routers["west"].place(request, 5.0).region == "east"
+
+
+def test_a_fork_and_a_compaction_stay_where_their_lineage_is() -> None:
+    regions = Regions()
+    regions.serve_at("west", facts(blocks=8))
+    regions.serve_at("west", facts(blocks=12, turn=5))
+    fork = Chain([*range(1000, 1007), 9], [BLOCK * (n + 1) for n in range(8)])
+    compacted = Chain([1000, 5], [BLOCK, 2 * BLOCK])
+    assert regions.serve("east", facts(turn=3, chain=fork, structural_bytes=7 * BLOCK)) == "west"
+    assert regions.serve("east", facts(turn=2, chain=compacted, structural_bytes=BLOCK)) == "west"
+
+
+def test_a_conversation_that_was_rewritten_is_found_by_its_prefix() -> None:
+    regions = Regions()
+    regions.serve_at("west", facts(derived=True, blocks=8))
+    rewritten = Chain([*range(1000, 1006), 9], [BLOCK * (n + 1) for n in range(7)])
+    request = facts(2, session=55, derived=True, chain=rewritten, structural_bytes=0, turn=3)
+    assert regions.routers["east"].place(request, 5.0).region == "west"
+
+
+def test_what_another_region_has_is_named_and_is_not_another_workers() -> None:
+    regions = Regions()
+    regions.serve_at("west", facts(derived=True, blocks=8))
+    request = facts(derived=True, blocks=9, turn=2, may_forward=False)
+    decision = regions.routers["east"].place(request, 5.0)
+    assert (decision.other_region, decision.other_region_tokens) == ("west", 8 * BLOCK // 4)
+    assert decision.other_worker_tokens == 0
+
+
+def test_a_home_that_cannot_be_used_is_none() -> None:
+    regions = Regions()
+    regions.serve_at("west", facts(blocks=8))
+    regions.routers["east"].set_peer_up("west", False)
+    assert regions.serve("east", facts(blocks=9, turn=2)) == "east"
