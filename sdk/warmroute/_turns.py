@@ -4,7 +4,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from warmroute._guard import Checked, GuardEvent
+from warmroute._guard import Found, GuardEvent
 from warmroute._usage import Measured
 from warmroute.contract.homes import Lineage
 from warmroute.guard.outcome import UNKNOWN, Keeping
@@ -24,7 +24,7 @@ class Turn:
     """What is at home where it is answered; None without a session."""
     withhold: bool = False
     """Whether only the SDK requested usage, so that the caller must not get its chunk."""
-    checked: Checked | None = None
+    checked: Found | None = None
     """What the guard read; None where it is off."""
     prompt: Prompt | None = None
     """The prompt of a call that named no session, as it was read to find its conversation."""
