@@ -143,16 +143,14 @@ class _Routing(NamedTuple):
 
 async def build(config: Config, slot: ProcessSlot | None) -> Proxy:
     """Make all parts; `slot`: the place of this process among several. Asks every engine for its ranks first."""
-    secrets = Secrets(load_secret(config.secret_file, os.environ))
     clock, limits, metrics = time.monotonic, config.limits, Metrics()
+    secrets = Secrets(load_secret(config.secret_file, os.environ))
     memory, engines = _body_memory(config, metrics), await _engines(config, metrics, clock)
     ledger, stores = await _ledger(config, slot, metrics)  # first: it locks the state folder
-    loop_lag = LoopLag(metrics, clock)
     voids, announcements = _links(config, slot, secrets, metrics, clock)
     router, recording, peer_processes, conversations = _routing(config, slot, engines, metrics, announcements)
-    _restore_drains(config, engines, router)
-    open_requests, request_metrics = OpenRequests(), _request_metrics(metrics, ledger, slot)
-    admission = Admission(config, router, metrics, clock, stores)
+    request_metrics, loop_lag = _request_metrics(metrics, ledger, slot), LoopLag(metrics, clock)
+    open_requests, admission = OpenRequests(), Admission(config, router, metrics, clock, stores)
     faults = Faults(router, engines, open_requests, request_metrics)
     re_prefills = RePrefills(config.kept_prompt_bytes, router, engines, admission, open_requests, metrics, clock)
     settlement = Settlement(router, engines, admission, ledger, request_metrics, re_prefills, announcements, time.time)
@@ -204,7 +202,16 @@ def _body_memory(config: Config, metrics: Metrics) -> BodyMemory:
 def _routing(
     config: Config, slot: ProcessSlot | None, engines: Engines, metrics: Metrics, announcements: Announcements
 ) -> _Routing:
-    """The router and the conversations: recorded, shared with other processes, or plain."""
+    """The router and the conversations, with the drain orders from before a restart."""
+    made = _made_routing(config, slot, engines, metrics, announcements)
+    _restore_drains(config, engines, made.router)
+    return made
+
+
+def _made_routing(
+    config: Config, slot: ProcessSlot | None, engines: Engines, metrics: Metrics, announcements: Announcements
+) -> _Routing:
+    """The same, recorded, shared with other processes, or plain."""
     to_regions = announcements.newest if announcements.active else None
     name = random.token_hex(8)
     here, loop = config.proxy.region, asyncio.get_running_loop()
