@@ -24,6 +24,7 @@ from warmroute._warm import Ping
 from warmroute.contract.conversations import Conversation, Conversations
 from warmroute.guard.causes import Cause
 from warmroute.guard.outcome import UNKNOWN, Keeping, outcome
+from warmroute.guard.prompt import Prompt
 from warmroute.guard.repair import Rule
 
 log = logging.getLogger("warmroute")
@@ -124,21 +125,21 @@ class Books:
             if not guard.compares:
                 if turn.prompt is not None:  # so that the next one finds its equal parts
                     guard.memory.session(turn.lineage).prompts.appendleft(turn.prompt)
+                    turn.prompt = None
                 return body
-            turn.checked = guard.check(turn.session, turn.lineage, body, self._usd_per_token, turn.prompt)
-            event = turn.checked.event
+            checked = guard.check(turn.session, turn.lineage, body, self._usd_per_token, turn.prompt)
+            turn.checked, turn.prompt = checked.found(), None
+            event = checked.event
             news = event is not None and guard.mode is not Mode.OFF and guard.is_news(event)
             if event is not None and guard.mode is Mode.RAISE:
                 raise PrefixBroken(event)
-            guard.sent(turn.lineage, turn.checked)
-            frozen = [
-                used for used in turn.checked.repairs if used.repaired_by is Rule.FREEZE_DATE and guard.is_news(used)
-            ]
+            guard.sent(turn.lineage, checked)
+            frozen = [used for used in checked.repairs if used.repaired_by is Rule.FREEZE_DATE and guard.is_news(used)]
         if news and event is not None:
             announce(event)
         for used in frozen:
             announce(used)
-        return turn.checked.body
+        return checked.body
 
     def answered(self, turn: Turn, base_url: str, home: str | None, receipt_id: str | None) -> None:
         """An answer has begun. `home` and `receipt_id`: from its head. A known receipt means the same turn again,
@@ -218,7 +219,7 @@ class Books:
     def guard_counts(self) -> dict[str, int]:
         """How often each cause was found and not repaired."""
         with self._lock:
-            return {cause: count for cause, count in self.guard.counts.items() if count}
+            return {str(cause): count for cause, count in self.guard.counts.items() if count}
 
     def guard_repairs(self) -> dict[str, int]:
         """How often each rule was used."""
@@ -227,18 +228,17 @@ class Books:
 
     def last_arguments(self, session: str | None) -> dict[str, Any]:
         """Model and tools of the last turn, of a session or of all, where the guard has read it."""
-        turn = self.last_turn(session)
-        if turn is None or turn.checked is None:
+        prompt = self._newest_prompt(self.last_turn(session))
+        if prompt is None:
             return {}
-        prompt = turn.checked.reading.prompt
         return {"model": prompt.model, **({"tools": list(prompt.tools.raw)} if prompt.tools.raw else {})}
 
     def ping_of(self, session: str) -> Ping | None:
         """A session's last chat prompt as a call, and what it costs at most; None where it is not known."""
         turn = self.last_turn(session)
-        if turn is None or turn.checked is None:
+        prompt = self._newest_prompt(turn)
+        if turn is None or prompt is None:
             return None
-        prompt = turn.checked.reading.prompt
         if prompt.messages.name != "messages" or prompt.system.name != "messages" or not prompt.has_text:
             return None
         arguments = {"model": prompt.model, **(prompt.set_to or {})}
@@ -317,18 +317,23 @@ class Books:
 
     def _judge(self, turn: Turn, measured: Measured) -> None:
         """Tell the guard what was counted, and find out why an intact prefix was not cached."""
-        if turn.checked is None or turn.session is None:
+        found = turn.checked
+        if found is None or turn.session is None:
             return
-        reading, before = turn.checked.reading, turn.checked.reading.before
-        self.guard.memory.session(turn.lineage).counted(reading.prompt, measured.prompt_tokens)
-        if reading.broken is not None:
+        self.guard.memory.counted(turn.lineage, found.tip, measured.prompt_tokens)
+        if found.event is not None:
             return
-        expected = before.tokens if before is not None else 0
-        idle_s = reading.prompt.sent_s - before.sent_s if before is not None else 0.0
-        cause = outcome(expected, measured.cached_tokens, measured.prompt_tokens, idle_s, turn.keeping)
+        expected = found.expected_tokens
+        cause = outcome(expected, measured.cached_tokens, measured.prompt_tokens, found.idle_s, turn.keeping)
         if cause is not None and cause is not Cause.FIRST_TURN:
             lost = max(min(expected, measured.prompt_tokens) - (measured.cached_tokens or 0), 0)
-            turn.miss = self.guard.missed(cause, turn.session, lost, turn.checked.usd_per_token)
+            turn.miss = self.guard.missed(cause, turn.session, lost, found.usd_per_token)
+
+    def _newest_prompt(self, turn: Turn | None) -> Prompt | None:
+        """The newest prompt of a turn's lineage, where the guard has read it."""
+        with self._lock:
+            known = None if turn is None or turn.checked is None else self.guard.memory.known(turn.lineage)
+            return known.prompts[0] if known is not None and known.prompts else None
 
     def _session(self, key: str) -> _Session:
         session = self._sessions.get(key) or _Session()

@@ -32,7 +32,7 @@ def explain(turn: Turn | None, name: str | None) -> str:
         lines += [f"Repaired: {event}" for event in turn.checked.repairs]
         if turn.checked.event is not None:
             lines.append(f"On your side: {turn.checked.event}")
-        elif turn.checked.reading.before is not None:
+        elif turn.checked.continues:
             lines.append("On your side nothing broke the prefix: the prompt only grew since the turn before.")
     if turn.miss is not None:
         lines.append(f"Not on your side: {turn.miss}")

@@ -103,6 +103,22 @@ class GuardEvent:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What stays of a check while its call goes on: no part of the prompt, since calls may stay open for long."""
+
+    event: GuardEvent | None
+    repairs: tuple[GuardEvent, ...]
+    usd_per_token: float | None
+    continues: bool
+    """Whether its lineage had a prompt before."""
+    expected_tokens: int
+    """Tokens of that prompt; 0 where they are not known."""
+    idle_s: float
+    tip: int
+    """The end of the prompt's chain, by which the memory finds it."""
+
+
 @dataclass(slots=True)
 class Checked:
     """A prompt that the guard has read."""
@@ -114,6 +130,19 @@ class Checked:
     usd_per_token: float | None
     repairs: tuple[GuardEvent, ...] = ()
     """What was mended before it was sent."""
+
+    def found(self) -> Found:
+        """What stays of it."""
+        before, prompt = self.reading.before, self.reading.prompt
+        return Found(
+            self.event,
+            self.repairs,
+            self.usd_per_token,
+            before is not None,
+            before.tokens if before is not None else 0,
+            prompt.sent_s - before.sent_s if before is not None else 0.0,
+            prompt.chain[-1] if prompt.chain else 0,
+        )
 
 
 class Guard:
@@ -165,6 +194,7 @@ class Guard:
         event = None
         if reading.broken is not None:
             event = self._event(session, lineage, reading, reading.broken, usd_per_token)
+            self._note(event)
         return Checked(found.body, reading, event, usd_per_token, repairs)
 
     def sent(self, lineage: str, checked: Checked) -> None:
@@ -173,8 +203,6 @@ class Guard:
         self.prompt_bytes += reading.prompt.size
         self.repeated_bytes += repeated_bytes(reading)
         self.memory.keep(lineage, reading)
-        if checked.event is not None:
-            self._note(checked.event)
 
     def missed(self, cause: Cause, session: str, tokens: int, usd_per_token: float | None) -> GuardEvent:
         """A miss that is not the client's."""

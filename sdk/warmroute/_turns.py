@@ -4,7 +4,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from warmroute._guard import Checked, GuardEvent
+from warmroute._guard import Found, GuardEvent
 from warmroute._usage import Measured
 from warmroute.guard.outcome import UNKNOWN, Keeping
 from warmroute.guard.prompt import Prompt
@@ -21,7 +21,7 @@ class Turn:
     """The session, and what tells its kinds and agents apart: prompts are compared with those of one lineage."""
     withhold: bool = False
     """Whether only the SDK requested usage, so that the caller must not get its chunk."""
-    checked: Checked | None = None
+    checked: Found | None = None
     """What the guard read; None where it is off."""
     prompt: Prompt | None = None
     """The prompt of a call that named no session, as it was read to find its conversation."""

@@ -2,7 +2,6 @@
 
 import warnings
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -48,9 +47,8 @@ def cached_tokens(fleet: Fleet, session: str, repair: str | None) -> tuple[int, 
     )
     with client, warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for number, body in bodies():
+        for _, body in bodies():
             answer = client.chat.completions.create(**body)
-        assert number == CHANGED
         usage = answer.usage
         assert usage is not None
         assert usage.prompt_tokens_details is not None

@@ -1,6 +1,7 @@
 """`wrap()` and `transport()` in real libraries: four turns each, whole and streamed, waiting and awaited."""
 
 import json
+import os
 import subprocess
 
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from tests.integration.ways.server import CACHED_TOKENS, COMPLETION_TOKENS, PROMPT_TOKENS, serving
 from tests.machine import seconds
 
-from .pages import FRAMEWORKS, LITELLM, ROOT
+from .pages import FRAMEWORKS, LITELLM, QUIET, ROOT
 
 SCRIPT = ROOT / "tests" / "integrations_real" / "vendors.py"
 
@@ -21,6 +22,7 @@ CASES = [
     ("openai-agents", FRAMEWORKS, {}),
     ("instructor", FRAMEWORKS, {}),
     ("litellm", LITELLM, {}),
+    ("llama-index", LITELLM, {}),
 ]
 
 
@@ -28,7 +30,9 @@ CASES = [
 def test_four_turns_are_reported(vendor: str, environment: str, repairs: dict[str, int]) -> None:
     with serving() as server:
         command = [str(ROOT / environment / "bin" / "python"), str(SCRIPT), server.url, vendor]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=seconds(60))
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=seconds(60), env={**os.environ, **QUIET}
+        )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["sums"] == [4, 4, 4 * PROMPT_TOKENS, 4 * CACHED_TOKENS, 4 * COMPLETION_TOKENS]

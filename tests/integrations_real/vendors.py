@@ -162,6 +162,35 @@ def litellm(url: str) -> Any:
     return below
 
 
+def llama_index(url: str) -> Any:
+    """OpenAILike over our transport."""
+    from llama_index.core.llms import ChatMessage
+    from llama_index.llms.openai_like import OpenAILike
+
+    below = warmroute.transport(session="s")
+    http, http_async = http_library().Client(transport=below), http_library().AsyncClient(transport=below)
+    llm = OpenAILike(
+        model="m",
+        api_base=f"{url}/v1",
+        api_key="k",
+        is_chat_model=True,
+        http_client=http,
+        async_http_client=http_async,
+    )
+    ask = [ChatMessage(role="user", content="hello")]
+    usage = {"stream_options": {"include_usage": True}}
+    llm.chat(ask)
+    list(llm.stream_chat(ask, **usage))
+
+    async def awaited() -> None:
+        await llm.achat(ask)
+        async for _ in await llm.astream_chat(ask, **usage):
+            pass
+
+    asyncio.run(awaited())
+    return below
+
+
 def http_library() -> Any:
     """The http library of the installed openai."""
     import openai
@@ -177,6 +206,7 @@ VENDORS = {
     "openai-agents": openai_agents,
     "instructor": instructor,
     "litellm": litellm,
+    "llama-index": llama_index,
 }
 
 if __name__ == "__main__":

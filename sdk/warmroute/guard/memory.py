@@ -129,6 +129,14 @@ class Memory:
             reading.prompt.settings = same
         self._bound_text(key, prompts)
 
+    def counted(self, key: str, tip: int, tokens: int) -> None:
+        """The server has counted the tokens of the prompt whose chain ends with `tip`."""
+        remembered = self._sessions.get(key)
+        for prompt in remembered.prompts if remembered is not None else ():
+            if remembered is not None and prompt.chain and prompt.chain[-1] == tip:
+                remembered.counted(prompt, tokens)
+                return
+
     def save(self, key: str) -> dict[str, Any]:
         """A session as JSON: digests, sizes, roles, names of tools, dates of its system text, and what was moved."""
         remembered = self._sessions.get(key) or Remembered()

@@ -39,7 +39,8 @@ def wrap(
     """A client of the same type whose calls carry their session and are guarded; the parameters are those of `OpenAI`.
 
     Of openai and anthropic it is a new object, which shares the connections of `client`; of google-genai and mistralai
-    it is `client` itself. `cache_of` has what it observes. `TypeError` for any other object.
+    it is `client` itself; google-genai's calls that are awaited go through httpx then, and not through aiohttp.
+    `cache_of` has what it observes. `TypeError` for any other object.
     """
     if isinstance(client, (Calls, AsyncCalls)) or hasattr(client, _MARK):
         return client
@@ -52,6 +53,8 @@ def wrap(
             f"wrap() knows clients of openai, anthropic, google-genai and mistralai, and not {type(client).__name__}; "
             "give the http client below it transport=warmroute.transport()"
         )
+    if hasattr(getattr(client, "_api_client", None), "_use_aiohttp"):
+        client._api_client._use_aiohttp = _never  # type: ignore[attr-defined]
     for http in found:
         if getattr(http, "_per_loop", False):  # google-genai's: a pool for each event loop, as ours has
             http._per_loop = False
@@ -72,6 +75,11 @@ def cache_of(client: object) -> CacheView:
     if not isinstance(observer, Observer):
         raise TypeError(f"{type(client).__name__} is not wrapped: client = warmroute.wrap(client)")
     return CacheView(observer.books)
+
+
+def _never() -> bool:
+    """google-genai's answer to whether calls that are awaited go through aiohttp, where no transport of ours is."""
+    return False
 
 
 def _inner(client: object, path: tuple[str, str]) -> Any:

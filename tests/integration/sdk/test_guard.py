@@ -67,6 +67,7 @@ def test_raise_sends_nothing(driver: "Driver") -> None:
     with pytest.raises(warmroute.PrefixBroken, match="date at messages") as raised:
         send(driver, client, dated("Sat Nov 21 2026"))
     assert raised.value.event.cause == "date"
+    assert client.cache.guard.events == (raised.value.event,)
     assert len(driver.server.posts) == 1
     send(driver, client, [*BEFORE, {"role": "assistant", "content": "a.txt"}, ASK])
     assert client.cache.report().internal_errors == 0
