@@ -120,8 +120,8 @@ class Run:
     def workload(self, workload: Workload, proxies: list[Proxy], rounds: int) -> None:
         """All rounds of one workload, the proxies taking turns."""
         for number in range(rounds):
-            if not (workload.pd or workload.stamped or workload.at_once or workload.as_messages):
-                self.direct.append(self._bench.direct(workload, number))
+            if not (workload.pd or workload.stamped or workload.at_once):
+                self.direct.append(self._bench.direct(workload.without_proxy(number), number))
             for proxy in proxies:
                 running = self._ready(proxy, workload.fresh)
                 if running is not None:

@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from typing import Final, Literal
 
@@ -51,6 +51,13 @@ class Workload:
         """What one of the streams beside the others sends."""
         return itertools.repeat(_sent(port, small(10_000 + number, stream=True)))
 
+    def without_proxy(self, number: int) -> "Workload":
+        """What engines are asked without one, which speak chat. What round `number` sends is made by then."""
+        if self.as_messages:
+            _growing_messages(number)
+            return replace(self, as_messages=False)
+        return self
+
     @property
     def fresh(self) -> bool:
         """Whether each round starts the proxy again: memory is what this one measures."""
@@ -69,13 +76,19 @@ class Workload:
         return itertools.islice(chats, self.streams_each) if self.streams else chats
 
     def _sessions(self, connection: int, number: int) -> Iterator[Body]:
-        sessions = _growing(number, self.streams)
+        sessions = _growing_messages(number) if self.as_messages else _growing(number, self.streams)
         return itertools.chain.from_iterable(sessions[connection :: self.connections])
 
 
 @lru_cache(maxsize=1)
 def _growing(number: int, stream: bool) -> list[list[Body]]:
     return growing(number, stream)
+
+
+@lru_cache(maxsize=1)
+def _growing_messages(number: int) -> list[list[Body]]:
+    """Before the load begins, since the mock engines wait while it is made."""
+    return [[as_messages(body) for body in bodies] for bodies in _growing(number, False)]
 
 
 def _turns(size: int, number: int | None) -> Iterator[Body]:
@@ -100,8 +113,7 @@ def _request(port: int, body: Body) -> bytes:
 
 
 def _message(port: int, body: Body) -> bytes:
-    found = as_messages(body)
-    return request(port, found.data, found.session, path=MESSAGES)
+    return request(port, body.data, body.session, path=MESSAGES)
 
 
 _sent: Final = cache(_request)
