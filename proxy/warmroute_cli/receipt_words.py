@@ -48,10 +48,10 @@ def in_words(answer: Mapping[str, Any], decision: Mapping[str, Any] | None) -> l
 
 
 def _sender(receipt: Mapping[str, Any]) -> Iterator[str]:
-    """Who of the session's agents sent it, where its head told that."""
-    told = [f"{name} {receipt[name]}" for name in ("kind", "agent", "parent") if name in receipt]
-    if told:
-        yield f"Sent by: {', '.join(told)}."
+    """Who of the session's agents sent it, where its head says so."""
+    given = [f"{name} {receipt[name]}" for name in ("kind", "agent", "parent") if name in receipt]
+    if given:
+        yield f"Sent by: {', '.join(given)}."
 
 
 def _where(answer: Mapping[str, Any], receipt: Mapping[str, Any]) -> Iterator[str]:
