@@ -13,6 +13,8 @@ audit       `warmroute audit`: whether one tenant can tell what another has sent
 up          `warmroute up`: the embedded fleet until Ctrl-C
 run         `warmroute run`: a coding agent that is installed here, on a proxy
 engines     `warmroute engines`: list, drain and flip the engines of a running proxy
+keys        `warmroute keys`: API keys in that database
+ledger      `warmroute ledger`: the tables of the database
 usage       `warmroute usage`: what turns cost
 receipts    `warmroute receipts`: the newest turns, and one of them in words
 receipt_words  a receipt in words

@@ -3,10 +3,11 @@
 import argparse
 from collections.abc import Callable
 from functools import wraps
-from typing import TypeVar
+from typing import Final, TypeVar
 
 T = TypeVar("T")
 Reader = Callable[[str], T]
+_UNITS_S: Final = {"s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0, "w": 604_800.0}
 
 
 def wants(words: str) -> Callable[[Reader[T]], Reader[T]]:
@@ -68,3 +69,12 @@ def port(text: str) -> int:
     if value and not 1024 <= value <= 65_532:
         raise ValueError(text)
     return value
+
+
+@wants("a time like 30m, 12h or 90d (s, m, h, d, w)")
+def duration(text: str) -> float:
+    """Seconds."""
+    number, unit = text[:-1], text[-1:]
+    if not (number.isascii() and number.isdecimal() and len(number) < 7) or unit not in _UNITS_S:
+        raise ValueError(text)
+    return int(number) * _UNITS_S[unit]

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from warmroute import __version__
 from warmroute.lint import command as lint_command
-from warmroute_cli.arguments import above_zero, count, listed, port
+from warmroute_cli.arguments import above_zero, count, duration, listed, port
 from warmroute_cli.audit import arguments as audit_arguments
 from warmroute_cli.doctor import arguments as doctor_arguments
 from warmroute_cli.installed import missing
@@ -97,6 +97,8 @@ def parser() -> argparse.ArgumentParser:
     audit.set_defaults(run=_audit)
     _add_proxy(commands.add_parser("proxy", help="run one proxy"))
     _add_engines(commands.add_parser("engines", help="list, drain, undrain or flip the engines of a running proxy"))
+    _add_ledger(commands.add_parser("ledger", help="the database of the ledger: make or update its tables"))
+    _add_keys(commands.add_parser("keys", help="API keys in the database of the ledger: make, rotate, revoke"))
     key = commands.add_parser("key", help="make an API key and its line of the configuration")
     key.add_argument("--admin-of", type=Path, metavar="FILE", help="print the admin key of the proxy with this config")
     key.set_defaults(run=_key)
@@ -194,6 +196,34 @@ def _add_engines(engines: argparse.ArgumentParser) -> None:
     )
     engines.add_argument("--graph-gb", type=above_zero, metavar="N", help="flip to decode: memory of its graphs")
     engines.set_defaults(run=_engines)
+
+
+def _add_ledger(ledger: argparse.ArgumentParser) -> None:
+    ledger.add_argument("action", choices=("migrate",), help="make the tables, or bring them up to date")
+    ledger.add_argument("--config", type=Path, required=True, metavar="FILE", help="the proxy's TOML file")
+    ledger.set_defaults(run=_ledger)
+
+
+def _add_keys(keys: argparse.ArgumentParser) -> None:
+    actions = keys.add_subparsers(required=True, metavar="ACTION", dest="action")
+    made = actions.add_parser("make", help="a new key of a tenant, shown once")
+    made.add_argument("tenant", metavar="TENANT", help="the name of a [[tenant]] of the file")
+    made.add_argument("--note", default="", metavar="TEXT", help="what it is for")
+    rotate = actions.add_parser("rotate", help="a new key in place of one, which is good for some time still")
+    rotate.add_argument("--overlap", type=duration, default="24h", metavar="TIME", help="how long (%(default)s)")
+    revoke = actions.add_parser("revoke", help="refuse a key everywhere, now")
+    for command in (rotate, revoke):
+        command.add_argument("key", metavar="ID", help="the id of the key, k-...")
+    for command in (made, rotate):
+        command.add_argument(
+            "--lifetime", type=duration, metavar="TIME", help="it expires after 90d, 12h, ...; else never"
+        )
+    found = actions.add_parser("list", help="all keys, without themselves")
+    found.add_argument("--tenant", metavar="NAME", help="only those of this tenant")
+    audit = actions.add_parser("audit", help="who has changed what")
+    for command in (made, rotate, revoke, found, audit):
+        command.add_argument("--config", type=Path, required=True, metavar="FILE", help="a proxy's TOML file")
+    keys.set_defaults(run=_keys)
 
 
 def _add_admin(command: argparse.ArgumentParser) -> None:
@@ -312,6 +342,18 @@ def _engines(arguments: argparse.Namespace) -> int:
         print(f"warmroute engines: {arguments.action} takes {'no' if arguments.engine else 'one'} ID", file=sys.stderr)
         return 2
     return engines.run(arguments)
+
+
+def _ledger(arguments: argparse.Namespace) -> int:
+    from warmroute_cli import ledger
+
+    return ledger.run(arguments)
+
+
+def _keys(arguments: argparse.Namespace) -> int:
+    from warmroute_cli import keys
+
+    return keys.run(arguments)
 
 
 def _key(arguments: argparse.Namespace) -> int:

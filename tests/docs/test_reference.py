@@ -45,7 +45,12 @@ def keys_read(monkeypatch: pytest.MonkeyPatch) -> dict[str, set[str]]:
 
     monkeypatch.setattr(Table, "_take", note)
     page = (REFERENCE / "quickstart.md").read_text()  # its config has one of each table
-    config_file.parse_config(tomllib.loads(page.partition("```toml")[2].partition("```")[0]), Path(), "")
+    budgets = (REFERENCE / "reference/budgets.md").read_text()  # but for this one, which few need
+    document = tomllib.loads(page.partition("```toml")[2].partition("```")[0])
+    document |= tomllib.loads(budgets.partition("```toml")[2].partition("```")[0])
+    document["redis"] = {"url_file": "redis.url"}
+    document["budget"][0]["tenants"] = [document["tenant"][0]["name"]]
+    config_file.parse_config(document, Path(), "")
     return found
 
 

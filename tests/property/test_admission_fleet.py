@@ -15,12 +15,15 @@ from warmroute_proxy.core.placement.router import Ticket
 from warmroute_proxy.core.prompt.chain import Chain
 from warmroute_proxy.core.prompt.facts import Facts
 from warmroute_proxy.core.queue.quota import TenantLimits
+from warmroute_proxy.core.queue.reservation import Reservation
 from warmroute_proxy.core.replicas.record import Call, Opened, Placed
 from warmroute_proxy.core.replicas.recording_router import Playback, RecordedRouter
 from warmroute_proxy.server.base.config import Config, Limits
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.metrics import Metrics
-from warmroute_proxy.server.request.admission import Admission, Reservation
+from warmroute_proxy.server.request.admission import Admission
+from warmroute_proxy.server.stores.budgets import Budgets
+from warmroute_proxy.server.stores.stores import Stores
 
 SLOTS, POOL, MAX_TOKENS = 3, 20_000, 30_000
 FLEETS = [
@@ -74,6 +77,9 @@ class InferenceRequest:
         raise AssertionError("a turn crashed")
 
 
+NO_STORES = Stores(None, Budgets((), None, Metrics(), lambda: 0.0))
+
+
 class Fleet:
     """A router, an admission, and the turns that run."""
 
@@ -85,7 +91,7 @@ class Fleet:
         self.router = RecordedRouter(self.record.append, "test", "east", workers, peers)
         tenants = [SimpleNamespace(name=name, limits=limits) for name, limits in TENANTS.items()]
         config = SimpleNamespace(limits=Limits(queue_requests=8, queue_bytes=1000), tenants=tenants)
-        self.admission = Admission(cast("Config", config), self.router, Metrics(), lambda: self.now)
+        self.admission = Admission(cast("Config", config), self.router, Metrics(), lambda: self.now, NO_STORES)
         self.running: list[InferenceRequest] = []
         self.turns: list[InferenceRequest] = []
         self.report()

@@ -48,9 +48,12 @@ def run(arguments: Namespace) -> int:
 
 def _run(arguments: Namespace, program: Program, root: str, key: str) -> int:
     settings = _settings(arguments, program, root, key)
-    state.make(arguments.state_dir)
-    _folder(arguments).mkdir(parents=True, exist_ok=True, mode=OWNERS_ONLY)
-    settings.write()
+    try:
+        state.make(arguments.state_dir)
+        _folder(arguments).mkdir(parents=True, exist_ok=True, mode=OWNERS_ONLY)
+        settings.write()
+    except OSError as error:
+        raise CannotRun(f"{error.filename} cannot be written: {error.strerror}") from None
     print(f"warmroute: {arguments.program} asks {root}", file=sys.stderr, flush=True)
     began_s = time.time()
     try:

@@ -52,13 +52,27 @@ def _signals_for_the_child() -> Iterator[_Child]:
     """As long as this lasts, no signal ends this process: the program's end does."""
     child = _Child()
     previous = {number: signal.signal(number, child.signal) for number in PASSED_ON}
-    keys = _wait if os.isatty(0) else child.signal  # without a terminal, SIGINT was sent to this process alone
+    keys = _wait if _in_foreground() else child.signal  # elsewhere somebody has sent it to this process alone
     previous |= {number: signal.signal(number, keys) for number in FROM_KEYS}
     try:
         yield child
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
+
+
+def _in_foreground() -> bool:
+    """Whether the keys of a terminal reach this process, and so its child."""
+    try:
+        terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY)
+    except OSError:
+        return False
+    try:
+        return os.tcgetpgrp(terminal) == os.getpgrp()
+    except OSError:
+        return False
+    finally:
+        os.close(terminal)
 
 
 def _wait(_number: int, _stack: FrameType | None) -> None:

@@ -30,6 +30,10 @@ class Authentication:
         self._forwards = forwards
         self._known: dict[str, TenantConfig] = {}  # by `Authorization` header, only valid ones; cleared when full
 
+    def forget(self) -> None:
+        """Check keys anew: they have changed."""
+        self._known.clear()
+
     def of_head(self, request: Request) -> TenantConfig | None:
         """The tenant whose key a request has; None where a proxy vouches for it, whose token is checked."""
         tenant = self._known.get(request.headers.get("authorization", ""))

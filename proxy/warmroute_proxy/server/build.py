@@ -49,6 +49,7 @@ from warmroute_proxy.server.request.re_prefill import RePrefills
 from warmroute_proxy.server.request.request_metrics import RequestMetrics
 from warmroute_proxy.server.request.request_path import RequestPath
 from warmroute_proxy.server.request.settlement import Settlement
+from warmroute_proxy.server.stores.stores import Stores
 
 
 @dataclass(slots=True)
@@ -62,6 +63,7 @@ class Proxy:
     loop_lag: LoopLag
     body_memory: BodyMemory
     ledger: Ledger
+    stores: Stores
     recording: Recording | None
     peer_processes: PeerProcesses | None
     """The other processes of this proxy; None where it is one."""
@@ -84,7 +86,11 @@ class Proxy:
     def public_endpoint(self, control_plane: Bridge) -> PublicEndpoint:
         """What clients and other proxies reach."""
         config = self.config
-        authentication = Authentication(config, ApiKeys(config.tenant_by_sha256()), self.voids.forwards)
+        keys = self.stores.keys
+        api_keys = keys.api_keys if keys is not None else ApiKeys(config.tenant_by_sha256())
+        authentication = Authentication(config, api_keys, self.voids.forwards)
+        if keys is not None:
+            keys.on_change.append(authentication.forget)
         return PublicEndpoint(
             self.intakes,
             authentication,
@@ -108,6 +114,7 @@ class Proxy:
             self.engines.sweep,
             self.idempotent_calls.sweep,
             self.ledger.sweep,
+            self.stores.sweep,
             lambda: self.re_prefills.sweep(self.clock()),
             self.metrics_page.publish,
             self.peers.sweep,
@@ -121,6 +128,7 @@ class Proxy:
         if self.recording is not None:
             self.recording.close()
         self.ledger.close()
+        self.stores.close()
 
 
 class _Routing(NamedTuple):
@@ -135,12 +143,12 @@ async def build(config: Config, slot: ProcessSlot | None) -> Proxy:
     secrets = Secrets(load_secret(config.secret_file, os.environ))
     clock, here, limits, metrics = time.monotonic, config.proxy.region, config.limits, Metrics()
     memory, engines = _body_memory(config, metrics), await _engines(config, metrics, clock)
-    ledger = _ledger(config, slot)  # first: it locks the state folder
+    ledger, stores = await _ledger(config, slot, metrics)  # first: it locks the state folder
     router, recording, peer_processes, conversations = _routing(config, slot, engines, metrics)
     _restore_drains(config, engines, router)
     voids, loop_lag = _voids(config, slot, secrets, metrics, clock), LoopLag(metrics, clock)
     open_requests, request_metrics = OpenRequests(), _request_metrics(metrics, ledger, slot)
-    admission = Admission(config, router, metrics, clock)
+    admission = Admission(config, router, metrics, clock, stores)
     faults = Faults(router, engines, open_requests, request_metrics)
     re_prefills = RePrefills(config.kept_prompt_bytes, router, engines, admission, open_requests, metrics, clock)
     settlement = Settlement(router, engines, admission, ledger, request_metrics, re_prefills, here, time.time)
@@ -166,6 +174,7 @@ async def build(config: Config, slot: ProcessSlot | None) -> Proxy:
         loop_lag=loop_lag,
         body_memory=memory,
         ledger=ledger,
+        stores=stores,
         recording=recording,
         peer_processes=peer_processes,
         router=router,
@@ -177,7 +186,7 @@ async def build(config: Config, slot: ProcessSlot | None) -> Proxy:
         request_metrics=request_metrics,
         idempotent_calls=IdempotentCalls(bounds_of(limits), limits.keyed_outlive_s, clock, metrics, memory),
         path=path,
-        metrics_page=MetricsPage(metrics, holdings, router, engines, peer_processes, clock, loop_lag),
+        metrics_page=MetricsPage(metrics, holdings, router, engines, peer_processes, clock, loop_lag, stores),
     )
 
 
@@ -220,9 +229,10 @@ def _request_metrics(metrics: Metrics, ledger: Ledger, slot: ProcessSlot | None)
     return made
 
 
-def _ledger(config: Config, slot: ProcessSlot | None) -> Ledger:
+async def _ledger(config: Config, slot: ProcessSlot | None, metrics: Metrics) -> tuple[Ledger, Stores]:
     number = slot.number if slot is not None else None
-    return Ledger(config.proxy.state_dir, config.ledger_sync, asyncio.get_running_loop(), number)
+    ledger = Ledger(config.proxy.state_dir, config.ledger_sync, asyncio.get_running_loop(), number)
+    return ledger, await Stores.opened(config, number, metrics)
 
 
 def _peers(config: Config, clock: Callable[[], float]) -> Peers:
@@ -258,7 +268,7 @@ def control_planes(proxy: Proxy) -> tuple[Bridge, Bridge]:
     from warmroute_proxy.server.control.usage_routes import add_admin_usage
 
     config, clock = proxy.config, proxy.clock
-    readiness = Readiness(proxy.open_requests, proxy.ledger, proxy.engines)
+    readiness = Readiness(proxy.open_requests, proxy.ledger, proxy.engines, proxy.stores)
     questions = PeerQuestions(proxy.peers, proxy.voids.forwards, config.limits.connect_timeout_s)
     engine_admin = EngineAdmin(
         proxy.engines,
@@ -270,7 +280,13 @@ def control_planes(proxy: Proxy) -> tuple[Bridge, Bridge]:
         clock,
         time.time,
     )
-    usage = FleetUsage(proxy.ledger, questions, config.proxy.region)
+    shared = proxy.stores.fleet_ledger
+    read_by = proxy.ledger, questions, config.proxy.region
+    usage = FleetUsage(*read_by)
+    if shared is not None:
+        from warmroute_proxy.server.control.shared_usage import SharedUsage
+
+        usage = SharedUsage(*read_by, shared)
     public = public_app(config, proxy.intakes.callers.secrets, readiness, proxy.ledger, questions, usage)
     admin = admin_app(proxy.metrics_page, engine_admin, proxy.router, proxy.admission, proxy.open_requests, clock)
     add_flip_routes(admin, engine_admin, EngineFlips(proxy.engines, proxy.router, engine_admin))

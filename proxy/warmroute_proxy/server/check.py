@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
 from warmroute_proxy.server.base.config import Config, EngineConfig, RegionConfig
-from warmroute_proxy.server.base.secrets import SecretError, bearer, load_secret
+from warmroute_proxy.server.base.secrets import SecretError, bearer, load_dsn, load_secret, load_url
 from warmroute_proxy.server.engines.server_info import NO_ENGINE, json_object, read_server_info
 from warmroute_proxy.server.engines.small_get import get
 from warmroute_proxy.server.engines.upstream import Upstream
@@ -55,6 +55,16 @@ def _unreadable(config: Config, environ: Mapping[str, str]) -> Iterator[str]:
         load_secret(config.secret_file, environ)
     except SecretError as error:
         yield str(error)
+    if config.database is not None:
+        try:
+            load_dsn(config.database.dsn_file)
+        except SecretError as error:
+            yield str(error)
+    if config.redis_url_file is not None:
+        try:
+            load_url(config.redis_url_file, ("redis", "rediss"))
+        except SecretError as error:
+            yield str(error)
     for engine in _own_engines(config):
         for file in (engine.key_file, engine.admin_key_file):
             try:
@@ -66,7 +76,8 @@ def _unreadable(config: Config, environ: Mapping[str, str]) -> Iterator[str]:
 def _exposed(config: Config) -> Iterator[str]:
     """The files with secrets that every user of the machine may read."""
     keys = [file for engine in _own_engines(config) for file in (engine.key_file, engine.admin_key_file)]
-    for file in dict.fromkeys([config.secret_file, config.proxy.tls_key, *keys]):
+    dsn_file = config.database.dsn_file if config.database is not None else None
+    for file in dict.fromkeys([config.secret_file, config.proxy.tls_key, dsn_file, config.redis_url_file, *keys]):
         if file is not None and file.exists() and file.stat().st_mode & stat.S_IROTH:
             yield f"{file}: holds a secret, and others can read it: chmod 600 {file}"
 

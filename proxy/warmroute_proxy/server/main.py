@@ -143,6 +143,8 @@ async def _run(config: Config, slot: ProcessSlot | None) -> None:
         loop.create_task(_probe_engines(proxy.engines, proxy.router)),
         loop.create_task(_probe_peers(proxy.peers, proxy.voids, proxy.router)),
     ]
+    if proxy.stores.keys is not None:
+        tasks.append(loop.create_task(proxy.stores.keys.watch()))
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 50, 100)

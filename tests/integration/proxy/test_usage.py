@@ -1,5 +1,6 @@
 """What did my session cost: sums and receipts over all regions, of a tenant's own turns alone."""
 
+import contextlib
 import os
 import time
 from collections.abc import Iterator, Mapping
@@ -55,9 +56,9 @@ class Regions:
         }
 
 
-@pytest.fixture(scope="module")
-def regions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Regions]:
-    folder = tmp_path_factory.mktemp("usage")
+@contextlib.contextmanager
+def two_regions(folder: Path, made_by: type[Regions] = Regions, tables: str = "") -> Iterator[Regions]:
+    """Two regions whose tenants have sent some turns. `tables`: more of each proxy's config."""
     names = ("east-a0", "west-a0")
     engines = [EngineProcess(folder, name, "aggregated", "--model", "other") for name in names]
     keys = (new_api_key()[0], new_api_key()[0])
@@ -65,12 +66,13 @@ def regions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Regions]:
     try:
         for engine in engines:
             engine.listening()
-        west = ProxyProcess(folder / "p", [engines[1].toml("west")], region="west", keys=keys).start()
+        west = ProxyProcess(folder / "p", [engines[1].toml("west")], region="west", keys=keys, limits=tables).start()
         proxies.append(west)
         peer = ("west", west.url)
-        east = ProxyProcess(folder / "p", [engines[0].toml("east")], region="east", keys=keys, peer=peer).start()
+        of_east = engines[0].toml("east")
+        east = ProxyProcess(folder / "p", [of_east], region="east", keys=keys, peer=peer, limits=tables).start()
         proxies.append(east)
-        made = Regions(east, west)
+        made = made_by(east, west)
         for turns in (1, 2):
             made.turn(east, "mine", turns)
             made.turn(west, "far", turns)
@@ -81,6 +83,12 @@ def regions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Regions]:
         for proxy in proxies:
             proxy.stop()
         stop_all([engine.child for engine in engines], seconds(5.0))
+
+
+@pytest.fixture(scope="module")
+def regions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Regions]:
+    with two_regions(tmp_path_factory.mktemp("usage")) as made:
+        yield made
 
 
 def get(proxy: ProxyProcess, path: str, tenant: int = 0, session: str = "") -> httpx.Response:

@@ -24,7 +24,7 @@ const counted = await client.models.countTokens(hello);
 found.counted = counted.totalTokens === whole.usageMetadata.promptTokenCount;
 
 found.errors = [];
-for (const wrong of [{ ...hello, model: "gemini-9" }, { ...hello, config: { candidateCount: 2 } }]) {
+for (const wrong of [{ ...hello, model: "no-such-model" }, { ...hello, config: { candidateCount: 2 } }]) {
   for (const ask of ["generateContent", "generateContentStream"]) {
     const error = await client.models[ask](wrong).catch((problem) => problem);
     found.errors.push([error.constructor.name, error.status]);

@@ -20,7 +20,7 @@ found.calls = input(await client.messages.create(calls));
 found.streamedCalls = input(await client.messages.stream(calls).finalMessage());
 
 found.errors = [];
-for (const wrong of [{ ...hello, model: "gpt-9" }, { ...hello, messages: [] }]) {
+for (const wrong of [{ ...hello, model: "no-such-model" }, { ...hello, messages: [] }]) {
   for (const stream of [false, true]) {
     const error = await client.messages.create({ ...wrong, stream }).catch((problem) => problem);
     found.errors.push([error.constructor.name, error.status, error.error?.error?.type]);

@@ -32,7 +32,7 @@ const callStream = client.responses.stream(asked);
 found.streamedCalls = (await callStream.finalResponse()).output.map((item) => [item.type, item.arguments ?? item.input]);
 
 found.errors = [];
-for (const wrong of [{ model: "gpt-9", input: "x" }, { model, input: [] }]) {
+for (const wrong of [{ model: "no-such-model", input: "x" }, { model, input: [] }]) {
   for (const stream of [false, true]) {
     const error = await client.responses.create({ ...wrong, stream }).catch((problem) => problem);
     found.errors.push([error.constructor.name, error.status, error.code]);

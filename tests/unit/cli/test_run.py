@@ -136,6 +136,34 @@ def test_the_status_is_the_programs(script: str, status: int) -> None:
     assert process.run(["sh", "-c", script], os.environ) == status
 
 
+IN_A_TERMINAL = """
+import os, pty, sys
+from warmroute_cli.run import process
+
+input_end, output_end = os.pipe()
+pid, terminal = pty.fork()
+if not pid:
+    os.dup2(input_end, 0)
+    script = "trap 'echo got it' INT; echo ready; read line; read line; echo ended"
+    os._exit(process.run(["sh", "-c", script], os.environ))
+shown = b""
+for seen, then in ((b"ready", lambda: os.write(terminal, bytes([3]))),
+                   (b"got it", lambda: os.write(output_end, b"one\\ntwo\\n")),
+                   (b"ended", lambda: os.waitpid(pid, 0))):
+    while seen not in shown:
+        shown += os.read(terminal, 1000)
+    then()
+print(shown.count(b"got it"))
+"""
+
+
+def test_keys_of_a_terminal_reach_the_program_once_even_where_its_input_is_none() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", IN_A_TERMINAL], capture_output=True, text=True, check=False, timeout=seconds(20)
+    )
+    assert done.stdout == "1\n", done.stderr
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_signals_reach_the_program_which_decides(number: signal.Signals, tmp_path: Path) -> None:
     waits = f"trap 'echo got it; exit 5' {number.name.removeprefix('SIG')}; echo ready; while :; do sleep 0.1; done"

@@ -183,6 +183,14 @@ def test_what_is_wrong_is_named(members: dict[str, Any], where: str) -> None:
         read(**members)
 
 
+@pytest.mark.parametrize("role", ["user", "assistant"])
+@pytest.mark.parametrize("content", [b'""', b"[]", b"[ ]", b"[\n]"])
+def test_a_message_without_content_is_refused(role: str, content: bytes) -> None:
+    raw = b'{"model":"m","max_tokens":5,"messages":[{"role":"%b","content":%b}]}' % (role.encode(), content)
+    with pytest.raises(BadRequest, match=r"messages.0.content: is empty"):
+        chat_request(raw, KEY, no_rules)
+
+
 def test_an_answer_keeps_arguments_that_are_no_object() -> None:
     calls = [{"id": "t", "type": "function", "function": {"name": "f", "arguments": "[1"}}]
     said = {"role": "assistant", "content": None, "reasoning_content": "hm", "tool_calls": calls}

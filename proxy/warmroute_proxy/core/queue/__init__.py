@@ -3,8 +3,10 @@
 It never holds a connection or a timer: the server's admission does, and calls these rules.
 
 admission        the queue: lines, fairness, bounds, retry times
+budget           leases on what tenants may spend by day and month
 dispatch_order   whether a queued request goes now, and where
 memory_budget    how many bytes the bodies of each tenant may hold
 quota            limits of one tenant by the minute and at once
+reservation      what one request has reserved of all of these
 retry_budget     how many retries are made
 """

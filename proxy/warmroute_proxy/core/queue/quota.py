@@ -3,7 +3,8 @@
 Limits by the minute are buckets that hold one minute's worth and fill evenly. A request reserves as many tokens as its
 prompt is estimated to have and its answers are expected to have; once it is settled, what it did not use is given back.
 It counts as many requests as it has sequences: each answer of `n`, and each prompt of a list, runs by itself in an
-engine. All tokens of a prompt count, cached ones too, as OpenAI counts them. A request that is larger than the bucket
+engine. All tokens of a prompt count, cached ones too, as OpenAI counts them,
+unless a tenant has another weight for them. A request that is larger than the bucket
 passes when the bucket is full, and leaves it in debt.
 
 A request beyond a minute's worth is refused. A request beyond the limits "at once" waits in the queue until another of
@@ -24,6 +25,8 @@ class TenantLimits(NamedTuple):
     tokens_per_minute: int | None = None
     requests_at_once: int | None = None
     tokens_at_once: int | None = None
+    cached_weight: float = 1.0
+    """How much a cached prompt token counts of a limit of tokens, once it is known to be cached."""
 
 
 class Bucket:

@@ -134,7 +134,7 @@ class _Message:
         where = f"{path}.content"
         if raw is None:
             raise BadRequest(where, "is required")
-        if bytes(memoryview(raw)[:3]) in (b'""', b"[]"):
+        if bytes(memoryview(raw)[:3]) == b'""':
             raise BadRequest(where, "is empty")
         if role == "system":
             return _of_system(raw, where, self._blocks)
@@ -150,6 +150,8 @@ class _Message:
     def _opened(self, raw: Raw, path: str) -> list[tuple[Members, str]]:
         """The blocks of a message, each with its place."""
         found = [(each, f"{path}.{at}") for at, each in enumerate(list_at(raw, path))]
+        if not found:
+            raise BadRequest(path, "is empty")
         return [(self._blocks.block(each, where), where) for each, where in found]
 
     def _of_user(self, blocks: list[tuple[Members, str]], path_at: int) -> list[ChatPart]:

@@ -7,7 +7,15 @@ from warmroute_proxy.dialects.chat_answers import Call, Function, Output
 from warmroute_proxy.dialects.chat_stream import ChatStream, Kind
 from warmroute_proxy.dialects.raw_json import encode
 from warmroute_proxy.dialects.responses.answer import Json, Response, ended, message_item, reasoning_item
-from warmroute_proxy.dialects.responses.item_events import OpenCall, OpenItem, delta_end, open_message, open_reasoning
+from warmroute_proxy.dialects.responses.item_events import (
+    DELTA_ENDS,
+    MANY_DELTAS,
+    OpenCall,
+    OpenItem,
+    delta_end,
+    open_message,
+    open_reasoning,
+)
 
 _ALIVE: Final = b": the prompt is being computed\n\n"
 
@@ -24,6 +32,8 @@ class EventTranslator(ChatStream):
         self._open: OpenItem | None = None
         self._finished: Callable[[], Json] | None = None  # the open item, whole
         self._kind = ""  # of the open item
+        self._texts: list[bytes] = []  # of the open item, if it has a text
+        self._delta_begins = b""  # likewise
         self._call = -1  # the index of the newest call
 
     def began(self, out: list[bytes]) -> None:
@@ -49,13 +59,13 @@ class EventTranslator(ChatStream):
 
     def grew(self, kind: Kind, text: bytes) -> bytes | None:
         """A delta of the item that is open, its text as it came."""
-        item = self._open
-        if kind != self._kind or item is None:
+        if kind != self._kind:
             return None
-        item.texts.append(text)
+        self._texts.append(text)
         number = self._number
         self._number = number + 1
-        return item.delta_begins + text + delta_end(number)
+        end = DELTA_ENDS[number] if number < MANY_DELTAS else delta_end(number)
+        return self._delta_begins + text + end
 
     def completed(self, out: list[bytes]) -> None:
         """The last item is done, and the response with its usage."""
@@ -85,7 +95,7 @@ class EventTranslator(ChatStream):
             else:
                 item = self._open = open_reasoning(self._emit, index, response)
                 self._finished = lambda: reasoning_item(response, index, item.text)
-            self._kind = kind
+            self._kind, self._texts, self._delta_begins = kind, item.texts, item.delta_begins
         self._delta(encode(text)[1:-1])
 
     def _called(self, call: Call) -> None:

@@ -45,12 +45,13 @@ _FUNCTION: Final = _Kind("response.function_call_arguments.delta", "response.fun
 _CUSTOM: Final = _Kind("response.custom_tool_call_input.delta", "response.custom_tool_call_input.done", INPUT)
 
 
-_DELTA_ENDS: Final = [b'","sequence_number":%d}\n\n' % number for number in range(1024)]
+MANY_DELTAS: Final = 1024
+DELTA_ENDS: Final = [b'","sequence_number":%d}\n\n' % number for number in range(MANY_DELTAS)]
 
 
 def delta_end(number: int) -> bytes:
     """What stands behind the text of a delta; that of most events is written once."""
-    return _DELTA_ENDS[number] if number < len(_DELTA_ENDS) else b'","sequence_number":%d}\n\n' % number
+    return DELTA_ENDS[number] if number < MANY_DELTAS else b'","sequence_number":%d}\n\n' % number
 
 
 class OpenItem:

@@ -5,6 +5,7 @@ Nothing here opens a socket or serves a request, and nothing here imports anothe
     config        the configuration as frozen values
     config_engine reads one engine of the config file
     config_file   reads and checks the config file
+    config_stores reads limits, budgets and the stores in which proxies share them
     config_table  reads the keys of one of its tables by their types
     descriptors   how many file descriptors the process has, and what they are for
     engine_text   what of an engine's error text is for clients, and what for the log

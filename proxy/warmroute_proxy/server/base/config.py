@@ -11,6 +11,7 @@ from typing import Final, Literal
 
 from warmroute.contract.money import Rates
 from warmroute.contract.providers import UNKNOWN, Provider
+from warmroute_proxy.core.queue.budget import Budget
 from warmroute_proxy.core.queue.quota import TenantLimits
 from warmroute_proxy.dialects.fields import Unlisted
 from warmroute_proxy.normalising.rules import DEFAULT_NAMES
@@ -164,17 +165,40 @@ class TenantConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class DatabaseConfig:
+    """The PostgreSQL database of a fleet's ledger."""
+
+    dsn_file: Path
+    """The file with its address, which may hold a password."""
+
+    keep_days: int | None = None
+    """For how many days it keeps rows; None: for ever."""
+
+    key_max_age_s: float = 3_600.0
+    """For how long its API keys are good while it is away."""
+
+
+@dataclass(frozen=True, slots=True)
 class Config:
     """A whole, checked config file."""
 
     proxy: ProxyConfig
     secret_file: Path | None
     ledger_sync: Literal["process", "disk"]
+    database: DatabaseConfig | None
+    """None: rows stay in the ledger file of this proxy."""
+
     limits: Limits
     regions: tuple[RegionConfig, ...]
     engines: tuple[EngineConfig, ...]
     models: tuple[ModelConfig, ...]
     tenants: tuple[TenantConfig, ...]
+    redis_url_file: Path | None
+    """The file with the address of the Redis of limits by the minute; None: each process has limits of its own."""
+
+    budgets: tuple[Budget, ...]
+    """One for each period; the tenants of a budget have `limits`, if only empty ones."""
+
     model_by_name: dict[str, ModelConfig] = field(repr=False)
     """By name and by alias."""
 

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from warmroute.contract.money import Rates, rate_from_usd_per_mtok
-from warmroute_proxy.core.queue.quota import TenantLimits
 from warmroute_proxy.dialects.fields import Unlisted
 from warmroute_proxy.dialects.openai_fields import GRANTABLE_FIELDS
 from warmroute_proxy.normalising.rules import DEFAULT_NAMES, NAMES
@@ -33,6 +32,7 @@ from warmroute_proxy.server.base.config import (
     copies_of_bodies,
 )
 from warmroute_proxy.server.base.config_engine import read_engine
+from warmroute_proxy.server.base.config_stores import read_budgets, read_database, read_redis, read_tenant_limits
 from warmroute_proxy.server.base.config_table import Table, nearest, shown
 
 _TABLES: Final = ("proxy", "secret", "ledger", "limits")
@@ -95,6 +95,7 @@ def parse_config(document: dict[str, Any], folder: Path, source: str) -> Config:
     proxy = _proxy(Table(document.get("proxy", {}), "proxy", problems), folder)
     secret_file = secret.text("file", "")
     sync = ledger.choice("sync", ("process", "disk"), "process")
+    database = read_database(ledger, folder)
     secret.close()
     ledger.close()
     limits = _limits(Table(document.get("limits", {}), "limits", problems))
@@ -102,7 +103,8 @@ def parse_config(document: dict[str, Any], folder: Path, source: str) -> Config:
     counters: dict[str, int] = {}
     engines = tuple(read_engine(table, counters, folder) for table in _tables(document, "engine", problems))
     models = tuple(_model(table) for table in _tables(document, "model", problems))
-    tenants = tuple(_tenant(table) for table in _tables(document, "tenant", problems))
+    tenants = tuple(_tenant(table, database is None) for table in _tables(document, "tenant", problems))
+    tenants, budgets = read_budgets(document.get("budget"), tenants, problems)
     model_by_name = _model_names(models, problems)
     _check_memory(limits, engines, problems)
     _check_regions(proxy, regions, problems)
@@ -110,17 +112,21 @@ def parse_config(document: dict[str, Any], folder: Path, source: str) -> Config:
     _check_engine_models(engines, models, problems)
     _check_unsalted(engines, tenants, problems)
     _check_tenants(tenants, regions, model_by_name, problems)
+    redis_url_file = read_redis(document.get("redis"), folder, problems)
     if problems:
         raise ConfigError(source, problems)
     return Config(
         proxy,
         folder / secret_file if secret_file else None,
         "disk" if sync == "disk" else "process",
+        database,
         limits,
         regions,
         engines,
         models,
         tenants,
+        redis_url_file,
+        budgets,
         model_by_name,
         {tenant.name: tenant for tenant in tenants},
     )
@@ -135,7 +141,7 @@ def _check_memory(limits: Limits, engines: tuple[EngineConfig, ...], problems: l
 
 
 def _check_top(document: dict[str, Any], problems: list[str]) -> None:
-    known = (*_TABLES, *_LISTS)
+    known = (*_TABLES, *_LISTS, "budget", "redis")
     problems += [f"{key}: unknown table{nearest(key, known)}" for key in document if key not in known]
     if "proxy" not in document:
         problems.append("proxy: is missing, written [proxy]")
@@ -231,26 +237,21 @@ def _price(table: Table, key: str) -> int | None:
         return None
 
 
-def _tenant(table: Table) -> TenantConfig:
+def _tenant(table: Table, needs_key: bool) -> TenantConfig:
     name = table.name("name")
     tenant = TenantConfig(
         name,
-        table.digests("key_sha256"),
+        table.digests("key_sha256", required=needs_key),
         table.name("share_group", name),
         frozenset(table.names("models", (ANY,))),
         frozenset(table.names("regions", (ANY,))),
         table.integer("salt_epoch", 0, 0, 2**31 - 1) or 0,
-        _tenant_limits(table),
+        read_tenant_limits(table),
         table.names_among("granted_fields", sorted(GRANTABLE_FIELDS), frozenset()),
         Unlisted(table.choice("unlisted_fields", [each.value for each in Unlisted], Unlisted.DROP.value)),
     )
     table.close()
     return tenant
-
-
-def _tenant_limits(table: Table) -> TenantLimits | None:
-    limits = TenantLimits(*(table.integer(key, None, 1, 10**12) for key in TenantLimits._fields))
-    return None if limits == TenantLimits() else limits
 
 
 def _model_names(models: tuple[ModelConfig, ...], problems: list[str]) -> dict[str, ModelConfig]:

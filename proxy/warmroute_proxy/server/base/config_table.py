@@ -155,9 +155,9 @@ class Table:
             return None
         return self._digest(key, value)
 
-    def digests(self, key: str) -> tuple[str, ...]:
-        """A list of SHA-256 in hex, at least one."""
-        value = self._take(key, required=True)
+    def digests(self, key: str, *, required: bool = True) -> tuple[str, ...]:
+        """A list of SHA-256 in hex, at least one; empty where there is none and none is required."""
+        value = self._take(key, required=required)
         if value is None:
             return ()
         if not isinstance(value, list) or not value:

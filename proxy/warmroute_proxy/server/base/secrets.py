@@ -67,6 +67,27 @@ def bearer(file: Path | None) -> str:
     return f"authorization: Bearer {key}\r\n"
 
 
+SPECIAL: Final = "special characters of a password are written as %XX there"
+
+
+def load_dsn(file: Path) -> str:
+    """The address of a PostgreSQL database. Raises: as `load_url`."""
+    return load_url(file, ("postgresql", "postgres"))
+
+
+def load_url(file: Path, schemes: tuple[str, ...]) -> str:
+    """The address of a store. Raises: SecretError, which never shows it: it may hold a password."""
+    try:
+        url = file.read_text("utf-8").strip()
+    except OSError as error:
+        raise SecretError(f"cannot read the address in {file}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        url = ""
+    if url.partition("://")[0] not in schemes or len(url.split()) != 1:
+        raise SecretError(f"{file} holds no address: one line like {schemes[0]}://user:password@host/name")
+    return url
+
+
 def mac(key: bytes, *message_fields: str | bytes) -> bytes:
     """HMAC-SHA256 over fields, each behind its length."""
     message = bytearray()
@@ -162,6 +183,11 @@ class ApiKeys:
     def __init__(self, tenant_by_sha256: Mapping[str, str]) -> None:
         self._by_digest = {digest.lower(): tenant for digest, tenant in tenant_by_sha256.items()}
         self._by_key: dict[bytes, str] = {}
+
+    def replace(self, tenant_by_sha256: Mapping[str, str]) -> None:
+        """Know these keys, and no others."""
+        self._by_digest = {digest.lower(): tenant for digest, tenant in tenant_by_sha256.items()}
+        self._by_key.clear()
 
     def tenant_of(self, key: bytes) -> str | None:
         """The tenant of an API key (the bearer token without `Bearer `), or None."""

@@ -12,5 +12,6 @@ connections of `http`, with the same limits.
     usage_routes    usage and receipts, for tenants and for operators
     usage_question  reads such a question from its parameters
     fleet_usage     asks this region and the others, and adds their answers up
+    shared_usage    asks the database of a fleet instead
     answers         JSON and errors as answers
 """

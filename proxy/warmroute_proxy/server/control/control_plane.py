@@ -29,6 +29,7 @@ from warmroute_proxy.server.ledger.ledger import Ledger
 from warmroute_proxy.server.regions.peers import PeerQuestions
 from warmroute_proxy.server.request.admission import Admission
 from warmroute_proxy.server.request.open_requests import OpenRequests
+from warmroute_proxy.server.stores.stores import Stores
 
 MAX_LISTED_DECISIONS: Final = 1000
 
@@ -36,10 +37,15 @@ MAX_LISTED_DECISIONS: Final = 1000
 class Readiness:
     """Why no requests should be sent here now."""
 
-    def __init__(self, open_requests: OpenRequests, ledger: Ledger, engines: Engines) -> None:
+    def __init__(self, open_requests: OpenRequests, ledger: Ledger, engines: Engines, stores: Stores) -> None:
         self._open_requests = open_requests
         self._ledger = ledger
         self._engines = engines
+        self._stores = stores
+
+    def degraded(self) -> list[str]:
+        """What does not work as it should while requests are served."""
+        return self._stores.problems()
 
     def problems(self) -> list[str]:
         """The reasons; none where the proxy is ready."""
@@ -64,7 +70,7 @@ def public_app(
     app = _app("warmroute", no_route)
     _add_health(app, readiness, config.proxy.region)
     add_models(app, config)
-    add_receipts(app, ledger, questions)
+    add_receipts(app, ledger, questions, usage)
     add_usage(app, usage, secrets)
     add_operators_question(app, usage, secrets, config)
     return app
@@ -83,6 +89,8 @@ def _add_health(app: FastAPI, readiness: Readiness, region: str) -> None:
         """Whether requests should be sent here."""
         reasons = readiness.problems()
         body = {"status": "not ready" if reasons else "ready", "region": region, "reasons": reasons}
+        if degraded := readiness.degraded():
+            body["degraded"] = degraded
         return json_answer(body, 503 if reasons else 200)
 
     @get(app, "/openapi.json")

@@ -38,13 +38,13 @@ class FleetUsage:
         """The sums of this region. All turns of a tenant are added up already, without losses. Raises: Refusal."""
         tenant = turns.tenant
         if tenant is None or by is not None or turns != Turns(tenant):
-            return await _answered(self._ledger.queries.add_up(turns, by))
-        totals = await _answered(self._ledger.queries.ask(tenant, lambda: self._ledger.totals(tenant)))
+            return await answered(self._ledger.queries.add_up(turns, by))
+        totals = await answered(self._ledger.queries.ask(tenant, lambda: self._ledger.totals(tenant)))
         return Sums({name: totals[name] for name in TOTALS})
 
     async def listed_here(self, turns: Turns, limit: int) -> Listed:
         """The newest turns of this region. Raises: Refusal."""
-        return await _answered(self._ledger.queries.newest(turns, limit))
+        return await answered(self._ledger.queries.newest(turns, limit))
 
     async def everywhere(
         self, own: Awaitable[T], kind: type[T], tenant: TenantConfig, target: str, session: str | None
@@ -60,8 +60,13 @@ class FleetUsage:
                 regions[region] = "no answer"
         return regions, answers
 
+    async def receipt(self, tenant: str, receipt_id: str) -> dict[str, Any] | None:  # noqa: ARG002
+        """A receipt of another proxy that can be read from here: none, they are asked for it."""
+        return None
 
-async def _answered(question: Awaitable[Answer]) -> Answer:
+
+async def answered(question: Awaitable[Answer]) -> Answer:
+    """The answer of this proxy's ledger. Raises: Refusal."""
     try:
         return await question
     except Busy as busy:

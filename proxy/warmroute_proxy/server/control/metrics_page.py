@@ -12,6 +12,7 @@ from warmroute_proxy.server.processes.peer_processes import Gauges, PeerProcesse
 from warmroute_proxy.server.request.admission import Admission
 from warmroute_proxy.server.request.open_requests import OpenRequests
 from warmroute_proxy.server.request.re_prefill import RePrefills
+from warmroute_proxy.server.stores.stores import Stores
 
 
 class Holdings:
@@ -58,6 +59,7 @@ class MetricsPage:
         peer_processes: PeerProcesses | None,
         clock: Callable[[], float],
         loop_lag: LoopLag,
+        stores: Stores,
     ) -> None:
         """`peer_processes`: the other processes of this proxy; None where it is one."""
         self._metrics = metrics
@@ -67,6 +69,7 @@ class MetricsPage:
         self._peer_processes = peer_processes
         self._clock = clock
         self._loop_lag = loop_lag
+        self._stores = stores
 
     def publish(self) -> None:
         """Give the other processes the metrics of this one."""
@@ -99,6 +102,7 @@ class MetricsPage:
         ]
         if self._peer_processes is not None:
             rows.append(("warmroute_processes", (), float(1 + len(others))))
+        rows += self._stores.gauges()
         drains = self._engines.drains
         for engine in self._engines.by_id.values():
             engine_id = engine.config.id

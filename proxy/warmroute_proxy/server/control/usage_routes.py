@@ -69,7 +69,7 @@ def add_usage(app: FastAPI, usage: FleetUsage, secrets: Secrets) -> None:
             return refused(refusal)
 
 
-def add_receipts(app: FastAPI, ledger: Ledger, questions: PeerQuestions) -> None:
+def add_receipts(app: FastAPI, ledger: Ledger, questions: PeerQuestions, usage: FleetUsage) -> None:
     """One receipt, and its void."""
 
     @app.post("/v1/usage/receipts/{receipt_id}/void")
@@ -87,7 +87,7 @@ def add_receipts(app: FastAPI, ledger: Ledger, questions: PeerQuestions) -> None
     async def receipt(receipt_id: str, request: Request) -> Response:
         """One receipt of the tenant's own; 202 while its request is under way. Another region may have served it."""
         tenant: TenantConfig = request.state.tenant
-        found = ledger.receipt(tenant.name, receipt_id)
+        found = ledger.receipt(tenant.name, receipt_id) or await usage.receipt(tenant.name, receipt_id)
         if found is None and not request.state.forwarded and RECEIPT_ID.fullmatch(receipt_id):
             elsewhere = await questions.ask(tenant, request.url.path)
             if elsewhere is not None:

@@ -37,8 +37,10 @@ class Closed(Exception):
 class Reading:
     """One pass over the rows. Used by one thread; `stopped` is asked between two portions."""
 
-    def __init__(self, state_dir: Path, database: Path, since_s: float | None, stopped: Callable[[], bool]) -> None:
-        """`since_s`: rows of turns that ended before are not needed, unix seconds."""
+    def __init__(
+        self, state_dir: Path, database: Path, since_s: float | None, stopped: Callable[[], bool], above: int = 0
+    ) -> None:
+        """Not needed are rows of turns that ended before `since_s`, unix seconds, and those up to number `above`."""
         self.db = connect(database, read_only=True)
         self.complete = True
         self.began_s: float | None = None
@@ -46,6 +48,7 @@ class Reading:
         self._state_dir = state_dir
         self._since_s = since_s
         self._stopped = stopped
+        self._above = above
 
     def close(self) -> None:
         """Close the ledger file."""
@@ -56,7 +59,7 @@ class Reading:
         not_folded, high = self._begin()
         yield NOT_FOLDED, {"not_folded": not_folded}
         deadline, first = time.monotonic() + MAX_S, high
-        while high > 0:
+        while high > self._above:
             if self._stopped():
                 raise Closed
             newest = self._newest(high)
@@ -65,7 +68,7 @@ class Reading:
             if time.monotonic() > deadline or first - high >= MAX_ROWS:
                 self.complete, self.began_s = False, newest
                 return
-            yield FOLDED, {"low": high - ROWS_AT_ONCE, "high": high}
+            yield FOLDED, {"low": max(high - ROWS_AT_ONCE, self._above), "high": high}
             high -= ROWS_AT_ONCE
 
     def _begin(self) -> tuple[str, int]:

@@ -56,7 +56,7 @@ _VIEW: Final = (
     "state", "outcome", "model", "session", "opened_at", "settled_at", "forwarded_from", "rids", "usage"
 )  # fmt: skip
 
-__all__ = ["LEDGER_FILE", "Ledger", "LedgerError", "lock", "read_rows"]
+__all__ = ["LEDGER_FILE", "Ledger", "LedgerError", "lock", "read_rows", "receipt_of"]
 
 
 _Ended = tuple[int, OnDurable]
@@ -192,7 +192,7 @@ class Ledger:
             return stored
         found = self._all_processes.find(tenant, receipt_id)
         if found is not None and found.ended:
-            return _view(receipt_id, [getattr(found, name) for name in _VIEW])
+            return receipt_of(found)
         return self._stored(tenant, receipt_id) or (_OPEN if found is not None else None)  # it may be folded by now
 
     def void(self, tenant: str, receipt_id: str, on_durable: OnDurable) -> Voided:
@@ -294,6 +294,11 @@ def _run(callbacks: list[tuple[OnDurable, JournalError | None]]) -> None:
             on_durable(failure)
         except Exception as error:  # one that fails must not stop the others
             _LOG.error("the end of a turn failed: %s", type(error).__name__)
+
+
+def receipt_of(entry: Entry) -> dict[str, Any]:
+    """The body of a receipt answer of an entry that has ended."""
+    return _view(entry.id, [getattr(entry, name) for name in _VIEW])
 
 
 def _view(receipt_id: str, values: list[Any]) -> dict[str, Any]:

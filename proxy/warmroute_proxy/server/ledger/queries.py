@@ -42,15 +42,15 @@ class LedgerQueries:
         self._closing.set()
         self._thread.shutdown(wait=True, cancel_futures=True)
 
-    async def add_up(self, turns: Turns, by: By | None) -> Sums:
-        """What some turns add up to. Raises: Busy, Closed, sqlite3.Error."""
+    async def add_up(self, turns: Turns, by: By | None, above: int = 0) -> Sums:
+        """What some turns add up to, of rows above a number. Raises: Busy, Closed, sqlite3.Error."""
         stopped = self._closing.is_set
-        return await self.ask(turns.tenant, lambda: add_up(self._state_dir, self._database, turns, by, stopped))
+        return await self.ask(turns.tenant, lambda: add_up(self._state_dir, self._database, turns, by, stopped, above))
 
-    async def newest(self, turns: Turns, limit: int) -> Listed:
+    async def newest(self, turns: Turns, limit: int, above: int = 0) -> Listed:
         """The newest of some turns. Raises: as `add_up`."""
-        stopped = self._closing.is_set
-        return await self.ask(turns.tenant, lambda: newest(self._state_dir, self._database, turns, limit, stopped))
+        stopped, where = self._closing.is_set, (self._state_dir, self._database)
+        return await self.ask(turns.tenant, lambda: newest(*where, turns, limit, stopped, above))
 
     async def ask(self, tenant: str | None, question: Callable[[], T]) -> T:
         """The answer to another question of a tenant's, or of an operator's. Raises: Busy, and as the question."""

@@ -33,8 +33,8 @@ _KEYS: Final[dict[By | None, str]] = {
     "tenant": field("tenant"),
     "day": f"date({field('settled_at')}, 'unixepoch')",
 }
-_LISTED: Final = ("id", "settled_at", "model", "session", "region", "turn", "stream", "outcome", *TOTALS[1:])
-_OF_RECEIPT: Final = ("agent", "parent", "kind", "loss")
+LISTED: Final = ("id", "settled_at", "model", "session", "region", "turn", "stream", "outcome", *TOTALS[1:])
+OF_RECEIPT: Final = ("agent", "parent", "kind", "loss")
 _RECEIPT: Final = f"{field('usage')[:-2]}.warmroute"  # the beginning of an SQL call: a member's name and its end follow
 _TURNS: Final = f"sum(CASE WHEN {field('id')} LIKE '%{VOID_SUFFIX}' THEN -1 ELSE 1 END)"
 _VALUES: Final = (
@@ -100,9 +100,11 @@ class Listed(msgspec.Struct):
     complete: bool
 
 
-def add_up(state_dir: Path, database: Path, turns: Turns, by: By | None, stopped: Callable[[], bool]) -> Sums:
-    """The sums of some turns. Raises: Closed, sqlite3.Error."""
-    reading = Reading(state_dir, database, turns.since_s, stopped)
+def add_up(
+    state_dir: Path, database: Path, turns: Turns, by: By | None, stopped: Callable[[], bool], above: int = 0
+) -> Sums:
+    """The sums of some turns, of rows above a number. Raises: Closed, sqlite3.Error."""
+    reading = Reading(state_dir, database, turns.since_s, stopped, above)
     try:
         db, values = reading.db, turns.values()
         db.execute(_TABLE)
@@ -122,10 +124,12 @@ def add_up(state_dir: Path, database: Path, turns: Turns, by: By | None, stopped
     return Sums(_named(total), groups, left_out, reading.complete, reading.began_s)
 
 
-def newest(state_dir: Path, database: Path, turns: Turns, limit: int, stopped: Callable[[], bool]) -> Listed:
-    """The newest of some turns, at most `limit`. Raises: Closed, sqlite3.Error."""
-    reading = Reading(state_dir, database, turns.since_s, stopped)
-    columns = ", ".join([*map(field, _LISTED), *(f"{_RECEIPT}.{name}')" for name in _OF_RECEIPT)])
+def newest(
+    state_dir: Path, database: Path, turns: Turns, limit: int, stopped: Callable[[], bool], above: int = 0
+) -> Listed:
+    """The newest of some turns, at most `limit`, of rows above a number. Raises: Closed, sqlite3.Error."""
+    reading = Reading(state_dir, database, turns.since_s, stopped, above)
+    columns = ", ".join([*map(field, LISTED), *(f"{_RECEIPT}.{name}')" for name in OF_RECEIPT)])
     rows: list[dict[str, Any]] = []
     try:
         for records, where in reading.portions():
@@ -133,7 +137,7 @@ def newest(state_dir: Path, database: Path, turns: Turns, limit: int, stopped: C
                 f"SELECT {columns} FROM ({records}) WHERE {turns.condition()} ORDER BY 2 DESC LIMIT :limit",  # noqa: S608
                 turns.values() | where | {"limit": limit},
             )
-            rows += [dict(zip((*_LISTED, *_OF_RECEIPT), row, strict=True)) for row in found]
+            rows += [dict(zip((*LISTED, *OF_RECEIPT), row, strict=True)) for row in found]
             if len(rows) >= limit and where.keys() != {"not_folded"}:  # what is folded may be newer than what is not
                 break
     finally:

@@ -19,18 +19,22 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
+from warmroute.contract.money import list_nanousd
 from warmroute_proxy.core.placement.choices import NoWorker
 from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.core.queue.admission import DispatchRate, Queue, Waiter
+from warmroute_proxy.core.queue.budget import Amounts, SpendReservation, Verdict
 from warmroute_proxy.core.queue.dispatch_order import Placement, next_dispatches, place_queued
 from warmroute_proxy.core.queue.quota import Bucket, Quota, Shortage
+from warmroute_proxy.core.queue.reservation import NO_QUOTA, Reservation
 from warmroute_proxy.core.queue.retry_budget import RetryBudget
 from warmroute_proxy.server.base.config import Config
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.metrics import Metrics
 from warmroute_proxy.server.intake.parsed_request import Intake
 from warmroute_proxy.server.request.failure import shutting_down
+from warmroute_proxy.server.stores.stores import Stores
 
 log = logging.getLogger(__name__)
 
@@ -38,33 +42,6 @@ PER_ROUND: Final = 32
 _CODE: Final = "rate_limit_exceeded"
 _NOWHERE: Final = ("", 0.0)
 """The worker, and the seconds to compute there, of a request that waits for another one of its tenant to end."""
-
-
-class Reservation:
-    """What one request has reserved of its tenant's quota."""
-
-    __slots__ = ("began", "quota", "sequences", "tokens")
-
-    def __init__(self, quota: Quota, tokens: int, sequences: int) -> None:
-        self.quota = quota
-        self.tokens = tokens
-        self.sequences = sequences
-        self.began = False
-
-    def begin(self) -> None:
-        """The request is under way."""
-        if not self.began:
-            self.began = True
-            self.quota.begin(self.tokens, self.sequences)
-
-    def end(self, tokens_used: int | None, now_s: float) -> None:
-        """Release it; so many tokens were used, None where the request did not run."""
-        if self.began:
-            self.quota.end(self.tokens, self.sequences)
-        if tokens_used is None:
-            self.quota.give_back(self.sequences, self.tokens, now_s)
-        else:
-            self.quota.give_back(0, self.tokens - tokens_used, now_s)
 
 
 class ReservingRequest(Protocol):
@@ -89,7 +66,9 @@ class RequestToAdmit(ReservingRequest, Protocol):
 class Admission:
     """The queue of one proxy process, its tenants' quotas, and its budget of retries."""
 
-    def __init__(self, config: Config, router: Router, metrics: Metrics, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, config: Config, router: Router, metrics: Metrics, clock: Callable[[], float], stores: Stores
+    ) -> None:
         limits = config.limits
         self.queue: Queue[RequestToAdmit] = Queue(limits.queue_requests, limits.queue_bytes, limits.queue_timeout_s)
         self.retries = RetryBudget()
@@ -100,6 +79,9 @@ class Admission:
         self._dispatch_rate = DispatchRate()
         self._pumping = False
         self._again = False  # whether the next round also tries some whose worker has no capacity
+        self._budgets, self._windows = stores.budgets, stores.windows
+        for shared in (self._budgets, self._windows):
+            shared.on_answer.append(self.freed)
         now = clock()
         self.quotas = {t.name: Quota(t.limits, now) for t in config.tenants if t.limits is not None}
 
@@ -115,9 +97,14 @@ class Admission:
                 self._refuse(request, _kind_of(shortage), self._beyond(tenant.name, shortage))
                 return None
             request.reservation = Reservation(quota, tokens, sequences)
+            if windows := self._windows.of_tenant(tenant.name):
+                amounts = Amounts(requests=sequences, tokens=tokens)
+                request.reservation.window = SpendReservation(windows, amounts)
+        self._reserve_spend(request, decision)
         waiter = Waiter(request, tenant.name, facts.model, len(request.intake.body.raw), self._clock())
-        if not _may_begin(request):
-            self._wait(waiter, *_NOWHERE)
+        if not self._may_begin(request):
+            if not self._refused_by_budget(request):
+                self._wait(waiter, *_NOWHERE)
             return None
         if decision.kind != "forward":
             found = self._place_queued(waiter, decision)
@@ -182,7 +169,8 @@ class Admission:
         if quota is None:
             return ()
         now = self._clock()
-        return (*_bucket_headers("requests", quota.requests, now), *_bucket_headers("tokens", quota.tokens, now))
+        of_minute = (*_bucket_headers("requests", quota.requests, now), *_bucket_headers("tokens", quota.tokens, now))
+        return (*of_minute, *self._budgets.headers(tenant))
 
     def as_dict(self, now_s: float) -> dict[str, Any]:
         """What the admin page shows."""
@@ -202,9 +190,48 @@ class Admission:
                 "by_place": dict(by_worker),
             },
             "tenants": {name: _quota_dict(quota, now_s) for name, quota in self.quotas.items()},
+            "budgets": self._budgets.as_dict(),
         }
 
     # -- inside
+
+    def _reserve_spend(self, request: RequestToAdmit, decision: Decision) -> None:
+        """Let the request reserve its price, unless another region is to compute it: that one pays."""
+        intake, reservation = request.intake, request.reservation
+        leases = self._budgets.of_tenant(intake.tenant.name)
+        if not leases or decision.kind == "forward" or (reservation is not None and reservation.spend is not None):
+            return
+        rates, facts = intake.model.rates, intake.facts
+        amount = list_nanousd(rates, decision.prompt_tokens_est, facts.expected_output_tokens * facts.sequences)
+        if reservation is None:
+            reservation = request.reservation = Reservation(NO_QUOTA, 0, 0)
+        reservation.spend = SpendReservation(leases, Amounts(nanousd=amount))
+
+    def _may_begin(self, request: RequestToAdmit) -> bool:
+        """Whether its tenant's limits and budgets let one more request run; one that another region has failed is
+        counted already.
+        """
+        reservation = request.reservation
+        if reservation is None:
+            return True
+        if not reservation.began and not reservation.quota.may_begin():
+            return False
+        for shared, made in ((self._windows, reservation.window), (self._budgets, reservation.spend)):
+            if made is not None and made.reserve(shared.now_s()) is not Verdict.GRANTED:
+                shared.sweep()
+                return False
+        return True
+
+    def _refused_by_budget(self, request: RequestToAdmit) -> bool:
+        """Refuse a request that a budget, or a limit over all proxies, has nothing left for. False: it may wait."""
+        reservation = request.reservation
+        if reservation is None:
+            return False
+        for shared, made in ((self._windows, reservation.window), (self._budgets, reservation.spend)):
+            if made is not None and made.lacking is not None:
+                self._refuse(request, made.lacking.budget.reason, shared.refusal(made.lacking))
+                return True
+        return False
 
     def _place_queued(self, waiter: "Waiter[RequestToAdmit]", decision: Decision) -> Placement:
         request, now = waiter.item, self._clock()
@@ -237,8 +264,10 @@ class Admission:
     def _find(self, waiter: "Waiter[RequestToAdmit]") -> Placement | None:
         """Where a queued request can go now, if it can."""
         request = waiter.item
-        if not _may_begin(request):
-            if waiter.line_key != (waiter.model, _NOWHERE[0]):
+        if not self._may_begin(request):
+            if self._refused_by_budget(request):
+                self.queue.leave(waiter)
+            elif waiter.line_key != (waiter.model, _NOWHERE[0]):
                 self.queue.move(waiter, *_NOWHERE)
             return None
         try:
@@ -297,12 +326,6 @@ def go_duration(seconds: float) -> str:
     hours, minutes = divmod(minutes, 60)
     head = f"{hours}h{minutes}m" if hours else f"{minutes}m" if minutes else ""
     return f"{head}{rest / 1000:g}s"
-
-
-def _may_begin(request: RequestToAdmit) -> bool:
-    """Whether its tenant's limits let one more request run; one that another region has failed is counted already."""
-    reservation = request.reservation
-    return reservation is None or reservation.began or reservation.quota.may_begin()
 
 
 def _kind_of(shortage: Shortage) -> str:

@@ -1,8 +1,6 @@
 """One inference request, whose body was read and parsed before: place, dispatch, relay, settle.
 
-It is a state machine (`states.REQUEST`) driven by callbacks from the event loop; nothing here waits.
-
-Rules that hold in every state:
+It is a state machine (`states.REQUEST`) driven by callbacks from the event loop; nothing here waits. In every state:
 - nothing is retried once content has reached the client, only continued where the model has that on (`continuation`);
 - a retry has a new rid and goes to other workers;
 - the settled row is durable before the client gets the end of its answer;
@@ -21,13 +19,14 @@ from typing import Final
 from warmroute_proxy.core.accounting.entry import Outcome
 from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.core.queue.admission import Waiter
+from warmroute_proxy.core.queue.reservation import Reservation
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.engines.engine_headers import engine_headers
 from warmroute_proxy.server.engines.passthrough import Write
 from warmroute_proxy.server.http.exchange import Exchange
 from warmroute_proxy.server.intake.parsed_request import Intake
 from warmroute_proxy.server.ledger.journal import JournalError
-from warmroute_proxy.server.request.admission import RequestToAdmit, Reservation
+from warmroute_proxy.server.request.admission import RequestToAdmit
 from warmroute_proxy.server.request.attempt import Attempt
 from warmroute_proxy.server.request.client_answer import ClientAnswer
 from warmroute_proxy.server.request.continuation import Continuation, broken, unable

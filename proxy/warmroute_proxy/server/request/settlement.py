@@ -137,10 +137,7 @@ class Settlement:
             entry.rates = UNCHARGED
         reservation = request.reservation
         if reservation is not None:
-            used = usage.prompt_tokens + usage.completion_tokens if end.charged else 0
-            if end.charged and "completion_tokens" in usage.estimated:
-                used = max(used, reservation.tokens)  # the counted ones are only some of them
-            self._admission.ended(request, used)
+            self._admission.ended(request, reservation.counted(usage) if end.charged else 0)
         changes = intake.changes
         if intake.dropped:
             changes = changes._replace(dropped_fields=names_of(intake.dropped.union(changes.dropped_fields)))
@@ -156,6 +153,8 @@ class Settlement:
             changes, intake.receipt_fields,
         )  # fmt: skip
         settle(entry, usage, loss, reported, ending)
+        if reservation is not None:
+            reservation.spent(entry.price_nanousd, ending.settled_at)
         self._ledger.settle(entry, on_written)
         self._metrics.settled(entry, usage, loss, predicted, settled)
         if changes.normalised:

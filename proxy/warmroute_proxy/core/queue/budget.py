@@ -1,0 +1,273 @@
+"""What tenants may use over several proxies, by minute, day or month: leases on a budget that a store holds.
+
+A proxy takes a slice of the budget from the store, and spends it without asking again. Of the budget is left
+
+    limit - what settled rows have cost - what all proxies have leased and not settled
+
+so the store never gives more than the limit, and there is no second counter beside the rows. A request reserves its
+estimated price before its dispatch: all of its prompt uncached, and the answer that is expected. It is settled at its
+real price. What is spent can be above the limit by what requests cost more than was reserved for them.
+
+A slice is a hundredth of the budget. Where slices are used up quickly, the next one is twice as large, up to an eighth.
+A proxy asks for the next one when it has used half. What it has not touched for a minute it gives back.
+
+    reserve ──▶ granted                      the slice in hand has enough
+            ──▶ waits ──answer──▶ granted     the store is asked, for `ASK_S` at most
+            ──▶ refused                      the store has said within `DENIED_S` that there is no more, or is away
+
+Periods are minutes, days and months of UTC. With a new period comes a new slice.
+
+Requests and tokens by the minute are taken in slices by the same rules. While their store is away they do not hold:
+each process has limits of its own then (`quota`).
+"""
+
+from datetime import UTC, datetime
+from enum import Enum
+from typing import Final, Literal, NamedTuple
+
+DENIED_S: Final = 1.0
+QUICK_S: Final = 5.0
+IDLE_S: Final = 60.0
+SMALLEST_PART: Final = 100
+LARGEST_PART: Final = 8
+
+Period = Literal["minute", "day", "month"]
+Unit = Literal["nanousd", "requests", "tokens"]
+
+
+class Budget(NamedTuple):
+    """What some tenants may use together in each period, in its unit. `warn_share`: from which share of it clients are
+    warned; above 1: never.
+    """
+
+    name: str
+    tenants: tuple[str, ...]
+    period: Period
+    limit: int
+    warn_share: float
+    unit: Unit = "nanousd"
+
+    @property
+    def is_money(self) -> bool:
+        """Money is not spent while the store is away; limits are those of each process then."""
+        return self.unit == "nanousd"
+
+    @property
+    def reason(self) -> str:
+        """Why a request is refused that is beyond it."""
+        return "budget" if self.is_money else f"{self.unit}_per_{self.period}"
+
+
+class Amounts(NamedTuple):
+    """What a request uses, by unit."""
+
+    nanousd: int = 0
+    requests: int = 0
+    tokens: int = 0
+
+    def of(self, unit: Unit) -> int:
+        """What it uses of one."""
+        return self.nanousd if unit == "nanousd" else self.requests if unit == "requests" else self.tokens
+
+
+class Span(NamedTuple):
+    """One period, unix seconds; it ends before `ends_s`."""
+
+    starts_s: int
+    ends_s: int
+
+
+class Verdict(Enum):
+    """What becomes of a reservation now."""
+
+    GRANTED = "granted"
+    WAITS = "waits"
+    REFUSED = "refused"
+
+
+class Taken(NamedTuple):
+    """The store's answer: what it has leased, and what is left in it after that."""
+
+    leased: int
+    left: int
+
+
+def span_of(period: Period, now_s: float) -> Span:
+    """The minute, day or month of a time, in UTC."""
+    if period == "minute":
+        minute_s = int(now_s) // 60 * 60
+        return Span(minute_s, minute_s + 60)
+    now = datetime.fromtimestamp(now_s, UTC)
+    starts = datetime(now.year, now.month, now.day if period == "day" else 1, tzinfo=UTC)
+    start_s = int(starts.timestamp())
+    if period == "day":
+        return Span(start_s, start_s + 86_400)
+    later = datetime(now.year + now.month // 12, now.month % 12 + 1, 1, tzinfo=UTC)
+    return Span(start_s, int(later.timestamp()))
+
+
+class Lease:
+    """What one process may spend of one budget now. Times are unix seconds."""
+
+    def __init__(self, budget: Budget) -> None:
+        self.budget = budget
+        self.span = Span(0, 0)
+        self.in_hand = 0
+        """Leased and not spent."""
+
+        self.reserved = 0
+        self.left: int | None = None
+        """What the store had left when it answered last in this period; None: it has not answered."""
+
+        self.asking = False
+        self.away = False
+        """Whether the last question had no answer."""
+
+        self.needed = 0
+        """The largest reservation that waits."""
+
+        self.denied_until_s = 0.0
+        self._slice = 0
+        self._asked_s = 0.0
+        self._used_s = 0.0
+
+    @property
+    def free(self) -> int:
+        """What can be reserved."""
+        return self.in_hand - self.reserved
+
+    def begin(self, now_s: float) -> None:
+        """Go to the period of a time, if that is another one: nothing of the one before counts there."""
+        if self.span.starts_s <= now_s < self.span.ends_s:
+            return
+        self.span = span_of(self.budget.period, now_s)
+        self.in_hand = self.reserved = self.needed = 0
+        self.left = None
+        self.denied_until_s = 0.0
+        self._slice = max(1, self.budget.limit // SMALLEST_PART)
+        self._used_s = now_s
+
+    def wanted(self, now_s: float) -> int:
+        """How much to ask the store for now; below 0: to give back; 0: nothing."""
+        self.begin(now_s)
+        if self.asking or (self.away and now_s < self.denied_until_s):
+            return 0
+        if self.needed > self.free:
+            return max(self._next_slice(now_s), self.needed - self.free)
+        if self.left is None or now_s < self.denied_until_s:
+            return 0
+        if now_s - self._used_s > IDLE_S:
+            return -self.free if self.free > 0 and not self.reserved else 0
+        if self.left > 0 and self.free < self._slice // 2:
+            return self._next_slice(now_s)
+        return 0
+
+    def asked(self, amount: int, now_s: float) -> None:
+        """The store is asked; what is given back is gone from now on."""
+        self.asking = True
+        self._asked_s = now_s
+        if amount < 0:
+            self.in_hand += amount
+
+    def answered(self, span: Span, taken: Taken, now_s: float) -> None:
+        """The store has answered a question for a period."""
+        self.asking = self.away = False
+        if span != self.span:
+            return
+        self.in_hand += max(0, taken.leased)
+        self.left = max(0, taken.left)
+        if self.needed > self.free and not self.left:
+            self.denied_until_s = now_s + DENIED_S
+        self.needed = 0
+
+    def not_answered(self, now_s: float) -> None:
+        """The store is away."""
+        self.asking, self.away = False, True
+        self.needed = 0
+        self.denied_until_s = now_s + DENIED_S
+
+    @property
+    def stands_open(self) -> bool:
+        """Whether this limit does not hold now: its store is away, and it is no money."""
+        return self.away and not self.budget.is_money
+
+    def used(self, now_s: float) -> None:
+        """Something is reserved or spent."""
+        self._used_s = now_s
+
+    def spent_share(self) -> float:
+        """Which share of the budget is spent or leased elsewhere, as far as this process knows."""
+        if self.left is None:
+            return 0.0
+        return 1 - (self.left + max(0, self.in_hand)) / self.budget.limit
+
+    def _next_slice(self, now_s: float) -> int:
+        if self.left is not None and now_s - self._asked_s < QUICK_S:
+            most = max(1, self.budget.limit // LARGEST_PART)
+            self._slice = min(2 * self._slice, most)
+        return self._slice
+
+
+class SpendReservation:
+    """What one request has reserved of all budgets of its tenant, once it is granted."""
+
+    __slots__ = ("_amounts", "_granted", "_leases", "_spans", "lacking")
+
+    def __init__(self, leases: tuple[Lease, ...], amounts: Amounts) -> None:
+        self._leases = leases
+        self._amounts = amounts
+        self._granted = False
+        self._spans: tuple[Span, ...] = ()
+        self.lacking: Lease | None = None
+        """Where it is refused: the lease that has not enough."""
+
+    def reserve(self, now_s: float) -> Verdict:
+        """Reserve of all, or of none."""
+        if self._granted:
+            return Verdict.GRANTED
+        self.lacking, waits = None, False
+        for lease in self._leases:
+            amount = self._amount(lease)
+            lease.begin(now_s)
+            lease.used(now_s)
+            if lease.free >= amount:
+                continue
+            if now_s < lease.denied_until_s and not lease.stands_open:
+                self.lacking = lease
+                return Verdict.REFUSED
+            lease.needed = max(lease.needed, amount)
+            waits |= not lease.stands_open
+        if waits:
+            return Verdict.WAITS
+        for lease in self._leases:
+            lease.reserved += self._amount(lease)
+        self._granted = True
+        self._spans = tuple([lease.span for lease in self._leases])
+        return Verdict.GRANTED
+
+    def release(self) -> None:
+        """Give back what is reserved: the request has ended."""
+        if self._granted:
+            self._granted = False
+            for lease, span in zip(self._leases, self._spans, strict=True):
+                if lease.span == span:
+                    lease.reserved -= self._amount(lease)
+
+    def keep(self, amounts: Amounts) -> None:
+        """What the request has used of the periods in which it was granted, known before it is released."""
+        if self._granted:
+            for lease, span in zip(self._leases, self._spans, strict=True):
+                if lease.span == span:
+                    lease.in_hand -= amounts.of(lease.budget.unit)
+
+    def spend(self, amounts: Amounts, now_s: float) -> None:
+        """What the request has used of the periods of now, once that is known."""
+        for lease in self._leases:
+            lease.begin(now_s)
+            lease.used(now_s)
+            lease.in_hand -= amounts.of(lease.budget.unit)
+
+    def _amount(self, lease: Lease) -> int:
+        """How much of a budget; a request that is larger than a whole limit passes when nothing else is used."""
+        amount = self._amounts.of(lease.budget.unit)
+        return amount if lease.budget.is_money else min(amount, lease.budget.limit)

@@ -1,0 +1,82 @@
+"""What tenants used, where all proxies of a fleet send their rows to one database: it is asked, and no other region.
+
+What this proxy has not sent yet is read from its own files and added, so that its answers are right to the last turn.
+A region whose proxies were not seen lately, or have rows that wait, is named `late`.
+"""
+
+import re
+from collections.abc import Awaitable
+from typing import Any, Final
+
+from warmroute_proxy.core.accounting.entry_steps import void_id
+from warmroute_proxy.server.base.config import TenantConfig
+from warmroute_proxy.server.base.errors import Refusal
+from warmroute_proxy.server.control.fleet_usage import FleetUsage, T, answered
+from warmroute_proxy.server.ledger.ledger import Ledger, receipt_of
+from warmroute_proxy.server.ledger.totals import TOTALS
+from warmroute_proxy.server.ledger.usage_sums import By, Listed, Sums, Turns
+from warmroute_proxy.server.regions.peers import PeerQuestions
+from warmroute_proxy.server.stores.fleet_ledger import FleetLedger, full_hour, merged
+from warmroute_proxy.server.stores.store_state import StoreError
+from warmroute_proxy.server.stores.store_thread import StoreBusy
+
+_DRAWN: Final = re.compile(r"wr-([0-9a-f]{8})")
+
+
+class SharedUsage(FleetUsage):
+    """Asks the database, and this proxy's ledger for what is not there yet."""
+
+    def __init__(self, ledger: Ledger, questions: PeerQuestions, region: str, shared: FleetLedger) -> None:
+        super().__init__(ledger, questions, region)
+        self._shared = shared
+
+    async def here(self, turns: Turns, by: By | None) -> Sums:
+        """The sums of all regions. Raises: Refusal."""
+        turns = Turns(turns.tenant, turns.session, full_hour(turns.since_s))
+        sent = await from_database(self._shared.add_up(turns, by))
+        sums = merged(sent.sums, await answered(self._ledger.queries.add_up(turns, by, sent.position)))
+        if turns.tenant is not None and by is None and turns == Turns(turns.tenant):
+            return Sums({name: sums.all[name] for name in TOTALS}, complete=sums.complete)
+        return sums
+
+    async def listed_here(self, turns: Turns, limit: int) -> Listed:
+        """The newest turns of all regions. Raises: Refusal."""
+        sent = await from_database(self._shared.newest(turns, limit))
+        own = await answered(self._ledger.queries.newest(turns, limit, sent.position))
+        rows = sorted([*sent.listed.rows, *own.rows], key=lambda row: -float(row["settled_at"]))
+        return Listed(rows[:limit], own.complete)
+
+    async def everywhere(
+        self, own: Awaitable[T], kind: type[T], tenant: TenantConfig, target: str, session: str | None
+    ) -> tuple[dict[str, str], list[T]]:
+        """Which regions were counted, and the answer of the database."""
+        del kind, tenant, target, session
+        answer = await own
+        found = await from_database(self._shared.regions())
+        regions = {region: "counted" if all_here else "late" for region, all_here in sorted(found.items())}
+        return regions | {self._region: "counted"}, [answer]
+
+    async def receipt(self, tenant: str, receipt_id: str) -> dict[str, Any] | None:
+        """A receipt of any proxy that is in the database; None where it is not, or the database is away."""
+        drawn = _DRAWN.match(receipt_id)
+        if drawn is None:
+            return None
+        try:
+            found = await self._shared.entry(tenant, receipt_id, int(drawn[1], 16))
+        except (StoreError, StoreBusy):
+            return None
+        if found is None:
+            return None
+        entry, voided = found
+        return receipt_of(entry) | ({"voided_by": void_id(receipt_id)} if voided else {})
+
+
+async def from_database(question: Awaitable[Any]) -> Any:
+    """The answer of the database. Raises: Refusal."""
+    try:
+        return await question
+    except StoreBusy:
+        raise Refusal(503, "too many questions about usage", code="overloaded", retry_after_s=5) from None
+    except StoreError:
+        text = "the database of the ledger cannot be read now"
+        raise Refusal(503, text, code="ledger_unavailable", retry_after_s=5) from None

@@ -1,0 +1,143 @@
+"""Budgets in this process: takes leases from the store beside the requests, and says which tenant may spend.
+
+A reservation waits in the queue of requests while the store is asked. Each question has a deadline; then what waits is
+refused, as it is where nothing is left.
+"""
+
+import asyncio
+import logging
+import math
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final, Protocol
+
+from warmroute.contract.money import usd
+from warmroute_proxy.core.queue.budget import Budget, Lease, Span, Taken
+from warmroute_proxy.server.base.errors import Refusal
+from warmroute_proxy.server.base.metrics import Labels, Metrics
+
+ASK_S: Final = 2.0
+LONGEST_RETRY_S: Final = 3_600
+_LOG: Final = logging.getLogger(__name__)
+
+
+class BudgetStore(Protocol):
+    """Where budgets are kept."""
+
+    async def take(self, budget: Budget, span: Span, amount: int) -> Taken:
+        """Lease so much, or what is left; below 0: give it back. Raises: an error, where that is not known."""
+        ...
+
+
+class Budgets:
+    """The leases of this process. Used in the event loop of requests."""
+
+    def __init__(
+        self, budgets: Sequence[Budget], store: BudgetStore | None, metrics: Metrics, clock: Callable[[], float]
+    ) -> None:
+        """`clock`: unix seconds."""
+        self.leases = [Lease(budget) for budget in budgets]
+        self._store = store
+        self._metrics = metrics
+        self._clock = clock
+        self._by_tenant: dict[str, tuple[Lease, ...]] = {}
+        for lease in self.leases:
+            for tenant in lease.budget.tenants:
+                self._by_tenant[tenant] = (*self._by_tenant.get(tenant, ()), lease)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.on_answer: list[Callable[[], None]] = []
+        """Called when what waits may go, or has to be refused."""
+
+    def of_tenant(self, tenant: str) -> tuple[Lease, ...]:
+        """The leases on a tenant's budgets."""
+        return self._by_tenant.get(tenant, ())
+
+    @property
+    def away(self) -> bool:
+        """Whether the store has not answered lately."""
+        return any(lease.away for lease in self.leases)
+
+    def now_s(self) -> float:
+        """The time of periods, unix seconds."""
+        return self._clock()
+
+    def sweep(self) -> None:
+        """Ask the store for what is wanted; called a few times a second, and when a reservation begins to wait."""
+        now_s = self._clock()
+        for lease in self.leases:
+            amount = lease.wanted(now_s)
+            if amount and self._store is not None:
+                lease.asked(amount, now_s)
+                task = asyncio.get_running_loop().create_task(self._ask(self._store, lease, lease.span, amount))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+
+    def headers(self, tenant: str) -> tuple[tuple[str, str], ...]:
+        """The warning for a tenant that has spent most of a budget."""
+        warned = [
+            f"{lease.budget.name}; {lease.budget.period}; {lease.spent_share():.0%}"
+            for lease in self._by_tenant.get(tenant, ())
+            if lease.spent_share() >= lease.budget.warn_share
+        ]
+        return (("x-warmroute-budget", ", ".join(warned)),) if warned else ()
+
+    def refusal(self, lease: Lease) -> Refusal:
+        """The 429 of a reservation that a lease has not enough for."""
+        budget, now_s = lease.budget, self._clock()
+        if not budget.is_money:
+            after_s = max(1, math.ceil(lease.span.ends_s - now_s))
+            text = f"the limit of {budget.limit} {budget.unit} a minute over all proxies is reached"
+            return Refusal(429, f"{text}; try again in {after_s} s", code="rate_limit_exceeded", retry_after_s=after_s)
+        self._metrics.add("warmroute_budget_refused_total", labels=(("budget", budget.name),))
+        left = max(0, lease.free) + (lease.left or 0)
+        renews = datetime.fromtimestamp(lease.span.ends_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        if lease.away:
+            text = f"the budget {budget.name} cannot be asked, and this proxy has used up its share; try again"
+            after_s = 1
+        else:
+            text = f"the budget {budget.name} of the {budget.period} is used up"
+            after_s = min(LONGEST_RETRY_S, max(1, int(lease.span.ends_s - now_s)))
+        whole = f"{usd(left)} of {usd(budget.limit)} USD are left, and it renews at {renews}"
+        return Refusal(429, f"{text}: {whole}", code="insufficient_quota", retry_after_s=after_s)
+
+    def gauges(self) -> list[tuple[str, Labels, float]]:
+        """What `/metrics` shows of them."""
+        rows: list[tuple[str, Labels, float]] = []
+        for lease in self.leases:
+            if not lease.budget.is_money:
+                continue
+            label: Labels = (("budget", lease.budget.name), ("period", lease.budget.period))
+            rows.append(("warmroute_budget_lease_nanousd", label, float(lease.in_hand)))
+            if lease.left is not None:
+                rows.append(("warmroute_budget_left_nanousd", label, float(lease.left)))
+        return rows
+
+    def as_dict(self) -> list[dict[str, Any]]:
+        """What the admin page shows."""
+        return [
+            {
+                "name": lease.budget.name,
+                "period": lease.budget.period,
+                "tenants": list(lease.budget.tenants),
+                "unit": lease.budget.unit,
+                "limit": lease.budget.limit,
+                "left": lease.left,
+                "lease": lease.in_hand,
+                "reserved": lease.reserved,
+                "renews_at": lease.span.ends_s,
+                "away": lease.away,
+            }
+            for lease in self.leases
+        ]
+
+    async def _ask(self, store: BudgetStore, lease: Lease, span: Span, amount: int) -> None:
+        try:
+            taken = await store.take(lease.budget, span, amount)
+        except Exception as error:
+            if not lease.away:
+                _LOG.error("the %s of %s cannot be asked for: %s", lease.budget.unit, lease.budget.name, error)
+            lease.not_answered(self._clock())
+        else:
+            lease.answered(span, taken, self._clock())
+        for call in self.on_answer:
+            call()

@@ -1,0 +1,119 @@
+"""One connection to PostgreSQL that is opened again by itself, with a deadline for each call.
+
+A call that fails or is late ends the connection, and raises `StoreAway`: what the server did with it is unknown, so
+that callers look before they do it again. A connection is used only once its schema is known to be that of this proxy.
+
+The text of an error of the server's own is kept: it names users and databases, never a password.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
+
+import asyncpg
+
+from warmroute_proxy.server.base.secrets import SPECIAL
+from warmroute_proxy.server.stores.store_state import Connection, StoreAway, StoreState, WrongSchema
+
+REVISIONS: Final = ("0001",)
+"""Of the schema, the one that this proxy needs last."""
+
+MIGRATION_LOCK: Final = 7_283_001
+CONNECT_S: Final = 5.0
+RETRY_S: Final = 1.0
+_CLOSE_S: Final = 1.0
+
+T = TypeVar("T")
+
+_FAILURES: Final = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, ValueError)
+
+
+class Database:
+    """A connection. Used in one event loop; calls wait for one another."""
+
+    def __init__(self, dsn: str, prepare: str = "") -> None:
+        """`prepare`: SQL that is run on each new connection."""
+        self._dsn = dsn
+        self._prepare = prepare
+        self._connection: Connection | None = None
+        self._lock = asyncio.Lock()
+        self._not_before_s = 0.0
+        self.state = StoreState.STARTING
+        self.problem = ""
+        """Why it is not ready, in words."""
+
+    async def call(self, work: Callable[[Connection], Awaitable[T]], timeout_s: float) -> T:
+        """Do some work with the connection. Raises: StoreAway, WrongSchema."""
+        async with self._lock:
+            try:
+                async with asyncio.timeout(timeout_s):
+                    connection = await self._connected()
+                    found = await work(connection)
+            except WrongSchema as error:
+                self._drop(error.state, str(error))
+                raise
+            except _FAILURES as error:
+                text = failure_text(error)
+                self._drop(StoreState.AWAY, text)
+                raise StoreAway(text) from None
+            except BaseException:
+                self._drop(StoreState.AWAY, "a call was given up")
+                raise
+            self.state, self.problem = StoreState.READY, ""
+            return found
+
+    async def close(self) -> None:
+        """Close the connection, if there is one."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            try:
+                await connection.close(timeout=_CLOSE_S)
+            except _FAILURES:
+                connection.terminate()
+
+    async def _connected(self) -> Connection:
+        if self._connection is None:
+            loop = asyncio.get_running_loop()
+            if loop.time() < self._not_before_s:  # it has just failed: who asks need not wait for that again
+                raise OSError(self.problem)
+            self._not_before_s = loop.time() + RETRY_S
+            made = await asyncpg.connect(self._dsn, timeout=CONNECT_S)
+            self._connection = made
+            await check_schema(made)
+            if self._prepare:
+                await made.execute(self._prepare)
+            self._not_before_s = 0.0
+        return self._connection
+
+    def _drop(self, state: StoreState, problem: str) -> None:
+        connection, self._connection = self._connection, None
+        self.state, self.problem = state, problem
+        if connection is not None:
+            connection.terminate()
+
+
+async def check_schema(connection: Connection) -> None:
+    """Raises: WrongSchema, which says what to do."""
+    if await connection.fetchval("SELECT to_regclass('alembic_version')") is None:
+        raise WrongSchema(StoreState.OLD_SCHEMA, "the database has no tables yet: run `warmroute ledger migrate`")
+    found = await connection.fetchval("SELECT version_num FROM alembic_version")
+    if found == REVISIONS[-1]:
+        return
+    if found in REVISIONS:
+        text = f"the database has schema {found}, this proxy needs {REVISIONS[-1]}: run `warmroute ledger migrate`"
+        raise WrongSchema(StoreState.OLD_SCHEMA, text)
+    text = (
+        f"the database has schema {found}, which this proxy does not know (it needs {REVISIONS[-1]}): update the proxy"
+    )
+    raise WrongSchema(StoreState.NEW_SCHEMA, text)
+
+
+def failure_text(error: BaseException) -> str:
+    """What went wrong, in words."""
+    if isinstance(error, TimeoutError):
+        return "it does not answer in time"
+    if isinstance(error, ValueError):  # it may quote a piece of a password
+        return f"its address cannot be read: {SPECIAL}"
+    if isinstance(error, ConnectionRefusedError):
+        return "nothing listens at its address"
+    return f"{type(error).__name__}: {error}".splitlines()[0][:300]

@@ -1,0 +1,6 @@
+"""One module for each revision of the schema, in their order.
+
+    r0001_ledger   rows, sums, positions and leases
+
+A revision that was released is never changed: a further one follows it.
+"""

@@ -1,0 +1,79 @@
+"""Tables by day: made when the first row of a day comes, dropped as a whole when they are too old.
+
+A table is made beside its parent and then attached, which no reader or writer waits for. Dropping one waits for those
+who read it, for `LOCK_S` at most, and is tried again an hour later.
+"""
+
+import time
+from collections.abc import Iterable
+from datetime import UTC, date, datetime, timedelta
+from typing import Final
+
+from warmroute_proxy.server.stores.store_state import Connection
+
+PARENTS: Final = ("turn", "usage_session")
+LOCK_S: Final = 2
+DAYS_LOCK: Final = 7_283_002
+DROP_EVERY_S: Final = 3_600.0
+_OF_DAY: Final = """
+SELECT child.relname FROM pg_inherits
+    JOIN pg_class child ON child.oid = inhrelid JOIN pg_class parent ON parent.oid = inhparent
+    WHERE parent.relname = $1 AND pg_table_is_visible(parent.oid)
+"""
+
+
+def day_of(unix_s: float) -> date:
+    """The day of a time, in UTC."""
+    return datetime.fromtimestamp(unix_s, UTC).date()
+
+
+class Partitions:
+    """The days that have tables, as far as this proxy knows."""
+
+    def __init__(self, keep_days: int | None) -> None:
+        """`keep_days`: for so long rows are kept; None: for ever."""
+        self._keep_days = keep_days
+        self._known: set[date] = set()
+        self._drop_at_s = 0.0
+
+    async def make(self, connection: Connection, days: Iterable[date]) -> None:
+        """Make the tables of some days that have none."""
+        for day in sorted(set(days) - self._known):
+            async with connection.transaction():
+                await connection.execute(f"SELECT pg_advisory_xact_lock({DAYS_LOCK})")
+                for parent in PARENTS:
+                    await _make(connection, parent, day)
+            self._known.add(day)
+
+    def forget(self) -> None:
+        """Look again which days have tables."""
+        self._known.clear()
+
+    async def drop_old(self, connection: Connection, now_s: float) -> list[str]:
+        """Drop the tables of days that are too old, once an hour. Returns their names."""
+        if self._keep_days is None or time.monotonic() < self._drop_at_s:
+            return []
+        self._drop_at_s = time.monotonic() + DROP_EVERY_S
+        oldest = day_of(now_s) - timedelta(days=self._keep_days)
+        dropped = []
+        for parent in PARENTS:
+            for (name,) in await connection.fetch(_OF_DAY, parent):
+                if name < _name(parent, oldest):
+                    async with connection.transaction():
+                        await connection.execute(f"SET LOCAL lock_timeout = '{LOCK_S}s'")
+                        await connection.execute(f"DROP TABLE IF EXISTS {name}")
+                    dropped.append(name)
+        self._known = {day for day in self._known if day >= oldest}
+        return dropped
+
+
+async def _make(connection: Connection, parent: str, day: date) -> None:
+    name = _name(parent, day)
+    if await connection.fetchval("SELECT to_regclass($1)", name) is None:
+        await connection.execute(f"CREATE TABLE {name} (LIKE {parent} INCLUDING DEFAULTS)")
+        bounds = f"FROM ('{day}') TO ('{day + timedelta(days=1)}')"
+        await connection.execute(f"ALTER TABLE {parent} ATTACH PARTITION {name} FOR VALUES {bounds}")
+
+
+def _name(parent: str, day: date) -> str:
+    return f"{parent}_{day:%Y%m%d}"

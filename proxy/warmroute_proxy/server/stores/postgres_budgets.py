@@ -1,0 +1,104 @@
+"""Leases on budgets in PostgreSQL.
+
+What is spent is read from the sums by hour, which the rows have made; a budget's own row holds what is leased and not
+settled, and is locked while it changes. Rows settle leases in the transaction that adds them, so that nothing is
+counted twice or not at all. Leases of an earlier start of a proxy are given back once its rows are there.
+"""
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, date, datetime, time
+from typing import Final
+
+from warmroute_proxy.core.queue.budget import Budget, Span, Taken, span_of
+from warmroute_proxy.server.stores.database import Database
+from warmroute_proxy.server.stores.store_state import Connection
+
+TAKE_S: Final = 2.0
+
+_KNOW: Final = "INSERT INTO budget (name, period, starts) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING"
+_LOCK: Final = "SELECT leased_nanousd FROM budget WHERE name = $1 AND period = $2 AND starts = $3 FOR UPDATE"
+_TAKE: Final = """
+WITH spent AS (
+    SELECT coalesce(sum(price_nanousd), 0)::bigint AS nanousd FROM usage_hour
+        WHERE tenant = ANY ($4) AND hour >= $3 AND hour < $5
+)
+UPDATE budget SET leased_nanousd = leased_nanousd + greatest(0, least($7::bigint, $6 - leased_nanousd - spent.nanousd))
+    FROM spent WHERE name = $1 AND period = $2 AND starts = $3
+    RETURNING leased_nanousd, $6 - leased_nanousd - spent.nanousd
+"""
+_HOLD: Final = """
+INSERT INTO budget_lease VALUES ($1, $2, $3, $4, $5, $6)
+    ON CONFLICT (proxy, boot, name, period, starts) DO UPDATE SET nanousd = budget_lease.nanousd + excluded.nanousd
+"""
+_HELD: Final = """
+SELECT nanousd FROM budget_lease WHERE proxy = $1 AND boot = $2 AND name = $3 AND period = $4 AND starts = $5 FOR UPDATE
+"""
+_LESS_HELD: Final = """
+UPDATE budget_lease SET nanousd = nanousd - $6
+    WHERE proxy = $1 AND boot = $2 AND name = $3 AND period = $4 AND starts = $5
+"""
+_LESS: Final = """
+UPDATE budget SET leased_nanousd = leased_nanousd - $4 WHERE name = $1 AND period = $2 AND starts = $3
+"""
+_GIVE_BACK: Final = """
+WITH gone AS (DELETE FROM budget_lease WHERE proxy = $1 AND boot <> $2 RETURNING name, period, starts, nanousd)
+UPDATE budget SET leased_nanousd = leased_nanousd - gone.nanousd
+    FROM (SELECT name, period, starts, sum(nanousd)::bigint AS nanousd FROM gone GROUP BY 1, 2, 3) gone
+    WHERE budget.name = gone.name AND budget.period = gone.period AND budget.starts = gone.starts
+"""
+
+
+class PostgresBudgets:
+    """Takes leases for one start of a proxy. Raises: StoreAway, WrongSchema."""
+
+    def __init__(self, database: Database, proxy: str, boot: str) -> None:
+        self._database = database
+        self._proxy = proxy
+        self._boot = boot
+
+    async def take(self, budget: Budget, span: Span, amount: int) -> Taken:
+        """Lease so much, or what is left; below 0: give it back."""
+        key = budget.name, budget.period, span.starts_s
+
+        async def lease(connection: Connection) -> Taken:
+            async with connection.transaction():
+                await connection.execute(_KNOW, *key)
+                before = await connection.fetchval(_LOCK, *key)
+                if amount < 0:
+                    await self._less(connection, key, -amount)
+                    before += amount
+                wanted = max(0, amount)
+                values = *key, list(budget.tenants), span.ends_s, budget.limit, wanted
+                after, left = await connection.fetchrow(_TAKE, *values)
+                if after > before:
+                    await connection.execute(_HOLD, self._proxy, self._boot, *key, after - before)
+            return Taken(max(0, after - before), left)
+
+        return await self._database.call(lease, TAKE_S)
+
+    async def settle(
+        self, connection: Connection, budgets: Sequence[Budget], prices: Iterable[tuple[str, date, int]]
+    ) -> None:
+        """Settle the prices of rows, by tenant and day, in the transaction that adds them."""
+        spent: dict[tuple[str, str, int], int] = {}
+        for tenant, day, price in prices:
+            at_s = datetime.combine(day, time(), UTC).timestamp()
+            for budget in budgets:
+                if tenant in budget.tenants:
+                    key = budget.name, budget.period, span_of(budget.period, at_s).starts_s
+                    spent[key] = spent.get(key, 0) + price
+        for each, price in sorted(spent.items()):
+            if price > 0 and await connection.fetchval(_LOCK, *each) is not None:
+                await self._less(connection, each, price)
+
+    async def give_back(self, connection: Connection, *, all_starts: bool) -> None:
+        """Give back what earlier starts of this proxy hold; `all_starts`: this one, too."""
+        await connection.execute(_GIVE_BACK, self._proxy, "" if all_starts else self._boot)
+
+    async def _less(self, connection: Connection, key: tuple[str, str, int], amount: int) -> None:
+        """Take so much out of this start's lease, as far as it has it."""
+        held = await connection.fetchval(_HELD, self._proxy, self._boot, *key)
+        amount = min(held or 0, amount)
+        if amount:
+            await connection.execute(_LESS_HELD, self._proxy, self._boot, *key, amount)
+            await connection.execute(_LESS, *key, amount)

@@ -1,0 +1,162 @@
+"""Adds the rows of a proxy to PostgreSQL, once each.
+
+One transaction moves the proxy's position from where the batch begins to where it ends, adds the rows and their sums,
+and settles what they cost against the proxy's leases. If the position is elsewhere, the batch was added before, and
+nothing is done: so after a call whose outcome is unknown the same batch can be sent again.
+
+Rows that are there already (a ledger file was put back from a copy) are left as they are, and not added up again.
+"""
+
+import time
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from warmroute_proxy.core.queue.budget import Budget
+from warmroute_proxy.server.ledger.usage_sums import SUMMED
+from warmroute_proxy.server.stores.database import Database
+from warmroute_proxy.server.stores.partitions import Partitions, day_of
+from warmroute_proxy.server.stores.postgres_budgets import PostgresBudgets
+from warmroute_proxy.server.stores.spool import Batch, Position
+from warmroute_proxy.server.stores.store_state import Connection, StoreAway
+
+ADD_S: Final = 30.0
+"""The deadline of a batch."""
+
+CLOSE_S: Final = 1.0
+_COLUMNS: Final = ("day", "id", "tenant", "session", "model", "region", "settled_at", "record", "hour", *SUMMED)
+_NAMED: Final = ", ".join(f'"{name}"' for name in SUMMED)
+_SUMMED: Final = ", ".join(f'sum("{name}")' for name in SUMMED)
+_KINDS: Final = "day date, id text, tenant text, session text, model text, region text, settled_at float8, record text"
+INCOMING: Final = f"""
+SET synchronous_commit = on;
+CREATE TEMP TABLE incoming ({_KINDS}, hour bigint, {", ".join(f'"{name}" bigint' for name in SUMMED)})
+    ON COMMIT DELETE ROWS
+"""
+"""Run on a connection before `add`."""
+
+
+def _add_up(table: str) -> str:
+    return ", ".join(f'"{name}" = {table}."{name}" + excluded."{name}"' for name in SUMMED)
+
+
+_MOVE: Final = """
+UPDATE spool SET "position" = $3, last_id = $4, unsent = $5, seen_at = now() WHERE proxy = $1 AND "position" = $2
+"""
+_KNOW: Final = """
+INSERT INTO spool (proxy, region) VALUES ($1, $2)
+    ON CONFLICT (proxy) DO UPDATE SET region = excluded.region, closed = false, seen_at = now()
+    RETURNING "position", last_id
+"""
+_ADD: Final = f"""
+WITH added AS (
+    INSERT INTO turn (day, id, tenant, session, model, region, proxy, settled_at, record)
+        SELECT day, id, tenant, session, model, region, $1, settled_at, record FROM incoming
+        ON CONFLICT DO NOTHING RETURNING day, id
+), known AS (
+    SELECT incoming.* FROM incoming JOIN added USING (day, id)
+), of_hour AS (
+    INSERT INTO usage_hour (tenant, hour, model, proxy, {_NAMED})
+        SELECT tenant, hour, model, $1, {_SUMMED} FROM known GROUP BY 1, 2, 3
+        ON CONFLICT (tenant, hour, model, proxy) DO UPDATE SET {_add_up("usage_hour")}
+), of_session AS (
+    INSERT INTO usage_session (day, tenant, session, hour, model, proxy, {_NAMED})
+        SELECT day, tenant, session, hour, model, $1, {_SUMMED} FROM known GROUP BY 1, 2, 3, 4, 5
+        ON CONFLICT (day, tenant, session, hour, model, proxy) DO UPDATE SET {_add_up("usage_session")}
+)
+SELECT tenant, day, sum(price_nanousd)::bigint FROM known GROUP BY 1, 2 ORDER BY 1, 2
+"""
+
+
+class Sender(NamedTuple):
+    """Who sends: a proxy, by its name, and which start of it. `closes`: whether it is the only process of the proxy."""
+
+    proxy: str
+    region: str
+    boot: str = ""
+    closes: bool = True
+
+
+class Connections(NamedTuple):
+    """The connections to one database, so that a long question delays neither rows nor budgets."""
+
+    questions: Database
+    rows: Database
+    leases: Database
+
+    @classmethod
+    def to(cls, dsn: str) -> "Connections":
+        """Those to a database, not open yet."""
+        return cls(Database(dsn), Database(dsn, INCOMING), Database(dsn))
+
+
+class PostgresStore:
+    """The sending side of the database. Its methods raise: StoreAway, WrongSchema."""
+
+    def __init__(
+        self, database: Database, sender: Sender, keep_days: int | None, budgets: Sequence[Budget] = ()
+    ) -> None:
+        """`database`: with `INCOMING` as what it is prepared with."""
+        self.database = database
+        self._sender = sender
+        self._budgets = budgets
+        self._leases = PostgresBudgets(database, sender.proxy, sender.boot)
+        self._partitions = Partitions(keep_days)
+
+    async def position(self) -> Position:
+        """Up to which row this proxy has sent."""
+
+        async def know(connection: Connection) -> Position:
+            return Position(*await connection.fetchrow(_KNOW, self._sender.proxy, self._sender.region))
+
+        return await self.database.call(know, ADD_S)
+
+    async def add(self, batch: Batch, unsent: int, *, of_this_start: bool) -> bool:
+        """Add a batch; False where the position is not `batch.after`. `unsent`: how many rows wait behind it;
+        `of_this_start`: whether leases of this start paid for it.
+        """
+
+        async def send(connection: Connection) -> bool:
+            rows = [(day_of(row.hour), *row[2:9], row.hour, *row.sums) for row in batch.rows]
+            await self._partitions.make(connection, {day_of(row.hour) for row in batch.rows})
+            async with connection.transaction():
+                move = self._sender.proxy, batch.after.number, *batch.up_to, unsent
+                moved = await connection.execute(_MOVE, *move)
+                if moved != "UPDATE 1":
+                    return False
+                await connection.copy_records_to_table("incoming", records=rows, columns=_COLUMNS)
+                prices = await connection.fetch(_ADD, self._sender.proxy)
+                if of_this_start and self._budgets:
+                    await self._leases.settle(connection, self._budgets, prices)
+            return True
+
+        try:
+            return await self.database.call(send, ADD_S)
+        except StoreAway:
+            self._partitions.forget()  # another proxy may have dropped one
+            raise
+
+    async def caught_up(self) -> None:
+        """All rows of earlier starts are there: give back what those have leased."""
+
+        async def give_back(connection: Connection) -> None:
+            await self._leases.give_back(connection, all_starts=False)
+
+        await self.database.call(give_back, ADD_S)
+
+    async def close(self) -> None:
+        """Note that all rows of this proxy are there, and that none will come."""
+
+        async def note(connection: Connection) -> None:
+            await self._leases.give_back(connection, all_starts=True)
+            await connection.execute("UPDATE spool SET closed = true WHERE proxy = $1", self._sender.proxy)
+
+        if self._sender.closes:
+            await self.database.call(note, CLOSE_S)
+
+    async def drop_old(self) -> list[str]:
+        """Drop the days that are too old, now and then. Returns the names of their tables."""
+
+        async def drop(connection: Connection) -> list[str]:
+            return await self._partitions.drop_old(connection, time.time())
+
+        return await self.database.call(drop, ADD_S)

@@ -1,0 +1,142 @@
+"""Sends the spool to the store, in order, a batch at a time, and goes on after every failure.
+
+Requests never wait for this. While the store is away the spool grows on the disk of the proxy.
+"""
+
+import asyncio
+import logging
+from typing import Final, Protocol
+
+from warmroute_proxy.server.stores.spool import Batch, Position, Spool
+from warmroute_proxy.server.stores.store_state import StoreError
+
+EVERY_S: Final = 0.25
+REPORT_EVERY_S: Final = 5.0
+BATCH_ROWS: Final = 4_000
+LAST_TRY_S: Final = 3.0
+
+_LOG: Final = logging.getLogger(__name__)
+
+
+class RowStore(Protocol):
+    """Where rows are sent to. Its methods raise: StoreError."""
+
+    async def position(self) -> Position:
+        """Up to which row it has them."""
+        ...
+
+    async def add(self, batch: Batch, unsent: int, *, of_this_start: bool) -> bool:
+        """Add a batch whole; False where its position is another one. `of_this_start`: whether leases paid for it."""
+        ...
+
+    async def caught_up(self) -> None:
+        """All rows of earlier starts are there."""
+        ...
+
+    async def drop_old(self) -> list[str]:
+        """Drop what is too old; the names of what was dropped."""
+        ...
+
+    async def close(self) -> None:
+        """No more rows will come."""
+        ...
+
+
+class OldFile(StoreError):
+    """The ledger file is not the one that the database has rows of."""
+
+
+class Shipping:
+    """One for each proxy. All methods but `status` are called in the thread of the store."""
+
+    def __init__(self, spool: Spool, store: RowStore) -> None:
+        self._spool = spool
+        self._store = store
+        self._position: Position | None = None  # None: it has to be asked for
+        self._confirmed = 0
+        self._began_at = spool.newest()  # rows up to this one are of earlier starts
+        self._caught_up = False
+        self._reported_s = 0.0
+        self.problem = ""
+        """Why rows cannot be sent, in words; empty where they can."""
+        self.closing = asyncio.Event()
+        self.sent = 0
+        """Rows that this process has sent."""
+        self.unsent = 0
+        self.unreadable = 0
+
+    async def run(self) -> None:
+        """Send until `closing`, then what is left, once."""
+        while not self.closing.is_set():
+            more = await self._try()
+            if not more:
+                try:
+                    await asyncio.wait_for(self.closing.wait(), EVERY_S)
+                except TimeoutError:
+                    continue
+        try:
+            async with asyncio.timeout(LAST_TRY_S):
+                while await self._try():
+                    pass
+                if not self.unsent and not self.problem:
+                    await self._store.close()
+        except (TimeoutError, StoreError):
+            pass
+        self._spool.close()
+        if self.unsent:
+            _LOG.warning("%d rows of the ledger are not in the database yet; the next start sends them", self.unsent)
+
+    async def _try(self) -> bool:
+        """Send a batch. True where there may be more."""
+        try:
+            more = await self._send()
+        except Exception as error:  # an error of ours must not end the sending
+            self._position = None
+            problem = str(error) if isinstance(error, StoreError) else f"{type(error).__name__}: {error}"
+            if problem != self.problem:
+                _LOG.error("rows cannot be sent to the database, they wait in the ledger file: %s", problem)
+            self.problem = problem
+            self.unsent = self._spool.newest() - self._confirmed
+            return False
+        if self.problem:
+            _LOG.info("rows are sent to the database again")
+            self.problem = ""
+        return more
+
+    async def _send(self) -> bool:
+        loop = asyncio.get_running_loop()
+        if self._position is None:
+            self._position = self._checked(await self._store.position())
+            self._confirmed = self._position.number
+        of_earlier = self._began_at - self._position.number
+        if of_earlier <= 0 and not self._caught_up:
+            await self._store.caught_up()
+            self._caught_up = True
+        batch = self._spool.read(self._position, min(BATCH_ROWS, of_earlier) if of_earlier > 0 else BATCH_ROWS)
+        idle = batch.up_to == batch.after
+        if idle and loop.time() < self._reported_s + REPORT_EVERY_S:
+            return False
+        left = max(0, self._spool.newest() - batch.up_to.number)
+        if not await self._store.add(batch, left, of_this_start=of_earlier <= 0):
+            self._position = None
+            return True
+        self._reported_s = loop.time()
+        self._position, self._confirmed = batch.up_to, batch.up_to.number
+        self.unsent = left
+        self.sent += len(batch.rows)
+        if batch.unreadable:
+            self.unreadable += batch.unreadable
+            _LOG.error("%d rows of the ledger file are no entries, and were not sent", batch.unreadable)
+        for name in await self._store.drop_old():
+            _LOG.info("dropped %s: its day is older than what is kept", name)
+        return left > 0
+
+    def _checked(self, position: Position) -> Position:
+        """A position whose row is not in the ledger file is of another one: numbers would be given twice."""
+        if not self._spool.has(position):
+            raise OldFile(
+                f"the database has this proxy's rows up to number {position.number}, which is not in its ledger file:"
+                " was an older copy of the state folder put back? Remove its file proxy-name, and start the proxy"
+                " again; rows that the database has already are left out"
+            )
+        return position

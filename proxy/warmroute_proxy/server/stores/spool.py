@@ -1,0 +1,141 @@
+"""The spool: ended rows of this proxy's ledger file that the database does not have yet.
+
+Rows have ascending numbers, and are never changed, so that a number says what was sent. A proxy is known in the
+database by a name that it draws once and keeps in its state folder: one whose folder is lost begins anew.
+"""
+
+import contextlib
+import os
+import secrets
+import sqlite3
+import time
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import msgspec
+
+from warmroute.contract.receipt import LOSS_CLASSES
+from warmroute_proxy.core.accounting.entry import Entry
+from warmroute_proxy.core.accounting.entry_steps import VOID_SUFFIX
+from warmroute_proxy.server.ledger.schema import LedgerError, connect
+from warmroute_proxy.server.ledger.usage_sums import SUMMED
+
+NAME_FILE: Final = "proxy-name"
+HOUR_S: Final = 3_600
+LAST_S: Final = 4_102_444_800.0
+"""The year 2100: a clock that has jumped further is not believed."""
+
+_LINES_AT_ONCE: Final = 256
+_BEHIND: Final = "SELECT rowid, id, record FROM turn_record WHERE rowid > ? ORDER BY rowid LIMIT ?"
+_NEWEST: Final = "SELECT coalesce(max(rowid), 0) FROM turn_record"
+
+
+class SpooledRow(NamedTuple):
+    """An ended entry. `hour`: unix seconds of the start of the hour in which it ended; `sums`: as `SUMMED`."""
+
+    number: int
+    hour: int
+    id: str
+    tenant: str
+    session: str
+    model: str
+    region: str
+    settled_at: float
+    record: str
+    sums: tuple[int, ...]
+
+    @property
+    def price_nanousd(self) -> int:
+        """What it costs."""
+        return self.sums[_PRICE_AT]
+
+
+_PRICE_AT: Final = SUMMED.index("price_nanousd")
+
+
+class Position(NamedTuple):
+    """Up to which row something was sent: its number, and its id, which another file would not have there."""
+
+    number: int = 0
+    id: str = ""
+
+
+class Batch(NamedTuple):
+    """Rows to be added after row `after`, up to row `up_to`; `unreadable` of those between are no entries."""
+
+    after: Position
+    up_to: Position
+    rows: list[SpooledRow]
+    unreadable: int
+
+
+class Spool:
+    """Reads the ledger file. Used in one thread."""
+
+    def __init__(self, database: Path) -> None:
+        self._db: sqlite3.Connection = connect(database, read_only=True)
+
+    def close(self) -> None:
+        """Close the ledger file."""
+        self._db.close()
+
+    def newest(self) -> int:
+        """The number of the newest row."""
+        number: int = self._db.execute(_NEWEST).fetchone()[0]
+        return number
+
+    def has(self, position: Position) -> bool:
+        """Whether this is the file that was sent up to a position."""
+        row = self._db.execute("SELECT id FROM turn_record WHERE rowid = ?", (position.number,)).fetchone()
+        return position.number == 0 or (row is not None and row[0] == position.id)
+
+    def read(self, after: Position, limit: int) -> Batch:
+        """At most so many rows behind a number. The event loop can take the interpreter lock meanwhile."""
+        rows: list[SpooledRow] = []
+        up_to, unreadable = after, 0
+        found = self._db.execute(_BEHIND, (after.number, limit)).fetchall()
+        for at, (number, id_, record) in enumerate(found):
+            if at % _LINES_AT_ONCE == 0:
+                time.sleep(0)
+            up_to = Position(number, id_)
+            try:
+                rows.append(_row(number, record))
+            except (msgspec.DecodeError, UnicodeEncodeError):
+                unreadable += 1
+        return Batch(after, up_to, rows, unreadable)
+
+
+def _row(number: int, record: str) -> SpooledRow:
+    entry = Entry.read(record)
+    settled_at = min(max(entry.settled_at, 0.0), LAST_S)
+    loss = entry.loss
+    sums = (
+        -1 if entry.id.endswith(VOID_SUFFIX) else 1,
+        entry.prompt_tokens,
+        entry.cached_tokens,
+        entry.completion_tokens,
+        entry.list_nanousd,
+        entry.price_nanousd,
+        *[loss.get(name, 0) for name in LOSS_CLASSES],
+    )
+    hour = int(settled_at) // HOUR_S * HOUR_S
+    return SpooledRow(
+        number, hour, entry.id, entry.tenant, entry.session or "", entry.model, entry.region, settled_at, record, sums
+    )
+
+
+def proxy_name(state_dir: Path) -> str:
+    """The name of the proxy with this state folder. Raises: LedgerError."""
+    path = state_dir / NAME_FILE
+    try:
+        with contextlib.suppress(FileNotFoundError):
+            if name := path.read_text().strip():
+                return name
+        new = path.with_suffix(f".{os.getpid()}")
+        new.write_text(f"{secrets.token_hex(8)}\n")
+        with contextlib.suppress(FileExistsError):
+            path.hardlink_to(new)  # another process of this proxy may do the same
+        new.unlink()
+        return path.read_text().strip()
+    except OSError as error:
+        raise LedgerError(f"{path} cannot be written: {error.strerror}") from None

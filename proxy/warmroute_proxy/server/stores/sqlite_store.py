@@ -1,0 +1,107 @@
+"""Budgets of a proxy without a database: in a file beside its ledger, with what its rows have cost by hour.
+
+The same rules as in PostgreSQL: the position, the costs and the settled leases are one transaction. Several processes
+of one proxy share the file.
+"""
+
+import sqlite3
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from warmroute_proxy.core.queue.budget import Budget, Span, Taken, span_of
+from warmroute_proxy.server.ledger.schema import connect
+from warmroute_proxy.server.stores.spool import Batch, Position
+
+BUDGETS_FILE: Final = "budgets.sqlite"
+_TABLES: Final = """
+CREATE TABLE IF NOT EXISTS spool (one INT PRIMARY KEY CHECK (one = 1), position INT NOT NULL, last_id TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS spent (tenant TEXT, hour INT, nanousd INT NOT NULL, PRIMARY KEY (tenant, hour));
+CREATE TABLE IF NOT EXISTS lease (
+    boot TEXT, name TEXT, period TEXT, starts INT, nanousd INT NOT NULL, PRIMARY KEY (boot, name, period, starts)
+);
+INSERT OR IGNORE INTO spool VALUES (1, 0, '');
+"""
+_SPEND: Final = """
+INSERT INTO spent VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET nanousd = nanousd + excluded.nanousd
+"""
+_TAKE: Final = """
+INSERT INTO lease VALUES (?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET nanousd = nanousd + excluded.nanousd
+"""
+_SETTLE: Final = """
+UPDATE lease SET nanousd = max(0, nanousd - ?) WHERE boot = ? AND name = ? AND period = ? AND starts = ?
+"""
+_OLDEST_S: Final = 40 * 86_400
+"""Costs of hours and leases that lie further back are deleted: the longest period is a month."""
+
+
+class SqliteStore:
+    """Settles rows against budgets, and hands out leases. Used in the thread of the store."""
+
+    def __init__(self, state_dir: Path, boot: str, budgets: Sequence[Budget]) -> None:
+        self._db: sqlite3.Connection = connect(state_dir / BUDGETS_FILE)
+        self._db.executescript(_TABLES)
+        self._boot = boot
+        self._budgets = budgets
+
+    async def position(self) -> Position:
+        """Up to which row costs are settled."""
+        return Position(*self._db.execute("SELECT position, last_id FROM spool").fetchone())
+
+    async def add(self, batch: Batch, unsent: int, *, of_this_start: bool) -> bool:
+        """Settle a batch, against leases if they are `of_this_start`; False where the position is not `batch.after`."""
+        del unsent
+        with self._db:
+            self._db.execute("BEGIN IMMEDIATE")
+            moved = self._db.execute(
+                "UPDATE spool SET position = ?, last_id = ? WHERE position = ?", (*batch.up_to, batch.after.number)
+            )
+            if moved.rowcount != 1:
+                return False
+            self._db.executemany(_SPEND, [(row.tenant, row.hour, row.price_nanousd) for row in batch.rows])
+            for row in batch.rows if of_this_start else ():
+                for budget in self._budgets:
+                    if row.tenant in budget.tenants and row.price_nanousd > 0:
+                        starts_s = span_of(budget.period, row.hour).starts_s
+                        key = self._boot, budget.name, budget.period, starts_s
+                        self._db.execute(_SETTLE, (row.price_nanousd, *key))
+            if batch.rows:
+                self._db.execute("DELETE FROM spent WHERE hour < ?", (batch.rows[-1].hour - _OLDEST_S,))
+                self._db.execute("DELETE FROM lease WHERE starts < ?", (batch.rows[-1].hour - _OLDEST_S,))
+        return True
+
+    async def take(self, budget: Budget, span: Span, amount: int) -> Taken:
+        """Lease so much, or what is left; below 0: give it back."""
+        key = budget.name, budget.period, span.starts_s
+        with self._db:
+            self._db.execute("BEGIN IMMEDIATE")
+            if amount < 0:
+                self._db.execute(_SETTLE, (-amount, self._boot, *key))
+            left = budget.limit - self._spent(budget, span) - self._leased(key)
+            taken = max(0, min(amount, left))
+            if taken:
+                self._db.execute(_TAKE, (self._boot, *key, taken))
+        return Taken(taken, left - taken)
+
+    async def caught_up(self) -> None:
+        """All rows of earlier starts are settled: give back what those have leased."""
+        self._db.execute("DELETE FROM lease WHERE boot <> ?", (self._boot,))
+
+    async def drop_old(self) -> list[str]:
+        """Nothing is kept by day here."""
+        return []
+
+    async def close(self) -> None:
+        """Close the file."""
+        self._db.close()
+
+    def _spent(self, budget: Budget, span: Span) -> int:
+        marks = ", ".join("?" * len(budget.tenants))
+        query = f"SELECT coalesce(sum(nanousd), 0) FROM spent WHERE tenant IN ({marks}) AND hour >= ? AND hour < ?"
+        spent: int = self._db.execute(query, (*budget.tenants, *span)).fetchone()[0]
+        return spent
+
+    def _leased(self, key: tuple[str, str, int]) -> int:
+        query = "SELECT coalesce(sum(nanousd), 0) FROM lease WHERE name = ? AND period = ? AND starts = ?"
+        leased: int = self._db.execute(query, key).fetchone()[0]
+        return leased

@@ -1,0 +1,126 @@
+"""The thread in which a proxy talks to its database, and questions to it from the event loop.
+
+Limits: `MAX_WAITING` questions wait; further ones are refused (`StoreBusy`).
+"""
+
+import asyncio
+import logging
+import threading
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from warmroute_proxy.server.stores.shipping import Shipping
+from warmroute_proxy.server.stores.store_state import Connection, StoreAway, StoreState
+
+if TYPE_CHECKING:
+    from warmroute_proxy.server.stores.postgres_store import Connections
+
+MAX_WAITING: Final = 32
+QUESTION_S: Final = 5.0
+START_S: Final = 5.0
+_CLOSE_S: Final = 8.0
+_LOG: Final = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class StoreBusy(Exception):
+    """Too many questions wait for the database."""
+
+
+class StoreThread:
+    """A thread with an event loop of its own. `state` and `problem` are those of the last call."""
+
+    def __init__(self, connections: "Connections | None", make_shipping: Callable[[], Shipping] | None) -> None:
+        """`connections`: None without a database; `make_shipping`: None where another process sends the rows."""
+        self._loop = asyncio.new_event_loop()
+        self._connections = connections
+        self._make_shipping = make_shipping
+        self._shipping: Shipping | None = None
+        self._done = asyncio.Event()
+        self._waiting = 0
+        self._thread = threading.Thread(target=self._run, name="store", daemon=True)
+        self._thread.start()
+
+    @property
+    def state(self) -> StoreState:
+        """What the database is to this proxy."""
+        if self._connections is None:
+            return StoreState.READY
+        if self._make_shipping is None:
+            return self._connections.questions.state
+        ready = self._connections.rows.state is StoreState.READY
+        return StoreState.OLD_FILE if ready and self.problem else self._connections.rows.state
+
+    @property
+    def problem(self) -> str:
+        """Why it is not ready."""
+        of_rows = self._shipping.problem if self._shipping is not None else ""
+        if self._connections is None:
+            return of_rows
+        if self._make_shipping is None:
+            return self._connections.questions.problem
+        return self._connections.rows.problem or of_rows
+
+    @property
+    def unsent(self) -> int:
+        """How many rows wait to be sent, at the last look."""
+        return self._shipping.unsent if self._shipping is not None else 0
+
+    @property
+    def sent(self) -> int:
+        """How many rows this process has sent."""
+        return self._shipping.sent if self._shipping is not None else 0
+
+    async def check(self) -> None:
+        """Look whether the database can be used. Raises: WrongSchema. One that is away may come later."""
+        try:
+            await self.ask(_nothing, START_S)
+        except StoreAway as error:
+            _LOG.error("the database of the ledger is away: %s; rows wait in the ledger file until it is back", error)
+
+    async def ask(self, work: Callable[[Connection], Awaitable[T]], timeout_s: float = QUESTION_S) -> T:
+        """Ask the database something, from another event loop. Raises: StoreAway, StoreBusy, WrongSchema."""
+        if self._waiting >= MAX_WAITING:
+            raise StoreBusy
+        self._waiting += 1
+        try:
+            assert self._connections is not None
+            return await self.run(self._connections.questions.call(work, timeout_s))
+        finally:
+            self._waiting -= 1
+
+    async def run(self, call: Coroutine[Any, Any, T]) -> T:
+        """Run something in the thread, from another event loop."""
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(call, self._loop))
+
+    def close(self) -> None:
+        """Send what is left, for some seconds at most, and end the thread."""
+        self._loop.call_soon_threadsafe(self._end)
+        self._thread.join(_CLOSE_S)
+        if self._thread.is_alive():
+            _LOG.error("the thread of the database does not end")
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_until_complete(self._serve())
+        finally:
+            self._loop.close()
+
+    async def _serve(self) -> None:
+        if self._make_shipping is not None:
+            self._shipping = self._make_shipping()
+            await self._shipping.run()
+        await self._done.wait()
+        for database in self._connections or ():
+            await database.close()
+
+    def _end(self) -> None:
+        self._done.set()
+        if self._shipping is not None:
+            self._shipping.closing.set()
+
+
+async def _nothing(_connection: Connection) -> None:
+    """That the connection is there is the answer."""

@@ -1,0 +1,191 @@
+"""The stores that this proxy shares with others, as its config names them, and what they are to it now.
+
+Without a database, and with budgets, those are kept in a file of the proxy's own, by the same thread. The client of
+PostgreSQL is imported only where the config names a database.
+"""
+
+import contextlib
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from warmroute_proxy.core.queue.budget import Budget, Span, Taken, Unit
+from warmroute_proxy.core.queue.quota import TenantLimits
+from warmroute_proxy.server.base.config import Config, DatabaseConfig
+from warmroute_proxy.server.base.metrics import Labels, Metrics
+from warmroute_proxy.server.base.secrets import SPECIAL, SecretError, load_dsn, load_url
+from warmroute_proxy.server.ledger.ledger import LEDGER_FILE
+from warmroute_proxy.server.ledger.schema import LedgerError
+from warmroute_proxy.server.stores.api_keys import KEYS_FILE, KeyDirectory
+from warmroute_proxy.server.stores.budgets import Budgets, BudgetStore
+from warmroute_proxy.server.stores.spool import Spool, proxy_name
+from warmroute_proxy.server.stores.store_state import StoreError, WrongSchema
+
+if TYPE_CHECKING:
+    from warmroute_proxy.server.stores.fleet_ledger import FleetLedger
+    from warmroute_proxy.server.stores.store_thread import StoreThread
+
+
+NEVER: Final = 2.0
+"""A share of a limit from which nobody is warned."""
+
+
+class InThread:
+    """A store of budgets whose calls run in the thread of the store."""
+
+    def __init__(self, thread: "StoreThread", store: BudgetStore) -> None:
+        self._thread = thread
+        self._store = store
+
+    async def take(self, budget: Budget, span: Span, amount_nanousd: int) -> Taken:
+        """As `BudgetStore`."""
+        return await self._thread.run(_take(self._store, budget, span, amount_nanousd))
+
+
+class Stores:
+    """What `opened` has opened; nothing where the config names neither a database nor a budget."""
+
+    def __init__(
+        self,
+        thread: "StoreThread | None",
+        budgets: Budgets,
+        fleet_ledger: "FleetLedger | None" = None,
+    ) -> None:
+        self._thread = thread
+        self.budgets = budgets
+        self.keys: KeyDirectory | None = None
+        """API keys in the database; None: there is none."""
+
+        self.windows = Budgets((), None, Metrics(), time.time)
+        """Limits by the minute over all proxies; without Redis none."""
+
+        self.fleet_ledger = fleet_ledger
+        """Reads what all proxies have sent; None: there is no database."""
+
+    @classmethod
+    async def opened(cls, config: Config, process: int | None, metrics: Metrics) -> "Stores":
+        """Open what the config names. `process`: the number of this process; None where it is the only one.
+
+        Raises: LedgerError, where a database that answers cannot be used; SecretError.
+        """
+        if config.database is not None:
+            made = await _with_database(config, config.database, process, metrics)
+        elif config.budgets:
+            made = _without_database(config, process, metrics)
+        else:
+            made = cls(None, _budgets(config, metrics))
+        if config.redis_url_file is not None:
+            made.windows = _windows(config, load_url(config.redis_url_file, ("redis", "rediss")), metrics)
+        return made
+
+    def problems(self) -> list[str]:
+        """What does not work as it should. Everybody may read it, so the reason, with its addresses, is in the log."""
+        found = ["redis away: limits by the minute are those of each process"] if self.windows.away else []
+        thread = self._thread
+        if thread is None or not thread.problem:
+            return found
+        waiting = f"; {thread.unsent} rows wait in the ledger file" if thread.unsent else ""
+        if self.fleet_ledger is None:
+            return [*found, "the file of budgets cannot be used"]
+        return [*found, f"postgres {thread.state.value}{waiting}"]
+
+    def gauges(self) -> list[tuple[str, Labels, float]]:
+        """What `/metrics` shows of them."""
+        rows = self.budgets.gauges()
+        if self._thread is not None and self.fleet_ledger is not None:
+            rows.append(("warmroute_store_up", (("store", "postgres"),), float(not self._thread.problem)))
+            rows.append(("warmroute_ledger_unsent_rows", (), float(self._thread.unsent)))
+        if self.windows.leases:
+            rows.append(("warmroute_store_up", (("store", "redis"),), float(not self.windows.away)))
+        return rows
+
+    def sweep(self) -> None:
+        """Ask for what is wanted of budgets and windows; called a few times a second."""
+        self.budgets.sweep()
+        self.windows.sweep()
+
+    def close(self) -> None:
+        """Send what is left, for some seconds, and close."""
+        if self._thread is not None:
+            self._thread.close()
+
+
+async def _with_database(config: Config, database: DatabaseConfig, process: int | None, metrics: Metrics) -> Stores:
+    try:
+        from warmroute_proxy.server.stores.fleet_ledger import FleetLedger
+        from warmroute_proxy.server.stores.postgres_budgets import PostgresBudgets
+        from warmroute_proxy.server.stores.postgres_store import Connections, PostgresStore, Sender
+        from warmroute_proxy.server.stores.shipping import Shipping
+        from warmroute_proxy.server.stores.store_thread import StoreThread
+    except ModuleNotFoundError as error:
+        raise LedgerError(f"{error.name} is missing: install warmroute[postgres] for a ledger in a database") from None
+    name = proxy_name(config.proxy.state_dir)
+    sender = Sender(name, config.proxy.region, _boot(config), closes=process is None)
+    connections = Connections.to(load_dsn(database.dsn_file))
+
+    def make_shipping() -> Shipping:
+        rows = PostgresStore(connections.rows, sender, database.keep_days, config.budgets)
+        return Shipping(Spool(config.proxy.state_dir / LEDGER_FILE), rows)
+
+    thread = StoreThread(connections, None if process else make_shipping)
+    try:
+        await thread.check()
+    except WrongSchema as error:
+        thread.close()
+        raise LedgerError(str(error)) from None
+    leases = InThread(thread, PostgresBudgets(connections.leases, name, sender.boot))
+    stores = Stores(thread, _budgets(config, metrics, leases), FleetLedger(thread, name))
+    file = config.proxy.state_dir / KEYS_FILE
+    stores.keys = KeyDirectory(thread, config, file, database.key_max_age_s, time.time)
+    with contextlib.suppress(StoreError):
+        await stores.keys.look()
+    return stores
+
+
+def _without_database(config: Config, process: int | None, metrics: Metrics) -> Stores:
+    from warmroute_proxy.server.stores.shipping import Shipping
+    from warmroute_proxy.server.stores.sqlite_store import SqliteStore
+    from warmroute_proxy.server.stores.store_thread import StoreThread
+
+    state_dir = config.proxy.state_dir
+    store = SqliteStore(state_dir, _boot(config), config.budgets)
+    make_shipping: Callable[[], Shipping] = lambda: Shipping(Spool(state_dir / LEDGER_FILE), store)  # noqa: E731
+    thread = StoreThread(None, None if process else make_shipping)
+    return Stores(thread, _budgets(config, metrics, InThread(thread, store)))
+
+
+def _budgets(config: Config, metrics: Metrics, store: BudgetStore | None = None) -> Budgets:
+    return Budgets(config.budgets, store, metrics, time.time)
+
+
+def _windows(config: Config, url: str, metrics: Metrics) -> Budgets:
+    try:
+        from warmroute_proxy.server.stores.redis_windows import RedisWindows
+    except ModuleNotFoundError as error:
+        raise LedgerError(
+            f"{error.name} is missing: install warmroute[redis] for limits over several proxies"
+        ) from None
+    found: list[Budget] = []
+    for tenant in config.tenants:
+        limits = tenant.limits or TenantLimits()
+        by_unit: tuple[tuple[Unit, int | None], ...] = (
+            ("requests", limits.requests_per_minute),
+            ("tokens", limits.tokens_per_minute),
+        )
+        for unit, limit in by_unit:
+            if limit is not None:
+                found.append(Budget(tenant.name, (tenant.name,), "minute", limit, NEVER, unit))
+    try:
+        store = RedisWindows(url)
+    except ValueError:  # it may quote a piece of a password
+        raise SecretError(f"{config.redis_url_file} holds no address of a Redis: {SPECIAL}") from None
+    return Budgets(found, store, metrics, time.time)
+
+
+def _boot(config: Config) -> str:
+    """Which start of the proxy this is, in all of its processes: when its folder was locked."""
+    return str((config.proxy.state_dir / "lock").stat().st_mtime_ns)
+
+
+async def _take(store: BudgetStore, budget: Budget, span: Span, amount_nanousd: int) -> Taken:
+    return await store.take(budget, span, amount_nanousd)

@@ -1,0 +1,223 @@
+"""Leases of several processes on one budget, with prices above and below what was reserved, and a store that fails."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from warmroute_proxy.core.queue.budget import (
+    DENIED_S,
+    IDLE_S,
+    LARGEST_PART,
+    Amounts,
+    Budget,
+    Lease,
+    SpendReservation,
+    Taken,
+    Verdict,
+    span_of,
+)
+
+LIMIT = 10_000
+BEGAN_S = 1_790_000_000.0
+PROCESSES = st.integers(0, 2)
+AMOUNTS = st.integers(0, LIMIT // 4)
+
+
+class Processes(RuleBasedStateMachine):
+    """A store that does the sums as the tables do, and three processes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = BEGAN_S
+        budget = Budget("b", ("t",), "day", LIMIT, 0.8)
+        self.leases = [Lease(budget) for _ in range(3)]
+        self.questions: list[tuple[Lease, int]] = []
+        self.running: list[tuple[Lease, SpendReservation, int]] = []
+        self.spent = self.excess = self.leased = 0
+        self.unsettled = {id(lease): 0 for lease in self.leases}
+        self.held = {id(lease): 0 for lease in self.leases}
+
+    @rule(process=PROCESSES, amount=AMOUNTS)
+    def arrive(self, process: int, amount: int) -> None:
+        lease = self.leases[process]
+        reservation = SpendReservation((lease,), Amounts(amount))
+        verdict = reservation.reserve(self.now)
+        assert (reservation.lacking is not None) == (verdict is Verdict.REFUSED)
+        if verdict is Verdict.GRANTED:
+            self.running.append((lease, reservation, amount))
+
+    @precondition(lambda self: self.running)
+    @rule(data=st.data(), price=AMOUNTS)
+    def end(self, data: st.DataObject, price: int) -> None:
+        lease, reservation, amount = self.running.pop(data.draw(st.integers(0, len(self.running) - 1)))
+        reservation.release()
+        reservation.spend(Amounts(price), self.now)
+        self.unsettled[id(lease)] += price
+        self.excess += max(0, price - amount)
+
+    @rule(process=PROCESSES)
+    def ask(self, process: int) -> None:
+        lease = self.leases[process]
+        amount = lease.wanted(self.now)
+        if amount:
+            lease.asked(amount, self.now)
+            self.questions.append((lease, amount))
+
+    @precondition(lambda self: self.questions)
+    @rule(answers=st.booleans())
+    def answer(self, answers: bool) -> None:
+        lease, amount = self.questions.pop(0)
+        if not answers:
+            lease.not_answered(self.now)
+            return
+        if amount < 0:
+            given = min(-amount, self.held[id(lease)])
+            self.held[id(lease)] -= given
+            self.leased -= given
+        left = LIMIT - self.spent - self.leased
+        taken = max(0, min(amount, left))
+        self.leased += taken
+        self.held[id(lease)] += taken
+        lease.answered(lease.span, Taken(taken, left - taken), self.now)
+
+    @rule(process=PROCESSES)
+    def settle(self, process: int) -> None:
+        """The rows reach the store."""
+        key = id(self.leases[process])
+        price, self.unsettled[key] = self.unsettled[key], 0
+        paid = min(price, self.held[key])
+        self.held[key] -= paid
+        self.leased -= paid
+        self.spent += price
+
+    @rule(seconds=st.sampled_from([0.1, DENIED_S, IDLE_S + 1]))
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+
+    @invariant()
+    def no_more_is_spent_than_the_limit_and_what_requests_cost_above_their_reservations(self) -> None:
+        assert self.spent + sum(self.unsettled.values()) <= LIMIT + self.excess
+
+    @invariant()
+    def what_is_in_hand_and_reserved_is_leased(self) -> None:
+        assert sum(lease.in_hand for lease in self.leases) <= self.leased + self.excess
+        for lease in self.leases:
+            mine = sum(amount for whose, _, amount in self.running if whose is lease)
+            assert lease.reserved == mine
+
+
+TestProcesses = Processes.TestCase
+
+
+def lease_with(in_hand: int, left: int, now_s: float = BEGAN_S, limit: int = LIMIT) -> Lease:
+    made = Lease(Budget("b", ("t",), "day", limit, 0.8))
+    assert made.wanted(now_s) == 0
+    made.asked(in_hand, now_s)
+    made.answered(made.span, Taken(in_hand, left), now_s)
+    return made
+
+
+def test_the_first_request_waits_until_the_store_has_answered() -> None:
+    lease = Lease(Budget("b", ("t",), "day", LIMIT, 0.8))
+    reservation = SpendReservation((lease,), Amounts(250))
+    assert reservation.reserve(BEGAN_S) is Verdict.WAITS
+    assert lease.wanted(BEGAN_S) == 250
+    lease.asked(250, BEGAN_S)
+    assert lease.wanted(BEGAN_S) == 0
+    lease.answered(lease.span, Taken(250, LIMIT - 250), BEGAN_S)
+    assert reservation.reserve(BEGAN_S) is Verdict.GRANTED
+
+
+def test_where_nothing_is_left_or_the_store_is_away_it_is_refused_for_a_moment() -> None:
+    for answers in (True, False):
+        lease = lease_with(100, 0)
+        reservation = SpendReservation((lease,), Amounts(250))
+        assert reservation.reserve(BEGAN_S) is Verdict.WAITS
+        lease.asked(lease.wanted(BEGAN_S), BEGAN_S)
+        if answers:
+            lease.answered(lease.span, Taken(0, 0), BEGAN_S)
+        else:
+            lease.not_answered(BEGAN_S)
+        assert reservation.reserve(BEGAN_S) is Verdict.REFUSED
+        assert reservation.lacking is lease
+        assert SpendReservation((lease,), Amounts(100)).reserve(BEGAN_S) is Verdict.GRANTED
+        assert SpendReservation((lease,), Amounts(250)).reserve(BEGAN_S + DENIED_S) is Verdict.WAITS
+
+
+def test_of_two_budgets_both_have_to_have_enough() -> None:
+    poor, rich = lease_with(100, 0), lease_with(900, 0)
+    assert SpendReservation((rich, poor), Amounts(250)).reserve(BEGAN_S) is Verdict.WAITS
+    assert (rich.reserved, poor.reserved) == (0, 0)
+
+
+def test_slices_grow_while_they_are_used_up_quickly() -> None:
+    lease = lease_with(100, LIMIT)
+    asked = []
+    for _ in range(8):
+        lease.in_hand = 0
+        lease.used(BEGAN_S)
+        asked.append(lease.wanted(BEGAN_S))
+        lease.asked(asked[-1], BEGAN_S)
+        lease.answered(lease.span, Taken(0, LIMIT), BEGAN_S)
+    assert asked == sorted(asked)
+    assert asked[-1] == LIMIT // LARGEST_PART
+
+
+def test_what_is_not_touched_is_given_back_once() -> None:
+    lease = lease_with(400, 600)
+    later = BEGAN_S + IDLE_S + 1
+    assert lease.wanted(later) == -400
+    lease.asked(-400, later)
+    lease.answered(lease.span, Taken(0, 1_000), later)
+    assert lease.in_hand == 0
+    assert lease.wanted(later + IDLE_S) == 0
+
+
+def test_a_new_period_begins_with_nothing_in_hand_and_late_answers_do_not_count() -> None:
+    lease = lease_with(400, 0)
+    reservation = SpendReservation((lease,), Amounts(300))
+    assert reservation.reserve(BEGAN_S) is Verdict.GRANTED
+    before, tomorrow = lease.span, BEGAN_S + 86_400
+    lease.asked(100, BEGAN_S)
+    lease.begin(tomorrow)
+    lease.answered(before, Taken(100, 0), tomorrow)
+    reservation.release()
+    assert (lease.in_hand, lease.reserved, lease.left) == (0, 0, None)
+
+
+@given(now_s=st.floats(0, 4e9), period=st.sampled_from(["day", "month"]))
+def test_a_time_is_in_its_period(now_s: float, period: str) -> None:
+    span = span_of("day" if period == "day" else "month", now_s)
+    assert span.starts_s <= now_s < span.ends_s
+    assert span_of("month", span.ends_s).starts_s <= span.ends_s
+
+
+def test_a_limit_by_the_minute_counts_what_was_used_in_the_minute_that_granted_it() -> None:
+    minute = Lease(Budget("t", ("t",), "minute", 60, 2.0, "tokens"))
+    minute.begin(BEGAN_S)
+    minute.asked(60, BEGAN_S)
+    minute.answered(minute.span, Taken(60, 0), BEGAN_S)
+    for used, in_hand in ((5, 55), (25, 30)):
+        reservation = SpendReservation((minute,), Amounts(tokens=20))
+        assert reservation.reserve(BEGAN_S) is Verdict.GRANTED
+        reservation.keep(Amounts(tokens=used))
+        reservation.release()
+        assert (minute.in_hand, minute.reserved) == (in_hand, 0)
+    late = SpendReservation((minute,), Amounts(tokens=20))
+    assert late.reserve(BEGAN_S) is Verdict.GRANTED
+    minute.begin(BEGAN_S + 60)
+    late.keep(Amounts(tokens=20))
+    late.release()
+    assert (minute.in_hand, minute.reserved) == (0, 0)
+
+
+def test_a_limit_by_the_minute_does_not_hold_while_its_store_is_away() -> None:
+    minute = Lease(Budget("t", ("t",), "minute", 60, 2.0, "tokens"))
+    reservation = SpendReservation((minute,), Amounts(tokens=20))
+    assert reservation.reserve(BEGAN_S) is Verdict.WAITS
+    minute.asked(minute.wanted(BEGAN_S), BEGAN_S)
+    minute.not_answered(BEGAN_S)
+    assert reservation.reserve(BEGAN_S) is Verdict.GRANTED
+    assert SpendReservation((minute,), Amounts(tokens=20)).reserve(BEGAN_S) is Verdict.GRANTED
+    assert minute.wanted(BEGAN_S) == 0
+    assert minute.wanted(BEGAN_S + DENIED_S) > 0

@@ -1,0 +1,177 @@
+"""Budgets as clients meet them: 429 with what is left, a warning before, and what holds while the store is away."""
+
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.integration.proxy.harness import EngineProcess, ProxyProcess, chat, until
+from tests.machine import seconds
+from tests.subjects.stores import Postgres
+from warmroute_cli.processes import stop_all
+from warmroute_proxy.server.base.secrets import new_api_key
+from warmroute_proxy.server.stores.migrate import migrate
+
+from .conftest import ledger_table
+
+LIMIT_USD = "0.02"
+LIMIT = 20_000_000
+BUDGET = f'[[budget]]\nname = "of-first"\ntenants = ["first"]\nusd_per_day = "{LIMIT_USD}"\nusd_per_month = "5"\n'
+
+Start = Callable[..., ProxyProcess]
+
+
+@pytest.fixture(autouse=True)
+def _not_at_midnight() -> None:
+    """A day that ends between two requests begins a new budget."""
+    left_s = 86_400 - time.time() % 86_400
+    if left_s < 60:
+        time.sleep(left_s)
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineProcess]:
+    made = EngineProcess(tmp_path_factory.mktemp("engine"), "east-a0", "aggregated").listening()
+    yield made
+    stop_all([made.child], seconds(5.0))
+
+
+@pytest.fixture
+def start(engine: EngineProcess, tmp_path: Path) -> Iterator[Start]:
+    """Starts proxies of one region: one more for each call."""
+    made: list[ProxyProcess] = []
+    keys = (new_api_key()[0], new_api_key()[0])
+
+    def begin(tables: str = "", extra: str = "") -> ProxyProcess:
+        folder = tmp_path / f"p{len(made)}"
+        of_proxy = [engine.toml("east")]
+        proxy = ProxyProcess(folder, of_proxy, keys=keys, limits=f"{tables}\n{BUDGET}", extra=extra).start()
+        made.append(proxy)
+        return proxy
+
+    yield begin
+    for proxy in made:
+        proxy.stop()
+
+
+def send(proxy: ProxyProcess, tenant: int = 0) -> httpx.Response:
+    with proxy.client(tenant) as client:
+        return client.post("/v1/chat/completions", json=chat(f"{time.time_ns()}", max_tokens=16))
+
+
+def price(answer: httpx.Response) -> int:
+    found: int = answer.json()["usage"]["warmroute"]["price_nanousd"]
+    return found
+
+
+def until_refused(*proxies: ProxyProcess) -> tuple[list[httpx.Response], httpx.Response]:
+    """What was answered before each of the proxies has refused one, and the last refusal."""
+    answered: list[httpx.Response] = []
+    open_ = list(proxies)
+    while open_:
+        for proxy in list(open_):
+            answer = send(proxy)
+            if answer.status_code == 200:
+                answered.append(answer)
+            else:
+                open_.remove(proxy)
+        assert len(answered) < 500
+    return answered, answer
+
+
+def budgets(proxy: ProxyProcess) -> dict[str, Any]:
+    with proxy.admin() as admin:
+        return {found["period"]: found for found in admin.get("/admin/admission").json()["budgets"]}
+
+
+def check_refusal(refusal: httpx.Response) -> None:
+    assert refusal.status_code == 429
+    error = refusal.json()["error"]
+    assert error["code"] == "insufficient_quota"
+    tomorrow = datetime.fromtimestamp(time.time() + 86_400, UTC).strftime("%Y-%m-%dT00:00:00Z")
+    assert "the budget of-first of the day is used up" in error["message"]
+    assert f"of {LIMIT_USD} USD are left, and it renews at {tomorrow}" in error["message"]
+    assert 1 <= int(refusal.headers["retry-after"]) <= 3600
+
+
+def test_without_a_database_a_budget_is_kept_in_a_file_and_survives_kill_9(start: Start) -> None:
+    proxy = start()
+    answered = [send(proxy) for _ in range(3)]
+    assert [answer.status_code for answer in answered] == [200] * 3
+    assert "x-warmroute-budget" not in answered[0].headers
+    proxy.kill()
+    proxy.start()
+    more, refusal = until_refused(proxy)
+    check_refusal(refusal)
+    spent = sum(map(price, [*answered, *more]))
+    assert 0.7 * LIMIT < spent <= LIMIT
+    assert more[-1].headers["x-warmroute-budget"].startswith("of-first; day; ")
+    assert send(proxy, tenant=1).status_code == 200
+    with proxy.admin() as admin:
+        page = admin.get("/metrics").text
+    assert 'warmroute_refused_total{reason="budget"} 1' in page
+    assert 'warmroute_budget_refused_total{budget="of-first"} 1' in page
+    assert budgets(proxy)["month"]["limit"] == 5_000_000_000
+
+
+def test_several_processes_share_the_budget(start: Start) -> None:
+    proxy = start(extra="processes = 2")
+    answered, refusal = until_refused(proxy, proxy)
+    check_refusal(refusal)
+    assert sum(map(price, answered)) <= LIMIT
+
+
+def test_two_proxies_on_one_database_share_the_budget(start: Start, postgres: Postgres, tmp_path: Path) -> None:
+    dsn = postgres.new_database()
+    migrate(dsn)
+    table = ledger_table(tmp_path, dsn)
+    one, other = start(table), start(table)
+    answered, refusal = until_refused(one, other)
+    check_refusal(refusal)
+    spent = sum(map(price, answered))
+    assert 0.6 * LIMIT < spent <= LIMIT
+    until(lambda: postgres.sql("SELECT sum(price_nanousd) FROM usage_hour", dsn) == [str(spent)], "all rows are sent")
+
+
+def test_while_the_store_is_away_the_lease_in_hand_is_spent_and_no_more(
+    start: Start, own_postgres: Postgres, tmp_path: Path
+) -> None:
+    dsn = own_postgres.new_database()
+    migrate(dsn)
+    proxy = start(ledger_table(tmp_path, dsn))
+    first = send(proxy)
+    assert first.status_code == 200
+    lease = budgets(proxy)["day"]["lease"]
+    own_postgres.freeze()
+    answered, refusal = until_refused(proxy)
+    assert sum(map(price, answered)) <= lease
+    assert refusal.json()["error"]["code"] == "insufficient_quota"
+    assert "cannot be asked" in refusal.json()["error"]["message"]
+    assert budgets(proxy)["day"]["away"]
+    own_postgres.thaw()
+    until(lambda: send(proxy).status_code == 200, "it goes on once the store is back")
+
+
+@pytest.mark.parametrize(
+    ("table", "words"),
+    [
+        ('[[budget]]\nname = "a"\ntenants = ["firts"]\nusd_per_day = "1"', 'did you mean "first"'),
+        ('[[budget]]\nname = "a"\ntenants = ["first"]\nusd_per_day = "-1"', "is not an amount above 0 of USD"),
+        ('[[budget]]\nname = "a"\ntenants = ["first"]\nusd_per_day = "1.0000000001"', "is not an amount"),
+        ('[[budget]]\nname = "a"\ntenants = ["first"]', "usd_per_day: is missing"),
+        ('[[budget]]\nname = "a"\nusd_per_day = "1"', "tenants: is missing"),
+        ("[budget]\nx = 1", "written [[budget]]"),
+        ("[ledger]\nkeep_days = 3", "there is no dsn_file"),
+    ],
+)
+def test_a_wrong_budget_is_named(tmp_path: Path, table: str, words: str) -> None:
+    from warmroute_proxy.server.base.config_file import ConfigError, load_config
+
+    engine = '[[engine]]\nurl = "http://127.0.0.1:9"\nregion = "east"\n'
+    config = ProxyProcess(tmp_path / "p", [engine], limits=table).write_config()
+    with pytest.raises(ConfigError, match=words.replace("[", r"\[").replace("]", r"\]").replace("(", r"\(")):
+        load_config(config)

@@ -1,0 +1,126 @@
+"""Leases on budgets, the same on SQLite and on PostgreSQL: never more than the limit, settled with the rows."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.integration.proxy.harness import until
+from tests.subjects.stores import Postgres
+from warmroute_proxy.core.queue.budget import Budget, Span, Taken, span_of
+from warmroute_proxy.server.stores.budgets import BudgetStore
+from warmroute_proxy.server.stores.database import Database
+from warmroute_proxy.server.stores.migrate import migrate
+from warmroute_proxy.server.stores.postgres_budgets import PostgresBudgets
+from warmroute_proxy.server.stores.shipping import Shipping
+from warmroute_proxy.server.stores.spool import Spool
+from warmroute_proxy.server.stores.sqlite_store import SqliteStore
+from warmroute_proxy.server.stores.store_thread import StoreThread
+
+from .sending import BEGAN_S, fill, row, sending
+
+DAY = Budget("of-acme", ("acme",), "day", 1_000, 0.8)
+MONTH = Budget("of-acme", ("acme",), "month", 5_000, 0.8)
+SPAN = span_of("day", BEGAN_S)
+PRICE = 300  # of each row
+
+
+class Stores:
+    """One kind of store, as several starts of a proxy see it."""
+
+    def __init__(self, kind: str, dsn: str, folder: Path) -> None:
+        self.kind, self.dsn, self.folder = kind, dsn, folder
+        self.file = fill(folder, [])
+        self.databases: list[Database] = []
+
+    def of(self, boot: str) -> BudgetStore:
+        if self.kind == "sqlite":
+            return SqliteStore(self.folder, boot, (DAY, MONTH))
+        self.databases.append(Database(self.dsn))
+        return PostgresBudgets(self.databases[-1], "p", boot)
+
+    def settle(self, numbers: range, boot: str, *, earlier: bool = False) -> None:
+        """Rows end, and are sent by a start of the proxy; `earlier`: they have ended before it."""
+        fill(self.folder, [row(1_000 + numbers.start, tenant="other")])
+        if earlier:
+            fill(self.folder, [row(number) for number in numbers])
+        thread = self._thread(boot)
+        try:
+            until(lambda: thread.sent >= 1, thread.problem)
+            if not earlier:
+                fill(self.folder, [row(number) for number in numbers])
+            until(lambda: thread.sent >= 1 + len(numbers), thread.problem)
+        finally:
+            thread.close()
+
+    def _thread(self, boot: str) -> StoreThread:
+        if self.kind == "postgres":
+            return sending(self.dsn, self.file, boot=boot, budgets=(DAY, MONTH), closes=False)
+        store = SqliteStore(self.folder, boot, (DAY, MONTH))
+        return StoreThread(None, lambda: Shipping(Spool(self.file), store))
+
+
+@pytest.fixture
+def dsn(postgres: Postgres) -> str:
+    made = postgres.new_database()
+    migrate(made)
+    return made
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+async def stores(request: pytest.FixtureRequest, dsn: str, tmp_path: Path) -> AsyncIterator[Stores]:
+    made = Stores(request.param, dsn, tmp_path)
+    yield made
+    for database in made.databases:
+        await database.close()
+
+
+async def test_the_store_never_leases_more_than_the_limit(stores: Stores) -> None:
+    one, other = stores.of("1"), stores.of("1")
+    assert await one.take(DAY, SPAN, 400) == Taken(400, 600)
+    assert await other.take(DAY, SPAN, 400) == Taken(400, 200)
+    assert await one.take(DAY, SPAN, 400) == Taken(200, 0)
+    assert await other.take(DAY, SPAN, 400) == Taken(0, 0)
+    assert await one.take(DAY, SPAN, -250) == Taken(0, 250)
+    assert await other.take(DAY, SPAN, 400) == Taken(250, 0)
+
+
+async def test_many_at_once_get_the_limit_together(stores: Stores) -> None:
+    parts = [stores.of("1") for _ in range(6)]
+    found = await asyncio.gather(*(part.take(DAY, SPAN, 37) for part in parts * 8))
+    assert sum(taken.leased for taken in found) == DAY.limit
+
+
+async def test_rows_settle_the_leases_that_paid_for_them(stores: Stores) -> None:
+    store = stores.of("1")
+    assert await store.take(DAY, SPAN, 700) == Taken(700, 300)
+    await asyncio.to_thread(stores.settle, range(2), "1")  # 600 of the 700
+    assert await store.take(DAY, SPAN, 0) == Taken(0, 300)
+    await asyncio.to_thread(stores.settle, range(2, 3), "1")  # 100 are leased, 300 are spent
+    assert await store.take(DAY, SPAN, 1_000) == Taken(100, 0)
+
+
+async def test_each_period_counts_for_itself(stores: Stores) -> None:
+    await asyncio.to_thread(stores.settle, range(3), "1")
+    store, month = stores.of("1"), span_of("month", BEGAN_S)
+    assert await store.take(DAY, SPAN, 5_000) == Taken(100, 0)
+    assert await store.take(MONTH, month, 5_000) == Taken(4_100, 0)
+    assert await store.take(DAY, Span(SPAN.ends_s, SPAN.ends_s + 86_400), 5_000) == Taken(1_000, 0)
+
+
+async def test_what_a_killed_proxy_had_leased_is_given_back_by_its_next_start(stores: Stores) -> None:
+    assert await stores.of("1").take(DAY, SPAN, 800) == Taken(800, 200)
+    await asyncio.to_thread(stores.settle, range(2), "2", earlier=True)
+    assert await stores.of("2").take(DAY, SPAN, 1_000) == Taken(400, 0)
+
+
+def test_a_day_ends_at_midnight_and_a_month_with_its_last_day() -> None:
+    leap_year, december = 1_709_208_000.0, 1_735_603_200.0  # 2024-02-29 12:00, 2024-12-31 00:00
+    assert [span_of("day", leap_year), span_of("month", leap_year)] == [
+        Span(1_709_164_800, 1_709_251_200),
+        Span(1_706_745_600, 1_709_251_200),
+    ]
+    assert span_of("month", december).ends_s == span_of("day", december).ends_s == 1_735_689_600
+    assert time.gmtime(span_of("day", time.time()).starts_s)[3:6] == (0, 0, 0)

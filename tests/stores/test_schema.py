@@ -1,0 +1,72 @@
+"""Which databases a proxy starts with, and what it says of the others."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.integration.proxy.harness import ProxyProcess
+from tests.machine import seconds
+from tests.subjects.stores import Postgres, free_port
+from warmroute_proxy.server.stores.database import REVISIONS
+from warmroute_proxy.server.stores.migrate import migrate
+from warmroute_proxy.server.stores.migrations.versions import r0001_ledger
+
+from .conftest import ledger_table
+
+ENGINE = '[[engine]]\nurl = "http://127.0.0.1:9"\nregion = "east"\n'
+
+
+def run(folder: Path, dsn: str, *command: str) -> subprocess.CompletedProcess[str]:
+    config = ProxyProcess(folder, [ENGINE], limits=ledger_table(folder, dsn)).write_config()
+    full = [sys.executable, "-m", "warmroute_cli.main", *command, "--config", str(config)]
+    return subprocess.run(full, capture_output=True, text=True, timeout=seconds(30), check=False)
+
+
+def test_an_empty_database_is_refused_until_it_is_migrated(postgres: Postgres, tmp_path: Path) -> None:
+    dsn = postgres.new_database()
+    refused = run(tmp_path / "p", dsn, "proxy")
+    assert refused.returncode == 2
+    assert "warmroute ledger migrate" in refused.stderr
+    for _ in range(2):  # the second time there is nothing to do
+        migrated = run(tmp_path / "p", dsn, "ledger", "migrate")
+        assert (migrated.returncode, migrated.stdout) == (0, f"the database has schema {REVISIONS[-1]}\n")
+
+
+@pytest.mark.parametrize(("version", "words"), [("9999", "update the proxy"), ("0000", "update the proxy")])
+def test_a_schema_of_another_version_is_refused(postgres: Postgres, tmp_path: Path, version: str, words: str) -> None:
+    dsn = postgres.new_database()
+    migrate(dsn)
+    postgres.sql(f"UPDATE alembic_version SET version_num = '{version}'", dsn)
+    refused = run(tmp_path / "p", dsn, "proxy")
+    assert refused.returncode == 2
+    assert words in refused.stderr
+
+
+def test_a_migration_that_stops_half_way_leaves_nothing(postgres: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
+    dsn = postgres.new_database()
+    postgres.sql("CREATE TABLE budget_lease (mine int)", dsn)  # the last table of the revision cannot be made
+    with pytest.raises(RuntimeError, match="cannot be migrated"):
+        migrate(dsn)
+    assert postgres.sql("SELECT count(*) FROM pg_tables WHERE schemaname = 'public'", dsn) == ["1"]
+    postgres.sql("DROP TABLE budget_lease", dsn)
+    migrate(dsn)
+    assert postgres.sql("SELECT version_num FROM alembic_version", dsn) == [r0001_ledger.revision]
+
+
+@pytest.mark.parametrize(
+    ("dsn", "words"),
+    [
+        ("mysql://somewhere", "holds no address: one line like"),
+        ("", "holds no address: one line like"),
+        ("postgresql://user:pa55word#@127.0.0.1:{port}/x", "special characters of a password are written as %XX"),
+        ("postgresql://user:pa55word@127.0.0.1:{free}/x", "nothing listens at its address"),
+        ("postgresql://user:pa55word@127.0.0.1:{port}/nothing", 'user" does not exist'),
+    ],
+)
+def test_a_wrong_address_is_said_without_its_password(postgres: Postgres, tmp_path: Path, dsn: str, words: str) -> None:
+    found = run(tmp_path / "p", dsn.format(free=free_port(), port=postgres.port), "ledger", "migrate")
+    assert found.returncode == 2
+    assert words in found.stderr
+    assert "pa55word" not in found.stderr + found.stdout

@@ -1,0 +1,178 @@
+"""A PostgreSQL and a Redis of the tests' own: on free ports, in folders of their own, as an ordinary user.
+
+Both refuse to run as root, or should not: started by root they run as the users of their Debian packages.
+"""
+
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.machine import seconds
+
+INSTALL = "run scripts/stores install"
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+class Server:
+    """A server process that can be killed, frozen and started again on the same port and folder."""
+
+    user = ""
+
+    def __init__(self) -> None:
+        self.port = free_port()
+        self.folder = Path(tempfile.mkdtemp(prefix="warmroute-store-"))
+        if os.geteuid() == 0:
+            owner = pwd.getpwnam(self.user)
+            os.chown(self.folder, owner.pw_uid, owner.pw_gid)
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def run(self, command: Sequence[str]) -> None:
+        subprocess.run(self.as_user(command), check=True, stdout=subprocess.DEVNULL, timeout=seconds(60))
+
+    def as_user(self, command: Sequence[str]) -> list[str]:
+        as_root = os.geteuid() == 0
+        return (
+            ["setpriv", f"--reuid={self.user}", f"--regid={self.user}", "--clear-groups", *command]
+            if as_root
+            else [*command]
+        )
+
+    def launch(self, command: Sequence[str]) -> None:
+        with (self.folder / "log").open("ab") as log:
+            self.process = subprocess.Popen(self.as_user(command), stdout=log, stderr=log, cwd=self.folder)
+        deadline = time.monotonic() + seconds(30)
+        while not self.answers():
+            assert self.process.poll() is None, (self.folder / "log").read_text()
+            assert time.monotonic() < deadline, "the store does not answer"
+            time.sleep(0.05)
+
+    def answers(self) -> bool:
+        raise NotImplementedError
+
+    def start(self) -> None:
+        raise NotImplementedError
+
+    def signal(self, number: int) -> None:
+        assert self.process is not None
+        self.process.send_signal(number)
+
+    def kill(self) -> None:
+        assert self.process is not None
+        self.signal(signal.SIGKILL)
+        self.process.wait()
+
+    def stop(self) -> None:
+        if self.process is not None and self.process.poll() is None:
+            self.signal(signal.SIGINT)
+            try:
+                self.process.wait(seconds(10))
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+class Postgres(Server):
+    """One cluster, with as many databases as the tests want."""
+
+    user = "postgres"
+
+    def __init__(self) -> None:
+        found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
+        assert found, f"there is no PostgreSQL: {INSTALL}"
+        self.bin = found[-1].parent
+        super().__init__()
+        self.data = self.folder / "data"
+        self.run(
+            [str(self.bin / "initdb"), "-D", str(self.data), "-U", "warmroute", "-A", "trust", "-E", "UTF8",
+             "--locale=C", "--no-sync"]
+        )  # fmt: skip
+        self.databases = 0
+
+    def start(self) -> None:
+        (self.data / "postmaster.pid").unlink(missing_ok=True)
+        self.launch(
+            [str(self.bin / "postgres"), "-D", str(self.data), "-p", str(self.port), "-k", str(self.folder),
+             "-c", "listen_addresses=127.0.0.1", "-c", "shared_buffers=64MB", "-c", "max_connections=60"]
+        )  # fmt: skip
+
+    def answers(self) -> bool:
+        command = [str(self.bin / "pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(self.port)]
+        return subprocess.run(command, check=False).returncode == 0
+
+    def freeze(self) -> None:
+        """Stop the server and all that serve its connections, as a machine that hangs."""
+        self._to_all(signal.SIGSTOP)
+
+    def thaw_if_there(self) -> None:
+        if self.process is not None and self.process.poll() is None:
+            self.thaw()
+
+    def thaw(self) -> None:
+        self._to_all(signal.SIGCONT)
+
+    def kill(self) -> None:
+        self._to_all(signal.SIGKILL)
+        assert self.process is not None
+        self.process.wait()
+
+    def _to_all(self, number: int) -> None:
+        assert self.process is not None
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        for pid in (self.process.pid, *map(int, children)):
+            try:
+                os.kill(pid, number)
+            except ProcessLookupError:
+                continue
+
+    def new_database(self) -> str:
+        """The DSN of an empty database."""
+        self.databases += 1
+        name = f"test_{self.databases}"
+        self.sql(f"CREATE DATABASE {name}", "postgres")
+        return self.dsn(name)
+
+    def dsn(self, name: str) -> str:
+        return f"postgresql://warmroute@127.0.0.1:{self.port}/{name}"
+
+    def sql(self, statement: str, database: str) -> list[str]:
+        """The rows of a statement, as psql prints them."""
+        dsn = database if database.startswith("postgresql://") else self.dsn(database)
+        command = [str(self.bin / "psql"), "-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-d", dsn, "-c", statement]
+        found = subprocess.run(command, check=True, capture_output=True, text=True, timeout=seconds(30))
+        return found.stdout.splitlines()
+
+
+class Redis(Server):
+    """A Redis that keeps nothing on disk."""
+
+    user = "redis"
+
+    def start(self) -> None:
+        program = shutil.which("redis-server")
+        assert program is not None, f"there is no Redis: {INSTALL}"
+        self.launch([program, "--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    def answers(self) -> bool:
+        try:
+            with socket.create_connection(("127.0.0.1", self.port), timeout=1) as sock:
+                sock.sendall(b"PING\r\n")
+                return sock.recv(16).startswith(b"+PONG")
+        except OSError:
+            return False
