@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from warmroute._explain import MEANINGS, UNKNOWN_CLASS
+from warmroute._explain import MEANINGS
 from warmroute.contract.money import usd
 from warmroute.contract.receipt import cached_tokens
 
@@ -48,10 +48,10 @@ def in_words(answer: Mapping[str, Any], decision: Mapping[str, Any] | None) -> l
 
 
 def _sender(receipt: Mapping[str, Any]) -> Iterator[str]:
-    """Who of the session's agents sent it, where its head told that."""
-    names = [f"{name} {receipt[name]}" for name in ("kind", "agent", "parent") if name in receipt]
-    if names:
-        yield f"Sent by: {', '.join(names)}."
+    """Who of the session's agents sent it, where its head says so."""
+    given = [f"{name} {receipt[name]}" for name in ("kind", "agent", "parent") if name in receipt]
+    if given:
+        yield f"Sent by: {', '.join(given)}."
 
 
 def _where(answer: Mapping[str, Any], receipt: Mapping[str, Any]) -> Iterator[str]:
@@ -99,9 +99,7 @@ def _cached(usage: Mapping[str, Any], receipt: Mapping[str, Any]) -> Iterator[st
 
 def _lost(receipt: Mapping[str, Any]) -> Iterator[str]:
     for name, tokens in sorted(receipt["loss"].items(), key=lambda loss: -int(loss[1])):
-        yield f"Not cached: {tokens:,} ({name}) {MEANINGS.get(name, UNKNOWN_CLASS)}"
-    if "elsewhere_region" in receipt:
-        yield f"The region that holds them is {receipt['elsewhere_region']}."
+        yield f"Not cached: {tokens:,} ({name}) {MEANINGS[name]}"
 
 
 def _cost(usage: Mapping[str, Any], receipt: Mapping[str, Any]) -> Iterator[str]:

@@ -27,7 +27,7 @@ from warmroute._outgoing import (
     printable,
     stream_options_with_usage,
 )
-from warmroute._session import Named, checked_key, current
+from warmroute._session import Named, checked_key, current, purpose
 from warmroute._telemetry import Telemetry
 from warmroute._turns import Turn
 from warmroute._warm import is_warming
@@ -208,6 +208,8 @@ class Observer:
             added = added_signal(identity, found, caller, body)
             if added.headers:
                 call.add_headers(added.headers)
+            if call.backend.own and block is not None and block.key == identity.key:
+                call.add_headers({name: value for name, value in purpose(block).items() if name not in caller})
             if added.fields and call.given.json_data is not None:
                 call.add_fields(added.fields)
         return identity

@@ -10,12 +10,15 @@ from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from typing import Final, Literal, NamedTuple, get_args
 
+from warmroute.contract import headers
 from warmroute.contract.identity import InvalidSessionKey, check_key
 
 Kind = Literal["main", "sub", "title", "compact", "sample"]
 """What a session's calls are for. Those of another kind than `main` never mix with the main loop's prompts."""
 
 _KINDS: Final = get_args(Kind)
+_KIND_NAMES: Final = {"compact": "compaction"}
+"""Kinds that have another name in `contract.identity.KINDS`."""
 
 
 class Named(NamedTuple):
@@ -48,9 +51,15 @@ def session(
         f"s-{uuid.uuid4().hex}" if key is None else checked_key(key),
         None if parent is None else checked_key(parent),
         kind,
-        agent,
+        None if agent is None else checked_key(agent),
     )
     return _entered(named)
+
+
+def purpose(named: Named) -> dict[str, str]:
+    """The headers that tell a warmroute server what a block's calls are for, for their receipts."""
+    found = {} if named.kind in ("main", "sample") else {headers.KIND: _KIND_NAMES.get(named.kind, named.kind)}
+    return {**found, headers.AGENT: named.agent} if named.agent else found
 
 
 def current() -> Named | None:

@@ -145,6 +145,8 @@ def test_titles_and_agents_of_a_session_do_not_mix(driver: "Driver") -> None:
         with warmroute.session("s", agent="reviewer"):
             send(driver, client, dated("Sun Nov 22 2026"))
     assert {request.headers["x-session-affinity"] for request in driver.server.posts} == {"s"}
+    assert [request.headers.get("x-warmroute-kind") for request in driver.server.posts[:3]] == [None, "title", None]
+    assert driver.server.last.headers["x-warmroute-agent"] == "reviewer"
 
 
 def test_a_session_is_saved_and_goes_on_in_another_process(driver: "Driver") -> None:
