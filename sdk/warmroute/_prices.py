@@ -1,7 +1,8 @@
 """Prices of models whose server sends none, USD per million tokens, as of November 2026. They are estimates.
 
-A row is for models whose name begins with it, or has it behind a slash; the longest one wins. Sources: the vendors'
-price pages. A receipt of a warmroute server has its own rates, and these are not used then.
+A row is for models whose name begins with it, or has it behind a slash; the longest one wins. A receipt of a warmroute
+server has its own rates, and these are not used then. Source: `model_prices_and_context_window_backup.json` of LiteLLM
+1.106.2, which has these numbers from the vendors' pages; `deepseek-v3.1` is from DeepSeek's.
 """
 
 from typing import Final, NamedTuple
@@ -20,8 +21,12 @@ class Price(NamedTuple):
 _PRICES: Final = {
     "gpt-5.1": Price(1.25, 0.125, 10.0),
     "gpt-5.4": Price(2.50, 0.25, 15.0),
+    "gpt-5.5": Price(5.0, 0.5, 30.0),
+    "claude-opus-5": Price(5.0, 0.5, 25.0, 1.25),
     "claude-opus-4-5": Price(5.0, 0.5, 25.0, 1.25),
     "claude-sonnet-4": Price(3.0, 0.3, 15.0, 1.25),
+    "claude-sonnet-5": Price(2.0, 0.2, 10.0, 1.25),
+    "claude-sonnet-5-5": Price(2.0, 0.1, 10.0, 1.25),
     "claude-haiku-4-5": Price(1.0, 0.1, 5.0, 1.25),
     "deepseek-chat": Price(0.28, 0.028, 0.42),
     "deepseek-reasoner": Price(0.28, 0.028, 0.42),
