@@ -1,4 +1,4 @@
-"""Routers of others, each in a virtual environment of its own under a cache folder."""
+"""Routers and client libraries of others, each in a virtual environment of its own under a cache folder."""
 
 import os
 import shutil
@@ -15,6 +15,10 @@ PINNED: Final = {
     "vllm-router": "vllm-router==0.1.17",
     "litellm": "litellm[proxy]==1.106.2",
 }
+"""Routers."""
+
+CLIENTS: Final = {"langfuse": "langfuse==5.0.4 openai==3.54.0"}
+"""Client libraries, each with what it wraps."""
 
 
 class PeerError(Exception):
@@ -39,7 +43,7 @@ def cache_folder() -> Path:
 def install(package: str) -> None:
     """Make its environment, or leave it as it is where it holds the pinned version."""
     folder = cache_folder() / package
-    wanted = PINNED[package].partition("==")[2]
+    wanted = version_of(package)
     try:
         if find(package).version == wanted:
             return
@@ -47,13 +51,22 @@ def install(package: str) -> None:
         shutil.rmtree(folder, ignore_errors=True)
     for command in (
         [sys.executable, "-m", "venv", str(folder)],
-        [str(folder / "bin" / "pip"), "install", "--quiet", "--disable-pip-version-check", PINNED[package]],
+        [str(folder / "bin" / "pip"), "install", "--quiet", "--disable-pip-version-check", *_pins(package)],
     ):
         try:
             subprocess.run(command, check=True, capture_output=True, text=True, timeout=INSTALL_TIMEOUT_S)
         except (OSError, subprocess.SubprocessError) as error:
             said = str(getattr(error, "stderr", "") or error).strip().splitlines()
             raise PeerError(f"could not be installed: {said[-1][:160] if said else type(error).__name__}") from error
+
+
+def version_of(package: str) -> str:
+    """The pinned version."""
+    return _pins(package)[0].partition("==")[2]
+
+
+def _pins(package: str) -> list[str]:
+    return (PINNED | CLIENTS)[package].split()
 
 
 def find(package: str) -> Peer:
