@@ -32,6 +32,10 @@ MAX_SHAPES: Final = 16  # of one stream; then all its events are searched
 MAX_SIZE_DIGITS: Final = 8
 
 _END: Final = b"\n\n\r\n"  # of an event and of its chunk
+_QUOTE: Final = 34
+_NEWLINE: Final = 10
+"""As numbers: CPython looks for a number in bytes seven times as fast as for bytes."""
+
 _LAST_CHUNK: Final = b"\r\n0\r\n\r\n"
 _SIZE: Final = re.compile(rb"([0-9A-Fa-f]{1,%d})\r\n" % MAX_SIZE_DIGITS)
 
@@ -97,7 +101,7 @@ class Passthrough:
             end = len(data) - self._tail_bytes
             if data.startswith(self._shape[end]):  # type: ignore[index]  # there is a shape where there is a target
                 text = data[self._text_at : end]
-                if b'"' not in text and b"\n" not in text:
+                if _QUOTE not in text and _NEWLINE not in text:
                     self._stream.scanner.content_events += 1
                     write(data)
                     return
@@ -190,7 +194,7 @@ class Passthrough:
             del pieces[alike.index(False) :]
         at = shape.text_at
         texts = b"".join([piece[at:] for piece in pieces])
-        if b'"' in texts or b"\n" in texts:
+        if _QUOTE in texts or _NEWLINE in texts:
             for number, piece in enumerate(pieces):
                 if not _is_plain(piece[at:]):
                     del pieces[number:]
@@ -221,8 +225,8 @@ class Passthrough:
 
 def _is_plain(text: bytes) -> bool:
     """Whether a text contains no marker, also at its edges. Escaped quotes are text."""
-    return b"\n" not in text and (
-        b'"' not in text or not (UNFINISHED in text or has_marker(b'"%b"' % text))  # its edges are quotes
+    return _NEWLINE not in text and (
+        _QUOTE not in text or not (UNFINISHED in text or has_marker(b'"%b"' % text))  # its edges are quotes
     )
 
 
