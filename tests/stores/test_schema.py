@@ -9,6 +9,7 @@ import pytest
 from tests.integration.proxy.harness import ProxyProcess
 from tests.machine import seconds
 from tests.subjects.stores import Postgres, free_port
+from warmroute.contract.receipt import LOSS_CLASSES
 from warmroute_proxy.server.stores.database import REVISIONS
 from warmroute_proxy.server.stores.migrate import migrate
 from warmroute_proxy.server.stores.migrations.versions import r0001_ledger
@@ -70,3 +71,10 @@ def test_a_wrong_address_is_said_without_its_password(postgres: Postgres, tmp_pa
     assert found.returncode == 2
     assert words in found.stderr
     assert "pa55word" not in found.stderr + found.stdout
+
+
+def test_the_sums_have_a_column_for_each_loss_class(postgres: Postgres) -> None:
+    dsn = postgres.new_database()
+    migrate(dsn)
+    columns = postgres.sql("SELECT column_name FROM information_schema.columns WHERE table_name = 'usage_hour'", dsn)
+    assert set(LOSS_CLASSES) <= set(columns)

@@ -8,6 +8,7 @@ const COLD: Record<string, string> = {
   cold: "were seen for the first time. Expected when a session, a sub-agent, a title or a summary begins.",
   prefix_changed: "stand behind a place that was rewritten: system prompt, tools or history.",
   moved: "are cached on another worker than the one that served it, which was busy or far away.",
+  elsewhere: "are cached in another region than the one that served it.",
   evicted: "were cached and had to make room. Shorter pauses help, or more cache on the server.",
   salt_changed: "are cached under an earlier salt of the proxy. It passes.",
   engine_misreport: "are uncertain: the engine's own count was impossible.",

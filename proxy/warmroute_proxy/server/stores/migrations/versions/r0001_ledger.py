@@ -22,8 +22,8 @@ _SUMS = """
     turns bigint NOT NULL, prompt_tokens bigint NOT NULL, cached_tokens bigint NOT NULL,
     completion_tokens bigint NOT NULL, list_nanousd bigint NOT NULL, price_nanousd bigint NOT NULL,
     "new" bigint NOT NULL, cold bigint NOT NULL, prefix_changed bigint NOT NULL, moved bigint NOT NULL,
-    evicted bigint NOT NULL, salt_changed bigint NOT NULL, page_rounding bigint NOT NULL, not_kept bigint NOT NULL,
-    engine_misreport bigint NOT NULL, unknown bigint NOT NULL
+    elsewhere bigint NOT NULL, evicted bigint NOT NULL, salt_changed bigint NOT NULL, page_rounding bigint NOT NULL,
+    not_kept bigint NOT NULL, engine_misreport bigint NOT NULL, unknown bigint NOT NULL
 """
 _TABLES = (
     """CREATE TABLE spool (
