@@ -65,10 +65,13 @@ class ChatStream:
     def feed(self, data: bytes) -> bytes:
         """Translate some bytes. Raises: ValueError, where they are no chat stream."""
         shape = self._shape
-        if data.endswith(shape.end) and data.startswith(shape.head) and not self._carry and len(data) >= shape.least:
-            grown = self._grown(data[shape.text_at : shape.text_end], shape.kind)
-            if grown is not None:
-                return grown
+        if data.endswith(shape.end) and data.startswith(shape.head) and not self._carry and not self.ended:
+            text = data[shape.text_at : shape.text_end]
+            # As in `_grown`, whose call would be a tenth of a chunk.
+            if _QUOTE not in text and _LINE_FEED not in text and text and text[-1] != _BACKSLASH:
+                grown = self.grew(shape.kind, text)
+                if grown is not None:
+                    return grown
         *whole, self._carry = (self._carry + data).replace(b"\r\n", b"\n").split(b"\n\n")
         if len(self._carry) > MAX_EVENT_BYTES:
             raise ValueError(f"an event exceeds {MAX_EVENT_BYTES} bytes")

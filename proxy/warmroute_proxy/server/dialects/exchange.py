@@ -14,6 +14,9 @@ from warmroute_proxy.server.http.exchange import Exchange, Request
 log = logging.getLogger(__name__)
 
 _UNREADABLE: Final = "the engine's answer cannot be translated"
+_LINE_FEED: Final = 0x0A  # as a number: CPython takes five times as long to find bytes
+_MANY: Final = 4096
+_SIZES: Final = [b"%x\r\n" % size for size in range(_MANY)]  # a table costs a third of a format
 _PREFIX: Final = "wr-"  # of a receipt's id
 
 
@@ -77,9 +80,12 @@ class DialectExchange(Exchange):
         return partial(self._pass, target)
 
     def _pass(self, target: Callable[[bytes], None], data: bytes) -> None:
-        translated = self._translated(unframed(data))
+        at = data.find(_LINE_FEED) + 1
+        whole = at + int(data[: at - 2], 16) + 2 == len(data)  # one chunk, as mostly
+        translated = self._translated(data[at:-2] if whole else unframed(data))
         if translated and not self.ended:
-            target(b"%x\r\n%b\r\n" % (len(translated), translated))
+            size = len(translated)
+            target(b"".join((_SIZES[size] if size < _MANY else b"%x\r\n" % size, translated, b"\r\n")))
 
     def end(self, data: bytes = b"") -> None:
         """The last of a stream."""
@@ -141,9 +147,6 @@ def _receipt_id(headers: list[tuple[str, str]]) -> str:
 
 def unframed(data: bytes) -> bytes:
     """What whole HTTP chunks hold."""
-    size, _, rest = data.partition(b"\r\n")  # CPython's `find` takes five times as long for bytes
-    if int(size, 16) + 2 == len(rest):  # one, as mostly
-        return rest[:-2]
     found, begins = [], 0
     while begins < len(data):
         at = data.index(b"\r\n", begins) + 2
