@@ -111,12 +111,13 @@ def test_drafts_and_hits_in_trouble(fleet: Fleet) -> None:
         accept = 'warmroute_worker_accept_length{worker="a0",role="aggregated"}'
         until(lambda: metric(fleet.single, accept) == 3.0, "the engine reports its drafts", WAIT_S)
         predicted = 'warmroute_predicted_tokens_total{tier="device"}'
-        until(lambda: (metric(fleet.single, predicted) or 0) > 5_000, "hits are predicted", WAIT_S)
+        # At most 5,000 a second: two reports of the engine see traffic, and its usual accept length is known.
+        until(lambda: (metric(fleet.single, predicted) or 0) > 60_000, "hits are predicted", WAIT_S)
         show(fleet.drafting, *SINGLE)
         until(lambda: set(SINGLE) <= set(raised(fleet.single)), "both are raised", WAIT_S)
         rows = raised(fleet.single)
         assert rows[Condition.ACCEPT_LENGTH]["detail"].startswith("accept length 1.20 with ")
-        assert "cached tokens were predicted" in rows[Condition.MISSING_HITS]["detail"]
+        assert "cached tokens were expected" in rows[Condition.MISSING_HITS]["detail"]
         show(fleet.drafting)
         until(lambda: not raised(fleet.single), "both are cleared", WAIT_S)
 

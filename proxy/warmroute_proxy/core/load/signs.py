@@ -53,7 +53,7 @@ RETRACTED_SHARE: Final = 0.1
 """Of the requests that run: retracting one now and then is how a full pool is meant to work."""
 
 MISSING_SHARE: Final = 0.5
-LEAST_PREDICTED: Final = 2_000
+LEAST_EXPECTED: Final = 2_000
 
 STARVING_QUEUE: Final = 4.0
 """Requests that wait for each engine of the short side."""
@@ -103,14 +103,19 @@ def retractions(before: EngineReport, now: EngineReport) -> Sign:
     return Sign(bad, f"{retracted:.0f} requests were retracted, {now.running:.0f} run, pool {now.token_usage:.0%} full")
 
 
-def missing_hits(predicted_tokens: int, reported_tokens: int, lost_events: int) -> Sign:
-    """Whether far fewer cached tokens are reported than predicted, or KV events are lost. Sums of an interval."""
+def missing_hits(evicted_tokens: int, reported_tokens: int, lost_events: int) -> Sign:
+    """Whether most tokens that a worker has computed are gone when they are asked for again, or KV events are lost.
+
+    Sums of an interval: `evicted_tokens` are the losses of that class. Predictions are no measure: the index learns
+    within seconds that an engine keeps less than it says, and then predicts nothing.
+    """
     if lost_events > 0:
         return Sign(True, f"KV events were lost {lost_events} times")
-    if predicted_tokens < LEAST_PREDICTED:
+    expected = evicted_tokens + reported_tokens
+    if expected < LEAST_EXPECTED:
         return Sign(None)
-    words = f"{predicted_tokens:,} cached tokens were predicted, {reported_tokens:,} reported"
-    return Sign(reported_tokens < MISSING_SHARE * predicted_tokens, words)
+    words = f"{expected:,} cached tokens were expected where they had been computed, {reported_tokens:,} reported"
+    return Sign(reported_tokens < MISSING_SHARE * expected, words)
 
 
 def starving_side(prefills: Mapping[str, EngineReport], decodes: Mapping[str, EngineReport]) -> Sign:

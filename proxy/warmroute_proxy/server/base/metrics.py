@@ -121,10 +121,11 @@ class Metrics:
         counter = self._counters.get((name, labels))
         return counter[0] if counter is not None else 0
 
-    def total(self, name: str) -> int:
-        """The sum of a counter over all of its label sets."""
+    def total(self, name: str, *only: tuple[str, str]) -> int:
+        """The sum of a counter over all of its label sets, or over those with some labels."""
         self._flush()
-        return sum(count for (found, _), (count,) in self._counters.items() if found == name)
+        counters = self._counters.items()
+        return sum(count for (found, labels), (count,) in counters if found == name and set(only) <= set(labels))
 
     def render(self, gauges: Iterable[tuple[str, Labels, float]]) -> str:
         """The text format. `gauges`: their values now."""

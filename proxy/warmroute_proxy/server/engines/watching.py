@@ -80,12 +80,12 @@ class Watching:
         self._sign(Condition.STARVING_SIDE, self._region, starving_side(sides["prefill"], sides["decode"]), now_s)
         metrics, before = self._metrics, self._hits
         self._hits = now = (
-            metrics.total("warmroute_predicted_tokens_total"),
+            metrics.total("warmroute_loss_tokens_total", ("class", "evicted")),
             metrics.total("warmroute_cached_tokens_total"),
             metrics.total("warmroute_kv_index_drops_total"),
         )
-        predicted, reported_tokens, drops = [new - old for new, old in zip(now, before, strict=True)]
-        self._sign(Condition.MISSING_HITS, self._region, missing_hits(predicted, reported_tokens, drops), now_s)
+        evicted, reported_tokens, drops = [new - old for new, old in zip(now, before, strict=True)]
+        self._sign(Condition.MISSING_HITS, self._region, missing_hits(evicted, reported_tokens, drops), now_s)
 
     def raised(self) -> list[Watched]:
         """The conditions that are raised now, by name and subject."""
