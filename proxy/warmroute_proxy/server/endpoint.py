@@ -48,9 +48,8 @@ from warmroute_proxy.server.request.request_path import RequestPath
 log = logging.getLogger(__name__)
 
 OPEN_PATHS: Final = frozenset({"/health", "/ready", "/openapi.json"})
-_NAMED_PATHS: Final = (
-    ROUTES | DIALECT_OF_PATH.keys() | OPEN_PATHS | {"/v1/models", "/v1/usage"}
-)  # label values; all other paths are "other"
+_NAMED_PATHS: Final = frozenset({*ROUTES, *DIALECT_OF_PATH, *OPEN_PATHS, "/v1/models", "/v1/usage"})
+"""Label values; all other paths are "other"."""
 
 
 class PublicEndpoint:
