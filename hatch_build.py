@@ -22,7 +22,8 @@ class CompileHook(BuildHookInterface[Any]):
         if not ASKED:
             return []
         project = self.metadata.core
-        return [*project.dependencies, *project.optional_dependencies["proxy"], "mypy>=2.4,<3", "setuptools>=65"]
+        extras = [name for extra in ("proxy", "postgres", "redis") for name in project.optional_dependencies[extra]]
+        return [*project.dependencies, *extras, "mypy>=2.4,<3", "setuptools>=65"]
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Compile into a folder that lives as long as the build."""
