@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import Any
 
 from warmroute_cli.main import main
-from warmroute_proxy.core.cache import affinity, index
+from warmroute_proxy.core.cache import affinity, index, occupancy
 from warmroute_proxy.core.placement import histories
 from warmroute_proxy.core.prompt import fingerprint
 from warmroute_proxy.server import authentication
@@ -42,6 +42,7 @@ if __name__ == "__main__":
     _lower(fingerprint, "MAX_KEPT_TOOLS", 50)
     _lower_defaults(index.PrefixIndex.__init__, 8, 128)
     _lower_defaults(affinity.Affinity.__init__, 500)
+    _lower_defaults(occupancy.Occupancy.__init__, 250)
     _lower_defaults(known_body.KnownBodies.__init__, 1_048_576, 16_384, 1_048_576)
     _lower_defaults(histories.Histories.__init__, 500)
     sys.exit(main())

@@ -1,8 +1,10 @@
 """Calls of one client library in this process: `python wrapped_calls.py KIND URL BYTES MESSAGES TURNS`.
 
-A conversation grows by two messages a call, as a program appends to a list. Prints the CPU time of this process for
-each call after the first, microseconds, threads of the library included. It runs in the environment of a library, so it
-imports nothing of the project but the SDK, and that only where it is asked for.
+A conversation grows by two messages a call, as a program appends to a list. Each call is made with openai's own client,
+too, right before. Prints by how much CPU time of this process, in microseconds, the library's call takes more, for each
+call after the first, threads of the library included. Langfuse changes openai's own client, so there the time of the
+call is printed as it is. It runs in the environment of a library, so it imports nothing of the project but the SDK, and
+that only where it is asked for.
 """
 
 import json
@@ -72,8 +74,18 @@ TOOLS = [
 ]
 
 
-def costs_us(call: Call, size: int, count: int, turns: int) -> list[float]:
-    """CPU of each call after the first."""
+def nothing(messages: list[dict[str, Any]], tools: list[dict[str, Any]]) -> None:
+    """No call."""
+
+
+def _cpu_us(call: Call, sent: list[dict[str, Any]]) -> float:
+    began = time.process_time_ns()
+    call(list(sent), TOOLS)
+    return (time.process_time_ns() - began) / 1000
+
+
+def costs_us(call: Call, plain: Call, size: int, count: int, turns: int) -> list[float]:
+    """CPU of each call after the first, beyond that of the plain one."""
     text_bytes = max(20, (size - len(json.dumps(TOOLS))) // count)
     sent: list[dict[str, Any]] = [{"role": "system", "content": "You are brief."}]
     for at in range(count):
@@ -82,13 +94,13 @@ def costs_us(call: Call, size: int, count: int, turns: int) -> list[float]:
     found = []
     for turn in range(turns + 1):
         sent += [{"role": "assistant", "content": f"done {turn}"}, {"role": "user", "content": f"go on {turn}"}]
-        began = time.process_time_ns()
-        call(list(sent), TOOLS)
-        found.append((time.process_time_ns() - began) / 1000)
+        plain_us = _cpu_us(plain, sent)
+        found.append(_cpu_us(call, sent) - plain_us)
     return found[1:]
 
 
 if __name__ == "__main__":
     kind, url, size, count, turns = sys.argv[1:]
-    print(json.dumps(costs_us(KINDS[kind](url), int(size), int(count), int(turns))), flush=True)
+    plain = nothing if kind in {"openai", "langfuse"} else openai_call(url)
+    print(json.dumps(costs_us(KINDS[kind](url), plain, int(size), int(count), int(turns))), flush=True)
     os._exit(0)  # what a library still has to send is not waited for

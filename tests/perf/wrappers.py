@@ -1,8 +1,9 @@
 """`python -m tests.perf.wrappers`: what client libraries cost beyond openai's own. `--page` writes the page.
 
 Each library runs in a process of its own, the others' in an environment below a cache folder. They call one server,
-which answers at once, and take turns in rounds. A figure is the CPU time of the client's process for a call, the median
-of the calls after the first of a conversation, less that of openai's client in the same environment and round.
+which answers at once, and take turns in rounds. A figure is the CPU time of the client's process for a call beyond that
+of openai's client, the median of the calls after the first of a conversation: of the same call in the same process, or,
+for Langfuse, which changes openai's client, of one in another process of the same environment.
 """
 
 import argparse
@@ -67,7 +68,7 @@ class Answers(BaseHTTPRequestHandler):
 
 
 def measured_us(python: Path, kind: str, url: str, size: int, messages: int, turns: int) -> float:
-    """The median CPU time of a call. Raises: RuntimeError with the last line of what went wrong."""
+    """The median of a call: what `wrapped_calls` prints. Raises: RuntimeError with the last line of what went wrong."""
     command = [str(python), str(CALLS), kind, url, str(size), str(messages), str(turns)]
     environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT / "sdk"), "HOME": str(Path.home())}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
@@ -86,7 +87,7 @@ def beyond_openai(url: str, rounds: int, turns: int) -> dict[str, dict[int, floa
     for _ in range(rounds):
         for size, messages in SIZES:
             for kind, python in pythons.items():
-                plain = measured_us(python, "openai", url, size, messages, turns)
+                plain = measured_us(python, "openai", url, size, messages, turns) if kind == "langfuse" else 0.0
                 found[kind][size].append(measured_us(python, kind, url, size, messages, turns) - plain)
     return {kind: {size: median(values) for size, values in row.items()} for kind, row in found.items()}
 
