@@ -26,7 +26,7 @@ MAX_KEYS: Final = 1_000_000
 KEYS_FILE: Final = "keys.json"
 
 _LOG: Final = logging.getLogger(__name__)
-_VERSION: Final = "SELECT version FROM key_version"
+_VERSION: Final = "SELECT version FROM directory_version WHERE kind = 'key'"
 _KEYS: Final = f"""
 SELECT sha256, tenant, extract(epoch FROM expires_at)::float8 FROM api_key
     WHERE revoked_at IS NULL AND (expires_at IS NULL OR expires_at > now()) LIMIT {MAX_KEYS}

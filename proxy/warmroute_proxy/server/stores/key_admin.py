@@ -33,7 +33,7 @@ SELECT id, tenant, note, made_at, expires_at, CASE WHEN revoked_at IS NOT NULL T
     WHEN expires_at <= now() THEN 'expired' ELSE 'good' END FROM api_key
     WHERE $1::text IS NULL OR tenant = $1 ORDER BY made_at DESC LIMIT {MAX_LISTED}
 """
-_AUDIT: Final = "INSERT INTO audit (who, action, subject, tenant) VALUES ($1, $2, $3, $4)"
+_AUDIT: Final = "INSERT INTO audit (who, action, subject, tenant, kind) VALUES ($1, $2, $3, $4, 'key')"
 _AUDITED: Final = f"SELECT at, who, action, subject, tenant FROM audit ORDER BY at DESC LIMIT {MAX_LISTED}"
 
 
@@ -135,7 +135,7 @@ class KeyAdmin:
         return MadeKey(id_, key)
 
     async def _changed(self, connection: Connection, action: str, subject: str, tenant: str) -> None:
-        await connection.execute("UPDATE key_version SET version = version + 1")
+        await connection.execute("UPDATE directory_version SET version = version + 1 WHERE kind = 'key'")
         await connection.execute(_AUDIT, self._who, action, subject, tenant)
 
     def _run(self, work: Callable[[Connection], Awaitable[T]]) -> T:

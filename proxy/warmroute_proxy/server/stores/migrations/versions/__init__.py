@@ -1,6 +1,7 @@
 """One module for each revision of the schema, in their order.
 
-    r0001_ledger   rows, sums, positions and leases
+    r0001_ledger     rows, sums, positions and leases
+    r0002_directory  tenants, versions of records, and what was changed
 
 A revision that was released is never changed: a further one follows it.
 """
