@@ -20,24 +20,26 @@ Row = dict[str, Any]
 def audit(found: Findings) -> list[str]:
     """Everything that is wrong with a run; empty: nothing."""
     rows = {row["id"]: row for row in found.rows}
-    problems = [_unfinished(seen) for seen in found.seen if seen.end == "unfinished"]
+    problems = [unfinished(seen) for seen in found.seen if seen.end == "unfinished"]
     problems += [f"engine {name} still had {count} requests" for name, count in found.still_working.items() if count]
-    problems += _answers_against_rows(found.seen, rows)
-    problems += _keys(found.seen, rows) if found.processes == 1 else []  # each process remembers keys of its own
-    problems += _rows_against_clients(found, rows)
-    problems += _rows_against_engines(found, rows)
-    problems += _interrupted(found, rows)
-    problems += _totals(found)
+    problems += answers_against_rows(found.seen, rows)
+    problems += (
+        keys_charged_twice(found.seen, rows) if found.processes == 1 else []
+    )  # each process remembers keys of its own
+    problems += rows_against_clients(found, rows)
+    problems += rows_against_engines(found, rows)
+    problems += interrupted_rows(found, rows)
+    problems += usage_against_rows(found)
     problems += _growth(found)
     problems += [f"the proxy complains: {line}" for line in found.complaints]
     return problems
 
 
-def _unfinished(seen: Seen) -> str:
+def unfinished(seen: Seen) -> str:
     return f"request {seen.ask.number} ({seen.status}, {seen.receipt}): {seen.detail}: ...{seen.raw[-SHOWN_BYTES:]!r}"
 
 
-def _answers_against_rows(seens: list[Seen], rows: dict[str, Row]) -> list[str]:
+def answers_against_rows(seens: list[Seen], rows: dict[str, Row]) -> list[str]:
     """Each client against the row of its receipt."""
     problems = []
     askers: dict[str, set[str]] = defaultdict(set)
@@ -82,7 +84,7 @@ def _against_row(seen: Seen, row: Row) -> str:
     return ""
 
 
-def _keys(seens: list[Seen], rows: dict[str, Row]) -> list[str]:
+def keys_charged_twice(seens: list[Seen], rows: dict[str, Row]) -> list[str]:
     """A key is charged at most once in a life of the proxy."""
     receipts: dict[tuple[str, int], set[str]] = defaultdict(set)
     for seen in seens:
@@ -91,7 +93,7 @@ def _keys(seens: list[Seen], rows: dict[str, Row]) -> list[str]:
     return [f"the key {key} is charged {len(ids)} times: {ids}" for (key, _), ids in receipts.items() if len(ids) > 1]
 
 
-def _rows_against_clients(found: Findings, rows: dict[str, Row]) -> list[str]:
+def rows_against_clients(found: Findings, rows: dict[str, Row]) -> list[str]:
     """No row without a client: those that no client can name are not more than the clients that saw no head."""
     problems = []
     named = {seen.receipt for seen in found.seen}
@@ -108,7 +110,7 @@ def _rows_against_clients(found: Findings, rows: dict[str, Row]) -> list[str]:
     return problems
 
 
-def _rows_against_engines(found: Findings, rows: dict[str, Row]) -> list[str]:
+def rows_against_engines(found: Findings, rows: dict[str, Row]) -> list[str]:
     """Each row against what the engines logged of its rids, and each logged rid against the rows."""
     problems = []
     logged: dict[str, dict[str, Row]] = defaultdict(dict)
@@ -158,7 +160,7 @@ def _against_log(row: Row, entry: Row | None) -> str:
     return ""
 
 
-def _interrupted(found: Findings, rows: dict[str, Row]) -> list[str]:
+def interrupted_rows(found: Findings, rows: dict[str, Row]) -> list[str]:
     """One interrupted row for each entry that was open at a kill, and none besides."""
     was_open = set().union(*found.open_at_kill)
     interrupted = {row["id"] for row in found.rows if row["outcome"] == "interrupted"}
@@ -169,7 +171,7 @@ def _interrupted(found: Findings, rows: dict[str, Row]) -> list[str]:
     return problems + [f"{id_} is interrupted, but was not open at a kill" for id_ in interrupted - was_open]
 
 
-def _totals(found: Findings) -> list[str]:
+def usage_against_rows(found: Findings) -> list[str]:
     """`/v1/usage` against the sums of the rows."""
     problems = []
     for tenant, total in zip(("first", "second"), found.totals, strict=True):

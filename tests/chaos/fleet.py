@@ -38,8 +38,9 @@ TERM_TIMEOUT_S: Final = 20.0
 class Engine:
     """One engine: its process, its network, its log of requests on disk."""
 
-    def __init__(self, name: str, role: str, folder: Path) -> None:
+    def __init__(self, name: str, role: str, folder: Path, speed: float = 1.0) -> None:
         self.name = name
+        self._speed = speed
         self.role = role
         self.request_log = folder / f"{name}.jsonl"
         self.frozen = False
@@ -65,7 +66,7 @@ class Engine:
             "--model",
             "kimi-k2.5",
             "--speed",
-            "1",
+            str(self._speed),
             "--kv-tokens",
             "60000",
         ]

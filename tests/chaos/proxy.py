@@ -23,15 +23,17 @@ keyed_replay_s = 5.0
 """
 """Short ones, so that what is bound by time is seen to be within the run."""
 
+LIVES: Final = 1_000
+"""More than any proxy has in a run."""
+
 
 class Proxy:
     """The proxy in all its lives. `life` is None while none listens."""
 
-    def __init__(self, folder: Path, engines: list[str], sync: str, processes: int) -> None:
-        limits = f'{LIMITS}\n[ledger]\nsync = "{sync}"'
-        self.process = ProxyProcess(
-            folder, engines, limits=limits, extra=f"processes = {processes}", model="continue_broken = true", fresh=True
-        )
+    def __init__(self, process: ProxyProcess, number: int = 0) -> None:
+        """`number`: which of several proxies it is."""
+        self.process = process
+        self._first_life = number * LIVES
         self.life: Life | None = None
         self.open_at_kill: list[set[str]] = []
         self.rss: list[list[tuple[int, int]]] = []
@@ -43,9 +45,8 @@ class Proxy:
         await asyncio.to_thread(self.process.start)
         assert self.process.child is not None
         self.rss.append([])
-        self.life = Life(
-            len(self.rss), self.process.url, [self.process.child.pid, *self.process.line.get("processes", [])]
-        )
+        pids = [self.process.child.pid, *self.process.line.get("processes", [])]
+        self.life = Life(self._first_life + len(self.rss), self.process.url, pids)
         self._up.set()
 
     async def kill_and_start(self) -> None:

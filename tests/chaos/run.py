@@ -7,10 +7,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from .asks import ask
+from tests.integration.proxy.harness import ProxyProcess
+
+from .asks import Ask, ask
 from .client import Line, Seen
 from .fleet import ROLES, Engine
-from .proxy import Proxy, eventually, open_entries
+from .proxy import LIMITS, Proxy, eventually, open_entries
 from .schedule import schedule
 
 IDLE_WITHIN_S: Final = 5.0
@@ -74,12 +76,15 @@ class Run:
         self._engines = {name: Engine(name, role, self._folder) for name, role in ROLES.items()}
         try:
             await asyncio.gather(*(engine.start() for engine in self._engines.values()))
-            self._proxy = Proxy(
+            process = ProxyProcess(
                 self._folder / "proxy",
                 [engine.toml() for engine in self._engines.values()],
-                "disk" if self._seed % 2 else "process",
-                self._processes,
+                limits=f'{LIMITS}\n[ledger]\nsync = "{"disk" if self._seed % 2 else "process"}"',
+                extra=f"processes = {self._processes}",
+                model="continue_broken = true",
+                fresh=True,
             )
+            self._proxy = Proxy(process)
             await self._proxy.start()
             await self._under_load(self._proxy)
             await self._afterwards(self._proxy)
@@ -114,12 +119,20 @@ class Run:
                 await self._note(seen)
                 if seen.end != "whole" or not wish.keeps:
                     line.close()
-                await asyncio.sleep(min(seen.retry_after_s, MAX_RETRY_AFTER_S))
-                if not left or not wish.key or (seen.end == "whole" and not wish.again):
+                await asyncio.sleep(self.pause_s(seen))
+                if not left or not self.asks_again(wish, seen):
                     break
                 wish = replace(wish, leave="stays", again=False)
         if line is not None:
             line.close()
+
+    def asks_again(self, wish: Ask, seen: Seen) -> bool:
+        """Whether a client tries again after what it saw."""
+        return bool(wish.key) and (seen.end != "whole" or wish.again)
+
+    def pause_s(self, seen: Seen) -> float:
+        """How long a client waits after an answer."""
+        return min(seen.retry_after_s, MAX_RETRY_AFTER_S)
 
     async def _note(self, seen: Seen) -> None:
         self._found.seen.append(seen)

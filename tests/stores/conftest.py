@@ -42,7 +42,6 @@ def own_postgres() -> Iterator[Postgres]:
         server.start()
         yield server
     finally:
-        server.thaw_if_there()
         server.stop()
 
 

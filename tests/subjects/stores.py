@@ -73,7 +73,19 @@ class Server:
         self.signal(signal.SIGKILL)
         self.process.wait()
 
-    def stop(self) -> None:
+    def freeze(self) -> None:
+        """Stop it as a machine that hangs: connections stay open, and nothing answers."""
+        self.signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        self.signal(signal.SIGCONT)
+
+    def thaw_if_there(self) -> None:
+        if self.process is not None and self.process.poll() is None:
+            self.thaw()
+
+    def end(self) -> None:
+        """End it in good order; it can be started again."""
         if self.process is not None and self.process.poll() is None:
             self.signal(signal.SIGINT)
             try:
@@ -81,6 +93,10 @@ class Server:
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait()
+
+    def stop(self) -> None:
+        self.thaw_if_there()
+        self.end()
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
@@ -113,12 +129,8 @@ class Postgres(Server):
         return subprocess.run(command, check=False).returncode == 0
 
     def freeze(self) -> None:
-        """Stop the server and all that serve its connections, as a machine that hangs."""
+        """The server and all that serve its connections."""
         self._to_all(signal.SIGSTOP)
-
-    def thaw_if_there(self) -> None:
-        if self.process is not None and self.process.poll() is None:
-            self.thaw()
 
     def thaw(self) -> None:
         self._to_all(signal.SIGCONT)
