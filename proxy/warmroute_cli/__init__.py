@@ -15,6 +15,7 @@ run         `warmroute run`: a coding agent that is installed here, on a proxy
 engines     `warmroute engines`: list, drain and flip the engines of a running proxy
 keys        `warmroute keys`: API keys in that database
 ledger      `warmroute ledger`: the tables of the database
+reconcile   `warmroute ledger reconcile`: receipts against the engines' own counters
 usage       `warmroute usage`: what turns cost
 receipts    `warmroute receipts`: the newest turns, and one of them in words
 receipt_words  a receipt in words

@@ -78,3 +78,12 @@ def duration(text: str) -> float:
     if not (number.isascii() and number.isdecimal() and len(number) < 7) or unit not in _UNITS_S:
         raise ValueError(text)
     return int(number) * _UNITS_S[unit]
+
+
+@wants("a share from 0% to 100%")
+def share(text: str) -> float:
+    """A part of 1."""
+    value = float(text.removesuffix("%")) / 100
+    if not text.endswith("%") or not 0 <= value <= 1:
+        raise ValueError(text)
+    return value

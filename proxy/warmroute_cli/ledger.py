@@ -1,4 +1,4 @@
-"""`warmroute ledger migrate`: makes or brings up to date the tables of the database that a proxy's config names."""
+"""`warmroute ledger`: makes or brings up to date the tables of the database that a config names; compares receipts."""
 
 import sys
 from argparse import Namespace
@@ -11,7 +11,15 @@ NEEDED = ("alembic", "asyncpg", "sqlalchemy")
 
 
 def run(arguments: Namespace) -> int:
-    """Migrate. 0: done, 2: not done."""
+    """Do what is asked. 0: done, 1: a difference is beyond the tolerance, 2: not done."""
+    if arguments.action == "reconcile":
+        from warmroute_cli.reconcile import reconcile
+
+        return reconcile(arguments)
+    return _migrate(arguments)
+
+
+def _migrate(arguments: Namespace) -> int:
     if hint := missing(NEEDED, "postgres"):
         print(f"warmroute: {hint}", file=sys.stderr)
         return 2

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from warmroute import __version__
 from warmroute.lint import command as lint_command
-from warmroute_cli.arguments import above_zero, count, duration, listed, port
+from warmroute_cli.arguments import above_zero, count, duration, listed, port, share
 from warmroute_cli.audit import arguments as audit_arguments
 from warmroute_cli.doctor import arguments as doctor_arguments
 from warmroute_cli.installed import missing
@@ -199,9 +199,17 @@ def _add_engines(engines: argparse.ArgumentParser) -> None:
 
 
 def _add_ledger(ledger: argparse.ArgumentParser) -> None:
-    ledger.add_argument("action", choices=("migrate",), help="make the tables, or bring them up to date")
-    ledger.add_argument("--config", type=Path, required=True, metavar="FILE", help="the proxy's TOML file")
-    ledger.set_defaults(run=_ledger)
+    actions = ledger.add_subparsers(dest="action", required=True, metavar="ACTION")
+    migrate = actions.add_parser("migrate", help="make the tables of the database, or bring them up to date")
+    reconcile = actions.add_parser("reconcile", help="compare receipts with the engines' own counters, by hour")
+    for each in (migrate, reconcile):
+        each.add_argument("--config", type=Path, required=True, metavar="FILE", help="the proxy's TOML file")
+        each.set_defaults(run=_ledger)
+    ago = "from so long ago on: 30m, 24h, 7d"
+    reconcile.add_argument("--since", type=duration, default=86_400.0, metavar="TIME", help=ago)
+    within = "status 1 where more of an hour's tokens is unexplained: 1%%, 0.5%%"
+    reconcile.add_argument("--tolerance", type=share, default=0.01, metavar="SHARE", help=within)
+    reconcile.add_argument("--json", action="store_true", help="print JSON")
 
 
 def _add_keys(keys: argparse.ArgumentParser) -> None:

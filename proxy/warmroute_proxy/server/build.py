@@ -29,6 +29,7 @@ from warmroute_proxy.server.http.body_memory import BodyMemory
 from warmroute_proxy.server.http.listener import Listener
 from warmroute_proxy.server.intake.caller import Callers
 from warmroute_proxy.server.intake.intakes import Intakes
+from warmroute_proxy.server.ledger.counter_file import CounterFile
 from warmroute_proxy.server.ledger.ledger import Ledger
 from warmroute_proxy.server.ledger.recording import Recording
 from warmroute_proxy.server.ledger.void_orders import VoidOrders
@@ -146,7 +147,7 @@ async def build(config: Config, slot: ProcessSlot | None) -> Proxy:
     clock, limits, metrics = time.monotonic, config.limits, Metrics()
     secrets = Secrets(load_secret(config.secret_file, os.environ))
     memory, engines = _body_memory(config, metrics), await _engines(config, metrics, clock)
-    ledger, stores = await _ledger(config, slot, metrics)  # first: it locks the state folder
+    ledger, stores = await _ledger(config, slot, metrics, engines)  # first: it locks the state folder
     voids, announcements = _links(config, slot, secrets, metrics, clock)
     router, recording, peer_processes, conversations = _routing(config, slot, engines, metrics, announcements)
     request_metrics, loop_lag = _request_metrics(metrics, ledger, slot), LoopLag(metrics, clock)
@@ -246,9 +247,13 @@ def _request_metrics(metrics: Metrics, ledger: Ledger, slot: ProcessSlot | None)
     return made
 
 
-async def _ledger(config: Config, slot: ProcessSlot | None, metrics: Metrics) -> tuple[Ledger, Stores]:
+async def _ledger(
+    config: Config, slot: ProcessSlot | None, metrics: Metrics, engines: Engines
+) -> tuple[Ledger, Stores]:
+    """The ledger and the stores, and in the first process the file of what engines have counted."""
     number = slot.number if slot is not None else None
     ledger = Ledger(config.proxy.state_dir, config.ledger_sync, asyncio.get_running_loop(), number)
+    engines.counters = None if number else CounterFile(config.proxy.state_dir)
     return ledger, await Stores.opened(config, number, metrics)
 
 

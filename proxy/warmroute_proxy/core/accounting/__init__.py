@@ -9,4 +9,7 @@ entry          the ledger entry of one request
 entry_steps    the transitions of an entry
 receipt        the receipt, and the usage object that carries it
 idempotency    recorded answers by idempotency key
+engine_counts  what an engine has itself counted, by hour
+engine_turns   what an entry says of each engine that computed it
+reconciliation receipts against these counts
 """

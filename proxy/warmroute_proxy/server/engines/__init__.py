@@ -21,7 +21,7 @@ neither requests nor tenants: whoever sends a request gives it a `Leg`.
     kv_events       subscriptions to the KV events of engines
     kv_feed         applies the KV events of one worker in order
     kv_blocks       matches blocks of an engine's cache with prompts
-    engine_metrics  what an engine's metrics report of each rank
+    engine_metrics  what an engine's metrics report of each rank, and what it has counted
     watching        metrics and conditions of all engines, from these reports
     kv_move_costs   what host and storage hits cost, from an engine's metrics
 """

@@ -1,8 +1,12 @@
-"""What an engine's own metrics report of each rank, for metrics of this proxy and for conditions.
+"""What an engine's own metrics report: of each rank for conditions, and of the engine what it has counted.
 
 Names of SGLang 0.5.23 (`sglang/srt/observability/metrics_collector.py`). Ranks of one attention group work on shards of
 the same requests and report the same, so the largest value of them counts. Prompt and cached tokens are counted by the
 process that answers HTTP, without a rank: they are given to every rank of the engine.
+
+That process counts a request when it has ended, and none of `/health`. It divides `cached_tokens_total` by
+`cache_source` (`device`, `host`, `storage_...`, or `total` where the division is not known). The embedded engine has
+the same names by rank. So the samples of a name are added up, and an engine is the finest whose counts are known.
 """
 
 import re
@@ -10,6 +14,7 @@ from collections.abc import Iterator
 from math import isfinite
 from typing import Final
 
+from warmroute_proxy.core.accounting.engine_counts import Counts
 from warmroute_proxy.core.load.signs import EngineReport
 
 _FIELDS: Final[dict[str, tuple[str, ...]]] = {
@@ -35,6 +40,10 @@ _FIELDS: Final[dict[str, tuple[str, ...]]] = {
 
 _FIELD_OF: Final = {family: field for field, families in _FIELDS.items() for family in families}
 _LINE: Final = re.compile(rf"^sglang:({'|'.join(_FIELD_OF)})\{{([^}}]*)\}} ([0-9.eE+-]+)$", re.MULTILINE)
+_COUNTED: Final = ("num_requests_total", "prompt_tokens_total", "cached_tokens_total", "generation_tokens_total")
+"""In the order of `Counts`."""
+
+_COUNT: Final = re.compile(rf"^sglang:({'|'.join(_COUNTED)})(?:\{{[^}}]*\}})? ([0-9.eE+-]+)$", re.MULTILINE)
 _LABEL: Final = re.compile(r'(\w+)="([^"]*)"')
 _LOWER: Final = frozenset({"host", "storage"})
 _SUMMED_LABELS: Final = ("cache_source", "is_streaming", "pool")
@@ -80,3 +89,16 @@ def _samples(text: str) -> Iterator[tuple[str, dict[str, str], float]]:
             continue
         if isfinite(number):
             yield family, dict(_LABEL.findall(labels)), number
+
+
+def counts_in(text: str) -> Counts | None:
+    """What an engine has counted since its start; None where it does not count prompt tokens."""
+    sums: dict[str, float] = {}
+    for name, value in _COUNT.findall(text):
+        try:
+            number = float(value)
+        except ValueError:
+            continue
+        if isfinite(number) and number >= 0:
+            sums[name] = sums.get(name, 0.0) + number
+    return Counts(*[int(sums.get(name, 0.0)) for name in _COUNTED]) if _COUNTED[1] in sums else None

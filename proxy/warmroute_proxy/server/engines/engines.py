@@ -8,6 +8,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 
+from warmroute_proxy.core.accounting.engine_counts import Counts, Reading
 from warmroute_proxy.core.accounting.receipt import ServedBy
 from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.core.placement.fleet import Worker
@@ -22,6 +23,7 @@ from warmroute_proxy.server.engines.kv_events import KvEvents
 from warmroute_proxy.server.engines.kv_feed import KvFeed
 from warmroute_proxy.server.engines.peer_updates import PeerUpdates
 from warmroute_proxy.server.engines.watching import Watching
+from warmroute_proxy.server.ledger.counter_file import CounterFile
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +51,9 @@ class Engines:
         self.watching = Watching(region, metrics)
         self.reading: dict[str, asyncio.Task[None]] = {}
         """By engine: the question for its metrics that is under way."""
+
+        self.counters: CounterFile | None = None
+        """Where readings of the engines' own counters are kept; None: another process does it."""
 
         self.peer_updates: PeerUpdates | None = None
         self._unix_clock = unix_clock
@@ -153,6 +158,12 @@ class Engines:
         if health_monitor.unwell and not was_unwell:
             log.error("engine %s hangs: /health answered %s", engine_id, status or "nothing")
 
+    async def note_counts(self, engine: Engine, counts: Counts) -> None:
+        """Keep what an engine has counted. In a thread, because it is written to a file."""
+        if self.counters is not None:
+            reading = Reading(engine.config.id, engine.role, self._unix_clock(), counts)
+            await asyncio.to_thread(self.counters.note, reading)
+
     def feeds(self) -> dict[str, KvFeed]:
         """The KV events that are followed, by worker id."""
         return self.kv_events.feeds()
@@ -171,6 +182,8 @@ class Engines:
     def close(self) -> None:
         """Close all connections."""
         self.kv_events.close()
+        if self.counters is not None:
+            self.counters.close()
         for task in list(self.reading.values()):
             task.cancel()
         for engine in self.by_id.values():

@@ -22,7 +22,7 @@ from warmroute_proxy.core.load.health_monitor import HEALTH_TIMEOUT_S
 from warmroute_proxy.core.placement.fleet import Worker
 from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.server.engines.engine import MOVES_EVERY_S, Engine
-from warmroute_proxy.server.engines.engine_metrics import reports_by_rank
+from warmroute_proxy.server.engines.engine_metrics import counts_in, reports_by_rank
 from warmroute_proxy.server.engines.engines import Engines
 from warmroute_proxy.server.engines.kv_move_costs import totals_by_rank
 from warmroute_proxy.server.engines.server_info import count, json_object, read_server_info
@@ -200,13 +200,18 @@ async def _observe_loads(engines: Engines, engine: Engine, router: Router) -> No
 
 
 async def _observe_metrics(engines: Engines, engine: Engine, router: Router) -> None:
-    """Read what the engine counts: for conditions each time, for the cost of moves each `MOVES_EVERY_S`."""
+    """Read what the engine counts: for conditions and for reconciliation each time, for the cost of moves each
+    `MOVES_EVERY_S`.
+    """
     status, body = await get(engine.upstream, "/metrics", engine.bearer)
     if status != 200:
         return
     try:
         text, now_s = body.decode("utf-8", "replace"), engines.clock()
         engines.watching.observe(engine.workers(), reports_by_rank(text), now_s)
+        counts = counts_in(text)
+        if counts is not None:
+            await engines.note_counts(engine, counts)
         if engine.info.host_cache and now_s - engine.moves_at_s >= MOVES_EVERY_S:
             engine.moves_at_s = now_s
             _observe_moves(engine, router, text)

@@ -4,7 +4,7 @@ Rows are in the ledger file in the order in which their turns ended, roughly: se
 by side. What is not folded yet is read from the journals first. A row is never changed, so nothing is locked meanwhile:
 rows that come later are not seen.
 
-Limits: `MAX_ROWS` and `MAX_S` a query. What lies before is not read, and `Reading.complete` is false.
+Limits: `MAX_ROWS` and `MAX_S` a question to a proxy. What lies before is not read, and `Reading.complete` is false.
 """
 
 import time
@@ -38,9 +38,19 @@ class Reading:
     """One pass over the rows. Used by one thread; `stopped` is asked between two portions."""
 
     def __init__(
-        self, state_dir: Path, database: Path, since_s: float | None, stopped: Callable[[], bool], above: int = 0
+        self,
+        state_dir: Path,
+        database: Path,
+        since_s: float | None,
+        stopped: Callable[[], bool],
+        above: int = 0,
+        *,
+        bounded: bool = True,
     ) -> None:
-        """Not needed are rows of turns that ended before `since_s`, unix seconds, and those up to number `above`."""
+        """Not needed are rows of turns that ended before `since_s`, unix seconds, and those up to number `above`.
+
+        `bounded`: False for a command of its own, that may take its time.
+        """
         self.db = connect(database, read_only=True)
         self.complete = True
         self.began_s: float | None = None
@@ -49,6 +59,7 @@ class Reading:
         self._since_s = since_s
         self._stopped = stopped
         self._above = above
+        self._bounded = bounded
 
     def close(self) -> None:
         """Close the ledger file."""
@@ -65,7 +76,7 @@ class Reading:
             newest = self._newest(high)
             if self._since_s is not None and newest is not None and newest < self._since_s - DISORDER_S:
                 return
-            if time.monotonic() > deadline or first - high >= MAX_ROWS:
+            if self._bounded and (time.monotonic() > deadline or first - high >= MAX_ROWS):
                 self.complete, self.began_s = False, newest
                 return
             yield FOLDED, {"low": max(high - ROWS_AT_ONCE, self._above), "high": high}

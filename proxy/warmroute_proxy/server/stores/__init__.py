@@ -16,6 +16,7 @@ a deadline. While the database is away, the journal and the ledger file of each 
     partitions      one table a day: made ahead, and dropped when it is too old
     shipping        sends the spool to the store in order, batch by batch
     fleet_ledger    reads sums, lists and receipts of all proxies from the database
+    fleet_rows      reads rows one after another, for a command
     migrations      the schema, by Alembic
     api_keys        keys in the database, as this process knows them
     key_admin       makes, rotates and revokes them, with an audit log

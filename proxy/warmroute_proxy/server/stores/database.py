@@ -25,7 +25,7 @@ _CLOSE_S: Final = 1.0
 
 T = TypeVar("T")
 
-_FAILURES: Final = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, ValueError)
+FAILURES: Final = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, ValueError)
 
 
 class Database:
@@ -52,7 +52,7 @@ class Database:
             except WrongSchema as error:
                 self._drop(error.state, str(error))
                 raise
-            except _FAILURES as error:
+            except FAILURES as error:
                 text = failure_text(error)
                 self._drop(StoreState.AWAY, text)
                 raise StoreAway(text) from None
@@ -68,7 +68,7 @@ class Database:
         if connection is not None:
             try:
                 await connection.close(timeout=_CLOSE_S)
-            except _FAILURES:
+            except FAILURES:
                 connection.terminate()
 
     async def _connected(self) -> Connection:

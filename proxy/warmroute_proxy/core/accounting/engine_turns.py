@@ -1,0 +1,56 @@
+"""What an entry of the ledger says of each engine that computed it."""
+
+from collections.abc import Container, Iterator
+from typing import Final
+
+import msgspec
+
+from warmroute_proxy.core.accounting.engine_counts import Counts, Role
+from warmroute_proxy.core.accounting.entry import Entry
+from warmroute_proxy.core.accounting.entry_steps import VOID_SUFFIX
+from warmroute_proxy.core.accounting.reconciliation import KINDS, SettledTurn
+
+_WITHOUT_ANSWER: Final = {"prefill"}
+_WITHOUT_PROMPT: Final = {"decode"}
+
+
+class _Worker(msgspec.Struct):
+    id: str
+    role: Role
+    dp_rank: int = 0
+
+
+class _Receipt(msgspec.Struct, frozen=True):
+    estimated: list[str] = []
+    continued: msgspec.Raw | None = None
+
+
+class _Usage(msgspec.Struct):
+    warmroute: _Receipt = _Receipt()
+
+
+_workers: Final = msgspec.json.Decoder(list[_Worker]).decode
+_usage: Final = msgspec.json.Decoder(_Usage | None).decode
+
+
+def turns_of(entry: Entry, engines: Container[str]) -> Iterator[SettledTurn]:
+    """One turn for each engine of an ended entry; none of a voiding entry, because it was computed all the same.
+
+    `engines`: ids that are known. A worker that is a rank of an engine has its id and the number of the rank.
+    """
+    if entry.id.endswith(VOID_SUFFIX):
+        return
+    usage = _usage(entry.usage)
+    receipt = usage.warmroute if usage is not None else _Receipt()
+    exact = receipt.continued is None and not any(kind in receipt.estimated for kind in KINDS)
+    for worker in _workers(entry.workers):
+        engine = worker.id if worker.id in engines else worker.id.removesuffix(f":{worker.dp_rank}")
+        prompt = worker.role not in _WITHOUT_PROMPT
+        counts = Counts(
+            1,
+            entry.prompt_tokens if prompt else 0,
+            entry.cached_tokens if prompt else 0,
+            0 if worker.role in _WITHOUT_ANSWER else entry.completion_tokens,
+        )
+        failed = entry.outcome != "completed"
+        yield SettledTurn(engine, entry.opened_at, entry.settled_at, counts, exact, len(entry.rids), failed)

@@ -1,0 +1,168 @@
+"""Receipts against the engines' own counters: what differs, and how much of that is known to be no difference.
+
+A turn is compared where it was computed: its prompt and cached tokens at the engine that did the prefill, its answer's
+tokens at the one that did the decode. It counts in the span of that engine in which it was settled.
+
+    difference = what the engine counted - what the receipts say
+
+Some tokens are *uncertain*. An engine may count a turn when it begins or when it ends, so that a turn which ran over
+the edge of a span, or within `EDGE_S` of it, may be counted on the other side. The receipt of a turn whose client left
+has an estimate where no engine reported a number, and an answer that a second engine continued has a part of its
+answer in that engine's prompt. The tokens of such turns are taken off a difference before it is judged: what remains
+is `unexplained`.
+
+An engine counts more than the receipts say where other clients use it, where an attempt was given up and repeated, and
+where a turn ended with an error. It counts less only where it was started again (what it had counted since the last
+reading is lost), or where receipts say what was not computed.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, Literal, NamedTuple
+
+from warmroute_proxy.core.accounting.engine_counts import Counts, Role, Span
+
+EDGE_S: Final = 1.0
+"""How much later the proxy settles a turn than the engine counts it, at most, and how long a reading takes."""
+
+Kind = Literal["prompt_tokens", "cached_tokens", "completion_tokens"]
+KINDS: Final[tuple[Kind, ...]] = ("prompt_tokens", "cached_tokens", "completion_tokens")
+_COMPARED: Final[Mapping[Role, frozenset[Kind]]] = {
+    "aggregated": frozenset(KINDS),
+    "prefill": frozenset({"prompt_tokens", "cached_tokens"}),
+    "decode": frozenset({"completion_tokens"}),
+}
+_NONE: Final = Counts()
+
+
+class SettledTurn(NamedTuple):
+    """What a receipt says of a turn at one engine; times in unix seconds. `counts` has only what that engine did.
+
+    `is_exact`: whether each number was reported by an engine; `failed`: whether it ended otherwise than completed.
+    """
+
+    engine: str
+    opened_s: float
+    settled_s: float
+    counts: Counts
+    is_exact: bool
+    attempts: int
+    failed: bool
+
+
+class Turns(NamedTuple):
+    """How many turns of a span there are, by what makes a difference."""
+
+    all: int = 0
+    at_edge: int = 0
+    estimated: int = 0
+    repeated: int = 0
+    failed: int = 0
+
+
+class Line:
+    """A span of an engine with the receipts of its turns."""
+
+    def __init__(self, span: Span) -> None:
+        self.span = span
+        self.receipts = _NONE
+        self.uncertain = _NONE
+        self.turns = Turns()
+
+    def add(self, turn: SettledTurn, *, at_edge: bool) -> None:
+        """A turn that was settled in this span."""
+        self.receipts = self.receipts.plus(turn.counts)
+        now = self.turns
+        self.turns = Turns(
+            now.all + 1,
+            now.at_edge + at_edge,
+            now.estimated + (not turn.is_exact),
+            now.repeated + (turn.attempts > 1),
+            now.failed + turn.failed,
+        )
+        if at_edge or not turn.is_exact:
+            self.uncertain = self.uncertain.plus(turn.counts)
+
+    def add_neighbour(self, turn: SettledTurn) -> None:
+        """A turn that was settled in another span, and may be counted in this one."""
+        self.uncertain = self.uncertain.plus(turn.counts)
+        self.turns = self.turns._replace(at_edge=self.turns.at_edge + 1)
+
+    def compares(self, kind: Kind) -> bool:
+        """Whether the engine does what is counted there."""
+        return kind in _COMPARED[self.span.role]
+
+    def difference(self, kind: Kind) -> int:
+        """What the engine counted more than the receipts say; below 0: less. 0 where that is not compared."""
+        return _of(self.span.counts, kind) - _of(self.receipts, kind) if self.compares(kind) else 0
+
+    def unexplained(self, kind: Kind) -> int:
+        """What remains of a difference without the uncertain tokens, and what a restart explains; with its sign."""
+        found = self.difference(kind)
+        size = max(0, abs(found) - _of(self.uncertain, kind))
+        if found < 0:
+            return 0 if self.span.restarts else -size
+        return size
+
+    def share(self, kind: Kind) -> float:
+        """The unexplained part as a share of the larger of both numbers."""
+        larger = max(_of(self.span.counts, kind), _of(self.receipts, kind))
+        return abs(self.unexplained(kind)) / larger if larger else 0.0
+
+    def is_beyond(self, tolerance: float) -> bool:
+        """Whether a share is above the tolerance."""
+        return any(self.share(kind) > tolerance for kind in KINDS)
+
+
+class Reconciliation:
+    """All spans, and the turns added to them in any order."""
+
+    def __init__(self, spans: Iterable[Span]) -> None:
+        self._by_engine: dict[str, list[Line]] = {}
+        for span in sorted(spans, key=lambda span: (span.engine, span.began_s)):
+            self._by_engine.setdefault(span.engine, []).append(Line(span))
+        self._ends = {engine: _ascending(lines) for engine, lines in self._by_engine.items()}
+        self.outside: dict[str, int] = {}
+        """Engine -> turns that were settled while its counters were not read."""
+
+    @property
+    def engines(self) -> frozenset[str]:
+        """Those whose counters are known."""
+        return frozenset(self._by_engine)
+
+    def add(self, turn: SettledTurn) -> None:
+        """Count a turn in the span of its engine in which it was settled."""
+        lines = self._by_engine.get(turn.engine, [])
+        first = bisect_left(self._ends.get(turn.engine, []), turn.opened_s - EDGE_S)
+        near: list[Line] = []
+        for line in lines[first:]:
+            if line.span.began_s > turn.settled_s + EDGE_S:
+                break
+            near.append(line)
+        home = next((line for line in near if line.span.began_s < turn.settled_s <= line.span.ended_s), None)
+        if home is None:
+            self.outside[turn.engine] = self.outside.get(turn.engine, 0) + 1
+        for line in near:
+            if line is home:
+                edges = line.span.began_s > turn.opened_s - EDGE_S or line.span.ended_s < turn.settled_s + EDGE_S
+                line.add(turn, at_edge=edges)
+            else:
+                line.add_neighbour(turn)
+
+    def lines(self) -> Sequence[Line]:
+        """By engine and time, without those in which nothing was counted."""
+        every = [line for lines in self._by_engine.values() for line in lines]
+        return [line for line in every if line.turns.all or line.span.counts != _NONE]
+
+
+def _of(counts: Counts, kind: Kind) -> int:
+    found: int = getattr(counts, kind)
+    return found
+
+
+def _ascending(lines: Sequence[Line]) -> list[float]:
+    """The ends of spans, never less than one before: a clock that went back makes spans overlap."""
+    ends: list[float] = []
+    for line in lines:
+        ends.append(max(line.span.ended_s, ends[-1] if ends else 0.0))
+    return ends

@@ -1,0 +1,127 @@
+"""`counters.sqlite`: what engines have counted, by engine and hour, and their last reading.
+
+The last reading is kept beside the spans, so that nothing is lost where the proxy is killed: what an engine counted
+meanwhile is the difference to its next reading.
+
+Limits: spans of `KEPT_DAYS`; `MAX_SPANS` in all, the newest.
+"""
+
+import logging
+import sqlite3
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from warmroute_proxy.core.accounting.engine_counts import Counts, Reading, Span, advance
+from warmroute_proxy.server.ledger.schema import LedgerError, connect
+
+COUNTERS_FILE: Final = "counters.sqlite"
+KEPT_DAYS: Final = 35
+MAX_SPANS: Final = 200_000
+_DAY_S: Final = 86_400
+_LOG: Final = logging.getLogger(__name__)
+_VERSION: Final = 1
+_TABLES: Final = f"""
+BEGIN;
+CREATE TABLE span (
+    engine TEXT NOT NULL, role TEXT NOT NULL, began_s REAL NOT NULL, ended_s REAL NOT NULL, requests INT NOT NULL,
+    prompt_tokens INT NOT NULL, cached_tokens INT NOT NULL, completion_tokens INT NOT NULL, restarts INT NOT NULL,
+    PRIMARY KEY (engine, began_s)
+);
+CREATE TABLE reading (
+    engine TEXT PRIMARY KEY, role TEXT NOT NULL, at_s REAL NOT NULL, requests INT NOT NULL, prompt_tokens INT NOT NULL,
+    cached_tokens INT NOT NULL, completion_tokens INT NOT NULL
+);
+PRAGMA user_version = {_VERSION};
+COMMIT;
+"""
+_SPANS: Final = "SELECT * FROM span WHERE ended_s >= ? ORDER BY engine, began_s"
+_OPEN: Final = "SELECT * FROM span WHERE rowid IN (SELECT max(rowid) FROM span GROUP BY engine)"
+_PUT_SPAN: Final = """
+INSERT INTO span VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET
+    role = excluded.role, ended_s = excluded.ended_s, requests = excluded.requests,
+    prompt_tokens = excluded.prompt_tokens, cached_tokens = excluded.cached_tokens,
+    completion_tokens = excluded.completion_tokens, restarts = excluded.restarts
+"""
+_PUT_READING: Final = "INSERT OR REPLACE INTO reading VALUES (?, ?, ?, ?, ?, ?, ?)"
+_DROP_OLD: Final = "DELETE FROM span WHERE ended_s < ?"
+_DROP_MANY: Final = "DELETE FROM span WHERE rowid <= (SELECT max(rowid) FROM span) - ?"
+
+
+class CounterFile:
+    """Keeps the readings of all engines. `note` may be called in any thread."""
+
+    def __init__(self, state_dir: Path) -> None:
+        """Raises: LedgerError."""
+        path = state_dir / COUNTERS_FILE
+        try:
+            self._db = connect(path)
+            if self._db.execute("PRAGMA user_version").fetchone()[0] == 0:
+                self._db.executescript(_TABLES)
+            self._newest = {row[0]: _reading(row) for row in self._db.execute("SELECT * FROM reading")}
+            self._open = {row[0]: _span(row) for row in self._db.execute(_OPEN)}
+        except sqlite3.Error as error:
+            raise LedgerError(f"{path} cannot be used: {error}") from None
+        self._lock = threading.Lock()
+        self._closed = False
+        self._failed = False
+
+    def note(self, reading: Reading) -> None:
+        """Take in a reading. Where the file cannot be written, the next one is taken in."""
+        with self._lock:
+            if self._closed:
+                return
+            before = self._open.get(reading.engine)
+            grown, now_open = advance(before, self._newest.get(reading.engine), reading)
+            changed = [now_open] if grown is None or grown is now_open else [grown, now_open]
+            try:
+                self._write(reading, changed)
+            except sqlite3.Error as error:
+                if not self._failed:
+                    _LOG.error("counters of engines cannot be kept in %s: %s", COUNTERS_FILE, error)
+                self._failed = True
+                return
+            self._failed = False
+            self._newest[reading.engine], self._open[reading.engine] = reading, now_open
+
+    def close(self) -> None:
+        """Close the file."""
+        with self._lock:
+            self._closed = True
+            self._db.close()
+
+    def _write(self, reading: Reading, spans: Sequence[Span]) -> None:
+        with self._db:
+            self._db.execute("BEGIN")
+            for span in spans:
+                self._db.execute(_PUT_SPAN, (*span[:4], *span.counts, span.restarts))
+            self._db.execute(_PUT_READING, (*reading[:3], *reading.counts))
+            if len(spans) > 1:  # an hour has ended
+                self._db.execute(_DROP_OLD, (reading.at_s - KEPT_DAYS * _DAY_S,))
+                self._db.execute(_DROP_MANY, (MAX_SPANS,))
+
+
+def read_spans(state_dir: Path, since_s: float) -> list[Span]:
+    """The spans that ended since a time, unix seconds, in the file of a proxy that may run. Raises: LedgerError."""
+    path = state_dir / COUNTERS_FILE
+    if not path.exists():
+        raise LedgerError(f"{path} does not exist: the proxy makes it when it first reads the metrics of an engine")
+    try:
+        db = connect(path, read_only=True)
+        try:
+            return [_span(row) for row in db.execute(_SPANS, (since_s,))]
+        finally:
+            db.close()
+    except sqlite3.Error as error:
+        raise LedgerError(f"{path} cannot be read: {error}") from None
+
+
+def _span(row: Sequence[object]) -> Span:
+    engine, role, began_s, ended_s, *counts, restarts = row
+    return Span(engine, role, began_s, ended_s, Counts(*counts), restarts)  # type: ignore[arg-type]
+
+
+def _reading(row: Sequence[object]) -> Reading:
+    engine, role, at_s, *counts = row
+    return Reading(engine, role, at_s, Counts(*counts))  # type: ignore[arg-type]

@@ -1,0 +1,56 @@
+"""Reads the rows of all proxies from the database, one after another, for a command that compares them.
+
+Rows come through a cursor, so that memory does not grow with them. Each fetch has a deadline.
+"""
+
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from typing import Final
+
+import asyncpg
+
+from warmroute_proxy.core.accounting.entry import Entry
+from warmroute_proxy.server.stores.database import CONNECT_S, FAILURES, check_schema, failure_text
+from warmroute_proxy.server.stores.partitions import day_of
+from warmroute_proxy.server.stores.store_state import StoreAway
+
+FETCHED_ROWS: Final = 2_000
+FETCH_S: Final = 60.0
+_ROWS: Final = "SELECT record FROM turn WHERE day >= $1 AND settled_at >= $2"
+_UNSENT: Final = "SELECT coalesce(sum(unsent), 0)::bigint FROM spool"
+
+
+async def unsent_rows(dsn: str) -> int:
+    """How many rows proxies have said that they have not sent yet. Raises: StoreAway, WrongSchema."""
+    connection = await _connected(dsn)
+    try:
+        count: int = await connection.fetchval(_UNSENT)
+        return count
+    except FAILURES as error:
+        raise StoreAway(failure_text(error)) from None
+    finally:
+        connection.terminate()
+
+
+async def rows_since(dsn: str, since_s: float) -> AsyncIterator[Entry]:
+    """The entries that were settled since then, unix seconds. Raises: StoreAway, WrongSchema."""
+    connection = await _connected(dsn)
+    try:
+        async with connection.transaction(readonly=True):
+            cursor = await connection.cursor(_ROWS, day_of(since_s) - timedelta(days=1), since_s)
+            while fetched := await cursor.fetch(FETCHED_ROWS):
+                for (record,) in fetched:
+                    yield Entry.read(record)
+    except FAILURES as error:
+        raise StoreAway(failure_text(error)) from None
+    finally:
+        connection.terminate()
+
+
+async def _connected(dsn: str) -> asyncpg.Connection:
+    try:
+        made = await asyncpg.connect(dsn, timeout=CONNECT_S, command_timeout=FETCH_S)
+        await check_schema(made)
+    except FAILURES as error:
+        raise StoreAway(failure_text(error)) from None
+    return made
