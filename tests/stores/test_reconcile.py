@@ -66,7 +66,8 @@ def pairs(tmp_path_factory: pytest.TempPathFactory, dsn: str) -> Iterator[tuple[
     try:
         for pair in made:
             pair.turns()
-        httpx.post(f"{made[1].engine.url}/v1/chat/completions", json=chat("mine " * 4_000), verify=PLAIN).raise_for_status()
+        url = f"{made[1].engine.url}/v1/chat/completions"
+        httpx.post(url, json=chat("mine " * 4_000), verify=PLAIN).raise_for_status()
         until(lambda: [pair.counted() for pair in made] == [TURNS, TURNS + 1], "all is read")
         yield made[0], made[1]
     finally:
