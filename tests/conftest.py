@@ -39,8 +39,10 @@ if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_timeout_set_timer(item: pytest.Item, settings: pytest_timeout.Settings) -> bool | None:
-    """A test's limit is for an idle machine of the reference's speed (`tests/machine.py`). Stretched by no more than ten,
-    since a run in which many tests hang has a limit, too."""
+    """A test's limit is for an idle machine of the reference's speed (`tests/machine.py`).
+
+    Stretched by no more than ten, since a run in which many tests hang has a limit, too.
+    """
     stretched = settings._replace(timeout=seconds(settings.timeout, 10.0))
     return bool(pytest_timeout.pytest_timeout_set_timer(item, stretched))
 
