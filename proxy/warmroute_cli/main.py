@@ -96,6 +96,11 @@ def parser() -> argparse.ArgumentParser:
     audit_arguments.add(audit)
     audit.set_defaults(run=_audit)
     _add_proxy(commands.add_parser("proxy", help="run one proxy"))
+    reload = commands.add_parser("reload", help="let a running proxy apply its config file")
+    reload.add_argument("--dry-run", action="store_true", help="only say what that would change")
+    _add_admin(reload)
+    _add_state_dir(reload)
+    reload.set_defaults(run=_reload)
     _add_engines(commands.add_parser("engines", help="list, drain, undrain or flip the engines of a running proxy"))
     _add_ledger(commands.add_parser("ledger", help="the database of the ledger: make or update its tables"))
     _add_keys(commands.add_parser("keys", help="API keys in the database of the ledger: make, rotate, revoke"))
@@ -350,6 +355,12 @@ def _engines(arguments: argparse.Namespace) -> int:
         print(f"warmroute engines: {arguments.action} takes {'no' if arguments.engine else 'one'} ID", file=sys.stderr)
         return 2
     return engines.run(arguments)
+
+
+def _reload(arguments: argparse.Namespace) -> int:
+    from warmroute_cli import reload
+
+    return reload.run(arguments)
 
 
 def _ledger(arguments: argparse.Namespace) -> int:

@@ -10,6 +10,7 @@ Decisions are made in `core`, which never waits. A room imports only those above
     dialects        requests of other APIs, translated on their way in and out
     processes       several processes of one proxy
     regions         the proxies of other regions
+    reload          another config while the proxy runs
     request         the path of an inference request
     control         the control plane
     authentication  whose request it is

@@ -24,11 +24,20 @@ def bearer(request: Request) -> bytes:
 class Authentication:
     """Finds the tenants of requests. Every method raises a `Refusal` where there is none."""
 
-    def __init__(self, config: Config, api_keys: ApiKeys, forwards: Forwards) -> None:
+    def __init__(self, config: Config, api_keys: ApiKeys | None, forwards: Forwards) -> None:
+        """`api_keys`: those of a directory, which keeps them as they are now; None: they are those of the config."""
+        self._keys_of_config = api_keys is None
         self._tenants = config.tenant_by_name
-        self._api_keys = api_keys
+        self._api_keys = ApiKeys(config.tenant_by_sha256()) if api_keys is None else api_keys
         self._forwards = forwards
         self._known: dict[str, TenantConfig] = {}  # by `Authorization` header, only valid ones; cleared when full
+
+    def replace(self, config: Config) -> None:
+        """Know the tenants of another config, and check keys again."""
+        self._tenants = config.tenant_by_name
+        if self._keys_of_config:
+            self._api_keys.replace(config.tenant_by_sha256())
+        self._known.clear()
 
     def forget(self) -> None:
         """Check keys anew: they have changed."""

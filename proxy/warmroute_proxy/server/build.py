@@ -16,9 +16,11 @@ from warmroute_proxy.core.replicas.peer_router import PeerRouter
 from warmroute_proxy.core.replicas.recording_router import RecordedRouter
 from warmroute_proxy.server.authentication import Authentication
 from warmroute_proxy.server.base.config import Config, copies_of_bodies
+from warmroute_proxy.server.base.config_source import ConfigSource, ReadConfig
+from warmroute_proxy.server.base.live_config import LiveConfig
 from warmroute_proxy.server.base.loop_lag import LoopLag
 from warmroute_proxy.server.base.metrics import Metrics
-from warmroute_proxy.server.base.secrets import ApiKeys, Secrets, key_sha256, load_secret
+from warmroute_proxy.server.base.secrets import Secrets, key_sha256, load_secret
 from warmroute_proxy.server.control.metrics_page import Holdings, MetricsPage
 from warmroute_proxy.server.endpoint import AdminEndpoint, PublicEndpoint
 from warmroute_proxy.server.engines import drain_orders
@@ -39,6 +41,9 @@ from warmroute_proxy.server.regions.announcements import Announcements
 from warmroute_proxy.server.regions.forward_claim import Forwards
 from warmroute_proxy.server.regions.peers import PeerQuestions, Peers
 from warmroute_proxy.server.regions.voids import Voids
+from warmroute_proxy.server.reload.membership import Membership
+from warmroute_proxy.server.reload.orders import ReloadOrders
+from warmroute_proxy.server.reload.reloads import Applier, Reloads
 from warmroute_proxy.server.request.admission import Admission
 from warmroute_proxy.server.request.client_answer import AnswerHeaders
 from warmroute_proxy.server.request.deadlines import Deadlines
@@ -56,11 +61,11 @@ from warmroute_proxy.server.stores.stores import Stores
 
 @dataclass(slots=True)
 class Proxy:
-    """The parts that are swept, probed and closed by `main`, and looked at by tests. `clock` is monotonic seconds."""
+    """The parts that are swept, probed and closed by `main`, and looked at by tests."""
 
-    config: Config
+    live: LiveConfig
+    authentication: Authentication
     intakes: Intakes
-    clock: Callable[[], float]
     metrics: Metrics
     loop_lag: LoopLag
     body_memory: BodyMemory
@@ -82,21 +87,25 @@ class Proxy:
     metrics_page: MetricsPage
 
     @property
+    def clock(self) -> Callable[[], float]:
+        """Monotonic seconds."""
+        return self.engines.clock
+
+    @property
+    def config(self) -> Config:
+        """The config in force."""
+        return self.live.now
+
+    @property
     def peers(self) -> Peers:
         """The links to other regions."""
         return self.voids.peers
 
     def public_endpoint(self, control_plane: Bridge) -> PublicEndpoint:
         """What clients and other proxies reach."""
-        config = self.config
-        keys = self.stores.keys
-        api_keys = keys.api_keys if keys is not None else ApiKeys(config.tenant_by_sha256())
-        authentication = Authentication(config, api_keys, self.voids.forwards)
-        if keys is not None:
-            keys.on_change.append(authentication.forget)
         return PublicEndpoint(
             self.intakes,
-            authentication,
+            self.authentication,
             self.ledger,
             self.idempotent_calls,
             self.path,
@@ -123,6 +132,25 @@ class Proxy:
             self.metrics_page.publish,
             self.peers.sweep,
         ]
+
+    def reload_orders(self, running: ReadConfig, source: ConfigSource) -> ReloadOrders:
+        """What applies another config. `running`: the one of the start, as its file has it; `source`: that file."""
+        timeout_s = self.config.limits.connect_timeout_s
+        membership = Membership(self.engines, self.router, self.re_prefills, timeout_s, self.clock)
+        appliers: list[Applier] = [
+            self.stores.replace,
+            self.authentication.replace,
+            self.intakes.replace,
+            self.admission.replace,
+            self.path.deadlines.replace,
+            self.path.forwarding.replace,
+            self._replace_copies,
+        ]
+        reloads = Reloads(running, self.live, membership, appliers, self.metrics)
+        return ReloadOrders(reloads, source, self.config.proxy.state_dir, self.peer_processes)
+
+    def _replace_copies(self, config: Config) -> None:
+        self.body_memory.copies = copies_of_bodies(config.engines)
 
     def close(self) -> None:
         """Close what is left open at the end, the ledger last."""
@@ -170,9 +198,9 @@ async def build(config: Config, slot: ProcessSlot | None) -> Proxy:
     )
     holdings = Holdings(open_requests, admission, re_prefills, ledger, memory)
     return Proxy(
-        config=config,
+        live=LiveConfig(config),
+        authentication=_authentication(config, stores, voids),
         intakes=Intakes(config, Callers(secrets, conversations), asyncio.get_running_loop()),
-        clock=clock,
         metrics=metrics,
         loop_lag=loop_lag,
         body_memory=memory,
@@ -192,6 +220,16 @@ async def build(config: Config, slot: ProcessSlot | None) -> Proxy:
         path=path,
         metrics_page=MetricsPage(metrics, holdings, router, engines, peer_processes, clock, loop_lag, stores),
     )
+
+
+def _authentication(config: Config, stores: Stores, voids: Voids) -> Authentication:
+    """Keys are those of the config, and of the database where there is one."""
+    keys = stores.keys
+    if keys is None:
+        return Authentication(config, None, voids.forwards)
+    made = Authentication(config, keys.api_keys, voids.forwards)
+    keys.on_change.append(made.forget)
+    return made
 
 
 def _body_memory(config: Config, metrics: Metrics) -> BodyMemory:
@@ -283,22 +321,23 @@ def _restore_drains(config: Config, engines: Engines, router: Router) -> None:
             engines.drain(engine_id, "operator", True, router, since_s)
 
 
-def control_planes(proxy: Proxy) -> tuple[Bridge, Bridge]:
+def control_planes(proxy: Proxy, orders: ReloadOrders) -> tuple[Bridge, Bridge]:
     """The applications of the public and of the admin listener. Their framework is imported here, since it is slow."""
     from warmroute_proxy.server.control.control_plane import Readiness, admin_app, public_app
     from warmroute_proxy.server.control.engine_admin import EngineAdmin
     from warmroute_proxy.server.control.engine_flip import EngineFlips, add_flip_routes
     from warmroute_proxy.server.control.fleet_usage import FleetUsage
+    from warmroute_proxy.server.control.reload_routes import add_reload
     from warmroute_proxy.server.control.usage_routes import add_admin_usage
 
     config, clock = proxy.config, proxy.clock
-    readiness = Readiness(proxy.open_requests, proxy.ledger, proxy.engines, proxy.stores)
+    readiness = Readiness(proxy.open_requests, proxy.ledger, proxy.engines, proxy.stores, orders)
     questions = PeerQuestions(proxy.peers, proxy.voids.forwards, config.limits.connect_timeout_s)
     engine_admin = EngineAdmin(
         proxy.engines,
         proxy.router,
         proxy.re_prefills,
-        config.models,
+        proxy.live,
         config.proxy.state_dir,
         proxy.peer_processes,
         clock,
@@ -311,8 +350,9 @@ def control_planes(proxy: Proxy) -> tuple[Bridge, Bridge]:
         from warmroute_proxy.server.control.shared_usage import SharedUsage
 
         usage = SharedUsage(*read_by, shared)
-    public = public_app(config, proxy.intakes.callers.secrets, readiness, proxy.ledger, questions, usage)
+    public = public_app(proxy.live, proxy.intakes.callers.secrets, readiness, proxy.ledger, questions, usage)
     admin = admin_app(proxy.metrics_page, engine_admin, proxy.router, proxy.admission, proxy.open_requests, clock)
     add_flip_routes(admin, engine_admin, EngineFlips(proxy.engines, proxy.router, engine_admin))
-    add_admin_usage(admin, usage, proxy.intakes.callers.secrets, config)
+    add_admin_usage(admin, usage, proxy.intakes.callers.secrets, proxy.live)
+    add_reload(admin, orders)
     return Bridge(public, {}), Bridge(admin, {})

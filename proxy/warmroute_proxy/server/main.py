@@ -20,7 +20,8 @@ import uvloop
 
 from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.server.base.config import Config
-from warmroute_proxy.server.base.config_file import ConfigError, load_config
+from warmroute_proxy.server.base.config_file import ConfigError
+from warmroute_proxy.server.base.config_source import ConfigSource, ReadConfig
 from warmroute_proxy.server.base.descriptors import ADMIN_CONNECTIONS, raise_limit
 from warmroute_proxy.server.base.loop_lag import LoopLag
 from warmroute_proxy.server.base.metrics import HeldBy
@@ -35,6 +36,7 @@ from warmroute_proxy.server.ledger.ledger import LedgerError
 from warmroute_proxy.server.processes.supervisor import ProcessSlot, Supervisor
 from warmroute_proxy.server.regions.peers import Peers
 from warmroute_proxy.server.regions.voids import Voids
+from warmroute_proxy.server.reload.orders import ReloadOrders
 from warmroute_proxy.server.request.open_requests import OpenRequests
 
 log = logging.getLogger("warmroute.proxy")
@@ -51,7 +53,9 @@ def serve(config_path: str, check: bool, processes: int | str | None = None, *, 
     `processes` goes before the number in the config; `probe_servers`: the check asks all servers of the config, too.
     """
     try:
-        config = load_config(Path(config_path), {} if processes is None else {"processes": processes})
+        source = ConfigSource(Path(config_path), {} if processes is None else {"processes": processes})
+        running = source.read()
+        config = running.config
         if check:
             return _check(config_path, config, probe_servers=probe_servers)
         logging.basicConfig(
@@ -60,8 +64,8 @@ def serve(config_path: str, check: bool, processes: int | str | None = None, *, 
         if config.proxy.processes > 1:
             import warmroute_proxy.server.control.control_plane  # noqa: F401 - once, for all that are forked
 
-            return Supervisor(config, _work).run(_listening)
-        return _work(config, None)
+            return Supervisor(running, source, _work_in_slot).run(_listening)
+        return _work(config, None, running, source)
     except (ConfigError, SecretError, LedgerError, TlsError, OSError) as error:
         print(f"warmroute proxy: {error}", file=sys.stderr)
         return 2
@@ -79,10 +83,15 @@ def _check(config_path: str, config: Config, *, probe_servers: bool) -> int:
     return 0 if all(answer.ok for answer in answers) else 1
 
 
-def _work(config: Config, slot: ProcessSlot | None) -> int:
-    """What one process does; its exit code."""
+def _work_in_slot(config: Config, slot: ProcessSlot) -> int:
+    """What one process of several does."""
+    return _work(config, slot, slot.running, slot.source)
+
+
+def _work(config: Config, slot: ProcessSlot | None, running: ReadConfig, source: ConfigSource) -> int:
+    """What one process does; its exit code. `running`: the config as its file, `source`, has it."""
     try:
-        uvloop.run(_run(config, slot))
+        uvloop.run(_run(config, slot, running, source))
     except (ConfigError, SecretError, LedgerError, TlsError, OSError) as error:
         print(f"warmroute proxy: {error}", file=sys.stderr)
         return 2
@@ -116,7 +125,7 @@ class _Signals:
             self.hurry = True
 
 
-async def _run(config: Config, slot: ProcessSlot | None) -> None:
+async def _run(config: Config, slot: ProcessSlot | None, running: ReadConfig, source: ConfigSource) -> None:
     signals = _Signals()
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, signals.came)
@@ -125,22 +134,27 @@ async def _run(config: Config, slot: ProcessSlot | None) -> None:
     else:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all of them: the parent passes it on
         loop.add_reader(slot.parent_fd, _orphaned, slot, signals.stop)
-    tls = _tls(config, loop)
+    cert, key = config.proxy.tls_cert, config.proxy.tls_key
+    tls = Tls(cert, key) if cert is not None and key is not None else None
     limits = replace(config.limits, connections=_connections(config))
     proxy = await build(config, slot)
-    public_plane, admin_plane = control_planes(proxy)
+    orders = proxy.reload_orders(running, source)
+    loop.add_signal_handler(signal.SIGHUP, _hung_up, tls, orders)
+    public_plane, admin_plane = control_planes(proxy, orders)
     public = Listener(proxy.public_endpoint(public_plane), limits, proxy.clock, proxy.body_memory, proxy.loop_lag)
     admin_limits = replace(limits, connections=ADMIN_CONNECTIONS)
     admin = Listener(proxy.admin_endpoint(admin_plane), admin_limits, proxy.clock, proxy.body_memory, proxy.loop_lag)
+    orders.reloads.appliers += [lambda live: public.use_limits(live.limits), lambda live: admin.use_limits(live.limits)]
     shared = slot is not None
     context = tls.context if tls is not None else None
     port = await public.listen(config.proxy.host, config.proxy.port, tls=context, shared=shared)
     admin_port = await admin.listen(config.proxy.admin_host, config.proxy.admin_port, shared=shared)
-    steps = proxy.sweep_steps([public, admin])
+    steps = [*proxy.sweep_steps([public, admin]), orders.reloads.sweep]
     tasks = [
         loop.create_task(_sweep(proxy.open_requests, steps, proxy.clock, proxy.loop_lag)),
         loop.create_task(proxy.loop_lag.watch()),
         loop.create_task(_probe_engines(proxy.engines, proxy.router)),
+        loop.create_task(orders.watch(proxy.live)),
         loop.create_task(_probe_peers(proxy.peers, proxy.voids, proxy.router)),
     ]
     if proxy.stores.keys is not None:
@@ -179,22 +193,15 @@ def _connections(config: Config) -> int:
     return division.connections
 
 
-def _tls(config: Config, loop: asyncio.AbstractEventLoop) -> Tls | None:
-    """What the port is to be reached by, read again at SIGHUP. By default that signal would end the process at once."""
-    if config.proxy.tls_cert is None or config.proxy.tls_key is None:
-        loop.add_signal_handler(signal.SIGHUP, log.info, "SIGHUP: there is no TLS certificate to read again")
-        return None
-    tls = Tls(config.proxy.tls_cert, config.proxy.tls_key)
-
-    def reload() -> None:
+def _hung_up(tls: Tls | None, orders: ReloadOrders) -> None:
+    """SIGHUP: read certificate and config again. By default that signal would end the process at once."""
+    if tls is not None:
         try:
             tls.reload()
             log.info("the TLS certificate was read again; it is valid until %s", tls.valid_until)
         except TlsError as error:
             log.error("the TLS certificate stays as it was: %s", error)
-
-    loop.add_signal_handler(signal.SIGHUP, reload)
-    return tls
+    orders.hung_up()
 
 
 def _orphaned(slot: ProcessSlot, stop: asyncio.Event) -> None:

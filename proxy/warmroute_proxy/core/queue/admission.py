@@ -124,6 +124,12 @@ class Queue(Generic[T]):
         self._lines: dict[LineKey, _Line[T]] = {}
         self._shares: dict[tuple[str, str], _TenantShare[T]] = {}  # by model and tenant
 
+    def resize(self, max_requests: int, max_bytes: int, timeout_s: float) -> None:
+        """Have other bounds. What waits beyond them stays until it goes or its time is over."""
+        self.max_requests = max_requests
+        self.max_bytes = max_bytes
+        self.max_patience_s = timeout_s / 2
+
     def __contains__(self, waiter: Waiter[T]) -> bool:
         share = self._shares.get((waiter.model, waiter.tenant))
         return share is not None and waiter in share.waiting

@@ -39,6 +39,11 @@ class Bucket:
         self._level = float(limit)
         self._at_s = now_s
 
+    def change(self, limit: int, now_s: float) -> None:
+        """Have another limit. What was taken stays taken."""
+        self._level = min(self._filled(now_s) + limit - self.limit, float(limit))
+        self.limit = limit
+
     def remaining(self, now_s: float) -> int:
         """What may be taken now."""
         return max(0, int(self._filled(now_s)))
@@ -83,6 +88,12 @@ class Quota:
         self.running = 0
         self.tokens_running = 0
 
+    def change(self, limits: TenantLimits, now_s: float) -> None:
+        """Have other limits. What is reserved and under way still counts, and is settled with what it reserved."""
+        self.limits = limits
+        self.requests = _changed(self.requests, limits.requests_per_minute, now_s)
+        self.tokens = _changed(self.tokens, limits.tokens_per_minute, now_s)
+
     def reserve(self, tokens: int, now_s: float, sequences: int = 1) -> Shortage | None:
         """Reserve a request of so many tokens, or return what is short and reserve nothing."""
         if self.requests is not None and (wait_s := self.requests.wait_s(sequences, now_s)) > 0:
@@ -116,3 +127,10 @@ class Quota:
         """A request has ended; the arguments as in `begin`."""
         self.running -= sequences
         self.tokens_running -= tokens
+
+
+def _changed(bucket: Bucket | None, limit: int | None, now_s: float) -> Bucket | None:
+    if bucket is None or limit is None:
+        return None if limit is None else Bucket(limit, now_s)
+    bucket.change(limit, now_s)
+    return bucket

@@ -3,13 +3,16 @@
 Nothing here opens a socket or serves a request, and nothing here imports another room of the server.
 
     config        the configuration as frozen values
+    config_difference what differs between two configs, and what can change without a restart
     config_engine reads one engine of the config file
     config_file   reads and checks the config file
+    config_source reads the config file again, and keeps what was accepted
     config_stores reads limits, budgets and the stores in which proxies share them
     config_table  reads the keys of one of its tables by their types
     descriptors   how many file descriptors the process has, and what they are for
     engine_text   what of an engine's error text is for clients, and what for the log
     errors        errors in the shape of the OpenAI API
+    live_config   the config in force
     loop_lag      how late the event loop is, and what held it
     metrics       counters and histograms, and their text format
     metric_help   the description of each metric

@@ -43,6 +43,8 @@ class ProxyConfig:
     """The certificate of the clients' port, and its key; None: no TLS."""
 
     tls_key: Path | None = None
+    watch_config: bool = False
+    """Whether a change of the config file is applied without being asked for."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,7 @@ from warmroute_proxy.server.base.config_engine import read_engine
 from warmroute_proxy.server.base.config_stores import read_budgets, read_database, read_redis, read_tenant_limits
 from warmroute_proxy.server.base.config_table import Table, nearest, shown
 
+MAX_FILE_BYTES: Final = 16_777_216
 _TABLES: Final = ("proxy", "secret", "ledger", "limits")
 _LISTS: Final = ("region", "engine", "model", "tenant")
 _LIMIT_BOUNDS: Final[dict[str, tuple[float, float]]] = {
@@ -74,16 +75,30 @@ class ConfigError(ValueError):
 
 def load_config(path: Path, instead: dict[str, Any] | None = None) -> Config:
     """The config in a file. `instead`: values that replace keys of [proxy]. Raises: ConfigError with all problems."""
+    return read_config(read_file(path), path.resolve().parent, str(path), instead)
+
+
+def read_file(path: Path) -> bytes:
+    """The content of a config file. Raises: ConfigError."""
     try:
         with path.open("rb") as file:
-            document = tomllib.load(file)
+            content = file.read(MAX_FILE_BYTES + 1)
     except OSError as error:
         raise ConfigError(str(path), [f"cannot be read: {error.strerror}"]) from None
+    if len(content) > MAX_FILE_BYTES:
+        raise ConfigError(str(path), [f"is larger than {MAX_FILE_BYTES} bytes"])
+    return content
+
+
+def read_config(content: bytes, folder: Path, source: str, instead: dict[str, Any] | None = None) -> Config:
+    """The config in the content of a file; the rest as in `load_config`."""
+    try:
+        document = tomllib.loads(content.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(str(path), [f"is not TOML: {error}"]) from None
+        raise ConfigError(source, [f"is not TOML: {error}"]) from None
     if instead and isinstance(document.get("proxy"), dict):
         document["proxy"] |= instead
-    return parse_config(document, path.resolve().parent, str(path))
+    return parse_config(document, folder, source)
 
 
 def parse_config(document: dict[str, Any], folder: Path, source: str) -> Config:
@@ -106,7 +121,7 @@ def parse_config(document: dict[str, Any], folder: Path, source: str) -> Config:
     tenants = tuple(_tenant(table, database is None) for table in _tables(document, "tenant", problems))
     tenants, budgets = read_budgets(document.get("budget"), tenants, problems)
     model_by_name = _model_names(models, problems)
-    _check_memory(limits, engines, problems)
+    check_memory(limits, engines, problems)
     _check_regions(proxy, regions, problems)
     _check_engines(engines, regions, problems)
     _check_engine_models(engines, models, problems)
@@ -132,7 +147,7 @@ def parse_config(document: dict[str, Any], folder: Path, source: str) -> Config:
     )
 
 
-def _check_memory(limits: Limits, engines: tuple[EngineConfig, ...], problems: list[str]) -> None:
+def check_memory(limits: Limits, engines: tuple[EngineConfig, ...], problems: list[str]) -> None:
     """A tenant gets half of the memory, and one body of any size must find a place in it."""
     least = 2 * copies_of_bodies(engines) * limits.body_bytes
     if limits.body_memory_bytes < least:
@@ -171,6 +186,7 @@ def _proxy(table: Table, folder: Path) -> ProxyConfig:
         processes=table.integer_or("processes", "auto", 1, 1, MAX_PROCESSES) or _cores(),
         tls_cert=table.file("tls_cert", folder),
         tls_key=table.file("tls_key", folder),
+        watch_config=table.flag("watch_config"),
     )
     if (proxy.tls_cert is None) != (proxy.tls_key is None):
         missing, given = ("tls_cert", "tls_key") if proxy.tls_cert is None else ("tls_key", "tls_cert")

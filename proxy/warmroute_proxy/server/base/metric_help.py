@@ -40,6 +40,7 @@ HELP: Final[dict[str, str]] = {
     "warmroute_re_prefills_total": "Prompts of a draining or failed engine, computed on another one, by outcome.",
     "warmroute_re_prefilled_tokens_total": "Prompt tokens of these re-prefills.",
     "warmroute_loop_lag_seconds": "How late the event loop was, seconds, by what ran longest meanwhile.",
+    "warmroute_reloads_total": "Config files that were applied, or refused, while the proxy ran, by outcome.",
     "warmroute_turns_live": "Open turns.",
     "warmroute_queue_requests": "Requests in the queue.",
     "warmroute_queue_bytes": "Size of the bodies in the queue, bytes.",

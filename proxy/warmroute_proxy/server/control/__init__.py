@@ -1,7 +1,7 @@
 """The control plane: small JSON for tenants, and pages for operators.
 
-It is never on the path of a token, and changes nothing but drains and roles of engines. Its framework runs behind the
-connections of `http`, with the same limits.
+It is never on the path of a token, and changes nothing but drains and roles of engines, and which config is in force.
+Its framework runs behind the connections of `http`, with the same limits.
 
     control_plane   the public application (models, usage, receipts, readiness) and that of operators
     engine_admin    operators' view of engines, and their drain orders
@@ -9,6 +9,7 @@ connections of `http`, with the same limits.
     metrics_page    `/metrics`, over all processes
     model_routes    the models, in the shape of each API
     openapi         the description of the public routes
+    reload_routes   applies the config file, or says what it would change
     usage_routes    usage and receipts, for tenants and for operators
     usage_question  reads such a question from its parameters
     fleet_usage     asks this region and the others, and adds their answers up

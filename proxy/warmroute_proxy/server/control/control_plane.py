@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.core.placement.router import Router
-from warmroute_proxy.server.base.config import Config
+from warmroute_proxy.server.base.live_config import LiveConfig
 from warmroute_proxy.server.base.secrets import Secrets
 from warmroute_proxy.server.control.answers import error_answer, get, json_answer
 from warmroute_proxy.server.control.engine_admin import EngineAdmin, add_engine_routes
@@ -27,6 +27,7 @@ from warmroute_proxy.server.dialects.other_apis import no_route
 from warmroute_proxy.server.engines.engines import Engines
 from warmroute_proxy.server.ledger.ledger import Ledger
 from warmroute_proxy.server.regions.peers import PeerQuestions
+from warmroute_proxy.server.reload.orders import ReloadOrders
 from warmroute_proxy.server.request.admission import Admission
 from warmroute_proxy.server.request.open_requests import OpenRequests
 from warmroute_proxy.server.stores.stores import Stores
@@ -37,15 +38,18 @@ MAX_LISTED_DECISIONS: Final = 1000
 class Readiness:
     """Why no requests should be sent here now."""
 
-    def __init__(self, open_requests: OpenRequests, ledger: Ledger, engines: Engines, stores: Stores) -> None:
+    def __init__(
+        self, open_requests: OpenRequests, ledger: Ledger, engines: Engines, stores: Stores, orders: ReloadOrders
+    ) -> None:
         self._open_requests = open_requests
         self._ledger = ledger
         self._engines = engines
         self._stores = stores
+        self._orders = orders
 
     def degraded(self) -> list[str]:
         """What does not work as it should while requests are served."""
-        return self._stores.problems()
+        return [*self._stores.problems(), *self._orders.problems()]
 
     def problems(self) -> list[str]:
         """The reasons; none where the proxy is ready."""
@@ -64,15 +68,20 @@ class Readiness:
 
 
 def public_app(
-    config: Config, secrets: Secrets, readiness: Readiness, ledger: Ledger, questions: PeerQuestions, usage: FleetUsage
+    live: LiveConfig,
+    secrets: Secrets,
+    readiness: Readiness,
+    ledger: Ledger,
+    questions: PeerQuestions,
+    usage: FleetUsage,
 ) -> FastAPI:
     """`/health`, `/ready`, `/openapi.json`, `/v1/models`, and what `usage_routes` has."""
     app = _app("warmroute", no_route)
-    _add_health(app, readiness, config.proxy.region)
-    add_models(app, config)
+    _add_health(app, readiness, live.now.proxy.region)
+    add_models(app, live)
     add_receipts(app, ledger, questions, usage)
     add_usage(app, usage, secrets)
-    add_operators_question(app, usage, secrets, config)
+    add_operators_question(app, usage, secrets, live)
     return app
 
 
@@ -108,7 +117,7 @@ def admin_app(
     clock: Callable[[], float],
 ) -> FastAPI:
     """`/metrics`, `/admin/workers`, `/admin/admission`, `/admin/decisions`, `/admin/conditions`, `/admin/engines`;
-    `add_admin_usage` adds `/admin/usage`, `add_flip_routes` the flips of engines.
+    `add_admin_usage` adds `/admin/usage`, `add_flip_routes` the flips of engines, `add_reload` `/admin/reload`.
     """
     app = _app("warmroute admin", lambda path: f"there is no route {path[:200]!r}")
     add_engine_routes(app, engine_admin)

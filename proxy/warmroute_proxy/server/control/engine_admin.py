@@ -9,7 +9,7 @@
 Each answers with the engine as it is now. Asking twice changes nothing.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,8 +18,8 @@ from fastapi import FastAPI, Response
 
 from warmroute_proxy.core.placement.fleet import Worker
 from warmroute_proxy.core.placement.router import Router
-from warmroute_proxy.server.base.config import ModelConfig
 from warmroute_proxy.server.base.errors import error_body
+from warmroute_proxy.server.base.live_config import LiveConfig
 from warmroute_proxy.server.engines import drain_orders
 from warmroute_proxy.server.engines.engines import Engines
 from warmroute_proxy.server.engines.watching import Watching
@@ -37,7 +37,7 @@ class EngineAdmin:
         engines: Engines,
         router: Router,
         re_prefills: RePrefills,
-        models: Sequence[ModelConfig],
+        live: LiveConfig,
         state_dir: Path,
         peer_processes: PeerProcesses | None,
         clock: Callable[[], float],
@@ -47,7 +47,7 @@ class EngineAdmin:
         self._engines = engines
         self._router = router
         self._re_prefills = re_prefills
-        self._models = models
+        self._live = live
         self._state_dir = state_dir
         self._peer_processes = peer_processes
         self._clock = clock
@@ -107,7 +107,7 @@ class EngineAdmin:
             for worker in engine.workers()
         ]
         role = leaving[0].role
-        names = [model.name for model in self._models if leaving[0].serves(model.name)]
+        names = [model.name for model in self._live.now.models if leaving[0].serves(model.name)]
         return [name for name in names if not any(worker.role == role and worker.serves(name) for worker in stay)]
 
 

@@ -9,8 +9,9 @@ from warmroute_proxy.dialects.gemini import errors as gemini_errors
 from warmroute_proxy.dialects.gemini import models as gemini
 from warmroute_proxy.dialects.messages import errors as messages_errors
 from warmroute_proxy.dialects.messages import models as messages
-from warmroute_proxy.server.base.config import Config, ModelConfig
+from warmroute_proxy.server.base.config import ModelConfig
 from warmroute_proxy.server.base.errors import error_body, no_model
+from warmroute_proxy.server.base.live_config import LiveConfig
 from warmroute_proxy.server.control.answers import get, json_answer
 
 _ANTHROPIC: Final = "anthropic-version"  # the header of its clients
@@ -20,14 +21,14 @@ _GOOGLE: Final = "x-goog-api-key"  # of its clients
 ErrorBody = Callable[[int, str, str], bytes]
 
 
-def add_models(app: FastAPI, config: Config) -> None:
+def add_models(app: FastAPI, live: LiveConfig) -> None:
     """`/v1/models` and `/v1beta/models`, which is Gemini's."""
 
     @get(app, "/v1beta/models")
     @get(app, "/v1/models")
     async def models(request: Request) -> Response:
         """The models that the tenant may use."""
-        found = config.models_of(request.state.tenant)
+        found = live.now.models_of(request.state.tenant)
         if _is_gemini(request):
             return json_answer(gemini.model_list([_gemini_model(model) for model in found]))
         if _ANTHROPIC in request.headers:
@@ -45,9 +46,9 @@ def add_models(app: FastAPI, config: Config) -> None:
         return _one(name, request, _model, error_body)
 
     def _one(name: str, request: Request, card: Callable[[ModelConfig], Any], error: ErrorBody) -> Response:
-        found = config.model_of(name)
+        found = live.now.model_of(name)
         if found is None or not request.state.tenant.may_use(found):
-            problem = no_model(name, [model.name for model in config.models_of(request.state.tenant)])
+            problem = no_model(name, [model.name for model in live.now.models_of(request.state.tenant)])
             return Response(error(404, problem, "model_not_found"), 404, media_type="application/json")
         return json_answer(card(found))
 

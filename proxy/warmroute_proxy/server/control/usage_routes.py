@@ -19,6 +19,7 @@ from fastapi import FastAPI, Request, Response
 from warmroute.contract import headers as names
 from warmroute_proxy.server.base.config import Config, TenantConfig
 from warmroute_proxy.server.base.errors import Refusal, quoted
+from warmroute_proxy.server.base.live_config import LiveConfig
 from warmroute_proxy.server.base.secrets import Secrets
 from warmroute_proxy.server.control.answers import error_answer, get, json_answer, refused
 from warmroute_proxy.server.control.fleet_usage import FleetUsage, listed_body, usage_body
@@ -97,7 +98,7 @@ def add_receipts(app: FastAPI, ledger: Ledger, questions: PeerQuestions, usage: 
         return json_answer(found, 202 if found.get("state") == "open" else 200)
 
 
-def add_operators_question(app: FastAPI, usage: FleetUsage, secrets: Secrets, config: Config) -> None:
+def add_operators_question(app: FastAPI, usage: FleetUsage, secrets: Secrets, live: LiveConfig) -> None:
     """What the proxy of another region asks in the name of its operator."""
 
     @get(app, OPERATOR_PATH)
@@ -107,13 +108,13 @@ def add_operators_question(app: FastAPI, usage: FleetUsage, secrets: Secrets, co
             if not _is_of_peer(request):
                 return error_answer(404, no_route(request.url.path), "not_found")
             question = _asked(request, ("by", "since", "tenant"))
-            turns, _ = _turns(request, question, _tenant(question, config), secrets)
+            turns, _ = _turns(request, question, _tenant(question, live.now), secrets)
             return json_answer(await usage.here(turns, question.by))
         except Refusal as refusal:
             return refused(refusal)
 
 
-def add_admin_usage(app: FastAPI, usage: FleetUsage, secrets: Secrets, config: Config) -> None:
+def add_admin_usage(app: FastAPI, usage: FleetUsage, secrets: Secrets, live: LiveConfig) -> None:
     """What operators ask, on the admin listener."""
 
     @app.get("/admin/usage")
@@ -121,11 +122,11 @@ def add_admin_usage(app: FastAPI, usage: FleetUsage, secrets: Secrets, config: C
         """The sums of all tenants, or of one, over all regions."""
         try:
             question = _asked(request, ("by", "since", "tenant"))
-            turns, session = _turns(request, question, _tenant(question, config), secrets)
+            turns, session = _turns(request, question, _tenant(question, live.now), secrets)
             own = usage.here(turns, question.by)
             # A token is in the name of some tenant. That it is for this path says that an operator asks.
             regions, found = await usage.everywhere(
-                own, Sums, config.tenants[0], _target(OPERATOR_PATH, question), session
+                own, Sums, live.now.tenants[0], _target(OPERATOR_PATH, question), session
             )
             return json_answer(usage_body(regions, found, question.by, question.since_s))
         except Refusal as refusal:

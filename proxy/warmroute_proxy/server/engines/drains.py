@@ -1,4 +1,5 @@
-"""Which engines drain: they get no new work although they answer, by an operator's order or by their own report.
+"""Which engines drain: they get no new work although they answer, by an operator's order, by their own report, or
+because the config no longer has them.
 
 This is all drain state of a process, without sockets or clock. An operator's order holds until it is taken back, also
 over restarts of the engine and of the proxy (`drain_orders`). An engine's own report holds until its `/ready` answers
@@ -7,8 +8,8 @@ over restarts of the engine and of the proxy (`drain_orders`). An engine's own r
 
 from typing import Final, Literal
 
-DrainedBy = Literal["operator", "engine"]
-SOURCES: Final[tuple[DrainedBy, ...]] = ("operator", "engine")
+DrainedBy = Literal["operator", "engine", "config"]
+SOURCES: Final[tuple[DrainedBy, ...]] = ("operator", "engine", "config")
 
 
 class Drains:
@@ -34,6 +35,11 @@ class Drains:
     def of(self, engine_id: str) -> dict[DrainedBy, float]:
         """By whom an engine drains, and since which unix time."""
         return {by: since[engine_id] for by, since in self._since_by_source.items() if engine_id in since}
+
+    def forget(self, engine_id: str) -> None:
+        """The engine is gone."""
+        for since in self._since_by_source.values():
+            since.pop(engine_id, None)
 
     def by_operator(self) -> dict[str, float]:
         """The engines that drain by an operator's order, and since which unix time."""

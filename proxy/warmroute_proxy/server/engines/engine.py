@@ -118,6 +118,12 @@ class Engine:
             self.upstream.send("POST", "/abort_request", headers, [body], leg)
             asyncio.get_running_loop().call_later(ABORT_TIMEOUT_S, leg.close)
 
+    def close(self) -> None:
+        """Close all connections."""
+        if self.health_task is not None:
+            self.health_task.cancel()
+        self.upstream.close()
+
     def _abort_answered(self, status: int, _body: bytes) -> None:
         self.check_key_accepted(status, "/abort_request", "admin_key_file")
 

@@ -46,6 +46,9 @@ class Engines:
         """Engines that hang or have stopped answering: nothing sent to them will be answered."""
 
         self.by_id = {config.id: Engine(config, connect_timeout_s, clock) for config in configs}
+        self.departed: dict[str, Engine] = {}
+        """Engines that have left, until their last aborts are sent."""
+
         self.clock = clock
         self.kv_events = KvEvents(metrics, unix_clock)
         self.watching = Watching(region, metrics)
@@ -66,7 +69,12 @@ class Engines:
 
     def of(self, worker: Worker) -> Engine:
         """The engine of a worker."""
-        return self.by_id[worker.engine]
+        engine = self.by_id.get(worker.engine)
+        return engine if engine is not None else self.departed[worker.engine]
+
+    def has(self, engine: Engine) -> bool:
+        """Whether it has not left."""
+        return self.by_id.get(engine.config.id) is engine
 
     def served_by(self, decision: Decision) -> tuple[ServedBy, ...]:
         """The workers of a decision, as receipts name them."""
@@ -186,7 +194,5 @@ class Engines:
             self.counters.close()
         for task in list(self.reading.values()):
             task.cancel()
-        for engine in self.by_id.values():
-            if engine.health_task is not None:
-                engine.health_task.cancel()
-            engine.upstream.close()
+        for engine in [*self.by_id.values(), *self.departed.values()]:
+            engine.close()

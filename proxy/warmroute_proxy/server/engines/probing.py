@@ -61,6 +61,8 @@ async def _probe(engines: Engines, engine: Engine, router: Router) -> None:
     if engine.config.kind == "openai":
         return  # there is no probe that every such server answers: the breaker alone decides
     await _probe_ready(engines, engine, router)
+    if not engines.has(engine):
+        return
     _check_health(engines, engine, router)
     engines.lost = frozenset(_lost(engines))
     if not engine.up:
@@ -70,6 +72,8 @@ async def _probe(engines: Engines, engine: Engine, router: Router) -> None:
     may_change = engine.info.can_flip and engines.drains.draining(engine.config.id)
     if not engine.informed or may_change or now_s - engine.informed_at_s >= INFORM_EVERY_S:
         await fetch_server_info(engines, engine, router)
+    if not engines.has(engine):
+        return
     for worker in engine.workers():
         engines.kv_events.follow(worker, engine.info.kv_source, router)
     await _observe_loads(engines, engine, router)
@@ -84,12 +88,14 @@ async def _probe(engines: Engines, engine: Engine, router: Router) -> None:
 async def _probe_ready(engines: Engines, engine: Engine, router: Router) -> None:
     """Set whether an engine is up, and whether it drains by its own report."""
     status, _ = await get(engine.upstream, "/ready", engine.bearer)
-    if status == OWN_FAULT:
+    if status == OWN_FAULT or not engines.has(engine):
         return
     engine.was_ready = status in {200, 404} or (status == 503 and engine.was_ready)
     engines.drain(engine.config.id, "engine", engine.was_ready and status == 503, router)
     if engine.was_ready and not engine.serves:  # first: it may have restarted, with an empty cache
         await fetch_server_info(engines, engine, router)
+    if not engines.has(engine):
+        return
     was_up, engine.up = engine.up, engine.was_ready and engine.recognised and not engine.health_monitor.unwell
     if was_up == engine.up:
         return
@@ -145,6 +151,8 @@ def _lost(engines: Engines) -> list[str]:
 async def fetch_server_info(engines: Engines, engine: Engine, router: Router | None) -> None:
     """Ask an engine for its ranks, pages and role, and tell the router what has changed."""
     status, body = await get(engine.upstream, "/server_info", engine.bearer)
+    if not engines.has(engine):
+        return
     engine.check_key_accepted(status, "/server_info", "key_file")
     info = read_server_info(body, engine.config, engine.upstream.host) if status == 200 else None
     if info is None:

@@ -87,6 +87,10 @@ class Watching:
         evicted, reported_tokens, drops = [new - old for new, old in zip(now, before, strict=True)]
         self._sign(Condition.MISSING_HITS, self._region, missing_hits(evicted, reported_tokens, drops), now_s)
 
+    def forget(self, engine_id: str) -> None:
+        """The engine is gone; what it reported goes with the next look at the region."""
+        self._read_at_s.pop(engine_id, None)
+
     def raised(self) -> list[Watched]:
         """The conditions that are raised now, by name and subject."""
         return sorted(

@@ -4,6 +4,7 @@ import asyncio
 import socket
 import ssl
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 from warmroute_proxy.server.base.config import Limits
@@ -36,6 +37,10 @@ class Listener:
         ).handle
         self._socket = ListeningSocket(listening, self.connections, tls)
         return int(listening.getsockname()[1])
+
+    def use_limits(self, limits: Limits) -> None:
+        """Use other limits for connections that open from now on. How many there may be was fixed at the start."""
+        self.connections.limits = replace(limits, connections=self.connections.limits.connections)
 
     def sweep(self) -> None:
         """Check the deadlines of all connections; called once a second."""

@@ -142,6 +142,11 @@ class Callers:
         self.secrets = secrets
         self._callers: dict[tuple[str, ...], Caller] = {}
 
+    def forget(self) -> None:
+        """Drop all callers: what is known of them depends on a config that is no longer in force."""
+        self._callers.clear()
+        self.known_bodies = KnownBodies()
+
     def of(self, path: str, tenant: TenantConfig, headers: Mapping[str, str], region: str | None = None) -> Caller:
         """The caller whose head this is. Raises: Refusal, where a header is no valid session key."""
         parts = [path, tenant.name, region or "", "k" if names.IDEMPOTENCY in headers else ""]

@@ -24,6 +24,13 @@ class Intakes:
         self.large_bodies = LargeBodies(config, callers, loop)
         self._cleans_all = cleans_all(config)
 
+    def replace(self, config: Config) -> None:
+        """Read requests by another config from now on."""
+        self._config = config
+        self._cleans_all = cleans_all(config)
+        self.callers.forget()
+        self.large_bodies.replace(config)
+
     def terms(self, tenant: TenantConfig) -> Terms:
         """What a translation of a tenant's request depends on."""
         return Terms(tenant, self.callers.secrets, self._config)

@@ -59,6 +59,13 @@ class LargeBodies:
         done = partial(self._done, pool, request, shared, caller, on_read)  # it keeps `shared` until then
         found.add_done_callback(partial(self._loop.call_soon_threadsafe, done))
 
+    def replace(self, config: Config) -> None:
+        """Read by another config. The process ends with what it was given; the next large body starts another."""
+        self._config = config
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.shutdown(wait=False)
+
     def close(self) -> None:
         """End the process."""
         pool, self._pool = self._pool, None
@@ -101,9 +108,8 @@ class LargeBodies:
             shared.rewritten(found.size)
             request.body = shared.view() if request.shared is shared else b""
         shared.was_read(found.sha256)
-        model = self._config.model_by_name[found.read.intake.model.name]
         body = LargeBody(shared.view(), found.spans)
-        intake = replace(found.read.intake, tenant=caller.tenant, model=model, body=body)
+        intake = replace(found.read.intake, tenant=caller.tenant, body=body)
         if found.read.converses:
             intake, facts = conversing(intake, found.read.identity, found.read.prompt, caller, self._callers)
             intake = replace(intake, facts=facts)

@@ -106,6 +106,8 @@ class ProcessReport(msgspec.Struct, gc=False, array_like=True):
     """The engines that drain by an operator's order."""
 
     metrics: State
+    config: str = ""
+    """The digest of the config file that is in force in it."""
 
 
 class PeerProcesses:
@@ -116,6 +118,9 @@ class PeerProcesses:
     ) -> None:
         lanes = shared_memory.lanes
         self.number = number
+        self.config_digest = ""
+        """Of the config file that is in force in this process."""
+
         self._lanes = lanes
         self._lane = lanes[number]
         self._generation = self._lane.generation
@@ -179,7 +184,9 @@ class PeerProcesses:
         engines = self._engines
         connections = {engine.config.id: engine.upstream.open for engine in engines.by_id.values()}
         drained = list(engines.drains.by_operator())
-        report = ProcessReport(self._generation, os.getpid(), gauges, connections, drained, metrics.state())
+        report = ProcessReport(
+            self._generation, os.getpid(), gauges, connections, drained, metrics.state(), self.config_digest
+        )
         if not self._lane.publish(self._encode(report)):
             log.error("the metrics of this process exceed its shared memory: other processes do not get them")
         self.apply_updates()

@@ -7,7 +7,10 @@ reserves the ports while no process listens.
 
 A process that dies is started again: after 0.1 s, twice as long each time it dies within a minute, 30 s at most. Its
 successor settles its open requests as interrupted. SIGTERM and SIGINT end all processes in good order, a second one at
-once; SIGHUP is passed on. Processes whose supervisor dies end in good order too: each holds a pipe that breaks then.
+once. At SIGHUP, or where the config is watched and has changed, it checks the config file; a good one is kept in the
+state folder (`config_source`), from where all processes apply the same bytes, and one that starts later begins with it.
+SIGHUP is passed on in any case. Processes whose supervisor dies end in good order too: each holds a pipe that breaks
+then.
 """
 
 import contextlib
@@ -26,6 +29,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from warmroute_proxy.server.base.config import Config
+from warmroute_proxy.server.base.config_difference import merged
+from warmroute_proxy.server.base.config_file import ConfigError
+from warmroute_proxy.server.base.config_source import ACCEPTED_FILE, ConfigSource, FileChanges, ReadConfig
 from warmroute_proxy.server.ledger.fold import recover_all
 from warmroute_proxy.server.ledger.ledger import LEDGER_FILE, ledger_errors, lock
 from warmroute_proxy.server.processes.shared_memory import SharedMemory
@@ -54,6 +60,12 @@ class ProcessSlot:
     """Readable once the supervisor is gone."""
 
     ready_fd: int
+    running: ReadConfig
+    """The config of the supervisor, as its file has it."""
+
+    source: ConfigSource
+    """That file."""
+
     interrupted: int = 0
     """Turns that were open when the proxy before this one died. Only the first process counts them."""
 
@@ -90,10 +102,13 @@ def reserve(host: str, port: int) -> tuple[socket.socket, int]:
 class Supervisor:
     """The parent process. `work` is what each child does with its slot; it returns the exit code."""
 
-    def __init__(self, config: Config, work: Callable[[Config, ProcessSlot], int]) -> None:
+    def __init__(self, running: ReadConfig, source: ConfigSource, work: Callable[[Config, ProcessSlot], int]) -> None:
         self._work = work
+        config, self._running, self._source = running.config, running, source
+        self._changes = FileChanges(source.path)
         self._state_dir = config.proxy.state_dir
         self._lock_fd = lock(self._state_dir)
+        (self._state_dir / ACCEPTED_FILE).unlink(missing_ok=True)
         self._interrupted = self._recover()
         public, port = reserve(config.proxy.host, config.proxy.port)
         admin, admin_port = reserve(config.proxy.admin_host, config.proxy.admin_port)
@@ -142,7 +157,16 @@ class Supervisor:
             interrupted = self._interrupted if self._starts == 1 else 0
             parent_fd = self._alive[0]
             self._run_child(
-                ProcessSlot(process.number, self._shared_memory, self._nonces, parent_fd, write_fd, interrupted)
+                ProcessSlot(
+                    process.number,
+                    self._shared_memory,
+                    self._nonces,
+                    parent_fd,
+                    write_fd,
+                    self._running,
+                    self._source,
+                    interrupted,
+                )
             )
         os.close(write_fd)
         process.pid, process.ready_fd, process.started_s = pid, read_fd, time.monotonic()
@@ -186,10 +210,24 @@ class Supervisor:
             caught = signal.sigtimedwait(_SIGNALS, min(max(due_s - now, 0.0), POLL_S))
             if caught is not None and caught.si_signo in {signal.SIGTERM, signal.SIGINT}:
                 return
-            if caught is not None and caught.si_signo == signal.SIGHUP:
+            changed = self._changes.found() and self._config.proxy.watch_config
+            if changed or (caught is not None and caught.si_signo == signal.SIGHUP):
+                self._reload()
                 self._send(signal.SIGHUP)
             for process in self._reaped():
                 log.error("process %d has died, and is started again in %.1f s", process.number, process.wait_s)
+
+    def _reload(self) -> None:
+        """Accept the config file if it is good, for all processes and those that start later."""
+        try:
+            found = self._source.read()
+            if found.digest != self._running.digest:
+                self._source.accept(found, self._state_dir)
+        except (ConfigError, OSError) as error:
+            log.error("the config is not applied, and the one before stays in force: %s", error)
+            return
+        self._running = found._replace(config=merged(self._running.config, found.config))
+        self._config = merged(self._config, found.config)
 
     def _reaped(self) -> list[_Process]:
         """The processes that have ended since the last call."""

@@ -85,6 +85,23 @@ class Admission:
         now = clock()
         self.quotas = {t.name: Quota(t.limits, now) for t in config.tenants if t.limits is not None}
 
+    def replace(self, config: Config) -> None:
+        """Use the limits of another config. What requests have reserved, they settle with what it was reserved from."""
+        limits, now_s = config.limits, self._clock()
+        self.queue.resize(limits.queue_requests, limits.queue_bytes, limits.queue_timeout_s)
+        self._timeout_s = limits.queue_timeout_s
+        before, self.quotas = self.quotas, {}
+        for tenant in config.tenants:
+            if tenant.limits is None:
+                continue
+            quota = before.get(tenant.name)
+            if quota is None:
+                quota = Quota(tenant.limits, now_s)
+            elif quota.limits != tenant.limits:
+                quota.change(tenant.limits, now_s)
+            self.quotas[tenant.name] = quota
+        self.freed()
+
     def enter(self, request: RequestToAdmit, decision: Decision) -> Decision | None:
         """Where a request goes now; None where it is queued or refused."""
         tenant, facts = request.intake.tenant, request.intake.facts

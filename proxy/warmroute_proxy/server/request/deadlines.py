@@ -5,7 +5,7 @@ from typing import Final
 import msgspec
 
 from warmroute_proxy.core.load.blame import Cause
-from warmroute_proxy.server.base.config import Limits
+from warmroute_proxy.server.base.config import Config, Limits
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.engines.engines import Engines
 from warmroute_proxy.server.request.attempt import Attempt
@@ -53,6 +53,11 @@ class Deadlines:
         """How long the head of a stream is held back, in case the request has to be refused."""
         self._limits = limits
         self._engines = engines
+
+    def replace(self, config: Config) -> None:
+        """Use the limits of another config, from the next look on."""
+        self._limits = config.limits
+        self.head_hold_s = config.limits.head_hold_s
 
     def missed(
         self, attempt: Attempt, progress: Progress, received_s: float, now_s: float, *, answering: bool, continued: bool

@@ -61,6 +61,10 @@ class Forwarding:
         self.clock = clock
         self._forwards = voids.forwards
 
+    def replace(self, config: Config) -> None:
+        """Use the limits of another config."""
+        self.limits = config.limits
+
     def begin(
         self,
         exchange: Exchange,

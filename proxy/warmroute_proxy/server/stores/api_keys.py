@@ -79,6 +79,12 @@ class KeyDirectory:
         """Called when keys are no longer what they were."""
         self._use()
 
+    def replace(self, config: Config) -> None:
+        """Know the keys and tenants of another config."""
+        self._of_config = config.tenant_by_sha256()
+        self._tenants = frozenset(config.tenant_by_name)
+        self._use()
+
     async def watch(self) -> None:
         """Look for changes until it is cancelled."""
         while True:

@@ -48,6 +48,20 @@ class Budgets:
         self.on_answer: list[Callable[[], None]] = []
         """Called when what waits may go, or has to be refused."""
 
+    def replace(self, budgets: Sequence[Budget]) -> None:
+        """Lease from these budgets. Of one whose limit changes, what is leased stays; the store's next answer counts
+        the new limit. Reservations are settled with the leases that they are from.
+        """
+        known = {(lease.budget.name, lease.budget.period, lease.budget.unit): lease for lease in self.leases}
+        self.leases = [known.get((each.name, each.period, each.unit)) or Lease(each) for each in budgets]
+        self._by_tenant = {}
+        for lease, budget in zip(self.leases, budgets, strict=True):
+            if lease.budget != budget:
+                lease.budget = budget
+                lease.left = None
+            for tenant in budget.tenants:
+                self._by_tenant[tenant] = (*self._by_tenant.get(tenant, ()), lease)
+
     def of_tenant(self, tenant: str) -> tuple[Lease, ...]:
         """The leases on a tenant's budgets."""
         return self._by_tenant.get(tenant, ())

@@ -56,6 +56,7 @@ class Stores:
         self.keys: KeyDirectory | None = None
         """API keys in the database; None: there is none."""
 
+        self._has_windows = False
         self.windows = Budgets((), None, Metrics(), time.time)
         """Limits by the minute over all proxies; without Redis none."""
 
@@ -75,6 +76,7 @@ class Stores:
         else:
             made = cls(None, _budgets(config, metrics))
         if config.redis_url_file is not None:
+            made._has_windows = True
             made.windows = _windows(config, load_url(config.redis_url_file, ("redis", "rediss")), metrics)
         return made
 
@@ -103,6 +105,13 @@ class Stores:
         """Ask for what is wanted of budgets and windows; called a few times a second."""
         self.budgets.sweep()
         self.windows.sweep()
+
+    def replace(self, config: Config) -> None:
+        """Use the tenants, their keys and their limits by the minute of another config."""
+        if self._has_windows:
+            self.windows.replace(_by_minute(config))
+        if self.keys is not None:
+            self.keys.replace(config)
 
     def close(self) -> None:
         """Send what is left, for some seconds, and close."""
@@ -165,6 +174,15 @@ def _windows(config: Config, url: str, metrics: Metrics) -> Budgets:
         raise LedgerError(
             f"{error.name} is missing: install warmroute[redis] for limits over several proxies"
         ) from None
+    try:
+        store = RedisWindows(url)
+    except ValueError:  # it may quote a piece of a password
+        raise SecretError(f"{config.redis_url_file} holds no address of a Redis: {SPECIAL}") from None
+    return Budgets(_by_minute(config), store, metrics, time.time)
+
+
+def _by_minute(config: Config) -> list[Budget]:
+    """The limits by the minute of all tenants."""
     found: list[Budget] = []
     for tenant in config.tenants:
         limits = tenant.limits or TenantLimits()
@@ -175,11 +193,7 @@ def _windows(config: Config, url: str, metrics: Metrics) -> Budgets:
         for unit, limit in by_unit:
             if limit is not None:
                 found.append(Budget(tenant.name, (tenant.name,), "minute", limit, NEVER, unit))
-    try:
-        store = RedisWindows(url)
-    except ValueError:  # it may quote a piece of a password
-        raise SecretError(f"{config.redis_url_file} holds no address of a Redis: {SPECIAL}") from None
-    return Budgets(found, store, metrics, time.time)
+    return found
 
 
 def _boot(config: Config) -> str:

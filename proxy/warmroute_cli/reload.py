@@ -1,0 +1,45 @@
+"""`warmroute reload`: let a running proxy apply its config file, or say what that would change."""
+
+import argparse
+import sys
+from typing import Any, Final
+
+from warmroute_cli.api import ApiError
+from warmroute_cli.asking import admin_apis
+from warmroute_proxy.server.base.config_file import ConfigError
+from warmroute_proxy.server.base.secrets import SecretError
+
+PATH: Final = "/admin/reload"
+_SIGNS: Final = {"added": "+", "removed": "-", "changed": "~", "moved": "~"}
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Ask for it. 0: done, 1: not in force in all processes yet, 2: not done."""
+    parameters = {"dry_run": "true"} if arguments.dry_run else {}
+    try:
+        answers = [admin.ask(PATH, parameters, method="POST") for admin in admin_apis(arguments).values()]
+    except (ConfigError, SecretError, ApiError) as error:
+        print(f"warmroute reload: {error}", file=sys.stderr)
+        return 2
+    for answer in answers:
+        show(answer)
+    return int(any(answer.get("processes_behind") for answer in answers))
+
+
+def show(answer: dict[str, Any]) -> None:
+    """A line for each change, and one for the outcome."""
+    for change in answer["changes"]:
+        keys = f": {', '.join(change['keys'])}" if change["keys"] else ""
+        moved = " (another order)" if change["change"] == "moved" else ""
+        named = f"{change['table']} {change['name']}".rstrip()
+        print(f"{_SIGNS[change['change']]} {named}{keys}{moved}")
+    if not answer["changes"]:
+        print("nothing is changed")
+    if answer["waits_for_restart"]:
+        print(f"waits for a restart: {', '.join(answer['waits_for_restart'])}")
+    if not answer["applied"]:
+        print("nothing is applied: this was a dry run")
+        return
+    behind = answer["processes_behind"]
+    late = f"; {behind} have not applied it yet, see the log" if behind else ""
+    print(f"config {answer['config']} is in force in {answer['processes']} processes{late}")

@@ -1,0 +1,138 @@
+"""What differs between two configs, and what of it can change while the proxy runs. Pure.
+
+A change is named by table, name and keys, never by its values, which may be secret. `merged` takes what can change from
+the new config and the rest from the running one, so that `compare(merged(a, b), b)` is what waits for a restart.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass, replace
+from enum import Enum
+from typing import Any, Final, NamedTuple
+
+from warmroute.contract.money import Rates
+from warmroute_proxy.core.queue.quota import TenantLimits
+from warmroute_proxy.server.base.config import Config, Limits
+
+LIVE_LIMITS: Final = frozenset(
+    {
+        "body_bytes",
+        "header_bytes",
+        "header_count",
+        "head_timeout_s",
+        "body_timeout_s",
+        "keepalive_s",
+        "first_token_timeout_s",
+        "idle_timeout_s",
+        "head_hold_s",
+        "total_timeout_s",
+        "queue_requests",
+        "queue_bytes",
+        "queue_timeout_s",
+        "shutdown_grace_s",
+    }
+)
+"""The keys of [limits] that change while the proxy runs; memory and connections are divided at the start."""
+
+LIVE_PROXY: Final = frozenset({"watch_config"})
+LIVE_LISTS: Final[Mapping[str, str]] = {"engine": "engines", "model": "models", "tenant": "tenants"}
+"""The lists that change while the proxy runs: table -> field of the config."""
+
+_LISTS: Final[Mapping[str, str]] = {"region": "regions", **LIVE_LISTS, "budget": "budgets"}
+_NAMES: Final[Mapping[str, str]] = {"engine": "id"}
+"""What names an element of a list, where it is not its `name`."""
+
+
+class Kind(Enum):
+    """What has happened to an element of a table."""
+
+    ADDED = "added"
+    REMOVED = "removed"
+    CHANGED = "changed"
+    MOVED = "moved"
+    """The elements are the same, in another order: of patterns in aliases the first counts."""
+
+
+class Change(NamedTuple):
+    """One difference. `name` is empty for a table that there is once; `keys` are those that changed."""
+
+    table: str
+    name: str
+    kind: Kind
+    keys: tuple[str, ...]
+    waits_for_restart: bool
+
+
+def compare(running: Config, new: Config) -> list[Change]:
+    """What the new config changes, by table in the order of the reference."""
+    found = _single("proxy", _values(running.proxy), _values(new.proxy), LIVE_PROXY)
+    found += _single("secret", {"file": running.secret_file}, {"file": new.secret_file}, frozenset())
+    found += _single("ledger", _ledger_values(running), _ledger_values(new), frozenset())
+    found += _single("redis", {"url_file": running.redis_url_file}, {"url_file": new.redis_url_file}, frozenset())
+    found += _single("limits", _values(running.limits), _values(new.limits), LIVE_LIMITS)
+    for table, attribute in _LISTS.items():
+        found += _list(table, getattr(running, attribute), getattr(new, attribute), table not in LIVE_LISTS)
+    return found
+
+
+def merged(running: Config, new: Config) -> Config:
+    """The config that can be in force without a restart."""
+    return replace(
+        running,
+        proxy=replace(running.proxy, **{key: getattr(new.proxy, key) for key in LIVE_PROXY}),
+        limits=Limits(
+            **{
+                field.name: getattr(new.limits if field.name in LIVE_LIMITS else running.limits, field.name)
+                for field in fields(Limits)
+            }
+        ),
+        **{attribute: getattr(new, attribute) for attribute in LIVE_LISTS.values()},
+        model_by_name=new.model_by_name,
+        tenant_by_name=new.tenant_by_name,
+    )
+
+
+def _single(table: str, before: Mapping[str, object], now: Mapping[str, object], live: frozenset[str]) -> list[Change]:
+    changed = [key for key in {**before, **now} if before.get(key) != now.get(key)]
+    by_effect = {waits: tuple(key for key in changed if (key not in live) is waits) for waits in (False, True)}
+    return [Change(table, "", Kind.CHANGED, keys, waits) for waits, keys in by_effect.items() if keys]
+
+
+def _list(table: str, before: Sequence[Any], now: Sequence[Any], waits: bool) -> list[Change]:
+    old, new = _by_name(table, before), _by_name(table, now)
+    found = [Change(table, name, Kind.ADDED, (), waits) for name in new if name not in old]
+    found += [Change(table, name, Kind.REMOVED, (), waits) for name in old if name not in new]
+    for name in old.keys() & new.keys() if old != new else ():
+        keys = tuple(key for key in {**old[name], **new[name]} if old[name].get(key) != new[name].get(key))
+        if keys:
+            found.append(Change(table, name, Kind.CHANGED, keys, waits))
+    if [name for name in old if name in new] != [name for name in new if name in old]:
+        found.append(Change(table, "", Kind.MOVED, (), waits))
+    return sorted(found, key=lambda change: (change.kind.value, change.name))
+
+
+def _by_name(table: str, elements: Sequence[Any]) -> dict[str, dict[str, object]]:
+    """The values of each element; one name may stand for several, as a budget of two periods does."""
+    found: dict[str, dict[str, object]] = {}
+    for element in elements:
+        values = _values(element)
+        if table == "budget":
+            values = {f"usd_per_{element.period}": element.limit, **values, "limit": None, "period": None}
+        found.setdefault(str(getattr(element, _NAMES.get(table, "name"))), {}).update(values)
+    return found
+
+
+def _values(record: Any) -> dict[str, object]:
+    """The keys of a table with their values; of a nested structure, its own keys."""
+    names = [field.name for field in fields(record)] if is_dataclass(record) else record._fields
+    found: dict[str, object] = {}
+    for name in names:
+        value = getattr(record, name)
+        if name == "limits" and value is None:
+            value = TenantLimits()
+        found |= value._asdict() if isinstance(value, TenantLimits | Rates) else {name: value}
+    return found
+
+
+def _ledger_values(config: Config) -> dict[str, object]:
+    database = {} if config.database is None else _values(config.database)
+    return {"sync": config.ledger_sync, **database}

@@ -1,0 +1,138 @@
+"""Which engines of this region take part: those that a config names join, those that it no longer names leave.
+
+An engine that joins gets traffic once a probe has found it ready (`engines.probing`); a server that is not probed, at
+once. An engine that leaves drains: it gets nothing new, its running requests end there, and its hot prompts are
+computed elsewhere. Then its workers, their loads and what they have cached are forgotten. An engine with another
+address or other key files is another engine: the old one leaves first, and the new one joins under its id when it is
+gone. Its models and its store are changed in place.
+
+    absent --joins--> joined --named no more--> leaving --nothing runs there--> absent
+                        ^---------named again------|
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Final
+
+from warmroute_proxy.core.placement.router import Router
+from warmroute_proxy.server.base.config import EngineConfig
+from warmroute_proxy.server.engines.engine import Engine
+from warmroute_proxy.server.engines.engines import Engines
+from warmroute_proxy.server.request.re_prefill import RePrefills
+
+log = logging.getLogger(__name__)
+
+MOVE_WAIT_S: Final = 60.0
+"""How long an engine without requests stays for its hot prompts: a fleet may be too busy to compute them elsewhere."""
+
+CLOSE_AFTER_S: Final = 6.0
+"""An engine that has left is still sent the last aborts, each with a deadline of 5 s."""
+
+
+class Membership:
+    """The engines that are to be there, and those that leave. `clock`: monotonic seconds."""
+
+    def __init__(
+        self,
+        engines: Engines,
+        router: Router,
+        re_prefills: RePrefills,
+        connect_timeout_s: float,
+        clock: Callable[[], float],
+    ) -> None:
+        self._engines = engines
+        self._router = router
+        self._re_prefills = re_prefills
+        self._connect_timeout_s = connect_timeout_s
+        self._clock = clock
+        self._leaving: dict[str, float] = {}  # since when
+        self._joining: dict[str, Engine] = {}  # made, and not there yet: the engine of that id has not left
+
+    def make(self, configs: Iterable[EngineConfig]) -> dict[str, Engine]:
+        """The engines that would join, by id, for `replace`. Raises: SecretError, where a key file cannot be read."""
+        known = self._engines.by_id
+        return {
+            config.id: Engine(config, self._connect_timeout_s, self._clock)
+            for config in configs
+            if config.id not in known or not _is_same(known[config.id].config, config)
+        }
+
+    def replace(self, configs: Iterable[EngineConfig], made: dict[str, Engine]) -> None:
+        """Have these engines. `made`: what `make` has returned for them."""
+        wanted = {config.id: config for config in configs}
+        self._joining = dict(made)
+        for engine_id, engine in self._engines.by_id.items():
+            config = wanted.get(engine_id)
+            if config is None or engine_id in made:
+                self._leave(engine_id)
+            else:
+                self._stay(engine, config)
+        self.sweep()
+
+    def sweep(self) -> None:
+        """Remove engines that have left, and let others join; called a few times a second."""
+        for engine_id, since_s in list(self._leaving.items()):
+            if self._has_left(engine_id, since_s):
+                self._remove(engine_id)
+        for engine_id, engine in list(self._joining.items()):
+            if engine_id not in self._engines.by_id:
+                del self._joining[engine_id]
+                self._join(engine)
+
+    def _leave(self, engine_id: str) -> None:
+        if engine_id not in self._leaving:
+            self._leaving[engine_id] = self._clock()
+            self._engines.drain(engine_id, "config", True, self._router)
+
+    def _stay(self, engine: Engine, config: EngineConfig) -> None:
+        if self._leaving.pop(config.id, None) is not None:
+            self._engines.drain(config.id, "config", False, self._router)
+        if engine.config != config:
+            engine.config = config
+            for worker in engine.workers():
+                self._router.add_worker(worker)
+            self._engines.workers_changed()
+
+    def _join(self, engine: Engine) -> None:
+        engines, engine_id = self._engines, engine.config.id
+        log.warning("engine %s joins", engine_id)
+        engine.up = not engine.is_sglang
+        engine.down_since_s = self._clock()
+        engines.by_id[engine_id] = engine
+        for worker in engine.workers():
+            self._router.add_worker(worker)
+            self._router.set_up(worker.id, engine.up)
+        engines.workers_changed()
+
+    def _has_left(self, engine_id: str, since_s: float) -> bool:
+        workers = self._engines.by_id[engine_id].workers()
+        if any(self._router.running(worker.id) for worker in workers):
+            return False
+        return not self._re_prefills.waiting(engine_id) or self._clock() - since_s > MOVE_WAIT_S
+
+    def _remove(self, engine_id: str) -> None:
+        engines = self._engines
+        log.warning("engine %s has left", engine_id)
+        del self._leaving[engine_id]
+        engine = engines.by_id.pop(engine_id)
+        for worker in engine.workers():
+            engines.kv_events.leave(worker.id)
+            self._router.remove_worker(worker.id)
+        engines.workers_changed()
+        engines.drains.forget(engine_id)
+        engines.watching.forget(engine_id)
+        engines.lost -= {engine_id}
+        engines.departed[engine_id] = engine
+        asyncio.get_running_loop().call_later(CLOSE_AFTER_S, self._close, engine)
+
+    def _close(self, engine: Engine) -> None:
+        if self._engines.departed.get(engine.config.id) is engine:
+            del self._engines.departed[engine.config.id]
+        engine.close()
+
+
+def _is_same(one: EngineConfig, other: EngineConfig) -> bool:
+    """Whether two configs are of the same server, reached in the same way."""
+    return replace(one, models=other.models, model_names=other.model_names, store=other.store) == other

@@ -1,0 +1,100 @@
+"""Orders to reload: by SIGHUP, by the watched file, by an operator; in all processes of a proxy.
+
+One process applies the file by itself. Of several, the supervisor checks the file and keeps the bytes that it accepts,
+and each process applies those: a file with a problem changes none of them. An operator's order to one process goes to
+the supervisor, and is answered once all processes that run report that file, or after `AGREE_S`.
+"""
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from warmroute_proxy.server.base.config_file import ConfigError
+from warmroute_proxy.server.base.config_source import ConfigSource, FileChanges
+from warmroute_proxy.server.base.live_config import LiveConfig
+from warmroute_proxy.server.processes.peer_processes import PeerProcesses
+from warmroute_proxy.server.reload.reloads import Difference, Reloads
+
+AGREE_S: Final = 10.0
+POLL_S: Final = 0.05
+WATCH_EVERY_S: Final = 0.5
+
+
+class InForce(NamedTuple):
+    """In how many processes of the proxy a config is in force, and in how many not yet."""
+
+    processes: int
+    behind: int
+
+
+class ReloadOrders:
+    """Follows orders in this process. `peer_processes`: the others of this proxy; None where it is the only one."""
+
+    def __init__(
+        self,
+        reloads: Reloads,
+        source: ConfigSource,
+        state_dir: Path,
+        peer_processes: PeerProcesses | None,
+    ) -> None:
+        self.reloads = reloads
+        self._source = source
+        self._accepted = source.accepted(state_dir)
+        self._peer_processes = peer_processes
+        self._supervisor = os.getppid()
+        self._report()
+
+    def problems(self) -> list[str]:
+        """What does not work as it should."""
+        count = len(self.reloads.problems)
+        return [f"the config file has {count} problems, and the one before is in force"] if count else []
+
+    def hung_up(self) -> None:
+        """SIGHUP has come, from an operator or from the supervisor, which has checked the file."""
+        if self._peer_processes is None:
+            self.reloads.reload(self._source)
+            return
+        if self._accepted.path.exists():
+            self.reloads.reload(self._accepted)
+        self._report()
+
+    async def watch(self, live: LiveConfig) -> None:
+        """Apply the file when it changes, while the config asks for that. Of several processes the supervisor looks."""
+        if self._peer_processes is not None:
+            return
+        changes = FileChanges(self._source.path)
+        while True:
+            await asyncio.sleep(WATCH_EVERY_S)
+            if changes.found() and live.now.proxy.watch_config:
+                self.reloads.reload(self._source)
+
+    def look(self, *, dry_run: bool) -> Difference:
+        """What the file would change. Raises: ConfigError."""
+        try:
+            return self.reloads.look(self._source)
+        except ConfigError as error:
+            if not dry_run:
+                self.reloads.refused(error)
+            raise
+
+    async def apply(self, found: Difference) -> InForce:
+        """Apply the file in all processes."""
+        peers = self._peer_processes
+        if peers is None:
+            self.reloads.apply(found)
+            return InForce(1, 0)
+        os.kill(self._supervisor, signal.SIGHUP)
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + AGREE_S
+        while True:
+            reported = [report.config for report in peers.reports() if peers.alive(report)] + [self.reloads.digest]
+            behind = sum(digest != found.read.digest for digest in reported)
+            if not behind or loop.time() > deadline_s:
+                return InForce(len(reported) - behind, behind)
+            await asyncio.sleep(POLL_S)
+
+    def _report(self) -> None:
+        if self._peer_processes is not None:
+            self._peer_processes.config_digest = self.reloads.digest

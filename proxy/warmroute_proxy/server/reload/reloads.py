@@ -1,0 +1,135 @@
+"""One config after the other in this process. All or nothing: a file with a problem changes nothing.
+
+A config is checked as at the start, and the engines that would join are made, which reads their key files. Only then is
+it applied, without waiting in between, so that no request is read by half of it. Requests under way keep what they were
+read with: the prices of their model, the limits of their tenant.
+
+What has to know of another config is given it by `appliers`, functions that cannot fail.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from warmroute_proxy.server.base.config import Config, EngineConfig
+from warmroute_proxy.server.base.config_difference import Change, compare, merged
+from warmroute_proxy.server.base.config_file import ConfigError, check_memory
+from warmroute_proxy.server.base.config_source import ConfigSource, ReadConfig
+from warmroute_proxy.server.base.live_config import LiveConfig
+from warmroute_proxy.server.base.metrics import Metrics
+from warmroute_proxy.server.base.secrets import SecretError
+from warmroute_proxy.server.engines.engine import Engine
+from warmroute_proxy.server.reload.membership import Membership
+
+log = logging.getLogger(__name__)
+
+COUNTER: Final = "warmroute_reloads_total"
+Applier = Callable[[Config], None]
+
+
+class Difference(NamedTuple):
+    """A checked config, and what it would change."""
+
+    read: ReadConfig
+    config: Config
+    """What can be in force now."""
+
+    changes: list[Change]
+    joining: dict[str, Engine]
+
+    @property
+    def waiting(self) -> list[str]:
+        """What waits for a restart: `table.key`, or `table name`."""
+        found: list[str] = []
+        for change in self.changes:
+            if change.waits_for_restart:
+                named = f"{change.table} {change.name}".rstrip()
+                found += [f"{named}.{key}" for key in change.keys] or [named]
+        return found
+
+
+class Reloads:
+    """Applies configs. `running`: the one of the start, as its file has it."""
+
+    def __init__(
+        self,
+        running: ReadConfig,
+        live: LiveConfig,
+        membership: Membership,
+        appliers: list[Applier],
+        metrics: Metrics,
+    ) -> None:
+        self._running = running
+        self._live = live
+        self._membership = membership
+        self.appliers = appliers
+        self._metrics = metrics
+        self.problems: list[str] = []
+        """Of the last file that was refused; none where the last one is in force."""
+
+    @property
+    def digest(self) -> str:
+        """Of the file in force."""
+        return self._running.digest
+
+    def sweep(self) -> None:
+        """Let engines leave and join whose time has come; called a few times a second."""
+        self._membership.sweep()
+
+    def look(self, source: ConfigSource) -> Difference:
+        """Read and check a file, and say what it would change. Raises: ConfigError."""
+        read = source.read()
+        changes = compare(self._running.config, read.config)
+        config = merged(self._live.now, read.config)
+        problems: list[str] = []
+        check_memory(config.limits, config.engines, problems)
+        if problems:
+            raise ConfigError(
+                str(source.path), [f"{each} (body_memory_bytes waits for a restart)" for each in problems]
+            )
+        try:
+            joining = self._membership.make(engines_of(config))
+        except SecretError as error:
+            raise ConfigError(str(source.path), [str(error)]) from None
+        return Difference(read, config, changes, joining)
+
+    def apply(self, found: Difference) -> None:
+        """Let it be in force."""
+        for apply in self.appliers:
+            apply(found.config)
+        self._membership.replace(engines_of(found.config), found.joining)
+        self._live.replace(found.config)
+        self._running = found.read._replace(config=merged(self._running.config, found.read.config))
+        self.problems = []
+        self._metrics.add(COUNTER, 1, (("outcome", "applied"),))
+        _log_applied(found)
+
+    def reload(self, source: ConfigSource) -> None:
+        """Apply a file if it is another one, or log why not."""
+        try:
+            found = self.look(source)
+        except ConfigError as error:
+            self.refused(error)
+            return
+        self.problems = []
+        if found.changes or found.read.digest != self.digest:
+            self.apply(found)
+
+    def refused(self, error: ConfigError) -> None:
+        """A file was not applied."""
+        self.problems = error.problems
+        self._metrics.add(COUNTER, 1, (("outcome", "refused"),))
+        log.error("the config is not applied, and the one before stays in force: %s", error)
+
+
+def engines_of(config: Config) -> list[EngineConfig]:
+    """The engines of the proxy's own region."""
+    return [engine for engine in config.engines if engine.region == config.proxy.region]
+
+
+def _log_applied(found: Difference) -> None:
+    log.warning("config %s is in force: %d changes", found.read.digest, len(found.changes))
+    for change in found.changes:
+        log.info("config: %s %s %s (%s)", change.table, change.name, change.kind.value, ", ".join(change.keys))
+    if found.waiting:
+        log.warning("these changes of the config wait for a restart: %s", ", ".join(found.waiting))

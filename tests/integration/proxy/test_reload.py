@@ -1,0 +1,213 @@
+"""Another config while the proxy runs: engines, prices, tenants and limits change, and no request is lost."""
+
+import os
+import re
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.machine import seconds
+from warmroute_cli.main import main
+from warmroute_cli.processes import stop_all
+
+from .harness import EngineProcess, ProxyProcess, answer, chat, until
+
+LONG = {"max_tokens": 150, "ignore_eos": True}  # some 1.5 s
+
+
+class Scene:
+    """Three engines, of which the proxy's config names two at first."""
+
+    def __init__(self, folder: Path, extra: str = "") -> None:
+        self.engines = [EngineProcess(folder, f"e{n}", "aggregated", speed=2.0) for n in range(3)]
+        self.tables = [engine.listening().toml("east") for engine in self.engines]
+        self.proxy = ProxyProcess(
+            folder / "p", self.tables[:2], extra=extra, second="requests_per_minute = 600"
+        ).start()
+        self.first = self.text()
+        self.admin = self.proxy.admin()
+
+    def stop(self) -> None:
+        self.admin.close()
+        self.proxy.stop()
+        stop_all([engine.child for engine in self.engines], seconds(5.0))
+
+    def text(self) -> str:
+        return self.proxy.config.read_text()
+
+    def write(self, text: str) -> None:
+        draft = self.proxy.config.with_suffix(".new")
+        draft.write_text(text)
+        draft.replace(self.proxy.config)
+
+    def without(self, number: int) -> str:
+        return self.first.replace(self.tables[number], "")
+
+    def reload(self, *, dry_run: bool = False) -> httpx.Response:
+        return self.admin.post("/admin/reload", params={"dry_run": "true"} if dry_run else {})
+
+    def apply(self, text: str) -> dict[str, Any]:
+        self.write(text)
+        found: dict[str, Any] = self.reload().raise_for_status().json()
+        return found
+
+    def states(self) -> dict[str, str]:
+        return {each["id"]: each["state"] for each in self.admin.get("/admin/engines").json()["engines"]}
+
+    def ask(self, text: str = "hello", tenant: int = 0, **fields: Any) -> httpx.Response:
+        with self.proxy.client(tenant) as client:
+            return client.post("/v1/chat/completions", json=chat(text, **{"max_tokens": 2, **fields}))
+
+    def ready(self) -> dict[str, Any]:
+        found: dict[str, Any] = httpx.get(f"{self.proxy.url}/ready").json()
+        return found
+
+
+@pytest.fixture(scope="module")
+def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    found = Scene(tmp_path_factory.mktemp("reload"))
+    yield found
+    found.stop()
+
+
+@pytest.fixture(autouse=True)
+def as_at_the_start(scene: Scene) -> Iterator[None]:
+    yield
+    scene.apply(scene.first)
+    until(lambda: scene.states() == {"e0": "up", "e1": "up"}, "the engines of the start are up")
+
+
+def receipt(response: httpx.Response) -> dict[str, Any]:
+    found: dict[str, Any] = response.raise_for_status().json()["usage"]["warmroute"]
+    return found
+
+
+def test_engines_join_and_leave_under_traffic_and_no_request_is_lost(scene: Scene) -> None:
+    over = threading.Event()
+    answers: list[httpx.Response] = []
+
+    def keep_asking(number: int) -> None:
+        with scene.proxy.client() as client:
+            while not over.is_set():
+                body = chat(f"traffic {number} {len(answers)}", max_tokens=20, ignore_eos=True)
+                answers.append(client.post("/v1/chat/completions", json=body))
+
+    threads = [threading.Thread(target=keep_asking, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    long = scene.proxy.send(chat("long", **LONG))
+    try:
+        until(lambda: scene.engines[0].running() + scene.engines[1].running() > 0, "requests run")
+        done = scene.apply(scene.without(0) + scene.tables[2])
+        assert {(each["name"], each["change"]) for each in done["changes"]} >= {("e0", "removed"), ("e2", "added")}
+        until(lambda: scene.states() == {"e1": "up", "e2": "up"}, "e2 has joined and e0 has left")
+        before = len(answers)
+        until(lambda: len(answers) > before + 20, "requests go on")
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
+    with long:
+        assert answer(long)[0] == 200
+    assert {each.status_code for each in answers} == {200}
+    assert {receipt(each)["workers"][0]["id"] for each in answers[before:]} == {"e1", "e2"}
+    assert 'worker="e0"' not in gauges(scene, "warmroute_worker_running")
+
+
+def gauges(scene: Scene, name: str) -> str:
+    text = scene.admin.get("/metrics").text
+    return "\n".join(line for line in text.splitlines() if line.startswith(name))
+
+
+def test_a_request_under_way_keeps_its_price(scene: Scene) -> None:
+    with scene.proxy.send(chat("old price", **LONG)) as under_way:
+        until(lambda: sum(engine.running() for engine in scene.engines[:2]), "it runs")
+        scene.apply(scene.first.replace('output = "3.00"', 'output = "6.00"'))
+        new = receipt(scene.ask("new price"))
+        status, _, body = answer(under_way)
+    assert status == 200
+    assert '"output":"3"' in body
+    assert new["rates_usd_per_mtok"]["output"] == "6"
+
+
+def test_a_file_with_a_problem_changes_nothing(scene: Scene) -> None:
+    scene.write(scene.first.replace('output = "3.00"', 'output = "-3"') + scene.tables[2])
+    refused = scene.reload()
+    assert refused.status_code == 400
+    assert refused.json()["error"]["code"] == "invalid_config"
+    assert "model[0].output" in refused.json()["error"]["message"]
+    assert "1 problem" in scene.ready()["degraded"][0]
+    assert scene.states().keys() == {"e0", "e1"}
+    scene.apply(scene.first)
+    assert "degraded" not in scene.ready()
+
+
+def test_a_dry_run_names_the_changes_and_applies_none(scene: Scene) -> None:
+    text = (
+        scene.without(1)
+        .replace('output = "3.00"', 'output = "6.00"')
+        .replace('policy = "cost"', 'policy = "round_robin"')
+    )
+    scene.write(text + scene.tables[2])
+    found = scene.reload(dry_run=True).raise_for_status().json()
+    assert [(each["table"], each["name"], each["change"], each["keys"]) for each in found["changes"]] == [
+        ("proxy", "", "changed", ["policy"]),
+        ("engine", "e2", "added", []),
+        ("engine", "e1", "removed", []),
+        ("model", "kimi-k2.5", "changed", ["output"]),
+    ]
+    assert found["waits_for_restart"] == ["proxy.policy"]
+    assert scene.states().keys() == {"e0", "e1"}
+    assert receipt(scene.ask())["rates_usd_per_mtok"]["output"] == "3"
+
+
+def test_a_tenant_joins_and_leaves_with_its_key(scene: Scene) -> None:
+    assert scene.ask(tenant=1).status_code == 200
+    scene.apply(re.sub(r'\[\[tenant\]\]\nname = "second".*', "", scene.first, flags=re.DOTALL))
+    assert scene.ask(tenant=1).status_code == 401
+    assert scene.ask(tenant=0).status_code == 200
+    scene.apply(scene.first)
+    assert scene.ask(tenant=1).status_code == 200
+
+
+def test_another_limit_counts_what_was_used_before(scene: Scene) -> None:
+    left = int(scene.ask(tenant=1).headers["x-ratelimit-remaining-requests"])
+    scene.apply(scene.first.replace("requests_per_minute = 600", "requests_per_minute = 2"))
+    assert scene.ask(tenant=1).status_code == 429
+    scene.apply(scene.first.replace("requests_per_minute = 600", "requests_per_minute = 700"))
+    assert int(scene.ask(tenant=1).headers["x-ratelimit-remaining-requests"]) <= left + 100
+
+
+def test_limits_of_the_proxy_count_for_new_connections(scene: Scene) -> None:
+    scene.apply(scene.first.replace("[limits]", "[limits]\nbody_bytes = 2048"))
+    assert scene.ask("long " * 1000).status_code == 413
+
+
+def test_sighup_applies_the_file(scene: Scene) -> None:
+    scene.write(scene.first + scene.tables[2])
+    os.kill(scene.proxy.child.pid, signal.SIGHUP)  # type: ignore[union-attr]
+    until(lambda: scene.states().get("e2") == "up", "e2 has joined")
+
+
+def test_a_watched_file_is_applied_when_it_changes(scene: Scene) -> None:
+    scene.apply(scene.first.replace("[proxy]", "[proxy]\nwatch_config = true"))
+    scene.write(scene.first.replace("[proxy]", "[proxy]\nwatch_config = true") + scene.tables[2])
+    until(lambda: scene.states().get("e2") == "up", "e2 has joined")
+
+
+def test_the_command_shows_and_applies_the_changes(
+    scene: Scene, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WARMROUTE_ADMIN_KEY", scene.proxy.admin_key)
+    scene.write(scene.first + scene.tables[2])
+    command = ["reload", "--config", str(scene.proxy.config), "--admin-url", str(scene.proxy.line["admin_url"])]
+    assert main([*command, "--dry-run"]) == 0
+    assert capsys.readouterr().out.splitlines() == ["+ engine e2", "nothing is applied: this was a dry run"]
+    assert main(command) == 0
+    assert capsys.readouterr().out.startswith("+ engine e2\nconfig ")
+    assert "e2" in scene.states()

@@ -1,0 +1,77 @@
+"""Two configs compared: what is merged differs from the new one only in what waits for a restart."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from warmroute_proxy.server.base.config import Config
+from warmroute_proxy.server.base.config_difference import LIVE_LISTS, Kind, compare, merged
+from warmroute_proxy.server.base.config_file import parse_config
+
+names = st.sampled_from(["a", "b", "c", "d"])
+
+
+def listed(name: str, **keys: st.SearchStrategy[Any]) -> st.SearchStrategy[list[dict[str, Any]]]:
+    element = st.fixed_dictionaries({name: names}, optional=keys)
+    return st.lists(element, min_size=1, max_size=4, unique_by=lambda each: each[name])
+
+
+documents = st.builds(
+    lambda engines, models, tenants, limits, proxy, sync: {
+        "proxy": {"region": "east", **proxy},
+        "ledger": {"sync": sync},
+        "limits": limits,
+        "region": [{"name": "east"}],
+        "engine": [{"url": f"http://{each['id']}", "region": "east", **each} for each in engines],
+        "model": [{"input": "2", "cached": "1", "output": "3", **each} for each in models],
+        "tenant": [{"key_sha256": [f"{ord(each['name']):064x}"], **each} for each in tenants],
+    },
+    listed("id", url=st.sampled_from(["http://x:1", "http://y:2"]).map(str), max_running=st.integers(1, 3)),
+    listed("name", output=st.sampled_from(["4", "5"]), context_tokens=st.integers(1, 3)),
+    listed("name", requests_per_minute=st.integers(1, 3), salt_epoch=st.integers(0, 2)),
+    st.fixed_dictionaries({}, optional={"queue_timeout_s": st.integers(1, 3), "keyed_replay_s": st.integers(1, 3)}),
+    st.fixed_dictionaries({}, optional={"watch_config": st.booleans(), "port": st.integers(1, 3)}),
+    st.sampled_from(["process", "disk"]),
+).filter(lambda document: len({each["url"] for each in document["engine"]}) == len(document["engine"]))
+
+
+def config(document: dict[str, Any]) -> Config:
+    return parse_config(document, Path(), "test")
+
+
+configs = documents.map(config)
+
+
+@settings(max_examples=40)
+@given(configs, configs)
+def test_what_is_merged_is_the_new_config_but_for_what_waits(running: Config, new: Config) -> None:
+    found = merged(running, new)
+    changes = compare(running, new)
+    assert compare(found, new) == [change for change in changes if change.waits_for_restart]
+    assert not [change for change in compare(running, found) if change.waits_for_restart]
+    for attribute in LIVE_LISTS.values():
+        assert getattr(found, attribute) == getattr(new, attribute)
+    if not any(change.waits_for_restart for change in changes):
+        assert found == new
+    assert bool(changes) == (running != new)
+
+
+@settings(max_examples=40)
+@given(configs, configs)
+def test_added_and_removed_change_their_places_the_other_way_round(one: Config, other: Config) -> None:
+    there = {(each.table, each.name, each.kind) for each in compare(one, other)}
+    back = {(each.table, each.name, each.kind) for each in compare(other, one)}
+    mirrored = {Kind.ADDED: Kind.REMOVED, Kind.REMOVED: Kind.ADDED, Kind.CHANGED: Kind.CHANGED, Kind.MOVED: Kind.MOVED}
+    assert there == {(table, name, mirrored[kind]) for table, name, kind in back}
+
+
+@settings(max_examples=40)
+@given(configs)
+def test_no_change_shows_a_value(running: Config) -> None:
+    tenants = tuple(replace(each, key_sha256=("f" * 64,)) for each in running.tenants[:1])
+    changes = compare(running, replace(running, tenants=tenants))
+    assert ("key_sha256",) in [change.keys for change in changes]
+    assert "f" * 64 not in repr(changes)
