@@ -1,0 +1,49 @@
+"""Another config in all processes of a proxy: all of them have it, or none."""
+
+import os
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from .harness import until
+from .reload_scene import Scene, price
+
+
+@pytest.fixture(scope="module")
+def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    found = Scene(tmp_path_factory.mktemp("reload_processes"), extra="processes = 2")
+    yield found
+    found.stop()
+
+
+def prices(scene: Scene) -> set[str]:
+    """What an output token costs at each of some connections, which the system deals out to the processes."""
+    return {price(scene.ask(f"price {number}")) for number in range(12)}
+
+
+def test_all_processes_apply_a_file_and_one_that_starts_later_too(scene: Scene) -> None:
+    done = scene.apply(scene.first.replace('output = "3.00"', 'output = "6.00"') + scene.tables[2])
+    assert (done["processes"], done["processes_behind"]) == (2, 0)
+    assert prices(scene) == {"6"}
+    os.kill(scene.proxy.line["processes"][0], signal.SIGKILL)
+    until(lambda: "is started again" in scene.log(), "its death is noticed")
+    until(lambda: "warmroute_processes 2" in scene.metrics(), "the process is started again")
+    assert prices(scene) == {"6"}
+    until(lambda: scene.states().get("e2") == "up", "it knows the engine that has joined")
+
+
+def test_a_file_with_a_problem_changes_no_process(scene: Scene) -> None:
+    scene.apply(scene.first)
+    scene.write(scene.first.replace('output = "3.00"', 'output = "-3"'))
+    assert scene.reload().status_code == 400
+    assert scene.proxy.child is not None
+    os.kill(scene.proxy.child.pid, signal.SIGHUP)
+    until(lambda: "the config is not applied" in scene.log(), "the supervisor has refused it")
+    assert prices(scene) == {"3"}
+
+
+def test_the_supervisor_watches_the_file(scene: Scene) -> None:
+    scene.apply(scene.first.replace("[proxy]", "[proxy]\nwatch_config = true"))
+    scene.write(scene.first.replace('output = "3.00"', 'output = "7.00"'))
+    until(lambda: prices(scene) == {"7"}, "all processes have it")
