@@ -177,7 +177,7 @@ def test_a_short_soak_sees_all_sorts_of_requests_end_as_they_must(tmp_path: Path
     rate = MAX_BYTES_A_REQUEST + 1
     leak = result.memory._replace(without_steps=rate, median_slope=rate, second_half=rate)
     # So short a run begins and ends with whatever connections are open; its files say nothing.
-    steady = result.files._replace(total=0.0)
+    steady = result.files._replace(without_steps=0.0)
     grown = replace(result, memory=leak, files=steady, wrong={"stream: incomplete": 3})
     assert [fault.split(" ")[0] for fault in grown.faults] == ["3", "memory"]
     assert isinstance(result, Result)
