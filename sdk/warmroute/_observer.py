@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from contextvars import ContextVar
 from typing import Any, Final
 
-from warmroute._backends import Backend, backend_of, home_of, signal
+from warmroute._backends import WARMROUTE, backend_of, home_of, signal
 from warmroute._books import Books
 from warmroute._guard import Guard, PrefixBroken
 from warmroute._outgoing import (
@@ -35,6 +35,8 @@ from warmroute._watch import Watch
 from warmroute.contract import headers
 from warmroute.contract.conversations import Conversation
 from warmroute.contract.homes import lineage_of
+from warmroute.contract.providers import Provider
+from warmroute.guard.outcome import Keeping
 
 MAX_HOME_CHARS: Final = 128
 MAX_RECEIPT_ID_CHARS: Final = 128
@@ -68,7 +70,7 @@ class Call:
         self.given = self.sent = options
         self.stream_cls = stream_cls
         self.base_url = ""
-        self.backend: Backend | None = None
+        self.backend: Provider | None = None
         self.server: Server | None = None
         self.added_usage = False
         self.reads_raw = False
@@ -152,7 +154,8 @@ class Observer:
             caller = lower_headers(client._client.headers, client._custom_headers, options.headers)
             call.reads_raw = caller.get(_RAW_HEADER) == "true"
             turn = Turn(session=None, streamed=stream, model=str(body.get("model")))
-            turn.keeping, turn.ahead = call.backend.keeping, is_warming.get()
+            turn.keeping = Keeping(call.backend.ttl_s, call.backend.min_tokens)
+            turn.ahead = is_warming.get()
             identity = self._identify(call, turn, caller, body)
             if options.method.lower() == "post" and options.url.partition("?")[0].rstrip("/").endswith(TURNS):
                 turn.session = identity.key
@@ -208,7 +211,7 @@ class Observer:
             added = added_signal(identity, found, caller, body)
             if added.headers:
                 call.add_headers(added.headers)
-            if call.backend.own and block is not None and block.key == identity.key:
+            if call.backend is WARMROUTE and block is not None and block.key == identity.key:
                 call.add_headers({name: value for name, value in purpose(block).items() if name not in caller})
             if added.fields and call.given.json_data is not None:
                 call.add_fields(added.fields)
@@ -243,7 +246,7 @@ class Observer:
     def _add_key(self, call: Call, caller: Mapping[str, object]) -> None:
         """Give the call an idempotency key of its own, which openai sends with each of its retries."""
         with self.books.shelter():
-            if headers.IDEMPOTENCY not in caller and call.backend is not None and call.backend.own:
+            if headers.IDEMPOTENCY not in caller and call.backend is WARMROUTE:
                 call.add_headers({headers.IDEMPOTENCY: call.given.idempotency_key or secrets.token_hex(16)})
 
 

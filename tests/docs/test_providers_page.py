@@ -13,10 +13,16 @@ PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "providers.md").read_
 def test_the_row_of_a_provider_has_its_signal_and_its_hosts(name: str) -> None:
     provider = PROVIDERS[name]
     (row,) = [line for line in PAGE.splitlines() if line.startswith(f"| `{name}` |")]
-    _, _, signal, hosts, source, _ = row.split("|")
+    _, _, signal, keeps, hosts, source, _ = row.split("|")
     said = f"header `{provider.header}`" if provider.header else f"member `{provider.field}`"
     assert (said if provider.header or provider.field else "none") in signal
     assert ("`cache_salt`" in signal) == provider.salted
+    also = [f"`{name}`" for name in (provider.parent_header, provider.cookie) if name]
+    assert all(name in signal for name in also)
+    kept = [f"{provider.ttl_s} s"] * bool(provider.ttl_s) + [f"from {provider.min_tokens:,} tokens"] * bool(
+        provider.min_tokens
+    )
+    assert keeps.strip() == ", ".join(kept)
     assert hosts.strip() == ", ".join(f"`{host}`" for host in provider.hosts)
     assert source.strip()
 

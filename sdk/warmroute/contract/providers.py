@@ -1,6 +1,7 @@
-"""The session signal of each provider and server: how a request says which cache its prompt is in.
+"""The session signal of each provider and server, and how long it keeps a prompt: one table of data with its sources.
 
-A table of data with its sources. Nothing that a provider does not document is sent to it.
+The proxy reads it for the engines behind it, the SDK for the server in front of it. Nothing that a provider does not
+document is sent to it. The facts are as of November 2026.
 """
 
 from collections.abc import Mapping
@@ -11,39 +12,63 @@ from urllib.parse import urlsplit
 class Provider(NamedTuple):
     """One provider, or one server that people run themselves.
 
-    header   the request header that takes a session key, in lower case; empty: none
-    field    the member of the body that takes it; empty: none
-    hosts    ends of the names of its hosts, by which a URL is recognised; empty: it runs anywhere
-    salted   whether the member `cache_salt` keeps the caches of tenants apart
+    header         the request header that takes a session key, in lower case; empty: none
+    parent_header  the one that takes the key of the session that has started this one
+    field          the member of the body that takes a session key
+    cookie         the cookie that pins a session, which the server sets
+    max_chars      a longer key is sent as its hash
+    hosts          ends of the names of its hosts, by which a URL is recognised; empty: it runs anywhere
+    salted         whether the member `cache_salt` keeps the caches of tenants apart
+    ttl_s          how long it keeps the prompt of an idle session; 0: not known
+    min_tokens     the tokens from which on it keeps a prompt; 0: not known
     """
 
     header: str = ""
+    parent_header: str = ""
     field: str = ""
+    cookie: str = ""
+    max_chars: int = 256
     hosts: tuple[str, ...] = ()
     salted: bool = False
+    ttl_s: float = 0
+    min_tokens: int = 0
 
 
 PROVIDERS: Final[Mapping[str, Provider]] = {
+    # docs.anthropic.com, prompt caching: 5 minutes from the last use, 1,024 tokens, no signal
+    "anthropic": Provider(hosts=("api.anthropic.com",), ttl_s=300, min_tokens=1024),
     # developers.cloudflare.com/workers-ai/features/prompt-caching
     "cloudflare": Provider(header="x-session-affinity", hosts=("api.cloudflare.com", "gateway.ai.cloudflare.com")),
     # api-docs.deepseek.com/guides/kv_cache: on by itself, no signal
     "deepseek": Provider(hosts=("api.deepseek.com",)),
     # docs.nvidia.com/dynamo: agents, session-ids.md
-    "dynamo": Provider(header="x-dynamo-session-id"),
+    "dynamo": Provider(header="x-dynamo-session-id", parent_header="x-dynamo-parent-session-id"),
     # docs.fireworks.ai/guides/prompt-caching
-    "fireworks": Provider(header="x-session-affinity", hosts=("api.fireworks.ai",)),
+    "fireworks": Provider(header="x-session-affinity", hosts=("fireworks.ai",)),
+    # ai.google.dev/gemini-api/docs/caching: on by itself, no signal
+    "google": Provider(hosts=("googleapis.com",)),
     # docs.litellm.ai/docs/proxy/cache_aware_routing
     "litellm": Provider(header="x-litellm-session-id"),
     # github.com/ggml-org/llama.cpp, tools/server/README.md: the slot with the most similar prompt, no signal
     "llama.cpp": Provider(),
+    # github.com/llm-d/llm-d-inference-scheduler, session_affinity.go
+    "llm-d": Provider(cookie="llm-d-session"),
+    # docs.mistral.ai: no signal
+    "mistral": Provider(hosts=("api.mistral.ai",)),
     # platform.moonshot.ai/docs: on by itself, no signal
     "moonshot": Provider(hosts=("api.moonshot.ai", "api.moonshot.cn")),
-    # platform.openai.com/docs/guides/prompt-caching
-    "openai": Provider(field="prompt_cache_key", hosts=("api.openai.com",)),
-    # opencode.ai/docs/zen; required by OpenCode Go
-    "opencode": Provider(header="x-opencode-session", hosts=("opencode.ai",)),
-    # openrouter.ai/docs/guides/best-practices/prompt-caching
-    "openrouter": Provider(header="x-session-id", hosts=("openrouter.ai",)),
+    # platform.openai.com/docs/guides/prompt-caching: kept 5 to 10 minutes when idle; keys of up to 64 characters
+    "openai": Provider(
+        field="prompt_cache_key",
+        max_chars=64,
+        hosts=("api.openai.com", "openai.azure.com"),
+        ttl_s=600,
+        min_tokens=1024,
+    ),
+    # opencode.ai/docs/zen; required by OpenCode Go. Parent: github.com/anomalyco/opencode, session/llm/request.ts
+    "opencode": Provider(header="x-opencode-session", parent_header="x-parent-session-id", hosts=("opencode.ai",)),
+    # openrouter.ai/docs/guides/best-practices/prompt-caching: the same provider for 10 minutes
+    "openrouter": Provider(header="x-session-id", hosts=("openrouter.ai",), ttl_s=600),
     # smg-docs, sticky sessions: the first of its header list
     "smg": Provider(header="x-smg-routing-key"),
     # docs.vllm.ai/en/latest/design/prefix_caching.html, "Cache Isolation for Security"
@@ -56,13 +81,13 @@ PROVIDERS: Final[Mapping[str, Provider]] = {
 }
 
 UNKNOWN: Final = Provider()
-"""A server that nobody has named: it is sent no signal."""
+"""A server that no row names: the proxy sends it no signal."""
+
+_BY_HOST: Final = {host: name for name, provider in PROVIDERS.items() for host in provider.hosts}
 
 
 def provider_of(url: str) -> str:
     """The name of the provider whose host a URL has; empty where none is known."""
-    host = urlsplit(url).hostname or ""
-    for name, provider in PROVIDERS.items():
-        if any(host == each or host.endswith(f".{each}") for each in provider.hosts):
-            return name
-    return ""
+    labels = (urlsplit(url).hostname or "").split(".")
+    ends = (".".join(labels[at:]) for at in range(len(labels)))
+    return next((_BY_HOST[end] for end in ends if end in _BY_HOST), "")

@@ -2,7 +2,8 @@
 
 import pytest
 
-from warmroute._backends import BACKENDS, backend_of, home_of, signal
+from warmroute._backends import backend_of, home_of, signal
+from warmroute.contract.providers import PROVIDERS
 
 SIGNALS: list[tuple[str, str, dict[str, str], dict[str, str]]] = [
     ("warmroute", "http://127.0.0.1:8000/v1", {"x-session-affinity": "k", "x-warmroute-home": "east"}, {}),
@@ -11,8 +12,8 @@ SIGNALS: list[tuple[str, str, dict[str, str], dict[str, str]]] = [
     ("openai", "https://api.openai.com/v1", {}, {"prompt_cache_key": "k"}),
     ("openai", "https://mine.openai.azure.com/openai", {}, {"prompt_cache_key": "k"}),
     ("xai", "https://api.x.ai/v1", {"x-grok-conv-id": "k"}, {}),
-    ("openrouter", "https://openrouter.ai/api/v1", {}, {"session_id": "k"}),
-    ("opencode-zen", "https://opencode.ai/zen/v1", {"x-opencode-session": "k", "x-parent-session-id": "p"}, {}),
+    ("openrouter", "https://openrouter.ai/api/v1", {"x-session-id": "k"}, {}),
+    ("opencode", "https://opencode.ai/zen/v1", {"x-opencode-session": "k", "x-parent-session-id": "p"}, {}),
     ("litellm", "", {"x-litellm-session-id": "k"}, {}),
     ("smg", "", {"x-smg-routing-key": "k"}, {}),
     ("dynamo", "", {"x-dynamo-session-id": "k", "x-dynamo-parent-session-id": "p"}, {}),
@@ -21,6 +22,8 @@ SIGNALS: list[tuple[str, str, dict[str, str], dict[str, str]]] = [
     ("anthropic", "https://api.anthropic.com", {}, {}),
     ("deepseek", "https://api.deepseek.com/v1", {}, {}),
     ("moonshot", "https://api.moonshot.ai/v1", {}, {}),
+    ("vllm", "", {}, {}),
+    ("llama.cpp", "", {}, {}),
     ("mistral", "https://api.mistral.ai", {}, {}),
     ("google", "https://generativelanguage.googleapis.com/v1beta", {}, {}),
 ]
@@ -31,27 +34,26 @@ def test_a_server_gets_its_signal_and_nothing_else(
     name: str, base_url: str, headers: dict[str, str], fields: dict[str, str]
 ) -> None:
     found = backend_of(None, base_url) if base_url else backend_of(name, "http://127.0.0.1")
-    assert found.name == name
+    assert found is PROVIDERS[name]
     sent = signal(found, "k", derived=False, home="east", parent="p")
     assert (dict(sent.headers), dict(sent.fields)) == (headers, fields)
     without = signal(found, None, derived=False, home=None)
     assert (dict(without.headers), dict(without.fields)) == ({}, {})
 
 
-def test_every_kind_has_its_case_and_its_source() -> None:
-    assert {backend.name for backend in BACKENDS} == {name for name, *_ in SIGNALS}
-    assert all(backend.source for backend in BACKENDS)
+def test_every_kind_has_its_case() -> None:
+    assert set(PROVIDERS) == {name for name, *_ in SIGNALS}
 
 
 @pytest.mark.parametrize(
     "base_url", ["http://localhost:8000", "https://llm.example.com/v1", "https://notopenai.com", ""]
 )
 def test_any_other_host_may_be_warmroute(base_url: str) -> None:
-    assert backend_of(None, base_url).name == "warmroute"
+    assert backend_of(None, base_url) is PROVIDERS["warmroute"]
 
 
 def test_the_name_is_stronger_than_the_host() -> None:
-    assert backend_of("litellm", "https://api.openai.com").name == "litellm"
+    assert backend_of("litellm", "https://api.openai.com") is PROVIDERS["litellm"]
 
 
 def test_a_long_key_is_hashed_where_the_server_takes_short_ones() -> None:
