@@ -7,6 +7,7 @@ import openai
 import pytest
 
 import warmroute
+from warmroute.contract.providers import PROVIDERS
 
 if TYPE_CHECKING:
     from tests.integration.sdk.conftest import Driver
@@ -73,6 +74,23 @@ def test_calls_that_were_not_altered_are_not_repeated(driver: "Driver") -> None:
     with pytest.raises(openai.BadRequestError):
         streamed(driver, client, stream_options={"include_usage": True})
     assert len(driver.server.posts) == 2
+
+
+@pytest.mark.parametrize("name", sorted(PROVIDERS.keys() - {"warmroute"}))
+def test_another_vendor_gets_openais_call_its_signal_and_nothing_else(server: Any, name: str) -> None:
+    provider = PROVIDERS[name]
+    with openai.OpenAI(base_url=server.url, api_key="k") as plain:
+        plain.chat.completions.create(model="m", messages=HI)  # type: ignore[arg-type]
+    with warmroute.OpenAI(base_url=server.url, api_key="k", backend=name) as client:
+        for _ in range(2):  # the second one knows what the first one's answer said of a home
+            with warmroute.session("key", parent="parent", kind="title", agent="a"):
+                client.chat.completions.create(model="m", messages=HI)  # type: ignore[arg-type]
+    first, _, last = server.posts
+    signal = {provider.header: "key", provider.parent_header: "parent"}
+    assert {header: last.headers[header] for header in last.headers.keys() - first.headers.keys()} == {
+        header: value for header, value in signal.items() if header
+    }
+    assert last.body == {**first.body, **({provider.field: "key"} if provider.field else {})}
 
 
 @pytest.mark.parametrize("stream", [False, True])
