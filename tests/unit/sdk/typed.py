@@ -1,13 +1,14 @@
 """What a type checker knows of the clients: openai's own parameters, ours, and the overloads of `create`.
 
-`test_typing.py` runs mypy on this file; the lines with an ignore are errors, which mypy confirms.
+`test_typing.py` runs mypy and pyright on this file; the lines with an ignore are errors, which both confirm.
 """
 
 from typing import assert_type
 
 import openai
-from openai import Stream
+from openai import AsyncStream, Stream
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
+from openai.types.responses import Response
 
 import warmroute
 
@@ -24,3 +25,13 @@ assert_type(client.with_options(session="s"), warmroute.OpenAI)
 wrapped = warmroute.wrap(openai.OpenAI())
 assert_type(wrapped, openai.OpenAI)
 assert_type(wrapped.chat.completions.create(model="m", messages=[], stream=True), Stream[ChatCompletionChunk])
+assert_type(wrapped.responses.create(model="m", input="hello"), Response)
+wrapped.chat.completions.create(model="m")  # type: ignore[call-overload]
+
+
+async def awaited() -> None:
+    """The same of clients that are awaited."""
+    chunks = await warmroute.AsyncOpenAI().chat.completions.create(model="m", messages=[], stream=True)
+    assert_type(chunks, AsyncStream[ChatCompletionChunk])
+    wrapped_async = warmroute.wrap(openai.AsyncOpenAI())
+    assert_type(await wrapped_async.chat.completions.create(model="m", messages=[]), ChatCompletion)
