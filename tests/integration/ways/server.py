@@ -44,7 +44,8 @@ class Handler(BaseHTTPRequestHandler):
         self.vendor.seen.append((path, {name.lower(): value for name, value in self.headers.items()}, body))
         streamed = bool(body.get("stream")) or "streamGenerateContent" in path
         answers = next(make for end, make in DIALECTS.items() if end in path)
-        events = answers(streamed, has_tools=bool(body.get("tools")))
+        answered = any(message.get("role") == "tool" for message in body.get("messages", ()))
+        events = answers(streamed, has_tools=bool(body.get("tools")) and not answered)
         if streamed:
             lines = [
                 (f"event: {event['type']}\n" if "type" in event else "") + f"data: {json.dumps(event)}\n\n"
@@ -66,7 +67,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def chat(streamed: bool, *, has_tools: bool) -> list[dict[str, Any]]:
-    """Chat completions, which call a tool if there is one."""
+    """Chat completions, which call a tool if there is one, until they have its result."""
     usage = {"prompt_tokens": PROMPT_TOKENS, "completion_tokens": COMPLETION_TOKENS, "total_tokens": 1005}
     usage["prompt_tokens_details"] = {"cached_tokens": CACHED_TOKENS}  # type: ignore[assignment]
     call = {"index": 0, "id": "c", "type": "function", "function": {"name": "look", "arguments": "{}"}}
