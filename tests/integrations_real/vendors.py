@@ -1,4 +1,4 @@
-"""Calls with tools of google-genai and mistralai, wrapped, and of frameworks on the transport: prints what they reported.
+"""Calls with tools of google-genai and mistralai, wrapped, and of frameworks: prints what they reported.
 
     python vendors.py URL NAME...
 
