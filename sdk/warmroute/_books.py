@@ -2,8 +2,8 @@
 
 Everything is bounded, and the oldest or least recently used is dropped first: homes (`contract.homes`), sessions (their
 sums and last turn) and conversations without a session by `MAX_SESSIONS`, prompts by the guard's memory, announced
-receipts by `MAX_PENDING`, receipts that were counted by `MAX_COUNTED`, faults by `MAX_FAULTS`. The totals keep the
-turns of dropped sessions. One lock covers everything; no call blocks while it is held.
+receipts by `MAX_PENDING`, receipts that were counted by `MAX_COUNTED`, faults by `MAX_FAULTS`, rates by `MAX_MODELS`.
+The totals keep the turns of dropped sessions. One lock covers everything; no call blocks while it is held.
 """
 
 import logging
@@ -16,11 +16,12 @@ from typing import Any, Final, TypeVar
 
 from warmroute._beginnings import beginnings_of
 from warmroute._guard import Guard, GuardEvent, Mode, PrefixBroken, announce
+from warmroute._prices import Price
 from warmroute._report import CacheReport, Totals
 from warmroute._session import checked_key
 from warmroute._turns import Counts, Turn
 from warmroute._usage import Measured, measure
-from warmroute._warm import Ping
+from warmroute._warm import MAX_ANSWER_TOKENS, Ping, arguments_of
 from warmroute.contract.conversations import Conversation, Conversations
 from warmroute.contract.homes import Homes, Lineage
 from warmroute.guard.causes import Cause
@@ -37,6 +38,7 @@ MAX_SESSIONS: Final = 1000
 MAX_PENDING: Final = 1000
 MAX_COUNTED: Final = 1000
 MAX_FAULTS: Final = 100
+MAX_MODELS: Final = 1000
 
 
 class _Session:
@@ -89,7 +91,7 @@ class Books:
         self._faults_found = 0
         self._internal_errors = 0
         self._last_turn: Turn | None = None
-        self._usd_per_token: float | None = None
+        self._rates: OrderedDict[str, Price] = OrderedDict()  # by model
         self._pid = 0
         self._conversations: Conversations
 
@@ -125,7 +127,9 @@ class Books:
                     guard.memory.session(turn.lineage).prompts.appendleft(turn.prompt)
                     turn.prompt = None
                 return body
-            checked = guard.check(turn.session, turn.lineage, body, self._usd_per_token, turn.prompt)
+            rates = self._rates.get(turn.model)
+            usd_per_token = None if rates is None else rates.usd_per_token
+            checked = guard.check(turn.session, turn.lineage, body, usd_per_token, turn.prompt)
             turn.checked, turn.prompt = checked.found(), None
             event = checked.event
             news = event is not None and guard.mode is not Mode.OFF and guard.is_news(event)
@@ -154,7 +158,8 @@ class Books:
             if turn.session is not None:
                 session = self._session(turn.session)
                 session.counts.turns += not known and not turn.ahead
-                session.last_turn = turn
+                if not turn.ahead:
+                    session.last_turn = turn
                 if home is not None and turn.at is not None:
                     self._homes.answered(turn.at, home)
 
@@ -173,8 +178,8 @@ class Books:
             (self._ahead if turn.ahead else self._counts).add(measured)
             if turn.session is not None and not turn.ahead:
                 self._session(turn.session).counts.add(measured)
-            if measured.usd_per_token is not None:
-                self._usd_per_token = measured.usd_per_token
+            if measured.rates is not None:
+                _put(self._rates, turn.model, measured.rates, MAX_MODELS)
             self._judge(turn, measured)
             self._faults.extend(measured.faults)
             self._faults_found += len(measured.faults)
@@ -232,21 +237,18 @@ class Books:
         return {"model": prompt.model, **({"tools": list(prompt.tools.raw)} if prompt.tools.raw else {})}
 
     def ping_of(self, session: str) -> Ping | None:
-        """A session's last chat prompt as a call, and what it costs at most; None where it is not known."""
-        turn = self.last_turn(session)
-        prompt = self._newest_prompt(turn)
-        if turn is None or prompt is None:
+        """The last prompt of a session's main loop as a call, and what it costs at most; None where it is not known."""
+        with self._lock:
+            known = self.guard.memory.known(session)
+            prompts = list(known.prompts) if known is not None else []
+            rates = self._rates.get(prompts[0].model) if prompts else None
+        if not prompts or (arguments := arguments_of(prompts[0])) is None:
             return None
-        if prompt.messages.name != "messages" or prompt.system.name != "messages" or not prompt.has_text:
-            return None
-        arguments = {"model": prompt.model, **(prompt.set_to or {})}
-        arguments["messages"] = [*(prompt.system.raw or ()), *(prompt.messages.raw or ())]
-        if prompt.tools.raw:
-            arguments["tools"] = list(prompt.tools.raw)
-        measured = turn.measured
-        known = measured is not None and measured.usd_per_prompt is not None
-        worst = None if not known or measured is None else round((measured.usd_per_prompt or 0.0) * 1e9)
-        return Ping(arguments, worst)
+        if rates is None:
+            return Ping(arguments, None)
+        if not prompts[0].tokens:  # it is being answered, or failed: what it costs is not known
+            return Ping({}, 0)
+        return Ping(arguments, rates.worst_nanousd(prompts[0].tokens, MAX_ANSWER_TOKENS))
 
     def samples(self, session: str, count: int, *, spread: bool) -> list[str]:
         """Keys for several samples of one prompt."""
@@ -267,7 +269,8 @@ class Books:
     def cached_share(self, session: str | None) -> float | None:
         """The price of a cached token over that of another one, by the last receipt."""
         turn = self.last_turn(session)
-        return None if turn is None or turn.measured is None else turn.measured.cached_share
+        rates = None if turn is None or turn.measured is None else turn.measured.rates
+        return None if rates is None else rates.cached_share
 
     def save(self, session: str) -> dict[str, Any]:
         """What is known of a session, as JSON."""

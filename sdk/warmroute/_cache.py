@@ -1,7 +1,8 @@
 """`client.cache`: what the client has observed of the cache, and fetching of receipts."""
 
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, Final
 
@@ -10,7 +11,7 @@ from warmroute._explain import explain
 from warmroute._guard import GuardEvent
 from warmroute._report import CacheReport
 from warmroute._session import session as named_session
-from warmroute._warm import KeptWarm, KeptWarmByTask, KeptWarmByThread, plan_of, warming
+from warmroute._warm import Ahead, KeptWarm, KeptWarmByTask, KeptWarmByThread, Plan, plan_of, warming
 from warmroute.guard.upkeep import CACHED_SHARE, compacted, pruned
 
 _ID: Final = re.compile(r"[A-Za-z0-9_-]{1,128}")
@@ -117,13 +118,62 @@ class CacheView:
         return usage
 
 
-class Cache(CacheView):
-    """`client.cache` of a client that waits."""
+class _Caller(CacheView):
+    """What clients share that make calls of their own on request."""
 
-    def __init__(self, books: Books, get: Callable[[str], object], create: Callable[..., object] | None = None) -> None:
+    def __init__(self, books: Books, get: Callable[[str], Any], ahead: Mapping[str, Ahead]) -> None:
         super().__init__(books)
         self._get = get
-        self._create = create
+        self._ahead = ahead
+
+    def _called_ahead(self, arguments: Mapping[str, Any]) -> Any:
+        """Make a call that is counted apart."""
+        field = "input" if "input" in arguments else "messages"
+        if field not in self._ahead:
+            raise TypeError(f"this client has no method that takes {field}=, so it computes no such prompt ahead")
+        return self._ahead[field].call(arguments)
+
+    def _arguments(
+        self, messages: Sequence[Any] | None, tools: Sequence[Any] | None, options: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """The arguments of a call that computes a prompt ahead."""
+        found = dict(options)
+        if messages is not None:
+            found["messages"] = list(messages)
+        if tools:
+            found["tools"] = list(tools)
+        if not found.get("messages") and not found.get("input"):
+            raise ValueError("warm() needs messages, or input= for Responses")
+        if "model" not in found:
+            known = self._books.last_arguments(None).get("model")
+            if known is None:
+                raise ValueError("warm() needs a model, since no turn was seen yet")
+            found["model"] = known
+        return found
+
+    def _plan(self, session: str, max_usd: float, until: float | datetime | None, interval_s: float | None) -> Plan:
+        if not self._ahead:
+            raise TypeError("this client has no method that computes prompts")
+        return plan_of(session, max_usd, until, interval_s, self._books.keeping_of(session).ttl_s)
+
+    @contextmanager
+    def _ping(self, keeper: KeptWarm) -> Iterator[Mapping[str, Any]]:
+        """The arguments of a ping, none where none is due; the block makes the call."""
+        ping = self._books.ping_of(keeper.plan.session)
+        arguments = keeper.next(ping)
+        before = self._books.spent_ahead_nanousd()
+        try:
+            with named_session(keeper.plan.session), warming():
+                yield arguments
+        except Exception as error:  # it runs beside the program, which a failed ping must not end
+            keeper.failed(error)
+        else:
+            if arguments and ping is not None:
+                keeper.settled(self._books.spent_ahead_nanousd() - before, ping.worst_nanousd)
+
+
+class Cache(_Caller):
+    """`client.cache` of a client that waits."""
 
     def fetch(self, receipt_id: str) -> Mapping[str, Any] | None:
         """The `usage` of a settled receipt, by one call to the server; None while the turn is still open.
@@ -132,13 +182,15 @@ class Cache(CacheView):
         """
         return self._settled(receipt_id, self._get(_path(receipt_id)))
 
-    def warm(self, messages: Sequence[Any], tools: Sequence[Any] | None = None, **options: Any) -> object:
-        """Compute a prompt before the user has asked: a chat completion of one token, counted apart.
+    def warm(self, messages: Sequence[Any] | None = None, tools: Sequence[Any] | None = None, **options: Any) -> object:
+        """Compute a prompt before the user has asked, by a call with the shortest answer, which is counted apart.
 
-        `options`: other arguments of `create`; `model` is that of the last turn if it is not given. Returns the answer.
+        Of openai's clients it is a chat completion, or with `input=` instead of `messages` a call of Responses; of
+        anthropic's a message. `options`: other arguments of that call, such as `system` or `instructions`; `model` is
+        that of the last turn if it is not given. Returns the answer. Errors are the client's own.
         """
         with warming():
-            return self._making()(**_ahead(self._books, messages, tools, options))
+            return self._called_ahead(self._arguments(messages, tools, options))
 
     def keep_warm(
         self,
@@ -153,42 +205,17 @@ class Cache(CacheView):
         `until`: a `datetime`, or seconds since the epoch. `interval_s`: by default what the kind of server allows.
         No ping is sent that could exceed `max_usd`. It ends with its `with` block, or with `stop()`.
         """
-        create = self._making()
-        plan = plan_of(session, max_usd, until, interval_s, self._books.keeping_of(session).ttl_s)
-        return KeptWarmByThread(plan, lambda keeper: self._pinged(keeper, create))
+        return KeptWarmByThread(self._plan(session, max_usd, until, interval_s), self._pinged)
 
-    def _pinged(self, keeper: KeptWarm, create: Callable[..., object]) -> bool:
-        arguments = keeper.next(self._books.ping_of(keeper.plan.session))
-        if arguments is None:
-            return False
-        before = self._books.spent_ahead_nanousd()
-        try:
-            with named_session(keeper.plan.session), warming():
-                create(**{**arguments, "max_tokens": 1})
-        except Exception as error:  # it runs beside the program, which a failed ping must not end
-            keeper.failed(error)
-            return False
-        keeper.settled(self._books.spent_ahead_nanousd() - before)
-        return True
-
-    def _making(self) -> Callable[..., object]:
-        if self._create is None:
-            raise TypeError("prompts are computed ahead by clients with chat.completions")
-        return self._create
+    def _pinged(self, keeper: KeptWarm) -> bool:
+        with self._ping(keeper) as arguments:
+            if arguments:
+                self._called_ahead(arguments)
+        return keeper.goes_on
 
 
-class AsyncCache(CacheView):
+class AsyncCache(_Caller):
     """`client.cache` of a client that is awaited."""
-
-    def __init__(
-        self,
-        books: Books,
-        get: Callable[[str], Awaitable[object]],
-        create: Callable[..., Awaitable[object]] | None = None,
-    ) -> None:
-        super().__init__(books)
-        self._get = get
-        self._create = create
 
     async def fetch(self, receipt_id: str) -> Mapping[str, Any] | None:
         """The `usage` of a settled receipt, by one call to the server; None while the turn is still open.
@@ -197,10 +224,12 @@ class AsyncCache(CacheView):
         """
         return self._settled(receipt_id, await self._get(_path(receipt_id)))
 
-    async def warm(self, messages: Sequence[Any], tools: Sequence[Any] | None = None, **options: Any) -> object:
+    async def warm(
+        self, messages: Sequence[Any] | None = None, tools: Sequence[Any] | None = None, **options: Any
+    ) -> object:
         """`Cache.warm`, awaited."""
         with warming():
-            return await self._making()(**_ahead(self._books, messages, tools, options))
+            return await self._called_ahead(self._arguments(messages, tools, options))
 
     def keep_warm(
         self,
@@ -211,47 +240,13 @@ class AsyncCache(CacheView):
         interval_s: float | None = None,
     ) -> KeptWarmByTask:
         """`Cache.keep_warm`, by a task of the running loop: `async with`, or `await ....stop()`."""
-        create = self._making()
-        plan = plan_of(session, max_usd, until, interval_s, self._books.keeping_of(session).ttl_s)
+        return KeptWarmByTask(self._plan(session, max_usd, until, interval_s), self._pinged)
 
-        async def ping(keeper: KeptWarm) -> bool:
-            return await self._pinged(keeper, create)
-
-        return KeptWarmByTask(plan, ping)
-
-    async def _pinged(self, keeper: KeptWarm, create: Callable[..., Awaitable[object]]) -> bool:
-        arguments = keeper.next(self._books.ping_of(keeper.plan.session))
-        if arguments is None:
-            return False
-        before = self._books.spent_ahead_nanousd()
-        try:
-            with named_session(keeper.plan.session), warming():
-                await create(**{**arguments, "max_tokens": 1})
-        except Exception as error:  # it runs beside the program, which a failed ping must not end
-            keeper.failed(error)
-            return False
-        keeper.settled(self._books.spent_ahead_nanousd() - before)
-        return True
-
-    def _making(self) -> Callable[..., Awaitable[object]]:
-        if self._create is None:
-            raise TypeError("prompts are computed ahead by clients with chat.completions")
-        return self._create
-
-
-def _ahead(
-    books: Books, messages: Sequence[Any], tools: Sequence[Any] | None, options: Mapping[str, Any]
-) -> dict[str, Any]:
-    """The arguments of a call that computes a prompt ahead."""
-    found = {"max_tokens": 1, **options, "messages": list(messages)}
-    if tools:
-        found["tools"] = list(tools)
-    if "model" not in found:
-        known = books.last_arguments(None).get("model")
-        if known is None:
-            raise ValueError("warm() needs a model, since no turn was seen yet")
-        found["model"] = known
-    return found
+    async def _pinged(self, keeper: KeptWarm) -> bool:
+        with self._ping(keeper) as arguments:
+            if arguments:
+                await self._called_ahead(arguments)
+        return keeper.goes_on
 
 
 def _path(receipt_id: str) -> str:

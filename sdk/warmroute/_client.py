@@ -40,7 +40,7 @@ class OpenAI(Calls, openai.OpenAI):
     @property
     def cache(self) -> Cache:
         """What this client and its copies have observed of the cache."""
-        return Cache(self._observer.books, lambda path: self.get(path, cast_to=object), self.chat.completions.create)
+        return Cache(self._observer.books, *self._observer.callers(self))
 
     def copy(self, *, session: str | None = None, **options: Any) -> Self:
         """openai's `copy`; `session` is the session of all calls of the copy. Both share one `cache`."""
@@ -70,9 +70,7 @@ class AsyncOpenAI(AsyncCalls, openai.AsyncOpenAI):
     @property
     def cache(self) -> AsyncCache:
         """What this client and its copies have observed of the cache."""
-        return AsyncCache(
-            self._observer.books, lambda path: self.get(path, cast_to=object), self.chat.completions.create
-        )
+        return AsyncCache(self._observer.books, *self._observer.callers(self))
 
     def copy(self, *, session: str | None = None, **options: Any) -> Self:
         """openai's `copy`; `session` is the session of all calls of the copy. Both share one `cache`."""

@@ -8,7 +8,7 @@ would send it.
 import copy
 import json
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from typing import Any, Final
 
@@ -30,7 +30,7 @@ from warmroute._outgoing import (
 from warmroute._session import Named, checked_key, current, purpose
 from warmroute._telemetry import Telemetry
 from warmroute._turns import Turn
-from warmroute._warm import is_warming
+from warmroute._warm import Ahead, ahead_of, is_warming
 from warmroute._watch import Watch
 from warmroute.contract import headers
 from warmroute.contract.conversations import Conversation
@@ -143,6 +143,11 @@ class Observer:
         if session is not None:
             twin._pinned = checked_key(session)
         return twin
+
+    def callers(self, client: Any) -> tuple[Callable[[str], Any], dict[str, Ahead]]:
+        """How `client.cache` makes calls: of a path, and of prompts ahead."""
+        backend = backend_of(self._backend, str(client.base_url))
+        return lambda path: client.get(path, cast_to=object), ahead_of(client, backend)
 
     def begin(self, client: Any, options: Any, *, stream: bool, stream_cls: Any) -> Call:
         """Prepare a call of `client`, with the arguments of its library's `request`."""

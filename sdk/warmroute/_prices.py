@@ -5,6 +5,7 @@ server has its own rates, and these are not used then. Source: `model_prices_and
 1.106.2, which has these numbers from the vendors' pages; `deepseek-v3.1` is from DeepSeek's.
 """
 
+import math
 from typing import Final, NamedTuple
 
 
@@ -16,6 +17,25 @@ class Price(NamedTuple):
     output: float
     write_factor: float = 1.0
     """What writing a token to the cache costs, over `input`."""
+
+    @property
+    def hour_factor(self) -> float:
+        """The same for a cache of an hour. Source: docs.anthropic.com, prompt caching (1.25 and 2 times `input`)."""
+        return self.write_factor if self.write_factor == 1.0 else 2.0
+
+    @property
+    def usd_per_token(self) -> float:
+        """What an uncached token of a prompt costs more than a cached one."""
+        return (self.input - self.cached) / 1e6
+
+    @property
+    def cached_share(self) -> float | None:
+        """The price of a cached token over that of another one."""
+        return self.cached / self.input if self.input > 0 else None
+
+    def worst_nanousd(self, prompt_tokens: int, completion_tokens: int) -> int:
+        """What a prompt costs if nothing of it is cached and all of it is written."""
+        return math.ceil((prompt_tokens * self.input * self.hour_factor + completion_tokens * self.output) * 1000)
 
 
 _PRICES: Final = {

@@ -38,6 +38,8 @@ class Tokens(NamedTuple):
     cached: int | None
     completion: int
     written: int = 0
+    written_for_an_hour: int = 0
+    """Of those; Anthropic's price of them is higher."""
 
 
 class Measured(NamedTuple):
@@ -54,12 +56,8 @@ class Measured(NamedTuple):
     faults: tuple[str, ...]
     is_estimated: bool
     """Whether the amounts come from our own table of prices."""
-    usd_per_token: float | None
-    """What an uncached token of the prompt costs more than a cached one."""
-    usd_per_prompt: float | None
-    """What the same prompt would cost with nothing cached, and one token of an answer."""
-    cached_share: float | None
-    """The price of a cached token over that of another one."""
+    rates: Price | None
+    """Those of the receipt, or of our own table."""
 
 
 def measure(usage: Mapping[str, Any], announced: str | None, model: str = "") -> Measured:
@@ -69,8 +67,6 @@ def measure(usage: Mapping[str, Any], announced: str | None, model: str = "") ->
     receipt: Mapping[str, Any] = found if isinstance(found, Mapping) else {}
     loss, region = receipt.get("loss"), receipt.get("region")
     price = None if receipt else price_of(model)
-    rates = price or _rates(receipt)
-    cold_usd = None if rates is None else tokens.prompt * rates.input * rates.write_factor + rates.output
     estimated = None if price is None or tokens.cached is None else _estimated(tokens, price)
     return Measured(
         prompt_tokens=tokens.prompt,
@@ -83,9 +79,7 @@ def measure(usage: Mapping[str, Any], announced: str | None, model: str = "") ->
         continued="continued" in receipt,
         faults=_faults(usage, receipt, announced) if receipt or announced else (),
         is_estimated=estimated is not None,
-        usd_per_token=None if rates is None else (rates.input - rates.cached) / 1e6,
-        usd_per_prompt=None if cold_usd is None else cold_usd / 1e6,
-        cached_share=None if rates is None or rates.input <= 0 else rates.cached / rates.input,
+        rates=price or _rates(receipt),
     )
 
 
@@ -103,7 +97,8 @@ def tokens_of(usage: Mapping[str, Any]) -> Tokens:
     read, written = _count(usage.get("cache_read_input_tokens")), _count(usage.get("cache_creation_input_tokens"))
     if read is None and written is None:
         return _bounded(outside, _detail(usage, "input_tokens_details"), completion, 0)
-    return _bounded(outside + (read or 0) + (written or 0), read or 0, completion, written or 0)
+    hour = _detail(usage, "cache_creation", "ephemeral_1h_input_tokens") or 0
+    return _bounded(outside + (read or 0) + (written or 0), read or 0, completion, written or 0, hour)
 
 
 def _gemini(usage: Mapping[str, Any]) -> Tokens:
@@ -116,9 +111,10 @@ def _gemini(usage: Mapping[str, Any]) -> Tokens:
     return _bounded(prompt, count("cachedContentTokenCount", "cached_content_token_count"), completion, 0)
 
 
-def _bounded(prompt: int, cached: int | None, completion: object, written: int) -> Tokens:
+def _bounded(prompt: int, cached: int | None, completion: object, written: int, hour: int = 0) -> Tokens:
     most = None if cached is None else min(cached, prompt)
-    return Tokens(prompt, most, _count(completion) or 0, min(written, prompt))
+    written = min(written, prompt - (most or 0))
+    return Tokens(prompt, most, _count(completion) or 0, written, min(hour, written))
 
 
 def _detail(usage: Mapping[str, Any], field: str, name: str = "cached_tokens") -> int | None:
@@ -128,11 +124,11 @@ def _detail(usage: Mapping[str, Any], field: str, name: str = "cached_tokens") -
 
 def _estimated(tokens: Tokens, price: Price) -> Amounts:
     cached = tokens.cached or 0
-    plain = tokens.prompt - cached - min(tokens.written, tokens.prompt - cached)
-    written = tokens.prompt - cached - plain
     output = tokens.completion * price.output
     listed = tokens.prompt * price.input + output
-    cost = plain * price.input + cached * price.cached + written * price.input * price.write_factor + output
+    hour, written = tokens.written_for_an_hour, tokens.written - tokens.written_for_an_hour
+    uncached = tokens.prompt - cached - tokens.written + written * price.write_factor + hour * price.hour_factor
+    cost = uncached * price.input + cached * price.cached + output
     listed_nanousd, cost_nanousd = (round(usd * _NANOUSD_PER_USD_PER_MTOK) for usd in (listed, cost))
     return Amounts(listed_nanousd, cost_nanousd, listed_nanousd - cost_nanousd)
 

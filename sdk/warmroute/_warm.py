@@ -1,8 +1,9 @@
 """Prompts that are computed ahead: `client.cache.warm` before the user has asked, `keep_warm` while nobody asks.
 
-Such calls ask for one token. Their turns are counted apart (`CacheReport.warmed`), with their receipts. A session is
-pinged with its last prompt, so that its end stays cached as well as its beginning. A ping is sent only if the whole
-prompt at the price of uncached tokens would stay within the budget; without known rates none is sent.
+Such calls ask for as short an answer as the server allows. Their turns are counted apart (`CacheReport.warmed`), with
+their receipts. A session is pinged with its last prompt, so that its end stays cached as well as its beginning. A ping
+is sent only if the whole prompt, at the price of tokens that are not cached and are written, stays within the budget;
+without known rates none is sent.
 """
 
 import asyncio
@@ -13,7 +14,11 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from operator import attrgetter
+from typing import Any, Final, NamedTuple
+
+from warmroute.contract.providers import Provider
+from warmroute.guard.prompt import Prompt
 
 DEFAULT_INTERVAL_S: Final = 240.0
 """Where the kind of server says nothing of how long it keeps a prompt: within the five minutes that many keep one."""
@@ -21,7 +26,12 @@ DEFAULT_INTERVAL_S: Final = 240.0
 MARGIN: Final = 0.8
 """Of the time that a server keeps an idle prompt, a ping comes after this share."""
 
+MAX_ANSWER_TOKENS: Final = 16
+"""The most that such a call is answered with: the least that Responses can be limited to (its `max_output_tokens`)."""
+
 NANO_PER_USD: Final = 1_000_000_000
+
+_LIMITS: Final = frozenset({"max_tokens", "max_completion_tokens", "max_output_tokens"})
 
 is_warming: ContextVar[bool] = ContextVar("warmroute_warming", default=False)
 """Whether the call that is made now computes a prompt ahead."""
@@ -42,7 +52,57 @@ class Ping:
     """What the next ping would send and cost at most."""
 
     arguments: Mapping[str, Any]
+    """None at all while a call of the session is under way, which keeps it warm."""
     worst_nanousd: int | None
+
+
+class Ahead(NamedTuple):
+    """A method of a client that makes a turn."""
+
+    client: Any
+    method: str
+    limit: Mapping[str, int]
+    """The argument with which its answer is as short as the server allows."""
+
+    def call(self, arguments: Mapping[str, Any]) -> Any:
+        """Call it; what is awaited is awaited by the caller."""
+        limit = {} if _LIMITS & arguments.keys() else self.limit
+        return attrgetter(self.method)(self.client)(**{**limit, **arguments})
+
+
+def ahead_of(client: Any, backend: Provider) -> dict[str, Ahead]:
+    """The methods of a client of openai or anthropic that compute prompts, by the argument that has the messages."""
+    kind = type(client)
+    if hasattr(kind, "chat"):
+        return {
+            "messages": Ahead(client, "chat.completions.create", {backend.limit: 1}),
+            "input": Ahead(client, "responses.create", {"max_output_tokens": MAX_ANSWER_TOKENS}),
+        }
+    return {"messages": Ahead(client, "messages.create", {"max_tokens": 1})} if hasattr(kind, "messages") else {}
+
+
+def arguments_of(prompt: Prompt) -> dict[str, Any] | None:
+    """A prompt as the arguments of a call; None where its text is gone, or no client of ours calls with it."""
+    system, messages = prompt.system, prompt.messages
+    thinking = (prompt.set_to or {}).get("thinking")
+    thinks = isinstance(thinking, Mapping) and "budget_tokens" in thinking  # and would need a longer answer for it
+    if messages.name not in ("messages", "input") or messages.raw is None or system.raw is None or thinks:
+        return None
+    found: dict[str, Any] = {"model": prompt.model, messages.name: _given(messages.raw)}
+    if system.name == messages.name:
+        found[messages.name] = [*system.raw, *messages.raw] if system.raw else found[messages.name]
+    elif system.raw:
+        found[system.name] = _given(system.raw)
+    if prompt.tools.raw:
+        found["tools"] = list(prompt.tools.raw)
+    if prompt.set_to:
+        found["extra_body"] = dict(prompt.set_to)  # no client has arguments for all of them
+    return found
+
+
+def _given(raw: list[Any]) -> Any:
+    """The parts of a field as they were given: a text is one part."""
+    return raw[0] if len(raw) == 1 and isinstance(raw[0], str) else list(raw)
 
 
 def plan_of(
@@ -61,7 +121,7 @@ def reason_to_stop(plan: Plan, spent_nanousd: int, ping: Ping | None, now_s: flo
     if plan.until_s is not None and now_s >= plan.until_s:
         return "its time is over"
     if ping is None:
-        return "the session's last prompt is not known"
+        return "no ping can be made of the session's last prompt"
     if ping.worst_nanousd is None:
         return "no rates are known for its model"
     if spent_nanousd + ping.worst_nanousd > plan.max_nanousd:
@@ -90,15 +150,20 @@ class KeptWarm:
         self.stopped_because: str | None = None
         """Why it ended; None while it goes on."""
 
-    def next(self, ping: Ping | None) -> Mapping[str, Any] | None:
-        """The arguments of the next ping; None where it ends."""
-        self.stopped_because = self.stopped_because or reason_to_stop(self.plan, self.spent_nanousd, ping, time.time())
-        return None if self.stopped_because or ping is None else ping.arguments
+    @property
+    def goes_on(self) -> bool:
+        """Whether further pings may be sent."""
+        return self.stopped_because is None
 
-    def settled(self, nanousd: int) -> None:
-        """One ping has cost this."""
+    def next(self, ping: Ping | None) -> Mapping[str, Any]:
+        """The arguments of the next ping; none where nothing is sent now."""
+        self.stopped_because = self.stopped_because or reason_to_stop(self.plan, self.spent_nanousd, ping, time.time())
+        return {} if self.stopped_because or ping is None else ping.arguments
+
+    def settled(self, nanousd: int, worst_nanousd: int | None) -> None:
+        """One ping has cost this; its most, where the answer did not say."""
         self.pings += 1
-        self.spent_nanousd += nanousd
+        self.spent_nanousd += nanousd or worst_nanousd or 0
 
     def failed(self, error: Exception) -> None:
         """A ping has failed; no other one is sent."""

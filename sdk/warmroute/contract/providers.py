@@ -17,6 +17,7 @@ class Provider(NamedTuple):
     field          the member of the body that takes a session key
     cookie         the cookie that pins a session, which the server sets
     max_chars      a longer key is sent as its hash
+    limit          the member that limits the answer of a chat completion
     hosts          ends of the names of its hosts, by which a URL is recognised; empty: it runs anywhere
     salted         whether the member `cache_salt` keeps the caches of tenants apart
     ttl_s          how long it keeps the prompt of an idle session; 0: not known
@@ -28,6 +29,7 @@ class Provider(NamedTuple):
     field: str = ""
     cookie: str = ""
     max_chars: int = 256
+    limit: str = "max_tokens"
     hosts: tuple[str, ...] = ()
     salted: bool = False
     ttl_s: float = 0
@@ -57,10 +59,12 @@ PROVIDERS: Final[Mapping[str, Provider]] = {
     "mistral": Provider(hosts=("api.mistral.ai",)),
     # platform.moonshot.ai/docs: on by itself, no signal
     "moonshot": Provider(hosts=("api.moonshot.ai", "api.moonshot.cn")),
-    # platform.openai.com/docs/guides/prompt-caching: kept 5 to 10 minutes when idle; keys of up to 64 characters
+    # platform.openai.com/docs/guides/prompt-caching: kept 5 to 10 minutes when idle; keys of up to 64 characters.
+    # Its reasoning models refuse `max_tokens`: platform.openai.com/docs/api-reference/chat
     "openai": Provider(
         field="prompt_cache_key",
         max_chars=64,
+        limit="max_completion_tokens",
         hosts=("api.openai.com", "openai.azure.com"),
         ttl_s=600,
         min_tokens=1024,

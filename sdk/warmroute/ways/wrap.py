@@ -6,7 +6,7 @@ Clients made by Stainless (openai, anthropic) get a class that is theirs with th
 
 import inspect
 from collections.abc import Iterable
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, Protocol, TypeVar, cast, overload
 
 from warmroute._cache import AsyncCache, Cache, CacheView
 from warmroute._calls import AsyncCalls, Calls
@@ -15,6 +15,23 @@ from warmroute._observer import Observer
 from warmroute.ways.transport import Transport
 
 Client = TypeVar("Client")
+
+
+class _Waits(Protocol):
+    """Clients of openai and anthropic that wait, as type checkers know them."""
+
+    @property
+    def base_url(self) -> Any: ...
+    def close(self) -> None: ...
+
+
+class _Awaits(Protocol):
+    """The same of those that are awaited."""
+
+    @property
+    def base_url(self) -> Any: ...
+    async def close(self) -> None: ...
+
 
 _MARK: Final = "_warmroute_observer"
 _HTTP_CLIENTS: Final = (
@@ -66,8 +83,23 @@ def wrap(
     return client
 
 
+@overload
+def cache_of(client: _Waits) -> Cache: ...
+
+
+@overload
+def cache_of(client: _Awaits) -> AsyncCache: ...
+
+
+@overload
+def cache_of(client: object) -> CacheView: ...
+
+
 def cache_of(client: object) -> CacheView:
-    """What a wrapped client has observed; of an `OpenAI` client it is `client.cache`."""
+    """What a wrapped client has observed; of an `OpenAI` client it is `client.cache`.
+
+    Of clients of openai and anthropic it makes calls too (`warm`, `keep_warm`, `fetch`).
+    """
     found = getattr(client, "cache", None)
     if isinstance(found, CacheView):
         return found
@@ -114,9 +146,7 @@ def _observed_class(kind: type) -> type:
 def _add_members(made: Any, kind: Any, *, awaits: bool) -> None:
     def cache(self: Any) -> CacheView:
         view = AsyncCache if awaits else Cache
-        chat = getattr(self, "chat", None)
-        create = None if chat is None else chat.completions.create
-        return view(self._observer.books, lambda path: self.get(path, cast_to=object), create)
+        return view(self._observer.books, *self._observer.callers(self))
 
     def copied(self: Any, **options: Any) -> Any:
         twin = kind.copy(self, **options)

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 SYSTEM = {"role": "system", "content": "You are brief."}
 ASK = {"role": "user", "content": "hello"}
 TOOLS = [{"type": "function", "function": {"name": "look", "parameters": {}}}]
-COLD_USD = (200 * 0.6 + 3) / 1e6
-"""What two messages cost with nothing cached, by the rates of the mock server, and one token of an answer."""
+COLD_USD = (200 * 0.6 + 16 * 3) / 1e6
+"""What two messages and a short answer cost with nothing cached, by the rates of the mock server."""
 
 
 def test_a_prompt_that_was_warmed_is_cached_when_the_user_asks(driver: "Driver") -> None:
@@ -99,6 +99,27 @@ def test_a_ping_that_fails_ends_it(driver: "Driver") -> None:
     assert kept.stopped_because == "a ping failed: InternalServerError"
 
 
+def test_no_ping_is_sent_while_the_session_has_a_call_of_unknown_cost(driver: "Driver") -> None:
+    client = driver.client(session="s")
+    driver.run(client.chat.completions.create(model="m", messages=[SYSTEM, ASK]))
+    stream = driver.run(client.chat.completions.create(model="m", messages=[SYSTEM, ASK, ASK], stream=True))
+    assert client.cache.books.ping_of("s") == Ping({}, 0)
+    driver.read(stream)
+    ping = client.cache.books.ping_of("s")
+    assert (ping.arguments["messages"], ping.worst_nanousd) == ([SYSTEM, ASK, ASK], 300 * 600 + 16 * 3000)
+
+
+def test_settings_are_pinged_as_they_were_sent_and_thinking_is_not(driver: "Driver") -> None:
+    client = driver.client(session="s")
+    extra = {"chat_template_kwargs": {"thinking": True}}
+    driver.run(client.chat.completions.create(model="m", messages=[SYSTEM, ASK], extra_body=extra))
+    pinged(driver, client, max_usd=2 * COLD_USD, interval_s=0.01)
+    assert driver.server.last.body == {"model": "m", "messages": [SYSTEM, ASK], "max_tokens": 1, **extra}
+    thinking = {"thinking": {"type": "enabled", "budget_tokens": 1024}}
+    driver.run(client.chat.completions.create(model="m", messages=[SYSTEM, ASK], extra_body=thinking))
+    assert client.cache.books.ping_of("s") is None
+
+
 def test_a_block_ends_it(server: Any) -> None:
     client = warmroute.OpenAI(base_url=server.url, api_key="k", session="s")
     client.chat.completions.create(model="m", messages=[{"role": "user", "content": "hello"}])
@@ -129,7 +150,7 @@ PLAN = Plan("s", 1000, 60.0, 500.0)
         (0, Ping({}, 1000), 499.0, None),
         (1, Ping({}, 1000), 499.0, "the next ping could exceed its budget"),
         (0, Ping({}, 0), 500.0, "its time is over"),
-        (0, None, 0.0, "the session's last prompt is not known"),
+        (0, None, 0.0, "no ping can be made of the session's last prompt"),
         (0, Ping({}, None), 0.0, "no rates are known for its model"),
     ],
 )

@@ -14,6 +14,7 @@ import openai
 import pytest
 
 import warmroute
+from tests.machine import seconds
 
 from .server import CACHED_TOKENS, COMPLETION_TOKENS, PROMPT_TOKENS, Vendor, serving
 
@@ -67,6 +68,20 @@ class Runs:
         elif hasattr(answer, "__next__"):
             list(answer)
 
+    def kept_warm(self, cache: Any, **options: Any) -> Any:
+        """A session that was kept warm until that ended by itself."""
+
+        async def kept_by_task() -> Any:
+            kept = cache.keep_warm("s", **options)
+            await asyncio.wait_for(kept.wait(), seconds(20))
+            return kept
+
+        if isinstance(cache, warmroute.AsyncCache):
+            return self._runner.run(kept_by_task())
+        kept = cache.keep_warm("s", **options)
+        assert kept.wait(seconds(20))
+        return kept
+
     def close(self) -> None:
         """Close all clients."""
         for client in self._clients:
@@ -101,11 +116,15 @@ STREAMED = pytest.mark.parametrize("streamed", [False, True], ids=["whole", "str
 
 
 def expect_report(report: Any, turns: int) -> None:
+    expect_sums(report, turns)
+    assert report.internal_errors == 0
+
+
+def expect_sums(report: Any, turns: int) -> None:
     assert (report.turns, report.turns_measured) == (turns, turns)
     assert report.prompt_tokens == turns * PROMPT_TOKENS
     assert report.cached_tokens == turns * CACHED_TOKENS
     assert report.completion_tokens == turns * COMPLETION_TOKENS
-    assert report.internal_errors == 0
 
 
 @CASES
@@ -150,6 +169,63 @@ def test_a_client_of_no_known_library_is_refused() -> None:
         warmroute.wrap({})
     with pytest.raises(TypeError, match="is not wrapped"):
         warmroute.cache_of({})
+
+
+AHEAD: dict[str, tuple[dict[str, Any], dict[str, int]]] = {
+    "openai chat": ({"model": "gpt-5.1", "messages": ASK, "tools": CHAT_TOOLS}, {"max_tokens": 1}),
+    "openai responses": (
+        {"model": "gpt-5.1", "input": "hello", "instructions": "Be brief.", "tools": FUNCTIONS},
+        {"max_output_tokens": 16},
+    ),
+    "anthropic": (
+        {"model": "claude-sonnet-4-5", "messages": ASK, "system": "Be brief.", "tools": TOOLS},
+        {"max_tokens": 1},
+    ),
+}
+"""What is computed ahead, and what limits its answer."""
+AHEAD |= {f"async {name}": AHEAD[name] for name in ("openai responses", "anthropic")}
+
+
+@pytest.mark.parametrize("name", AHEAD)
+def test_a_prompt_is_computed_ahead_and_counted_apart(vendor: Vendor, runs: Runs, name: str) -> None:
+    arguments, limit = AHEAD[name]
+    client = warmroute.wrap(runs.made(name, vendor.url), session="s")
+    cache: Any = warmroute.cache_of(client)
+    runs.finished(cache.warm(**arguments))
+    assert vendor.last[2] == {**arguments, **limit}
+    assert vendor.last[1]["x-session-affinity"] == "s"
+    report = cache.report()
+    expect_sums(report.warmed, 1)
+    assert (report.turns, dict(report.by_session), report.internal_errors) == (0, {}, 0)
+
+
+@pytest.mark.parametrize("name", AHEAD)
+def test_a_session_is_kept_warm_within_its_budget(vendor: Vendor, runs: Runs, name: str) -> None:
+    arguments, limit = AHEAD[name]
+    client: Any = warmroute.wrap(runs.made(name, vendor.url), session="s")
+    create = (
+        client.messages
+        if "anthropic" in name
+        else client.responses
+        if "input" in arguments
+        else client.chat.completions
+    )
+    runs.finished(create.create(**arguments, **({"max_tokens": 50} if "anthropic" in name else {})))
+    max_usd = 0.007  # one ping, uncached: 0.00624 USD of Anthropic's, whose writes for an hour cost twice, else 0.00141
+    kept = runs.kept_warm(warmroute.cache_of(client), max_usd=max_usd, interval_s=0.005)
+    assert kept.stopped_because == "the next ping could exceed its budget"
+    assert kept.pings == len(vendor.seen) - 1 >= 2
+    assert 0 < kept.spent_nanousd <= max_usd * 1e9
+    assert all(body == {**arguments, **limit} for _, _, body in vendor.seen[1:])
+    expect_sums(warmroute.cache_of(client).report().warmed, kept.pings)
+
+
+def test_what_a_client_has_no_method_for_is_refused(vendor: Vendor, runs: Runs) -> None:
+    cache: Any = warmroute.cache_of(warmroute.wrap(runs.made("anthropic", vendor.url), session="s"))
+    with pytest.raises(TypeError, match="no method that takes input="):
+        cache.warm(model="m", input="hello")
+    with pytest.raises(ValueError, match="needs messages, or input="):
+        cache.warm(model="m")
 
 
 BODIES: dict[str, tuple[str, dict[str, Any]]] = {

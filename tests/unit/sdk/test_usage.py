@@ -44,6 +44,11 @@ CLAUDE = {"input_tokens": 6, "cache_read_input_tokens": 64, "cache_creation_inpu
     ("model", "usage", "cost_nanousd"),
     [
         ("claude-sonnet-4-5", CLAUDE, 6 * 3000 + 64 * 300 + 30 * 3750 + 5 * 15_000),
+        (
+            "claude-sonnet-4-5",
+            {**CLAUDE, "cache_creation": {"ephemeral_5m_input_tokens": 10, "ephemeral_1h_input_tokens": 20}},
+            6 * 3000 + 64 * 300 + 10 * 3750 + 20 * 6000 + 5 * 15_000,
+        ),
         ("anthropic/claude-sonnet-4.5", CLAUDE, 6 * 3000 + 64 * 300 + 30 * 3750 + 5 * 15_000),
         ("kimi-k2.5", {"prompt_tokens": 100, "cached_tokens": 64, "completion_tokens": 5}, 36 * 600 + 6400 + 15_000),
     ],

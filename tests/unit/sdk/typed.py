@@ -35,3 +35,7 @@ async def awaited() -> None:
     assert_type(chunks, AsyncStream[ChatCompletionChunk])
     wrapped_async = warmroute.wrap(openai.AsyncOpenAI())
     assert_type(await wrapped_async.chat.completions.create(model="m", messages=[]), ChatCompletion)
+
+
+assert_type(warmroute.cache_of(wrapped), warmroute.Cache)
+assert_type(warmroute.cache_of(warmroute.wrap(openai.AsyncOpenAI())), warmroute.AsyncCache)
