@@ -28,13 +28,16 @@ def beginnings_of(prompt: Prompt) -> Beginnings | None:
     front = len(prompt.tools)
     stem = prompt.chain[front - 1] if front else hash(prompt.model)
     hashes = prompt.chain[front:]
+    pieces = [*(system.raw or ()), *(messages.raw or ())]
     returned: list[Asked] = []
     asked = None
     for at in range(max(len(roles) - 2 * MAX_RETURNED, 0), len(roles)):
         role = roles[at]
-        if role in ("assistant", "model") and asked is not None:
+        if role == "user":
+            text = text_of(pieces[at]).encode("utf-8", "surrogatepass")
+            asked = Asked(at, hashes[at - 1] if at else stem, text) if text else None
+            continue
+        if asked is not None and role in ("assistant", "model"):
             returned.append(asked)
-        piece = messages.piece(at - len(system)) if at >= len(system) else system.piece(at)
-        text = text_of(piece).encode("utf-8", "surrogatepass") if role == "user" else b""
-        asked = Asked(at, hashes[at - 1] if at else stem, text) if text else None
+        asked = None
     return Beginnings(hashes, asked, returned)

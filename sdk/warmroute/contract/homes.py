@@ -8,6 +8,7 @@ session is, or of the session that started it. Limit: `MAX_HOMES`, the least rec
 import re
 from collections import OrderedDict
 from collections.abc import Mapping
+from itertools import takewhile
 from typing import Any, Final, NamedTuple
 
 from warmroute.contract.identity import lineage_parts
@@ -89,7 +90,8 @@ def lineage_of(
         return None
     agent, parent = lineage_parts({name: value for name, value in caller.items() if isinstance(value, str)})
     tools, messages = _items(body.get("tools")), _items(body.get("messages") or body.get("input"))
-    system = [message.get("content") for message in messages if message.get("role") in ("system", "developer")]
+    leading = takewhile(lambda message: message.get("role") in ("system", "developer"), messages)
+    system = [message.get("content") for message in leading]
     text = _NUMBERS.sub("#", repr((body.get("system") or body.get("instructions"), system))[:MAX_SYSTEM_CHARS])
     common = hash((str(body.get("model")), agent, tuple(map(_name, tools)), text))
     return Lineage(base_url, session, parent, common, len(tools) + len(messages))
@@ -97,9 +99,9 @@ def lineage_of(
 
 def _items(value: object) -> list[Mapping[str, Any]]:
     items = value if isinstance(value, list | tuple) else ()
-    return [item for item in items if isinstance(item, Mapping)]
+    return [item for item in items if isinstance(item, dict)]
 
 
 def _name(tool: Mapping[str, Any]) -> str:
     function = tool.get("function")
-    return str((function if isinstance(function, Mapping) else tool).get("name"))
+    return str((function if isinstance(function, dict) else tool).get("name"))

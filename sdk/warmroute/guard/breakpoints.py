@@ -40,7 +40,7 @@ def _last_kept(value: Any, left: int) -> tuple[Any, int]:
             found += count
             items.append(item_kept)
         return items[::-1], found
-    if not isinstance(value, Mapping):
+    if not isinstance(value, dict):
         return value, 0
     inner, found = _last_kept(value.get("content"), left)
     made = {**value, "content": inner} if isinstance(value.get("content"), list) else dict(value)
@@ -53,6 +53,6 @@ def _last_kept(value: Any, left: int) -> tuple[Any, int]:
 def _count(value: Any) -> int:
     if isinstance(value, list):
         return sum(map(_count, value))
-    if isinstance(value, Mapping):
+    if isinstance(value, dict):
         return (_MARK in value) + _count(value.get("content"))
     return 0

@@ -8,7 +8,7 @@ Digests are equal in all processes, so that a session can be saved and loaded.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from hashlib import blake2b
 from typing import Any, Final, NamedTuple
 
@@ -43,7 +43,7 @@ def digest_of_tool(tool: object) -> Digest:
 
 def canonical_message(message: object) -> object:
     """A message in its canonical form."""
-    if not isinstance(message, Mapping):
+    if not isinstance(message, dict):
         return _sorted(message, 0)
     found = {name: value for name, value in message.items() if name not in _IGNORED_OF_ITEMS}
     if found.get("type") == "message":
@@ -60,7 +60,7 @@ def snapshot(value: Any, depth: int = 0) -> Any:
     """A copy of all containers, so that the caller may go on changing its own. Strings are shared."""
     if depth > MAX_DEPTH:
         return None
-    if isinstance(value, Mapping):
+    if isinstance(value, dict):
         return {name: snapshot(item, depth + 1) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [snapshot(item, depth + 1) for item in value]
@@ -69,14 +69,14 @@ def snapshot(value: Any, depth: int = 0) -> Any:
 
 def printed_objects(message: object) -> list[Mapping[str, Any]]:
     """The objects in a message whose order of keys counts."""
-    if not isinstance(message, Mapping):
+    if not isinstance(message, dict):
         return []
     parts = message.get("content") or message.get("parts")
     found = []
     for piece in parts if isinstance(parts, list) else ():
-        outer = piece.get("functionCall", piece) if isinstance(piece, Mapping) else None
-        if isinstance(outer, Mapping):
-            found += [outer[name] for name in _PRINTED if isinstance(outer.get(name), Mapping)]
+        outer = piece.get("functionCall", piece) if isinstance(piece, dict) else None
+        if isinstance(outer, dict):
+            found += [outer[name] for name in _PRINTED if isinstance(outer.get(name), dict)]
     return found
 
 
@@ -93,7 +93,7 @@ def _unknown(value: object) -> str:
 def _sorted(value: object, depth: int, *, printed: bool = True) -> object:
     if depth > MAX_DEPTH:
         return type(value).__name__
-    if isinstance(value, Mapping):
+    if isinstance(value, dict):
         items = {}
         for name in sorted(map(str, value)):
             item = value.get(name)
@@ -103,10 +103,10 @@ def _sorted(value: object, depth: int, *, printed: bool = True) -> object:
                 item = [{"type": "text", "text": item}]
             if name == "type" and item in _TEXT_TYPES:
                 item = "text"
-            in_order = printed and name in _PRINTED and isinstance(item, Mapping)
+            in_order = printed and name in _PRINTED and isinstance(item, dict)
             items[name] = _ordered(item, depth + 1) if in_order else _sorted(item, depth + 1, printed=printed)
         return items
-    if isinstance(value, Sequence) and not isinstance(value, (str, bytes)):
+    if isinstance(value, (list, tuple)):
         return [_sorted(item, depth + 1, printed=printed) for item in value]
     return value
 
@@ -114,12 +114,12 @@ def _sorted(value: object, depth: int, *, printed: bool = True) -> object:
 def _ordered(value: object, depth: int) -> object:
     if depth > MAX_DEPTH:
         return type(value).__name__
-    if isinstance(value, Mapping):
+    if isinstance(value, dict):
         return {
             str(name): _ordered(item, depth + 1)
             for name, item in value.items()
             if name not in _IGNORED and item is not None
         }
-    if isinstance(value, Sequence) and not isinstance(value, (str, bytes)):
+    if isinstance(value, (list, tuple)):
         return [_ordered(item, depth + 1) for item in value]
     return value

@@ -55,10 +55,10 @@ def related(before: Prompt, now: Prompt) -> bool:
 
 def common_parts(left: Sequence[int], right: Sequence[int]) -> int:
     """How many parts two sequences of digests have in common from their beginning."""
-    for at, (one, other) in enumerate(zip(left, right, strict=False)):
-        if one != other:
-            return at
-    return min(len(left), len(right))
+    count = min(len(left), len(right))
+    if left[:count] == right[:count]:
+        return count
+    return next(at for at in range(count) if left[at] != right[at])
 
 
 def shared_bytes(before: Prompt, now: Prompt) -> int:

@@ -1,7 +1,6 @@
 """What happened to a list of messages whose beginning is not that of an earlier one."""
 
 import re
-from collections.abc import Mapping
 from typing import Any, Final
 
 from warmroute.guard.canonical import sorted_form
@@ -82,9 +81,9 @@ def _without_space(text: str) -> str:
 def _is_tool_result(piece: object, role: str) -> bool:
     if role in _TOOL_ROLES:
         return True
-    content = piece.get("content") if isinstance(piece, Mapping) else None
+    content = piece.get("content") if isinstance(piece, dict) else None
     blocks = content if isinstance(content, list) else ()
-    return any(isinstance(block, Mapping) and block.get("type") == "tool_result" for block in blocks)
+    return any(isinstance(block, dict) and block.get("type") == "tool_result" for block in blocks)
 
 
 def _is_reasoning(section: Section, at: int) -> bool:
@@ -97,7 +96,7 @@ def same_but_reasoning(one: object, other: object) -> bool:
 
 
 def _without_reasoning(piece: Any) -> object:
-    if not isinstance(piece, Mapping):
+    if not isinstance(piece, dict):
         return piece
     found = {name: value for name, value in piece.items() if name not in _REASONING}
     for name in ("content", "parts"):
@@ -108,18 +107,18 @@ def _without_reasoning(piece: Any) -> object:
 
 
 def _thinks(block: object) -> bool:
-    return isinstance(block, Mapping) and (block.get("type") in _REASONING_TYPES or block.get("thought") is True)
+    return isinstance(block, dict) and (block.get("type") in _REASONING_TYPES or block.get("thought") is True)
 
 
 def _plain(block: object) -> object:
-    if not isinstance(block, Mapping):
+    if not isinstance(block, dict):
         return block
     return {name: value for name, value in block.items() if name not in _REASONING}
 
 
 def _without_queries(piece: object) -> object:
     """A part whose image addresses have no query, which is where a signature is."""
-    if isinstance(piece, Mapping):
+    if isinstance(piece, dict):
         found = {}
         for name, value in piece.items():
             image = name in ("url", "image_url", "fileUri") and isinstance(value, str) and value.startswith("http")

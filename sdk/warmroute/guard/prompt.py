@@ -169,7 +169,7 @@ def read(body: Mapping[str, Any], earlier: Iterable[Prompt] = ()) -> Prompt:
 
 def role_of(message: object) -> str:
     """The role of a message, or the type of an item that has none."""
-    if not isinstance(message, Mapping):
+    if not isinstance(message, dict):
         return ""
     return str(message.get("role") or message.get("type") or "")
 
@@ -178,31 +178,32 @@ def text_of(piece: object) -> str:
     """All text of a part, a line break between its parts."""
     if isinstance(piece, str):
         return piece
-    if not isinstance(piece, Mapping):
+    if not isinstance(piece, dict):
         return ""
+    inner = piece.get("content")
+    if isinstance(inner, str):
+        return inner
     for name in ("text", "output", "thinking"):
         if isinstance(piece.get(name), str):
             return str(piece[name])
-    inner = piece.get("content") if piece.get("content") is not None else piece.get("parts")
-    if isinstance(inner, str):
-        return inner
+    inner = piece.get("parts") if inner is None else inner
     return "\n".join(map(text_of, inner)) if isinstance(inner, list) else ""
 
 
 def tool_name(tool: object) -> str:
     """The name of a tool, `?` without one."""
-    function = tool.get("function", tool) if isinstance(tool, Mapping) else None
-    return str(function.get("name") or function.get("type") or "?") if isinstance(function, Mapping) else "?"
+    function = tool.get("function", tool) if isinstance(tool, dict) else None
+    return str(function.get("name") or function.get("type") or "?") if isinstance(function, dict) else "?"
 
 
 def tools_of(body: Mapping[str, Any]) -> Sequence[Any]:
     """The tools of a request; Gemini's declarations are taken out of their groups."""
     tools = _items(body.get("tools"))
-    if not any(isinstance(tool, Mapping) and "functionDeclarations" in tool for tool in tools):
+    if not any(isinstance(tool, dict) and "functionDeclarations" in tool for tool in tools):
         return tools
     found: list[Any] = []
     for tool in tools:
-        declared = tool.get("functionDeclarations") if isinstance(tool, Mapping) else None
+        declared = tool.get("functionDeclarations") if isinstance(tool, dict) else None
         found += declared if isinstance(declared, list) else [tool]
     return found
 
@@ -212,7 +213,7 @@ def _wire(body: Mapping[str, Any]) -> _Wire:
     tools = () if body.get("tool_choice") == "none" else tools
     if "contents" in body:
         instruction = body.get("systemInstruction", body.get("system_instruction"))
-        parts = instruction.get("parts") if isinstance(instruction, Mapping) else instruction
+        parts = instruction.get("parts") if isinstance(instruction, dict) else instruction
         return _Wire(tools, "systemInstruction", _items(parts), "contents", 0, _items(body["contents"]))
     if "input" in body and "messages" not in body:
         return _with_system(tools, "instructions", body.get("instructions"), "input", _items(body["input"]))
@@ -239,7 +240,7 @@ def _items(value: object) -> Sequence[Any]:
 def _settings(body: Mapping[str, Any]) -> dict[str, Any]:
     found = {name: snapshot(body[name]) for name in _SETTINGS if body.get(name) is not None}
     config = body.get("generationConfig")
-    if isinstance(config, Mapping):
+    if isinstance(config, dict):
         found.update({name: snapshot(config[name]) for name in _CONFIG_SETTINGS if config.get(name) is not None})
     return found
 

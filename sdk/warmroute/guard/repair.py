@@ -121,7 +121,7 @@ def _tools_in_order(body: Body, reading: Reading, _broken: Break, _remembered: R
 def _is_plain(tools: object) -> TypeGuard[list[Any]]:
     """Whether tools are a list, one each: Gemini's are in groups, which stay as they are."""
     return isinstance(tools, list) and not any(
-        isinstance(tool, Mapping) and "functionDeclarations" in tool for tool in tools
+        isinstance(tool, dict) and "functionDeclarations" in tool for tool in tools
     )
 
 
@@ -175,7 +175,7 @@ def _reasoning_kept(body: Body, reading: Reading, _broken: Break, _remembered: R
         if at < len(items) and same_but_reasoning(piece, items[at]):
             made.append(piece)
             at += 1
-        elif isinstance(piece, Mapping) and piece.get("type") == "reasoning":
+        elif isinstance(piece, dict) and piece.get("type") == "reasoning":
             made.append(piece)
         else:
             break

@@ -8,7 +8,7 @@ at once. With rates `input` and `cached` per token, clearing `removed` tokens in
     saves each turn  removed x cached
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 from warmroute.guard.memory import BYTES_PER_TOKEN
@@ -51,11 +51,11 @@ def pruned(
 
 
 def _is_long_result(message: Any) -> bool:
-    if not isinstance(message, Mapping) or len(text_of(message)) < _MIN_CHARS:
+    if not isinstance(message, dict) or len(text_of(message)) < _MIN_CHARS:
         return False
     blocks = message.get("content")
     inside = isinstance(blocks, list) and any(
-        isinstance(block, Mapping) and block.get("type") == "tool_result" for block in blocks
+        isinstance(block, dict) and block.get("type") == "tool_result" for block in blocks
     )
     return role_of(message) in ("tool", "function", "function_call_output") or inside
 
@@ -64,13 +64,13 @@ def _cleared(message: Any) -> Any:
     if "output" in message:
         return {**message, "output": CLEARED}
     blocks = message["content"]
-    if isinstance(blocks, list) and any(isinstance(block, Mapping) and "tool_use_id" in block for block in blocks):
+    if isinstance(blocks, list) and any(isinstance(block, dict) and "tool_use_id" in block for block in blocks):
         return {**message, "content": [_cleared_block(block) for block in blocks]}
     return {**message, "content": CLEARED}
 
 
 def _cleared_block(block: Any) -> Any:
-    return {**block, "content": CLEARED} if isinstance(block, Mapping) and block.get("type") == "tool_result" else block
+    return {**block, "content": CLEARED} if isinstance(block, dict) and block.get("type") == "tool_result" else block
 
 
 def _tokens(message: Any) -> float:

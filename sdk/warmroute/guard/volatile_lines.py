@@ -61,26 +61,26 @@ def with_text(body: Body, section: Section, at: int, text: str) -> Body | None:
     if isinstance(body.get(field), str):
         return {**body, field: text}
     outer = body.get(field)
-    items = outer.get("parts") if isinstance(outer, Mapping) else outer
+    items = outer.get("parts") if isinstance(outer, dict) else outer
     if not isinstance(items, list) or section.start + at >= len(items):
         return None
     piece = _part_with_text(items[section.start + at], text)
     if piece is None:
         return None
     changed = [*items[: section.start + at], piece, *items[section.start + at + 1 :]]
-    return {**body, field: {**outer, "parts": changed} if isinstance(outer, Mapping) else changed}
+    return {**body, field: {**outer, "parts": changed} if isinstance(outer, dict) else changed}
 
 
 def _part_with_text(piece: Any, text: str) -> Any:
     if isinstance(piece, str):
         return text
-    if not isinstance(piece, Mapping):
+    if not isinstance(piece, dict):
         return None
     for name in ("text", "content"):
         if isinstance(piece.get(name), str):
             return {**piece, name: text}
     blocks = piece.get("content")
-    if isinstance(blocks, list) and len(blocks) == 1 and isinstance(blocks[0], Mapping) and "text" in blocks[0]:
+    if isinstance(blocks, list) and len(blocks) == 1 and isinstance(blocks[0], dict) and "text" in blocks[0]:
         return {**piece, "content": [{**blocks[0], "text": text}]}
     return None
 
@@ -105,9 +105,7 @@ def _appended(message: Any, text: str) -> Any:
         if isinstance(inner, str):
             return {**message, name: f"{inner}\n\n{text}"}
         if isinstance(inner, list):
-            kind = next(
-                (piece.get("type") for piece in inner if isinstance(piece, Mapping) and "text" in piece), "text"
-            )
+            kind = next((piece.get("type") for piece in inner if isinstance(piece, dict) and "text" in piece), "text")
             block = {"text": text} if name == "parts" else {"type": kind or "text", "text": text}
             return {**message, name: [*inner, block]}
     return message

@@ -6,6 +6,7 @@ ways that the proxy never would.
 
 import asyncio
 import contextvars
+import itertools
 import json
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
@@ -53,6 +54,8 @@ class MockServer:
     receipts: dict[str, dict[str, Any]] = field(default_factory=dict)
     prompts: dict[str, int] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
+    numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+    """Of receipts; taken by several threads."""
 
     @property
     def posts(self) -> list[Seen]:
@@ -150,7 +153,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def _complete(self, request: Seen) -> None:
         mock = self.mock
-        receipt_id = mock.receipt_id or f"wr-{len(mock.seen):024x}"
+        receipt_id = mock.receipt_id or f"wr-{next(mock.numbers):024x}"
         usage = mock.usage(request, receipt_id)
         head = {}
         if mock.kind == "warmroute":
