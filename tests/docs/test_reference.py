@@ -48,6 +48,8 @@ def keys_read(monkeypatch: pytest.MonkeyPatch) -> dict[str, set[str]]:
     budgets = (REFERENCE / "reference/budgets.md").read_text()  # but for this one, which few need
     document = tomllib.loads(page.partition("```toml")[2].partition("```")[0])
     document |= tomllib.loads(budgets.partition("```toml")[2].partition("```")[0])
+    changing = (REFERENCE / "how-to/change.md").read_text()
+    document |= tomllib.loads(changing.partition("```toml")[2].partition("```")[0])
     document["redis"] = {"url_file": "redis.url"}
     document["budget"][0]["tenants"] = [document["tenant"][0]["name"]]
     config_file.parse_config(document, Path(), "")

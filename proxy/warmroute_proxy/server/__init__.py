@@ -7,6 +7,7 @@ Decisions are made in `core`, which never waits. A room imports only those above
     ledger          the journal, its folding into SQLite, recorded decisions
     intake          a request's body: parsed, fingerprinted, kept for the next one
     engines         the engines' side: connections, streams, probes, KV events, drains
+    discovery       engines that the config does not name: files in a folder, SRV records
     dialects        requests of other APIs, translated on their way in and out
     processes       several processes of one proxy
     regions         the proxies of other regions

@@ -22,6 +22,7 @@ from warmroute_proxy.server.base.loop_lag import LoopLag
 from warmroute_proxy.server.base.metrics import Metrics
 from warmroute_proxy.server.base.secrets import Secrets, key_sha256, load_secret
 from warmroute_proxy.server.control.metrics_page import Holdings, MetricsPage
+from warmroute_proxy.server.discovery.discovery import Discovery
 from warmroute_proxy.server.endpoint import AdminEndpoint, PublicEndpoint
 from warmroute_proxy.server.engines import drain_orders
 from warmroute_proxy.server.engines.engines import Engines
@@ -136,7 +137,9 @@ class Proxy:
     def reload_orders(self, running: ReadConfig, source: ConfigSource) -> ReloadOrders:
         """What applies another config. `running`: the one of the start, as its file has it; `source`: that file."""
         timeout_s = self.config.limits.connect_timeout_s
-        membership = Membership(self.engines, self.router, self.re_prefills, timeout_s, self.clock)
+        membership = Membership(self.engines, self.router, self.re_prefills, self.body_memory, timeout_s, self.clock)
+        discovery = Discovery(self.config.proxy.state_dir)
+        self.metrics_page.more_gauges.append(discovery.gauges)
         appliers: list[Applier] = [
             self.stores.replace,
             self.authentication.replace,
@@ -144,13 +147,9 @@ class Proxy:
             self.admission.replace,
             self.path.deadlines.replace,
             self.path.forwarding.replace,
-            self._replace_copies,
         ]
-        reloads = Reloads(running, self.live, membership, appliers, self.metrics)
+        reloads = Reloads(running, self.live, discovery, membership, appliers, self.metrics)
         return ReloadOrders(reloads, source, self.config.proxy.state_dir, self.peer_processes)
-
-    def _replace_copies(self, config: Config) -> None:
-        self.body_memory.copies = copies_of_bodies(config.engines)
 
     def close(self) -> None:
         """Close what is left open at the end, the ledger last."""

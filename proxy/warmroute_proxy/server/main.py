@@ -144,6 +144,7 @@ async def _run(config: Config, slot: ProcessSlot | None, running: ReadConfig, so
     public = Listener(proxy.public_endpoint(public_plane), limits, proxy.clock, proxy.body_memory, proxy.loop_lag)
     admin_limits = replace(limits, connections=ADMIN_CONNECTIONS)
     admin = Listener(proxy.admin_endpoint(admin_plane), admin_limits, proxy.clock, proxy.body_memory, proxy.loop_lag)
+    orders.reloads.begin()
     orders.reloads.appliers += [lambda live: public.use_limits(live.limits), lambda live: admin.use_limits(live.limits)]
     shared = slot is not None
     context = tls.context if tls is not None else None
@@ -172,6 +173,7 @@ async def _run(config: Config, slot: ProcessSlot | None, running: ReadConfig, so
     else:
         slot.ready(address)
     await signals.stop.wait()
+    orders.reloads.discovery.close()
     await _shut_down(proxy, public, admin, tasks, signals)
 
 

@@ -12,13 +12,14 @@ from .harness import PLAIN, EngineProcess, ProxyProcess, chat
 
 
 class Scene:
-    """Three engines, of which the proxy's config names two at first."""
+    """Three engines, of which the proxy's config names some at first."""
 
-    def __init__(self, folder: Path, extra: str = "") -> None:
+    def __init__(self, folder: Path, extra: str = "", *, named: int = 2, more: str = "") -> None:
+        """`extra`: lines of [proxy]; `more`: tables."""
         self.engines = [EngineProcess(folder, f"e{n}", "aggregated", speed=2.0) for n in range(3)]
         self.tables = [engine.listening().toml("east") for engine in self.engines]
         second = "requests_per_minute = 600"
-        self.proxy = ProxyProcess(folder / "p", self.tables[:2], extra=extra, second=second).start()
+        self.proxy = ProxyProcess(folder / "p", [*self.tables[:named], more], extra=extra, second=second).start()
         self.first = self.proxy.config.read_text()
 
     def stop(self) -> None:

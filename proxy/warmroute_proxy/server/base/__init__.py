@@ -4,6 +4,7 @@ Nothing here opens a socket or serves a request, and nothing here imports anothe
 
     config        the configuration as frozen values
     config_difference what differs between two configs, and what can change without a restart
+    config_discovery reads where engines are found beside those of the config
     config_engine reads one engine of the config file
     config_file   reads and checks the config file
     config_source reads the config file again, and keeps what was accepted

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from warmroute.contract.money import Rates
 from warmroute.contract.providers import UNKNOWN, Provider
@@ -119,6 +119,27 @@ class EngineConfig:
     """What it calls models, by their names here."""
 
 
+@dataclass(frozen=True, slots=True)
+class DiscoveryConfig:
+    """Where engines are found beside those of the config. `kind`: a folder of files, or SRV records of a DNS name."""
+
+    id: str
+    kind: Literal["folder", "srv"]
+    interval_s: float
+    path: Path | None = None
+    """The folder."""
+
+    name: str = ""
+    """The DNS name, such as `_http._tcp.sglang.prod.svc.cluster.local`."""
+
+    scheme: Literal["http", "https"] = "http"
+    servers: tuple[str, ...] = ()
+    """`host:port` of the DNS servers that are asked; empty: those of the system."""
+
+    engine: Mapping[str, Any] = field(default_factory=dict)
+    """Further keys of an [[engine]], which all engines of a DNS name have."""
+
+
 def copies_of_bodies(engines: Iterable[EngineConfig]) -> int:
     """How often a body may be in memory: as it came, and as each engine of a request is sent it."""
     return 3 if any(engine.role == "prefill" for engine in engines) else 2
@@ -201,6 +222,7 @@ class Config:
     budgets: tuple[Budget, ...]
     """One for each period; the tenants of a budget have `limits`, if only empty ones."""
 
+    discoveries: tuple[DiscoveryConfig, ...]
     model_by_name: dict[str, ModelConfig] = field(repr=False)
     """By name and by alias."""
 

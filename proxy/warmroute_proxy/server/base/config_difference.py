@@ -34,11 +34,16 @@ LIVE_LIMITS: Final = frozenset(
 """The keys of [limits] that change while the proxy runs; memory and connections are divided at the start."""
 
 LIVE_PROXY: Final = frozenset({"watch_config"})
-LIVE_LISTS: Final[Mapping[str, str]] = {"engine": "engines", "model": "models", "tenant": "tenants"}
+LIVE_LISTS: Final[Mapping[str, str]] = {
+    "engine": "engines",
+    "model": "models",
+    "tenant": "tenants",
+    "discovery": "discoveries",
+}
 """The lists that change while the proxy runs: table -> field of the config."""
 
 _LISTS: Final[Mapping[str, str]] = {"region": "regions", **LIVE_LISTS, "budget": "budgets"}
-_NAMES: Final[Mapping[str, str]] = {"engine": "id"}
+_NAMES: Final[Mapping[str, str]] = {"engine": "id", "discovery": "id"}
 """What names an element of a list, where it is not its `name`."""
 
 

@@ -31,6 +31,7 @@ from warmroute_proxy.server.base.config import (
     TenantConfig,
     copies_of_bodies,
 )
+from warmroute_proxy.server.base.config_discovery import read_discoveries
 from warmroute_proxy.server.base.config_engine import read_engine
 from warmroute_proxy.server.base.config_stores import read_budgets, read_database, read_redis, read_tenant_limits
 from warmroute_proxy.server.base.config_table import Table, nearest, shown
@@ -116,7 +117,9 @@ def parse_config(document: dict[str, Any], folder: Path, source: str) -> Config:
     limits = _limits(Table(document.get("limits", {}), "limits", problems))
     regions = tuple(_region(table) for table in _tables(document, "region", problems))
     counters: dict[str, int] = {}
-    engines = tuple(read_engine(table, counters, folder) for table in _tables(document, "engine", problems))
+    discoveries = read_discoveries(document.get("discovery"), folder, proxy.region, problems)
+    listed = _tables(document, "engine", problems) if "engine" in document or not discoveries else []
+    engines = tuple(read_engine(table, counters, folder) for table in listed)
     models = tuple(_model(table) for table in _tables(document, "model", problems))
     tenants = tuple(_tenant(table, database is None) for table in _tables(document, "tenant", problems))
     tenants, budgets = read_budgets(document.get("budget"), tenants, problems)
@@ -124,8 +127,8 @@ def parse_config(document: dict[str, Any], folder: Path, source: str) -> Config:
     check_memory(limits, engines, problems)
     _check_regions(proxy, regions, problems)
     _check_engines(engines, regions, problems)
-    _check_engine_models(engines, models, problems)
-    _check_unsalted(engines, tenants, problems)
+    check_engine_models(engines, models, problems)
+    check_unsalted(engines, tenants, problems)
     _check_tenants(tenants, regions, model_by_name, problems)
     redis_url_file = read_redis(document.get("redis"), folder, problems)
     if problems:
@@ -142,6 +145,7 @@ def parse_config(document: dict[str, Any], folder: Path, source: str) -> Config:
         tenants,
         redis_url_file,
         budgets,
+        discoveries,
         model_by_name,
         {tenant.name: tenant for tenant in tenants},
     )
@@ -156,7 +160,7 @@ def check_memory(limits: Limits, engines: tuple[EngineConfig, ...], problems: li
 
 
 def _check_top(document: dict[str, Any], problems: list[str]) -> None:
-    known = (*_TABLES, *_LISTS, "budget", "redis")
+    known = (*_TABLES, *_LISTS, "budget", "redis", "discovery")
     problems += [f"{key}: unknown table{nearest(key, known)}" for key in document if key not in known]
     if "proxy" not in document:
         problems.append("proxy: is missing, written [proxy]")
@@ -309,7 +313,7 @@ def _check_engines(engines: tuple[EngineConfig, ...], regions: tuple[RegionConfi
                 )
 
 
-def _check_engine_models(
+def check_engine_models(
     engines: tuple[EngineConfig, ...], models: tuple[ModelConfig, ...], problems: list[str]
 ) -> None:
     names = [model.name for model in models]
@@ -324,7 +328,7 @@ def _check_engine_models(
         ]
 
 
-def _check_unsalted(engines: tuple[EngineConfig, ...], tenants: tuple[TenantConfig, ...], problems: list[str]) -> None:
+def check_unsalted(engines: tuple[EngineConfig, ...], tenants: tuple[TenantConfig, ...], problems: list[str]) -> None:
     """A server without cache salts has one cache for all tenants, so only tenants of one share group may use it."""
     for at, engine in enumerate(engines):
         if engine.kind != "openai" or engine.provider.salted:

@@ -148,6 +148,14 @@ class Table:
             return {}
         return dict(value)
 
+    def table(self, key: str) -> dict[str, Any]:
+        """A table within the table, whose keys the caller checks; empty where there is none."""
+        value = self._take(key)
+        if not isinstance(value, dict | None):
+            self.problem(key, f"must be a table, not {shown(value)}")
+            return {}
+        return dict(value or {})
+
     def digest(self, key: str) -> str | None:
         """A SHA-256 in hex, lower case. Its value is never shown: it may be a key that was put here by mistake."""
         value = self._take(key)

@@ -70,6 +70,8 @@ class MetricsPage:
         self._clock = clock
         self._loop_lag = loop_lag
         self._stores = stores
+        self.more_gauges: list[Callable[[], list[tuple[str, Labels, float]]]] = []
+        """Of parts that are made later."""
 
     def publish(self) -> None:
         """Give the other processes the metrics of this one."""
@@ -102,7 +104,8 @@ class MetricsPage:
         ]
         if self._peer_processes is not None:
             rows.append(("warmroute_processes", (), float(1 + len(others))))
-        rows += self._stores.gauges()
+        for gauges in (self._stores.gauges, *self.more_gauges):
+            rows += gauges()
         drains = self._engines.drains
         for engine in self._engines.by_id.values():
             engine_id = engine.config.id

@@ -17,9 +17,10 @@ from dataclasses import replace
 from typing import Final
 
 from warmroute_proxy.core.placement.router import Router
-from warmroute_proxy.server.base.config import EngineConfig
+from warmroute_proxy.server.base.config import EngineConfig, copies_of_bodies
 from warmroute_proxy.server.engines.engine import Engine
 from warmroute_proxy.server.engines.engines import Engines
+from warmroute_proxy.server.http.body_memory import BodyMemory
 from warmroute_proxy.server.request.re_prefill import RePrefills
 
 log = logging.getLogger(__name__)
@@ -39,12 +40,14 @@ class Membership:
         engines: Engines,
         router: Router,
         re_prefills: RePrefills,
+        memory: BodyMemory,
         connect_timeout_s: float,
         clock: Callable[[], float],
     ) -> None:
         self._engines = engines
         self._router = router
         self._re_prefills = re_prefills
+        self._memory = memory
         self._connect_timeout_s = connect_timeout_s
         self._clock = clock
         self._leaving: dict[str, float] = {}  # since when
@@ -62,10 +65,11 @@ class Membership:
     def replace(self, configs: Iterable[EngineConfig], made: dict[str, Engine]) -> None:
         """Have these engines. `made`: what `make` has returned for them."""
         wanted = {config.id: config for config in configs}
-        self._joining = dict(made)
+        self._memory.copies = copies_of_bodies(wanted.values())
+        self._joining = {**{id_: each for id_, each in self._joining.items() if id_ in wanted}, **made}
         for engine_id, engine in self._engines.by_id.items():
             config = wanted.get(engine_id)
-            if config is None or engine_id in made:
+            if config is None or engine_id in self._joining:
                 self._leave(engine_id)
             else:
                 self._stay(engine, config)

@@ -49,7 +49,8 @@ class ReloadOrders:
     def problems(self) -> list[str]:
         """What does not work as it should."""
         count = len(self.reloads.problems)
-        return [f"the config file has {count} problems, and the one before is in force"] if count else []
+        found = [f"the config file has {count} problems, and the one before is in force"] if count else []
+        return [*found, *self.reloads.discovery.problems()]
 
     def hung_up(self) -> None:
         """SIGHUP has come, from an operator or from the supervisor, which has checked the file."""

@@ -18,6 +18,7 @@ from warmroute_proxy.server.base.config_source import ConfigSource, ReadConfig
 from warmroute_proxy.server.base.live_config import LiveConfig
 from warmroute_proxy.server.base.metrics import Metrics
 from warmroute_proxy.server.base.secrets import SecretError
+from warmroute_proxy.server.discovery.discovery import Discovery
 from warmroute_proxy.server.engines.engine import Engine
 from warmroute_proxy.server.reload.membership import Membership
 
@@ -55,12 +56,15 @@ class Reloads:
         self,
         running: ReadConfig,
         live: LiveConfig,
+        discovery: Discovery,
         membership: Membership,
         appliers: list[Applier],
         metrics: Metrics,
     ) -> None:
         self._running = running
         self._live = live
+        self.discovery = discovery
+        discovery.on_change = self._engines_found
         self._membership = membership
         self.appliers = appliers
         self._metrics = metrics
@@ -71,6 +75,11 @@ class Reloads:
     def digest(self) -> str:
         """Of the file in force."""
         return self._running.digest
+
+    def begin(self) -> None:
+        """Read the sources of engines; what they named before a restart joins now."""
+        self.discovery.replace(self._live.now)
+        self._engines_found()
 
     def sweep(self) -> None:
         """Let engines leave and join whose time has come; called a few times a second."""
@@ -97,8 +106,9 @@ class Reloads:
         """Let it be in force."""
         for apply in self.appliers:
             apply(found.config)
-        self._membership.replace(engines_of(found.config), found.joining)
         self._live.replace(found.config)
+        self.discovery.replace(found.config)
+        self._use_engines(found.joining)
         self._running = found.read._replace(config=merged(self._running.config, found.read.config))
         self.problems = []
         self._metrics.add(COUNTER, 1, (("outcome", "applied"),))
@@ -114,6 +124,23 @@ class Reloads:
         self.problems = []
         if found.changes or found.read.digest != self.digest:
             self.apply(found)
+
+    def _engines_found(self) -> None:
+        """A source names other engines."""
+        if self._live.now.discoveries:
+            self._use_engines({})
+
+    def _use_engines(self, joining: dict[str, Engine]) -> None:
+        """Have the engines of the config, and those that are found. `joining`: made already."""
+        own = engines_of(self._live.now)
+        made, found = dict(joining), []
+        for engine in self.discovery.engines(self._live.now):
+            try:
+                made |= self._membership.make([engine])
+                found.append(engine)
+            except SecretError as error:  # its key file went away in this moment
+                log.error("engine %s does not join: %s", engine.id, error)
+        self._membership.replace([*own, *found], made)
 
     def refused(self, error: ConfigError) -> None:
         """A file was not applied."""

@@ -1,0 +1,71 @@
+"""Reads the tables [[discovery]] of a config: where engines are found beside those of the config."""
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Final, Literal, cast
+
+from warmroute_proxy.server.base.config import DiscoveryConfig
+from warmroute_proxy.server.base.config_engine import read_engine
+from warmroute_proxy.server.base.config_table import Table, shown
+
+_OF_RECORDS: Final = ("id", "url", "region")
+"""What an SRV record says of an engine."""
+
+
+def read_discoveries(found: object, folder: Path, region: str, problems: list[str]) -> tuple[DiscoveryConfig, ...]:
+    """All of them. `region`: that of the proxy."""
+    if not isinstance(found, list | None):
+        problems.append("discovery: must be a list of tables, written [[discovery]]")
+        return ()
+    made: list[DiscoveryConfig] = []
+    for at, values in enumerate(found or ()):
+        table = Table(values, f"discovery[{at}]", problems)
+        one = _read(table, f"{at}", folder)
+        if one.id in [other.id for other in made]:
+            table.problem("id", f"{shown(one.id)} is taken by another [[discovery]]")
+        if one.engine:
+            _check_engine(one, f"engine[of {one.id}]", folder, region, problems)
+        made.append(one)
+    return tuple(made)
+
+
+def _read(table: Table, number: str, folder: Path) -> DiscoveryConfig:
+    kind = table.choice("kind", ("folder", "srv"), "folder")
+    of_folder = kind == "folder"
+    made = DiscoveryConfig(
+        id=table.name("id", f"{kind}-{number}"),
+        kind=cast("Literal['folder', 'srv']", kind),
+        interval_s=table.number("interval_s", 1.0 if of_folder else 5.0, 0.1, 3_600.0),
+        path=folder / table.text("path") if of_folder else None,
+        name="" if of_folder else table.text("name"),
+        scheme=cast("Literal['http', 'https']", table.choice("scheme", ("http", "https"), "http")),
+        servers=table.names("servers", ()),
+        engine=table.table("engine"),
+    )
+    for key in ("name", "scheme", "servers", "engine"):
+        if of_folder and table.has(key):
+            table.problem(key, 'is for kind = "srv"')
+    if not of_folder and table.has("path"):
+        table.problem("path", 'is for kind = "folder"')
+    for server in made.servers:
+        host, _, port = server.rpartition(":")
+        if not host or not port.isdecimal() or not 0 < int(port) < 65_536:
+            table.problem("servers", f'{shown(server)} is not an address, written like "127.0.0.1:8600"')
+    if not of_folder and find_spec("dns") is None:
+        table.problem("kind", "\"srv\" needs dnspython: pip install 'warmroute[discovery]'")
+    table.close()
+    return made
+
+
+def _check_engine(one: DiscoveryConfig, path: str, folder: Path, region: str, problems: list[str]) -> None:
+    """What its engines have in common must be good for one that is found."""
+    table = Table({**one.engine, **record_values("a", one.scheme, "a", 1, region)}, path, problems)
+    for key in _OF_RECORDS:
+        if key in one.engine:
+            table.problem(key, "follows from the record")
+    read_engine(table, {}, folder)
+
+
+def record_values(engine_id: str, scheme: str, host: str, port: int, region: str) -> dict[str, Any]:
+    """The keys of an [[engine]] that follow from an SRV record."""
+    return {"id": engine_id, "url": f"{scheme}://{host}:{port}", "region": region}

@@ -1,0 +1,153 @@
+"""All sources of a config: each is read by a task of its own, and what it named last stays while it is away.
+
+A source that names no engine counts as away, too: a folder that is not mounted and a name whose records are being
+replaced look like that. To give up its engines, take it out of the config.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from warmroute_proxy.server.base.config import Config, DiscoveryConfig, EngineConfig
+from warmroute_proxy.server.base.metrics import Labels
+from warmroute_proxy.server.discovery import last_known
+from warmroute_proxy.server.discovery.candidates import Refused, candidates
+from warmroute_proxy.server.discovery.folder import Folder
+from warmroute_proxy.server.discovery.source import Source, SourceError
+
+log = logging.getLogger(__name__)
+
+MAX_SHOWN: Final = 10
+
+
+class _Reading:
+    """One source as it was read last."""
+
+    def __init__(self, config: DiscoveryConfig, engines: list[dict[str, Any]]) -> None:
+        self.config = config
+        self.engines = engines
+        self.away = ""
+        """Why it cannot be read; empty where it was."""
+
+        self.problems: list[str] = []
+        """Of what it names."""
+
+        self.refused: list[Refused] = []
+        """Its engines that are not used."""
+
+        self.task: asyncio.Task[None] | None = None
+
+    def close(self) -> None:
+        """Read it no more."""
+        if self.task is not None:
+            self.task.cancel()
+
+
+class Discovery:
+    """The engines that are found. All methods are called in the event loop."""
+
+    def __init__(self, state_dir: Path) -> None:
+        self._state_dir = state_dir
+        self._known = last_known.load(state_dir)
+        self._readings: dict[str, _Reading] = {}
+        self.on_change: Callable[[], None] = _nothing
+        """Called when a source names other engines than before."""
+
+    def replace(self, config: Config) -> None:
+        """Read the sources of this config, and no others. One that stays as it is goes on."""
+        before, self._readings = self._readings, {}
+        for one in config.discoveries:
+            reading = before.pop(one.id, None)
+            if reading is None or reading.config != one:
+                if reading is not None:
+                    reading.close()
+                reading = _Reading(one, self._known.get(one.id, []))
+                source = _source(one, config.proxy.region)
+                reading.task = asyncio.get_running_loop().create_task(self._read(reading, source))
+            self._readings[one.id] = reading
+        for reading in before.values():
+            reading.close()
+
+    def engines(self, config: Config) -> list[EngineConfig]:
+        """The engines that are used beside those of the config."""
+        found = candidates(config, {name: reading.engines for name, reading in self._readings.items()})
+        for source, refused in found.refused.items():
+            reading = self._readings[source]
+            for one in refused:
+                if one not in reading.refused:
+                    log.error("discovery %s: engine %s is not used: %s", source, one.engine, one.reason)
+            reading.refused = refused
+        return found.used
+
+    def problems(self) -> list[str]:
+        """What does not work as it should. Everybody may read it, so addresses are in the log alone."""
+        found = []
+        for name, reading in self._readings.items():
+            if reading.away:
+                found.append(f"discovery {name} is away: the {len(reading.engines)} engines that it named last stay")
+            if reading.refused:
+                names = ", ".join(one.engine for one in reading.refused[:MAX_SHOWN])
+                found.append(f"discovery {name}: {len(reading.refused)} engines are not used: {names}")
+            if reading.problems:
+                found.append(f"discovery {name}: {len(reading.problems)} of its engines cannot be read")
+        return found
+
+    def gauges(self) -> list[tuple[str, Labels, float]]:
+        """What `/metrics` shows of them."""
+        rows: list[tuple[str, Labels, float]] = []
+        for name, reading in self._readings.items():
+            label: Labels = (("source", name),)
+            bad = len(reading.refused) + len(reading.problems)
+            rows.append(("warmroute_discovery_up", label, float(not reading.away)))
+            rows.append(("warmroute_discovery_engines", label, float(len(reading.engines))))
+            rows.append(("warmroute_discovery_problems", label, float(bad)))
+        return rows
+
+    def close(self) -> None:
+        """Read nothing more."""
+        for reading in self._readings.values():
+            reading.close()
+
+    async def _read(self, reading: _Reading, source: Source) -> None:
+        while True:
+            await asyncio.sleep(await self._read_once(reading, source))
+
+    async def _read_once(self, reading: _Reading, source: Source) -> float:
+        """Read a source; returns the seconds until the next time. An error of ours must not end its reading."""
+        name = reading.config.id
+        try:
+            found = await source.read()
+            if not found.engines:
+                raise SourceError("it names no engine")
+        except Exception as error:
+            text = str(error) if isinstance(error, SourceError) else type(error).__name__
+            if not reading.away:
+                log.error("discovery %s is away, and the engines that it named last stay: %s", name, text)
+            reading.away = text
+            return reading.config.interval_s
+        if reading.away:
+            log.warning("discovery %s is back", name)
+        for problem in found.problems:
+            if problem not in reading.problems:
+                log.error("discovery %s: %s", name, problem)
+        reading.away, reading.problems = "", found.problems
+        if found.engines != reading.engines:
+            reading.engines = found.engines
+            self._known = {each: one.engines for each, one in self._readings.items()}
+            last_known.save(self._state_dir, self._known)
+            self.on_change()
+        return found.next_s
+
+
+def _source(config: DiscoveryConfig, region: str) -> Source:
+    if config.path is not None:
+        return Folder(config.path, config.interval_s, region)
+    from warmroute_proxy.server.discovery.srv import Records
+
+    return Records(config, region)
+
+
+def _nothing() -> None:
+    pass

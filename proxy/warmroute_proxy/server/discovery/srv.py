@@ -1,0 +1,62 @@
+"""Engines by SRV records (RFC 2782): each target and port of the lowest priority is one.
+
+Weights are left out of account: placement decides. An engine is named by its target and port. The name is asked for
+again when the answer's time to live is over, but not before `interval_s`, nor later than `LONGEST_S`.
+"""
+
+from typing import Final
+
+from dns.asyncresolver import Resolver
+from dns.exception import DNSException
+from dns.nameserver import Do53Nameserver
+from dns.rdtypes.IN.SRV import SRV
+
+from warmroute_proxy.server.base.config import DiscoveryConfig
+from warmroute_proxy.server.base.config_discovery import record_values
+from warmroute_proxy.server.discovery.source import MAX_ENGINES, Found, SourceError
+
+TIMEOUT_S: Final = 5.0
+LONGEST_S: Final = 300.0
+
+
+class Records:
+    """The records of one DNS name. `region`: that of the engines."""
+
+    def __init__(self, config: DiscoveryConfig, region: str) -> None:
+        self._config = config
+        self._region = region
+
+    async def read(self) -> Found:
+        """As `Source`."""
+        config = self._config
+        try:
+            answer = await self._resolver().resolve(config.name, "SRV", lifetime=TIMEOUT_S, search=False)
+        except (DNSException, OSError) as error:
+            raise SourceError(f"{config.name} cannot be asked for: {error}") from None
+        records = [record for record in answer if isinstance(record, SRV)]
+        lowest = min((record.priority for record in records), default=0)
+        targets = sorted(
+            {
+                (record.target.to_text(omit_final_dot=True), record.port)
+                for record in records
+                if record.priority == lowest and record.target.labels != (b"",)
+            }
+        )
+        problems = []
+        if len(targets) > MAX_ENGINES:
+            problems.append(f"{config.name} has {len(targets)} targets, and only {MAX_ENGINES} are used")
+        engines = [
+            {**config.engine, **record_values(f"{host}:{port}", config.scheme, host, port, self._region)}
+            for host, port in targets[:MAX_ENGINES]
+        ]
+        ttl_s = float(answer.rrset.ttl) if answer.rrset is not None else 0.0
+        return Found(engines, min(max(ttl_s, config.interval_s), LONGEST_S), problems)
+
+    def _resolver(self) -> Resolver:
+        """With the servers of the system as they are now, or those of the config."""
+        servers = self._config.servers
+        made = Resolver(configure=not servers)
+        if servers:
+            pairs = [server.rpartition(":") for server in servers]
+            made.nameservers = [Do53Nameserver(host.strip("[]"), int(port)) for host, _, port in pairs]
+        return made

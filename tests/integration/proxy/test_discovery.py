@@ -1,0 +1,161 @@
+"""Engines from a folder of files and from SRV records: they join, and stay while their source is away."""
+
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import dns.flags
+import dns.message
+import dns.rcode
+import dns.rrset
+import pytest
+
+from .harness import until
+from .reload_scene import Scene
+
+NAME = "_http._tcp.engines.test."
+
+
+class DnsServer:
+    """Answers SRV questions over UDP, with what it is told to; silent where that is None."""
+
+    def __init__(self) -> None:
+        self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self._socket.bind(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._socket.getsockname()[1]}"
+        self.records: list[str] | None = []
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+
+    def close(self) -> None:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as last:
+            last.sendto(b"", self._socket.getsockname())
+        self._thread.join()
+        self._socket.close()
+
+    def _serve(self) -> None:
+        while True:
+            data, client = self._socket.recvfrom(4096)
+            if not data:
+                return
+            answer = dns.message.make_response(dns.message.from_wire(data))
+            if self.records is None:
+                answer.set_rcode(dns.rcode.SERVFAIL)
+            elif self.records:
+                answer.answer.append(dns.rrset.from_text(NAME, 0, "IN", "SRV", *self.records))
+            answer.flags |= dns.flags.RA
+            self._socket.sendto(answer.to_wire(), client)
+
+
+@pytest.fixture(scope="module")
+def dns_server() -> Iterator[DnsServer]:
+    server = DnsServer()
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="module")
+def scene(tmp_path_factory: pytest.TempPathFactory, dns_server: DnsServer) -> Iterator[Scene]:
+    """The config names e0; e1 is for the folder, e2 for the records."""
+    folder = tmp_path_factory.mktemp("discovery")
+    (folder / "engines").mkdir()
+    sources = f"""
+[[discovery]]
+id = "files"
+kind = "folder"
+path = "{folder / "engines"}"
+interval_s = 0.1
+
+[[discovery]]
+id = "records"
+kind = "srv"
+name = "{NAME}"
+servers = ["{dns_server.address}"]
+interval_s = 0.1
+"""
+    found = Scene(folder, named=1, more=sources)
+    yield found
+    found.stop()
+
+
+def put(folder: Path, name: str, url: str, *lines: str) -> None:
+    draft = folder / f"{name}.new"
+    draft.write_text("\n".join([f'url = "{url}"', *lines]))
+    draft.replace(folder / f"{name}.toml")
+
+
+def engines_folder(scene: Scene) -> Path:
+    return scene.proxy.folder.parent / "engines"
+
+
+def is_away(scene: Scene, source: str) -> bool:
+    return any(f"discovery {source} is away" in each for each in scene.ready().get("degraded", []))
+
+
+def test_an_engine_of_a_folder_joins_leaves_and_stays_while_the_folder_is_away(scene: Scene) -> None:
+    folder = engines_folder(scene)
+    put(folder, "e1", scene.engines[1].url)
+    until(lambda: scene.states().get("e1") == "up", "e1 has joined")
+    folder.rename(folder.with_name("away"))
+    until(lambda: is_away(scene, "files"), "the folder is away")
+    assert 'warmroute_discovery_up{source="files"} 0' in scene.metrics()
+    assert scene.states()["e1"] == "up"
+    folder.with_name("away").rename(folder)
+    put(folder, "e2", scene.engines[2].url)
+    (folder / "e1.toml").unlink()
+    until(lambda: scene.states() == {"e0": "up", "e2": "up"}, "the folder is back with another engine")
+    assert not is_away(scene, "files")
+
+
+def test_an_engine_whose_id_is_taken_is_named_and_not_used(scene: Scene) -> None:
+    folder = engines_folder(scene)
+    put(folder, "other", scene.engines[1].url, 'id = "e0"')
+    until(lambda: "engines are not used: e0" in str(scene.ready().get("degraded")), "the engine is named")
+    assert 'warmroute_discovery_problems{source="files"} 1' in scene.metrics()
+    assert 'id "e0" is taken by the config' in scene.log()
+    assert scene.states()["e0"] == "up"
+    (folder / "other.toml").unlink()
+    until(lambda: "not used" not in str(scene.ready()), "it is gone")
+
+
+def test_a_broken_file_keeps_its_engine_and_the_others_are_read(scene: Scene) -> None:
+    folder = engines_folder(scene)
+    put(folder, "e2", scene.engines[2].url)
+    until(lambda: scene.states().get("e2") == "up", "e2 has joined")
+    (folder / "e2.toml").write_text("url =")
+    put(folder, "e1", scene.engines[1].url)
+    until(lambda: scene.states() == {"e0": "up", "e1": "up", "e2": "up"}, "e1 joins, and e2 stays")
+    assert "discovery files: 1 of its engines cannot be read" in scene.ready()["degraded"]
+    (folder / "e2.toml").unlink()
+    until(lambda: scene.states() == {"e0": "up", "e1": "up"}, "e2 has left")
+
+
+def test_engines_of_srv_records_join_leave_and_stay_while_the_server_is_away(
+    scene: Scene, dns_server: DnsServer
+) -> None:
+    dns_server.records = [f"10 0 {port(scene, 2)} 127.0.0.1.", f"20 0 {port(scene, 0)} localhost."]
+    named = f"127.0.0.1:{port(scene, 2)}"
+    until(lambda: scene.states().get(named) == "up", "the engine of the record has joined")
+    dns_server.records = None
+    until(lambda: is_away(scene, "records"), "the server fails")
+    assert scene.states()[named] == "up"
+    dns_server.records = [f"10 0 {port(scene, 2)} localhost."]
+    until(lambda: not is_away(scene, "records"), "the server is back")
+    until(lambda: scene.states().get(f"localhost:{port(scene, 2)}") == "up", "its new engine has joined")
+    until(lambda: named not in scene.states(), "the old one has left")
+
+
+def port(scene: Scene, number: int) -> int:
+    return urlsplit(scene.engines[number].url).port or 0
+
+
+def test_what_was_found_is_there_after_a_restart_without_its_source(scene: Scene, dns_server: DnsServer) -> None:
+    before = scene.states()
+    assert len(before) > 1
+    dns_server.records = None
+    engines_folder(scene).rename(engines_folder(scene).with_name("away"))
+    scene.proxy.stop()
+    scene.proxy.start()
+    until(lambda: scene.states() == before, "all engines are back")
