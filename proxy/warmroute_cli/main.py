@@ -16,6 +16,7 @@ from warmroute import __version__
 from warmroute.lint import command as lint_command
 from warmroute_cli.arguments import above_zero, count, duration, listed, port, share
 from warmroute_cli.audit import arguments as audit_arguments
+from warmroute_cli.demo import arguments as demo_arguments
 from warmroute_cli.doctor import arguments as doctor_arguments
 from warmroute_cli.installed import missing
 from warmroute_cli.launch import arguments as launch_arguments
@@ -34,8 +35,6 @@ COLLECT_EVERY = 100_000
 """Allocations between two runs of the garbage collector in a replay, whose objects are hardly ever in cycles."""
 
 DEFAULT_STATE_DIR = Path(".warmroute")
-DEMO_SPEED = 25.0
-HARNESSES = ("aider", "claude-code", "codex", "gemini", "mini-swe-agent", "opencode")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -96,11 +95,7 @@ def parser() -> argparse.ArgumentParser:
     audit_arguments.add(audit)
     audit.set_defaults(run=_audit)
     _add_proxy(commands.add_parser("proxy", help="run one proxy"))
-    reload = commands.add_parser("reload", help="let a running proxy apply its config file")
-    reload.add_argument("--dry-run", action="store_true", help="only say what that would change")
-    _add_admin(reload)
-    _add_state_dir(reload)
-    reload.set_defaults(run=_reload)
+    _add_reload(commands.add_parser("reload", help="let a running proxy apply its config file"))
     _add_engines(commands.add_parser("engines", help="list, drain, undrain or flip the engines of a running proxy"))
     _add_ledger(commands.add_parser("ledger", help="the database of the ledger: make or update its tables"))
     _add_keys(commands.add_parser("keys", help="API keys in the database of the ledger: make, rotate, revoke"))
@@ -111,20 +106,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _add_demo(demo: argparse.ArgumentParser) -> None:
-    names = ", ".join(HARNESSES)
-    demo.add_argument(
-        "--engine",
-        choices=("embedded", "sglang"),
-        default="embedded",
-        help="sglang: the real SGLang on this CPU, see scripts/sglang (%(default)s)",
-    )
-    demo.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
-    demo.add_argument("--speed", type=above_zero, default=DEMO_SPEED, help="virtual seconds per second (%(default)g)")
-    demo.add_argument("--seed", type=int, default=1, help="seed of engines and of choices of regions (%(default)d)")
-    demo.add_argument("--sessions", type=count, default=3, metavar="N", help="sessions at the same time (%(default)d)")
-    demo.add_argument(
-        "--harness", nargs="+", choices=HARNESSES, default=(), metavar="NAME", help=f"only sessions of these: {names}"
-    )
+    demo_arguments.add(demo)
     _add_state_dir(demo)
     demo.set_defaults(run=_demo)
 
@@ -189,6 +171,13 @@ def _add_proxy(proxy: argparse.ArgumentParser) -> None:
     proxy.add_argument("--check", action="store_true", help="check the file, print its errors, and exit")
     proxy.add_argument("--probe", action="store_true", help="with --check: ask all engines and other regions, too")
     proxy.set_defaults(run=_proxy)
+
+
+def _add_reload(reload: argparse.ArgumentParser) -> None:
+    reload.add_argument("--dry-run", action="store_true", help="only say what that would change")
+    _add_admin(reload)
+    _add_state_dir(reload)
+    reload.set_defaults(run=_reload)
 
 
 def _add_engines(engines: argparse.ArgumentParser) -> None:

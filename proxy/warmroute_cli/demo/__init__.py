@@ -2,6 +2,7 @@
 
 The modules here start fleets and read their logs. They decide nothing: that is the proxy's.
 
+arguments       its options
 embedded        the demo on embedded engines, with affinity off and on
 sglang          the demo on the real SGLang on this CPU
 drive           clients that send the recorded sessions

@@ -1,0 +1,27 @@
+"""The options of `warmroute demo`."""
+
+import argparse
+from pathlib import Path
+
+from warmroute_cli.arguments import above_zero, count
+
+DEMO_SPEED = 25.0
+HARNESSES = ("aider", "claude-code", "codex", "gemini", "mini-swe-agent", "opencode")
+
+
+def add(demo: argparse.ArgumentParser) -> None:
+    """Add them."""
+    names = ", ".join(HARNESSES)
+    demo.add_argument(
+        "--engine",
+        choices=("embedded", "sglang"),
+        default="embedded",
+        help="sglang: the real SGLang on this CPU, see scripts/sglang (%(default)s)",
+    )
+    demo.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
+    demo.add_argument("--speed", type=above_zero, default=DEMO_SPEED, help="virtual seconds per second (%(default)g)")
+    demo.add_argument("--seed", type=int, default=1, help="seed of engines and of choices of regions (%(default)d)")
+    demo.add_argument("--sessions", type=count, default=3, metavar="N", help="sessions at the same time (%(default)d)")
+    demo.add_argument(
+        "--harness", nargs="+", choices=HARNESSES, default=(), metavar="NAME", help=f"only sessions of these: {names}"
+    )
