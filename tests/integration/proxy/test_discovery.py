@@ -1,52 +1,15 @@
 """Engines from a folder of files and from SRV records: they join, and stay while their source is away."""
 
-import socket
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
-import dns.flags
-import dns.message
-import dns.rcode
-import dns.rrset
 import pytest
+
+from tests.subjects.dns_server import NAME, DnsServer
 
 from .harness import until
 from .reload_scene import Scene
-
-NAME = "_http._tcp.engines.test."
-
-
-class DnsServer:
-    """Answers SRV questions over UDP, with what it is told to; silent where that is None."""
-
-    def __init__(self) -> None:
-        self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        self._socket.bind(("127.0.0.1", 0))
-        self.address = f"127.0.0.1:{self._socket.getsockname()[1]}"
-        self.records: list[str] | None = []
-        self._thread = threading.Thread(target=self._serve)
-        self._thread.start()
-
-    def close(self) -> None:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as last:
-            last.sendto(b"", self._socket.getsockname())
-        self._thread.join()
-        self._socket.close()
-
-    def _serve(self) -> None:
-        while True:
-            data, client = self._socket.recvfrom(4096)
-            if not data:
-                return
-            answer = dns.message.make_response(dns.message.from_wire(data))
-            if self.records is None:
-                answer.set_rcode(dns.rcode.SERVFAIL)
-            elif self.records:
-                answer.answer.append(dns.rrset.from_text(NAME, 0, "IN", "SRV", *self.records))
-            answer.flags |= dns.flags.RA
-            self._socket.sendto(answer.to_wire(), client)
 
 
 @pytest.fixture(scope="module")
