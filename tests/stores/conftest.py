@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from tests.subjects.stores import Postgres
+from tests.subjects.stores import Postgres, Redis
 from warmroute_proxy.server.stores.migrate import migrate
 
 
@@ -32,6 +32,25 @@ def dsn(postgres: Postgres) -> str:
     made = postgres.new_database()
     migrate(made)
     return made
+
+
+@pytest.fixture
+def own_dsn(postgres: Postgres) -> str:
+    """The same for one test."""
+    made = postgres.new_database()
+    migrate(made)
+    return made
+
+
+@pytest.fixture
+def redis() -> Iterator[Redis]:
+    """A server that a test may kill."""
+    server = Redis()
+    try:
+        server.start()
+        yield server
+    finally:
+        server.stop()
 
 
 @pytest.fixture

@@ -26,16 +26,6 @@ Start = Callable[[], ProxyProcess]
 
 
 @pytest.fixture
-def redis() -> Iterator[Redis]:
-    server = Redis()
-    try:
-        server.start()
-        yield server
-    finally:
-        server.stop()
-
-
-@pytest.fixture
 def start(redis: Redis, tmp_path: Path) -> Iterator[Start]:
     """Starts proxies in front of one engine."""
     engine = EngineProcess(tmp_path, "east-a0", "aggregated").listening()

@@ -19,6 +19,12 @@ from warmroute_proxy.server.stores.database import MIGRATION_LOCK, failure_text
 from warmroute_proxy.server.stores.store_state import StoreError
 
 CONNECT_S: Final = 10.0
+LOCK_S: Final = 30
+"""How long another migration, or a session that holds a table, is waited for."""
+
+STATEMENT_S: Final = 600.0
+"""The deadline of each statement: the server may hang."""
+
 _FOLDER: Final = Path(__file__).parent / "migrations"
 
 
@@ -32,11 +38,12 @@ def migrate(dsn: str) -> None:
 
 async def _migrate(dsn: str) -> None:
     async def connect() -> Any:
-        return await asyncpg.connect(dsn, timeout=CONNECT_S)
+        return await asyncpg.connect(dsn, timeout=CONNECT_S, command_timeout=STATEMENT_S)
 
     engine = create_async_engine("postgresql+asyncpg://", async_creator=connect)
     try:
         async with engine.begin() as connection:
+            await connection.execute(text(f"SET LOCAL lock_timeout = '{LOCK_S}s'"))
             await connection.execute(text(f"SELECT pg_advisory_xact_lock({MIGRATION_LOCK})"))
             await connection.run_sync(_upgrade)
     finally:
