@@ -11,14 +11,17 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
-from tests.perf import instructions, page, peers, soak, table
+from tests.perf import instructions, page, peers, rows, soak, stores, table
 from tests.perf.bench import Bench, NotReady, Sample
 from tests.perf.proxies import ALL, COMPILED, OURS, OURS_COMPILED, OURS_PD, Proxy, Running
 from tests.perf.workloads import ALL as ALL_WORKLOADS
 from tests.perf.workloads import Workload, named
 from warmroute_cli.processes import stopping_on_signals
 
-_ALSO: Final = "Also `soak`: whether memory grows; `instructions`: by callgrind; `page`: the figures of the docs."
+_ALSO: Final = (
+    "Also `soak`: whether memory grows; `instructions`: by callgrind; `page`: the figures of the docs; `--stores`: with"
+    " PostgreSQL and Redis; `rows`: how fast rows reach the database."
+)
 QUIET_LOAD: Final = 0.5
 """A load average above which the machine is said not to be quiet."""
 
@@ -190,6 +193,10 @@ def main() -> int:
         return instructions.main(sys.argv[2:])
     if sys.argv[1:2] == ["page"]:
         return page.main(sys.argv[2:])
+    if sys.argv[1:2] == ["rows"]:
+        return rows.main(sys.argv[2:])
+    if sys.argv[1:2] == ["--stores"]:
+        return stores.main(sys.argv[2:], divide_cores())
     asked = arguments()
     try:
         workloads = named(asked.workloads.split(","))
