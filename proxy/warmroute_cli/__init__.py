@@ -15,6 +15,7 @@ run         `warmroute run`: a coding agent that is installed here, on a proxy
 engines     `warmroute engines`: list, drain and flip the engines of a running proxy
 reload      `warmroute reload`: let a running proxy apply its config file
 keys        `warmroute keys`: API keys in that database
+prices      `warmroute prices`: price books of the config and of the database
 ledger      `warmroute ledger`: the tables of the database
 reconcile   `warmroute ledger reconcile`: receipts against the engines' own counters
 usage       `warmroute usage`: what turns cost

@@ -21,6 +21,7 @@ from warmroute_cli.doctor import arguments as doctor_arguments
 from warmroute_cli.installed import missing
 from warmroute_cli.launch import arguments as launch_arguments
 from warmroute_cli.plan import arguments as plan_arguments
+from warmroute_cli.prices import arguments as prices_arguments
 from warmroute_cli.replay import arguments as replay_arguments
 from warmroute_cli.run import arguments as run_arguments
 from warmroute_proxy import COMPILED
@@ -99,6 +100,9 @@ def parser() -> argparse.ArgumentParser:
     _add_engines(commands.add_parser("engines", help="list, drain, undrain or flip the engines of a running proxy"))
     _add_ledger(commands.add_parser("ledger", help="the database of the ledger: make or update its tables"))
     _add_keys(commands.add_parser("keys", help="API keys in the database of the ledger: make, rotate, revoke"))
+    prices = commands.add_parser("prices", help="price books: which are in effect, and further ones in the database")
+    prices_arguments.add(prices)
+    prices.set_defaults(run=_prices)
     key = commands.add_parser("key", help="make an API key and its line of the configuration")
     key.add_argument("--admin-of", type=Path, metavar="FILE", help="print the admin key of the proxy with this config")
     key.set_defaults(run=_key)
@@ -362,6 +366,12 @@ def _keys(arguments: argparse.Namespace) -> int:
     from warmroute_cli import keys
 
     return keys.run(arguments)
+
+
+def _prices(arguments: argparse.Namespace) -> int:
+    from warmroute_cli.prices import command
+
+    return command.run(arguments)
 
 
 def _key(arguments: argparse.Namespace) -> int:

@@ -23,6 +23,7 @@ from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.metrics import Metrics
 from warmroute_proxy.server.request.admission import Admission
 from warmroute_proxy.server.stores.budgets import Budgets
+from warmroute_proxy.server.stores.prices import Prices
 from warmroute_proxy.server.stores.stores import Stores
 
 SLOTS, POOL, MAX_TOKENS = 3, 20_000, 30_000
@@ -77,7 +78,7 @@ class InferenceRequest:
         raise AssertionError("a turn crashed")
 
 
-NO_STORES = Stores(None, Budgets((), None, Metrics(), lambda: 0.0))
+NO_STORES = Stores(None, Budgets((), None, Metrics(), lambda: 0.0), Prices((), lambda: 0.0))
 
 
 class Fleet:

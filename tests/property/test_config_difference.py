@@ -1,6 +1,7 @@
 """Two configs compared: what is merged differs from the new one only in what waits for a restart."""
 
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,13 @@ def listed(name: str, **keys: st.SearchStrategy[Any]) -> st.SearchStrategy[list[
     return st.lists(element, min_size=1, max_size=4, unique_by=lambda each: each[name])
 
 
+books = st.dictionaries(st.sampled_from(["first", "second"]), st.sampled_from(["4", "5"]), max_size=2).map(
+    lambda outputs: [
+        {"name": name, "from": datetime(2026, 1, at + 1, tzinfo=UTC), "input": "2", "cached": "1", "output": output}
+        for at, (name, output) in enumerate(sorted(outputs.items()))
+    ]
+)
+
 documents = st.builds(
     lambda engines, models, tenants, limits, proxy, sync: {
         "proxy": {"region": "east", **proxy},
@@ -30,7 +38,7 @@ documents = st.builds(
         "tenant": [{"key_sha256": [f"{ord(each['name']):064x}"], **each} for each in tenants],
     },
     listed("id", url=st.sampled_from(["http://x:1", "http://y:2"]).map(str), max_running=st.integers(1, 3)),
-    listed("name", output=st.sampled_from(["4", "5"]), context_tokens=st.integers(1, 3)),
+    listed("name", output=st.sampled_from(["4", "5"]), context_tokens=st.integers(1, 3), price=books),
     listed("name", requests_per_minute=st.integers(1, 3), salt_epoch=st.integers(0, 2)),
     st.fixed_dictionaries({}, optional={"queue_timeout_s": st.integers(1, 3), "keyed_replay_s": st.integers(1, 3)}),
     st.fixed_dictionaries({}, optional={"watch_config": st.booleans(), "port": st.integers(1, 3)}),

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from warmroute.contract import money
-from warmroute.contract.money import Rates
+from warmroute.contract.money import CacheRates, Rates
 
 rates = st.integers(0, 10**12)
 tokens = st.integers(0, 2**31 - 1)
@@ -49,6 +49,27 @@ def test_the_price_is_the_exact_sum_rounded_once(price: Rates, prompt: int, answ
     exact = Fraction((prompt - cached) * price.input + cached * price.cached + answer * price.output, 1000)
     assert money.price_nanousd(price, prompt, cached, answer) == round(exact)  # half to even
     assert money.list_nanousd(price, prompt, answer) == money.price_nanousd(price, prompt, 0, answer)
+
+
+@given(
+    st.builds(Rates, rates, rates, rates, st.just("b"), st.builds(CacheRates, rates, rates, rates, rates)), st.data()
+)
+def test_the_price_is_the_sum_of_its_parts_rounded_once(price: Rates, data: st.DataObject) -> None:
+    parts = data.draw(st.lists(tokens, min_size=7, max_size=7))
+    plain, device, host, storage, write_5m, write_1h, answer = parts
+    of_each = (price.input, price.cached, *(price.cache_rates or ()), price.output)
+    exact = Fraction(sum(count * rate for count, rate in zip(parts, of_each, strict=True)), 1000)
+    prompt, cached = sum(parts[:-1]), device + host + storage
+    full, found = money.list_and_price(price, prompt, cached, answer, host, storage, write_5m, write_1h)
+    assert found == round(exact)  # half to even
+    assert full == money.list_nanousd(price, prompt, answer) >= plain * price.input // 1000
+
+
+@given(
+    st.builds(Rates, rates, rates, rates, st.just("b"), st.none() | st.builds(CacheRates, rates, rates, rates, rates))
+)
+def test_rates_survive_their_text(price: Rates) -> None:
+    assert Rates.from_texts(price.as_usd_per_mtok(), "b") == price
 
 
 @given(st.integers(-(10**20), 10**20))

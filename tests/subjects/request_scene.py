@@ -13,6 +13,7 @@ import msgspec
 
 from warmroute.contract.changes import NO_CHANGES
 from warmroute.contract.money import Rates
+from warmroute_proxy.core.accounting.price_books import PriceBook
 from warmroute_proxy.core.accounting.receipt import ServedBy
 from warmroute_proxy.core.load.blame import Cause
 from warmroute_proxy.core.placement.choices import NoWorker
@@ -22,7 +23,7 @@ from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.core.prompt.chain import Chain
 from warmroute_proxy.core.prompt.facts import Facts
 from warmroute_proxy.core.queue.retry_budget import RetryBudget
-from warmroute_proxy.server.base.config import Limits
+from warmroute_proxy.server.base.config import Limits, ModelConfig
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.metrics import Metrics
 from warmroute_proxy.server.engines.leg import Leg
@@ -39,6 +40,7 @@ from warmroute_proxy.server.request.placing import Placing
 from warmroute_proxy.server.request.request_metrics import RequestMetrics
 from warmroute_proxy.server.request.request_path import RequestPath
 from warmroute_proxy.server.request.settlement import Settlement
+from warmroute_proxy.server.stores.prices import Prices
 
 LIMITS = Limits(total_timeout_s=3600.0, first_token_timeout_s=600.0)
 BODY = b'{"model":"m","stream":true,"messages":[{"role":"user","content":"hi"}]}'
@@ -168,6 +170,7 @@ class Scene:
         self.open_requests = OpenRequests()
         admission: Any = self
         self.queue = SimpleNamespace(requests=0)
+        self.prices = Prices([ModelConfig("m", (), (PriceBook(Rates(1, 1, 1)),), None)], lambda: 1.0)
         self.retries = RetryBudget()
         engines: Any = self.engines
         ledger: Any = SimpleNamespace(open=self._open_row, settle=self._settle_row)
@@ -317,10 +320,9 @@ class _Places:
 
 def _intake(several: bool, stream: bool) -> Intake:
     facts = Facts("m", 1, 1, False, None, Chain([1], [40]), 0, 1, 100, None, None, True)
-    rates = Rates(1, 1, 1)
     made = SimpleNamespace(
         tenant=SimpleNamespace(name="t", limits=None, share_group="t"), route="/v1/chat/completions", body=Body(BODY),
-        model=SimpleNamespace(name="m", rates=rates, continue_broken=False), alias=None, stream=stream,
+        model=SimpleNamespace(name="m", continue_broken=False), alias=None, stream=stream,
         include_usage=True, stream_options={}, keep_sglext=False, choices=1, prompts=1, metadata=None, salt="",
         session=None, facts=facts, forwarded_from=None, wire_model=None, several=several,
         dropped=frozenset(), changes=NO_CHANGES, receipt_fields=b"", bounded=True, left_unanswered=lambda: None,

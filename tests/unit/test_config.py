@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from warmroute.contract.money import Rates
 from warmroute.contract.providers import UNKNOWN
+from warmroute_proxy.core.accounting.price_books import PriceBook
 from warmroute_proxy.server.base.config import Config, Limits
 from warmroute_proxy.server.base.config_file import ConfigError, load_config
 
@@ -92,7 +94,7 @@ def test_a_whole_config(tmp_path: Path) -> None:
     assert config.engines[0].models == {"*"}
     assert config.regions[1].url == "http://127.0.0.1:9002"
     assert config.model_by_name["qwen3-coder"] is config.model_by_name["qwen3"]
-    assert config.model_by_name["qwen3"].rates == (600_000, 100_000, 3_000_000)
+    assert config.model_by_name["qwen3"].books == (PriceBook(Rates(600_000, 100_000, 3_000_000, "config")),)
     assert config.tenant_by_name["acme"].share_group == "acme"
     assert config.tenant_by_sha256() == {DIGEST: "acme"}
 

@@ -148,7 +148,8 @@ class Proxy:
             self.path.deadlines.replace,
             self.path.forwarding.replace,
         ]
-        reloads = Reloads(running, self.live, discovery, membership, appliers, self.metrics)
+        prices = self.stores.prices
+        reloads = Reloads(running, self.live, discovery, membership, appliers, prices, self.metrics)
         return ReloadOrders(reloads, source, self.config.proxy.state_dir, self.peer_processes)
 
     def close(self) -> None:
@@ -349,9 +350,10 @@ def control_planes(proxy: Proxy, orders: ReloadOrders) -> tuple[Bridge, Bridge]:
         from warmroute_proxy.server.control.shared_usage import SharedUsage
 
         usage = SharedUsage(*read_by, shared)
-    public = public_app(proxy.live, proxy.intakes.callers.secrets, readiness, proxy.ledger, questions, usage)
+    secrets, prices = proxy.intakes.callers.secrets, proxy.stores.prices
+    public = public_app(proxy.live, secrets, prices, readiness, proxy.ledger, questions, usage)
     admin = admin_app(proxy.metrics_page, engine_admin, proxy.router, proxy.admission, proxy.open_requests, clock)
     add_flip_routes(admin, engine_admin, EngineFlips(proxy.engines, proxy.router, engine_admin))
-    add_admin_usage(admin, usage, proxy.intakes.callers.secrets, proxy.live)
+    add_admin_usage(admin, usage, secrets, proxy.live)
     add_reload(admin, orders)
     return Bridge(public, {}), Bridge(admin, {})

@@ -19,6 +19,7 @@ from warmroute_proxy.server.engines.server_info import NO_ENGINE, json_object, r
 from warmroute_proxy.server.engines.small_get import get
 from warmroute_proxy.server.engines.upstream import Upstream
 from warmroute_proxy.server.http.tls import Tls, TlsError
+from warmroute_proxy.server.stores.prices import Prices
 
 PROBE_TIMEOUT_S: Final = 5.0
 _NO_KEY: Final = "0" * 64  # of the examples
@@ -35,6 +36,8 @@ class Answer(NamedTuple):
 def problems_of(config: Config, environ: Mapping[str, str]) -> list[str]:
     """What a start would stumble over, and what would be unsafe."""
     found = [*_unreadable(config, environ), *_exposed(config)]
+    if config.database is None:  # which may have further books
+        found += Prices((), time.time).problems(config.models)
     found += [f"{key}: is all zeros, as in examples; `warmroute key` makes a key" for key in _zero_digests(config)]
     found += [
         f"engine {engine.id}: url: {engine.url} ends in /v1, and requests would go to /v1/v1/...; it ends before /v1"

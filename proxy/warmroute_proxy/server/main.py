@@ -160,6 +160,8 @@ async def _run(config: Config, slot: ProcessSlot | None, running: ReadConfig, so
     ]
     if proxy.stores.keys is not None:
         tasks.append(loop.create_task(proxy.stores.keys.watch()))
+    if proxy.stores.stored_prices is not None:
+        tasks.append(loop.create_task(proxy.stores.stored_prices.watch()))
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 50, 100)

@@ -3,9 +3,18 @@
 A price of 1 USD per million tokens is 1e-6 USD a token, that is 1,000,000 picodollars. Rates keep six decimals of a
 USD-per-million price exactly. Sums are taken in picodollars and rounded once, half to even, to nanodollars, so that a
 receipt never depends on the order of its items.
+
+    price = (prompt - cached - written) * input + device hits * cached + host hits * cached_host
+          + storage hits * cached_storage + 5-minute writes * cache_write_5m + 1-hour writes * cache_write_1h
+          + completion * output
+
+Tokens written to a cache are prompt tokens that were not cached. The two kinds of writes are Anthropic's
+(platform.claude.com/docs, prompt caching: a cache that lives for five minutes or for an hour). A model without rates of
+its own for them pays `input` for what is written, and `cached` for every hit.
 """
 
 import functools
+from collections.abc import Mapping
 from decimal import Decimal, InvalidOperation
 from typing import Final, NamedTuple
 
@@ -15,25 +24,52 @@ _HALF: Final = 500  # of a nanodollar
 MAX_PRICE_CHARS: Final = 28  # the precision of decimal arithmetic: longer strings would be rounded unseen
 
 
+class CacheRates(NamedTuple):
+    """What a book prices apart from `input` and `cached`, picodollars per token."""
+
+    cached_host: int
+    cached_storage: int
+    cache_write_5m: int
+    cache_write_1h: int
+
+
 class Rates(NamedTuple):
-    """Prices of one model, picodollars per token."""
+    """Prices of one model by one price book, picodollars per token."""
 
     input: int
     cached: int
     output: int
+    price_book: str = ""
+    """The name of the book; empty: no book has a part in it, as where nothing is charged."""
+
+    cache_rates: CacheRates | None = None
+    """None: hits of all tiers are priced as `cached`, and writes as `input`."""
 
     @classmethod
     def from_usd_per_mtok(cls, input_: str, cached: str, output: str) -> "Rates":
         """Rates from decimal strings, USD per million tokens; `ValueError` says which string is not a price."""
         return cls(rate_from_usd_per_mtok(input_), rate_from_usd_per_mtok(cached), rate_from_usd_per_mtok(output))
 
+    @classmethod
+    def from_texts(cls, texts: Mapping[str, str], price_book: str = "") -> "Rates":
+        """What `as_usd_per_mtok` has made. Rates of `CacheRates` that are absent are those of `cached` and `input`.
+
+        Raises: KeyError, ValueError.
+        """
+        rates = {name: rate_from_usd_per_mtok(text) for name, text in texts.items()}
+        input_, cached, output = rates["input"], rates["cached"], rates["output"]
+        more = None
+        if any(name in rates for name in CacheRates._fields):
+            defaults = CacheRates(cached, cached, input_, input_)
+            more = defaults._replace(**{name: rates[name] for name in CacheRates._fields if name in rates})
+        return cls(input_, cached, output, price_book, more)
+
     def as_usd_per_mtok(self) -> dict[str, str]:
         """The rates as the receipt shows them: decimal strings, USD per million tokens."""
-        return {
-            "input": usd_per_mtok(self.input),
-            "cached": usd_per_mtok(self.cached),
-            "output": usd_per_mtok(self.output),
-        }
+        shown = {"input": self.input, "cached": self.cached, "output": self.output}
+        if self.cache_rates is not None:
+            shown |= self.cache_rates._asdict()
+        return {name: usd_per_mtok(rate) for name, rate in shown.items()}
 
 
 def rate_from_usd_per_mtok(text: str) -> int:
@@ -70,17 +106,38 @@ def list_nanousd(rates: Rates, prompt_tokens: int, completion_tokens: int) -> in
     return nano_from_pico(prompt_tokens * rates.input + completion_tokens * rates.output)
 
 
-def price_nanousd(rates: Rates, prompt_tokens: int, cached_tokens: int, completion_tokens: int) -> int:
-    """What the turn costs: cached prompt tokens at the cached rate."""
-    uncached = prompt_tokens - cached_tokens
-    return nano_from_pico(uncached * rates.input + cached_tokens * rates.cached + completion_tokens * rates.output)
+def price_nanousd(
+    rates: Rates,
+    prompt_tokens: int,
+    cached_tokens: int,
+    completion_tokens: int,
+    host: int = 0,
+    storage: int = 0,
+    write_5m: int = 0,
+    write_1h: int = 0,
+) -> int:
+    """What the turn costs. `host`, `storage`: cached tokens of these tiers; `write_5m`, `write_1h`: tokens written."""
+    return list_and_price(rates, prompt_tokens, cached_tokens, completion_tokens, host, storage, write_5m, write_1h)[1]
 
 
-def list_and_price(rates: Rates, prompt_tokens: int, cached_tokens: int, completion_tokens: int) -> tuple[int, int]:
+def list_and_price(
+    rates: Rates,
+    prompt_tokens: int,
+    cached_tokens: int,
+    completion_tokens: int,
+    host: int = 0,
+    storage: int = 0,
+    write_5m: int = 0,
+    write_1h: int = 0,
+) -> tuple[int, int]:
     """Both of the two amounts above."""
-    input_, cached, output = rates
-    full_pico = prompt_tokens * input_ + completion_tokens * output
+    input_, cached = rates.input, rates.cached
+    full_pico = prompt_tokens * input_ + completion_tokens * rates.output
     price_pico = full_pico - cached_tokens * (input_ - cached)
+    more = rates.cache_rates
+    if more is not None:
+        price_pico += host * (more.cached_host - cached) + storage * (more.cached_storage - cached)
+        price_pico += write_5m * (more.cache_write_5m - input_) + write_1h * (more.cache_write_1h - input_)
     if full_pico % 1000 == _HALF or price_pico % 1000 == _HALF:
         return nano_from_pico(full_pico), nano_from_pico(price_pico)
     return (full_pico + _HALF) // 1000, (price_pico + _HALF) // 1000

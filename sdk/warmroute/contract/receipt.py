@@ -6,7 +6,12 @@ A receipt stands in the `usage` object of a response, beside the token counts th
      "workers": [{"id": "east-p0", "dp_rank": 0, "role": "prefill"}, ...],
      "cached": {"device": 8000, "host": 0, "storage": 0}, "predicted_cached": 8064,
      "loss": {"new": 117, "page_rounding": 12}, "rates_usd_per_mtok": {"input": "0.6", "cached": "0.1", "output": "3"},
-     "list_nanousd": ..., "price_nanousd": ..., "saved_nanousd": ..., "estimated": []}
+     "list_nanousd": ..., "price_nanousd": ..., "saved_nanousd": ..., "estimated": [], "price_book": "2026-12"}
+
+`price_book` names the book of prices that was in effect when the turn began; a turn that is not charged has none. A
+book that prices tiers or cache writes apart has `cached_host`, `cached_storage`, `cache_write_5m` and `cache_write_1h`
+in `rates_usd_per_mtok`, too. Where the server reports that it wrote prompt tokens to a cache, `"cache_write": {"5m":
+2000, "1h": 0}` counts them, by how long that cache lives.
 
 An answer that was continued by another engine has `"continued": {"after_tokens": 412, "by": "text"}`: the tokens of the
 first engine, and from what the other one continued. An answer of another provider that says what it charges has that in
@@ -30,12 +35,15 @@ losses to prompt - cached, the price from the rates. A violation is a sentence, 
 from collections.abc import Mapping
 from typing import Any, Final
 
-from warmroute.contract.money import Rates, list_nanousd, price_nanousd
+from warmroute.contract.money import CacheRates, Rates, list_and_price
 
 VERSION: Final = 1
 
 TIERS: Final = ("device", "host", "storage")
 """Where cached tokens were found: GPU memory, host memory, the shared store."""
+
+RATES: Final = ("input", "cached", "output", *CacheRates._fields)
+"""The members of `rates_usd_per_mtok`; the first three always stand there."""
 
 LOSS_CLASSES: Final = (
     "new",  # appended this turn
@@ -71,10 +79,13 @@ def check(usage: Mapping[str, Any]) -> list[str]:
     receipt = usage.get("warmroute")
     if not isinstance(receipt, Mapping):
         return ["usage.warmroute is missing"]
-    try:
-        return _check_tokens(usage, receipt) + _check_money(usage, receipt)
-    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
-        return [f"the receipt is malformed: {type(error).__name__}: {error}"]
+    problems = []
+    for checks in (_check_tokens, _check_money):
+        try:
+            problems += checks(usage, receipt)
+        except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+            problems.append(f"the receipt is malformed: {type(error).__name__}: {error}")
+    return problems
 
 
 def _check_tokens(usage: Mapping[str, Any], receipt: Mapping[str, Any]) -> list[str]:
@@ -91,6 +102,11 @@ def _check_tokens(usage: Mapping[str, Any], receipt: Mapping[str, Any]) -> list[
         problems.append(f"losses {dict(loss)} do not sum to {prompt - cached} uncached tokens")
     if unknown := set(receipt["estimated"]) - set(ESTIMATED_FIELDS):
         problems.append(f"unknown estimated fields {sorted(unknown)}")
+    if receipt.get("price_book", "unnamed") == "":
+        problems.append("price_book names no book")
+    written = receipt.get("cache_write", {})
+    if any(tokens < 0 for tokens in written.values()) or sum(written.values()) > prompt - cached:
+        problems.append(f"cache writes {dict(written)} are not within {prompt - cached} uncached tokens")
     problems += _check_changes(receipt)
     if "continued" in receipt and not 0 <= receipt["continued"]["after_tokens"] <= int(usage["completion_tokens"]):
         problems.append(f"continued after {receipt['continued']['after_tokens']} tokens, which is more than the answer")
@@ -107,13 +123,13 @@ def _check_changes(receipt: Mapping[str, Any]) -> list[str]:
 
 
 def _check_money(usage: Mapping[str, Any], receipt: Mapping[str, Any]) -> list[str]:
-    stated = receipt["rates_usd_per_mtok"]
-    rates = Rates.from_usd_per_mtok(str(stated["input"]), str(stated["cached"]), str(stated["output"]))
+    rates = Rates.from_texts({name: str(rate) for name, rate in receipt["rates_usd_per_mtok"].items() if name in RATES})
     prompt, cached, completion = int(usage["prompt_tokens"]), cached_tokens(usage), int(usage["completion_tokens"])
-    expected = {
-        "list_nanousd": list_nanousd(rates, prompt, completion),
-        "price_nanousd": price_nanousd(rates, prompt, cached, completion),
-    }
+    tiers, written = receipt["cached"], receipt.get("cache_write", {"5m": 0, "1h": 0})
+    full, price = list_and_price(
+        rates, prompt, cached, completion, tiers["host"], tiers["storage"], written["5m"], written["1h"]
+    )
+    expected = {"list_nanousd": full, "price_nanousd": price}
     expected["saved_nanousd"] = expected["list_nanousd"] - expected["price_nanousd"]
     problems = [
         f"{name} is {receipt[name]}, recomputed {amount}"

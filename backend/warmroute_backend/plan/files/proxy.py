@@ -1,6 +1,6 @@
 """What fits a plan's engines: the proxy's TOML, and the configuration of the Mooncake store.
 
-The operator sets prices and tenants: until then every price is 0, and no key opens the one tenant.
+The operator sets prices and tenants: until then the model is free, and no key opens the one tenant.
 """
 
 import json
@@ -49,7 +49,7 @@ def tables_of(plan: Plan, *, in_pods: bool = False) -> list[str]:
         if engine.storage == "mooncake":
             lines.append('store = "mooncake"')
         lines.append("")
-    lines += ["[[model]]", f"name = {_text(plan.model_name)}", 'input = "0"', 'cached = "0"', 'output = "0"']
+    lines += ["[[model]]", f"name = {_text(plan.model_name)}", "free = true  # until it has prices"]
     return [
         *lines,
         f"context_tokens = {plan.engines[0].context_tokens}",

@@ -8,6 +8,7 @@ losses         why prompt tokens were not cached
 entry          the ledger entry of one request
 entry_steps    the transitions of an entry
 receipt        the receipt, and the usage object that carries it
+price_books    the prices of a model from a date on
 idempotency    recorded answers by idempotency key
 engine_counts  what an engine has itself counted, by hour
 engine_turns   what an entry says of each engine that computed it

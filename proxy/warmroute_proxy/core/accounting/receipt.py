@@ -71,7 +71,10 @@ def usage_object(
     cost with nothing cached, and what it costs, in nanodollars.
     """
     rates = entry.rates
-    full, price = money.list_and_price(rates, usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens)
+    full, price = money.list_and_price(
+        rates, usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens,
+        usage.host, usage.storage, usage.write_5m, usage.write_1h,
+    )  # fmt: skip
     tiers = _Tiers(usage.device, usage.host, usage.storage)
     receipt = _encode(
         _Receipt(
@@ -79,6 +82,10 @@ def usage_object(
             loss, _rates_json(rates), full, price, full - price, usage.estimated,
         )
     )  # fmt: skip
+    if rates.price_book:
+        receipt = b"%b%b" % (receipt[:-1], _book_json(rates.price_book))
+    if usage.write_5m or usage.write_1h:
+        receipt = b'%b,"cache_write":{"5m":%d,"1h":%d}}' % (receipt[:-1], usage.write_5m, usage.write_1h)
     if receipt_fields:
         receipt = b"%b,%b}" % (receipt[:-1], receipt_fields)
     if changes is not NO_CHANGES:
@@ -121,6 +128,12 @@ def _merged(usage: Usage, reported: Mapping[str, Any] | bytes | None, cost: byte
 def workers_json(workers: tuple[ServedBy, ...]) -> msgspec.Raw:
     """The workers of an attempt as receipts and rows show them. Cached, since a fleet has few."""
     return msgspec.Raw(_encode(workers))
+
+
+@lru_cache(maxsize=1_024)
+def _book_json(name: str) -> bytes:
+    """The end of a receipt that names its book. Cached, since there are few."""
+    return b',"price_book":%b}' % _encode(name)
 
 
 @lru_cache(maxsize=1_024)

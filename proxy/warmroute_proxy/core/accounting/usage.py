@@ -8,6 +8,7 @@ fills the per-request details. The rules here, in order:
   the same prompt, so its numbers are measured, not guessed.
 * Cached tokens: the reported count when it is above zero, else the larger of the prefill leg's count and the sum of
   the details. A zero in the report is weak evidence, because engines also write it when they do not count.
+* Tokens written to a cache are uncached ones, at most all of them; only servers that charge for writing report them.
 * Afterwards `0 <= cached <= prompt`, and the tiers sum to the cached tokens. What that changed is reported:
   `misreported_tokens` is the distance by which a count was out of range, `estimated` names the numbers that no engine
   reported. Absent is not zero: such a number is 0 (or the lower bound that was counted) *and* is named.
@@ -33,6 +34,10 @@ import msgspec
 
 from warmroute.contract.receipt import ESTIMATED_FIELDS
 from warmroute_proxy.core.accounting.usage_fields import MAX_TOKENS, Extension, PlainUsage, Usage
+
+_WRITTEN: Final = ("cache_write_tokens", "cache_creation_tokens")
+"""Members of `prompt_tokens_details` that count tokens written to a cache: OpenRouter's (openrouter.ai/docs/use-cases/
+usage-accounting) and LiteLLM's (docs.litellm.ai/docs/completion/prompt_caching)."""
 
 _TIERS: Final = ("device", "host", "storage")
 _NO_TIERS: Final = [None, None, None]
@@ -124,6 +129,8 @@ def merge_usage(
         _reasoning(counts),
         tuple(estimated),
         misreported,
+        None,
+        *_written(counts, (prompt or 0) - (cached or 0)),
     )
 
 
@@ -148,6 +155,8 @@ def with_expected(usage: Usage, prompt_tokens: int, cached: tuple[int, int, int]
         device=device,
         host=host,
         storage=storage,
+        write_5m=0,
+        write_1h=0,
         estimated=tuple(name for name in ESTIMATED_FIELDS if name in guessed),
     )
 
@@ -184,6 +193,21 @@ def _cached(
         return None, 0
     clamped = min(max(count, 0), prompt)
     return clamped, min(abs(count - clamped), MAX_TOKENS)
+
+
+def _written(counts: Mapping[str, Any], uncached: int) -> tuple[int, int]:
+    """Tokens written to a cache for five minutes and for an hour, of the uncached ones; what is not divided is for five
+    minutes, as Anthropic's is where a client asks for nothing else (platform.claude.com/docs, prompt caching).
+    """
+    details = counts.get("prompt_tokens_details")
+    named: Mapping[str, Any] = details if isinstance(details, dict) else {}
+    total = next((count for name in _WRITTEN if (count := _count(named.get(name)))), None)
+    total = total or _count(counts.get("cache_creation_input_tokens")) or 0
+    divided = named.get("cache_creation_token_details") or counts.get("cache_creation")
+    for_hour = _count(divided.get("ephemeral_1h_input_tokens")) if isinstance(divided, dict) else None
+    for_minutes = _count(divided.get("ephemeral_5m_input_tokens")) if isinstance(divided, dict) else None
+    write_1h = min(for_hour or 0, uncached)
+    return min(max(total - write_1h, for_minutes or 0), uncached - write_1h), write_1h
 
 
 def _tiers(details: object) -> tuple[int, int, int] | None:

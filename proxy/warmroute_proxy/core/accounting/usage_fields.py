@@ -26,6 +26,12 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
     continued_after: int | None = None
     """Tokens of the answer that a broken engine had sent before another one continued it."""
 
+    write_5m: int = 0
+    """Uncached tokens of the prompt that the server wrote to a cache that lives for five minutes."""
+
+    write_1h: int = 0
+    """The same, for an hour."""
+
 
 class Accounts(msgspec.Struct, gc=False):
     """The members of a whole answer that report tokens; empty where it has none of that name."""

@@ -7,6 +7,7 @@ Nothing here opens a socket or serves a request, and nothing here imports anothe
     config_discovery reads where engines are found beside those of the config
     config_engine reads one engine of the config file
     config_file   reads and checks the config file
+    config_prices reads price books, and writes them
     config_source reads the config file again, and keeps what was accepted
     config_stores reads limits, budgets and the stores in which proxies share them
     config_table  reads the keys of one of its tables by their types

@@ -9,8 +9,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from warmroute.contract.money import Rates
 from warmroute.contract.providers import UNKNOWN, Provider
+from warmroute_proxy.core.accounting.price_books import PriceBook
 from warmroute_proxy.core.queue.budget import Budget
 from warmroute_proxy.core.queue.quota import TenantLimits
 from warmroute_proxy.dialects.fields import Unlisted
@@ -147,11 +147,13 @@ def copies_of_bodies(engines: Iterable[EngineConfig]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """A model and its prices."""
+    """A model and its price books."""
 
     name: str
     aliases: tuple[str, ...]
-    rates: Rates
+    books: tuple[PriceBook, ...]
+    """Those of the file; the database may have more."""
+
     context_tokens: int | None
     continue_broken: bool = False
     """Whether another engine continues an answer whose engine fails."""
@@ -189,7 +191,7 @@ class TenantConfig:
 
 @dataclass(frozen=True, slots=True)
 class DatabaseConfig:
-    """The PostgreSQL database of a fleet's ledger."""
+    """The PostgreSQL database of a fleet's ledger, keys and price books."""
 
     dsn_file: Path
     """The file with its address, which may hold a password."""

@@ -9,9 +9,9 @@ from dataclasses import fields, is_dataclass, replace
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
-from warmroute.contract.money import Rates
 from warmroute_proxy.core.queue.quota import TenantLimits
-from warmroute_proxy.server.base.config import Config, Limits
+from warmroute_proxy.server.base.config import Config, Limits, ModelConfig
+from warmroute_proxy.server.base.config_prices import CONFIG_BOOK, FREE
 
 LIVE_LIMITS: Final = frozenset(
     {
@@ -134,7 +134,23 @@ def _values(record: Any) -> dict[str, object]:
         value = getattr(record, name)
         if name == "limits" and value is None:
             value = TenantLimits()
-        found |= value._asdict() if isinstance(value, TenantLimits | Rates) else {name: value}
+        if isinstance(record, ModelConfig) and name == "books":
+            found |= _price_values(record)
+        else:
+            found |= value._asdict() if isinstance(value, TenantLimits) else {name: value}
+    return found
+
+
+def _price_values(model: ModelConfig) -> dict[str, object]:
+    """The keys of a model with which its books are written."""
+    found: dict[str, object] = {}
+    for book in model.books:
+        if book == FREE:
+            found["free"] = True
+        elif book.name == CONFIG_BOOK:
+            found |= book.rates.as_usd_per_mtok()
+        else:
+            found[f"price {book.name}"] = book
     return found
 
 

@@ -13,7 +13,6 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, Final
 
-from warmroute.contract.money import Rates, rate_from_usd_per_mtok
 from warmroute_proxy.dialects.fields import Unlisted
 from warmroute_proxy.dialects.openai_fields import GRANTABLE_FIELDS
 from warmroute_proxy.normalising.rules import DEFAULT_NAMES, NAMES
@@ -33,6 +32,7 @@ from warmroute_proxy.server.base.config import (
 )
 from warmroute_proxy.server.base.config_discovery import read_discoveries
 from warmroute_proxy.server.base.config_engine import read_engine
+from warmroute_proxy.server.base.config_prices import read_model_books
 from warmroute_proxy.server.base.config_stores import read_budgets, read_database, read_redis, read_tenant_limits
 from warmroute_proxy.server.base.config_table import Table, nearest, shown
 
@@ -120,7 +120,7 @@ def parse_config(document: dict[str, Any], folder: Path, source: str) -> Config:
     discoveries = read_discoveries(document.get("discovery"), folder, proxy.region, problems)
     listed = _tables(document, "engine", problems) if "engine" in document or not discoveries else []
     engines = tuple(read_engine(table, counters, folder) for table in listed)
-    models = tuple(_model(table) for table in _tables(document, "model", problems))
+    models = tuple(_model(table, database is None) for table in _tables(document, "model", problems))
     tenants = tuple(_tenant(table, database is None) for table in _tables(document, "tenant", problems))
     tenants, budgets = read_budgets(document.get("budget"), tenants, problems)
     model_by_name = _model_names(models, problems)
@@ -229,15 +229,12 @@ def _region(table: Table) -> RegionConfig:
     return region
 
 
-def _model(table: Table) -> ModelConfig:
-    prices = [_price(table, key) for key in ("input", "cached", "output")]
-    rates = Rates(*(price or 0 for price in prices))
-    if None not in prices and rates.cached > rates.input:
-        table.problem("cached", "is above the input price: a cached token would cost more than an uncached one")
+def _model(table: Table, needs_price: bool) -> ModelConfig:
+    name = table.name("name")
     model = ModelConfig(
-        table.name("name"),
+        name,
         table.names("aliases", ()),
-        rates,
+        read_model_books(table, name, is_needed=needs_price),
         table.integer("context_tokens", None, 1, 1_000_000_000),
         table.flag("continue_broken"),
         table.integer("vocabulary_tokens", None, 1, 100_000_000),
@@ -245,16 +242,6 @@ def _model(table: Table) -> ModelConfig:
     )
     table.close()
     return model
-
-
-def _price(table: Table, key: str) -> int | None:
-    """A rate, or None where it cannot be read, which is reported as a problem."""
-    text = table.text(key)
-    try:
-        return rate_from_usd_per_mtok(text) if text else None
-    except ValueError as error:
-        table.problem(key, str(error))
-        return None
 
 
 def _tenant(table: Table, needs_key: bool) -> TenantConfig:

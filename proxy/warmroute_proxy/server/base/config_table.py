@@ -8,6 +8,7 @@ import difflib
 import json
 import re
 from collections.abc import Collection, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -155,6 +156,25 @@ class Table:
             self.problem(key, f"must be a table, not {shown(value)}")
             return {}
         return dict(value or {})
+
+    def instant(self, key: str) -> datetime | None:
+        """A time with its offset and in whole seconds, as TOML writes it; None where there is none."""
+        value = self._take(key)
+        if value is None:
+            return None
+        if not isinstance(value, datetime) or value.tzinfo is None or value.microsecond:
+            form = "a time in whole seconds with an offset, such as 2026-12-01T00:00:00Z"
+            self.problem(key, f"must be {form}, not {shown(value)}")
+            return None
+        return value
+
+    def tables(self, key: str) -> "list[Table]":
+        """A list of tables in this one; empty where there is none."""
+        value = self._take(key)
+        if not isinstance(value, list | None):
+            self.problem(key, f"must be a list of tables, written [[{self._path.partition('[')[0]}.{key}]]")
+            return []
+        return [Table(entry, f"{self._path}.{key}[{at}]", self._problems) for at, entry in enumerate(value or ())]
 
     def digest(self, key: str) -> str | None:
         """A SHA-256 in hex, lower case. Its value is never shown: it may be a key that was put here by mistake."""

@@ -30,6 +30,7 @@ from warmroute_proxy.server.regions.peers import PeerQuestions
 from warmroute_proxy.server.reload.orders import ReloadOrders
 from warmroute_proxy.server.request.admission import Admission
 from warmroute_proxy.server.request.open_requests import OpenRequests
+from warmroute_proxy.server.stores.prices import Prices
 from warmroute_proxy.server.stores.stores import Stores
 
 MAX_LISTED_DECISIONS: Final = 1000
@@ -70,6 +71,7 @@ class Readiness:
 def public_app(
     live: LiveConfig,
     secrets: Secrets,
+    prices: Prices,
     readiness: Readiness,
     ledger: Ledger,
     questions: PeerQuestions,
@@ -78,7 +80,7 @@ def public_app(
     """`/health`, `/ready`, `/openapi.json`, `/v1/models`, and what `usage_routes` has."""
     app = _app("warmroute", no_route)
     _add_health(app, readiness, live.now.proxy.region)
-    add_models(app, live)
+    add_models(app, live, prices)
     add_receipts(app, ledger, questions, usage)
     add_usage(app, usage, secrets)
     add_operators_question(app, usage, secrets, live)

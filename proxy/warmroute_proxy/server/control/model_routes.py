@@ -13,6 +13,7 @@ from warmroute_proxy.server.base.config import ModelConfig
 from warmroute_proxy.server.base.errors import error_body, no_model
 from warmroute_proxy.server.base.live_config import LiveConfig
 from warmroute_proxy.server.control.answers import get, json_answer
+from warmroute_proxy.server.stores.prices import Prices
 
 _ANTHROPIC: Final = "anthropic-version"  # the header of its clients
 
@@ -21,7 +22,7 @@ _GOOGLE: Final = "x-goog-api-key"  # of its clients
 ErrorBody = Callable[[int, str, str], bytes]
 
 
-def add_models(app: FastAPI, live: LiveConfig) -> None:
+def add_models(app: FastAPI, live: LiveConfig, prices: Prices) -> None:
     """`/v1/models` and `/v1beta/models`, which is Gemini's."""
 
     @get(app, "/v1beta/models")
@@ -33,7 +34,7 @@ def add_models(app: FastAPI, live: LiveConfig) -> None:
             return json_answer(gemini.model_list([_gemini_model(model) for model in found]))
         if _ANTHROPIC in request.headers:
             return json_answer(messages.model_list([model.name for model in found]))
-        return json_answer({"object": "list", "data": [_model(model) for model in found]})
+        return json_answer({"object": "list", "data": [_model(model, prices) for model in found]})
 
     @get(app, "/v1beta/models/{name:path}")
     @get(app, "/v1/models/{name:path}")
@@ -43,7 +44,7 @@ def add_models(app: FastAPI, live: LiveConfig) -> None:
             return _one(name, request, _gemini_model, gemini_errors.error)
         if _ANTHROPIC in request.headers:
             return _one(name, request, lambda found: messages.model_card(found.name), messages_errors.error)
-        return _one(name, request, _model, error_body)
+        return _one(name, request, lambda found: _model(found, prices), error_body)
 
     def _one(name: str, request: Request, card: Callable[[ModelConfig], Any], error: ErrorBody) -> Response:
         found = live.now.model_of(name)
@@ -58,9 +59,10 @@ def _is_gemini(request: Request) -> bool:
     return request.url.path.startswith("/v1beta/") or _GOOGLE in request.headers
 
 
-def _model(model: ModelConfig) -> dict[str, Any]:
+def _model(model: ModelConfig, prices: Prices) -> dict[str, Any]:
     card: dict[str, Any] = {"id": model.name, "object": "model", "created": 0, "owned_by": "warmroute"}
-    card["rates_usd_per_mtok"] = model.rates.as_usd_per_mtok()
+    book = prices.now(model.name)
+    card["rates_usd_per_mtok"], card["price_book"] = book.rates.as_usd_per_mtok(), book.name
     if model.context_tokens is not None:
         card["max_model_len"] = model.context_tokens
     return card

@@ -8,6 +8,8 @@ requires and refuses. Further members are allowed everywhere: engines get those 
 from typing import Any, Final
 
 from warmroute.contract.identity import KINDS
+from warmroute.contract.money import CacheRates
+from warmroute.contract.receipt import RATES
 from warmroute_proxy.dialects.openai_fields import MAX_CHOICES, MAX_COUNT
 from warmroute_proxy.server.ledger.usage_sums import MAX_LISTED
 
@@ -129,13 +131,14 @@ _LIMIT: Final[Schema] = {"type": "integer", "minimum": 1, "maximum": MAX_LISTED}
 _READY: Final = _object(
     status={"enum": ["ready", "not ready"]}, region=_STRING, reasons={"type": "array", "items": _STRING}
 )
-_RATES: Final = _object(input=_STRING, cached=_STRING, output=_STRING)
+_RATES: Final = _object(*CacheRates._fields, **dict.fromkeys(RATES, _STRING))
 _MODEL: Final = _object(
     "max_model_len",
     id=_STRING,
     object={"const": "model"},
     owned_by=_STRING,
     rates_usd_per_mtok=_RATES,
+    price_book=_STRING,
     max_model_len=_COUNT,
 )
 _RECEIPT: Final = _object(
@@ -148,6 +151,8 @@ _RECEIPT: Final = _object(
     "cache_control",
     "normalised",
     "prefix_changed_by",
+    "price_book",
+    "cache_write",
     v={"const": 1},
     id={"type": "string", "pattern": "^wr-[0-9a-f]{24}$"},
     session=_or_null(_STRING),
@@ -160,7 +165,9 @@ _RECEIPT: Final = _object(
     rates_usd_per_mtok=_RATES,
     list_nanousd=_COUNT,
     price_nanousd=_COUNT,
-    saved_nanousd=_COUNT,
+    saved_nanousd={"type": "integer"},
+    price_book=_STRING,
+    cache_write=_object(**{"5m": _COUNT, "1h": _COUNT}),
     estimated={"type": "array", "items": _STRING},
     agent=_STRING,
     parent=_STRING,

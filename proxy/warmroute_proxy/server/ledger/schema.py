@@ -1,7 +1,7 @@
 """The tables of `ledger.sqlite`, and the migration of files of earlier versions.
 
     turn_record  the record of each ended entry as it stood in the journal: an array, in the order of `Entry`'s fields
-    turn         its columns: a view for queries, which should name the columns that they use
+    turn         its columns, and the name of its price book: a view for queries, which should name the columns
     total        what the turns of a tenant add up to
     open_turn    records of turns that were open when they were folded
     fold         how far the journal of each process is folded
@@ -17,9 +17,10 @@ from typing import Final
 
 import msgspec
 
+from warmroute.contract.money import Rates
 from warmroute_proxy.core.accounting.entry import COLUMNS, Entry
 
-SCHEMA_VERSION: Final = 4
+SCHEMA_VERSION: Final = 5
 PAGE_BYTES: Final = 16_384  # of new files: 18 rows a page
 
 _FIELDS: Final = Entry.__struct_fields__
@@ -27,10 +28,13 @@ FIELD_AT: Final = {name: at for at, name in enumerate(_FIELDS)}
 """Where a field stands in a record."""
 
 _READ: Final = ", ".join(f"json_extract(record, '$[{FIELD_AT[name]}]') AS {name}" for name in COLUMNS)
+_BOOK: Final = f"json_extract(record, '$[{FIELD_AT['rates']}][{Rates._fields.index('price_book')}]') AS price_book"
+_VIEW: Final = f"""
+CREATE VIEW turn AS SELECT rowid AS number, {_READ}, {_BOOK} FROM turn_record;
+"""  # noqa: S608 - constants
 _TURNS: Final = f"""
 CREATE TABLE turn_record (id TEXT PRIMARY KEY, record TEXT NOT NULL);
-CREATE VIEW turn AS SELECT rowid AS number, {_READ} FROM turn_record;
-"""  # noqa: S608 - constants
+{_VIEW}"""
 _TOTAL: Final = """
 CREATE TABLE total (
     tenant TEXT PRIMARY KEY, turns INT NOT NULL, prompt_tokens INT NOT NULL, cached_tokens INT NOT NULL,
@@ -78,6 +82,7 @@ _STEPS: Final = {
     1: _FROM_1 + _FROM_2 + _ARRAYS,
     2: _FROM_2 + _ARRAYS,
     3: _FROM_3 + _ARRAYS,
+    4: f"DROP VIEW turn;{_VIEW}",
 }
 """Version of a file -> the statements that migrate it to `SCHEMA_VERSION`."""
 

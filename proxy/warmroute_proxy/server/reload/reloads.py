@@ -21,6 +21,7 @@ from warmroute_proxy.server.base.secrets import SecretError
 from warmroute_proxy.server.discovery.discovery import Discovery
 from warmroute_proxy.server.engines.engine import Engine
 from warmroute_proxy.server.reload.membership import Membership
+from warmroute_proxy.server.stores.prices import Prices
 
 log = logging.getLogger(__name__)
 
@@ -59,6 +60,7 @@ class Reloads:
         discovery: Discovery,
         membership: Membership,
         appliers: list[Applier],
+        prices: Prices,
         metrics: Metrics,
     ) -> None:
         self._running = running
@@ -67,6 +69,7 @@ class Reloads:
         discovery.on_change = self._engines_found
         self._membership = membership
         self.appliers = appliers
+        self._prices = prices
         self._metrics = metrics
         self.problems: list[str] = []
         """Of the last file that was refused; none where the last one is in force."""
@@ -92,10 +95,10 @@ class Reloads:
         config = merged(self._live.now, read.config)
         problems: list[str] = []
         check_memory(config.limits, config.engines, problems)
+        problems = [f"{each} (body_memory_bytes waits for a restart)" for each in problems]
+        problems += self._prices.problems(config.models)
         if problems:
-            raise ConfigError(
-                str(source.path), [f"{each} (body_memory_bytes waits for a restart)" for each in problems]
-            )
+            raise ConfigError(str(source.path), problems)
         try:
             joining = self._membership.make(engines_of(config))
         except SecretError as error:

@@ -79,7 +79,7 @@ class Admission:
         self._dispatch_rate = DispatchRate()
         self._pumping = False
         self._again = False  # whether the next round also tries some whose worker has no capacity
-        self._budgets, self._windows = stores.budgets, stores.windows
+        self._budgets, self._windows, self.prices = stores.budgets, stores.windows, stores.prices
         for shared in (self._budgets, self._windows):
             shared.on_answer.append(self.freed)
         now = clock()
@@ -218,7 +218,7 @@ class Admission:
         leases = self._budgets.of_tenant(intake.tenant.name)
         if not leases or decision.kind == "forward" or (reservation is not None and reservation.spend is not None):
             return
-        rates, facts = intake.model.rates, intake.facts
+        rates, facts = self.prices.now(intake.model.name).rates, intake.facts
         amount = list_nanousd(rates, decision.prompt_tokens_est, facts.expected_output_tokens * facts.sequences)
         if reservation is None:
             reservation = request.reservation = Reservation(NO_QUOTA, 0, 0)

@@ -85,6 +85,7 @@ class Settlement:
         self._router = router
         self._engines = engines
         self._admission = admission
+        self._prices = admission.prices
         self._ledger = ledger
         self._metrics = metrics
         self._re_prefills = re_prefills
@@ -97,11 +98,11 @@ class Settlement:
         entry = account.entry
         served_by = self._engines.served_by(decision)
         if entry is None:
-            facts, model = intake.facts, intake.model
+            facts, model, opened_at = intake.facts, intake.model, self._unix_clock()
             entry = Entry(
                 receipt_id, intake.tenant.name, intake.session, facts.lineage.to_bytes(8, "big").hex(), facts.turn,
-                self._region, model.name, intake.route, intake.stream, model.rates,
-                self._unix_clock(), intake.forwarded_from,
+                self._region, model.name, intake.route, intake.stream,
+                self._prices.rates(model.name, opened_at), opened_at, intake.forwarded_from,
             )  # fmt: skip
         dispatch(entry, rid, served_by, decision.predicted_cached_tokens)
         self._ledger.open(entry)

@@ -20,5 +20,9 @@ a deadline. While the database is away, the journal and the ledger file of each 
     migrations      the schema, by Alembic
     api_keys        keys in the database, as this process knows them
     key_admin       makes, rotates and revokes them, with an audit log
+    prices          the price books that settle turns, of the config and of the database
+    price_table     the table of price books: read, and added to
+    price_admin     what operators do with it
+    kept_file       keeps what was read of the database for a start while it is away
     migrate         applies them: `warmroute ledger migrate`
 """

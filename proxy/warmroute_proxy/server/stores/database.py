@@ -15,7 +15,7 @@ import asyncpg
 from warmroute_proxy.server.base.secrets import SPECIAL
 from warmroute_proxy.server.stores.store_state import Connection, StoreAway, StoreState, WrongSchema
 
-REVISIONS: Final = ("0001", "0002")
+REVISIONS: Final = ("0001", "0002", "0004")
 """Of the schema, the one that this proxy needs last."""
 
 MIGRATION_LOCK: Final = 7_283_001
@@ -90,6 +90,19 @@ class Database:
         self.state, self.problem = state, problem
         if connection is not None:
             connection.terminate()
+
+
+def ask_once(dsn: str, work: Callable[[Connection], Awaitable[T]], timeout_s: float) -> T:
+    """Do some work with a connection of its own, outside of any event loop. Raises: StoreAway, WrongSchema."""
+
+    async def run() -> T:
+        database = Database(dsn)
+        try:
+            return await database.call(work, timeout_s)
+        finally:
+            await database.close()
+
+    return asyncio.run(run())
 
 
 async def check_schema(connection: Connection) -> None:

@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Final
 from warmroute_proxy.core.queue.budget import Budget, Span, Taken, Unit
 from warmroute_proxy.core.queue.quota import TenantLimits
 from warmroute_proxy.server.base.config import Config, DatabaseConfig
+from warmroute_proxy.server.base.config_file import ConfigError
 from warmroute_proxy.server.base.metrics import Labels, Metrics
 from warmroute_proxy.server.base.secrets import SPECIAL, SecretError, load_dsn, load_url
 from warmroute_proxy.server.ledger.ledger import LEDGER_FILE
 from warmroute_proxy.server.ledger.schema import LedgerError
 from warmroute_proxy.server.stores.api_keys import KEYS_FILE, KeyDirectory
 from warmroute_proxy.server.stores.budgets import Budgets, BudgetStore
+from warmroute_proxy.server.stores.prices import PRICES_FILE, Prices, StoredPrices
 from warmroute_proxy.server.stores.spool import Spool, proxy_name
 from warmroute_proxy.server.stores.store_state import StoreError, WrongSchema
 
@@ -49,10 +51,15 @@ class Stores:
         self,
         thread: "StoreThread | None",
         budgets: Budgets,
+        prices: Prices,
         fleet_ledger: "FleetLedger | None" = None,
     ) -> None:
         self._thread = thread
         self.budgets = budgets
+        self.prices = prices
+        self.stored_prices: StoredPrices | None = None
+        """Price books in the database; None: there is no database."""
+
         self.keys: KeyDirectory | None = None
         """API keys in the database; None: there is none."""
 
@@ -67,17 +74,22 @@ class Stores:
     async def opened(cls, config: Config, process: int | None, metrics: Metrics) -> "Stores":
         """Open what the config names. `process`: the number of this process; None where it is the only one.
 
-        Raises: LedgerError, where a database that answers cannot be used; SecretError.
+        Raises: LedgerError, where a database that answers cannot be used; SecretError; ConfigError, where a model has
+        no price.
         """
+        prices = Prices(config.models, time.time)
         if config.database is not None:
-            made = await _with_database(config, config.database, process, metrics)
+            made = await _with_database(config, config.database, process, metrics, prices)
         elif config.budgets:
-            made = _without_database(config, process, metrics)
+            made = _without_database(config, process, metrics, prices)
         else:
-            made = cls(None, _budgets(config, metrics))
+            made = cls(None, _budgets(config, metrics), prices)
         if config.redis_url_file is not None:
             made._has_windows = True
             made.windows = _windows(config, load_url(config.redis_url_file, ("redis", "rediss")), metrics)
+        if problems := prices.problems(config.models):
+            made.close()
+            raise ConfigError("price books", [*problems, *made.problems()])
         return made
 
     def problems(self) -> list[str]:
@@ -107,7 +119,8 @@ class Stores:
         self.windows.sweep()
 
     def replace(self, config: Config) -> None:
-        """Use the tenants, their keys and their limits by the minute of another config."""
+        """Use the prices, the tenants, their keys and their limits by the minute of another config."""
+        self.prices.use_models(config.models)
         if self._has_windows:
             self.windows.replace(_by_minute(config))
         if self.keys is not None:
@@ -119,7 +132,9 @@ class Stores:
             self._thread.close()
 
 
-async def _with_database(config: Config, database: DatabaseConfig, process: int | None, metrics: Metrics) -> Stores:
+async def _with_database(
+    config: Config, database: DatabaseConfig, process: int | None, metrics: Metrics, prices: Prices
+) -> Stores:
     try:
         from warmroute_proxy.server.stores.fleet_ledger import FleetLedger
         from warmroute_proxy.server.stores.postgres_budgets import PostgresBudgets
@@ -143,15 +158,18 @@ async def _with_database(config: Config, database: DatabaseConfig, process: int 
         thread.close()
         raise LedgerError(str(error)) from None
     leases = InThread(thread, PostgresBudgets(connections.leases, name, sender.boot))
-    stores = Stores(thread, _budgets(config, metrics, leases), FleetLedger(thread, name))
+    stores = Stores(thread, _budgets(config, metrics, leases), prices, FleetLedger(thread, name))
     file = config.proxy.state_dir / KEYS_FILE
     stores.keys = KeyDirectory(thread, config, file, database.key_max_age_s, time.time)
     with contextlib.suppress(StoreError):
         await stores.keys.look()
+    stores.stored_prices = StoredPrices(thread, prices, config.proxy.state_dir / PRICES_FILE)
+    with contextlib.suppress(StoreError):
+        await stores.stored_prices.look()
     return stores
 
 
-def _without_database(config: Config, process: int | None, metrics: Metrics) -> Stores:
+def _without_database(config: Config, process: int | None, metrics: Metrics, prices: Prices) -> Stores:
     from warmroute_proxy.server.stores.shipping import Shipping
     from warmroute_proxy.server.stores.sqlite_store import SqliteStore
     from warmroute_proxy.server.stores.store_thread import StoreThread
@@ -160,7 +178,7 @@ def _without_database(config: Config, process: int | None, metrics: Metrics) -> 
     store = SqliteStore(state_dir, _boot(config), config.budgets)
     make_shipping: Callable[[], Shipping] = lambda: Shipping(Spool(state_dir / LEDGER_FILE), store)  # noqa: E731
     thread = StoreThread(None, None if process else make_shipping)
-    return Stores(thread, _budgets(config, metrics, InThread(thread, store)))
+    return Stores(thread, _budgets(config, metrics, InThread(thread, store)), prices)
 
 
 def _budgets(config: Config, metrics: Metrics, store: BudgetStore | None = None) -> Budgets:

@@ -1,0 +1,139 @@
+"""Lists price books, and adds further ones to the database."""
+
+import getpass
+import socket
+import sys
+import time
+import tomllib
+from argparse import Namespace
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from rich import box
+from rich.table import Table as Shown
+
+from warmroute.contract.receipt import RATES
+from warmroute_cli.installed import missing
+from warmroute_cli.ledger import NEEDED
+from warmroute_cli.usage import console
+from warmroute_proxy.core.accounting.price_books import PriceBook, PriceBooks
+from warmroute_proxy.server.base.config import Config
+from warmroute_proxy.server.base.config_file import ConfigError, load_config
+from warmroute_proxy.server.base.config_prices import MAX_BOOKS, book_toml, instant_text, read_book
+from warmroute_proxy.server.base.config_table import Table
+from warmroute_proxy.server.base.secrets import SecretError, load_dsn
+
+MAX_FILE_BYTES: Final = 4_194_304
+_HEADS: Final = ("model", "book", "from (UTC)", "input", "cached", "output", "in effect", "source")
+
+
+class NotDone(Exception):
+    """The command line asks for what cannot be done."""
+
+
+def run(arguments: Namespace) -> int:
+    """Do it. 0: done, 2: not done."""
+    from warmroute_proxy.server.stores.price_table import NotLater
+    from warmroute_proxy.server.stores.store_state import StoreError
+
+    try:
+        config = load_config(arguments.config)
+        if config.database is not None and (hint := missing(NEEDED, "postgres")):
+            raise NotDone(hint)
+        if arguments.action == "list":
+            _list(arguments, config)
+        else:
+            _add(arguments, config)
+    except (ConfigError, SecretError, StoreError, NotLater, NotDone) as error:
+        print(f"warmroute prices: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _list(arguments: Namespace, config: Config) -> None:
+    stored: dict[str, list[PriceBook]] = {}
+    if config.database is not None:
+        from warmroute_proxy.server.stores.price_admin import PriceAdmin
+
+        for each in PriceAdmin(load_dsn(config.database.dsn_file), _who()).books():
+            stored.setdefault(each.model, []).append(each.book())
+    books = PriceBooks({model.name: model.books for model in config.models}, stored)
+    names = [model.name for model in config.models]
+    names += sorted(set(stored) - set(names))
+    chosen = [name for name in names if arguments.model in (None, name)]
+    if arguments.toml:
+        print("\n".join(book_toml(name, book) for name in chosen for book in reversed(books.of(name))), end="")
+        return
+    now_s = time.time()
+    table = Shown(box=box.SIMPLE_HEAD, pad_edge=False)
+    for head in _HEADS:
+        table.add_column(head, no_wrap=True)
+    for name in chosen:
+        for book in books.of(name):
+            table.add_row(*_row(name, book, in_effect=book is books.in_effect(name, now_s)))
+    console().print(table)
+
+
+def _row(model: str, book: PriceBook, *, in_effect: bool) -> Sequence[str]:
+    rates = book.rates.as_usd_per_mtok()
+    from_ = "always" if book.from_s is None else instant_text(book.from_s)
+    basic = [rates[name] for name in RATES[:3]]
+    return (model, book.name, from_, *basic, "yes" if in_effect else "", book.source)
+
+
+def _add(arguments: Namespace, config: Config) -> None:
+    if config.database is None:
+        raise NotDone(
+            f"{arguments.config} names no database for further books: set dsn_file in [ledger],"
+            " or write them as [[model.price]] in the config"
+        )
+    from warmroute_proxy.server.stores.price_admin import PriceAdmin
+    from warmroute_proxy.server.stores.price_table import NewBook
+
+    problems: list[str] = []
+    source, entries = _entries(arguments, problems)
+    tables = [Table(values, f"price[{at}]", problems) for at, values in enumerate(entries)]
+    new = []
+    for table in tables:
+        new.append(NewBook(_model_of(table, config), read_book(table)))
+        if not table.has("from"):
+            table.problem("from", "is missing: from when on the book is in effect, such as 2026-12-01T00:00:00Z")
+        table.close()
+    if problems:
+        raise ConfigError(source, problems)
+    PriceAdmin(load_dsn(config.database.dsn_file), _who()).add(new)
+    for model, book in new:
+        print(f"added book {book.name} of {model}, in effect from {instant_text(book.from_s or 0)}")
+
+
+def _model_of(table: Table, config: Config) -> str:
+    model = table.name("model")
+    known = [each.name for each in config.models]
+    if model and model not in known:
+        table.problem("model", f"{model} is the name of no [[model]] of the config")
+    return model
+
+
+def _entries(arguments: Namespace, problems: list[str]) -> tuple[str, list[Any]]:
+    """The tables of the books, and what they are of."""
+    if arguments.action == "add":
+        values = {"model": arguments.model, "name": arguments.name, "source": arguments.source}
+        values["from"] = arguments.from_ or datetime.now(UTC).replace(microsecond=0)
+        given = vars(arguments)
+        return "the command line", [values | {key: given[key] for key in RATES if given[key] is not None}]
+    try:
+        if arguments.file.stat().st_size > MAX_FILE_BYTES:
+            raise NotDone(f"{arguments.file} is larger than {MAX_FILE_BYTES} bytes")
+        document = tomllib.loads(arguments.file.read_text(encoding="utf-8"))
+    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise NotDone(f"{arguments.file} cannot be read: {error}") from None
+    found = document.get("price")
+    if not isinstance(found, list) or not found or len(document) > 1 or len(found) > MAX_BOOKS:
+        problems.append(f"price: the file must hold 1 to {MAX_BOOKS} tables [[price]], and nothing else")
+        return str(arguments.file), []
+    return str(arguments.file), found
+
+
+def _who() -> str:
+    return f"{getpass.getuser()}@{socket.gethostname()}"

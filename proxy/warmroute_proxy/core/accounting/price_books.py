@@ -1,0 +1,68 @@
+"""Price books: the prices of a model from a date on, and the one that is in effect.
+
+A book is never changed: other prices are another book with a later date. A turn is settled by the book that is in
+effect when its row is opened (`opened_at`), that is the one with the latest date that is not after it. The row keeps
+the rates and the name of its book, so that no later book alters what was settled. A model has at most one book without
+a date, which is older than all others.
+
+Where a clock has gone back behind the first date of a model, that first book is in effect: a turn is never free because
+of a clock.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from warmroute.contract.money import Rates
+from warmroute_proxy.core.base.frozen import Frozen
+
+_ALWAYS: Final = float("-inf")
+
+
+class PriceBook(Frozen, frozen=True):
+    """The rates of one model, with the name of the book. `from_s`: unix seconds, None where there is no date;
+    `source`: where the prices come from, a text or an address.
+    """
+
+    rates: Rates
+    from_s: int | None = None
+    source: str = ""
+
+    @property
+    def name(self) -> str:
+        """Its name, which no other book of the model has."""
+        return self.rates.price_book
+
+    @property
+    def starts_s(self) -> float:
+        """From when on it is in effect, unix seconds."""
+        return _ALWAYS if self.from_s is None else self.from_s
+
+
+class PriceBooks:
+    """The books of all models; never changed, only replaced."""
+
+    def __init__(self, *books: Mapping[str, Iterable[PriceBook]]) -> None:
+        """By model. Where two books of a model have the same date, the one of the later mapping is used."""
+        found: dict[str, dict[float, PriceBook]] = {}
+        for each in books:
+            for model, of_model in each.items():
+                found.setdefault(model, {}).update({book.starts_s: book for book in of_model})
+        self._newest_first = {
+            model: tuple(by_start[start_s] for start_s in sorted(by_start, reverse=True))
+            for model, by_start in found.items()
+        }
+
+    def of(self, model: str) -> tuple[PriceBook, ...]:
+        """The books of a model, the newest first."""
+        return self._newest_first.get(model, ())
+
+    def in_effect(self, model: str, now_s: float) -> PriceBook | None:
+        """The book of a model at a time, unix seconds; None where none has begun."""
+        return next((book for book in self.of(model) if book.starts_s <= now_s), None)
+
+    def settling(self, model: str, opened_s: float) -> PriceBook:
+        """The book that settles a turn that was opened then. Raises: LookupError, for a model without any book."""
+        books = self.of(model)
+        if not books:
+            raise LookupError(f"model {model} has no price book")
+        return self.in_effect(model, opened_s) or books[-1]

@@ -1,0 +1,116 @@
+"""Reads price books: of a [[model]], and of a file for `warmroute prices import`; and writes them as such a file.
+
+input, cached, output               of a [[model]]: a book without a date, which is named `config`
+[[model.price]]                     books with a date and a name
+free = true                         every turn costs nothing, by a book that is named `free`
+"""
+
+import json
+from datetime import UTC, datetime
+from typing import Final
+
+from warmroute.contract.money import Rates, rate_from_usd_per_mtok
+from warmroute.contract.receipt import RATES
+from warmroute_proxy.core.accounting.price_books import PriceBook
+from warmroute_proxy.server.base.config_table import Table, shown
+
+CONFIG_BOOK: Final = "config"
+FREE: Final = PriceBook(Rates(0, 0, 0, "free"))
+MAX_SOURCE_CHARS: Final = 500
+MAX_BOOKS: Final = 1_000
+"""Of one model, and of one file."""
+
+_REQUIRED: Final = RATES[:3]
+_HOW: Final = (
+    "write input, cached and output (USD per million tokens, as text), [[model.price]] with such prices and the date"
+    " from which they are in effect, or free = true"
+)
+
+
+def read_model_books(table: Table, model: str, *, is_needed: bool) -> tuple[PriceBook, ...]:
+    """The books of a [[model]]. `is_needed`: no database may have them."""
+    entries = table.tables("price")
+    if len(entries) > MAX_BOOKS:
+        table.problem("price", f"holds {len(entries)} books; {MAX_BOOKS} are the most")
+    has_flat = any(table.has(key) for key in RATES)
+    if table.flag("free"):
+        if has_flat or entries:
+            table.problem("free", "is true, and there are prices: remove one of them")
+        return (FREE,)
+    books = [_flat(table)] if has_flat else []
+    books += [read_book(entry) for entry in entries]
+    if is_needed and not books:
+        table.problem("price", f"is missing: model {shown(model)} has no price; {_HOW}")
+    _check_books(table, books, len(entries))
+    return tuple(books)
+
+
+def read_book(table: Table) -> PriceBook:
+    """One [[model.price]], or one [[price]] of a file. What is wrong becomes a problem."""
+    name, from_, source = table.name("name"), table.instant("from"), table.text("source", "")
+    if len(source) > MAX_SOURCE_CHARS:
+        table.problem("source", f"is {len(source)} characters long; {MAX_SOURCE_CHARS} are the most")
+    return PriceBook(_rates(table, name), None if from_ is None else int(from_.timestamp()), source)
+
+
+def book_toml(model: str, book: PriceBook) -> str:
+    """A book as a [[price]] that `read_book` reads."""
+    lines = ["[[price]]", f"model = {_text(model)}", f"name = {_text(book.name)}"]
+    if book.from_s is not None:
+        lines.append(f"from = {instant_text(book.from_s)}")
+    lines += [f'{key} = "{text}"' for key, text in book.rates.as_usd_per_mtok().items()]
+    if book.source:
+        lines.append(f"source = {_text(book.source)}")
+    return "\n".join(lines) + "\n"
+
+
+def instant_text(unix_s: int) -> str:
+    """A time as RFC 3339 in UTC."""
+    return datetime.fromtimestamp(unix_s, UTC).isoformat().replace("+00:00", "Z")
+
+
+def _flat(table: Table) -> PriceBook:
+    return PriceBook(_rates(table, CONFIG_BOOK))
+
+
+def _rates(table: Table, name: str) -> Rates:
+    texts: dict[str, str] = {}
+    for key in RATES:
+        text = table.text(key, None if key in _REQUIRED else "")
+        try:
+            rate_from_usd_per_mtok(text or "0")
+            texts |= {key: text} if text else {}
+        except ValueError as error:
+            table.problem(key, str(error))
+    if not all(key in texts for key in _REQUIRED):
+        return Rates(0, 0, 0, name)
+    rates = Rates.from_texts(texts, name)
+    for key in texts:
+        if key.startswith("cached") and rate_from_usd_per_mtok(texts[key]) > rates.input:
+            table.problem(key, "is above the input price: a cached token would cost more than an uncached one")
+    return rates
+
+
+def _check_books(table: Table, books: list[PriceBook], entries: int) -> None:
+    """Names and dates are each book's own."""
+    flat = len(books) - entries
+    names: set[str] = {book.name for book in books[:flat]}
+    starts: set[float] = {book.starts_s for book in books[:flat]}
+    for at, book in enumerate(books[flat:]):
+        if book.name and book.name in names:
+            table.problem(f"price[{at}].name", f"{shown(book.name)} is the name of another book of this model")
+        if book.starts_s in starts:
+            table.problem(f"price[{at}].from", _same_start(book))
+        names.add(book.name)
+        starts.add(book.starts_s)
+
+
+def _same_start(book: PriceBook) -> str:
+    if book.from_s is None:
+        return "is missing: another book of this model has no date, and one at most may"
+    return f"{instant_text(book.from_s)} is the date of another book of this model"
+
+
+def _text(value: str) -> str:
+    """A string as TOML writes it, which allows DEL only as an escape."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -1,0 +1,113 @@
+"""The table of price books in the database: read by proxies, added to by operators, and never changed otherwise.
+
+All books of an addition are one transaction, which raises the version of prices first: so additions wait for one
+another, and the version tells a reader whether there is another book.
+"""
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import msgspec
+
+from warmroute.contract.money import CacheRates, Rates
+from warmroute.contract.receipt import RATES
+from warmroute_proxy.core.accounting.price_books import PriceBook
+from warmroute_proxy.server.base.config_prices import instant_text
+from warmroute_proxy.server.stores.store_state import Connection
+
+MAX_STORED: Final = 100_000
+
+_COLUMNS: Final = ", ".join(("model", "name", "source", *RATES))
+_VERSION: Final = "SELECT version FROM directory_version WHERE kind = 'price'"
+_NEXT: Final = "UPDATE directory_version SET version = version + 1 WHERE kind = 'price' RETURNING version"
+_READ: Final = f"""
+SELECT {_COLUMNS}, extract(epoch FROM effective_from)::bigint AS from_s FROM price_book
+    ORDER BY version, model, effective_from LIMIT {MAX_STORED}
+"""
+_OF_MODEL: Final = """
+SELECT name, extract(epoch FROM effective_from)::bigint AS from_s FROM price_book WHERE model = $1
+    ORDER BY effective_from DESC
+"""
+_ADD: Final = f"""
+INSERT INTO price_book (version, added_by, effective_from, {_COLUMNS})
+    VALUES ($1, $2, to_timestamp($3), {", ".join(f"${at + 4}" for at in range(len(RATES) + 3))})
+"""
+_AUDIT: Final = (
+    "INSERT INTO audit (who, action, subject, tenant, kind, new) VALUES ($1, 'add', $2, '', 'price', $3::jsonb)"
+)
+
+
+class NotLater(Exception):
+    """A book that would change what another one says."""
+
+
+class StoredBook(msgspec.Struct, array_like=True, frozen=True):
+    """A book as the table has it: rates in picodollars a token, its date in unix seconds."""
+
+    model: str
+    name: str
+    source: str
+    from_s: int
+    rates: list[int]
+    """`input`, `cached`, `output`, and those of `CacheRates` where the book has any."""
+
+    def book(self) -> PriceBook:
+        """The book itself."""
+        input_, cached, output, *more = self.rates
+        rates = Rates(input_, cached, output, self.name, CacheRates(*more) if more else None)
+        return PriceBook(rates, self.from_s, self.source)
+
+
+class NewBook(NamedTuple):
+    """A book to be added. It has a date."""
+
+    model: str
+    book: PriceBook
+
+
+async def read_books(connection: Connection, known_version: int) -> tuple[int, list[StoredBook]] | None:
+    """The version and all books; None where it is the known one still."""
+    async with connection.transaction(isolation="repeatable_read", readonly=True):
+        version = await connection.fetchval(_VERSION)
+        if version == known_version:
+            return None
+        rows = await connection.fetch(_READ)
+    return version, [
+        StoredBook(
+            row["model"], row["name"], row["source"], row["from_s"],
+            [row[name] for name in RATES if row[name] is not None],
+        )
+        for row in rows
+    ]  # fmt: skip
+
+
+async def add_books(connection: Connection, new: Sequence[NewBook], who: str) -> None:
+    """Add all books or none. Each begins after all that its model has. Raises: NotLater."""
+    async with connection.transaction():
+        version = await connection.fetchval(_NEXT)
+        for model, book in sorted(new, key=lambda each: (each.model, each.book.starts_s)):
+            rates = book.rates
+            assert book.from_s is not None
+            _check(model, book, [tuple(row) for row in await connection.fetch(_OF_MODEL, model)])
+            more = rates.cache_rates or (None,) * len(CacheRates._fields)
+            columns = model, book.name, book.source, rates.input, rates.cached, rates.output, *more
+            await connection.execute(_ADD, version, who, book.from_s, *columns)
+            await connection.execute(_AUDIT, who, f"{model} {book.name}", _shown(book))
+
+
+def _shown(book: PriceBook) -> str:
+    """A book in the audit log, as JSON."""
+    shown = {"from": instant_text(book.from_s or 0), **book.rates.as_usd_per_mtok(), "source": book.source}
+    return msgspec.json.encode(shown).decode()
+
+
+def _check(model: str, book: PriceBook, known: Sequence[tuple[str, int]]) -> None:
+    """`known`: names and dates, the newest first."""
+    if any(name == book.name for name, _ in known):
+        raise NotLater(f"model {model} has a book {book.name}; a book is never changed: add one with another name")
+    if known and book.starts_s <= known[0][1]:
+        name, from_s = known[0]
+        raise NotLater(
+            f"book {book.name} of model {model} must begin after {instant_text(from_s)}, as its book {name} does:"
+            " books that are known are never changed, and rows have been settled by them"
+        )
