@@ -106,7 +106,12 @@ def _cost(usage: Mapping[str, Any], receipt: Mapping[str, Any]) -> Iterator[str]
     full, price, saved = receipt["list_nanousd"], receipt["price_nanousd"], receipt["saved_nanousd"]
     share = f" ({saved / full:.1%})" if full else ""
     yield f"Cost: {usd(price)} USD, with {usage['completion_tokens']:,} tokens of answer."
-    yield f"Cold, with nothing cached, it would have cost {usd(full)} USD: {usd(saved)} USD{share} were saved."
+    if saved >= 0:
+        yield f"Cold, with nothing cached, it would have cost {usd(full)} USD: {usd(saved)} USD{share} were saved."
+    else:
+        yield f"Without any cache it would have cost {usd(full)} USD: writing to the cache cost {usd(-saved)} USD more."
+    if "price_book" in receipt:
+        yield f"It was priced by the book {receipt['price_book']}."
 
 
 def _remarks(answer: Mapping[str, Any], receipt: Mapping[str, Any]) -> Iterator[str]:

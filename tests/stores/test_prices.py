@@ -1,6 +1,7 @@
 """`warmroute prices`: books in the database, for running proxies, while it is there and away."""
 
 import re
+import shlex
 import subprocess
 import sys
 import threading
@@ -22,6 +23,7 @@ from tests.machine import seconds
 from tests.subjects.stores import Postgres
 from warmroute.contract import receipt
 from warmroute_cli.main import main
+from warmroute_proxy.server.base.config_file import load_config
 from warmroute_proxy.server.stores.migrate import migrate
 from warmroute_proxy.server.stores.prices import POLL_S
 
@@ -33,6 +35,7 @@ USAGE = {
     "total_tokens": 1000,
     "prompt_tokens_details": {"cached_tokens": 0},
 }
+PAGE = (Path(__file__).parents[2] / "docs/reference/prices.md").read_text()
 RATES = ("--input", "2", "--cached", "0.2", "--output", "8")
 FLAT = 'input = "0.60"\ncached = "0.10"\noutput = "3.00"'
 BOOKS = """
@@ -219,3 +222,26 @@ def test_a_book_is_never_changed(postgres: Postgres, tmp_path: Path) -> None:
             postgres.sql(statement, dsn)
         assert "a price book is never changed" in refused.value.stderr
     assert postgres.sql("SELECT kind, action, subject, new->>'input' FROM audit", dsn) == ["price|add|other a|2"]
+
+
+def test_the_page_of_prices_can_be_followed(
+    postgres: Postgres, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (example,) = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
+    (shell,) = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
+    dsn = postgres.new_database()
+    migrate(dsn)
+    engine = '[[engine]]\nurl = "http://127.0.0.1:9"\nregion = "east"'
+    proxy = ProxyProcess(tmp_path, [engine, example], limits=ledger_table(tmp_path, dsn))
+    priced = load_config(proxy.write_config()).model_by_name["claude-sonnet-5"]
+    assert [book.name for book in priced.books if book.rates.cache_rates is not None] == ["2026-01"]
+
+    (tmp_path / "books.toml").write_text(BOOKS.partition("\n\n")[2])
+    monkeypatch.chdir(tmp_path)
+    commands = shell.replace("\\\n", " ").strip().splitlines()
+    assert [main(shlex.split(command)[1:]) for command in commands] == [0, 0, 0]
+    books = tomllib.loads(prices(proxy.config, "list", "--toml")[1])["price"]
+    assert [f"{book['model']} {book['name']}" for book in books] == [
+        "claude-sonnet-5 2026-01", "claude-sonnet-5 2027-01", "kimi-k2.5 config", "kimi-k2.5 2027",
+        "other config", "other imported",
+    ]  # fmt: skip

@@ -34,6 +34,8 @@ class Details(msgspec.Struct):
 
     cached_tokens: int | None = None
     reasoning_tokens: int | None = None
+    cache_write_tokens: int | None = None
+    cache_creation_tokens: int | None = None
 
 
 class Usage(msgspec.Struct):
@@ -50,6 +52,12 @@ class Usage(msgspec.Struct):
     def cached(self) -> int:
         """How many tokens of the prompt were cached."""
         return (self.prompt_tokens_details.cached_tokens or 0) if self.prompt_tokens_details is not None else 0
+
+    def written(self) -> int:
+        """How many of the others a server wrote to its cache, by the name that OpenRouter or LiteLLM has for that."""
+        details = self.prompt_tokens_details
+        stated = 0 if details is None else details.cache_write_tokens or details.cache_creation_tokens or 0
+        return min(max(stated, 0), max(self.prompt_tokens - self.cached(), 0))
 
     def reasoning(self) -> int:
         """How many tokens of the answer are reasoning. SGLang has the number in either place."""

@@ -1,6 +1,7 @@
 """What a tenant reads about its turns, while they run, before they are folded and after."""
 
 import asyncio
+import contextlib
 import json
 import re
 import sqlite3
@@ -23,6 +24,7 @@ from warmroute_proxy.core.accounting.usage import merge_usage
 from warmroute_proxy.server.ledger import ledger as module
 from warmroute_proxy.server.ledger.journal import JournalError, journal_path
 from warmroute_proxy.server.ledger.ledger import LEDGER_FILE, Ledger, LedgerError, read_rows
+from warmroute_proxy.server.ledger.schema import prepare
 
 REPORTED = {
     "prompt_tokens": 100,
@@ -472,3 +474,21 @@ def test_two_processes_that_void_one_row_at_once_count_as_one(
     assert last.totals("acme")["turns"] == 0
     last.close()
     assert [row["outcome"] for row in read_rows(tmp_path / LEDGER_FILE)] == ["completed", "voided"]
+
+
+def test_rows_of_before_price_books_are_read_with_those_after(tmp_path: Path, loop: asyncio.AbstractEventLoop) -> None:
+    before, open_before = (json.loads(made(number, ends=number == 1).record()) for number in (1, 2))
+    before[9], open_before[9] = before[9][:3], open_before[9][:3]  # the rates, which had no more members
+    after = made(3, ends=True)
+    after.rates = after.rates._replace(price_book="2026-12")
+    file = tmp_path / LEDGER_FILE
+    with contextlib.closing(sqlite3.connect(file)) as database:
+        prepare(database, file)
+        database.executescript("DROP VIEW turn; CREATE VIEW turn AS SELECT 1; PRAGMA user_version = 4;")
+        database.execute("INSERT INTO turn_record VALUES (?, ?)", (before[0], json.dumps(before)))
+        database.commit()
+    journal_path(tmp_path, 1).write_text(f"{json.dumps(open_before)}\n{after.record().decode()}\n")
+    Ledger(tmp_path, "process", loop).close()
+    with contextlib.closing(sqlite3.connect(file)) as database:
+        found = database.execute("SELECT state, price_book FROM turn ORDER BY number").fetchall()
+    assert found == [("settled", None), ("settled", "2026-12"), ("interrupted", "")]

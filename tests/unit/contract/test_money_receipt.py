@@ -57,6 +57,8 @@ def test_a_sound_receipt() -> None:
         ("warmroute.price_nanousd", 0, "price_nanousd is 0, recomputed 270000"),
         ("warmroute.saved_nanousd", 0, "saved_nanousd"),
         ("warmroute.rates_usd_per_mtok.output", "4", "recomputed"),
+        ("warmroute.price_book", "", "names no book"),
+        ("warmroute.cache_write", {"5m": 41, "1h": 0}, "not within 40 uncached tokens"),
         ("cost", 0.00028, "is not 270000 nanodollars"),
         ("cost", float("nan"), "is not 270000 nanodollars"),
         ("warmroute.v", 2, "version 2"),

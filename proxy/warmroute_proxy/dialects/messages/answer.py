@@ -23,11 +23,13 @@ def stop_of(reason: str | None, matched: object, stop_sequences: tuple[str, ...]
 
 
 def usage_of(usage: Usage) -> dict[str, Any]:
-    """Usage in Anthropic's terms: `input_tokens` are those that were not cached. Cost and receipt stay beside them."""
-    cached = usage.cached()
+    """Usage in Anthropic's terms: `input_tokens` are those that were neither read from a cache nor written to one. Cost
+    and receipt stay beside them.
+    """
+    cached, written = usage.cached(), usage.written()
     return {
-        "input_tokens": max(usage.prompt_tokens - cached, 0),
-        "cache_creation_input_tokens": 0,
+        "input_tokens": max(usage.prompt_tokens - cached - written, 0),
+        "cache_creation_input_tokens": written,
         "cache_read_input_tokens": cached,
         "output_tokens": usage.completion_tokens,
         **usage.receipt(),

@@ -93,7 +93,7 @@ def usage_of(usage: Usage) -> Json:
     """Usage in the terms of Responses, with cost and receipt beside it."""
     return {
         "input_tokens": usage.prompt_tokens,
-        "input_tokens_details": {"cached_tokens": usage.cached(), "cache_write_tokens": 0},
+        "input_tokens_details": {"cached_tokens": usage.cached(), "cache_write_tokens": usage.written()},
         "output_tokens": usage.completion_tokens,
         "output_tokens_details": {"reasoning_tokens": usage.reasoning()},
         "total_tokens": usage.prompt_tokens + usage.completion_tokens,
