@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from warmroute.contract import receipt as contract
-from warmroute.contract.money import MAX_USD_PER_MTOK, PICO_PER_USD_PER_MTOK, Rates
+from warmroute.contract.money import MAX_USD_PER_MTOK, PICO_PER_USD_PER_MTOK, CacheRates, Rates
 from warmroute_proxy.core.accounting.entry import Entry
 from warmroute_proxy.core.accounting.losses import IndexEstimates, LastTurn, classify
 from warmroute_proxy.core.accounting.receipt import ServedBy, usage_object, workers_json
@@ -35,7 +35,14 @@ reports = (
         completion_tokens=counts,
         total_tokens=counts,
         reasoning_tokens=counts,
-        prompt_tokens_details=objects(cached_tokens=counts) | anything,
+        prompt_tokens_details=objects(
+            cached_tokens=counts,
+            cache_write_tokens=counts,
+            cache_creation_token_details=objects(ephemeral_5m_input_tokens=counts, ephemeral_1h_input_tokens=counts)
+            | anything,
+        )
+        | anything,
+        cache_creation_input_tokens=counts,
         completion_tokens_details=objects(reasoning_tokens=counts) | anything,
         cost=anything,
         warmroute=anything,
@@ -43,7 +50,10 @@ reports = (
     | st.none()
 )
 tier_details = objects(device=counts, host=counts, storage=counts) | anything
-rates = st.builds(Rates, *[st.integers(0, int(MAX_USD_PER_MTOK) * PICO_PER_USD_PER_MTOK)] * 3)
+rate = st.integers(0, int(MAX_USD_PER_MTOK) * PICO_PER_USD_PER_MTOK)
+rates = st.builds(
+    Rates, rate, rate, rate, st.text(max_size=20), st.none() | st.builds(CacheRates, rate, rate, rate, rate)
+)
 
 
 @given(reports, tier_details, reports, st.integers(0, 10_000))
