@@ -100,7 +100,7 @@ def parser() -> argparse.ArgumentParser:
     _add_engines(commands.add_parser("engines", help="list, drain, undrain or flip the engines of a running proxy"))
     _add_ledger(commands.add_parser("ledger", help="the database of the ledger: make or update its tables"))
     _add_keys(commands.add_parser("keys", help="API keys in the database of the ledger: make, rotate, revoke"))
-    _add_prices(commands.add_parser("prices", help="price books: which are in effect, and further ones"))
+    prices_arguments.add(commands.add_parser("prices", help="price books: which are in effect, and further ones"))
     key = commands.add_parser("key", help="make an API key and its line of the configuration")
     key.add_argument("--admin-of", type=Path, metavar="FILE", help="print the admin key of the proxy with this config")
     key.set_defaults(run=_key)
@@ -228,11 +228,6 @@ def _add_keys(keys: argparse.ArgumentParser) -> None:
     for command in (made, rotate, revoke, found, audit):
         command.add_argument("--config", type=Path, required=True, metavar="FILE", help="a proxy's TOML file")
     keys.set_defaults(run=_keys)
-
-
-def _add_prices(prices: argparse.ArgumentParser) -> None:
-    prices_arguments.add(prices)
-    prices.set_defaults(run=_prices)
 
 
 def _add_admin(command: argparse.ArgumentParser) -> None:
@@ -369,12 +364,6 @@ def _keys(arguments: argparse.Namespace) -> int:
     from warmroute_cli import keys
 
     return keys.run(arguments)
-
-
-def _prices(arguments: argparse.Namespace) -> int:
-    from warmroute_cli.prices import command
-
-    return command.run(arguments)
 
 
 def _key(arguments: argparse.Namespace) -> int:

@@ -158,10 +158,7 @@ async def _run(config: Config, slot: ProcessSlot | None, running: ReadConfig, so
         loop.create_task(orders.watch(proxy.live)),
         loop.create_task(_probe_peers(proxy.peers, proxy.voids, proxy.router)),
     ]
-    if proxy.stores.keys is not None:
-        tasks.append(loop.create_task(proxy.stores.keys.watch()))
-    if proxy.stores.stored_prices is not None:
-        tasks.append(loop.create_task(proxy.stores.stored_prices.watch()))
+    tasks += [loop.create_task(watch) for watch in proxy.stores.watching()]
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 50, 100)

@@ -6,8 +6,8 @@ PostgreSQL is imported only where the config names a database.
 
 import contextlib
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Final
 
 from warmroute_proxy.core.queue.budget import Budget, Span, Taken, Unit
 from warmroute_proxy.core.queue.quota import TenantLimits
@@ -117,6 +117,10 @@ class Stores:
         """Ask for what is wanted of budgets and windows; called a few times a second."""
         self.budgets.sweep()
         self.windows.sweep()
+
+    def watching(self) -> list[Coroutine[Any, Any, None]]:
+        """What looks for changes in the database until it is cancelled."""
+        return [each.watch() for each in (self.keys, self.stored_prices) if each is not None]
 
     def replace(self, config: Config) -> None:
         """Use the prices, the tenants, their keys and their limits by the minute of another config."""
