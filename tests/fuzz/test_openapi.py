@@ -47,6 +47,8 @@ def questions() -> list[tuple[str, str, GenerationMode]]:
     """Each operation with sound requests, and with unsound ones where a request can be that."""
     found = []
     for path, item in description("0")["paths"].items():
+        if path.startswith("/admin/"):  # tests/stores asks these, with a database
+            continue
         for method, operation in item.items():
             found.append((path, method, GenerationMode.POSITIVE))
             if "requestBody" in operation:

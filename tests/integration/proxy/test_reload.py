@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from warmroute_cli.main import main
+from warmroute_proxy.server.control.openapi import description
 
 from .harness import answer, chat, until
 from .reload_scene import Scene, price, receipt
@@ -157,3 +158,16 @@ def test_the_command_shows_and_applies_the_changes(
     assert main(command) == 0
     assert capsys.readouterr().out.startswith("+ engine e2\nconfig ")
     assert "e2" in scene.states()
+
+
+def test_the_answers_are_as_described(scene: Scene) -> None:
+    responses = description("0")["paths"]["/admin/reload"]["post"]["responses"]
+    described = responses["200"]["content"]["application/json"]["schema"]
+    scene.write(scene.first + scene.tables[2])
+    dry, applied = scene.reload(dry_run=True).json(), scene.reload().json()
+    assert set(described["required"]) == set(dry)
+    assert set(described["properties"]) == set(applied)
+    assert set(described["properties"]["changes"]["items"]["required"]) == set(applied["changes"][0])
+    with scene.proxy.admin() as admin:
+        misspelt = admin.post("/admin/reload?dryrun=true")
+    assert (misspelt.status_code, "400" in responses) == (400, True)

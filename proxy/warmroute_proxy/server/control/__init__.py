@@ -9,6 +9,7 @@ Its framework runs behind the connections of `http`, with the same limits.
     metrics_page    `/metrics`, over all processes
     model_routes    the models, in the shape of each API
     openapi         the description of the public routes
+    openapi_reload  the description of `/admin/reload`
     reload_routes   applies the config file, or says what it would change
     usage_routes    usage and receipts, for tenants and for operators
     usage_question  reads such a question from its parameters

@@ -11,6 +11,7 @@ from warmroute.contract.identity import KINDS
 from warmroute.contract.money import CacheRates
 from warmroute.contract.receipt import RATES
 from warmroute_proxy.dialects.openai_fields import MAX_CHOICES, MAX_COUNT
+from warmroute_proxy.server.control.openapi_reload import reload_paths
 from warmroute_proxy.server.ledger.usage_sums import MAX_LISTED
 
 Schema = dict[str, Any]
@@ -70,6 +71,7 @@ def description(version: str) -> Schema:
             "/v1/chat/completions": {"post": _post("The next message of a conversation", "chat.completion", _CHAT)},
             **_other_apis(),
             "/v1/completions": {"post": _post("What follows a text", "text_completion", _COMPLETION)},
+            **reload_paths(),
         },
         "components": {
             "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
