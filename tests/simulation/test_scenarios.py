@@ -26,7 +26,9 @@ def played(scenario: Scenario, *wanted: str, load: float = 1.0) -> dict[str, Res
 def test_the_header_takes_the_hit_ratio_from_60_to_80_and_to_the_bound() -> None:
     """A replica in each region, for a sixth of the agents in half the time."""
     scenario = regions.scenario(replace(regions.AGENTS, sessions=180, starts_within_s=1600.0), replicas=1)
-    none, third, everybody = played(scenario, "no affinity", "header from 34%", "header from 100%").values()
+    none, third, everybody = played(
+        scenario, *(f"warmroute inside, header from {share}" for share in ("0%", "34%", "100%"))
+    ).values()
     assert none.hit == pytest.approx(0.65, abs=0.08)
     assert third.hit == pytest.approx(0.83, abs=0.06)
     assert everybody.hit > 0.98 * scenario.trace.ceiling()

@@ -33,7 +33,13 @@ def _add_trace(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("traces", nargs="*", type=Path, metavar="TRACE", help="files, played one after the other")
     parser.add_argument("--scenario", choices=SCENARIOS, help="play a ready-made comparison instead of a trace")
     parser.add_argument("--made-up", choices=MADE_UP, help="play a generated trace")
-    parser.add_argument("--seed", type=int, default=1, metavar="N", help="seed of a generated trace (1)")
+    parser.add_argument(
+        "--seed",
+        type=int,
+        default=1,
+        metavar="N",
+        help="seed of a generated trace, or of the arrivals that a file leaves open (1)",
+    )
     parser.add_argument("--recorded", action="store_true", help="play the packaged recordings of agent sessions")
     parser.add_argument("--verify", action="store_true", help="make each decision of a proxy's record again")
     parser.add_argument("--policy", nargs="+", metavar="NAME", help="policies to compare, or all (warmroute)")

@@ -176,8 +176,8 @@ def _trace(source: Source) -> Trace:
         sessions = [
             prompts.Recorded(each.name, [request.body for request in each.requests]) for each in load_recordings()
         ]
-        return prompts.load(sessions, COPIES)
-    return concatenated([load(path, salt) for salt, path in enumerate(source.paths)])
+        return prompts.load(sessions, COPIES, source.seed)
+    return concatenated([load(path, salt, source.seed) for salt, path in enumerate(source.paths)])
 
 
 def _one(source: Source, chosen: Run, progress: Progress | None = None) -> Result:

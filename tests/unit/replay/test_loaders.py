@@ -39,6 +39,12 @@ class TestMooncake:
         assert times[0] != times[1]
         assert 3 <= times[2] < 9 <= times[3] < 9 + 4.5  # the last group: the median gap
 
+    def test_a_seed_draws_the_arrivals_alone(self, tmp_path: Path) -> None:
+        path = written(tmp_path / "t.jsonl", [chat(0, 512, [number]) for number in range(9)] + [chat(3000, 512, [9])])
+        first, same, other = (load(path, seed=seed).requests for seed in (1, 1, 2))
+        assert [each.at_s for each in first] == [each.at_s for each in same] != [each.at_s for each in other]
+        assert sorted(each.blocks[0] for each in first) == sorted(each.blocks[0] for each in other)
+
     def test_a_turn_continues_the_one_whose_full_blocks_it_begins_with(self, tmp_path: Path) -> None:
         first = chat(0, 1100, [1, 2, 3])  # two full blocks and a rest
         second = chat(1000, 1600, [1, 2, 9, 10])

@@ -13,6 +13,7 @@ Its index is fed by KV events; here it is exact and of this instant. Dynamo's op
 and session affinity are off, as by default.
 """
 
+from bisect import bisect_left
 from collections import Counter
 from random import Random
 
@@ -57,7 +58,8 @@ class DynamoKv(Policy):
             active = self.active[worker.index]
             prefill = (active.prefill_tokens + request.input_tokens) / block_tokens
             overlap = worker.cached_tokens(request) / block_tokens
-            fresh = sum(block not in active.blocks for block in blocks) if active.blocks else len(blocks)
+            # An id stands for all before it, so what is active of a prompt is its beginning.
+            fresh = len(blocks) - bisect_left(blocks, True, key=lambda block: block not in active.blocks)
             return self._scale * max(0.0, prefill - overlap) + len(active.blocks) + fresh
 
         chosen = least(self.fleet.prefills, cost, self._random)

@@ -22,9 +22,14 @@ MAX_BYTES = 1 << 30
 """Size of a trace, unpacked."""
 
 
-def load(path: Path, salt: int = 0) -> Trace:
-    """The trace in a file, packed by gzip or not. `TraceError` says what is wrong with it; `OSError` where none is."""
+def load(path: Path, salt: int = 0, seed: int = 1) -> Trace:
+    """Return the trace in a file, packed by gzip or not. `seed` draws the arrivals that the file leaves open.
+
+    Raises: TraceError, which says what is wrong with the file; OSError, where there is none.
+    """
     if _begins_as_record(path):
+        if seed != 1:
+            raise TraceError(f"{path}: a record has the arrivals that were: leave out --seed")
         from warmroute_proxy.replay.loaders import records  # only here: the codec takes 50 ms to set up
 
         return records.load(path, salt)
@@ -34,9 +39,9 @@ def load(path: Path, salt: int = 0) -> Trace:
     except (msgspec.DecodeError, RecursionError) as error:
         raise TraceError(f"{path}: line 1 is not JSON ({error})") from None
     if isinstance(first, dict) and "hash_ids" in first:
-        return mooncake.load(path.name, lines, salt)
+        return mooncake.load(path.name, lines, salt, seed)
     if isinstance(first, dict) and "turns" in first:
-        return sessions.load(path.name, lines, salt)
+        return sessions.load(path.name, lines, salt, seed)
     raise TraceError(
         f"{path}: neither Mooncake's format (lines with timestamp, input_length, output_length, hash_ids) "
         "nor sessions (lines with block, tool_tokens, system_tokens, turns), nor a proxy's record"

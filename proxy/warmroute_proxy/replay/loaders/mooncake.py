@@ -2,7 +2,7 @@
 
 A line is `{"timestamp": ms, "input_length": n, "output_length": n, "hash_ids": [...]}`; an id stands for its block and
 all before it. Timestamps are quantised to some seconds, so requests of equal time are spread over the gap to the next
-time, by a generator with a fixed seed.
+time, at random: equally for equal seeds.
 
 The file names no sessions. A request is taken to continue another if that one's chain, without its last (partial)
 block, is a prefix of its own and at least two blocks long; the longest such chain counts.
@@ -30,12 +30,12 @@ class _Row(msgspec.Struct, gc=False):
     hash_ids: list[Annotated[int, msgspec.Meta(ge=0)]]
 
 
-def load(name: str, lines: list[bytes], salt: int) -> Trace:
+def load(name: str, lines: list[bytes], salt: int, seed: int) -> Trace:
     """The trace of these lines."""
     found = _rows(name, lines)
     times = np.array([row.timestamp for row in found]) / 1000
     order = np.argsort(times, kind="stable")
-    times = _spread(times[order])
+    times = _spread(times[order], seed)
     again = np.argsort(times, kind="stable")
     times = times[again]
     rows = [found[at] for at in order[again].tolist()]
@@ -82,7 +82,9 @@ def _rows(name: str, lines: list[bytes]) -> list[_Row]:
     return rows
 
 
-def _spread(times: "np.ndarray[tuple[int], np.dtype[np.float64]]") -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
+def _spread(
+    times: "np.ndarray[tuple[int], np.dtype[np.float64]]", seed: int
+) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
     """Sorted times, with equal ones spread over the gap to the next; the last group over the median gap."""
     values, group = np.unique(times, return_inverse=True)
     if len(values) < 2:
@@ -90,7 +92,7 @@ def _spread(times: "np.ndarray[tuple[int], np.dtype[np.float64]]") -> "np.ndarra
     gaps = np.diff(values)
     middle = np.sort(gaps)[(len(gaps) - 1) // 2 : len(gaps) // 2 + 1]  # np.median would import masked arrays
     gaps = np.append(gaps, middle.mean())
-    return times + np.random.default_rng(1).random(len(times)) * gaps[group]
+    return times + np.random.default_rng(seed).random(len(times)) * gaps[group]
 
 
 def _mixed_chains(rows: list[_Row], salt: int) -> list[list[int]]:

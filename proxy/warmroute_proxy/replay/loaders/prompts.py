@@ -33,9 +33,9 @@ class Recorded(NamedTuple):
     bodies: Sequence[dict[str, Any]]
 
 
-def load(sessions: Iterable[Recorded], copies: int = 1) -> Trace:
-    """The trace of these sessions, each played `copies` times, begun at random within ten minutes."""
-    random = np.random.default_rng(1)
+def load(sessions: Iterable[Recorded], copies: int = 1, seed: int = 1) -> Trace:
+    """The trace of these sessions, each played `copies` times, begun at random within ten minutes, by `seed`."""
+    random = np.random.default_rng(seed)
     requests: list[Request] = []
     count = 0
     for recorded in sessions:

@@ -6,10 +6,10 @@
 The first `shared_blocks` blocks of a turn's prompt are the first ones of turn `base_turn` of the same session (-1:
 none); the rest are new. Tools and system prompt are shared by all sessions in which both have the same size.
 
-Sessions start at a random time within an hour (a fixed seed, one draw a session in file order); a turn comes `think_s`,
-at most half an hour, after the one before has ended. A session is cut after an hour of thinking and answering. Blocks
-are coarsened to `BLOCK_TOKENS`: a coarse block is named by its last fine one, and whether it is full is part of its
-name. Answers have no ids of their own.
+Sessions start at a random time within an hour (equal for equal seeds, one draw a session in file order). A turn comes
+`think_s`, at most half an hour, after the one before has ended. A session is cut after an hour of thinking and
+answering. Blocks are coarsened to `BLOCK_TOKENS`: a coarse block is named by its last fine one, and whether it is full
+is part of its name. Answers have no ids of their own.
 """
 
 from typing import Final
@@ -71,9 +71,9 @@ class _Chains:
         return coarse
 
 
-def load(name: str, lines: list[bytes], salt: int) -> Trace:
+def load(name: str, lines: list[bytes], salt: int, seed: int) -> Trace:
     """The trace of these lines."""
-    random = np.random.default_rng(1)
+    random = np.random.default_rng(seed)
     shared_by_sizes: dict[tuple[int, int], list[int]] = {}
     requests: list[Request] = []
     decode = msgspec.json.Decoder(_Session).decode
