@@ -3,7 +3,7 @@
 from collections import OrderedDict
 from random import Random
 
-from tests.unit.core.test_router import aggregated, facts, send
+from tests.unit.core.test_router import PD, aggregated, facts, send
 
 from warmroute_proxy.core.cache.occupancy import FIRST, RAISED, Occupancy
 from warmroute_proxy.core.load.engine_loads import EngineLoads
@@ -122,6 +122,39 @@ def test_a_history_that_is_in_use_is_not_gone_however_long_its_turn_lasts() -> N
     for number in range(400):
         turn(router, engine, facts(1 + number // 2 % 19, turn=2), 801.0 + number)
     assert router.place(facts(0, turn=3), 1300.0).predicted_cached_tokens > 0
+
+
+def test_a_prompt_displaces_others_when_its_worker_computes_it_and_not_while_it_waits() -> None:
+    router = Router("east", aggregated("a"))
+    router.observe_loads("a", EngineLoads(max_tokens=3 * TOKENS), 0.0)
+    engine = Engine(3)
+    for name in (1, 1, 2, 3):
+        turn(router, engine, facts(name, turn=2), 0.0)
+    at_work, waiting = send(router, facts(3, turn=3), 1.0), send(router, facts(4, turn=2), 1.0)
+    assert router.place(facts(1, turn=3), 1.0).predicted_cached_tokens > 0.9 * TOKENS
+    router.first_token(at_work, 2.0)
+    assert router.place(facts(1, turn=3), 2.0).predicted_cached_tokens == 0
+    router.first_token(waiting, 3.0)
+    assert router.place(facts(4, turn=3), 3.0).predicted_cached_tokens > 0.9 * TOKENS
+
+
+def test_a_prefill_worker_evicts_in_the_order_of_prompts_however_long_the_answers_are() -> None:
+    """Conversation 1 had its prompt before 2 had, and its answer lasts longer."""
+    router = Router("east", PD)
+    router.observe_loads("p", EngineLoads(max_tokens=2 * TOKENS), 0.0)
+    first = facts(1)
+    seen = send(router, first)
+    router.settled(seen, first, 0.0, TOKENS, TOKENS, 0)  # the engine reports what it has cached
+    again, other = facts(1, turn=2), facts(2)
+    long, short = send(router, again), send(router, other)
+    for ticket, request in ((long, again), (short, other)):
+        router.first_token(ticket, 1.0)
+    router.settled(short, other, 2.0, TOKENS, 0, 0)
+    router.settled(long, again, 9.0, TOKENS, TOKENS, 0)
+    third = facts(3)
+    router.settled(send(router, third, 10.0), third, 11.0, TOKENS, 0, 0)
+    assert router.place(facts(1, turn=3), 12.0).predicted_cached_tokens == 0
+    assert router.place(facts(2, turn=2), 12.0).predicted_cached_tokens > 0.9 * TOKENS
 
 
 def test_what_an_engine_says_that_it_holds_bounds_what_is_believed_of_it() -> None:

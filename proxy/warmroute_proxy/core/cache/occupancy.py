@@ -104,6 +104,10 @@ class Occupancy:
             if len(self._shared) > MAX_SHARED:
                 self._tokens -= self._shared.pop(next(iter(self._shared)))
 
+    def history(self, lineage: int) -> History | None:
+        """What is here of a conversation, None where nothing is."""
+        return self._by_lineage.get(lineage)
+
     def last_use(self, lineage: int) -> int:
         """The number of the last use of a history, 0 where none is known."""
         history = self._by_lineage.get(lineage)

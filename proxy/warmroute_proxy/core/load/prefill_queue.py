@@ -18,6 +18,13 @@ class PrefillQueue:
     def __len__(self) -> int:
         return len(self._tokens_of)
 
+    @property
+    def oldest(self) -> object:
+        """The request whose prompt is at work, None where none is."""
+        for request in self._tokens_of:
+            return request
+        return None
+
     def add(self, request: object, tokens: int, now_s: float) -> None:
         """Append a prompt that has `tokens` tokens to compute."""
         if not self._tokens_of:

@@ -1,13 +1,19 @@
 """Where conversations left their histories, to detect those that a cache has evicted since (`cache.occupancy`).
 
-What a cache has evicted is taken out of the index when its conversation comes back: few do. Limit: `MAX_ENTRIES`
+What a cache has evicted is taken out of the index when its conversation comes back: few do.
+
+A turn that waits in an engine displaces nothing. So its prompt counts from when it is the oldest of its worker's
+prefill queue, which is when the engine begins to compute it. What is there of its history is kept from its dispatch on.
+A prefill worker uses a history until it hands the KV over.
+
+Limit: `MAX_ENTRIES`
 lineages with something evicted; the one that lost it first is dropped first, and then counts as cached.
 """
 
 from bisect import bisect_left
 from typing import Final
 
-from warmroute_proxy.core.cache.occupancy import MIN_SHARE, MIN_TOKENS
+from warmroute_proxy.core.cache.occupancy import MIN_SHARE, MIN_TOKENS, History
 from warmroute_proxy.core.placement.choices import WorkerState
 from warmroute_proxy.core.placement.ticket import Ticket
 
@@ -28,9 +34,34 @@ class Histories:
         """Those that have evicted some of a lineage's history since the last call, and the tokens that are left."""
         return self.gone.pop(lineage, _NOTHING)
 
-    def begin(self, lineage: int, ticket: Ticket, shared_tokens: int) -> None:
-        """A turn was sent, and uses what it finds. `shared_tokens` of its prompt other conversations use too."""
+    def dispatched(self, lineage: int, ticket: Ticket, shared_tokens: int) -> None:
+        """A turn was sent. `shared_tokens` of its prompt other conversations use too."""
+        ticket.lineage, ticket.shared_tokens = lineage, shared_tokens
         worker = ticket.cache_worker
+        if _is_followed(ticket, worker):
+            self._keep(ticket, worker.load.occupancy.history(lineage))
+        self.advance(worker)
+
+    def advance(self, worker: WorkerState) -> None:
+        """The prefill queue of a worker has changed: its oldest prompt is computed now."""
+        oldest = worker.load.prefills.oldest
+        if isinstance(oldest, Ticket) and not oldest.at_work:
+            self._begin(oldest)
+
+    def computed(self, ticket: Ticket) -> None:
+        """The prompt of a turn has been computed."""
+        if not ticket.at_work:
+            self._begin(ticket)
+        worker = ticket.cache_worker
+        if ticket.history is not None and ticket.decode_worker is not worker:
+            self.release(ticket)
+            worker.load.occupancy.use(ticket.lineage, ticket.own_tokens)
+        self.advance(worker)
+
+    def _begin(self, ticket: Ticket) -> None:
+        """The engine begins to compute a prompt, which makes room for itself."""
+        ticket.at_work = True
+        worker, lineage, shared_tokens = ticket.cache_worker, ticket.lineage, ticket.shared_tokens
         if not _is_followed(ticket, worker):
             return
         occupancy = worker.load.occupancy
@@ -39,17 +70,23 @@ class Histories:
             at = bisect_left(chain.ends, ticket.decision.shared_bytes)
             occupancy.share(chain.hashes[min(at, len(chain.hashes) - 1)], shared_tokens)
         ticket.used_before = occupancy.last_use(lineage)
-        history = ticket.history = occupancy.use(lineage, max(0, ticket.decision.prompt_tokens_est - shared_tokens))
-        history.turns += 1
+        self._keep(ticket, occupancy.use(lineage, ticket.own_tokens))
         self._is_there(lineage, worker)
         if occupancy.is_overfull():
             self._note(occupancy.evicted(), worker)
+
+    def _keep(self, ticket: Ticket, history: History | None) -> None:
+        """A turn uses this history, until it is released."""
+        if history is not None:
+            history.turns += 1
+        self.release(ticket)
+        ticket.history = history
 
     def end(self, lineage: int, ticket: Ticket, own_tokens: int) -> None:
         """A turn has ended, and left so many tokens of its own there."""
         self.release(ticket)
         worker = ticket.cache_worker
-        if not _is_followed(ticket, worker):
+        if ticket.decode_worker is not worker or not _is_followed(ticket, worker):
             return
         occupancy = worker.load.occupancy
         occupancy.use(lineage, own_tokens)
@@ -58,7 +95,7 @@ class Histories:
             self._note(occupancy.evicted(), worker)
 
     def release(self, ticket: Ticket) -> None:
-        """A turn is over: it uses its history no more."""
+        """A turn uses its history no more."""
         history, ticket.history = ticket.history, None
         if history is not None:
             history.turns -= 1
@@ -73,9 +110,8 @@ class Histories:
         expected = ticket.decision.predicted_cached_tokens - shared_tokens
         found = cached_tokens - shared_tokens
         least = max(MIN_TOKENS, MIN_SHARE * prompt_tokens)
-        history = ticket.history
-        if history is not None and expected >= least and 2 * found < expected and ticket.used_before:
-            self._note(occupancy.missed(history.lineage, ticket.used_before), worker)
+        if expected >= least and 2 * found < expected and ticket.used_before:
+            self._note(occupancy.missed(ticket.lineage, ticket.used_before), worker)
         elif found - max(0, expected) >= least:
             occupancy.found()
 

@@ -58,6 +58,7 @@ class InFlight:
         cache_worker, decode_worker = ticket.cache_worker, ticket.decode_worker
         load = cache_worker.load
         load.prefill_ended(ticket, now_s)
+        self._histories.computed(ticket)
         if load.shown_tokens is not None:
             load.computed(ticket.uncached)
         if decode_worker is not None:
@@ -93,8 +94,7 @@ class InFlight:
 
     def fail(self, ticket: Ticket, now_s: float, at_fault: Collection[str]) -> None:
         """An attempt failed by the fault of these worker ids (or `region:<name>`); empty when the client left."""
-        ticket.close(now_s)
-        self._histories.release(ticket)
+        self._close(ticket, now_s)
         fleet = self._fleet
         if not ticket.computed and fleet.has_same_cache(ticket.cache_worker):
             fleet.index.forget(ticket.chain.hashes[ticket.from_cut : MAX_CUTS], 1 << ticket.cache_worker.slot)
@@ -106,9 +106,13 @@ class InFlight:
 
     def drop(self, ticket: Ticket, now_s: float) -> None:
         """Remove the load of an attempt whose end is not known."""
+        self._close(ticket, now_s)
+        self._end_trials(ticket)
+
+    def _close(self, ticket: Ticket, now_s: float) -> None:
         ticket.close(now_s)
         self._histories.release(ticket)
-        self._end_trials(ticket)
+        self._histories.advance(ticket.cache_worker)
 
     def _end_trials(self, ticket: Ticket) -> None:
         for worker in ticket.workers():

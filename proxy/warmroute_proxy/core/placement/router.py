@@ -163,7 +163,7 @@ class Router:
         ticket = Ticket(decision, facts.chain, cache_worker, local, facts.sequences)
         cached_share = decision.predicted_cached_tokens / decision.prompt_tokens_est
         self._in_flight.begin(ticket, self._begins(facts), cached_share, now_s)
-        self._histories.begin(facts.lineage, ticket, self._shared_tokens(ticket, facts, None))
+        self._histories.dispatched(facts.lineage, ticket, self._shared_tokens(ticket, facts, None))
         return ticket
 
     def first_token(self, ticket: Ticket, now_s: float) -> None:

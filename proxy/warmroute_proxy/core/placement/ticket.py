@@ -13,11 +13,13 @@ class Ticket:
 
     `from_cut` is the first cut that was not cached. `removals` are those of the index at dispatch: while it has had no
     more, all that was added then is still there. `first_s`, `prefilling_s` and `slowdown_s` are of the first token:
-    when it came, and the load of the decode worker then. `history` is what it uses in its cache, `used_before` the
-    number of the use before.
+    when it came, and the load of the decode worker then. `lineage` and `shared_tokens` (of the prompt, which other
+    conversations use too) are for `histories`; `history` is what it uses in its cache, `used_before` the number of the
+    use before, and `at_work` whether its prompt has been the oldest that its worker had to compute.
     """
 
     __slots__ = (
+        "at_work",
         "cache_worker",
         "chain",
         "computed",
@@ -26,12 +28,14 @@ class Ticket:
         "first_s",
         "from_cut",
         "history",
+        "lineage",
         "open",
         "prefilling_s",
         "removals",
         "resident",
         "sent_s",
         "sequences",
+        "shared_tokens",
         "slowdown_s",
         "uncached",
         "used_before",
@@ -61,8 +65,16 @@ class Ticket:
         self.resident = decision.prompt_tokens_est
         self.computed = False
         self.history: History | None = None
+        self.lineage = 0
+        self.at_work = False
+        self.shared_tokens = 0
         self.used_before = 0
         self.open = True
+
+    @property
+    def own_tokens(self) -> int:
+        """Tokens of the prompt that no other conversation uses."""
+        return max(0, self.decision.prompt_tokens_est - self.shared_tokens)
 
     def workers(self) -> tuple[WorkerState, ...]:
         """The workers that the attempt runs on."""

@@ -49,6 +49,9 @@ class PeerTicket(Ticket):
         self.resident = sent.prompt_tokens
         self.computed = False
         self.history = None
+        self.lineage = 0
+        self.at_work = True  # its history counts from its end on
+        self.shared_tokens = 0
         self.used_before = 0
         self.open = True
 
