@@ -1,40 +1,68 @@
-"""Makes docs/benchmarks/placement.md: plays every part, evaluates the rule, draws the plots.
+"""Plays the rows of the benchmark, and makes its pages: docs/benchmarks/placement.md and those beside it.
 
-    .venv/bin/python -m scripts.placement --traces ../shared/traces            # everything
-    .venv/bin/python -m scripts.placement --traces DIR --only synthetic-8 pd   # some parts anew, the others as kept
-    .venv/bin/python -m scripts.placement --traces DIR --only-production       # what a change of the placement changes
-    .venv/bin/python -m scripts.placement --page                               # the text and plots alone
+    .venv/bin/python -m scripts.placement draws --traces ../shared/traces     # what is missing of all draws of all rows
+    .venv/bin/python -m scripts.placement trial "bursty" --traces DIR         # rows by name, at the seeds for trials
+    .venv/bin/python -m scripts.placement single --traces DIR                 # one run each of every policy, and speed
+    .venv/bin/python -m scripts.placement page                                # the pages and plots alone
 
-Figures are kept in docs/benchmarks/placement/figures.json.
+Results are kept in docs/benchmarks/placement/draws.json and figures.json.
 """
 
 import argparse
 import sys
+import tempfile
+from pathlib import Path
 
-from scripts.placement import figures as kept_figures
-from scripts.placement.text import write
+from scripts.placement import draws, figures
+from scripts.placement.rows import ROWS, SEEDS, TRIAL_SEEDS
 
 
 def main() -> int:
     """Run the command."""
     parser = argparse.ArgumentParser(prog="python -m scripts.placement", description=__doc__.split("\n", maxsplit=1)[0])
-    parser.add_argument("--traces", default="../shared/traces", metavar="DIR", help="where the public traces are")
-    parser.add_argument("--only", nargs="+", default=[], metavar="PART", help="play these parts alone, or: speed")
-    parser.add_argument("--only-production", action="store_true", help="leave the figures of baselines as they are")
-    parser.add_argument("--page", action="store_true", help="play nothing")
-    arguments = parser.parse_args()
-    figures = kept_figures.kept()
-    if not arguments.page:
-        only = [name for name in arguments.only if name != "speed"]
-        if only or not arguments.only:
-            parts = kept_figures.names(only)
-            kept_figures.measure(figures, parts, arguments.traces, only_production=arguments.only_production)
-            kept_figures.keep(figures)
-        if "speed" in arguments.only or not arguments.only:
-            kept_figures.measure_speed(figures, arguments.traces)
-            kept_figures.keep(figures)
-    write(figures)
+    commands = parser.add_subparsers(dest="command", required=True)
+    plays = {
+        "draws": "play what is missing of all rows at the held-back seeds",
+        "trial": "play rows that are not held back at the seeds for trials, and print them",
+        "single": "play every policy once on the parts of the other pages",
+    }
+    for name, text in plays.items():
+        each = commands.add_parser(name, help=text)
+        each.add_argument(
+            "names", nargs="*", metavar="NAME", help="rows whose name begins so, in this order, or parts (all)"
+        )
+        each.add_argument("--traces", default="../shared/traces", metavar="DIR", help="where the public traces are")
+        each.add_argument("--seeds", nargs="+", type=int, metavar="N", help="these seeds alone")
+    commands.add_parser("page", help="make the pages of what was played")
+    asked = parser.parse_args()
+    if asked.command == "page":
+        from scripts.placement.page import write
+
+        write(draws.kept(), figures.kept())
+    elif asked.command == "single":
+        figures.play(asked.names, asked.traces)
+    else:
+        _draw(asked, is_trial=asked.command == "trial")
     return 0
+
+
+def _draw(asked: argparse.Namespace, *, is_trial: bool) -> None:
+    if not Path(asked.traces).is_dir():
+        sys.exit(f"{asked.traces} is not there: name the folder of the public traces by --traces")
+    names = tuple(asked.names)
+    rows = [row for row in ROWS if (not names or row.name.startswith(names)) and not (is_trial and row.is_held_back)]
+    rows.sort(key=lambda row: next((at for at, name in enumerate(names) if row.name.startswith(name)), 0))
+    if not rows:
+        sys.exit("no such row; there are: " + "; ".join(row.name for row in ROWS))
+    if not is_trial:
+        draws.play(rows, asked.seeds or SEEDS, asked.traces)
+        return
+    from scripts.placement.tables import row_table
+
+    with tempfile.TemporaryDirectory() as folder:
+        played = draws.play(rows, asked.seeds or TRIAL_SEEDS, asked.traces, Path(folder) / "draws.json")
+    for row in rows:
+        print("\n".join([row.name, "", *row_table(row, played[row.name])]))
 
 
 if __name__ == "__main__":

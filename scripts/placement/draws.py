@@ -1,110 +1,121 @@
-"""One row of the benchmark as draws of its arrivals: `python -m scripts.placement.draws --made-up short --workers 2`.
+"""Plays the rows, draw after draw, and keeps the results: `python -m scripts.placement draws`.
 
-Each policy is played at several seeds. The median of a column counts, and its range is shown. A third of the rows is
-held back, by a hash of the row's name, so that nobody chooses them. Those are played once, at the end, and reported
-apart.
+The draws of all rows at the first seed come first, then those at the second, and so on. What is kept is not played
+again, so a run that was ended goes on where it was, and the page can be made at any time, with the draws that there
+are. After a change of a rule, `docs/benchmarks/placement/draws.json` has to be removed.
 """
 
-import argparse
-import hashlib
 import json
-import statistics
+import os
 import subprocess
 import sys
 import tempfile
-from collections import defaultdict
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from scripts.placement.rule import HIT_SLACK, NEAR, P90_FACTOR
+from scripts.placement.rows import Row
 
-SEEDS: Final = (1, 2, 3, 4, 5)
-OURS: Final = ("warmroute", "warmroute+events")
-BASELINES: Final = ("llmd_affinity", "smg_event", "dynamo_kv", "lmetric", "session_sticky")
-HELD_BACK_OF: Final = 3
+FILE: Final = Path("docs/benchmarks/placement/draws.json")
 
 
-class Drawn(NamedTuple):
-    """One column of one policy over all draws: the median, the least and the most."""
+class Draw(NamedTuple):
+    """What one policy reaches on a row at one seed."""
 
-    median: float
-    least: float
-    most: float
-
-    def text(self, digits: int) -> str:
-        """As a table shows it."""
-        return f"{self.median:.{digits}f} ({self.least:.{digits}f}-{self.most:.{digits}f})"
-
-
-class Policy(NamedTuple):
-    """What a policy reaches on a row."""
-
-    hit: Drawn
-    p90_s: Drawn
+    seed: int
+    hit: float
+    p90_s: float
+    """Of TTFT."""
+    token_p90_s: float
+    """Of the time per token."""
 
 
-def is_held_back(row: str) -> bool:
-    """Whether a row is one of the third that no constant may be chosen by."""
-    return int.from_bytes(hashlib.sha256(row.encode()).digest()[:8], "big") % HELD_BACK_OF == 0
+Draws = dict[str, dict[str, list[Draw]]]
+"""By row and policy, in the order of seeds."""
 
 
-def drawn(values: Iterable[float]) -> Drawn:
-    """The median and range of some draws."""
-    found = sorted(values)
-    return Drawn(statistics.median(found), found[0], found[-1])
-
-
-def policies_of(results: Iterable[Mapping[str, Any]]) -> dict[str, Policy]:
-    """Each policy of the results of all draws, as `warmroute replay --json` writes them."""
-    by_policy: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
-    for result in results:
-        by_policy[result["policy"]].append(result)
+def kept(file: Path = FILE) -> Draws:
+    """Return what was played before."""
+    if not file.exists():
+        return {}
+    rows = json.loads(file.read_text("utf-8"))
     return {
-        name: Policy(drawn(each["hit"] for each in rows), drawn(each["ttft_p90_s"] for each in rows))
-        for name, rows in by_policy.items()
+        row: {policy: [Draw(*draw) for draw in draws] for policy, draws in policies.items()}
+        for row, policies in rows.items()
     }
 
 
-def rule_holds(ours: Policy, others: Sequence[Policy]) -> bool:
-    """The rule of `rule`, on medians."""
-    best = max(each.hit.median for each in others)
-    limit_s = P90_FACTOR * min(each.p90_s.median for each in others if each.hit.median >= best - NEAR)
-    return ours.hit.median >= best - HIT_SLACK and ours.p90_s.median <= limit_s
+def keep(draws: Draws, file: Path = FILE) -> None:
+    """Write the draws, a policy of a row a line. A run that is ended meanwhile leaves the file as it was."""
+    rows = [
+        f'"{row}": {{\n' + ",\n".join(f' "{policy}": {json.dumps(each)}' for policy, each in policies.items()) + "}"
+        for row, policies in draws.items()
+    ]
+    new = file.with_suffix(".new")
+    new.write_text("{" + ",\n".join(rows) + "}\n", encoding="utf-8")
+    new.replace(file)
 
 
-def play(words: Sequence[str], seeds: Sequence[int]) -> list[dict[str, Any]]:
-    """The results of all draws of a row."""
-    results: list[dict[str, Any]] = []
+def play(rows: Sequence[Row], seeds: Iterable[int], traces: str, file: Path = FILE) -> Draws:
+    """Play what is missing of these rows at these seeds; return all that is kept. Rows of one command are played by one
+    run of it. Two processes may play different rows at once: each adds to what the file has when a run has ended.
+    """
+    by_words: dict[tuple[str, ...], list[Row]] = {}
+    for row in rows:
+        by_words.setdefault(row.words, []).append(row)
+    for seed in seeds:
+        for words, group in by_words.items():
+            draws = kept(file)
+            missing = [policy for policy in group[0].policies if not _has(draws, group, policy, seed)]
+            if not missing:
+                continue
+            began_s = time.monotonic()
+            results = {result["policy"]: result for result in _replay(words, missing, seed, traces)}
+            draws = kept(file)
+            for row in group:
+                _add(draws.setdefault(row.name, {}), row, missing, seed, results)
+            keep(draws, file)
+            print(f"seed {seed}: {group[0].name}, {time.monotonic() - began_s:.0f} s", flush=True)
+    return kept(file)
+
+
+def _add(
+    of_row: dict[str, list[Draw]],
+    row: Row,
+    policies: Iterable[str],
+    seed: int,
+    results: Mapping[str, Mapping[str, Any]],
+) -> None:
+    for policy in policies:
+        result = results[row.label.format(policy=policy)]
+        values = (_short(result[key]) for key in ("hit", "ttft_p90_s", "tpot_p90_s"))
+        of_row[policy] = sorted([*of_row.get(policy, ()), Draw(seed, *values)])
+
+
+def command(row: Row, seed: int | str) -> str:
+    """Return the command that plays a row, as the page shows it."""
+    return " ".join(["warmroute replay", *row.words, "--seed", str(seed), "--policy", *row.policies])
+
+
+def _has(draws: Draws, group: Sequence[Row], policy: str, seed: int) -> bool:
+    return all(any(draw.seed == seed for draw in draws.get(row.name, {}).get(policy, ())) for row in group)
+
+
+def _replay(words: Sequence[str], policies: Sequence[str], seed: int, traces: str) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "figures.json"
-        for seed in seeds:
-            command = [sys.executable, "-m", "warmroute_cli.main", "replay", *words, "--seed", str(seed)]
-            command += ["--policy", *OURS, *BASELINES, "--json", str(path)]
-            subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-            results += json.loads(path.read_text("utf-8"))
-    return results
+        path = Path(folder) / "results.json"
+        arguments = [word.replace("$TRACES", traces) for word in words]
+        arguments += ["--seed", str(seed), "--policy", *policies, "--json", str(path)]
+        # As an installed package runs, whatever this shell says: compiled once, not at each start.
+        environment = os.environ | {"PYTHONDONTWRITEBYTECODE": ""}
+        subprocess.run(
+            [sys.executable, "-m", "warmroute_cli.main", "replay", *arguments],
+            check=True, stdout=subprocess.DEVNULL, env=environment,
+        )  # fmt: skip
+        found: list[dict[str, Any]] = json.loads(path.read_text("utf-8"))
+    return found
 
 
-def table(row: str, policies: Mapping[str, Policy]) -> str:
-    """The row as Markdown, with what the rule says of ours."""
-    others = [policy for name, policy in policies.items() if name not in OURS]
-    lines = [f"{row}{' (held back)' if is_held_back(row) else ''}", "", "| policy | hit | TTFT p90 s | the rule |"]
-    lines.append("|---|---|---|---|")
-    for name, policy in policies.items():
-        verdict = ("holds" if rule_holds(policy, others) else "fails") if name in OURS else ""
-        lines.append(f"| {name} | {policy.hit.text(3)} | {policy.p90_s.text(2)} | {verdict} |")
-    return "\n".join(lines)
-
-
-def main() -> None:
-    """The command line: the options are those of `warmroute replay`, for a generated trace."""
-    parser = argparse.ArgumentParser(prog="python -m scripts.placement.draws", description=__doc__)
-    parser.add_argument("--seeds", nargs="+", type=int, default=SEEDS, metavar="N")
-    asked, words = parser.parse_known_args()
-    row = " ".join(words)
-    print(table(row, policies_of(play(words, asked.seeds))))
-
-
-if __name__ == "__main__":
-    main()
+def _short(value: float) -> float:
+    return float(f"{value:.5g}")

@@ -1,4 +1,4 @@
-"""Plays the parts with `warmroute replay` and keeps their figures in one JSON file."""
+"""Plays the parts of single runs with `warmroute replay`, and keeps their figures in one JSON file."""
 
 import json
 import os
@@ -7,7 +7,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 
@@ -41,24 +40,27 @@ def keep(figures: Figures) -> None:
     FILE.write_text(text + "\n", encoding="utf-8")
 
 
-def measure(figures: Figures, parts: Sequence[Part], traces: str, *, only_production: bool) -> None:
-    """Play parts, as many at once as there are cores. With `only_production` baselines stay as they were."""
-
-    def play(part: Part) -> tuple[Part, list[Row], float]:
-        rows, _ = _replay(part.words(traces, only_production=only_production and part.policies != ()))
-        return part, rows, _bound(part, traces)
-
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        for part, rows, bound in pool.map(play, parts):
-            new = {(row["policy"], row["speed_up"]) for row in rows}
-            old = figures["rows"].get(part.name, []) if only_production and part.policies else []
-            stay = [row for row in old if (row["policy"], row["speed_up"]) not in new]
-            figures["rows"][part.name] = rows + stay
-            figures["bounds"][part.name] = round(bound, 4)
-            print(f"{part.name}: {len(rows)} runs, {sum(row['cpu_s'] for row in rows):.0f} s of CPU", flush=True)
+def play(wanted: Sequence[str], traces: str) -> None:
+    """Play parts by name, or `speed`; all if none is named."""
+    figures = kept()
+    only = [name for name in wanted if name != "speed"]
+    if only or not wanted:
+        _measure(figures, names(only), traces)
+        keep(figures)
+    if "speed" in wanted or not wanted:
+        _measure_speed(figures, traces)
+        keep(figures)
 
 
-def measure_speed(figures: Figures, traces: str) -> None:
+def _measure(figures: Figures, parts: Sequence[Part], traces: str) -> None:
+    for part in parts:
+        rows, _ = _replay(part.words(traces))
+        figures["rows"][part.name] = rows
+        figures["bounds"][part.name] = round(_bound(part, traces), 4)
+        print(f"{part.name}: {len(rows)} runs, {sum(row['cpu_s'] for row in rows):.0f} s of CPU", flush=True)
+
+
+def _measure_speed(figures: Figures, traces: str) -> None:
     """Time the command in a fresh process, three times; the quickest counts, since others may use the machine too."""
     for part in SPEED:
         words = speed_words(part, traces)

@@ -1,11 +1,10 @@
-"""What is played for the page: the parts, each one command."""
+"""What is played once, for the pages beside the main one: the parts, each one command."""
 
 from pathlib import Path
 from typing import Final, NamedTuple
 
 PRODUCTION: Final = "warmroute"
 QUEUE: Final = "warmroute+queue"
-OURS: Final = (PRODUCTION, "warmroute+events", QUEUE)
 STRONG: Final = (
     "session_hash", "session_sticky", "prefix_hash", "chwbl_session", "smg_approx", "smg_event", "smg_event+in_flight",
     "dynamo_kv", "dynamo_kv+scale16", "llmd_affinity", "llmd_affinity+in_flight", "preble_e2", "lmetric",
@@ -23,7 +22,7 @@ CLAUDE_CODE: Final = "claude_code_a.jsonl"
 class Part(NamedTuple):
     """One command: what it plays (a file of the traces' folder, or options), on what fleet, by whom, at which loads.
 
-    Without `policies` the runs are those of a scenario. `ruled`: the rule is evaluated on its rows.
+    Without `policies` the runs are those of a scenario.
     """
 
     name: str
@@ -32,22 +31,18 @@ class Part(NamedTuple):
     fleet: tuple[str, ...] = ()
     policies: tuple[str, ...] = ()
     loads: tuple[float, ...] = ()
-    ruled: bool = False
 
     @property
     def trace(self) -> str | None:
         """The file that is played, None where the trace is generated."""
         return None if self.what[0].startswith("-") else self.what[0]
 
-    def words(self, traces: str, *, only_production: bool = False) -> list[str]:
+    def words(self, traces: str) -> list[str]:
         """The arguments of `warmroute replay`."""
         what = [str(Path(traces) / self.trace)] if self.trace else list(self.what)
-        policies = list(self.policies)
-        if only_production:
-            policies = [name for name in OURS if name in policies or policies == ["all"]]
         words = [*what, *self.fleet]
         if self.policies:
-            words += ["--policy", *policies, "--speed-up", *(f"{load:g}" for load in self.loads)]
+            words += ["--policy", *self.policies, "--speed-up", *(f"{load:g}" for load in self.loads)]
         return words
 
 
@@ -58,17 +53,16 @@ def _waiting(name: str, title: str, what: tuple[str, ...], fleet: tuple[str, ...
 def _made_up(name: str, workers: int, *fleet: str) -> Part:
     title = f"{name}, N={workers}"
     fleet = ("--workers", str(workers), *fleet)
-    return Part(name, title, ("--made-up", name), fleet, (PRODUCTION, *STRONG), (1, 4), ruled=True)
+    return Part(name, title, ("--made-up", name), fleet, (PRODUCTION, *STRONG), (1, 4))
 
 
 PARTS: Final = (
-    Part("regions", "Regions", ("--scenario", "regions")),
-    Part("claude-code", "Claude Code sessions, N=16", (CLAUDE_CODE,), ("--workers", "16"), ("all",), (1,), ruled=True),
-    Part("conversation-8", "conversation, N=8", (CONVERSATION,), ("--workers", "8"), ("all",), (1, 2, 4), ruled=True),
+    Part("claude-code", "Claude Code sessions, N=16", (CLAUDE_CODE,), ("--workers", "16"), ("all",), (1,)),
+    Part("conversation-8", "conversation, N=8", (CONVERSATION,), ("--workers", "8"), ("all",), (1, 2, 4)),
     _made_up("inference-day", 16),
     _made_up("waves", 8),
     Part("pd", "Prefill and decode apart", ("--scenario", "pd")),
-    Part("conversation-4", "conversation, N=4", (CONVERSATION,), ("--workers", "4"), ("all",), (4,), ruled=True),
+    Part("conversation-4", "conversation, N=4", (CONVERSATION,), ("--workers", "4"), ("all",), (4,)),
     Part("conversation-4-below", "conversation, N=4", (CONVERSATION,), ("--workers", "4"), REFERENCE, (1, 2)),
     Part(
         "conversation-8-loads", "conversation, N=8", (CONVERSATION,), ("--workers", "8"), (PRODUCTION, *CURVE),
@@ -77,7 +71,7 @@ PARTS: Final = (
     _made_up("toolagent", 8),
     _made_up("bursty", 8),
     _made_up("short", 4, "--kv-tokens", "1M"),
-    Part("synthetic-8", "synthetic, N=8", (SYNTHETIC,), ("--workers", "8"), ("all",), (1, 2, 4), ruled=True),
+    Part("synthetic-8", "synthetic, N=8", (SYNTHETIC,), ("--workers", "8"), ("all",), (1, 2, 4)),
 )  # fmt: skip
 """The longest first."""
 

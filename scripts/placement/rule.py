@@ -1,130 +1,98 @@
-"""What must hold on every row, and the goals of some.
+"""What must hold on a row, by the medians of its draws.
 
 The rule: the hit ratio is at least the best baseline's less 0.005, and the p90 of TTFT at most 1.05 times the best p90
 among the baselines whose hit ratio is within 0.02 of the best. (A policy that ignores caches may have a short tail at
 low load: it is no yardstick. One that herds has a high hit ratio and a long tail: it is none either.)
 """
 
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from scripts.placement.figures import Figures, Row, baselines, find
-from scripts.placement.parts import PARTS, PRODUCTION
+from scripts.placement.draws import Draw, Draws
+from scripts.placement.rows import OURS, ROWS, Row
 
 HIT_SLACK: Final = 0.005
 NEAR: Final = 0.02
 P90_FACTOR: Final = 1.05
 
 
-class Verdict(NamedTuple):
-    """The rule on one row. `yardstick` is the baseline with the shortest tail among those near the best hit ratio."""
+class Drawn(NamedTuple):
+    """One column of one policy over all draws: the median, the least and the most."""
 
-    part: str
-    title: str
-    speed_up: float
-    ours: Row
-    best: Row
-    yardstick: Row
-    ahead: list[str]
-    """Baselines that are at least as good in both columns."""
+    median: float
+    least: float
+    most: float
+
+    def text(self, digits: int) -> str:
+        """As a table shows it."""
+        if self.least == self.most:
+            return f"{self.median:.{digits}f}"
+        return f"{self.median:.{digits}f} ({self.least:.{digits}f}-{self.most:.{digits}f})"
+
+
+class Reached(NamedTuple):
+    """What a policy reaches on a row. `p90_s` is of TTFT."""
+
+    policy: str
+    hit: Drawn
+    p90_s: Drawn
+
+
+class Verdict(NamedTuple):
+    """The rule on one row, for one of our policies. `yardstick` has the best p90 near the best hit ratio."""
+
+    row: Row
+    draws: int
+    ours: Reached
+    best: Reached
+    yardstick: Reached
+    better_hit: tuple[str, ...]
+    better_p90: tuple[str, ...]
+    """Baselines that are better in one column, by any amount."""
 
     @property
     def hit_holds(self) -> bool:
-        return bool(self.ours["hit"] >= self.best["hit"] - HIT_SLACK)
-
-    @property
-    def p90_limit_s(self) -> float:
-        return float(self.yardstick["ttft_p90_s"] * P90_FACTOR)
+        """Whether the hit ratio is near enough to the best."""
+        return self.ours.hit.median >= self.best.hit.median - HIT_SLACK
 
     @property
     def p90_holds(self) -> bool:
-        return bool(self.ours["ttft_p90_s"] <= self.p90_limit_s)
+        """Whether the tail is short enough."""
+        return self.ours.p90_s.median <= P90_FACTOR * self.yardstick.p90_s.median
+
+    @property
+    def holds(self) -> bool:
+        """Whether the rule holds."""
+        return self.hit_holds and self.p90_holds
 
 
-class Cell(NamedTuple):
-    """One figure of a goal, and whether it is reached."""
-
-    part: str
-    title: str
-    speed_up: float
-    what: str
-    goal: str
-    figure: str
-    reached: bool
+def drawn(values: Iterable[float]) -> Drawn:
+    """Return the median and range of some draws."""
+    found = sorted(values)
+    return Drawn(statistics.median(found), found[0], found[-1])
 
 
-_GOALS: Final = (
-    ("conversation-8", 1, 0.360, "p90", 1.08),
-    ("conversation-8", 2, 0.356, "p90", 1.15),
-    ("conversation-8", 4, 0.350, "p90", 1.55),
-    ("conversation-4", 4, 0.360, "mean", 235.0),
-    ("synthetic-8", 1, 0.650, "p90", 1.04),
-    ("synthetic-8", 4, 0.643, "p90", 2.6),
-)
-_OF_BOUND: Final = 0.99
+def reached(policy: str, draws: Sequence[Draw]) -> Reached:
+    """Return the medians and ranges of a policy."""
+    return Reached(policy, drawn(draw.hit for draw in draws), drawn(draw.p90_s for draw in draws))
 
 
-def verdicts(figures: Figures) -> list[Verdict]:
-    """The rule on every row that was played."""
-    found = []
-    for part in PARTS:
-        if not part.ruled or part.name not in figures["rows"]:
-            continue
-        for load in part.loads:
-            others = baselines(figures, part.name, load)
-            best = max(others, key=lambda row: row["hit"])
-            near = [row for row in others if row["hit"] >= best["hit"] - NEAR]
-            yardstick = min(near, key=lambda row: row["ttft_p90_s"])
-            ours = find(figures, part.name, PRODUCTION, load)
-            ahead = [
-                row["policy"] for row in others if row["hit"] >= ours["hit"] and row["ttft_p90_s"] <= ours["ttft_p90_s"]
-            ]
-            found.append(Verdict(part.name, part.title, load, ours, best, yardstick, ahead))
-    return found
+def verdict(row: Row, policy: str, played: Mapping[str, Sequence[Draw]]) -> Verdict:
+    """Return the rule on a row of which each policy was played."""
+    ours = reached(policy, played[policy])
+    others = [reached(name, played[name]) for name in row.baselines]
+    best = max(others, key=lambda each: each.hit.median)
+    near = [each for each in others if each.hit.median >= best.hit.median - NEAR]
+    yardstick = min(near, key=lambda each: each.p90_s.median)
+    return Verdict(
+        row, len(played[policy]), ours, best, yardstick,
+        tuple(each.policy for each in others if each.hit.median > ours.hit.median),
+        tuple(each.policy for each in others if each.p90_s.median < ours.p90_s.median),
+    )  # fmt: skip
 
 
-def cells(figures: Figures) -> list[Cell]:
-    """The goals, figure by figure."""
-    titles = {part.name: part.title for part in PARTS}
-    found = []
-    for part, load, hit, quantity, seconds in _GOALS:
-        if part not in figures["rows"]:
-            continue
-        ours = find(figures, part, PRODUCTION, load)
-        time_s = ours[f"ttft_{quantity}_s"]
-        digits = 2 if seconds < 100 else 0
-        found += [
-            Cell(part, titles[part], load, "hit", f">= {hit:.3f}", f"{ours['hit']:.4f}", ours["hit"] >= hit),
-            Cell(
-                part, titles[part], load, f"TTFT {quantity}", f"<= {seconds:.{digits}f} s", f"{time_s:.{digits}f} s",
-                round(time_s, digits) <= seconds,
-            ),
-        ]  # fmt: skip
-    return found + (_claude_code(figures) if "claude-code" in figures["rows"] else [])
-
-
-def reaching(figures: Figures) -> dict[str, list[str]]:
-    """Baselines that reach a goal's row in both columns, by row."""
-    found = {}
-    for part, load, hit, quantity, seconds in _GOALS:
-        if part in figures["rows"]:
-            found[f"{part} {load}x"] = [
-                row["policy"]
-                for row in baselines(figures, part, load)
-                if row["hit"] >= hit and row[f"ttft_{quantity}_s"] <= seconds
-            ]
-    return found
-
-
-def _claude_code(figures: Figures) -> list[Cell]:
-    part, title = "claude-code", "Claude Code sessions, N=16"
-    bound = figures["bounds"][part]
-    ours = find(figures, part, PRODUCTION, 1)
-    least = min(baselines(figures, part, 1), key=lambda row: row["ttft_p99_s"])
-    share = ours["hit"] / bound
-    return [
-        Cell(part, title, 1, "hit", f">= {_OF_BOUND} of {bound:.4f}", f"{share:.4f} of it", share >= _OF_BOUND),
-        Cell(
-            part, title, 1, "TTFT p99", f"< {least['ttft_p99_s']:.2f} s ({least['policy']})",
-            f"{ours['ttft_p99_s']:.2f} s", ours["ttft_p99_s"] < least["ttft_p99_s"],
-        ),
-    ]  # fmt: skip
+def verdicts(draws: Draws, rows: Iterable[Row] = ROWS) -> dict[str, list[Verdict]]:
+    """Return the rule on all rows that were played, by our policies."""
+    played = [row for row in rows if row.name in draws]
+    return {policy: [verdict(row, policy, draws[row.name]) for row in played] for policy in OURS}

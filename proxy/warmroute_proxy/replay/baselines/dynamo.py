@@ -9,6 +9,11 @@ different whole blocks of all requests that have not ended, this one included (a
 `project_worker_loads` in sequences/prompt_registry.rs); blocks of answers are not tracked, as by default. Temperature
 0; ties go to any of the best. `prefill_load_scale` is 1 by default.
 
+An independent implementation of this rule reaches a hit ratio that is 0.01 to 0.02 higher on 8 workers at 1x
+(conversation 0.254 for 0.242, synthetic 0.588 for 0.571). It may count the active blocks without those of the request
+that is placed: so counted, the ratios here are 0.244 and 0.578. The source above counts them; the rest of the
+difference is not explained.
+
 Its index is fed by KV events; here it is exact and of this instant. Dynamo's optional queue, decay, predicted inserts
 and session affinity are off, as by default.
 """

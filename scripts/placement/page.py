@@ -1,0 +1,140 @@
+"""Writes docs/benchmarks/placement.md and the pages beside it from what was played."""
+
+from pathlib import Path
+from typing import Final
+
+from scripts.placement import prose
+from scripts.placement.drawings import FOLDER, Plot, row_frontier, save
+from scripts.placement.draws import Draws, command
+from scripts.placement.figures import Figures
+from scripts.placement.margins import margins
+from scripts.placement.rows import OURS, REGIONAL, ROWS, SEEDS, Row
+from scripts.placement.rule import Verdict, reached, verdicts
+from scripts.placement.single_pages import write_single
+from scripts.placement.tables import row_table, rule_table, table
+
+PAGE: Final = Path("docs/benchmarks/placement.md")
+BESIDE: Final = f"{FOLDER.name}/"
+SHARES: Final = ("0%", "34%", "100%")
+GOALS: Final = {"warmroute+events": ("agents' rows", 1.0), "warmroute": ("all rows", 0.85)}
+"""Of which rows the rule is to hold, by policy, and on what share of them."""
+
+
+def write(draws: Draws, figures: Figures) -> None:
+    """Write all pages and plots. Rows that were not played are named."""
+    found = verdicts(draws)
+    for plot in (_margins(found), *_frontiers(draws, found)):
+        save(plot)
+    PAGE.write_text("\n".join(main_page(draws, found)).rstrip() + "\n", encoding="utf-8")
+    (FOLDER / "rows.md").write_text("\n".join(_rows_page(draws)).rstrip() + "\n", encoding="utf-8")
+    write_single(figures)
+
+
+def main_page(draws: Draws, found: dict[str, list[Verdict]]) -> list[str]:
+    """Return the lines of the page."""
+    lines = [prose.HEAD, "## The answer\n", *_answer(found), *_header_gain_in_short(draws)]
+    lines += [_margins(found).shown(BESIDE), ""]
+    lines += ["## The rule, and what is held back\n", prose.RULE, *_state_of_draws(draws)]
+    lines += ["## All rows\n", "A star: held back. [Every policy of every row, with ranges](placement/rows.md).\n"]
+    for group in dict.fromkeys(row.group for row in ROWS):
+        pairs = [pair for pair in zip(*(found[policy] for policy in OURS), strict=True) if pair[0].row.group == group]
+        if pairs:
+            lines += [f"### {group}\n", *rule_table(pairs)]
+    lines += ["## Regions: the header's gain, and the placement's\n", prose.REGIONS, *_regions(draws)]
+    lines += ["## Where it fails, and what was chosen\n", prose.CHOSEN]
+    lines += [*(plot.shown(BESIDE) for plot in _frontiers(draws, found)), ""]
+    lines += ["## More\n", prose.MORE, "## What this does not show\n", prose.LIMITS]
+    return lines
+
+
+def _answer(found: dict[str, list[Verdict]]) -> list[str]:
+    rows = []
+    for policy in OURS:
+        for name, chosen in (
+            ("agents' rows", [each for each in found[policy] if each.row.is_agents]),
+            ("all rows", found[policy]),
+            ("rows held back", [each for each in found[policy] if each.row.is_held_back]),
+        ):
+            whose, share = GOALS[policy]
+            goal = f"{share:.0%}" if name == whose else ""
+            free = sum(not each.better_hit and not each.better_p90 for each in chosen)
+            holds = sum(each.holds for each in chosen)
+            rows.append((policy, name, f"{holds} of {len(chosen)}", goal, f"{free} of {len(chosen)}"))
+    heads = ("", "", "the rule holds", "must", "no baseline better in either column")
+    return [*table(heads, rows), *_missed(found)]
+
+
+def _missed(found: dict[str, list[Verdict]]) -> list[str]:
+    lines = []
+    for policy in OURS:
+        missed = [each for each in found[policy] if not each.holds]
+        lines.append(f"Missed by `{policy}`: " + ("; ".join(map(_shortfall, missed)) or "none") + ".\n")
+    return lines
+
+
+def _shortfall(found: Verdict) -> str:
+    parts = []
+    if not found.hit_holds:
+        parts.append(f"hit {found.ours.hit.median:.3f}, best {found.best.hit.median:.3f}")
+    if not found.p90_holds:
+        parts.append(f"p90 x {found.ours.p90_s.median / found.yardstick.p90_s.median:.2f}")
+    return f"{found.row.name} ({', '.join(parts)})"
+
+
+def _state_of_draws(draws: Draws) -> list[str]:
+    counts: dict[int, list[str]] = {}
+    for row in ROWS:
+        played = draws.get(row.name, {})
+        count = min((len(played.get(policy, ())) for policy in row.policies), default=0)
+        counts.setdefault(count, []).append(row.name)
+    lines = [f"Asked for: {len(SEEDS)} draws of {len(ROWS)} rows, at the seeds {SEEDS[0]} to {SEEDS[-1]}."]
+    for count, names in sorted(counts.items(), reverse=True):
+        shown = f"{len(names)} rows" if len(names) > 12 else ", ".join(names)
+        lines.append(f"{'Not played' if count == 0 else f'{count} draws'}: {shown}.")
+    return ["  \n".join(lines) + "\n", prose.MADE_BY]
+
+
+def _regions(draws: Draws) -> list[str]:
+    rows = _regional(draws)
+    if rows is None:
+        return []
+    cells = []
+    for policy in (*REGIONAL, *OURS):
+        each = [reached(policy, draws[row.name][policy]) for row in rows]
+        cells.append((policy, *(one.hit.text(3) for one in each), *(one.p90_s.text(2) for one in each)))
+    return table(("inside", *(f"hit, {share}" for share in SHARES), *(f"p90 s, {share}" for share in SHARES)), cells)
+
+
+def _header_gain_in_short(draws: Draws) -> list[str]:
+    rows = _regional(draws)
+    if rows is None:
+        return []
+    hits = {
+        policy: [reached(policy, draws[row.name][policy]).hit.median for row in rows] for policy in (*REGIONAL, *OURS)
+    }
+    said = "; ".join(f"{policy} {' / '.join(f'{hit:.2f}' for hit in each)}" for policy, each in hits.items())
+    return [f"Regions, hit without a header / from a third of the sessions / from all: {said}. {prose.HEADER_GAIN}\n"]
+
+
+def _regional(draws: Draws) -> list[Row] | None:
+    rows = [row for row in ROWS if row.group == "Regions"]
+    return rows if all(row.name in draws for row in rows) else None
+
+
+def _margins(found: dict[str, list[Verdict]]) -> Plot:
+    return Plot("margins", "All rows against the rule", margins(found))
+
+
+def _frontiers(draws: Draws, found: dict[str, list[Verdict]]) -> list[Plot]:
+    """The frontier of each row that neither of our policies has, four at most."""
+    both = [pair for pair in zip(*(found[policy] for policy in OURS), strict=True) if not any(e.holds for e in pair)]
+    return [row_frontier(pair[0].row, draws[pair[0].row.name]) for pair in both[:4]]
+
+
+def _rows_page(draws: Draws) -> list[str]:
+    lines = ["# Every row, every policy\n", "Medians of the draws, and their ranges. [The page](../placement.md).\n"]
+    for row in ROWS:
+        if row.name in draws:
+            lines += [f"## {row.name}{' (held back)' if row.is_held_back else ''}\n"]
+            lines += [f"    {command(row, 'SEED')}\n", *row_table(row, draws[row.name])]
+    return lines
