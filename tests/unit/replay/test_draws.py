@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from scripts.placement import draws as played_draws
 from scripts.placement.draws import Draw, Draws, keep, kept, play
 from scripts.placement.margins import margins
 from scripts.placement.page import main_page
@@ -76,7 +75,7 @@ def test_draws_are_kept_and_only_what_is_missing_is_played(tmp_path: Path, monke
         commands.append(words[words.index("replay") + 1 :])
         assert main(words[words.index("replay") :]) == 0
 
-    monkeypatch.setattr(played_draws.subprocess, "run", replay)
+    monkeypatch.setattr("subprocess.run", replay)
     play([TINY], [21], str(tmp_path), file)
     play([TINY], [21, 22], str(tmp_path), file)
     assert [words[words.index("--seed") + 1] for words in commands] == ["21", "22"]
