@@ -95,6 +95,13 @@ class Occupancy:
         history.use = self._uses
         return history
 
+    def resize(self, lineage: int, tokens: int) -> None:
+        """A conversation that is here has so many tokens of its own; nothing uses it now."""
+        history = self._by_lineage.get(lineage)
+        if history is not None:
+            self._tokens += tokens - history.tokens
+            history.tokens = tokens
+
     def share(self, prefix: int, tokens: int) -> None:
         """A prefix (its last hash) with so many tokens that several conversations use is here, once."""
         known = self._shared.get(prefix)

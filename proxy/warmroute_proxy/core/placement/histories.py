@@ -55,6 +55,7 @@ class Histories:
         worker = ticket.cache_worker
         if ticket.history is not None and ticket.decode_worker is not worker:
             self.release(ticket)
+            ticket.handed_over = True
             worker.load.occupancy.use(ticket.lineage, ticket.own_tokens)
         self.advance(worker)
 
@@ -86,9 +87,12 @@ class Histories:
         """A turn has ended, and left so many tokens of its own there."""
         self.release(ticket)
         worker = ticket.cache_worker
-        if ticket.decode_worker is not worker or not _is_followed(ticket, worker):
+        if not _is_followed(ticket, worker):
             return
         occupancy = worker.load.occupancy
+        if ticket.handed_over:
+            occupancy.resize(lineage, own_tokens)
+            return
         occupancy.use(lineage, own_tokens)
         self._is_there(lineage, worker)
         if occupancy.is_overfull():

@@ -15,7 +15,8 @@ class Ticket:
     more, all that was added then is still there. `first_s`, `prefilling_s` and `slowdown_s` are of the first token:
     when it came, and the load of the decode worker then. `lineage` and `shared_tokens` (of the prompt, which other
     conversations use too) are for `histories`; `history` is what it uses in its cache, `used_before` the number of the
-    use before, and `at_work` whether its prompt has been the oldest that its worker had to compute.
+    use before. `at_work`: its prompt has been the oldest that its worker had to compute. `handed_over`: a prefill
+    worker has computed the prompt and uses its history no more.
     """
 
     __slots__ = (
@@ -27,6 +28,7 @@ class Ticket:
         "decode_worker",
         "first_s",
         "from_cut",
+        "handed_over",
         "history",
         "lineage",
         "open",
@@ -65,6 +67,7 @@ class Ticket:
         self.resident = decision.prompt_tokens_est
         self.computed = False
         self.history: History | None = None
+        self.handed_over = False
         self.lineage = 0
         self.at_work = False
         self.shared_tokens = 0

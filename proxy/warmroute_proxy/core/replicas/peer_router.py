@@ -48,6 +48,7 @@ class PeerTicket(Ticket):
         self.uncached = sent.prompt_tokens - sent.cached_tokens
         self.resident = sent.prompt_tokens
         self.computed = False
+        self.handed_over = False
         self.history = None
         self.lineage = 0
         self.at_work = True  # its history counts from its end on
