@@ -147,7 +147,7 @@ def test_a_prefill_worker_evicts_in_the_order_of_prompts_however_long_the_answer
     router.settled(seen, first, 0.0, TOKENS, TOKENS, 0)  # the engine reports what it has cached
     again, other = facts(1, turn=2), facts(2)
     long, short = send(router, again), send(router, other)
-    for ticket, request in ((long, again), (short, other)):
+    for ticket in (long, short):
         router.first_token(ticket, 1.0)
     router.settled(short, other, 2.0, TOKENS, 0, 0)
     router.settled(long, again, 9.0, TOKENS, TOKENS, 0)

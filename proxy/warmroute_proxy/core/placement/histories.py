@@ -61,7 +61,7 @@ class Histories:
 
     def _begin(self, ticket: Ticket) -> None:
         """The engine begins to compute a prompt, which makes room for itself."""
-        ticket.at_work = True
+        ticket.used_before = 0
         worker, lineage, shared_tokens = ticket.cache_worker, ticket.lineage, ticket.shared_tokens
         if not _is_followed(ticket, worker):
             return
@@ -114,7 +114,7 @@ class Histories:
         expected = ticket.decision.predicted_cached_tokens - shared_tokens
         found = cached_tokens - shared_tokens
         least = max(MIN_TOKENS, MIN_SHARE * prompt_tokens)
-        if expected >= least and 2 * found < expected and ticket.used_before:
+        if expected >= least and 2 * found < expected and ticket.used_before > 0:
             self._note(occupancy.missed(ticket.lineage, ticket.used_before), worker)
         elif found - max(0, expected) >= least:
             occupancy.found()

@@ -15,12 +15,11 @@ class Ticket:
     more, all that was added then is still there. `first_s`, `prefilling_s` and `slowdown_s` are of the first token:
     when it came, and the load of the decode worker then. `lineage` and `shared_tokens` (of the prompt, which other
     conversations use too) are for `histories`; `history` is what it uses in its cache, `used_before` the number of the
-    use before. `at_work`: its prompt has been the oldest that its worker had to compute. `handed_over`: a prefill
-    worker has computed the prompt and uses its history no more.
+    use before its own, 0 where there was none, and below 0 until its worker begins to compute its prompt.
+    `handed_over`: a prefill worker has computed the prompt and uses its history no more.
     """
 
     __slots__ = (
-        "at_work",
         "cache_worker",
         "chain",
         "computed",
@@ -69,10 +68,14 @@ class Ticket:
         self.history: History | None = None
         self.handed_over = False
         self.lineage = 0
-        self.at_work = False
         self.shared_tokens = 0
-        self.used_before = 0
+        self.used_before = -1
         self.open = True
+
+    @property
+    def at_work(self) -> bool:
+        """Whether the worker has begun to compute the prompt, as far as is known."""
+        return self.used_before >= 0
 
     @property
     def own_tokens(self) -> int:

@@ -51,9 +51,8 @@ class PeerTicket(Ticket):
         self.handed_over = False
         self.history = None
         self.lineage = 0
-        self.at_work = True  # its history counts from its end on
         self.shared_tokens = 0
-        self.used_before = 0
+        self.used_before = 0  # its history counts from its end on
         self.open = True
 
 
