@@ -1,12 +1,12 @@
 """Writes docs/benchmarks/placement.md and the pages beside it from what was played."""
 
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from scripts.placement import prose
 from scripts.placement.drawings import FOLDER, Plot, row_frontier, save
 from scripts.placement.draws import Draws, command
-from scripts.placement.figures import Figures
+from scripts.placement.figures import Figures, find
 from scripts.placement.margins import margins
 from scripts.placement.rows import OURS, REGIONAL, ROWS, SEEDS, Row
 from scripts.placement.rule import Verdict, reached, verdicts
@@ -26,14 +26,14 @@ def write(draws: Draws, figures: Figures) -> None:
     found = verdicts(draws)
     for plot in (_margins(found), *_frontiers(draws, found)):
         save(plot)
-    PAGE.write_text("\n".join(main_page(draws, found)).rstrip() + "\n", encoding="utf-8")
+    PAGE.write_text("\n".join(main_page(draws, found, figures)).rstrip() + "\n", encoding="utf-8")
     (FOLDER / "rows.md").write_text("\n".join(_rows_page(draws)).rstrip() + "\n", encoding="utf-8")
     write_single(figures)
 
 
-def main_page(draws: Draws, found: dict[str, list[Verdict]]) -> list[str]:
+def main_page(draws: Draws, found: dict[str, list[Verdict]], figures: Figures) -> list[str]:
     """Return the lines of the page."""
-    lines = [prose.HEAD, "## The answer\n", _played(draws), *_answer(found), *_header_gain_in_short(draws)]
+    lines = [prose.HEAD, "## The answer\n", _played(draws), *_answer(found), *_header_gain_in_short(draws, figures)]
     lines += [_margins(found).shown(BESIDE), ""]
     lines += ["## The rule and draws\n", prose.RULE, *_state_of_draws(draws)]
     lines += ["## All rows\n", "A star: held back. [Every policy of every row, with ranges](placement/rows.md).\n"]
@@ -41,7 +41,7 @@ def main_page(draws: Draws, found: dict[str, list[Verdict]]) -> list[str]:
         pairs = [pair for pair in zip(*(found[policy] for policy in OURS), strict=True) if pair[0].row.group == group]
         if pairs:
             lines += [f"### {group}\n", *rule_table(pairs)]
-    lines += ["## Regions: the header's gain, and the placement's\n", prose.REGIONS, *_regions(draws)]
+    lines += ["## Regions: the header's gain, and the placement's\n", prose.REGIONS, *_regions(draws, figures)]
     lines += ["## Where it fails, and what was chosen\n", prose.CHOSEN]
     lines += [*(plot.shown(BESIDE) for plot in _frontiers(draws, found)), ""]
     lines += ["## More\n", prose.MORE, "## What this does not show\n", prose.LIMITS]
@@ -77,7 +77,7 @@ def _answer(found: dict[str, list[Verdict]]) -> list[str]:
             both = sum(not set(each.better_hit) & set(each.better_p90) for each in chosen)
             holds = sum(each.holds for each in chosen)
             rows.append((policy, name, f"{holds} of {len(chosen)}", goal, both, either))
-    heads = ("", "", "the rule holds", "must", "none better in both columns", "none better in any")
+    heads = ("", "", "the rule holds", "must", "no baseline better in both columns", "in either")
     return [*table(heads, rows), *_missed(found)]
 
 
@@ -109,26 +109,47 @@ def _state_of_draws(draws: Draws) -> list[str]:
     return ["  \n".join(lines) + "\n", prose.MADE_BY]
 
 
-def _regions(draws: Draws) -> list[str]:
+def _regions(draws: Draws, figures: Figures) -> list[str]:
+    heads = ("inside", *(f"hit, {share}" for share in SHARES), *(f"p90 s, {share}" for share in SHARES))
     rows = _regional(draws)
     if rows is None:
-        return []
-    cells = []
-    for policy in (*REGIONAL, *OURS):
-        each = [reached(policy, draws[row.name][policy]) for row in rows]
-        cells.append((policy, *(one.hit.text(3) for one in each), *(one.p90_s.text(2) for one in each)))
-    return table(("inside", *(f"hit, {share}" for share in SHARES), *(f"p90 s, {share}" for share in SHARES)), cells)
+        cells = [
+            (name, *(f"{one['hit']:.3f}" for one in each), *(f"{one['ttft_p90_s']:.2f}" for one in each))
+            for name, each in _regions_once(figures).items()
+        ]
+        return [prose.REGIONS_ONCE, *table(heads, cells)]
+    drawn = {policy: [reached(policy, draws[row.name][policy]) for row in rows] for policy in (*REGIONAL, *OURS)}
+    return table(
+        heads,
+        (
+            (policy, *(one.hit.text(3) for one in each), *(one.p90_s.text(2) for one in each))
+            for policy, each in drawn.items()
+        ),
+    )
 
 
-def _header_gain_in_short(draws: Draws) -> list[str]:
+def _header_gain_in_short(draws: Draws, figures: Figures) -> list[str]:
     rows = _regional(draws)
     if rows is None:
-        return []
-    hits = {
-        policy: [reached(policy, draws[row.name][policy]).hit.median for row in rows] for policy in (*REGIONAL, *OURS)
-    }
+        hits = {name: [one["hit"] for one in each] for name, each in _regions_once(figures).items()}
+    else:
+        hits = {
+            policy: [reached(policy, draws[row.name][policy]).hit.median for row in rows]
+            for policy in (*REGIONAL, *OURS)
+        }
     said = "; ".join(f"{policy} {' / '.join(f'{hit:.2f}' for hit in each)}" for policy, each in hits.items())
     return [f"Regions, hit without a header / from a third of the sessions / from all: {said}. {prose.HEADER_GAIN}\n"]
+
+
+def _regions_once(figures: Figures) -> dict[str, list[dict[str, Any]]]:
+    """Single runs, by what is inside the regions, for each share of sessions with the header."""
+    labels = {
+        "lmetric": [f"lmetric inside, header from {share} of sessions" for share in SHARES],
+        "warmroute": [
+            "no affinity: any region, warmroute inside", *(f"header from {share} of sessions" for share in SHARES[1:]),
+        ],
+    }  # fmt: skip
+    return {name: [find(figures, "regions", label, 1) for label in each] for name, each in labels.items()}
 
 
 def _regional(draws: Draws) -> list[Row] | None:

@@ -20,7 +20,9 @@ and the p90 of the TTFT is at most {P90_FACTOR} x the best p90 among the baselin
 the best. (A policy that ignores caches may have a short tail at low load, and one that herds has a high hit ratio.)
 
 Held back: a hash of a row's name chooses about a third of the rows. They were chosen before the last change of a rule,
-and no constant was chosen by them, nor by any row at the seeds of this page.
+and no constant was chosen by them, nor by any row at the seeds of this page. A table at other seeds had been seen
+before; of what it showed only the order in prefill workers' caches and the begin of a prompt were changed
+([decision 034](../decisions/034-homes.md)).
 """
 
 REGIONS: Final = """\
@@ -124,10 +126,29 @@ shared prefixes (callanjfox/kv-cache-tester). The first goes on where it was end
     .venv/bin/python -m scripts.placement page
 """
 
-HEADER_GAIN: Final = "TODO"
+HEADER_GAIN: Final = """\
+From left to right is the header's gain, with any placement inside. Between the names at one share is the placement's.\
+"""
+
+REGIONS_ONCE: Final = """\
+The draws of these rows have not been played. These are single runs at seed 1, from before the last change of a rule.
+"""
 
 CHOSEN: Final = """\
-TODO
+**Prompts that wait for a minute** (Claude Code, 8 workers of 1.5 M tokens). A rule that goes to the longest cached
+prefix, however long the queue is there (`smg_event`), has the better hit ratio and the shorter tail: what leaves its
+worker is computed again at another one, and evicts there what others need. Ours leaves when waiting costs more than
+computing again. We keep that. On tool calls at 4x it has less than half the tail of `smg_event`
+([single runs](placement/policies.md)), and a fleet that is a minute behind needs more workers before it needs a rule.
+With KV events our loss there is smaller: at seed 1 hit 0.61 without, 0.67 with, 0.71 for `smg_event`; TTFT p90 52, 39
+and 26 s.
+
+**Tool calls at 2x.** The best hit ratio is that of a hash of the prefix, which waits however long the queue is. The rule
+asks for 0.005 less, and ours is at that limit, on one side or the other by the draw. Its tail is a ninth of that of the
+hash. We keep the tail.
+
+**Chat at 2x** (conversation, N=8). llm-d's rule has a p90 that is 4 to 5 % shorter, and a hit ratio that is 0.01
+lower. We keep the hit ratio: a token that is not computed is capacity, and the p90 is at the rule's limit.
 """
 
 MORE: Final = """\
