@@ -143,9 +143,9 @@ computing again. We keep that. On tool calls at 4x it has less than half the tai
 With KV events our loss there is smaller: at seed 1 hit 0.61 without, 0.67 with, 0.71 for `smg_event`; TTFT p90 52, 39
 and 26 s.
 
-**Tool calls at 2x.** The best hit ratio is that of a hash of the prefix, which waits however long the queue is. The rule
-asks for 0.005 less, and ours is at that limit, on one side or the other by the draw. Its tail is a ninth of that of the
-hash. We keep the tail.
+**Tool calls at 2x.** The best hit ratio is that of a hash of the prefix, which waits however long the queue is. The
+rule asks for 0.005 less, and ours is at that limit, on one side or the other by the draw. Its tail is a ninth of that
+of the hash. We keep the tail.
 
 **Chat at 2x** (conversation, N=8). llm-d's rule has a p90 that is 4 to 5 % shorter, and a hit ratio that is 0.01
 lower. We keep the hit ratio: a token that is not computed is capacity, and the p90 is at the rule's limit.
