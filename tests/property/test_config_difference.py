@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from warmroute_proxy.server.base.config import Config
-from warmroute_proxy.server.base.config_difference import LIVE_LISTS, Kind, compare, merged
+from warmroute_proxy.server.base.config_difference import Kind, compare, live_lists, merged
 from warmroute_proxy.server.base.config_file import parse_config
 
 names = st.sampled_from(["a", "b", "c", "d"])
@@ -28,13 +28,14 @@ books = st.dictionaries(st.sampled_from(["first", "second"]), st.sampled_from(["
 )
 
 documents = st.builds(
-    lambda engines, models, tenants, limits, proxy, sync: {
+    lambda engines, models, tenants, limits, proxy, sync, budgets: {
         "proxy": {"region": "east", **proxy},
         "ledger": {"sync": sync},
         "limits": limits,
         "region": [{"name": "east"}],
         "engine": [{"url": f"http://{each['id']}", "region": "east", **each} for each in engines],
         "model": [{"input": "2", "cached": "1", "output": "3", **each} for each in models],
+        "budget": [{"tenants": [tenants[0]["name"]], "usd_per_day": "1", **each} for each in budgets],
         "tenant": [{"key_sha256": [f"{ord(each['name']):064x}"], **each} for each in tenants],
     },
     listed("id", url=st.sampled_from(["http://x:1", "http://y:2"]).map(str), max_running=st.integers(1, 3)),
@@ -43,6 +44,7 @@ documents = st.builds(
     st.fixed_dictionaries({}, optional={"queue_timeout_s": st.integers(1, 3), "keyed_replay_s": st.integers(1, 3)}),
     st.fixed_dictionaries({}, optional={"watch_config": st.booleans(), "port": st.integers(1, 3)}),
     st.sampled_from(["process", "disk"]),
+    st.just([]) | listed("name", usd_per_month=st.sampled_from(["2", "3"]), warn_share=st.sampled_from([0.5, 0.9])),
 ).filter(lambda document: len({each["url"] for each in document["engine"]}) == len(document["engine"]))
 
 
@@ -56,11 +58,12 @@ configs = documents.map(config)
 @settings(max_examples=40)
 @given(configs, configs)
 def test_what_is_merged_is_the_new_config_but_for_what_waits(running: Config, new: Config) -> None:
-    found = merged(running, new)
-    changes = compare(running, new)
-    assert compare(found, new) == [change for change in changes if change.waits_for_restart]
-    assert not [change for change in compare(running, found) if change.waits_for_restart]
-    for attribute in LIVE_LISTS.values():
+    live = live_lists(running)
+    found = merged(running, new, live)
+    changes = compare(running, new, live)
+    assert compare(found, new, live) == [change for change in changes if change.waits_for_restart]
+    assert not [change for change in compare(running, found, live) if change.waits_for_restart]
+    for attribute in live.values():
         assert getattr(found, attribute) == getattr(new, attribute)
     if not any(change.waits_for_restart for change in changes):
         assert found == new
@@ -70,8 +73,8 @@ def test_what_is_merged_is_the_new_config_but_for_what_waits(running: Config, ne
 @settings(max_examples=40)
 @given(configs, configs)
 def test_added_and_removed_change_their_places_the_other_way_round(one: Config, other: Config) -> None:
-    there = {(each.table, each.name, each.kind) for each in compare(one, other)}
-    back = {(each.table, each.name, each.kind) for each in compare(other, one)}
+    there = {(each.table, each.name, each.kind) for each in compare(one, other, live_lists(one))}
+    back = {(each.table, each.name, each.kind) for each in compare(other, one, live_lists(one))}
     mirrored = {Kind.ADDED: Kind.REMOVED, Kind.REMOVED: Kind.ADDED, Kind.CHANGED: Kind.CHANGED, Kind.MOVED: Kind.MOVED}
     assert there == {(table, name, mirrored[kind]) for table, name, kind in back}
 
@@ -80,6 +83,6 @@ def test_added_and_removed_change_their_places_the_other_way_round(one: Config, 
 @given(configs)
 def test_no_change_shows_a_value(running: Config) -> None:
     tenants = tuple(replace(each, key_sha256=("f" * 64,)) for each in running.tenants[:1])
-    changes = compare(running, replace(running, tenants=tenants))
+    changes = compare(running, replace(running, tenants=tenants), live_lists(running))
     assert ("key_sha256",) in [change.keys for change in changes]
     assert "f" * 64 not in repr(changes)

@@ -17,10 +17,12 @@ from .reload_scene import Scene, price, receipt
 
 LONG = {"max_tokens": 150, "ignore_eos": True}  # some 1.5 s
 
+BUDGET = '[[budget]]\nname = "of-second"\ntenants = ["second"]\nusd_per_month = "100"\n'
+
 
 @pytest.fixture(scope="module")
 def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
-    found = Scene(tmp_path_factory.mktemp("reload"))
+    found = Scene(tmp_path_factory.mktemp("reload"), more=BUDGET)
     yield found
     found.stop()
 
@@ -113,7 +115,8 @@ def test_a_dry_run_names_the_changes_and_applies_none(scene: Scene) -> None:
 
 def test_a_tenant_joins_and_leaves_with_its_key(scene: Scene) -> None:
     assert scene.ask(tenant=1).status_code == 200
-    scene.apply(re.sub(r'\[\[tenant\]\]\nname = "second".*', "", scene.first, flags=re.DOTALL))
+    of_first = scene.first.replace(BUDGET, "")
+    scene.apply(re.sub(r'\[\[tenant\]\]\nname = "second".*', "", of_first, flags=re.DOTALL))
     assert scene.ask(tenant=1).status_code == 401
     assert scene.ask(tenant=0).status_code == 200
     scene.apply(scene.first)
@@ -128,6 +131,15 @@ def test_another_limit_counts_what_was_used_before(scene: Scene) -> None:
     assert asked_until_refused() <= 6
     scene.apply(scene.first.replace("requests_per_minute = 600", "requests_per_minute = 10"))
     assert 1 <= asked_until_refused() < 10
+
+
+def test_another_budget_counts_what_was_spent_before(scene: Scene) -> None:
+    assert scene.ask(tenant=1).status_code == 200
+    changed = scene.apply(scene.first.replace('usd_per_month = "100"', 'usd_per_month = "0.000001"'))
+    assert [(each["table"], each["keys"]) for each in changed["changes"]] == [("budget", ["usd_per_month"])]
+    until(lambda: scene.ask(tenant=1).status_code == 429, "the budget is used up")
+    scene.apply(scene.first)
+    until(lambda: scene.ask(tenant=1).status_code == 200, "it has enough again")
 
 
 def test_limits_of_the_proxy_count_for_new_connections(scene: Scene) -> None:

@@ -34,15 +34,14 @@ LIVE_LIMITS: Final = frozenset(
 """The keys of [limits] that change while the proxy runs; memory and connections are divided at the start."""
 
 LIVE_PROXY: Final = frozenset({"watch_config"})
-LIVE_LISTS: Final[Mapping[str, str]] = {
+_LIVE_LISTS: Final[Mapping[str, str]] = {
     "engine": "engines",
     "model": "models",
     "tenant": "tenants",
     "discovery": "discoveries",
 }
-"""The lists that change while the proxy runs: table -> field of the config."""
 
-_LISTS: Final[Mapping[str, str]] = {"region": "regions", **LIVE_LISTS, "budget": "budgets"}
+_LISTS: Final[Mapping[str, str]] = {"region": "regions", **_LIVE_LISTS, "budget": "budgets"}
 _NAMES: Final[Mapping[str, str]] = {"engine": "id", "discovery": "id"}
 """What names an element of a list, where it is not its `name`."""
 
@@ -67,20 +66,20 @@ class Change(NamedTuple):
     waits_for_restart: bool
 
 
-def compare(running: Config, new: Config) -> list[Change]:
-    """What the new config changes, by table in the order of the reference."""
+def compare(running: Config, new: Config, live: Mapping[str, str]) -> list[Change]:
+    """What the new config changes, by table in the order of the reference. `live`: see `live_lists`."""
     found = _single("proxy", _values(running.proxy), _values(new.proxy), LIVE_PROXY)
     found += _single("secret", {"file": running.secret_file}, {"file": new.secret_file}, frozenset())
     found += _single("ledger", _ledger_values(running), _ledger_values(new), frozenset())
     found += _single("redis", {"url_file": running.redis_url_file}, {"url_file": new.redis_url_file}, frozenset())
     found += _single("limits", _values(running.limits), _values(new.limits), LIVE_LIMITS)
     for table, attribute in _LISTS.items():
-        found += _list(table, getattr(running, attribute), getattr(new, attribute), table not in LIVE_LISTS)
+        found += _list(table, getattr(running, attribute), getattr(new, attribute), table not in live)
     return found
 
 
-def merged(running: Config, new: Config) -> Config:
-    """The config that can be in force without a restart."""
+def merged(running: Config, new: Config, live: Mapping[str, str]) -> Config:
+    """The config that can be in force without a restart. `live`: see `live_lists`."""
     return replace(
         running,
         proxy=replace(running.proxy, **{key: getattr(new.proxy, key) for key in LIVE_PROXY}),
@@ -90,10 +89,18 @@ def merged(running: Config, new: Config) -> Config:
                 for field in fields(Limits)
             }
         ),
-        **{attribute: getattr(new, attribute) for attribute in LIVE_LISTS.values()},
+        **{attribute: getattr(new, attribute) for attribute in live.values()},
         model_by_name=new.model_by_name,
         tenant_by_name=new.tenant_by_name,
     )
+
+
+def live_lists(started: Config) -> Mapping[str, str]:
+    """The lists that change while a proxy runs: table -> field. Budgets do where it has opened a store for them, by the
+    config that it started with.
+    """
+    has_store = started.database is not None or bool(started.budgets)
+    return {**_LIVE_LISTS, "budget": "budgets"} if has_store else _LIVE_LISTS
 
 
 def _single(table: str, before: Mapping[str, object], now: Mapping[str, object], live: frozenset[str]) -> list[Change]:

@@ -217,6 +217,16 @@ class PeerProcesses:
         """Whether the process that wrote a report is alive."""
         return any(lane.generation == report.generation for lane in self._lanes)
 
+    def other_configs(self) -> list[str]:
+        """The digest of the config in force in each other process that runs; empty where it has reported none yet."""
+        found = []
+        for number, reader in self._readers.items():
+            generation = reader.lane.generation
+            if generation:
+                report = self._report_of(number)
+                found.append(report.config if report is not None and report.generation == generation else "")
+        return found
+
     def _apply_from(self, number: int, reader: LaneReader) -> None:
         router = self._router
         for payload in reader.read():

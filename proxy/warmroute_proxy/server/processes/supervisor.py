@@ -29,7 +29,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from warmroute_proxy.server.base.config import Config
-from warmroute_proxy.server.base.config_difference import merged
+from warmroute_proxy.server.base.config_difference import live_lists, merged
 from warmroute_proxy.server.base.config_file import ConfigError
 from warmroute_proxy.server.base.config_source import ACCEPTED_FILE, ConfigSource, FileChanges, ReadConfig
 from warmroute_proxy.server.ledger.fold import recover_all
@@ -105,6 +105,7 @@ class Supervisor:
     def __init__(self, running: ReadConfig, source: ConfigSource, work: Callable[[Config, ProcessSlot], int]) -> None:
         self._work = work
         config, self._running, self._source = running.config, running, source
+        self._live_lists = live_lists(config)
         self._changes = FileChanges(source.path)
         self._state_dir = config.proxy.state_dir
         self._lock_fd = lock(self._state_dir)
@@ -226,8 +227,8 @@ class Supervisor:
         except (ConfigError, OSError) as error:
             log.error("the config is not applied, and the one before stays in force: %s", error)
             return
-        self._running = found._replace(config=merged(self._running.config, found.config))
-        self._config = merged(self._config, found.config)
+        self._running = found._replace(config=merged(self._running.config, found.config, self._live_lists))
+        self._config = merged(self._config, found.config, self._live_lists)
 
     def _reaped(self) -> list[_Process]:
         """The processes that have ended since the last call."""

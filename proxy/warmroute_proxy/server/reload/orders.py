@@ -90,7 +90,7 @@ class ReloadOrders:
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + AGREE_S
         while True:
-            reported = [report.config for report in peers.reports() if peers.alive(report)] + [self.reloads.digest]
+            reported = [*peers.other_configs(), self.reloads.digest]
             behind = sum(digest != found.read.digest for digest in reported)
             if not behind or loop.time() > deadline_s:
                 return InForce(len(reported) - behind, behind)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from warmroute_proxy.server.base.config import Config, EngineConfig
-from warmroute_proxy.server.base.config_difference import Change, compare, merged
+from warmroute_proxy.server.base.config_difference import Change, compare, live_lists, merged
 from warmroute_proxy.server.base.config_file import ConfigError, check_memory
 from warmroute_proxy.server.base.config_source import ConfigSource, ReadConfig
 from warmroute_proxy.server.base.live_config import LiveConfig
@@ -64,6 +64,7 @@ class Reloads:
         metrics: Metrics,
     ) -> None:
         self._running = running
+        self._live_lists = live_lists(running.config)
         self._live = live
         self.discovery = discovery
         discovery.on_change = self._engines_found
@@ -91,8 +92,8 @@ class Reloads:
     def look(self, source: ConfigSource) -> Difference:
         """Read and check a file, and say what it would change. Raises: ConfigError."""
         read = source.read()
-        changes = compare(self._running.config, read.config)
-        config = merged(self._live.now, read.config)
+        changes = compare(self._running.config, read.config, self._live_lists)
+        config = merged(self._live.now, read.config, self._live_lists)
         problems: list[str] = []
         check_memory(config.limits, config.engines, problems)
         problems = [f"{each} (body_memory_bytes waits for a restart)" for each in problems]
@@ -112,7 +113,7 @@ class Reloads:
         self._live.replace(found.config)
         self.discovery.replace(found.config)
         self._use_engines(found.joining)
-        self._running = found.read._replace(config=merged(self._running.config, found.read.config))
+        self._running = found.read._replace(config=merged(self._running.config, found.read.config, self._live_lists))
         self.problems = []
         self._metrics.add(COUNTER, 1, (("outcome", "applied"),))
         _log_applied(found)

@@ -125,8 +125,9 @@ class PostgresStore:
                     return False
                 await connection.copy_records_to_table("incoming", records=rows, columns=_COLUMNS)
                 prices = await connection.fetch(_ADD, self._sender.proxy)
-                if of_this_start and self._budgets:
-                    await self._leases.settle(connection, self._budgets, prices)
+                budgets = tuple(self._budgets)  # the event loop may replace them meanwhile
+                if of_this_start and budgets:
+                    await self._leases.settle(connection, budgets, prices)
             return True
 
         try:

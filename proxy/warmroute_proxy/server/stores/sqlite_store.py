@@ -51,6 +51,7 @@ class SqliteStore:
     async def add(self, batch: Batch, unsent: int, *, of_this_start: bool) -> bool:
         """Settle a batch, against leases if they are `of_this_start`; False where the position is not `batch.after`."""
         del unsent
+        budgets = tuple(self._budgets)  # the event loop may replace them meanwhile
         with self._db:
             self._db.execute("BEGIN IMMEDIATE")
             moved = self._db.execute(
@@ -60,7 +61,7 @@ class SqliteStore:
                 return False
             self._db.executemany(_SPEND, [(row.tenant, row.hour, row.price_nanousd) for row in batch.rows])
             for row in batch.rows if of_this_start else ():
-                for budget in self._budgets:
+                for budget in budgets:
                     if row.tenant in budget.tenants and row.price_nanousd > 0:
                         starts_s = span_of(budget.period, row.hour).starts_s
                         key = self._boot, budget.name, budget.period, starts_s

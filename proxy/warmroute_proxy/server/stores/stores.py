@@ -60,6 +60,9 @@ class Stores:
         self.stored_prices: StoredPrices | None = None
         """Price books in the database; None: there is no database."""
 
+        self.settled_budgets: list[Budget] = []
+        """Those that the thread settles rows against."""
+
         self.keys: KeyDirectory | None = None
         """API keys in the database; None: there is none."""
 
@@ -123,8 +126,11 @@ class Stores:
         return [each.watch() for each in (self.keys, self.stored_prices) if each is not None]
 
     def replace(self, config: Config) -> None:
-        """Use the prices, the tenants, their keys and their limits by the minute of another config."""
+        """Use the prices, tenants, keys, limits and budgets of another config."""
         self.prices.use_models(config.models)
+        if self._thread is not None:
+            self.settled_budgets[:] = config.budgets
+            self.budgets.replace(config.budgets)
         if self._has_windows:
             self.windows.replace(_by_minute(config))
         if self.keys is not None:
@@ -150,9 +156,10 @@ async def _with_database(
     name = proxy_name(config.proxy.state_dir)
     sender = Sender(name, config.proxy.region, _boot(config), closes=process is None)
     connections = Connections.to(load_dsn(database.dsn_file))
+    settled = list(config.budgets)
 
     def make_shipping() -> Shipping:
-        rows = PostgresStore(connections.rows, sender, database.keep_days, config.budgets)
+        rows = PostgresStore(connections.rows, sender, database.keep_days, settled)
         return Shipping(Spool(config.proxy.state_dir / LEDGER_FILE), rows)
 
     thread = StoreThread(connections, None if process else make_shipping)
@@ -163,6 +170,7 @@ async def _with_database(
         raise LedgerError(str(error)) from None
     leases = InThread(thread, PostgresBudgets(connections.leases, name, sender.boot))
     stores = Stores(thread, _budgets(config, metrics, leases), prices, FleetLedger(thread, name))
+    stores.settled_budgets = settled
     file = config.proxy.state_dir / KEYS_FILE
     stores.keys = KeyDirectory(thread, config, file, database.key_max_age_s, time.time)
     with contextlib.suppress(StoreError):
@@ -179,10 +187,13 @@ def _without_database(config: Config, process: int | None, metrics: Metrics, pri
     from warmroute_proxy.server.stores.store_thread import StoreThread
 
     state_dir = config.proxy.state_dir
-    store = SqliteStore(state_dir, _boot(config), config.budgets)
+    settled = list(config.budgets)
+    store = SqliteStore(state_dir, _boot(config), settled)
     make_shipping: Callable[[], Shipping] = lambda: Shipping(Spool(state_dir / LEDGER_FILE), store)  # noqa: E731
     thread = StoreThread(None, None if process else make_shipping)
-    return Stores(thread, _budgets(config, metrics, InThread(thread, store)), prices)
+    stores = Stores(thread, _budgets(config, metrics, InThread(thread, store)), prices)
+    stores.settled_budgets = settled
+    return stores
 
 
 def _budgets(config: Config, metrics: Metrics, store: BudgetStore | None = None) -> Budgets:
