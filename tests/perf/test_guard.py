@@ -13,3 +13,4 @@ def test_memory_beside_a_program_that_keeps_its_conversation_is_less_than_it() -
 @pytest.mark.parametrize("named", [True, False])
 def test_costs_are_measured_for_each_turn_after_the_first(named: bool) -> None:
     assert len(guard.costs_us(20_000, 10, named=named, parsed=True)) == guard.TURNS
+    assert len(guard.whole_us(20_000, 10, named=named, parsed=True)) == guard.TURNS
