@@ -3,9 +3,9 @@
     python -m tests.perf.guard
 
 CPU time of the thread, since a busy machine makes walls longer; the least of the turns after the first, each with two
-new messages, since what else runs only adds. *guard*: what it adds to a call. *whole*: all that the SDK does for a call,
-with its session, headers, usage and sums, without openai's client around it. *shared*: the strings are those of the turn
-before, as in a program that appends to a list; *parsed*: all are new, as below a transport.
+new messages, since what else runs only adds. *guard*: what it adds to a call. *whole*: all that the SDK does for one,
+with its session, headers, usage and sums, without openai's client around it. *shared*: the strings are those of the
+turn before, as in a program that appends to a list; *parsed*: all are new, as below a transport.
 """
 
 import json

@@ -7,7 +7,7 @@ session is, or of the session that started it. Limit: `MAX_HOMES`, the least rec
 
 import re
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from typing import Any, Final, NamedTuple
 
@@ -90,18 +90,20 @@ def lineage_of(
         return None
     agent, parent = lineage_parts({name: value for name, value in caller.items() if isinstance(value, str)})
     tools, messages = _items(body.get("tools")), _items(body.get("messages") or body.get("input"))
-    leading = takewhile(lambda message: message.get("role") in ("system", "developer"), messages)
-    system = [message.get("content") for message in leading]
+    system = [message.get("content") for message in takewhile(_is_system, messages)]
     text = _NUMBERS.sub("#", repr((body.get("system") or body.get("instructions"), system))[:MAX_SYSTEM_CHARS])
     common = hash((str(body.get("model")), agent, tuple(map(_name, tools)), text))
     return Lineage(base_url, session, parent, common, len(tools) + len(messages))
 
 
-def _items(value: object) -> list[Mapping[str, Any]]:
-    items = value if isinstance(value, list | tuple) else ()
-    return [item for item in items if isinstance(item, dict)]
+def _items(value: object) -> Sequence[Any]:
+    return value if isinstance(value, list | tuple) else ()
 
 
-def _name(tool: Mapping[str, Any]) -> str:
-    function = tool.get("function")
-    return str((function if isinstance(function, dict) else tool).get("name"))
+def _is_system(message: object) -> bool:
+    return isinstance(message, dict) and message.get("role") in ("system", "developer")
+
+
+def _name(tool: object) -> str:
+    function = tool.get("function", tool) if isinstance(tool, dict) else None
+    return str(function.get("name")) if isinstance(function, dict) else ""

@@ -5,6 +5,7 @@ document is sent to it. The facts are as of November 2026.
 """
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
@@ -90,6 +91,7 @@ UNKNOWN: Final = Provider()
 _BY_HOST: Final = {host: name for name, provider in PROVIDERS.items() for host in provider.hosts}
 
 
+@lru_cache(maxsize=1000)
 def provider_of(url: str) -> str:
     """The name of the provider whose host a URL has; empty where none is known."""
     labels = (urlsplit(url).hostname or "").split(".")
