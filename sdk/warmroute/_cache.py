@@ -110,13 +110,6 @@ class CacheView:
         """Ids of receipts that were announced but not read, oldest first; the newest thousand."""
         return self._books.pending()
 
-    def _settled(self, receipt_id: str, answer: object) -> Mapping[str, Any] | None:
-        usage = answer.get("usage") if isinstance(answer, Mapping) else None
-        if not isinstance(usage, Mapping):
-            return None
-        self._books.settle_fetched(receipt_id, usage)
-        return usage
-
 
 class _Caller(CacheView):
     """What clients share that make calls of their own on request."""
@@ -126,12 +119,19 @@ class _Caller(CacheView):
         self._get = get
         self._ahead = ahead
 
-    def _called_ahead(self, arguments: Mapping[str, Any]) -> Any:
-        """Make a call that is counted apart."""
+    def _settled(self, receipt_id: str, answer: object) -> Mapping[str, Any] | None:
+        usage = answer.get("usage") if isinstance(answer, Mapping) else None
+        if not isinstance(usage, Mapping):
+            return None
+        self._books.settle_fetched(receipt_id, usage)
+        return usage
+
+    def _called_ahead(self, arguments: Mapping[str, Any], *, once: bool = False) -> Any:
+        """Make a call that is counted apart. `once`: without retries, each of which may cost as much."""
         field = "input" if "input" in arguments else "messages"
         if field not in self._ahead:
             raise TypeError(f"this client has no method that takes {field}=, so it computes no such prompt ahead")
-        return self._ahead[field].call(arguments)
+        return self._ahead[field].call(arguments, once=once)
 
     def _arguments(
         self, messages: Sequence[Any] | None, tools: Sequence[Any] | None, options: Mapping[str, Any]
@@ -210,7 +210,7 @@ class Cache(_Caller):
     def _pinged(self, keeper: KeptWarm) -> bool:
         with self._ping(keeper) as arguments:
             if arguments:
-                self._called_ahead(arguments)
+                self._called_ahead(arguments, once=True)
         return keeper.goes_on
 
 
@@ -245,7 +245,7 @@ class AsyncCache(_Caller):
     async def _pinged(self, keeper: KeptWarm) -> bool:
         with self._ping(keeper) as arguments:
             if arguments:
-                await self._called_ahead(arguments)
+                await self._called_ahead(arguments, once=True)
         return keeper.goes_on
 
 

@@ -64,10 +64,11 @@ class Ahead(NamedTuple):
     limit: Mapping[str, int]
     """The argument with which its answer is as short as the server allows."""
 
-    def call(self, arguments: Mapping[str, Any]) -> Any:
-        """Call it; what is awaited is awaited by the caller."""
+    def call(self, arguments: Mapping[str, Any], *, once: bool) -> Any:
+        """Call it, without retries if `once`; what is awaited is awaited by the caller."""
         limit = {} if _LIMITS & arguments.keys() else self.limit
-        return attrgetter(self.method)(self.client)(**{**limit, **arguments})
+        client = self.client.with_options(max_retries=0) if once else self.client
+        return attrgetter(self.method)(client)(**{**limit, **arguments})
 
 
 def ahead_of(client: Any, backend: Provider) -> dict[str, Ahead]:

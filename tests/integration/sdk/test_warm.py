@@ -92,11 +92,12 @@ def test_without_rates_nothing_is_sent(driver: "Driver", kind: str, why: str) ->
 
 
 def test_a_ping_that_fails_ends_it(driver: "Driver") -> None:
-    client = driver.client(session="s")
+    client = driver.client(session="s", max_retries=2)
     driver.run(client.chat.completions.create(model="m", messages=[SYSTEM, ASK]))
     driver.server.fails_with = 503
     kept = pinged(driver, client, max_usd=1.0, interval_s=0.01)
     assert kept.stopped_because == "a ping failed: InternalServerError"
+    assert len(driver.server.posts) == 2, "a retry might cost as much, so there is none"
 
 
 def test_no_ping_is_sent_while_the_session_has_a_call_of_unknown_cost(driver: "Driver") -> None:
