@@ -19,7 +19,7 @@ MEANINGS: Final = {
     "page_rounding": "are the rest of a page: engines reuse whole pages, and never a prompt's last token. "
     "Nothing to do.",
     "not_kept": "are the answer before this turn, which lives where it was decoded. Nothing to do.",
-    "engine_misreport": "are uncertain: the engine's own count was impossible. Tell whoever runs it.",
+    "engine_misreport": "are uncertain: the engine's own count was impossible. Tell the operator of the server.",
     "unknown": "have no known reason.",
 }
 """What each loss class means and what to do about it, after "N prompt tokens"."""

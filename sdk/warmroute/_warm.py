@@ -1,4 +1,4 @@
-"""Prompts that are computed ahead: `client.cache.warm` before the user has asked, `keep_warm` while nobody asks.
+"""Prompts that are computed ahead: `client.cache.warm` before the user has asked, `keep_warm` between turns.
 
 Such calls ask for as short an answer as the server allows. Their turns are counted apart (`CacheReport.warmed`), with
 their receipts. A session is pinged with its last prompt, so that its end stays cached as well as its beginning. A ping

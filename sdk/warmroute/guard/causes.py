@@ -42,7 +42,7 @@ class Words(NamedTuple):
 
 
 CLIENTS_OWN: Final = frozenset(Cause) - {Cause.PROVIDER_MISS, Cause.IDLE, Cause.TOO_SHORT, Cause.FIRST_TURN}
-"""Causes that the client can remove. The others are told apart so that nobody looks for them in its code."""
+"""Causes that the client can remove. The others are told apart, so that its code is not searched for them."""
 
 WORDS: Final[Mapping[Cause, Words]] = {
     Cause.TOOL_ORDER: Words(

@@ -28,7 +28,7 @@ UNKNOWN: Final = Keeping(0, 0)
 def outcome(
     expected_tokens: int, cached_tokens: int | None, prompt_tokens: int, idle_s: float, keeping: Keeping
 ) -> Cause | None:
-    """The cause of what is not cached in a prompt that nobody broke; None where it is cached, or nobody knows.
+    """The cause of what is not cached in an intact prompt; None where it is cached, or where the server does not say.
 
     `expected_tokens`: the tokens of the earlier prompt that it repeats, 0 on the first turn.
     """

@@ -38,7 +38,7 @@ def text_of(analysis: Analysis) -> str:
 
 
 def json_of(analysis: Analysis) -> dict[str, Any]:
-    """The analysis as JSON; amounts that nobody knows are null."""
+    """The analysis as JSON; unknown amounts are null."""
     return {
         "v": 1,
         "hit_ratio": round(analysis.hit_ratio, 6),

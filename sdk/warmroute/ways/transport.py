@@ -156,7 +156,7 @@ class Transport:
                 options.json_data = {"model": _gemini_model(path), **body}
             server = _Server(_base_url(url, path), {}, _Head({}))
             call = self._observer.begin(server, options, stream=streamed, stream_cls=None)
-            call.reads_raw = False  # the bytes are read along here, whoever parses them
+            call.reads_raw = False  # the bytes are read along here, whatever the library does with them
             return call, _sent(request, call, body)
         return None
 
