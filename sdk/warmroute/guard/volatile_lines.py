@@ -1,4 +1,4 @@
-"""The rule `move-volatile`: lines that change stay as they were sent first, and the newest user message has the new ones.
+"""The rule `move-volatile`: lines that change stay as they were first; the newest user message has the new ones.
 
 What was added to a user message is remembered by the digest of the message, and added again whenever it is sent: the
 client knows nothing of it.
