@@ -185,6 +185,13 @@ def test_what_is_no_trace_is_refused(tmp_path: Path, content: bytes, reason: str
         load(path)
 
 
+def test_a_record_has_the_arrivals_that_were_whatever_the_seed(tmp_path: Path) -> None:
+    path = tmp_path / "proxy.record"
+    path.write_bytes(b"warmroute record 2\n")
+    with pytest.raises(TraceError, match="leave out --seed"):
+        load(path, seed=2)
+
+
 def test_traces_are_played_one_after_the_other(tmp_path: Path) -> None:
     path = written(tmp_path / "t.jsonl", [chat(0, 1100, [1, 2, 3]), chat(4000, 1700, [1, 2, 5, 6])])
     both = concatenated([load(path, 0), load(path, 1)])
