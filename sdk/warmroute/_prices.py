@@ -21,7 +21,7 @@ class Price(NamedTuple):
     @property
     def hour_factor(self) -> float:
         """The same for a cache of an hour. Source: docs.anthropic.com, prompt caching (1.25 and 2 times `input`)."""
-        return self.write_factor if self.write_factor == 1.0 else 2.0
+        return 1.0 if self.write_factor == 1.0 else max(self.write_factor, 2.0)
 
     @property
     def usd_per_token(self) -> float:

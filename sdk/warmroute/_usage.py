@@ -138,8 +138,12 @@ def _rates(receipt: Mapping[str, Any]) -> Price | None:
     if not isinstance(rates, Mapping):
         return None
     try:
-        return Price(float(rates["input"]), float(rates["cached"]), float(rates["output"]))
-    except (KeyError, TypeError, ValueError):
+        found = {name: float(rate) for name, rate in rates.items()}
+        dearest = max(
+            rate for name, rate in found.items() if name != "output"
+        )  # a write to the cache, if it has a price
+        return Price(found["input"], found["cached"], found["output"], dearest / found["input"] if dearest else 1.0)
+    except (KeyError, TypeError, ValueError, ZeroDivisionError):
         return None
 
 

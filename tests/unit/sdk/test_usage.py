@@ -65,3 +65,16 @@ def test_a_model_that_is_in_no_table_has_no_price() -> None:
     found = measure(CLAUDE, None, "mystery-1")
     assert found.amounts_nanousd is None
     assert not found.is_estimated
+
+
+@pytest.mark.parametrize(
+    ("writes", "worst_nanousd"), [({}, 100 * 600), ({"cache_write_5m": "0.75", "cache_write_1h": "1.8"}, 100 * 1800)]
+)
+def test_a_prompt_costs_at_most_what_the_dearest_rate_of_its_receipt_says(
+    writes: dict[str, str], worst_nanousd: int
+) -> None:
+    receipt = {"rates_usd_per_mtok": {"input": "0.6", "cached": "0.1", "output": "3", **writes}}
+    rates = measure({"prompt_tokens": 100, "completion_tokens": 5, "warmroute": receipt}, None).rates
+    assert rates is not None
+    assert rates.worst_nanousd(100, 0) == pytest.approx(worst_nanousd, abs=1)
+    assert rates.worst_nanousd(0, 5) == 5 * 3000
