@@ -13,8 +13,8 @@ audit       `warmroute audit`: whether one tenant can tell what another has sent
 up          `warmroute up`: the embedded fleet until Ctrl-C
 run         `warmroute run`: a coding agent that is installed here, on a proxy
 engines     `warmroute engines`: list, drain and flip the engines of a running proxy
+directory   `warmroute tenants`, `warmroute keys`: tenants and API keys in that database
 reload      `warmroute reload`: let a running proxy apply its config file
-keys        `warmroute keys`: API keys in that database
 prices      `warmroute prices`: price books of the config and of the database
 ledger      `warmroute ledger`: the tables of the database
 reconcile   `warmroute ledger reconcile`: receipts against the engines' own counters

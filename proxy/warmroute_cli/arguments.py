@@ -62,6 +62,15 @@ def listed(text: str) -> int:
     return value
 
 
+@wants("a number from 1 to 10000")
+def many(text: str) -> int:
+    """How many are listed of what is in a database."""
+    value = int(text)
+    if not 1 <= value <= 10_000:
+        raise ValueError(text)
+    return value
+
+
 @wants("a port from 1024 to 65532, or 0")
 def port(text: str) -> int:
     """The first of four ports; 0: the system assigns them."""

@@ -11,12 +11,14 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from warmroute import __version__
 from warmroute.lint import command as lint_command
 from warmroute_cli.arguments import above_zero, count, duration, listed, port, share
 from warmroute_cli.audit import arguments as audit_arguments
 from warmroute_cli.demo import arguments as demo_arguments
+from warmroute_cli.directory import arguments as directory_arguments
 from warmroute_cli.doctor import arguments as doctor_arguments
 from warmroute_cli.installed import missing
 from warmroute_cli.launch import arguments as launch_arguments
@@ -99,11 +101,8 @@ def parser() -> argparse.ArgumentParser:
     _add_reload(commands.add_parser("reload", help="let a running proxy apply its config file"))
     _add_engines(commands.add_parser("engines", help="list, drain, undrain or flip the engines of a running proxy"))
     _add_ledger(commands.add_parser("ledger", help="the database of the ledger: make or update its tables"))
-    _add_keys(commands.add_parser("keys", help="API keys in the database of the ledger: make, rotate, revoke"))
+    _add_directory(commands)
     prices_arguments.add(commands.add_parser("prices", help="price books: which are in effect, and further ones"))
-    key = commands.add_parser("key", help="make an API key and its line of the configuration")
-    key.add_argument("--admin-of", type=Path, metavar="FILE", help="print the admin key of the proxy with this config")
-    key.set_defaults(run=_key)
     return found
 
 
@@ -208,26 +207,17 @@ def _add_ledger(ledger: argparse.ArgumentParser) -> None:
     reconcile.add_argument("--json", action="store_true", help="print JSON")
 
 
-def _add_keys(keys: argparse.ArgumentParser) -> None:
-    actions = keys.add_subparsers(required=True, metavar="ACTION", dest="action")
-    made = actions.add_parser("make", help="a new key of a tenant, shown once")
-    made.add_argument("tenant", metavar="TENANT", help="the name of a [[tenant]] of the file")
-    made.add_argument("--note", default="", metavar="TEXT", help="what it is for")
-    rotate = actions.add_parser("rotate", help="a new key in place of one, which is good for some time still")
-    rotate.add_argument("--overlap", type=duration, default="24h", metavar="TIME", help="how long (%(default)s)")
-    revoke = actions.add_parser("revoke", help="refuse a key everywhere, now")
-    for command in (rotate, revoke):
-        command.add_argument("key", metavar="ID", help="the id of the key, k-...")
-    for command in (made, rotate):
-        command.add_argument(
-            "--lifetime", type=duration, metavar="TIME", help="it expires after 90d, 12h, ...; else never"
-        )
-    found = actions.add_parser("list", help="all keys, without themselves")
-    found.add_argument("--tenant", metavar="NAME", help="only those of this tenant")
-    audit = actions.add_parser("audit", help="who has changed what")
-    for command in (made, rotate, revoke, found, audit):
-        command.add_argument("--config", type=Path, required=True, metavar="FILE", help="a proxy's TOML file")
+def _add_directory(commands: Any) -> None:
+    tenants = commands.add_parser("tenants", help="tenants in the database of the ledger: add, change, remove, import")
+    directory_arguments.add_tenants(tenants)
+    tenants.set_defaults(run=_tenants)
+    keys = commands.add_parser("keys", help="API keys in the database of the ledger: make, rotate, revoke")
+    directory_arguments.add_keys(keys, required=True)
     keys.set_defaults(run=_keys)
+    key = commands.add_parser("key", help="make an API key and its line of the configuration; else as `keys`")
+    key.add_argument("--admin-of", type=Path, metavar="FILE", help="print the admin key of the proxy with this config")
+    directory_arguments.add_keys(key, required=False)
+    key.set_defaults(run=_key)
 
 
 def _add_admin(command: argparse.ArgumentParser) -> None:
@@ -361,26 +351,23 @@ def _ledger(arguments: argparse.Namespace) -> int:
 
 
 def _keys(arguments: argparse.Namespace) -> int:
-    from warmroute_cli import keys
+    from warmroute_cli.directory import command
 
-    return keys.run(arguments)
+    return command.run_keys(arguments)
+
+
+def _tenants(arguments: argparse.Namespace) -> int:
+    from warmroute_cli.directory import command
+
+    return command.run_tenants(arguments)
 
 
 def _key(arguments: argparse.Namespace) -> int:
-    from warmroute_proxy.server.base.config_file import ConfigError, load_config
-    from warmroute_proxy.server.base.secrets import SecretError, Secrets, load_secret, new_api_key
+    if arguments.action is not None:
+        return _keys(arguments)
+    from warmroute_cli.directory import config_key
 
-    if arguments.admin_of is not None:
-        try:
-            secret = load_secret(load_config(arguments.admin_of).secret_file, os.environ)
-        except (ConfigError, SecretError) as error:
-            return _failed(error)
-        print(Secrets(secret).admin_key())
-        return 0
-    key, digest = new_api_key()
-    print(f"API key, shown once:\n  {key}")
-    print(f'for the [[tenant]] in the configuration:\n  key_sha256 = ["{digest}"]')
-    return 0
+    return config_key.run(arguments)
 
 
 def _failed(error: Exception) -> int:

@@ -85,7 +85,7 @@ def reader(tmp_path: Path) -> Iterator[Reader]:
 
 
 def test_the_page_is_followed(reader: Reader, postgres: Postgres) -> None:
-    install, address, tables, proxies, usage, keys = blocks("sh")
+    install, address, tables, proxies, usage, tenants, keys = blocks("sh")
     extras = re.findall(r"[a-z]+", re.findall(r"\[(.*)\]", install)[0])
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert set(extras) <= set(project["optional-dependencies"])
@@ -104,4 +104,5 @@ def test_the_page_is_followed(reader: Reader, postgres: Postgres) -> None:
     assert found["turns"] == 2
     assert set(found["regions"]) == {"east", "west"}
     assert "first" in reader.run(command)
+    assert "requests_at_once=40" in reader.run(tenants)
     assert "nightly jobs" in reader.run(keys)

@@ -1,129 +1,126 @@
 """`warmroute keys`: made, rotated, expired and revoked in the database, for two proxies, while it is there and away."""
 
 import re
-import subprocess
-import sys
+import time
 from collections.abc import Iterator
-from pathlib import Path
 
-import httpx
 import pytest
 
-from tests.integration.proxy.harness import PLAIN, ProxyProcess, until
+from tests.integration.proxy.harness import until
 from tests.machine import seconds
 from tests.subjects.stores import Postgres
-from warmroute_proxy.server.stores.api_keys import POLL_S
-from warmroute_proxy.server.stores.migrate import migrate
+from warmroute_proxy.server.stores.directory.polling import POLL_S
 
-from .conftest import ledger_table
-
-ENGINE = '[[engine]]\nurl = "http://127.0.0.1:9"\nregion = "east"\n'
+from .operating import Operator
 
 
-class WithoutEngines(ProxyProcess):
-    """A proxy whose engine is never there: none is asked."""
-
-    def is_ready(self) -> bool:
-        return True
-
-
-class Operator:
-    """Who has the configs of two proxies."""
-
-    def __init__(self, proxies: list[ProxyProcess], postgres: Postgres) -> None:
-        self.proxies = proxies
-        self.postgres = postgres
-
-    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        config = ["--config", str(self.proxies[0].config)]
-        command = [sys.executable, "-m", "warmroute_cli.main", "keys", *arguments, *config]
-        return subprocess.run(command, capture_output=True, text=True, timeout=seconds(30), check=False)
-
-    def make(self, *arguments: str) -> tuple[str, str]:
-        """The id and the key that a command shows."""
-        done = self.run(*arguments)
-        assert done.returncode == 0, done.stderr
-        found = re.search(r"(k-[0-9a-f]{10}) .*\n  (wr-[0-9a-f]{32})", done.stdout)
-        assert found is not None, done.stdout
-        return found[1], found[2]
-
-    def statuses(self, key: str) -> set[int]:
-        headers = {"authorization": f"Bearer {key}"}
-        return {
-            httpx.get(f"{proxy.url}/v1/models", headers=headers, verify=PLAIN).status_code for proxy in self.proxies
-        }
-
-    def until_all(self, key: str, status: int) -> None:
-        until(lambda: self.statuses(key) == {status}, f"{status} everywhere")
-
-
-@pytest.fixture
-def operator(own_postgres: Postgres, tmp_path: Path) -> Iterator[Operator]:
-    dsn = own_postgres.new_database()
-    migrate(dsn)
-    table = ledger_table(tmp_path, dsn)
-    made: list[ProxyProcess] = []
+@pytest.fixture(scope="module")
+def operator(postgres: Postgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operator]:
+    made = Operator(tmp_path_factory.mktemp("keys"), postgres)
     try:
-        for name in ("a", "b"):
-            proxy = WithoutEngines(tmp_path / name, [ENGINE], limits=table)
-            made.append(proxy.start())
-        yield Operator(made, own_postgres)
+        yield made.start()
     finally:
-        for started in made:
-            started.stop()
+        made.stop()
+
+
+@pytest.fixture(scope="module")
+def own_operator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operator]:
+    """With a server that tests may kill and freeze, and leave as it was."""
+    server = Postgres()
+    made: Operator | None = None
+    try:
+        server.start()
+        made = Operator(tmp_path_factory.mktemp("away"), server)
+        yield made.start()
+    finally:
+        server.thaw_if_there()
+        if made is not None:
+            made.stop()
+        server.stop()
 
 
 def test_a_key_is_good_everywhere_until_it_is_revoked(operator: Operator) -> None:
-    id_, key = operator.make("make", "first", "--note", "ci")
+    id_, key = operator.make("keys", "make", "first", "--note", "ci")
     operator.until_all(key, 200)
-    assert operator.run("revoke", id_).returncode == 0
+    operator.does("keys", "revoke", id_)
+    revoked_at = time.monotonic()
     operator.until_all(key, 401)
-    again = operator.run("revoke", id_)
-    assert (again.returncode, "no good key" in again.stderr) == (2, True)
-    listed = operator.run("list").stdout
+    assert time.monotonic() - revoked_at < seconds(2)
+    again = operator.run("key", "revoke", id_)
+    assert (again.code, "no good key" in again.errors) == (2, True)
+    listed = operator.does("keys", "list")
     assert re.search(rf"{id_} +first +revoked .* ci", listed)
-    audit = operator.run("audit").stdout
+    audit = operator.does("keys", "audit", "--since", "1h")
     assert audit.index("revoke") < audit.index("make")
     assert key not in listed + audit
     assert POLL_S < 1  # and a question takes less than another second
 
 
 def test_after_a_rotation_both_keys_are_good_for_a_time(operator: Operator) -> None:
-    id_, key = operator.make("make", "first")
+    id_, key = operator.make("keys", "make", "first")
     operator.until_all(key, 200)
-    _, second = operator.make("rotate", id_, "--overlap", "3s")
+    _, second = operator.make("keys", "rotate", id_, "--overlap", "3s")
     operator.until_all(second, 200)
     operator.until_all(key, 401)
     assert operator.statuses(second) == {200}
-    assert re.search(rf"{id_} +first +expired", operator.run("list").stdout)
+    assert re.search(rf"{id_} +first +expired", operator.does("keys", "list"))
 
 
-def test_while_the_database_is_away_the_keys_that_were_read_are_good_also_over_a_restart(operator: Operator) -> None:
-    _, key = operator.make("make", "second", "--lifetime", "90d")
-    operator.until_all(key, 200)
+def test_while_the_database_is_away_the_keys_that_were_read_are_good_also_over_a_restart(
+    own_operator: Operator,
+) -> None:
+    operator = own_operator
+    operator.does("tenants", "add", "acme")
+    _, key = operator.make("keys", "make", "second", "--lifetime", "90d")
+    _, of_stored = operator.make("keys", "make", "acme")
+    for each in (key, of_stored):
+        operator.until_all(each, 200)
     operator.postgres.kill()
-    assert operator.statuses(key) == {200}
+    assert operator.statuses(key) == operator.statuses(of_stored) == {200}
     for proxy in operator.proxies:
         proxy.kill()
         proxy.start()
-    assert operator.statuses(key) == {200}
+    assert operator.statuses(key) == operator.statuses(of_stored) == {200}
     assert operator.statuses("wr-" + "0" * 32) == {401}
+    assert operator.run("keys", "make", "second").code == 2
     operator.postgres.start()
-    id_, other = operator.make("make", "second")
+    id_, other = operator.make("keys", "make", "second")
     operator.until_all(other, 200)
-    assert operator.run("revoke", id_).returncode == 0
-    operator.until_all(other, 401)
+    operator.does("keys", "revoke", id_)
+    operator.does("tenants", "remove", "acme")
+    for each in (other, of_stored):
+        operator.until_all(each, 401)
+
+
+def test_a_database_that_does_not_answer_holds_nobody_up(own_operator: Operator) -> None:
+    operator = own_operator
+    id_, key = operator.make("keys", "make", "first")
+    operator.until_all(key, 200)
+    operator.postgres.freeze()
+    status, answer = operator.ask("DELETE", f"/admin/keys/{id_}")
+    assert (status, answer["error"]["code"]) == (503, "database_unavailable")
+    assert operator.statuses(key) == {200}
+    operator.postgres.thaw()
+    until(lambda: operator.ask("DELETE", f"/admin/keys/{id_}")[0] in {200, 404}, "the key is revoked")
+    operator.until_all(key, 401)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("words", "said"),
     [
-        (("make", "nobody"), "nobody is no [[tenant]]"),
-        (("rotate", "k-0"), "there is no good key k-0"),
+        (("make", "nobody"), "there is no tenant 'nobody'"),
+        (("make", "x'; DROP TABLE api_key; --"), "there is no tenant"),
+        (("make", "first", "--note", "a\nb"), "one line of at most 200 printable characters"),
+        (("make", "first", "--note", "a" * 201), "one line of at most 200 printable characters"),
+        (("rotate", "k-0"), "there is no good key 'k-0'"),
+        (("revoke", "\x00"), "there is no good key"),
         (("make", "first", "--lifetime", "soon"), "'soon' is not a time like 30m"),
+        (("list", "--limit", "10001"), "'10001' is not a number from 1 to 10000"),
+        (("list", "--tenant", "a b"), "'a b' is not the name of a tenant"),
+        (("audit", "--since", "then"), "a time ago like 1h or 7d"),
     ],
 )
-def test_what_cannot_be_done_is_said(operator: Operator, arguments: tuple[str, ...], words: str) -> None:
-    done = operator.run(*arguments)
-    assert done.returncode == 2
-    assert words in done.stderr
+def test_what_cannot_be_done_is_said(operator: Operator, words: tuple[str, ...], said: str) -> None:
+    done = operator.run("keys", *words)
+    assert done.code == 2
+    assert said in done.errors

@@ -94,7 +94,7 @@ class Proxy:
 
     @property
     def config(self) -> Config:
-        """The config in force."""
+        """The config in force, with the tenants of the database."""
         return self.live.now
 
     @property
@@ -114,6 +114,20 @@ class Proxy:
             self.announcements,
             control_plane,
         )
+
+    def follow_directory(self) -> None:
+        """Let all that knows tenants know those of the database, now and whenever they change."""
+        access = self.stores.access
+        if access is not None:
+            access.on_tenants.append(self._replace_tenants)
+            self._replace_tenants(access.config)
+
+    def _replace_tenants(self, config: Config) -> None:
+        self.live.replace(config)
+        self.stores.replace(config)
+        self.authentication.replace(config)
+        self.intakes.callers.forget()
+        self.admission.replace(config)
 
     def admin_endpoint(self, control_plane: Bridge) -> AdminEndpoint:
         """What operators reach."""
@@ -150,6 +164,8 @@ class Proxy:
         ]
         prices = self.stores.prices
         reloads = Reloads(running, self.live, discovery, membership, appliers, prices, self.metrics)
+        if self.stores.access is not None:
+            reloads.completed = self.stores.access.replace
         return ReloadOrders(reloads, source, self.config.proxy.state_dir, self.peer_processes)
 
     def close(self) -> None:
@@ -224,11 +240,11 @@ async def build(config: Config, slot: ProcessSlot | None) -> Proxy:
 
 def _authentication(config: Config, stores: Stores, voids: Voids) -> Authentication:
     """Keys are those of the config, and of the database where there is one."""
-    keys = stores.keys
-    if keys is None:
+    access = stores.access
+    if access is None:
         return Authentication(config, None, voids.forwards)
-    made = Authentication(config, keys.api_keys, voids.forwards)
-    keys.on_change.append(made.forget)
+    made = Authentication(access.config, access.api_keys, voids.forwards)
+    access.on_keys.append(made.forget)
     return made
 
 
@@ -324,6 +340,7 @@ def _restore_drains(config: Config, engines: Engines, router: Router) -> None:
 def control_planes(proxy: Proxy, orders: ReloadOrders) -> tuple[Bridge, Bridge]:
     """The applications of the public and of the admin listener. Their framework is imported here, since it is slow."""
     from warmroute_proxy.server.control.control_plane import Readiness, admin_app, public_app
+    from warmroute_proxy.server.control.directory_routes import DirectoryAdmin, add_directory
     from warmroute_proxy.server.control.engine_admin import EngineAdmin
     from warmroute_proxy.server.control.engine_flip import EngineFlips, add_flip_routes
     from warmroute_proxy.server.control.fleet_usage import FleetUsage
@@ -354,6 +371,8 @@ def control_planes(proxy: Proxy, orders: ReloadOrders) -> tuple[Bridge, Bridge]:
     public = public_app(proxy.live, secrets, prices, readiness, proxy.ledger, questions, usage)
     admin = admin_app(proxy.metrics_page, engine_admin, proxy.router, proxy.admission, proxy.open_requests, clock)
     add_flip_routes(admin, engine_admin, EngineFlips(proxy.engines, proxy.router, engine_admin))
+    access = proxy.stores.access
+    add_directory(admin, None if access is None else DirectoryAdmin(access, proxy.stores.ask, config.proxy.region))
     add_admin_usage(admin, usage, secrets, proxy.live)
     add_reload(admin, orders)
     return Bridge(public, {}), Bridge(admin, {})

@@ -138,6 +138,7 @@ async def _run(config: Config, slot: ProcessSlot | None, running: ReadConfig, so
     tls = Tls(cert, key) if cert is not None and key is not None else None
     limits = replace(config.limits, connections=_connections(config))
     proxy = await build(config, slot)
+    proxy.follow_directory()
     orders = proxy.reload_orders(running, source)
     loop.add_signal_handler(signal.SIGHUP, _hung_up, tls, orders)
     public_plane, admin_plane = control_planes(proxy, orders)

@@ -121,15 +121,15 @@ def parse_config(document: dict[str, Any], folder: Path, source: str) -> Config:
     listed = _tables(document, "engine", problems) if "engine" in document or not discoveries else []
     engines = tuple(read_engine(table, counters, folder) for table in listed)
     models = tuple(_model(table, database is None) for table in _tables(document, "model", problems))
-    tenants = tuple(_tenant(table, database is None) for table in _tables(document, "tenant", problems))
-    tenants, budgets = read_budgets(document.get("budget"), tenants, problems)
+    tenants = _read_tenants(document, database is None, problems)
+    tenants, budgets = read_budgets(document.get("budget"), tenants, problems, others=database is not None)
     model_by_name = _model_names(models, problems)
     check_memory(limits, engines, problems)
     _check_regions(proxy, regions, problems)
     _check_engines(engines, regions, problems)
     check_engine_models(engines, models, problems)
     check_unsalted(engines, tenants, problems)
-    _check_tenants(tenants, regions, model_by_name, problems)
+    check_tenants(tenants, regions, model_by_name, problems)
     redis_url_file = read_redis(document.get("redis"), folder, problems)
     if problems:
         raise ConfigError(source, problems)
@@ -244,7 +244,15 @@ def _model(table: Table, needs_price: bool) -> ModelConfig:
     return model
 
 
-def _tenant(table: Table, needs_key: bool) -> TenantConfig:
+def _read_tenants(document: dict[str, Any], needed: bool, problems: list[str]) -> tuple[TenantConfig, ...]:
+    """The tenants of the file. `needed`: there is no database that may have tenants and keys."""
+    if not needed and "tenant" not in document:
+        return ()
+    return tuple(read_tenant(table, needed) for table in _tables(document, "tenant", problems))
+
+
+def read_tenant(table: Table, needs_key: bool) -> TenantConfig:
+    """A tenant. `needs_key`: its keys can stand nowhere else."""
     name = table.name("name")
     tenant = TenantConfig(
         name,
@@ -320,12 +328,7 @@ def check_unsalted(engines: tuple[EngineConfig, ...], tenants: tuple[TenantConfi
     for at, engine in enumerate(engines):
         if engine.kind != "openai" or engine.provider.salted:
             continue
-        groups = {
-            tenant.share_group
-            for tenant in tenants
-            if {ANY, engine.region} & tenant.regions
-            and (ANY in engine.models | tenant.models or engine.models & tenant.models)
-        }
+        groups = {tenant.share_group for tenant in tenants if may_reach(tenant, engine)}
         if len(groups) > 1:
             problems.append(
                 f'engine[{at}].kind: "openai" takes no cache salt, so its cache would be shared by the tenants of'
@@ -334,12 +337,19 @@ def check_unsalted(engines: tuple[EngineConfig, ...], tenants: tuple[TenantConfi
             )
 
 
-def _check_tenants(
+def may_reach(tenant: TenantConfig, engine: EngineConfig) -> bool:
+    """Whether requests of a tenant may go to an engine."""
+    in_region = not {ANY, engine.region}.isdisjoint(tenant.regions)
+    return in_region and bool(ANY in engine.models | tenant.models or engine.models & tenant.models)
+
+
+def check_tenants(
     tenants: tuple[TenantConfig, ...],
     regions: tuple[RegionConfig, ...],
     models: dict[str, ModelConfig],
     problems: list[str],
 ) -> None:
+    """Check that tenants are apart, and use what there is."""
     _check_unique("tenant", "name", [tenant.name for tenant in tenants], problems)
     names = [region.name for region in regions]
     owner: dict[str, str] = {}

@@ -48,10 +48,10 @@ def read_redis(values: object, folder: Path, problems: list[str]) -> Path | None
 
 
 def read_budgets(
-    found: object, tenants: tuple[TenantConfig, ...], problems: list[str]
+    found: object, tenants: tuple[TenantConfig, ...], problems: list[str], *, others: bool
 ) -> tuple[tuple[TenantConfig, ...], tuple[Budget, ...]]:
     """The budgets of the tables [[budget]], one for each period that has a limit, and the tenants; those of a budget
-    have limits, so that their requests go through admission.
+    have limits, so that their requests go through admission. `others`: there may be tenants in a database.
     """
     budgets: list[Budget] = []
     names: dict[str, int] = {}
@@ -64,19 +64,19 @@ def read_budgets(
         if name in names:
             table.problem("name", f"{shown(name)} is taken by budget[{names[name]}]")
         names.setdefault(name, at)
-        budgets += _budgets(table, name, [tenant.name for tenant in tenants])
+        budgets += _budgets(table, name, None if others else [tenant.name for tenant in tenants])
         table.close()
     spend = {tenant for budget in budgets for tenant in budget.tenants}
     limited = [replace(each, limits=each.limits or TenantLimits()) if each.name in spend else each for each in tenants]
     return tuple(limited), tuple(budgets)
 
 
-def _budgets(table: Table, name: str, known: Sequence[str]) -> list[Budget]:
+def _budgets(table: Table, name: str, known: Sequence[str] | None) -> list[Budget]:
     tenants = table.names("tenants", ())
     if not tenants:
         table.problem("tenants", "is missing: whose budget it is")
     for tenant in tenants:
-        if tenant not in known:
+        if known is not None and tenant not in known:
             table.problem("tenants", f"{shown(tenant)} is no [[tenant]]{nearest(tenant, known)}")
     warn_share = table.number("warn_share", 0.8, 0.0, 1.0)
     limits = [(period, key, _nanousd(table, key)) for period, key in _PERIODS]

@@ -8,9 +8,11 @@ Its framework runs behind the connections of `http`, with the same limits.
     engine_flip     switches engines between prefill and decode
     metrics_page    `/metrics`, over all processes
     model_routes    the models, in the shape of each API
+    directory_routes  tenants and API keys in the database, for operators
     openapi         the description of the public routes
     openapi_reload  the description of `/admin/reload`
     reload_routes   applies the config file, or says what it would change
+    openapi_directory  that of tenants and keys, for operators
     usage_routes    usage and receipts, for tenants and for operators
     usage_question  reads such a question from its parameters
     fleet_usage     asks this region and the others, and adds their answers up

@@ -1,4 +1,4 @@
-"""The OpenAPI description of what clients reach, served at `/openapi.json`.
+"""The OpenAPI description of what clients and operators reach, served at `/openapi.json`.
 
 Written by hand: the inference routes do not run through a framework, and it describes what the proxy itself reads,
 requires and refuses. Further members are allowed everywhere: engines get those that are listed in
@@ -11,6 +11,7 @@ from warmroute.contract.identity import KINDS
 from warmroute.contract.money import CacheRates
 from warmroute.contract.receipt import RATES
 from warmroute_proxy.dialects.openai_fields import MAX_CHOICES, MAX_COUNT
+from warmroute_proxy.server.control.openapi_directory import directory_paths
 from warmroute_proxy.server.control.openapi_reload import reload_paths
 from warmroute_proxy.server.ledger.usage_sums import MAX_LISTED
 
@@ -71,10 +72,14 @@ def description(version: str) -> Schema:
             "/v1/chat/completions": {"post": _post("The next message of a conversation", "chat.completion", _CHAT)},
             **_other_apis(),
             "/v1/completions": {"post": _post("What follows a text", "text_completion", _COMPLETION)},
+            **directory_paths(),
             **reload_paths(),
         },
         "components": {
-            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+            "securitySchemes": {
+                "key": {"type": "http", "scheme": "bearer"},
+                "admin_key": {"type": "http", "scheme": "bearer"},
+            },
             "schemas": {
                 "Error": _ERROR,
                 "MessagesError": _MESSAGES_ERROR,

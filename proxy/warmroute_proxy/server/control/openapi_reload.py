@@ -6,16 +6,10 @@ The route is at the admin listener, with the admin key.
 from typing import Any, Final
 
 from warmroute_proxy.server.base.config_difference import Kind
+from warmroute_proxy.server.control.openapi_directory import SERVERS
 
 Schema = dict[str, Any]
 
-SERVERS: Final = [
-    {
-        "url": "{admin_url}",
-        "description": "The proxy's admin listener.",
-        "variables": {"admin_url": {"default": "http://127.0.0.1:9001"}},
-    }
-]
 _STRING: Final[Schema] = {"type": "string"}
 _STRINGS: Final[Schema] = {"type": "array", "items": _STRING}
 _FLAG: Final[Schema] = {"type": "boolean"}
@@ -54,7 +48,7 @@ def reload_paths() -> Schema:
     error = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
     operation = {
         "summary": "Apply the config file, or say what it would change",
-        "security": [{"key": []}],
+        "security": [{"admin_key": []}],
         "parameters": [{"name": "dry_run", "in": "query", "required": False, "schema": _FLAG}],
         "responses": {
             "200": {

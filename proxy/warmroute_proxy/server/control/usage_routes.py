@@ -126,7 +126,7 @@ def add_admin_usage(app: FastAPI, usage: FleetUsage, secrets: Secrets, live: Liv
             own = usage.here(turns, question.by)
             # A token is in the name of some tenant. That it is for this path says that an operator asks.
             regions, found = await usage.everywhere(
-                own, Sums, live.now.tenants[0], _target(OPERATOR_PATH, question), session
+                own, Sums, _any_tenant(live.now), _target(OPERATOR_PATH, question), session
             )
             return json_answer(usage_body(regions, found, question.by, question.since_s))
         except Refusal as refusal:
@@ -155,10 +155,14 @@ def _tenant(question: Question, config: Config) -> TenantConfig | None:
         return None
     found = config.tenant_by_name.get(question.tenant)
     if found is None:
-        raise Refusal(
-            400, f"tenant: {quoted(question.tenant)} is not in the config", code="invalid_value", param="tenant"
-        )
+        raise Refusal(400, f"tenant: {quoted(question.tenant)} is no tenant here", code="invalid_value", param="tenant")
     return found
+
+
+def _any_tenant(config: Config) -> TenantConfig:
+    if not config.tenants:
+        raise Refusal(404, "there is no tenant yet: `warmroute tenants add`", code="not_found")
+    return config.tenants[0]
 
 
 def _target(path: str, question: Question, **more: str) -> str:

@@ -53,7 +53,7 @@ class LargeBodies:
 
         `translate`, a function of a module, makes a chat body of it; then `on_read` also gets what it has made.
         """
-        tenant = caller.tenant.name
+        tenant = caller.tenant
         asked = LargeRequest(shared.path, shared.size, caller.path, tenant, request.headers, caller.region, translate)
         pool, found = self._submitted(asked)
         done = partial(self._done, pool, request, shared, caller, on_read)  # it keeps `shared` until then

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from warmroute.contract.changes import NO_CHANGES, Changes
 from warmroute.contract.conversations import MAX_ASKED_BYTES
-from warmroute_proxy.server.base.config import Config
+from warmroute_proxy.server.base.config import Config, TenantConfig
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.secrets import Secrets
 from warmroute_proxy.server.base.terms import Terms
@@ -46,7 +46,7 @@ class LargeRequest(NamedTuple):
     where: str
     size: int
     path: str
-    tenant: str
+    tenant: TenantConfig
     headers: Mapping[str, str]
     region: str | None
     translate: Translate | None
@@ -86,14 +86,13 @@ class _Reading:
         self._config = config
         self._secrets = secrets
         self._cleans_all = cleans_all(config)
-        self._tenants = {tenant.name: tenant for tenant in config.tenants}
 
     def read(self, asked: LargeRequest) -> LargeAnswer | Refused:
         """Read a body."""
         with Path(asked.where).open("rb") as memory:
             sent = memory.read(asked.size)
         try:
-            caller = Caller(asked.path, self._tenants[asked.tenant], asked.headers, self._secrets, asked.region)
+            caller = Caller(asked.path, asked.tenant, asked.headers, self._secrets, asked.region)
             raw, changes, translated = self._in_chat(sent, caller, asked.translate)
             found = read_body(raw, caller, self._secrets, self._config)
         except Refusal as refusal:

@@ -72,6 +72,9 @@ class Reloads:
         self.appliers = appliers
         self._prices = prices
         self._metrics = metrics
+        self.completed: Callable[[Config], Config] = lambda config: config
+        """What adds the tenants of the database to a config, where there is one."""
+
         self.problems: list[str] = []
         """Of the last file that was refused; none where the last one is in force."""
 
@@ -108,10 +111,11 @@ class Reloads:
 
     def apply(self, found: Difference) -> None:
         """Let it be in force."""
+        config = self.completed(found.config)
         for apply in self.appliers:
-            apply(found.config)
-        self._live.replace(found.config)
-        self.discovery.replace(found.config)
+            apply(config)
+        self._live.replace(config)
+        self.discovery.replace(config)
         self._use_engines(found.joining)
         self._running = found.read._replace(config=merged(self._running.config, found.read.config, self._live_lists))
         self.problems = []

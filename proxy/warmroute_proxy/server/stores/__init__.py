@@ -18,8 +18,7 @@ a deadline. While the database is away, the journal and the ledger file of each 
     fleet_ledger    reads sums, lists and receipts of all proxies from the database
     fleet_rows      reads rows one after another, for a command
     migrations      the schema, by Alembic
-    api_keys        keys in the database, as this process knows them
-    key_admin       makes, rotates and revokes them, with an audit log
+    directory       tenants and API keys in the database, read by proxies and changed by operators
     prices          the price books that settle turns, of the config and of the database
     price_table     the table of price books: read, and added to
     price_admin     what operators do with it

@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 import asyncpg
 
 from warmroute_proxy.server.base.secrets import SPECIAL
-from warmroute_proxy.server.stores.store_state import Connection, StoreAway, StoreState, WrongSchema
+from warmroute_proxy.server.stores.store_state import Connection, NotDone, StoreAway, StoreState, WrongSchema
 
 REVISIONS: Final = ("0001", "0002", "0004")
 """Of the schema, the one that this proxy needs last."""
@@ -43,24 +43,40 @@ class Database:
         """Why it is not ready, in words."""
 
     async def call(self, work: Callable[[Connection], Awaitable[T]], timeout_s: float) -> T:
-        """Do some work with the connection. Raises: StoreAway, WrongSchema."""
-        async with self._lock:
-            try:
-                async with asyncio.timeout(timeout_s):
-                    connection = await self._connected()
-                    found = await work(connection)
-            except WrongSchema as error:
-                self._drop(error.state, str(error))
-                raise
-            except FAILURES as error:
-                text = failure_text(error)
-                self._drop(StoreState.AWAY, text)
-                raise StoreAway(text) from None
-            except BaseException:
-                self._drop(StoreState.AWAY, "a call was given up")
-                raise
-            self.state, self.problem = StoreState.READY, ""
-            return found
+        """Do some work with the connection. Raises: StoreAway, WrongSchema; NotDone of the work itself.
+
+        `timeout_s`: of all, so that who waits for another call waits no longer than that.
+        """
+        deadline_s = asyncio.get_running_loop().time() + timeout_s
+        try:
+            async with asyncio.timeout_at(deadline_s):
+                await self._lock.acquire()
+        except TimeoutError as error:
+            raise StoreAway(failure_text(error)) from None
+        try:
+            return await self._work(work, deadline_s)
+        finally:
+            self._lock.release()
+
+    async def _work(self, work: Callable[[Connection], Awaitable[T]], deadline_s: float) -> T:
+        try:
+            async with asyncio.timeout_at(deadline_s):
+                connection = await self._connected()
+                found = await work(connection)
+        except NotDone:
+            raise
+        except WrongSchema as error:
+            self._drop(error.state, str(error))
+            raise
+        except FAILURES as error:
+            text = failure_text(error)
+            self._drop(StoreState.AWAY, text)
+            raise StoreAway(text) from None
+        except BaseException:
+            self._drop(StoreState.AWAY, "a call was given up")
+            raise
+        self.state, self.problem = StoreState.READY, ""
+        return found
 
     async def close(self) -> None:
         """Close the connection, if there is one."""

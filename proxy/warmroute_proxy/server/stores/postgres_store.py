@@ -77,8 +77,9 @@ class Sender(NamedTuple):
 
 
 class Connections(NamedTuple):
-    """The connections to one database, so that a long question delays neither rows nor budgets."""
+    """The connections to one database, so that a long question delays neither keys nor rows nor budgets."""
 
+    directory: Database
     questions: Database
     rows: Database
     leases: Database
@@ -86,7 +87,7 @@ class Connections(NamedTuple):
     @classmethod
     def to(cls, dsn: str) -> "Connections":
         """Those to a database, not open yet."""
-        return cls(Database(dsn), Database(dsn, INCOMING), Database(dsn))
+        return cls(Database(dsn), Database(dsn), Database(dsn, INCOMING), Database(dsn))
 
 
 class PostgresStore:

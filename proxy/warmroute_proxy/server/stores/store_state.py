@@ -1,7 +1,7 @@
 """What a store is to this proxy, and the errors of those who ask it; without its client."""
 
 from enum import Enum
-from typing import Any
+from typing import Any, Literal
 
 Connection = Any
 """An `asyncpg.Connection`, which is not typed."""
@@ -20,6 +20,14 @@ class StoreState(Enum):
 
 class StoreError(RuntimeError):
     """The database cannot be used as it is."""
+
+
+class NotDone(Exception):
+    """What was asked of the database cannot be done, as it says. Nothing was changed, and the database is well."""
+
+    def __init__(self, text: str, *, code: Literal["not_found", "conflict", "invalid_value"]) -> None:
+        super().__init__(text)
+        self.code = code
 
 
 class StoreAway(StoreError):

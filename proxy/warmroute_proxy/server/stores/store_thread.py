@@ -72,12 +72,14 @@ class StoreThread:
         """How many rows this process has sent."""
         return self._shipping.sent if self._shipping is not None else 0
 
-    async def check(self) -> None:
-        """Look whether the database can be used. Raises: WrongSchema. One that is away may come later."""
+    async def check(self) -> bool:
+        """Look whether the database can be used. Raises: WrongSchema. False where it is away: it may come later."""
         try:
             await self.ask(_nothing, START_S)
         except StoreAway as error:
             _LOG.error("the database of the ledger is away: %s; rows wait in the ledger file until it is back", error)
+            return False
+        return True
 
     async def ask(self, work: Callable[[Connection], Awaitable[T]], timeout_s: float = QUESTION_S) -> T:
         """Ask the database something, from another event loop. Raises: StoreAway, StoreBusy, WrongSchema."""
@@ -89,6 +91,11 @@ class StoreThread:
             return await self.run(self._connections.questions.call(work, timeout_s))
         finally:
             self._waiting -= 1
+
+    async def look(self, work: Callable[[Connection], Awaitable[T]], timeout_s: float) -> T:
+        """The same for the directory, which has a connection of its own. Raises: StoreAway, WrongSchema."""
+        assert self._connections is not None
+        return await self.run(self._connections.directory.call(work, timeout_s))
 
     async def run(self, call: Coroutine[Any, Any, T]) -> T:
         """Run something in the thread, from another event loop."""

@@ -6,8 +6,8 @@ PostgreSQL is imported only where the config names a database.
 
 import contextlib
 import time
-from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from warmroute_proxy.core.queue.budget import Budget, Span, Taken, Unit
 from warmroute_proxy.core.queue.quota import TenantLimits
@@ -17,16 +17,19 @@ from warmroute_proxy.server.base.metrics import Labels, Metrics
 from warmroute_proxy.server.base.secrets import SPECIAL, SecretError, load_dsn, load_url
 from warmroute_proxy.server.ledger.ledger import LEDGER_FILE
 from warmroute_proxy.server.ledger.schema import LedgerError
-from warmroute_proxy.server.stores.api_keys import KEYS_FILE, KeyDirectory
 from warmroute_proxy.server.stores.budgets import Budgets, BudgetStore
+from warmroute_proxy.server.stores.directory.access import Access, key_records, tenant_records
+from warmroute_proxy.server.stores.directory.polling import Directory
 from warmroute_proxy.server.stores.prices import PRICES_FILE, Prices, StoredPrices
 from warmroute_proxy.server.stores.spool import Spool, proxy_name
-from warmroute_proxy.server.stores.store_state import StoreError, WrongSchema
+from warmroute_proxy.server.stores.store_state import Connection, StoreError, WrongSchema
 
 if TYPE_CHECKING:
     from warmroute_proxy.server.stores.fleet_ledger import FleetLedger
     from warmroute_proxy.server.stores.store_thread import StoreThread
 
+
+T = TypeVar("T")
 
 NEVER: Final = 2.0
 """A share of a limit from which nobody is warned."""
@@ -63,8 +66,8 @@ class Stores:
         self.settled_budgets: list[Budget] = []
         """Those that the thread settles rows against."""
 
-        self.keys: KeyDirectory | None = None
-        """API keys in the database; None: there is none."""
+        self.access: Access | None = None
+        """Keys and tenants of the config and of the database; None: there is no database."""
 
         self._has_windows = False
         self.windows = Budgets((), None, Metrics(), time.time)
@@ -98,6 +101,8 @@ class Stores:
     def problems(self) -> list[str]:
         """What does not work as it should. Everybody may read it, so the reason, with its addresses, is in the log."""
         found = ["redis away: limits by the minute are those of each process"] if self.windows.away else []
+        if self.access is not None and (left_out := len(self.access.problems)):
+            found.append(f"{left_out} tenants of the database are not used: the log says why")
         thread = self._thread
         if thread is None or not thread.problem:
             return found
@@ -116,25 +121,31 @@ class Stores:
             rows.append(("warmroute_store_up", (("store", "redis"),), float(not self.windows.away)))
         return rows
 
+    async def ask(self, work: Callable[[Connection], Awaitable[T]]) -> T:
+        """Ask the database something. Raises: StoreAway, StoreBusy, WrongSchema, NotDone."""
+        assert self._thread is not None
+        return await self._thread.ask(work)
+
     def sweep(self) -> None:
         """Ask for what is wanted of budgets and windows; called a few times a second."""
         self.budgets.sweep()
         self.windows.sweep()
+        if self.access is not None:
+            self.access.sweep()
 
     def watching(self) -> list[Coroutine[Any, Any, None]]:
         """What looks for changes in the database until it is cancelled."""
-        return [each.watch() for each in (self.keys, self.stored_prices) if each is not None]
+        directory = None if self.access is None else self.access.directory
+        return [each.watch() for each in (directory, self.stored_prices) if each is not None]
 
     def replace(self, config: Config) -> None:
-        """Use the prices, tenants, keys, limits and budgets of another config."""
+        """Use the prices, limits and budgets of another config."""
         self.prices.use_models(config.models)
         if self._thread is not None:
             self.settled_budgets[:] = config.budgets
             self.budgets.replace(config.budgets)
         if self._has_windows:
             self.windows.replace(_by_minute(config))
-        if self.keys is not None:
-            self.keys.replace(config)
 
     def close(self) -> None:
         """Send what is left, for some seconds, and close."""
@@ -164,20 +175,22 @@ async def _with_database(
 
     thread = StoreThread(connections, None if process else make_shipping)
     try:
-        await thread.check()
+        answers = await thread.check()
     except WrongSchema as error:
         thread.close()
         raise LedgerError(str(error)) from None
     leases = InThread(thread, PostgresBudgets(connections.leases, name, sender.boot))
     stores = Stores(thread, _budgets(config, metrics, leases), prices, FleetLedger(thread, name))
     stores.settled_budgets = settled
-    file = config.proxy.state_dir / KEYS_FILE
-    stores.keys = KeyDirectory(thread, config, file, database.key_max_age_s, time.time)
-    with contextlib.suppress(StoreError):
-        await stores.keys.look()
+    keys, tenants = key_records(), tenant_records()
+    directory = Directory(thread, (keys, tenants), config.proxy.state_dir, time.monotonic, time.time)
+    stores.access = Access(config, directory, keys, tenants, database.key_max_age_s, time.time)
     stores.stored_prices = StoredPrices(thread, prices, config.proxy.state_dir / PRICES_FILE)
-    with contextlib.suppress(StoreError):
-        await stores.stored_prices.look()
+    if answers:
+        with contextlib.suppress(StoreError):
+            await directory.look()
+        with contextlib.suppress(StoreError):
+            await stores.stored_prices.look()
     return stores
 
 

@@ -1,0 +1,162 @@
+"""Runs `warmroute tenants` and `warmroute keys` against the database that the config of a proxy names."""
+
+import asyncio
+import getpass
+import socket
+import sys
+import time
+import tomllib
+from argparse import Namespace
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, TypeVar
+
+from warmroute_cli.directory.settings import WrongSetting, read_settings
+from warmroute_cli.directory.tables import print_changes, print_keys, print_tenants
+from warmroute_cli.installed import missing
+from warmroute_cli.ledger import NEEDED
+from warmroute_proxy.server.base.config import Config
+from warmroute_proxy.server.base.config_file import ConfigError, load_config
+from warmroute_proxy.server.base.errors import Refusal
+from warmroute_proxy.server.base.secrets import SecretError, load_dsn
+from warmroute_proxy.server.control.usage_question import read_question
+from warmroute_proxy.server.stores.directory.changing import Operator
+from warmroute_proxy.server.stores.directory.key_admin import KeyAdmin
+from warmroute_proxy.server.stores.directory.tenant_admin import TenantAdmin
+from warmroute_proxy.server.stores.store_state import Connection, NotDone, StoreError
+
+CALL_S: Final = 10.0
+T = TypeVar("T")
+Action = Callable[[Namespace, Config, Operator], Awaitable[None]]
+
+
+class WrongQuestion(Exception):
+    """The command line asks for what there is not."""
+
+
+def run_keys(arguments: Namespace) -> int:
+    """`warmroute keys`. 0: done, 2: not done."""
+    return _run(arguments, "keys", _KEYS[arguments.action])
+
+
+def run_tenants(arguments: Namespace) -> int:
+    """`warmroute tenants`. 0: done, 2: not done."""
+    return _run(arguments, "tenants", _TENANTS[arguments.action])
+
+
+def _run(arguments: Namespace, name: str, action: Action) -> int:
+    if hint := missing(NEEDED, "postgres"):
+        print(f"warmroute: {hint}", file=sys.stderr)
+        return 2
+    try:
+        config = load_config(arguments.config)
+        if config.database is None:
+            raise WrongQuestion(
+                f"{arguments.config} names no database: set dsn_file in [ledger], or put tenants and digests of keys"
+                " into the config (`warmroute key` makes a key)"
+            )
+        asyncio.run(_do(arguments, config, load_dsn(config.database.dsn_file), action))
+    except (ConfigError, SecretError, StoreError, WrongQuestion, WrongSetting, NotDone) as error:
+        print(f"warmroute {name}: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+async def _do(arguments: Namespace, config: Config, dsn: str, action: Action) -> None:
+    from warmroute_proxy.server.stores.database import Database
+
+    database = Database(dsn)
+
+    async def ask(work: Callable[[Connection], Awaitable[T]]) -> T:
+        return await database.call(work, CALL_S)
+
+    try:
+        await action(arguments, config, Operator(ask, f"{getpass.getuser()}@{socket.gethostname()}"))
+    finally:
+        await database.close()
+
+
+async def _make(arguments: Namespace, config: Config, operator: Operator) -> None:
+    made = await _key_admin(config, operator).make(arguments.tenant, arguments.note, arguments.lifetime)
+    print(f"API key {made.id} of {made.tenant}, shown once:\n  {made.key}")
+
+
+async def _rotate(arguments: Namespace, config: Config, operator: Operator) -> None:
+    made = await _key_admin(config, operator).rotate(arguments.key, arguments.overlap, arguments.lifetime)
+    print(f"API key {made.id} in place of {arguments.key}, shown once:\n  {made.key}")
+
+
+async def _revoke(arguments: Namespace, config: Config, operator: Operator) -> None:
+    tenant = await _key_admin(config, operator).revoke(arguments.key)
+    print(f"revoked {arguments.key} of {tenant}; every proxy refuses it within 2 s")
+
+
+async def _list_keys(arguments: Namespace, config: Config, operator: Operator) -> None:
+    print_keys(await _key_admin(config, operator).keys(arguments.tenant, None, arguments.limit))
+
+
+async def _audit_keys(arguments: Namespace, config: Config, operator: Operator) -> None:
+    del config
+    print_changes(await operator.changes(("key",), _since_s(arguments.since), None, arguments.limit))
+
+
+async def _add(arguments: Namespace, config: Config, operator: Operator) -> None:
+    await TenantAdmin(operator, config).add(arguments.tenant, read_settings(arguments.settings))
+    print(f"added {arguments.tenant}; `warmroute keys make {arguments.tenant}` makes a key of it")
+
+
+async def _change(arguments: Namespace, config: Config, operator: Operator) -> None:
+    await TenantAdmin(operator, config).change(arguments.tenant, read_settings(arguments.settings))
+    print(f"changed {arguments.tenant}; every proxy knows within 2 s")
+
+
+async def _remove(arguments: Namespace, config: Config, operator: Operator) -> None:
+    revoked = await TenantAdmin(operator, config).remove(arguments.tenant)
+    print(f"removed {arguments.tenant} and revoked its keys: {revoked}; every proxy refuses them within 2 s")
+
+
+async def _import(arguments: Namespace, config: Config, operator: Operator) -> None:
+    tables: list[dict[str, Any]] = tomllib.loads(arguments.config.read_text()).get("tenant", [])
+    for found in await TenantAdmin(operator, config).import_tenants(tables):
+        what = "added" if found.added else "is there already"
+        print(f"{found.name}: {what}, keys added: {found.keys}")
+    print("tenants of the file count until they are taken out of it")
+
+
+async def _list_tenants(arguments: Namespace, config: Config, operator: Operator) -> None:
+    stored = await TenantAdmin(operator, config).tenants(None, arguments.limit)
+    print_tenants(config.tenant_by_name, stored)
+
+
+async def _audit_tenants(arguments: Namespace, config: Config, operator: Operator) -> None:
+    del config
+    print_changes(await operator.changes(("tenant",), _since_s(arguments.since), None, arguments.limit))
+
+
+_KEYS: Final[dict[str, Action]] = {
+    "make": _make,
+    "rotate": _rotate,
+    "revoke": _revoke,
+    "list": _list_keys,
+    "audit": _audit_keys,
+}
+_TENANTS: Final[dict[str, Action]] = {
+    "add": _add,
+    "change": _change,
+    "remove": _remove,
+    "import": _import,
+    "list": _list_tenants,
+    "audit": _audit_tenants,
+}
+
+
+def _key_admin(config: Config, operator: Operator) -> KeyAdmin:
+    return KeyAdmin(operator, tuple(config.tenant_by_name))
+
+
+def _since_s(text: str | None) -> float | None:
+    if text is None:
+        return None
+    try:
+        return read_question([("since", text)], ("since",), time.time()).since_s
+    except Refusal as refusal:
+        raise WrongQuestion(str(refusal)) from None

@@ -1,0 +1,330 @@
+"""Routes for operators about tenants and API keys in the database, and who changed them.
+
+GET, POST            /admin/tenants             list those of config and database; add one
+GET, PATCH, DELETE   /admin/tenants/{name}      one; other settings; refuse it everywhere, with its keys
+GET, POST            /admin/keys                list; make one, which is shown once
+GET, PATCH, DELETE   /admin/keys/{id}           one; another note or end; revoke it
+POST                 /admin/keys/{id}/rotate    make one in its place, which is good for some time still
+GET                  /admin/audit               who changed what
+
+A list is answered in pages: `limit`, and `after` with the last one of the page before (`before` in the audit log).
+"""
+
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Annotated, Any, Final, TypeVar
+
+import msgspec
+from fastapi import FastAPI, Request, Response
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from warmroute_proxy.server.base.errors import Refusal, quoted
+from warmroute_proxy.server.control.answers import json_answer, refused
+from warmroute_proxy.server.control.usage_question import read_question
+from warmroute_proxy.server.ledger.usage_sums import MAX_LISTED
+from warmroute_proxy.server.stores.directory.access import Access
+from warmroute_proxy.server.stores.directory.changing import Ask, Operator
+from warmroute_proxy.server.stores.directory.key_admin import MAX_LIFETIME_S, KeyAdmin
+from warmroute_proxy.server.stores.directory.tenant_admin import StoredTenant, TenantAdmin
+from warmroute_proxy.server.stores.store_state import NotDone, StoreError
+from warmroute_proxy.server.stores.store_thread import StoreBusy
+
+LISTED: Final = 50
+KINDS: Final = ("key", "price", "tenant")
+DAY_S: Final = 86_400.0
+_STATUS: Final = {"not_found": 404, "conflict": 409, "invalid_value": 400}
+
+B = TypeVar("B", bound=Struct)
+Lifetime = Annotated[float, Meta(gt=0, le=MAX_LIFETIME_S)]
+
+
+class NewTenant(Struct, forbid_unknown_fields=True):
+    """A tenant, with the settings of a [[tenant]]."""
+
+    name: str
+    settings: dict[str, Any] = {}
+
+
+class ChangedTenant(Struct, forbid_unknown_fields=True):
+    """Settings to set; null takes one away."""
+
+    settings: dict[str, Any]
+
+
+class NewKey(Struct, forbid_unknown_fields=True):
+    """A key of a tenant. Without `lifetime_s` it never expires."""
+
+    tenant: str
+    note: str = ""
+    lifetime_s: Lifetime | None = None
+
+
+class ChangedKey(Struct, forbid_unknown_fields=True):
+    """What to change of a key. `lifetime_s`: from now; null: it never expires."""
+
+    note: str | UnsetType = UNSET
+    lifetime_s: Lifetime | UnsetType | None = UNSET
+
+
+class RotatedKey(Struct, forbid_unknown_fields=True):
+    """`overlap_s`: for how long the old key is good still."""
+
+    overlap_s: Annotated[float, Meta(ge=0, le=MAX_LIFETIME_S)] = DAY_S
+    lifetime_s: Lifetime | None = None
+
+
+class DirectoryAdmin:
+    """What the routes work with, by the config in force."""
+
+    def __init__(self, access: Access, ask: Ask, region: str) -> None:
+        self._access = access
+        self.operator = Operator(ask, f"admin@{region}")
+
+    @property
+    def of_config(self) -> list[str]:
+        """The names of the tenants of the config file."""
+        return sorted(self._access.of_file.tenant_by_name)
+
+    def tenants(self) -> TenantAdmin:
+        """What operators do with tenants."""
+        return TenantAdmin(self.operator, self._access.of_file)
+
+    def keys(self) -> KeyAdmin:
+        """What operators do with keys."""
+        return KeyAdmin(self.operator, self.of_config)
+
+
+def add_directory(app: FastAPI, admin: DirectoryAdmin | None) -> None:
+    """Add the routes to the admin application. `admin`: None where there is no database."""
+    if admin is not None:
+        _add_tenants(app, admin)
+        _add_tenant(app, admin)
+        _add_keys(app, admin)
+        _add_key(app, admin)
+        _add_audit(app, admin)
+        return
+
+    for what in ("tenants", "keys", "audit"):
+        for path in (f"/admin/{what}", f"/admin/{what}/{{rest:path}}"):
+            app.add_api_route(path, _no_database, methods=["GET", "POST", "PATCH", "DELETE"])
+
+
+async def _no_database() -> Response:
+    """Tenants and keys of the config alone are changed there."""
+    text = "this proxy has no database: its tenants and keys are those of its config ([ledger] dsn_file names one)"
+    return refused(Refusal(404, text, code="no_database"))
+
+
+def _add_tenants(app: FastAPI, admin: DirectoryAdmin) -> None:
+    @app.get("/admin/tenants")
+    async def tenants(request: Request) -> Response:
+        """The tenants of the config and of the database, by name."""
+
+        async def listed() -> dict[str, Any]:
+            asked = _asked(request, ("limit", "after"))
+            limit, after = _limit(asked), asked.get("after")
+            stored = await admin.tenants().tenants(after, limit + 1)
+            in_config = set(admin.of_config)
+            rows = [_tenant(each, is_used=each.name not in in_config) for each in stored]
+            rows += [_of_config(name) for name in in_config if after is None or name > after]
+            return _page(sorted(rows, key=lambda row: (row["name"], row["source"])), limit)
+
+        return await _answered(listed)
+
+    @app.post("/admin/tenants")
+    async def add(request: Request) -> Response:
+        """Add a tenant."""
+
+        async def added() -> dict[str, Any]:
+            asked = await _body(request, NewTenant)
+            return _tenant(await admin.tenants().add(asked.name, asked.settings))
+
+        return await _answered(added, 201)
+
+
+def _add_tenant(app: FastAPI, admin: DirectoryAdmin) -> None:
+    @app.get("/admin/tenants/{name:path}")
+    async def tenant(name: str, request: Request) -> Response:
+        """One tenant."""
+
+        async def found() -> dict[str, Any]:
+            _asked(request, ())
+            if name in admin.of_config:
+                return _of_config(name)
+            return _tenant(await admin.tenants().tenant(name))
+
+        return await _answered(found)
+
+    @app.patch("/admin/tenants/{name:path}")
+    async def change(name: str, request: Request) -> Response:
+        """Change settings of a tenant."""
+
+        async def changed() -> dict[str, Any]:
+            return _tenant(await admin.tenants().change(name, (await _body(request, ChangedTenant)).settings))
+
+        return await _answered(changed)
+
+    @app.delete("/admin/tenants/{name:path}")
+    async def remove(name: str) -> Response:
+        """Remove a tenant, and revoke its keys."""
+
+        async def removed() -> dict[str, Any]:
+            return {"name": name, "removed": True, "keys_revoked": await admin.tenants().remove(name)}
+
+        return await _answered(removed)
+
+
+def _add_keys(app: FastAPI, admin: DirectoryAdmin) -> None:
+    @app.get("/admin/keys")
+    async def keys(request: Request) -> Response:
+        """Keys, the newest first."""
+
+        async def listed() -> dict[str, Any]:
+            asked = _asked(request, ("limit", "after", "tenant"))
+            limit = _limit(asked)
+            found = await admin.keys().keys(asked.get("tenant"), asked.get("after"), limit + 1)
+            return _page([key._asdict() for key in found], limit)
+
+        return await _answered(listed)
+
+    @app.post("/admin/keys")
+    async def make(request: Request) -> Response:
+        """Make a key, which is shown once."""
+
+        async def made() -> dict[str, Any]:
+            asked = await _body(request, NewKey)
+            return (await admin.keys().make(asked.tenant, asked.note, asked.lifetime_s))._asdict()
+
+        return await _answered(made, 201)
+
+
+def _add_key(app: FastAPI, admin: DirectoryAdmin) -> None:
+    @app.get("/admin/keys/{key_id}")
+    async def key(key_id: str) -> Response:
+        """One key."""
+
+        async def found() -> dict[str, Any]:
+            return (await admin.keys().key(key_id))._asdict()
+
+        return await _answered(found)
+
+    @app.patch("/admin/keys/{key_id}")
+    async def change(key_id: str, request: Request) -> Response:
+        """Change the note of a key, or when it expires."""
+
+        async def changed() -> dict[str, Any]:
+            asked = await _body(request, ChangedKey)
+            note = None if asked.note is UNSET else asked.note
+            end = None if asked.lifetime_s is UNSET else asked.lifetime_s
+            sets_end = asked.lifetime_s is not UNSET
+            return (await admin.keys().change(key_id, note, sets_end=sets_end, lifetime_s=end))._asdict()
+
+        return await _answered(changed)
+
+    @app.delete("/admin/keys/{key_id}")
+    async def revoke(key_id: str) -> Response:
+        """Revoke a key."""
+
+        async def revoked() -> dict[str, Any]:
+            return {"id": key_id, "revoked": True, "tenant": await admin.keys().revoke(key_id)}
+
+        return await _answered(revoked)
+
+    @app.post("/admin/keys/{key_id}/rotate")
+    async def rotate(key_id: str, request: Request) -> Response:
+        """Make a key in place of another one."""
+
+        async def made() -> dict[str, Any]:
+            asked = await _body(request, RotatedKey)
+            return (await admin.keys().rotate(key_id, asked.overlap_s, asked.lifetime_s))._asdict()
+
+        return await _answered(made, 201)
+
+
+def _add_audit(app: FastAPI, admin: DirectoryAdmin) -> None:
+    @app.get("/admin/audit")
+    async def audit(request: Request) -> Response:
+        """Who changed what, the newest first."""
+
+        async def listed() -> dict[str, Any]:
+            asked = _asked(request, ("limit", "before", "since", "kind"))
+            limit, since = _limit(asked), [("since", asked["since"])] if "since" in asked else []
+            since_s = read_question(since, ("since",), time.time()).since_s
+            found = await admin.operator.changes(_kinds(asked), since_s, _before(asked), limit + 1)
+            return _page([change._asdict() for change in found], limit)
+
+        return await _answered(listed)
+
+
+async def _answered(work: Callable[[], Awaitable[Mapping[str, Any]]], status: int = 200) -> Response:
+    """The answer of some work, or why there is none."""
+    try:
+        return json_answer(await work(), status)
+    except Refusal as refusal:
+        return refused(refusal)
+    except NotDone as error:
+        return refused(Refusal(_STATUS[error.code], str(error), code=error.code))
+    except StoreBusy:
+        return refused(Refusal(503, "too many questions wait for the database", code="overloaded", retry_after_s=1))
+    except StoreError as error:
+        text = f"the database cannot be used ({error}); a change may be there or not: look before you try again"
+        return refused(Refusal(503, text, code="database_unavailable", retry_after_s=1))
+
+
+async def _body(request: Request, kind: type[B]) -> B:
+    """The body of a request. Raises: Refusal."""
+    try:
+        return msgspec.json.decode(await request.body() or b"{}", type=kind)
+    except msgspec.MsgspecError as error:
+        raise Refusal(400, f"the body cannot be used: {error}", code="invalid_value") from None
+    except (UnicodeDecodeError, RecursionError):
+        raise Refusal(400, "the body is not JSON in UTF-8, or too deep", code="invalid_value") from None
+
+
+def _asked(request: Request, allowed: tuple[str, ...]) -> dict[str, str]:
+    """The query parameters. Raises: Refusal, where one is unknown or given twice."""
+    found: dict[str, str] = {}
+    for name, value in request.query_params.multi_items():
+        if name not in allowed:
+            text = f"there is no parameter {quoted(name)} here, but: {', '.join(allowed) or 'none'}"
+            raise Refusal(400, text, code="unknown_parameter", param=name)
+        if name in found:
+            raise Refusal(400, f"{name} is given twice", code="invalid_value", param=name)
+        found[name] = value
+    return found
+
+
+def _limit(asked: Mapping[str, str]) -> int:
+    text = asked.get("limit", str(LISTED))
+    if not (text.isascii() and text.isdecimal() and len(text) < 4 and 1 <= int(text) <= MAX_LISTED):
+        raise Refusal(400, f"limit: must be a number from 1 to {MAX_LISTED}", code="invalid_value", param="limit")
+    return int(text)
+
+
+def _before(asked: Mapping[str, str]) -> int | None:
+    text = asked.get("before")
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdecimal() and len(text) < 19):
+        raise Refusal(400, "before: must be the id of a row of the audit log", code="invalid_value", param="before")
+    return int(text)
+
+
+def _kinds(asked: Mapping[str, str]) -> tuple[str, ...]:
+    kind = asked.get("kind")
+    if kind is not None and kind not in KINDS:
+        raise Refusal(400, f"kind: must be one of {', '.join(KINDS)}", code="invalid_value", param="kind")
+    return KINDS if kind is None else (kind,)
+
+
+def _page(rows: list[dict[str, Any]], limit: int) -> dict[str, Any]:
+    """A page of a list. `rows`: one more than the page has, where more follow."""
+    return {"object": "list", "data": rows[:limit], "has_more": len(rows) > limit}
+
+
+def _tenant(tenant: StoredTenant, *, is_used: bool = True) -> dict[str, Any]:
+    return {**tenant._asdict(), "source": "database", "is_used": is_used}
+
+
+def _of_config(name: str) -> dict[str, Any]:
+    return {"name": name, "source": "config", "is_used": True}

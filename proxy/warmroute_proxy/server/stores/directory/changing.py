@@ -1,0 +1,111 @@
+"""What all changes of the directory have in common: a transaction, the number that proxies look at, the audit log.
+
+A change first takes the next number of its kind, which locks it: changes of a kind follow one another, and a proxy that
+has read up to a number has missed none. Where two kinds are changed, `key` comes before `tenant`.
+"""
+
+import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
+
+from warmroute_proxy.server.stores.store_state import Connection, NotDone
+
+MAX_LISTED: Final = 10_000
+"""Of records, in one page."""
+
+T = TypeVar("T")
+
+_NEXT: Final = "UPDATE directory_version SET version = version + 1 WHERE kind = $1 RETURNING version"
+_NOTE: Final = """
+INSERT INTO audit (who, kind, action, subject, tenant, old, new) VALUES ($1, $2, $3, $4, $5, $6::jsonb, $7::jsonb)
+"""
+_CHANGES: Final = """
+SELECT id, at, who, kind, action, subject, tenant, old::text, new::text FROM audit
+    WHERE kind = ANY ($1) AND ($2::float8 IS NULL OR at >= to_timestamp($2)) AND ($3::bigint IS NULL OR id < $3)
+    ORDER BY id DESC LIMIT $4
+"""
+
+
+class Ask(Protocol):
+    """Does some work with a connection to the database. Raises: StoreAway, StoreBusy, WrongSchema, NotDone."""
+
+    def __call__(self, work: Callable[[Connection], Awaitable[T]], /) -> Awaitable[T]:
+        """Do it."""
+        ...
+
+
+class Change(NamedTuple):
+    """A row of the audit log. `old`, `new`: what was changed of the record; never a secret."""
+
+    id: int
+    at: datetime
+    who: str
+    kind: str
+    action: str
+    subject: str
+    tenant: str
+    old: Mapping[str, Any] | None = None
+    new: Mapping[str, Any] | None = None
+
+
+class Operator:
+    """Who changes the directory. Its methods raise: StoreAway, StoreBusy, WrongSchema."""
+
+    def __init__(self, ask: Ask, who: str) -> None:
+        self.read = ask
+        self._who = who
+
+    async def change(self, work: Callable[[Connection], Awaitable[T]]) -> T:
+        """Do some work in a transaction. Raises: NotDone, too."""
+
+        async def in_transaction(connection: Connection) -> T:
+            async with connection.transaction():
+                return await work(connection)
+
+        return await self.read(in_transaction)
+
+    async def note(
+        self,
+        connection: Connection,
+        what: tuple[str, str, str],
+        tenant: str,
+        old: Mapping[str, Any] | None,
+        new: Mapping[str, Any] | None,
+    ) -> None:
+        """Add a row to the audit log. `what`: kind, action and subject."""
+        kind, action, subject = what
+        await connection.execute(_NOTE, self._who, kind, action, subject, tenant, _json(old), _json(new))
+
+    async def changes(
+        self, kinds: Sequence[str], since_s: float | None, before: int | None, limit: int
+    ) -> list[Change]:
+        """The audit log of some kinds, the newest first. `since_s`: unix seconds; `before`: the id of a row."""
+
+        async def read(connection: Connection) -> list[Change]:
+            rows = await connection.fetch(_CHANGES, list(kinds), since_s, before, min(limit, MAX_LISTED))
+            return [Change(*row.values())._replace(old=_value(row["old"]), new=_value(row["new"])) for row in rows]
+
+        return await self.read(read)
+
+
+async def next_version(connection: Connection, kind: str) -> int:
+    """The number of the next change of a kind, which is locked until the transaction ends."""
+    version: int = await connection.fetchval(_NEXT, kind)
+    return version
+
+
+def checked_note(note: str, max_chars: int) -> str:
+    """A text that an operator gives. Raises: NotDone."""
+    if len(note) > max_chars or not note.isprintable():
+        raise NotDone(f"note: must be one line of at most {max_chars} printable characters", code="invalid_value")
+    return note
+
+
+def _json(value: Mapping[str, Any] | None) -> str | None:
+    return None if value is None else json.dumps(value)
+
+
+def _value(text: str | None) -> Mapping[str, Any] | None:
+    value: Mapping[str, Any] | None = None if text is None else json.loads(text)
+    return value

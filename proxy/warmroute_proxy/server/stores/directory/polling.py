@@ -1,0 +1,151 @@
+"""Reads what has changed in the directory of the database, each `POLL_S`, and keeps it in `state_dir`.
+
+One question asks for the numbers of all kinds. Where one is above the known one, what has a higher one is read. After
+the database was away everything is read: it may have been put back from a copy. What was read last is good while the
+database is away, for `max_age_s`, also over a restart. The time since the last answer is measured by a monotonic clock,
+so that a clock that is set neither prolongs it nor ends it; over a restart only the clock of the machine is there.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from warmroute_proxy.server.stores.directory.records import UNREAD, Records
+from warmroute_proxy.server.stores.store_state import Connection, StoreError
+from warmroute_proxy.server.stores.store_thread import StoreBusy, StoreThread
+
+POLL_S: Final = 0.75
+READ_S: Final = 30.0
+"""The deadline of a look: the first one reads everything."""
+
+NOTE_S: Final = 30.0
+"""How often the time of the last answer is written."""
+
+RECORDS_FILE: Final = "directory.json"
+TIME_FILE: Final = "directory.time"
+
+_LOG: Final = logging.getLogger(__name__)
+_VERSIONS: Final = "SELECT kind, version FROM directory_version"
+_decode: Final = msgspec.json.Decoder(dict[str, dict[str, str]]).decode
+
+
+class _Found(NamedTuple):
+    """What was read of a kind."""
+
+    version: int
+    rows: list[tuple[str, str | None]]
+    whole: bool
+
+
+class Directory:
+    """Keeps the records of this process as the database has them. Used in the event loop of requests."""
+
+    def __init__(
+        self,
+        thread: StoreThread,
+        kinds: Sequence[Records[Any]],
+        folder: Path,
+        clock: Callable[[], float],
+        wall_clock: Callable[[], float],
+    ) -> None:
+        """`folder`: where what was read is kept; `clock`: monotonic seconds; `wall_clock`: unix seconds."""
+        self._thread = thread
+        self._kinds = kinds
+        self._folder = folder
+        self._clock = clock
+        self._wall_clock = wall_clock
+        self._read_s: float | None = None
+        self._noted_s: float | None = None
+        self._restore()
+
+    @property
+    def age_s(self) -> float:
+        """Seconds since the database has answered last; infinite where it never has."""
+        return float("inf") if self._read_s is None else self._clock() - self._read_s
+
+    async def watch(self) -> None:
+        """Look for changes until it is cancelled."""
+        while True:
+            with contextlib.suppress(StoreError, StoreBusy):  # the state of the database is shown elsewhere
+                await self.look()
+            await asyncio.sleep(POLL_S)
+
+    async def look(self) -> None:
+        """Read what has changed. Raises: StoreError, StoreBusy."""
+        known = {records.kind: records.version for records in self._kinds}
+
+        async def read(connection: Connection) -> dict[str, _Found]:
+            if dict(await connection.fetch(_VERSIONS)).items() >= known.items():
+                return {}
+            async with connection.transaction(isolation="repeatable_read", readonly=True):
+                versions = dict(await connection.fetch(_VERSIONS))
+                return {
+                    records.kind: await _read(connection, records, known[records.kind], versions.get(records.kind, 0))
+                    for records in self._kinds
+                    if versions.get(records.kind) != known[records.kind]
+                }
+
+        asked_s = self._clock()
+        try:
+            found = await self._thread.look(read, READ_S)
+        except StoreError:
+            for records in self._kinds:
+                records.version = UNREAD
+            raise
+        self._read_s = asked_s
+        for records in self._kinds:
+            if (changed := found.get(records.kind)) is not None:
+                records.apply(changed.version, changed.rows, whole=changed.whole)
+        await self._keep(is_changed=bool(found))
+
+    async def _keep(self, *, is_changed: bool) -> None:
+        """Write what is known where it has changed, and now and then when the database has answered."""
+        if not is_changed and self._noted_s is not None and self._clock() - self._noted_s < NOTE_S:
+            return
+        self._noted_s = self._clock()
+        texts = {records.kind: dict(records.texts) for records in self._kinds} if is_changed else None
+        await asyncio.to_thread(self._write, texts, self._wall_clock() - self.age_s)
+
+    def _write(self, texts: dict[str, dict[str, str]] | None, read_at_s: float) -> None:
+        if texts is not None:
+            _replace(self._folder / RECORDS_FILE, msgspec.json.encode(texts))
+        _replace(self._folder / TIME_FILE, f"{read_at_s:.3f}\n".encode())
+
+    def _restore(self) -> None:
+        """Know what was kept. Its versions say nothing: they may be of another database."""
+        file = self._folder / RECORDS_FILE
+        try:
+            texts = _decode(file.read_bytes())
+            read_at_s = float((self._folder / TIME_FILE).read_text())
+        except FileNotFoundError:
+            return
+        except (OSError, ValueError) as error:
+            _LOG.error("%s cannot be read: %s", file, error)
+            return
+        self._read_s = self._clock() - max(0.0, self._wall_clock() - read_at_s)
+        for records in self._kinds:
+            records.apply(UNREAD, texts.get(records.kind, {}).items(), whole=True)
+
+
+async def _read(connection: Connection, records: Records[Any], known: int, version: int) -> _Found:
+    """What has changed; everything where the database is older than what is known, or nothing is known."""
+    after = known if version > known else UNREAD
+    rows = [(id_, text) for id_, text in await connection.fetch(records.changed, after)]
+    return _Found(version, rows, after == UNREAD)
+
+
+def _replace(file: Path, content: bytes) -> None:
+    """Write a file that only this user can read, whole or not at all."""
+    new = file.with_suffix(f".{os.getpid()}")
+    try:
+        with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as out:
+            out.write(content)
+        new.replace(file)
+    except OSError as error:
+        _LOG.error("%s cannot be written: %s", file, error.strerror)

@@ -1,0 +1,53 @@
+"""The records of one kind, as this process knows them. Pure."""
+
+import logging
+from collections.abc import Callable, Iterable
+from typing import Final, Generic, TypeVar
+
+R = TypeVar("R")
+
+_LOG: Final = logging.getLogger(__name__)
+UNREAD: Final = -1
+"""The version of records of which none was read from the database yet."""
+
+
+class Records(Generic[R]):
+    """The records of a kind by their ids: `texts` as JSON, as the database has them, and `values` decoded."""
+
+    def __init__(self, kind: str, changed: str, decode: Callable[[str, str], R]) -> None:
+        """`kind`: as `directory_version` names it; `changed`: the SQL that finds id and JSON of what has changed since
+        version $1, NULL for a record that is gone; `decode`: makes a value of an id and its JSON, or raises ValueError.
+        """
+        self.kind = kind
+        self.changed = changed
+        self._decode = decode
+        self.version = UNREAD
+        self.texts: dict[str, str] = {}
+        self.values: dict[str, R] = {}
+        self.unread: set[str] = set()
+        """The ids of records that cannot be decoded."""
+
+        self.on_change: list[Callable[[], None]] = []
+        """Called when records are no longer what they were."""
+
+    def apply(self, version: int, found: Iterable[tuple[str, str | None]], *, whole: bool) -> None:
+        """Take what was read. `whole`: it is all that there is, and not only what has changed."""
+        self.version = version
+        if whole:
+            self.texts, self.values, self.unread = {}, {}, set()
+        for id_, text in found:
+            self.texts.pop(id_, None)
+            self.values.pop(id_, None)
+            self.unread.discard(id_)
+            if text is not None:
+                self.texts[id_] = text
+                self._take(id_, text)
+        for call in self.on_change:
+            call()
+
+    def _take(self, id_: str, text: str) -> None:
+        try:
+            self.values[id_] = self._decode(id_, text)
+        except ValueError as error:
+            self.unread.add(id_)
+            _LOG.error("%s %s of the database cannot be used: %s", self.kind, id_, error)

@@ -1,0 +1,76 @@
+"""Tenants of the database: read by the rules of a [[tenant]] of a config, and put beside those of a config. Pure.
+
+What a tenant may use is checked against the config when an operator changes it, and not here: proxies may have other
+models and regions. What would break the isolation of tenants is checked here, too.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from warmroute_proxy.core.queue.quota import TenantLimits
+from warmroute_proxy.server.base.config import Config, EngineConfig, TenantConfig
+from warmroute_proxy.server.base.config_file import check_tenants, may_reach, read_tenant
+from warmroute_proxy.server.base.config_table import Table
+
+MAX_SETTINGS_BYTES: Final = 65_536
+NOT_STORED: Final = ("name", "key_sha256")
+"""Keys of a [[tenant]] that are no settings: a tenant is stored by its name, and its keys are records of their own."""
+
+
+class WrongSettings(ValueError):
+    """Settings that no [[tenant]] can have. `problems`: a line for each."""
+
+    def __init__(self, problems: list[str]) -> None:
+        super().__init__("; ".join(problems))
+        self.problems = problems
+
+
+def decode_tenant(name: str, settings: Mapping[str, Any]) -> TenantConfig:
+    """The tenant of a record. Raises: WrongSettings."""
+    problems = [f"{key}: is no setting of a tenant in the database" for key in NOT_STORED if key in settings]
+    tenant = read_tenant(Table({**settings, "name": name}, "tenant", problems), needs_key=False)
+    if problems:
+        raise WrongSettings([problem.removeprefix("tenant.") for problem in problems])
+    return tenant
+
+
+def checked_tenant(name: str, settings: Mapping[str, Any], config: Config, others: Mapping[str, TenantConfig]) -> None:
+    """Check what an operator wants a tenant to be. `others`: all tenants of the database. Raises: WrongSettings."""
+    tenant = decode_tenant(name, settings)
+    problems: list[str] = []
+    check_tenants((tenant,), config.regions, config.model_by_name, problems)
+    problems = [problem.removeprefix("tenant[0].") for problem in problems]
+    if name not in config.tenant_by_name:
+        before = with_stored(config, others)[1]
+        problems += [text for text in with_stored(config, {**others, name: tenant})[1] if text not in before]
+    if problems:
+        raise WrongSettings(problems)
+
+
+def with_stored(config: Config, stored: Mapping[str, TenantConfig]) -> tuple[Config, list[str]]:
+    """A config with the tenants of the database, and why some are left out. Those of the config go before others."""
+    spend = {tenant for budget in config.budgets for tenant in budget.tenants}
+    unsalted = [engine for engine in config.engines if engine.kind == "openai" and not engine.provider.salted]
+    groups = {engine.id: _groups(engine, config.tenants) for engine in unsalted}
+    tenants, problems = list(config.tenants), []
+    for name in sorted(stored.keys() - config.tenant_by_name.keys()):
+        tenant = stored[name]
+        reached = [engine.id for engine in unsalted if may_reach(tenant, engine)]
+        shared = [id_ for id_ in reached if groups[id_] - {tenant.share_group}]
+        if shared:
+            others = ", ".join(sorted(groups[shared[0]] - {tenant.share_group}))
+            problems.append(
+                f"tenant {name}: engine {shared[0]} takes no cache salt, and tenants of {others} use it; keep {name}"
+                " from it by models or regions, or put it into that share_group"
+            )
+            continue
+        for id_ in reached:
+            groups[id_].add(tenant.share_group)
+        tenants.append(replace(tenant, limits=tenant.limits or TenantLimits()) if name in spend else tenant)
+    return replace(config, tenants=tuple(tenants), tenant_by_name={each.name: each for each in tenants}), problems
+
+
+def _groups(engine: EngineConfig, tenants: tuple[TenantConfig, ...]) -> set[str]:
+    """The share groups that use an engine without salts."""
+    return {tenant.share_group for tenant in tenants if may_reach(tenant, engine)}

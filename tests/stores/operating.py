@@ -1,0 +1,94 @@
+"""An operator of two proxies with one database: runs the command, asks their admin API, and looks who is let in."""
+
+import contextlib
+import io
+import re
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import httpx
+
+from tests.integration.proxy.harness import PLAIN, ProxyProcess, until
+from tests.subjects.stores import Postgres
+from warmroute_cli.main import main
+from warmroute_proxy.server.stores.migrate import migrate
+
+from .conftest import ledger_table
+
+ENGINE = '[[engine]]\nurl = "http://127.0.0.1:9"\nregion = "east"\n'
+
+
+class WithoutEngines(ProxyProcess):
+    """A proxy whose engine is never there: none is asked."""
+
+    def is_ready(self) -> bool:
+        return True
+
+
+class Done(NamedTuple):
+    """What a command has done."""
+
+    code: int
+    output: str
+    errors: str
+
+
+class Operator:
+    """Who has the configs of two proxies."""
+
+    def __init__(self, folder: Path, postgres: Postgres, more: str = "", engine: str = ENGINE) -> None:
+        """`more`: further tables of both configs."""
+        self.postgres = postgres
+        self.dsn = postgres.new_database()
+        migrate(self.dsn)
+        table = ledger_table(folder, self.dsn, more)
+        self.proxies: list[ProxyProcess] = []
+        for name in ("a", "b"):
+            keys = self.proxies[0].keys if self.proxies else None
+            self.proxies.append(WithoutEngines(folder / name, [engine], limits=table, keys=keys))
+
+    def start(self) -> "Operator":
+        for proxy in self.proxies:
+            proxy.start()
+        return self
+
+    def stop(self) -> None:
+        for proxy in self.proxies:
+            proxy.stop()
+
+    def run(self, *words: str) -> Done:
+        output, errors = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):
+            try:
+                code = main([*words, "--config", str(self.proxies[0].config)])
+            except SystemExit as ended:  # of argparse
+                code = int(ended.code or 0)
+        return Done(code, output.getvalue(), errors.getvalue())
+
+    def does(self, *words: str) -> str:
+        """The output of a command that succeeds."""
+        done = self.run(*words)
+        assert done.code == 0, done.errors
+        return done.output
+
+    def make(self, *words: str) -> tuple[str, str]:
+        """The id and the key that a command shows."""
+        output = self.does(*words)
+        found = re.search(r"(k-[0-9a-f]{10}) .*\n  (wr-[0-9a-f]{32})", output)
+        assert found is not None, output
+        return found[1], found[2]
+
+    def statuses(self, key: str) -> set[int]:
+        headers = {"authorization": f"Bearer {key}"}
+        return {
+            httpx.get(f"{proxy.url}/v1/models", headers=headers, verify=PLAIN).status_code for proxy in self.proxies
+        }
+
+    def until_all(self, key: str, status: int) -> None:
+        until(lambda: self.statuses(key) == {status}, f"{status} everywhere")
+
+    def ask(self, method: str, path: str, body: Any = None, proxy: int = 0) -> tuple[int, Any]:
+        """Status and answer of the admin API."""
+        with self.proxies[proxy].admin() as admin:
+            found = admin.request(method, path, json=body)
+        return found.status_code, found.json()
