@@ -6,11 +6,13 @@ which folds the journal into the ledger file, until the database has the last ro
 
 import argparse
 import asyncio
+import os
 import tempfile
 import time
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
+from tests.perf.process import cpu
 from tests.stores.sending import row, sending
 from tests.subjects.stores import Postgres
 from warmroute_proxy.server.ledger.journal import journal_path
@@ -27,13 +29,24 @@ async def fold(folder: Path) -> None:
     Ledger(folder, "process", asyncio.get_running_loop()).close()
 
 
-def measure(folder: Path, postgres: Postgres, rows: int) -> tuple[float, float, float]:
-    """Seconds for the fold and for the sending, and seconds of processor time of both, here."""
+class Measured(NamedTuple):
+    """Seconds of the fold and of the sending, and seconds of processor time: of both here, and of the server."""
+
+    fold_s: float
+    send_s: float
+    used_s: float
+    server_s: float
+
+
+def measure(folder: Path, postgres: Postgres, rows: int) -> Measured:
+    """Fold a journal, and send its rows."""
+    assert postgres.process is not None
+    server = postgres.process.pid
     dsn = postgres.new_database()
     migrate(dsn)
     with journal_path(folder, 1).open("wb") as journal:
         journal.writelines(row(number).record() + b"\n" for number in range(rows))
-    began_s, cpu_s = time.monotonic(), time.process_time()
+    began_s, cpu_s, server_s = time.monotonic(), time.process_time(), cpu(server).total_s
     asyncio.run(fold(folder))
     folded_s = time.monotonic()
     thread = sending(dsn, folder / LEDGER_FILE)
@@ -43,11 +56,12 @@ def measure(folder: Path, postgres: Postgres, rows: int) -> tuple[float, float, 
             assert time.monotonic() < deadline_s, thread.problem
             time.sleep(0.01)
         sent_s, used_s = time.monotonic(), time.process_time() - cpu_s
+        server_s = cpu(server).total_s - server_s
     finally:
         thread.close()
     assert postgres.sql("SELECT count(*) FROM turn", dsn) == [str(rows)]
     assert postgres.sql("SELECT sum(turns) FROM usage_hour", dsn) == [str(rows)]
-    return folded_s - began_s, sent_s - folded_s, used_s
+    return Measured(folded_s - began_s, sent_s - folded_s, used_s, server_s)
 
 
 def main(arguments: list[str]) -> int:
@@ -62,12 +76,14 @@ def main(arguments: list[str]) -> int:
         postgres.start()
         for _ in range(asked.rounds):
             with tempfile.TemporaryDirectory(prefix="warmroute-rows-") as folder:
-                fold_s, send_s, used_s = measure(Path(folder), postgres, asked.rows)
-            per_s = asked.rows / (fold_s + send_s)
+                found = measure(Path(folder), postgres, asked.rows)
+            per_s = asked.rows / (found.fold_s + found.send_s)
             best = max(best, per_s)
+            here_us, server_us = found.used_s * 1e6 / asked.rows, found.server_s * 1e6 / asked.rows
             print(
-                f"{asked.rows} rows: folded in {fold_s:.2f} s, sent in {send_s:.2f} s ({asked.rows / send_s:,.0f} a"
-                f" second), {per_s:,.0f} a second in all, {used_s * 1e6 / asked.rows:.0f} us of CPU a row here"
+                f"{asked.rows} rows: folded in {found.fold_s:.2f} s, sent in {found.send_s:.2f} s"
+                f" ({asked.rows / found.send_s:,.0f} a second), {per_s:,.0f} a second in all; CPU of a row:"
+                f" {here_us:.0f} us here, {server_us:.0f} us of the server; load average {os.getloadavg()[0]:.1f}"
             )
     finally:
         postgres.stop()

@@ -15,11 +15,12 @@ import pytest
 
 from tests.integration.proxy.harness import PLAIN, EngineProcess, ProxyProcess, chat, until
 from tests.machine import seconds
-from tests.subjects.stores import Postgres, Redis
+from tests.subjects.stores import Postgres, Redis, free_port
 from warmroute_cli.processes import Child, stop_all
 from warmroute_proxy.server.stores import migrate as migrations
-from warmroute_proxy.server.stores.database import MIGRATION_LOCK, REVISIONS
+from warmroute_proxy.server.stores.database import MIGRATION_LOCK, REVISIONS, Database
 from warmroute_proxy.server.stores.migrate import migrate
+from warmroute_proxy.server.stores.store_state import StoreAway, StoreState
 
 from .conftest import ledger_table
 
@@ -193,3 +194,16 @@ async def test_a_migration_that_another_one_keeps_waiting_ends(
             await asyncio.to_thread(migrate, dsn)
     finally:
         await other.close()
+
+
+async def test_while_the_database_is_away_the_problem_is_said_in_the_same_words() -> None:
+    """The log has a line for each change of the words."""
+    database = Database(f"postgresql://user@127.0.0.1:{free_port()}/x")
+
+    async def nothing(_connection: object) -> None:
+        raise AssertionError
+
+    for _ in range(5):
+        with pytest.raises(StoreAway, match=r"^nothing listens at its address$"):
+            await database.call(nothing, 5.0)
+    assert (database.state, database.problem) == (StoreState.AWAY, "nothing listens at its address")

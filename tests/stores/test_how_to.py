@@ -14,7 +14,7 @@ import pytest
 
 from tests.integration.proxy.harness import EngineProcess, ProxyProcess, chat, until
 from tests.machine import seconds
-from tests.subjects.stores import Postgres, free_port
+from tests.subjects.stores import Postgres, Redis, free_port
 from warmroute_cli.processes import Child, stop_all
 
 ROOT = Path(__file__).parents[2]
@@ -84,14 +84,15 @@ def reader(tmp_path: Path) -> Iterator[Reader]:
         stop_all([engine.child for engine in engines], seconds(5.0))
 
 
-def test_the_page_is_followed(reader: Reader, postgres: Postgres) -> None:
-    install, address, tables, proxies, usage, tenants, keys = blocks("sh")
+def test_the_page_is_followed(reader: Reader, postgres: Postgres, redis: Redis) -> None:
+    install, address, tables, proxies, usage, *others = blocks("sh")
     extras = re.findall(r"[a-z]+", re.findall(r"\[(.*)\]", install)[0])
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert set(extras) <= set(project["optional-dependencies"])
     dsn = postgres.new_database()
-    reader.run(re.sub(r"postgresql://[^']+", dsn, address))
-    assert (reader.folder / "ledger.dsn").stat().st_mode & 0o077 == 0
+    reader.run(re.sub(r"redis://[^']+", redis.url, re.sub(r"postgresql://[^']+", dsn, address)))
+    for file in ("ledger.dsn", "redis.url"):
+        assert (reader.folder / file).stat().st_mode & 0o077 == 0
     assert "ok" in reader.run(tables)
     reader.start(proxies)
     for proxy in reader.proxies.values():
@@ -104,5 +105,7 @@ def test_the_page_is_followed(reader: Reader, postgres: Postgres) -> None:
     assert found["turns"] == 2
     assert set(found["regions"]) == {"east", "west"}
     assert "first" in reader.run(command)
-    assert "requests_at_once=40" in reader.run(tenants)
-    assert "nightly jobs" in reader.run(keys)
+    said = "".join(map(reader.run, others))
+    assert "requests_at_once=40" in said
+    assert "nightly jobs" in said
+    assert "unexplained" in said

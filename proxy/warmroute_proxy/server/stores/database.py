@@ -63,7 +63,7 @@ class Database:
             async with asyncio.timeout_at(deadline_s):
                 connection = await self._connected()
                 found = await work(connection)
-        except NotDone:
+        except (NotDone, StoreAway):  # the latter: it has just failed, and was not asked again
             raise
         except WrongSchema as error:
             self._drop(error.state, str(error))
@@ -91,7 +91,7 @@ class Database:
         if self._connection is None:
             loop = asyncio.get_running_loop()
             if loop.time() < self._not_before_s:  # it has just failed: who asks need not wait for that again
-                raise OSError(self.problem)
+                raise StoreAway(self.problem)
             self._not_before_s = loop.time() + RETRY_S
             made = await asyncpg.connect(self._dsn, timeout=CONNECT_S)
             self._connection = made
