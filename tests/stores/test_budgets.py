@@ -8,11 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.integration.proxy.harness import until
-from tests.subjects.stores import Postgres
 from warmroute_proxy.core.queue.budget import Budget, Span, Taken, span_of
 from warmroute_proxy.server.stores.budgets import BudgetStore
 from warmroute_proxy.server.stores.database import Database
-from warmroute_proxy.server.stores.migrate import migrate
 from warmroute_proxy.server.stores.postgres_budgets import PostgresBudgets
 from warmroute_proxy.server.stores.shipping import Shipping
 from warmroute_proxy.server.stores.spool import Spool
@@ -63,10 +61,8 @@ class Stores:
 
 
 @pytest.fixture
-def dsn(postgres: Postgres) -> str:
-    made = postgres.new_database()
-    migrate(made)
-    return made
+def dsn(own_dsn: str) -> str:
+    return own_dsn
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

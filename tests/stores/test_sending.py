@@ -50,10 +50,8 @@ def send(dsn: str, file: Path, rows: int, keep_days: int | None = None, proxy: s
 
 
 @pytest.fixture
-def dsn(postgres: Postgres) -> str:
-    made = postgres.new_database()
-    migrate(made)
-    return made
+def dsn(own_dsn: str) -> str:
+    return own_dsn
 
 
 def test_killed_at_any_moment_each_row_is_there_once(postgres: Postgres, dsn: str, tmp_path: Path) -> None:
