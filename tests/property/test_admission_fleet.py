@@ -14,8 +14,9 @@ from warmroute_proxy.core.placement.fleet import Peer, Worker
 from warmroute_proxy.core.placement.router import Ticket
 from warmroute_proxy.core.prompt.chain import Chain
 from warmroute_proxy.core.prompt.facts import Facts
-from warmroute_proxy.core.queue.quota import TenantLimits
+from warmroute_proxy.core.queue.quota import ScopeLimits, TenantLimits, UsedTokens
 from warmroute_proxy.core.queue.reservation import Reservation
+from warmroute_proxy.core.queue.scope import Scope
 from warmroute_proxy.core.replicas.record import Call, Opened, Placed
 from warmroute_proxy.core.replicas.recording_router import Playback, RecordedRouter
 from warmroute_proxy.server.base.config import Config, Limits
@@ -52,7 +53,11 @@ class InferenceRequest:
         chain = Chain([session * 1000 + n for n in range(blocks)], [4000 * (n + 1) for n in range(blocks)])
         facts = Facts(model, session, session, False, None, chain, 0, 1, 100, None, None, True)
         intake: Any = SimpleNamespace(
-            tenant=SimpleNamespace(name=tenant), facts=facts, forwarded_from=None, body=SimpleNamespace(raw=b"x" * 10)
+            tenant=SimpleNamespace(name=tenant),
+            key_id="",
+            facts=facts,
+            forwarded_from=None,
+            body=SimpleNamespace(raw=b"x" * 10),
         )
         self.intake = intake
         self.tenant = tenant
@@ -90,8 +95,10 @@ class Fleet:
         self.peers = peers
         self.record: list[Call] = []
         self.router = RecordedRouter(self.record.append, "test", "east", workers, peers)
-        tenants = [SimpleNamespace(name=name, limits=limits) for name, limits in TENANTS.items()]
-        config = SimpleNamespace(limits=Limits(queue_requests=8, queue_bytes=1000), tenants=tenants)
+        of_tenants = [
+            ScopeLimits(Scope(name, (name,), kind="tenant"), limits) for name, limits in TENANTS.items() if limits
+        ]
+        config = SimpleNamespace(limits=Limits(queue_requests=8, queue_bytes=1000), scope_limits=lambda: of_tenants)
         self.admission = Admission(cast("Config", config), self.router, Metrics(), lambda: self.now, NO_STORES)
         self.running: list[InferenceRequest] = []
         self.turns: list[InferenceRequest] = []
@@ -127,7 +134,7 @@ class Fleet:
                 self.router.settled(turn.ticket, turn.intake.facts, self.now, None, None, None)
             else:
                 self.router.failed(turn.ticket, self.now, ())
-            self.admission.ended(turn, 100)
+            self.admission.ended(turn, UsedTokens(100))
 
     def is_down(self, model: str) -> bool:
         """Whether nothing can serve a model now."""
@@ -259,6 +266,6 @@ async def play(fleet: Fleet, operations: list[tuple[Any, ...]]) -> None:
         assert turn.reservation is None
         assert turn.refusal is None or (turn.refusal.status, turn.ticket) == (429, None)
     fleet.verify()
-    quota = fleet.admission.quotas["held"]
+    quota = fleet.admission.limits.quotas.of("held", "")[0]
     assert (quota.running, quota.tokens_running) == (0, 0)
     assert all(row["running"] == row["resident_tokens"] == 0 for row in fleet.router.snapshot(0.0)["workers"].values())

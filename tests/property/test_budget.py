@@ -16,6 +16,8 @@ from warmroute_proxy.core.queue.budget import (
     Verdict,
     span_of,
 )
+from warmroute_proxy.core.queue.quota import UsedTokens
+from warmroute_proxy.core.queue.scope import Scope
 
 LIMIT = 10_000
 BEGAN_S = 1_790_000_000.0
@@ -29,7 +31,7 @@ class Processes(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.now = BEGAN_S
-        budget = Budget("b", ("t",), "day", LIMIT, 0.8)
+        budget = Budget(Scope("b", ("t",)), "day", LIMIT, 0.8)
         self.leases = [Lease(budget) for _ in range(3)]
         self.questions: list[tuple[Lease, int]] = []
         self.running: list[tuple[Lease, SpendReservation, int]] = []
@@ -110,7 +112,7 @@ TestProcesses = Processes.TestCase
 
 
 def lease_with(in_hand: int, left: int, now_s: float = BEGAN_S, limit: int = LIMIT) -> Lease:
-    made = Lease(Budget("b", ("t",), "day", limit, 0.8))
+    made = Lease(Budget(Scope("b", ("t",)), "day", limit, 0.8))
     assert made.wanted(now_s) == 0
     made.asked(in_hand, now_s)
     made.answered(made.span, Taken(in_hand, left), now_s)
@@ -118,7 +120,7 @@ def lease_with(in_hand: int, left: int, now_s: float = BEGAN_S, limit: int = LIM
 
 
 def test_the_first_request_waits_until_the_store_has_answered() -> None:
-    lease = Lease(Budget("b", ("t",), "day", LIMIT, 0.8))
+    lease = Lease(Budget(Scope("b", ("t",)), "day", LIMIT, 0.8))
     reservation = SpendReservation((lease,), Amounts(250))
     assert reservation.reserve(BEGAN_S) is Verdict.WAITS
     assert lease.wanted(BEGAN_S) == 250
@@ -193,31 +195,54 @@ def test_a_time_is_in_its_period(now_s: float, period: str) -> None:
 
 
 def test_a_limit_by_the_minute_counts_what_was_used_in_the_minute_that_granted_it() -> None:
-    minute = Lease(Budget("t", ("t",), "minute", 60, 2.0, "tokens"))
+    minute = Lease(Budget(Scope("t", ("t",)), "minute", 60, 2.0, "tokens"))
     minute.begin(BEGAN_S)
     minute.asked(60, BEGAN_S)
     minute.answered(minute.span, Taken(60, 0), BEGAN_S)
     for used, in_hand in ((5, 55), (25, 30)):
-        reservation = SpendReservation((minute,), Amounts(tokens=20))
+        reservation = SpendReservation((minute,), Amounts(tokens=UsedTokens(20)))
         assert reservation.reserve(BEGAN_S) is Verdict.GRANTED
-        reservation.keep(Amounts(tokens=used))
+        reservation.keep(Amounts(tokens=UsedTokens(used)))
         reservation.release()
         assert (minute.in_hand, minute.reserved) == (in_hand, 0)
-    late = SpendReservation((minute,), Amounts(tokens=20))
+    late = SpendReservation((minute,), Amounts(tokens=UsedTokens(20)))
     assert late.reserve(BEGAN_S) is Verdict.GRANTED
     minute.begin(BEGAN_S + 60)
-    late.keep(Amounts(tokens=20))
+    late.keep(Amounts(tokens=UsedTokens(20)))
     late.release()
     assert (minute.in_hand, minute.reserved) == (0, 0)
 
 
-def test_a_limit_by_the_minute_does_not_hold_while_its_store_is_away() -> None:
-    minute = Lease(Budget("t", ("t",), "minute", 60, 2.0, "tokens"))
-    reservation = SpendReservation((minute,), Amounts(tokens=20))
-    assert reservation.reserve(BEGAN_S) is Verdict.WAITS
+def test_no_request_waits_for_the_store_of_a_limit_by_the_minute() -> None:
+    minute = Lease(Budget(Scope("t", ("t",)), "minute", 60, 2.0, "tokens"))
+    twenty = Amounts(tokens=UsedTokens(20))
+    assert [SpendReservation((minute,), twenty).reserve(BEGAN_S) for _ in range(2)] == [Verdict.GRANTED] * 2
+    assert minute.wanted(BEGAN_S) == 40  # what was let in is taken off the first slice
+    minute.asked(40, BEGAN_S)
+    minute.answered(minute.span, Taken(40, 20), BEGAN_S)
+    assert SpendReservation((minute,), twenty).reserve(BEGAN_S) is Verdict.GRANTED  # the store had it left
+    beyond = SpendReservation((minute,), twenty)
+    assert beyond.reserve(BEGAN_S) is Verdict.REFUSED
+    assert beyond.lacking is minute
     minute.asked(minute.wanted(BEGAN_S), BEGAN_S)
-    minute.not_answered(BEGAN_S)
-    assert reservation.reserve(BEGAN_S) is Verdict.GRANTED
-    assert SpendReservation((minute,), Amounts(tokens=20)).reserve(BEGAN_S) is Verdict.GRANTED
+    minute.answered(minute.span, Taken(0, 0), BEGAN_S)  # another process was quicker
     assert minute.wanted(BEGAN_S) == 0
     assert minute.wanted(BEGAN_S + DENIED_S) > 0
+
+
+def test_a_limit_by_the_minute_does_not_hold_while_its_store_is_away() -> None:
+    minute = Lease(Budget(Scope("t", ("t",)), "minute", 60, 2.0, "tokens"))
+    minute.begin(BEGAN_S)
+    minute.asked(minute.wanted(BEGAN_S), BEGAN_S)
+    minute.not_answered(BEGAN_S)
+    for _ in range(5):
+        assert SpendReservation((minute,), Amounts(tokens=UsedTokens(20))).reserve(BEGAN_S) is Verdict.GRANTED
+    assert minute.wanted(BEGAN_S) == 0
+    assert minute.wanted(BEGAN_S + DENIED_S) > 0
+
+
+@given(tokens=st.integers(0, 10**6), share=st.floats(0, 1), weight=st.floats(0, 1), at_least=st.integers(0, 10))
+def test_cached_tokens_count_between_nothing_and_all(tokens: int, share: float, weight: float, at_least: int) -> None:
+    used = UsedTokens(tokens, int(tokens * share), at_least)
+    assert used.weighed(0.0) <= used.weighed(weight) <= used.weighed(1.0) == max(tokens, at_least)
+    assert used.weighed(0.0) == max(tokens - used.cached, at_least)

@@ -1,4 +1,4 @@
-"""A PostgreSQL for all tests of this folder."""
+"""A PostgreSQL for all tests of this folder, and proxies that share a Redis."""
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping
@@ -7,7 +7,11 @@ from pathlib import Path
 import pytest
 import uvloop
 
+from tests.integration.proxy.harness import EngineProcess, ProxyProcess
+from tests.machine import seconds
 from tests.subjects.stores import Postgres, Redis
+from warmroute_cli.processes import stop_all
+from warmroute_proxy.server.base.secrets import new_api_key
 from warmroute_proxy.server.stores.migrate import migrate
 
 
@@ -62,6 +66,48 @@ def own_postgres() -> Iterator[Postgres]:
         yield server
     finally:
         server.stop()
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineProcess]:
+    made = EngineProcess(tmp_path_factory.mktemp("engine"), "east-a0", "aggregated").listening()
+    yield made
+    stop_all([made.child], seconds(5.0))
+
+
+class SharingProxies:
+    """Proxies of one region that share an engine, keys and a Redis: one more for each `start`."""
+
+    def __init__(self, folder: Path, engine: EngineProcess, redis: Redis) -> None:
+        self.folder = folder
+        self.engine = engine
+        self.keys = (new_api_key()[0], new_api_key()[0])
+        self.timeout_s = 5.0
+        self.made: list[ProxyProcess] = []
+        self._url_file = folder / "redis.url"
+        self._url_file.touch(0o600)
+        self._url_file.write_text(redis.url)
+
+    def start(self, second: str = "", *, shared: bool = True, extra: str = "") -> ProxyProcess:
+        """`second`: keys of the tenant of that name, and tables; `extra`: lines of [proxy]."""
+        redis = f'\n[redis]\nurl_file = "{self._url_file}"\ntimeout_s = {self.timeout_s}'
+        table = redis if shared else ""
+        tables = [self.engine.toml("east")]
+        folder = self.folder / f"p{len(self.made)}"
+        proxy = ProxyProcess(folder, tables, keys=self.keys, second=f"{second}{table}", extra=extra)
+        self.made.append(proxy.start())
+        return proxy
+
+    def stop(self) -> None:
+        for proxy in self.made:
+            proxy.stop()
+
+
+@pytest.fixture
+def proxies(engine: EngineProcess, redis: Redis, tmp_path: Path) -> Iterator[SharingProxies]:
+    made = SharingProxies(tmp_path, engine, redis)
+    yield made
+    made.stop()
 
 
 def ledger_table(folder: Path, dsn: str, more: str = "") -> str:

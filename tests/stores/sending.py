@@ -18,12 +18,14 @@ BEGAN_S = 1_790_000_000.0
 USAGE = msgspec.Raw(b'{"prompt_tokens":100,"note":"a \\u0000 b","warmroute":{"loss":{"cold":36}}}')
 
 
-def row(number: int, settled_at: float = BEGAN_S, tenant: str = "acme") -> Entry:
+def row(number: int, settled_at: float = BEGAN_S, tenant: str = "acme", key_id: str = "") -> Entry:
+    named = b'"warmroute":{' + (b'"key":"%b",' % key_id.encode() if key_id else b"")
+    usage = msgspec.Raw(bytes(USAGE).replace(b'"warmroute":{', named))
     rates, workers = Rates(1, 1, 1), msgspec.Raw(b"[]")
     return Entry(
         f"wr-{int(settled_at):08x}{number:016x}", tenant, f"{number // 10:016x}", "00000000000000aa", 1, "east", "m",
         "chat", True, rates, settled_at, None, "settled", 100, 64, 10, 500, 300, "completed", 200, ["r"], workers, 64,
-        settled_at, 1.0, 2.0, USAGE,
+        settled_at, 1.0, 2.0, usage,
     )  # fmt: skip
 
 

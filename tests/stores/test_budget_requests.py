@@ -1,5 +1,6 @@
 """Budgets as clients meet them: 429 with what is left, a warning before, and what holds while the store is away."""
 
+import hashlib
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -10,10 +11,8 @@ import httpx
 import pytest
 
 from tests.integration.proxy.harness import EngineProcess, ProxyProcess, chat, until
-from tests.machine import seconds
 from tests.subjects.stores import Postgres
-from warmroute_cli.processes import stop_all
-from warmroute_proxy.server.base.secrets import new_api_key
+from warmroute_proxy.server.base.secrets import config_key_id, new_api_key
 from warmroute_proxy.server.stores.migrate import migrate
 
 from .conftest import ledger_table
@@ -33,23 +32,18 @@ def _not_at_midnight() -> None:
         time.sleep(left_s)
 
 
-@pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineProcess]:
-    made = EngineProcess(tmp_path_factory.mktemp("engine"), "east-a0", "aggregated").listening()
-    yield made
-    stop_all([made.child], seconds(5.0))
-
-
 @pytest.fixture
 def start(engine: EngineProcess, tmp_path: Path) -> Iterator[Start]:
     """Starts proxies of one region: one more for each call."""
     made: list[ProxyProcess] = []
     keys = (new_api_key()[0], new_api_key()[0])
 
-    def begin(tables: str = "", extra: str = "") -> ProxyProcess:
+    def begin(tables: str = "", extra: str = "", *, of_key: bool = False) -> ProxyProcess:
         folder = tmp_path / f"p{len(made)}"
         of_proxy = [engine.toml("east")]
-        proxy = ProxyProcess(folder, of_proxy, keys=keys, limits=f"{tables}\n{BUDGET}", extra=extra).start()
+        key_id = config_key_id(hashlib.sha256(keys[0].encode()).hexdigest())
+        budget = BUDGET.replace('tenants = ["first"]', f'keys = ["{key_id}"]') if of_key else BUDGET
+        proxy = ProxyProcess(folder, of_proxy, keys=keys, limits=f"{tables}\n{budget}", extra=extra).start()
         made.append(proxy)
         return proxy
 
@@ -118,11 +112,12 @@ def test_without_a_database_a_budget_is_kept_in_a_file_and_survives_kill_9(start
     assert budgets(proxy)["month"]["limit"] == 5_000_000_000
 
 
-def test_several_processes_share_the_budget(start: Start) -> None:
-    proxy = start(extra="processes = 2")
+def test_several_processes_share_the_budget_of_a_key(start: Start) -> None:
+    proxy = start(extra="processes = 2", of_key=True)
     answered, refusal = until_refused(proxy, proxy)
     check_refusal(refusal)
     assert sum(map(price, answered)) <= LIMIT
+    assert send(proxy, tenant=1).status_code == 200
 
 
 def test_two_proxies_on_one_database_share_the_budget(start: Start, postgres: Postgres, tmp_path: Path) -> None:

@@ -9,18 +9,22 @@ import pytest
 
 from tests.integration.proxy.harness import until
 from warmroute_proxy.core.queue.budget import Budget, Span, Taken, span_of
+from warmroute_proxy.core.queue.scope import Scope
+from warmroute_proxy.server.ledger.schema import connect
 from warmroute_proxy.server.stores.budgets import BudgetStore
 from warmroute_proxy.server.stores.database import Database
 from warmroute_proxy.server.stores.postgres_budgets import PostgresBudgets
 from warmroute_proxy.server.stores.shipping import Shipping
 from warmroute_proxy.server.stores.spool import Spool
-from warmroute_proxy.server.stores.sqlite_store import SqliteStore
+from warmroute_proxy.server.stores.sqlite_store import BUDGETS_FILE, SqliteStore
 from warmroute_proxy.server.stores.store_thread import StoreThread
 
 from .sending import BEGAN_S, fill, row, sending
 
-DAY = Budget("of-acme", ("acme",), "day", 1_000, 0.8)
-MONTH = Budget("of-acme", ("acme",), "month", 5_000, 0.8)
+DAY = Budget(Scope("of-acme", ("acme",)), "day", 1_000, 0.8)
+MONTH = Budget(Scope("of-acme", ("acme",)), "month", 5_000, 0.8)
+OF_KEY = Budget(Scope("of-key", keys=("k-0123456789",)), "day", 1_000, 0.8)
+BUDGETS = (DAY, MONTH, OF_KEY)
 SPAN = span_of("day", BEGAN_S)
 PRICE = 300  # of each row
 
@@ -35,28 +39,29 @@ class Stores:
 
     def of(self, boot: str) -> BudgetStore:
         if self.kind == "sqlite":
-            return SqliteStore(self.folder, boot, (DAY, MONTH))
+            return SqliteStore(self.folder, boot, BUDGETS)
         self.databases.append(Database(self.dsn))
         return PostgresBudgets(self.databases[-1], "p", boot)
 
-    def settle(self, numbers: range, boot: str, *, earlier: bool = False) -> None:
+    def settle(self, numbers: range, boot: str, *, earlier: bool = False, key_id: str = "") -> None:
         """Rows end, and are sent by a start of the proxy; `earlier`: they have ended before it."""
+        rows = [row(number, key_id=key_id) for number in numbers]
         fill(self.folder, [row(1_000 + numbers.start, tenant="other")])
         if earlier:
-            fill(self.folder, [row(number) for number in numbers])
+            fill(self.folder, rows)
         thread = self._thread(boot)
         try:
             until(lambda: thread.sent >= 1, thread.problem)
             if not earlier:
-                fill(self.folder, [row(number) for number in numbers])
+                fill(self.folder, rows)
             until(lambda: thread.sent >= 1 + len(numbers), thread.problem)
         finally:
             thread.close()
 
     def _thread(self, boot: str) -> StoreThread:
         if self.kind == "postgres":
-            return sending(self.dsn, self.file, boot=boot, budgets=(DAY, MONTH), closes=False)
-        store = SqliteStore(self.folder, boot, (DAY, MONTH))
+            return sending(self.dsn, self.file, boot=boot, budgets=BUDGETS, closes=False)
+        store = SqliteStore(self.folder, boot, BUDGETS)
         return StoreThread(None, lambda: Shipping(Spool(self.file), store))
 
 
@@ -96,6 +101,26 @@ async def test_rows_settle_the_leases_that_paid_for_them(stores: Stores) -> None
     assert await store.take(DAY, SPAN, 0) == Taken(0, 300)
     await asyncio.to_thread(stores.settle, range(2, 3), "1")  # 100 are leased, 300 are spent
     assert await store.take(DAY, SPAN, 1_000) == Taken(100, 0)
+
+
+async def test_rows_settle_the_lease_of_the_key_that_they_name(stores: Stores) -> None:
+    store = stores.of("1")
+    assert await store.take(OF_KEY, SPAN, 400) == Taken(400, 600)
+    await asyncio.to_thread(stores.settle, range(1), "1", key_id="k-0123456789")
+    assert await store.take(OF_KEY, SPAN, 0) == Taken(0, 600)  # 100 are leased, 300 are spent
+    await asyncio.to_thread(stores.settle, range(1, 2), "1", key_id="k-9876543210")
+    assert await store.take(OF_KEY, SPAN, 0) == Taken(0, 600)
+    assert await store.take(DAY, SPAN, 1_000) == Taken(400, 0)  # of the tenant both rows count
+
+
+async def test_a_file_of_budgets_from_before_is_used_on(tmp_path: Path) -> None:
+    Stores("sqlite", "", tmp_path).of("1")
+    db = connect(tmp_path / BUDGETS_FILE)
+    db.executescript("DROP TABLE key_spent; INSERT INTO spent VALUES ('acme', strftime('%s') / 3600 * 3600, 250)")
+    db.close()
+    now = span_of("day", time.time())
+    assert await Stores("sqlite", "", tmp_path).of("2").take(DAY, now, 0) == Taken(0, 750)
+    assert await Stores("sqlite", "", tmp_path).of("2").take(OF_KEY, now, 0) == Taken(0, 1_000)
 
 
 async def test_each_period_counts_for_itself(stores: Stores) -> None:

@@ -3,48 +3,25 @@
 import asyncio
 import signal
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import httpx
 import pytest
 
-from tests.integration.proxy.harness import PLAIN, EngineProcess, ProxyProcess, chat, until
+from tests.integration.proxy.harness import PLAIN, ProxyProcess, chat, until
 from tests.machine import seconds
 from tests.subjects.stores import Redis
-from warmroute_cli.processes import stop_all
 from warmroute_proxy.core.queue.budget import Budget, Span, Taken
-from warmroute_proxy.server.base.secrets import new_api_key
-from warmroute_proxy.server.stores.redis_windows import RedisWindows
-from warmroute_proxy.server.stores.store_state import StoreAway
+from warmroute_proxy.core.queue.scope import Scope
+from warmroute_proxy.server.redis.calls import RedisAway, RedisCalls
+from warmroute_proxy.server.redis.windows import RedisWindows
+
+from .conftest import SharingProxies
 
 LIMIT = 12
 SPAN = Span(1_790_000_040, 1_790_000_100)
-MINUTE = Budget("first", ("first",), "minute", LIMIT, 2.0, "requests")
+MINUTE = Budget(Scope("first", ("first",)), "minute", LIMIT, 2.0, "requests")
 
-Start = Callable[[], ProxyProcess]
-
-
-@pytest.fixture
-def start(redis: Redis, tmp_path: Path) -> Iterator[Start]:
-    """Starts proxies in front of one engine."""
-    engine = EngineProcess(tmp_path, "east-a0", "aggregated").listening()
-    made: list[ProxyProcess] = []
-    keys = (new_api_key()[0], new_api_key()[0])
-    url_file = tmp_path / "redis.url"
-    url_file.touch(0o600)
-    url_file.write_text(redis.url)
-
-    def begin() -> ProxyProcess:
-        of_tenant = f'requests_per_minute = {LIMIT}\n[redis]\nurl_file = "{url_file}"'
-        proxy = ProxyProcess(tmp_path / f"p{len(made)}", [engine.toml("east")], keys=keys, second=of_tenant)
-        made.append(proxy.start())
-        return proxy
-
-    yield begin
-    for proxy in made:
-        proxy.stop()
-    stop_all([engine.child], seconds(5.0))
+OF_SECOND = f"requests_per_minute = {LIMIT}"
 
 
 def send(proxy: ProxyProcess) -> httpx.Response:
@@ -59,11 +36,12 @@ def in_one_minute(needed_s: float = 15.0) -> None:
         time.sleep(left_s)
 
 
-def test_two_proxies_answer_the_limit_together(start: Start) -> None:
-    one, other = start(), start()
+def test_two_proxies_answer_the_limit_together(proxies: SharingProxies) -> None:
+    one, other = proxies.start(OF_SECOND), proxies.start(OF_SECOND)
     in_one_minute()
     answers = [send(proxy) for _ in range(LIMIT) for proxy in (one, other)]
-    assert [answer.status_code for answer in answers].count(200) == LIMIT
+    passed = [answer.status_code for answer in answers].count(200)
+    assert LIMIT <= passed <= LIMIT + 1  # the other may let one in before it learns that nothing is left
     refused = next(answer for answer in answers if answer.status_code == 429)
     error = refused.json()["error"]
     assert error["code"] == "rate_limit_exceeded"
@@ -72,8 +50,9 @@ def test_two_proxies_answer_the_limit_together(start: Start) -> None:
 
 
 @pytest.mark.parametrize("fault", ["kill", "freeze"])
-def test_while_redis_is_away_each_proxy_has_the_limit(start: Start, redis: Redis, fault: str) -> None:
-    one = start()
+def test_while_redis_is_away_each_proxy_has_the_limit(proxies: SharingProxies, redis: Redis, fault: str) -> None:
+    proxies.timeout_s = 0.25
+    one = proxies.start(OF_SECOND)
     assert send(one).status_code == 200
     if fault == "kill":
         redis.kill()
@@ -83,7 +62,9 @@ def test_while_redis_is_away_each_proxy_has_the_limit(start: Start, redis: Redis
     assert statuses.count(200) >= LIMIT - 1
     ready = httpx.get(f"{one.url}/ready", verify=PLAIN)
     assert ready.status_code == 200
-    assert ready.json()["degraded"] == ["redis away: limits by the minute are those of each process"]
+    assert ready.json()["degraded"] == [
+        "redis away: limits by the minute and at once, and idempotency keys, are those of each process"
+    ]
     with one.admin() as admin:
         assert 'warmroute_store_up{store="redis"} 0' in admin.get("/metrics").text
     if fault == "kill":
@@ -99,7 +80,8 @@ def test_while_redis_is_away_each_proxy_has_the_limit(start: Start, redis: Redis
 
 
 async def test_slices_are_never_more_than_the_limit_together(redis: Redis) -> None:
-    proxies = [RedisWindows(redis.url) for _ in range(3)]
+    calls = [RedisCalls(redis.url, seconds(5.0)) for _ in range(3)]
+    proxies = [RedisWindows(each) for each in calls]
     try:
         found = await asyncio.gather(*(proxy.take(MINUTE, SPAN, 2) for proxy in proxies * 4))
         assert sum(taken.leased for taken in found) == LIMIT
@@ -107,16 +89,16 @@ async def test_slices_are_never_more_than_the_limit_together(redis: Redis) -> No
         assert await proxies[1].take(MINUTE, SPAN, 5) == Taken(3, 0)
         assert await proxies[1].take(MINUTE, Span(SPAN.ends_s, SPAN.ends_s + 60), 5) == Taken(5, LIMIT - 5)
     finally:
-        for proxy in proxies:
-            await proxy.close()
+        for each in calls:
+            await each.close()
 
 
 async def test_a_frozen_redis_is_away_after_the_deadline(redis: Redis) -> None:
-    proxy = RedisWindows(redis.url)
+    calls = RedisCalls(redis.url, 0.25)
     redis.signal(signal.SIGSTOP)
     try:
-        with pytest.raises(StoreAway):
-            await proxy.take(MINUTE, SPAN, 2)
+        with pytest.raises(RedisAway):
+            await RedisWindows(calls).take(MINUTE, SPAN, 2)
     finally:
         redis.signal(signal.SIGCONT)
-        await proxy.close()
+        await calls.close()

@@ -321,7 +321,8 @@ class _Places:
 def _intake(several: bool, stream: bool) -> Intake:
     facts = Facts("m", 1, 1, False, None, Chain([1], [40]), 0, 1, 100, None, None, True)
     made = SimpleNamespace(
-        tenant=SimpleNamespace(name="t", limits=None, share_group="t"), route="/v1/chat/completions", body=Body(BODY),
+        tenant=SimpleNamespace(name="t", limits=None, share_group="t"), key_id="",
+        route="/v1/chat/completions", body=Body(BODY),
         model=SimpleNamespace(name="m", continue_broken=False), alias=None, stream=stream,
         include_usage=True, stream_options={}, keep_sglext=False, choices=1, prompts=1, metadata=None, salt="",
         session=None, facts=facts, forwarded_from=None, wire_model=None, several=several,

@@ -11,6 +11,8 @@ Decisions are made in `core`, which never waits. A room imports only those above
     dialects        requests of other APIs, translated on their way in and out
     processes       several processes of one proxy
     regions         the proxies of other regions
+    redis           limits and markers that proxies share for seconds or minutes
+    stores          the ledger of a fleet, budgets, and limits over all proxies
     reload          another config while the proxy runs
     request         the path of an inference request
     control         the control plane

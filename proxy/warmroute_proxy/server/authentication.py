@@ -3,6 +3,8 @@
 Keys and tokens are checked by the head alone, before a body is read.
 """
 
+from typing import NamedTuple
+
 from warmroute.contract import headers as names
 from warmroute_proxy.server.base.config import Config, TenantConfig
 from warmroute_proxy.server.base.errors import Refusal
@@ -21,6 +23,13 @@ def bearer(request: Request) -> bytes:
     return key.strip().encode("latin-1", "replace")
 
 
+class KnownKey(NamedTuple):
+    """The tenant of a key, and the key's id."""
+
+    tenant: TenantConfig
+    key_id: str
+
+
 class Authentication:
     """Finds the tenants of requests. Every method raises a `Refusal` where there is none."""
 
@@ -30,7 +39,7 @@ class Authentication:
         self._tenants = config.tenant_by_name
         self._api_keys = ApiKeys(config.tenant_by_sha256()) if api_keys is None else api_keys
         self._forwards = forwards
-        self._known: dict[str, TenantConfig] = {}  # by `Authorization` header, only valid ones; cleared when full
+        self._known: dict[str, KnownKey] = {}  # by `Authorization` header, only valid ones; cleared when full
 
     def replace(self, config: Config) -> None:
         """Know the tenants of another config, and check keys again."""
@@ -43,11 +52,11 @@ class Authentication:
         """Check keys anew: they have changed."""
         self._known.clear()
 
-    def of_head(self, request: Request) -> TenantConfig | None:
-        """The tenant whose key a request has; None where a proxy vouches for it, whose token is checked."""
-        tenant = self._known.get(request.headers.get("authorization", ""))
-        if tenant is not None:
-            return tenant
+    def of_head(self, request: Request) -> KnownKey | None:
+        """The key of a request, with its tenant; None where a proxy vouches for it, whose token is checked."""
+        known = self._known.get(request.headers.get("authorization", ""))
+        if known is not None:
+            return known
         if not _is_forwarded(request):
             return self._by_key(request)
         request.tenant = self._forwards.check_head(request.headers[names.FORWARD]).tenant
@@ -63,11 +72,11 @@ class Authentication:
 
     def of_whole(self, request: Request) -> tuple[TenantConfig, Forward | None]:
         """The tenant of a request that came whole, and the claim of the proxy that forwards it."""
-        tenant = self._known.get(request.headers.get("authorization", ""))
-        if tenant is not None:
-            return tenant, None
+        known = self._known.get(request.headers.get("authorization", ""))
+        if known is not None:
+            return known.tenant, None
         if not _is_forwarded(request):
-            return self._by_key(request), None
+            return self._by_key(request).tenant, None
         return self.of_forwarded(request)
 
     def of_forwarded_head(self, request: Request) -> tuple[TenantConfig, Forward]:
@@ -86,20 +95,20 @@ class Authentication:
             raise Refusal(401, "the forwarding proxy knows a tenant that this one does not", code="invalid_forward")
         return tenant
 
-    def _by_key(self, request: Request) -> TenantConfig:
+    def _by_key(self, request: Request) -> KnownKey:
         key = bearer(request)
         if not key:
             raise Refusal(401, "no API key: send it as `Authorization: Bearer <key>`", code="invalid_api_key")
-        name = self._api_keys.tenant_of(key)
-        if name is None:
+        owner = self._api_keys.owner_of(key)
+        if owner is None:
             raise Refusal(401, "the API key is not known here", code="invalid_api_key")
-        tenant = self._tenants[name]
+        known = KnownKey(self._tenants[owner.tenant], owner.key_id)
         value = request.headers.get("authorization", "")
         if value[:7].lower() == "bearer " and value[7:].strip():  # the key came from this header alone
             if len(self._known) >= MAX_CACHED:
                 self._known.clear()
-            self._known[value] = tenant
-        return tenant
+            self._known[value] = known
+        return known
 
 
 def _is_forwarded(request: Request) -> bool:

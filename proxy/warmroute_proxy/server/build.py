@@ -38,6 +38,7 @@ from warmroute_proxy.server.ledger.recording import Recording
 from warmroute_proxy.server.ledger.void_orders import VoidOrders
 from warmroute_proxy.server.processes.peer_processes import PeerProcesses
 from warmroute_proxy.server.processes.supervisor import ProcessSlot
+from warmroute_proxy.server.redis.call_markers import CallMarkers
 from warmroute_proxy.server.regions.announcements import Announcements
 from warmroute_proxy.server.regions.forward_claim import Forwards
 from warmroute_proxy.server.regions.peers import PeerQuestions, Peers
@@ -50,7 +51,7 @@ from warmroute_proxy.server.request.client_answer import AnswerHeaders
 from warmroute_proxy.server.request.deadlines import Deadlines
 from warmroute_proxy.server.request.faults import Faults
 from warmroute_proxy.server.request.forwarding import Forwarding
-from warmroute_proxy.server.request.idempotency import IdempotentCalls, bounds_of
+from warmroute_proxy.server.request.idempotency import REMEMBER_KEY_S, IdempotentCalls, bounds_of
 from warmroute_proxy.server.request.open_requests import OpenRequests
 from warmroute_proxy.server.request.placing import Placing
 from warmroute_proxy.server.request.re_prefill import RePrefills
@@ -232,7 +233,7 @@ async def build(config: Config, slot: ProcessSlot | None) -> Proxy:
         admission=admission,
         re_prefills=re_prefills,
         request_metrics=request_metrics,
-        idempotent_calls=IdempotentCalls(bounds_of(limits), limits.keyed_outlive_s, clock, metrics, memory),
+        idempotent_calls=_idempotent_calls(config, stores, secrets, metrics, clock, memory),
         path=path,
         metrics_page=MetricsPage(metrics, holdings, router, engines, peer_processes, clock, loop_lag, stores),
     )
@@ -246,6 +247,22 @@ def _authentication(config: Config, stores: Stores, voids: Voids) -> Authenticat
     made = Authentication(access.config, access.api_keys, voids.forwards)
     access.on_keys.append(made.forget)
     return made
+
+
+def _idempotent_calls(
+    config: Config,
+    stores: Stores,
+    secrets: Secrets,
+    metrics: Metrics,
+    clock: Callable[[], float],
+    memory: BodyMemory,
+) -> IdempotentCalls:
+    """The calls with a key, known to other proxies where there is a Redis."""
+    limits, store, markers = config.limits, stores.limits.markers, None
+    if store is not None:
+        ended_s = limits.keyed_replay_s + REMEMBER_KEY_S
+        markers = CallMarkers(store, secrets.fleet_mac("idempotency-key"), limits, ended_s, metrics)
+    return IdempotentCalls(bounds_of(limits), limits.keyed_outlive_s, clock, metrics, memory, markers)
 
 
 def _body_memory(config: Config, metrics: Metrics) -> BodyMemory:

@@ -63,9 +63,9 @@ def _unreadable(config: Config, environ: Mapping[str, str]) -> Iterator[str]:
             load_dsn(config.database.dsn_file)
         except SecretError as error:
             yield str(error)
-    if config.redis_url_file is not None:
+    if config.redis is not None:
         try:
-            load_url(config.redis_url_file, ("redis", "rediss"))
+            load_url(config.redis.url_file, ("redis", "rediss"))
         except SecretError as error:
             yield str(error)
     for engine in _own_engines(config):
@@ -80,7 +80,8 @@ def _exposed(config: Config) -> Iterator[str]:
     """The files with secrets that every user of the machine may read."""
     keys = [file for engine in _own_engines(config) for file in (engine.key_file, engine.admin_key_file)]
     dsn_file = config.database.dsn_file if config.database is not None else None
-    for file in dict.fromkeys([config.secret_file, config.proxy.tls_key, dsn_file, config.redis_url_file, *keys]):
+    redis_file = config.redis.url_file if config.redis is not None else None
+    for file in dict.fromkeys([config.secret_file, config.proxy.tls_key, dsn_file, redis_file, *keys]):
         if file is not None and file.exists() and file.stat().st_mode & stat.S_IROTH:
             yield f"{file}: holds a secret, and others can read it: chmod 600 {file}"
 

@@ -41,7 +41,7 @@ from warmroute_proxy.server.ledger.ledger import Ledger
 from warmroute_proxy.server.regions.announcements import ANNOUNCEMENTS, MAX_BYTES, Announcements
 from warmroute_proxy.server.regions.forward_claim import Forward
 from warmroute_proxy.server.request.failure import shutting_down
-from warmroute_proxy.server.request.idempotency import IdempotentCalls
+from warmroute_proxy.server.request.idempotency import IdempotentCalls, SharedExchange
 from warmroute_proxy.server.request.inference_request import InferenceRequest
 from warmroute_proxy.server.request.request_path import RequestPath
 
@@ -118,11 +118,12 @@ class PublicEndpoint:
                 refuse_other_api(path)
             if not path.startswith(("/v1/", GEMINI)):
                 raise Refusal(404, no_route(path), code="not_found")
-        tenant = self._authentication.of_head(request)
-        if tenant is not None:
+        key = self._authentication.of_head(request)
+        if key is not None:
+            tenant, key_id = key
             request.tenant = tenant.name
-        if tenant is not None and path in ROUTES:
-            request.caller = self._intakes.callers.of(path, tenant, request.headers)
+            if path in ROUTES:
+                request.caller = self._intakes.callers.of(path, tenant, request.headers, key_id)
 
     def handle(self, request: Request, exchange: Exchange) -> None:
         """Answer a request that came whole."""
@@ -234,7 +235,7 @@ class PublicEndpoint:
         caller = request.caller
         if not isinstance(caller, Caller):
             tenant, claim = self._authentication.of_forwarded_head(request)
-            caller = self._intakes.callers.of(request.path, tenant, request.headers, claim.region)
+            caller = self._intakes.callers.of(request.path, tenant, request.headers, claim.key, claim.region)
         on_read = partial(self._begin_read_request, exchange, caller)
         self._intakes.large_bodies.read(request, shared, caller, on_read)
 
@@ -262,7 +263,7 @@ class PublicEndpoint:
     def _begin_forwarded_request(self, request: Request, exchange: Exchange) -> None:
         """Begin a request that another proxy forwards. Its receipt has the id that the other proxy has given it."""
         tenant, claim = self._authentication.of_forwarded(request)
-        caller = self._intakes.callers.of(request.path, tenant, request.headers, claim.region)
+        caller = self._intakes.callers.of(request.path, tenant, request.headers, claim.key, claim.region)
         intake = _as_claimed(self._intakes.read(request, caller), claim)
         InferenceRequest(self._path, exchange, intake, claim.request_id).begin()
 
@@ -276,13 +277,17 @@ class PublicEndpoint:
         if intake is None:
             intake = self._intakes.read(request, caller)
         shared = self._idempotent_calls.share(call, exchange)
+        self._idempotent_calls.begin(shared, partial(self._begin_shared_request, request, shared, intake))
+
+    def _begin_shared_request(self, request: Request, shared: SharedExchange, intake: Intake) -> None:
+        """Begin a request that no other process has, maybe a moment after it came."""
         try:
+            self._check_open()
             inference = InferenceRequest(self._path, shared, intake, self._path.engines.ids.receipt())
             shared.served = inference
             inference.begin()
-        except Exception:
-            shared.fail()
-            raise
+        except Exception as error:
+            _answer_error(request, shared, error)
 
 
 def _route_of(path: str) -> str:

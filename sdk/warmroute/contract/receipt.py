@@ -15,10 +15,10 @@ in `rates_usd_per_mtok`, too. Where the server reports that it wrote prompt toke
 
 An answer that was continued by another engine has `"continued": {"after_tokens": 412, "by": "text"}`: the tokens of the
 first engine, and from what the other one continued. An answer of another provider that says what it charges has that in
-`"provider_cost_nanousd"`. A request with fields that no engine got has
-`"dropped_fields": ["beam_width"]`: their names, 32 at most. One whose head tells it has `"agent": "explore"` (the name,
-else 16 hex digits of the agent's id), `"parent": "16 hex"` and `"kind": "sub"`. Where the loss `elsewhere` has tokens,
-`"elsewhere_region": "west"` names the region that holds them. What else a proxy changed in a request
+`"provider_cost_nanousd"`. `"key": "k-0123456789"` is the id of the API key. A request with fields that no engine got
+has `"dropped_fields": ["beam_width"]`: their names, 32 at most. One whose head tells it has `"agent": "explore"` (the
+name, else 16 hex digits of the agent's id), `"parent": "16 hex"` and `"kind": "sub"`. Where the loss `elsewhere` has
+tokens, `"elsewhere_region": "west"` names the region that holds them. What else a proxy changed in a request
 is there too, each only where there is something to say:
 
     "dropped_blocks": {"redacted_thinking": 2}   parts of messages that no engine got, by type

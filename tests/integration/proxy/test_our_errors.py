@@ -74,7 +74,7 @@ class Scene:
             "live": len(proxy.open_requests.live),
             "queued": proxy.admission.queue.requests,
             "keyed": len(proxy.idempotent_calls.live),
-            "of the tenant": sum(q.running + q.tokens_running for q in proxy.admission.quotas.values()),
+            "of the tenant": sum(q.running + q.tokens_running for _, q in proxy.admission.limits.quotas.all),
             "of engines": sum(worker["running"] + worker["prefill_tokens"] for worker in workers),
             "open": len(proxy.ledger._under_way),
         }
@@ -191,7 +191,7 @@ async def test_who_cannot_be_placed_does_not_hold_up_who_waits_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with scene(tmp_path) as it:
-        quota = it.proxy.admission.quotas["second"]
+        quota = it.proxy.admission.limits.quotas.of("second", "")[0]
         quota.begin(1)
         asked = [asyncio.create_task(it.ask("answer")) for _ in range(3)]
         async with asyncio.timeout(seconds(20)):
@@ -209,5 +209,5 @@ async def test_deadlines_hold_after_an_error_in_the_sweep(tmp_path: Path, monkey
         async with asyncio.timeout(seconds(20)):
             while not failed():
                 await asyncio.sleep(0.02)
-        it.proxy.admission.quotas["second"].begin(1)
+        it.proxy.admission.limits.quotas.of("second", "")[0].begin(1)
         assert (await it.ask("answer")).startswith(b"HTTP/1.1 429 ")

@@ -70,10 +70,10 @@ def test_an_api_key_is_known_by_its_digest_only() -> None:
     assert len(key) == 35
     keys = ApiKeys({digest: "acme"})
     for _ in range(2):
-        assert keys.tenant_of(key.encode()) == "acme"
-        assert keys.tenant_of(key.encode() + b"x") is None
-        assert keys.tenant_of(digest.encode()) is None
-        assert keys.tenant_of(b"") is None
+        assert keys.owner_of(key.encode()) == ("acme", f"c-{digest[:10]}")
+        assert keys.owner_of(key.encode() + b"x") is None
+        assert keys.owner_of(digest.encode()) is None
+        assert keys.owner_of(b"") is None
 
 
 def test_the_admin_key() -> None:

@@ -4,25 +4,30 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmroute_proxy.core.queue.quota import Bucket, Quota, TenantLimits
+from warmroute_proxy.core.queue.quota import Bucket, Quota, ScopeLimits, TenantLimits, reserve
 from warmroute_proxy.core.queue.retry_budget import FLOOR, SHARE, WINDOW_S, RetryBudget
+from warmroute_proxy.core.queue.scope import Scope
+
+
+def quota_of(limits: TenantLimits) -> Quota:
+    return Quota(ScopeLimits(Scope("acme", ("acme",), kind="tenant"), limits), 0.0)
 
 
 def test_a_minutes_worth_may_be_used_at_once_and_comes_back_evenly() -> None:
-    quota = Quota(TenantLimits(requests_per_minute=60), 0.0)
-    assert [quota.reserve(1, 0.0) for _ in range(60)] == [None] * 60
-    short = quota.reserve(1, 0.0)
+    quota = quota_of(TenantLimits(requests_per_minute=60))
+    assert [reserve((quota,), 1, 0.0) for _ in range(60)] == [None] * 60
+    short = reserve((quota,), 1, 0.0)
     assert short is not None
     assert (short.kind, short.limit) == ("requests", 60)
     assert short.wait_s == pytest.approx(1.0)
-    assert quota.reserve(1, 1.0) is None
-    assert quota.reserve(1, 1.5) is not None
+    assert reserve((quota,), 1, 1.0) is None
+    assert reserve((quota,), 1, 1.5) is not None
 
 
 def test_what_is_short_of_tokens_takes_no_request() -> None:
-    quota = Quota(TenantLimits(requests_per_minute=10, tokens_per_minute=600), 0.0)
-    assert quota.reserve(600, 0.0) is None
-    short = quota.reserve(30, 0.0)
+    quota = quota_of(TenantLimits(requests_per_minute=10, tokens_per_minute=600))
+    assert reserve((quota,), 600, 0.0) is None
+    short = reserve((quota,), 30, 0.0)
     assert short is not None
     assert short.kind == "tokens"
     assert short.wait_s == pytest.approx(3.0)
@@ -31,25 +36,25 @@ def test_what_is_short_of_tokens_takes_no_request() -> None:
 
 
 def test_tokens_that_were_not_used_come_back_and_those_beyond_are_owed() -> None:
-    quota = Quota(TenantLimits(tokens_per_minute=600), 0.0)
+    quota = quota_of(TenantLimits(tokens_per_minute=600))
     assert quota.tokens is not None
-    quota.reserve(500, 0.0)
-    quota.give_back(0, 400, 0.0)
+    reserve((quota,), 500, 0.0)
+    quota.take(0, -400, 0.0)
     assert quota.tokens.remaining(0.0) == 500
-    quota.give_back(0, -700, 0.0)
+    quota.take(0, 700, 0.0)
     assert quota.tokens.remaining(0.0) == 0
     assert quota.tokens.wait_s(1, 0.0) == pytest.approx(20.1)
 
 
 def test_a_request_larger_than_the_bucket_passes_when_that_is_full() -> None:
-    quota = Quota(TenantLimits(tokens_per_minute=600), 0.0)
-    assert quota.reserve(6000, 0.0) is None
-    assert quota.reserve(1, 60.0) is not None  # it is in debt for ten minutes
-    assert quota.reserve(1, 600.0) is None
+    quota = quota_of(TenantLimits(tokens_per_minute=600))
+    assert reserve((quota,), 6000, 0.0) is None
+    assert reserve((quota,), 1, 60.0) is not None  # it is in debt for ten minutes
+    assert reserve((quota,), 1, 600.0) is None
 
 
 def test_what_is_at_once_is_bounded_by_what_is_under_way() -> None:
-    quota = Quota(TenantLimits(requests_at_once=2, tokens_at_once=100), 0.0)
+    quota = quota_of(TenantLimits(requests_at_once=2, tokens_at_once=100))
     quota.begin(60)
     assert quota.may_begin()
     quota.begin(60)

@@ -180,6 +180,7 @@ def test_a_whole_answer_of_another_status_is_not_kept() -> None:
 
 def test_what_still_waited_in_the_queue_when_it_was_given_up_is_forgotten() -> None:
     class Waiting:
+        id = "wr-1"
         waiter = object()
 
     scene = Scene()

@@ -71,8 +71,13 @@ class Entry(msgspec.Struct, array_like=True, gc=False):
     @property
     def loss(self) -> dict[str, int]:
         """Loss class -> tokens, by the receipt in `usage`; empty while the request is under way."""
+        return self.key_and_loss[1]
+
+    @property
+    def key_and_loss(self) -> tuple[str, dict[str, int]]:
+        """The id of its API key, empty where the receipt in `usage` names none, and `loss`."""
         found = _decode_usage(self.usage)
-        return {} if found is None else found.warmroute.loss
+        return ("", {}) if found is None else (found.warmroute.key, found.warmroute.loss)
 
     def record(self) -> bytes:
         """The entry as one line of JSON; a later record replaces an earlier one."""
@@ -81,6 +86,7 @@ class Entry(msgspec.Struct, array_like=True, gc=False):
 
 class _Receipt(msgspec.Struct):
     loss: dict[str, int] = {}
+    key: str = ""
 
 
 class _Usage(msgspec.Struct):

@@ -105,11 +105,13 @@ def void_id(entry_id: str) -> str:
 
 def voiding(entry: Entry, now_s: float) -> Entry:
     """The row that voids a settled one: its sums, negative."""
+    key_id, loss = entry.key_and_loss
     receipt = {
         "v": VERSION,
         "id": void_id(entry.id),
         "voids": entry.id,
-        "loss": {name: -tokens for name, tokens in entry.loss.items()},
+        **({"key": key_id} if key_id else {}),
+        "loss": {name: -tokens for name, tokens in loss.items()},
         "list_nanousd": -entry.list_nanousd,
         "price_nanousd": -entry.price_nanousd,
     }

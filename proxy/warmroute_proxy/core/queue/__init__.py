@@ -3,10 +3,12 @@
 It never holds a connection or a timer: the server's admission does, and calls these rules.
 
 admission        the queue: lines, fairness, bounds, retry times
-budget           leases on what tenants may spend by day and month
+budget           leases on what tenants or keys may use by minute, day and month
 dispatch_order   whether a queued request goes now, and where
 memory_budget    how many bytes the bodies of each tenant may hold
-quota            limits of one tenant by the minute and at once
+quota            limits of one process by the minute and at once
+scope            what a limit applies to: keys, a tenant, or several
+slots            requests at once over several proxies
 reservation      what one request has reserved of all of these
 retry_budget     how many retries are made
 """

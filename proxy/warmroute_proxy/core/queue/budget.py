@@ -1,4 +1,4 @@
-"""What tenants may use over several proxies, by minute, day or month: leases on a budget that a store holds.
+"""What tenants or keys may use over several proxies, by minute, day or month: leases on a budget that a store holds.
 
 A proxy takes a slice of the budget from the store, and spends it without asking again. Of the budget is left
 
@@ -17,13 +17,18 @@ A proxy asks for the next one when it has used half. What it has not touched for
 
 Periods are minutes, days and months of UTC. With a new period comes a new slice.
 
-Requests and tokens by the minute are taken in slices by the same rules. While their store is away they do not hold:
-each process has limits of its own then (`quota`).
+Requests and tokens by the minute are taken in slices by the same rules, but no request waits for their store. While it
+has not answered in a minute, or had something left when it answered last, a request is granted, and what it takes is in
+debt: it is taken off the next slice. So several processes can exceed the limit together by what they let in during one
+round trip. While the store is away these limits do not hold: each process has limits of its own then (`quota`).
 """
 
 from datetime import UTC, datetime
 from enum import Enum
 from typing import Final, Literal, NamedTuple
+
+from warmroute_proxy.core.queue.quota import NO_TOKENS, UsedTokens
+from warmroute_proxy.core.queue.scope import Scope
 
 DENIED_S: Final = 1.0
 QUICK_S: Final = 5.0
@@ -36,16 +41,26 @@ Unit = Literal["nanousd", "requests", "tokens"]
 
 
 class Budget(NamedTuple):
-    """What some tenants may use together in each period, in its unit. `warn_share`: from which share of it clients are
-    warned; above 1: never.
+    """What a scope may use in each period, in its unit. `warn_share`: from which share of it clients are warned; above
+    1: never. `cached_weight`: how much a cached token counts, where the unit is tokens.
     """
 
-    name: str
-    tenants: tuple[str, ...]
+    scope: Scope
     period: Period
     limit: int
     warn_share: float
     unit: Unit = "nanousd"
+    cached_weight: float = 1.0
+
+    @property
+    def name(self) -> str:
+        """That of what it applies to."""
+        return self.scope.name
+
+    @property
+    def key(self) -> tuple[str, str, Period, Unit]:
+        """What tells it from other budgets, whatever its limit is."""
+        return self.scope.kind, self.scope.name, self.period, self.unit
 
     @property
     def is_money(self) -> bool:
@@ -59,15 +74,17 @@ class Budget(NamedTuple):
 
 
 class Amounts(NamedTuple):
-    """What a request uses, by unit."""
+    """What a request uses, by unit; what is reserved of tokens is not weighed."""
 
     nanousd: int = 0
     requests: int = 0
-    tokens: int = 0
+    tokens: UsedTokens = NO_TOKENS
 
-    def of(self, unit: Unit) -> int:
-        """What it uses of one."""
-        return self.nanousd if unit == "nanousd" else self.requests if unit == "requests" else self.tokens
+    def of(self, budget: Budget) -> int:
+        """What it uses of a budget."""
+        if budget.unit == "nanousd":
+            return self.nanousd
+        return self.requests if budget.unit == "requests" else self.tokens.weighed(budget.cached_weight)
 
 
 class Span(NamedTuple):
@@ -150,11 +167,11 @@ class Lease:
     def wanted(self, now_s: float) -> int:
         """How much to ask the store for now; below 0: to give back; 0: nothing."""
         self.begin(now_s)
-        if self.asking or (self.away and now_s < self.denied_until_s):
+        if self.asking or now_s < self.denied_until_s:
             return 0
         if self.needed > self.free:
             return max(self._next_slice(now_s), self.needed - self.free)
-        if self.left is None or now_s < self.denied_until_s:
+        if self.left is None:
             return 0
         if now_s - self._used_s > IDLE_S:
             return -self.free if self.free > 0 and not self.reserved else 0
@@ -186,10 +203,11 @@ class Lease:
         self.needed = 0
         self.denied_until_s = now_s + DENIED_S
 
-    @property
-    def stands_open(self) -> bool:
-        """Whether this limit does not hold now: its store is away, and it is no money."""
-        return self.away and not self.budget.is_money
+    def stands_open(self, amount: int) -> bool:
+        """Whether so much passes without being in hand: it is no money, and the store is away, has not answered, or had
+        it left.
+        """
+        return not self.budget.is_money and (self.away or self.left is None or self.free + self.left >= amount)
 
     def used(self, now_s: float) -> None:
         """Something is reserved or spent."""
@@ -211,10 +229,10 @@ class Lease:
 class SpendReservation:
     """What one request has reserved of all budgets of its tenant, once it is granted."""
 
-    __slots__ = ("_amounts", "_granted", "_leases", "_spans", "lacking")
+    __slots__ = ("_amounts", "_granted", "_spans", "lacking", "leases")
 
     def __init__(self, leases: tuple[Lease, ...], amounts: Amounts) -> None:
-        self._leases = leases
+        self.leases = leases
         self._amounts = amounts
         self._granted = False
         self._spans: tuple[Span, ...] = ()
@@ -226,48 +244,49 @@ class SpendReservation:
         if self._granted:
             return Verdict.GRANTED
         self.lacking, waits = None, False
-        for lease in self._leases:
+        for lease in self.leases:
             amount = self._amount(lease)
             lease.begin(now_s)
             lease.used(now_s)
-            if lease.free >= amount:
+            if lease.free >= amount or lease.stands_open(amount):
                 continue
-            if now_s < lease.denied_until_s and not lease.stands_open:
+            if now_s >= lease.denied_until_s:
+                lease.needed = max(lease.needed, amount)
+            if now_s < lease.denied_until_s or not lease.budget.is_money:
                 self.lacking = lease
                 return Verdict.REFUSED
-            lease.needed = max(lease.needed, amount)
-            waits |= not lease.stands_open
+            waits = True
         if waits:
             return Verdict.WAITS
-        for lease in self._leases:
+        for lease in self.leases:
             lease.reserved += self._amount(lease)
         self._granted = True
-        self._spans = tuple([lease.span for lease in self._leases])
+        self._spans = tuple([lease.span for lease in self.leases])
         return Verdict.GRANTED
 
     def release(self) -> None:
         """Give back what is reserved: the request has ended."""
         if self._granted:
             self._granted = False
-            for lease, span in zip(self._leases, self._spans, strict=True):
+            for lease, span in zip(self.leases, self._spans, strict=True):
                 if lease.span == span:
                     lease.reserved -= self._amount(lease)
 
     def keep(self, amounts: Amounts) -> None:
         """What the request has used of the periods in which it was granted, known before it is released."""
         if self._granted:
-            for lease, span in zip(self._leases, self._spans, strict=True):
+            for lease, span in zip(self.leases, self._spans, strict=True):
                 if lease.span == span:
-                    lease.in_hand -= amounts.of(lease.budget.unit)
+                    lease.in_hand -= amounts.of(lease.budget)
 
     def spend(self, amounts: Amounts, now_s: float) -> None:
         """What the request has used of the periods of now, once that is known."""
-        for lease in self._leases:
+        for lease in self.leases:
             lease.begin(now_s)
             lease.used(now_s)
-            lease.in_hand -= amounts.of(lease.budget.unit)
+            lease.in_hand -= amounts.of(lease.budget)
 
     def _amount(self, lease: Lease) -> int:
         """How much of a budget; a request that is larger than a whole limit passes when nothing else is used."""
-        amount = self._amounts.of(lease.budget.unit)
+        amount = self._amounts.of(lease.budget)
         return amount if lease.budget.is_money else min(amount, lease.budget.limit)

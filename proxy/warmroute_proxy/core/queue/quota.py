@@ -1,17 +1,21 @@
-"""What one tenant may use: requests and tokens a minute, and at once.
+"""What a tenant, a key or a group may use of one process: requests and tokens a minute, and at once.
 
 Limits by the minute are buckets that hold one minute's worth and fill evenly. A request reserves as many tokens as its
 prompt is estimated to have and its answers are expected to have; once it is settled, what it did not use is given back.
 It counts as many requests as it has sequences: each answer of `n`, and each prompt of a list, runs by itself in an
-engine. All tokens of a prompt count, cached ones too, as OpenAI counts them,
-unless a tenant has another weight for them. A request that is larger than the bucket
-passes when the bucket is full, and leaves it in debt.
+engine. All tokens of a prompt count, cached ones too, as OpenAI counts them, unless a limit has another weight for
+them. A request that is larger than the bucket passes when the bucket is full, and leaves it in debt.
 
-A request beyond a minute's worth is refused. A request beyond the limits "at once" waits in the queue until another of
-the tenant's has ended; that bound is on what is under way already, so that it is exceeded by at most one request.
+A request beyond a minute's worth is refused. A request beyond the limits "at once" waits in the queue until another one
+under the same limit has ended; that bound is on what is under way already, so that it is exceeded by at most one
+request.
 """
 
+import math
+from collections.abc import Sequence
 from typing import Final, Literal, NamedTuple
+
+from warmroute_proxy.core.queue.scope import Scope
 
 MINUTE_S: Final = 60.0
 
@@ -27,6 +31,39 @@ class TenantLimits(NamedTuple):
     tokens_at_once: int | None = None
     cached_weight: float = 1.0
     """How much a cached prompt token counts of a limit of tokens, once it is known to be cached."""
+
+
+NEVER: Final = 2.0
+"""A share of a limit from which on no client is warned."""
+
+
+class ScopeLimits(NamedTuple):
+    """Limits, and what they apply to. `warn_share`: from which share of one clients are warned."""
+
+    scope: Scope
+    limits: TenantLimits
+    warn_share: float = NEVER
+
+    @property
+    def name(self) -> str:
+        """That of what they apply to."""
+        return self.scope.name
+
+
+class UsedTokens(NamedTuple):
+    """What a request has used: all its tokens, how many of them were cached, and the least that counts."""
+
+    tokens: int
+    cached: int = 0
+    at_least: int = 0
+
+    def weighed(self, cached_weight: float) -> int:
+        """How many tokens count of a limit."""
+        cached = self.cached if cached_weight == 1.0 else math.floor(self.cached * cached_weight)
+        return max(self.tokens - self.cached + cached, self.at_least)
+
+
+NO_TOKENS: Final = UsedTokens(0)
 
 
 class Bucket:
@@ -68,55 +105,75 @@ class Bucket:
 
 
 class Shortage(NamedTuple):
-    """Which limit a request would exceed, and in how many seconds it no longer would."""
+    """Which limit a request would exceed, what is left of it, and in how many seconds the request no longer would."""
 
+    scope: Scope
     kind: Kind
     limit: int
+    left: int
     wait_s: float
 
 
 class Quota:
-    """One tenant's limits and what it has used of them."""
+    """The limits of one scope, and what was used of them."""
 
-    __slots__ = ("limits", "requests", "running", "tokens", "tokens_running")
+    __slots__ = ("limits", "of", "requests", "running", "tokens", "tokens_running")
 
-    def __init__(self, limits: TenantLimits, now_s: float) -> None:
-        self.limits = limits
+    def __init__(self, of: ScopeLimits, now_s: float) -> None:
+        self.of = of
+        self.limits = limits = of.limits
         rpm, tpm = limits.requests_per_minute, limits.tokens_per_minute
         self.requests = None if rpm is None else Bucket(rpm, now_s)
         self.tokens = None if tpm is None else Bucket(tpm, now_s)
         self.running = 0
         self.tokens_running = 0
 
-    def change(self, limits: TenantLimits, now_s: float) -> None:
+    def change(self, of: ScopeLimits, now_s: float) -> None:
         """Have other limits. What is reserved and under way still counts, and is settled with what it reserved."""
-        self.limits = limits
+        self.of = of
+        self.limits = limits = of.limits
         self.requests = _changed(self.requests, limits.requests_per_minute, now_s)
         self.tokens = _changed(self.tokens, limits.tokens_per_minute, now_s)
 
-    def reserve(self, tokens: int, now_s: float, sequences: int = 1) -> Shortage | None:
-        """Reserve a request of so many tokens, or return what is short and reserve nothing."""
-        if self.requests is not None and (wait_s := self.requests.wait_s(sequences, now_s)) > 0:
-            return Shortage("requests", self.requests.limit, wait_s)
-        if self.tokens is not None:
-            if (wait_s := self.tokens.wait_s(tokens, now_s)) > 0:
-                return Shortage("tokens", self.tokens.limit, wait_s)
-            self.tokens.take(tokens, now_s)
-        if self.requests is not None:
-            self.requests.take(sequences, now_s)
+    def shortage(self, tokens: int, now_s: float, sequences: int = 1) -> Shortage | None:
+        """What is short for a request of so many tokens; None where there is enough."""
+        kinds: tuple[tuple[Kind, Bucket | None, int], ...] = (
+            ("requests", self.requests, sequences),
+            ("tokens", self.tokens, tokens),
+        )
+        for kind, bucket, amount in kinds:
+            if bucket is not None and (wait_s := bucket.wait_s(amount, now_s)) > 0:
+                return Shortage(self.of.scope, kind, bucket.limit, bucket.remaining(now_s), wait_s)
         return None
 
-    def give_back(self, requests: int, tokens: int, now_s: float) -> None:
-        """Return what was reserved and not used; `tokens` is negative where more were used."""
+    def take(self, requests: int, tokens: int, now_s: float) -> None:
+        """Take so much; negative amounts are given back."""
         if self.requests is not None:
-            self.requests.take(-requests, now_s)
+            self.requests.take(requests, now_s)
         if self.tokens is not None:
-            self.tokens.take(-tokens, now_s)
+            self.tokens.take(tokens, now_s)
+
+    def bucket(self, kind: Kind) -> Bucket | None:
+        """The bucket of a limit by the minute; None where there is no such limit."""
+        return self.requests if kind == "requests" else self.tokens
+
+    def used_shares(self, now_s: float) -> list[tuple[str, float]]:
+        """Which share of each limit is used, by the limit's name."""
+        buckets = ("requests_per_minute", self.requests), ("tokens_per_minute", self.tokens)
+        found = [(name, 1 - it.remaining(now_s) / it.limit) for name, it in buckets if it is not None]
+        at_once = self.limits.requests_at_once
+        return found if at_once is None else [*found, ("requests_at_once", self.running / at_once)]
 
     def may_begin(self) -> bool:
         """Whether another request may be under way."""
         requests, tokens = self.limits.requests_at_once, self.limits.tokens_at_once
         return (requests is None or self.running < requests) and (tokens is None or self.tokens_running < tokens)
+
+    def at_once_words(self) -> str:
+        """The limit at once that is reached, in words."""
+        requests, tokens = self.limits.requests_at_once, self.limits.tokens_at_once
+        by_requests = requests is not None and self.running >= requests
+        return f"{requests} requests at once" if by_requests else f"{tokens} tokens at once"
 
     def begin(self, tokens: int, sequences: int = 1) -> None:
         """A request is under way."""
@@ -134,3 +191,14 @@ def _changed(bucket: Bucket | None, limit: int | None, now_s: float) -> Bucket |
         return None if limit is None else Bucket(limit, now_s)
     bucket.change(limit, now_s)
     return bucket
+
+
+def reserve(quotas: Sequence[Quota], tokens: int, now_s: float, sequences: int = 1) -> Shortage | None:
+    """Reserve a request of so many tokens of all quotas, or return what is short and reserve nothing."""
+    for quota in quotas:
+        shortage = quota.shortage(tokens, now_s, sequences)
+        if shortage is not None:
+            return shortage
+    for quota in quotas:
+        quota.take(sequences, tokens, now_s)
+    return None

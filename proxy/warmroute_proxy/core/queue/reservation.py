@@ -1,60 +1,77 @@
-"""What one request has reserved of all that its tenant may use: its quota, budgets, and limits over all proxies."""
-
-import math
-from typing import Final
+"""What one request has reserved of all that may be used: quotas, budgets, and limits over all proxies."""
 
 from warmroute_proxy.core.accounting.usage_fields import Usage
 from warmroute_proxy.core.queue.budget import Amounts, SpendReservation
-from warmroute_proxy.core.queue.quota import Quota, TenantLimits
-
-NO_QUOTA: Final = Quota(TenantLimits(), 0.0)
-"""Of requests that another region has counted."""
+from warmroute_proxy.core.queue.quota import Quota, UsedTokens
+from warmroute_proxy.core.queue.scope import Scope
+from warmroute_proxy.core.queue.slots import SlotLease
 
 
 class Reservation:
-    """What one request has reserved of its tenant's quota."""
+    """What one request has reserved of the limits of its tenant and key."""
 
-    __slots__ = ("began", "quota", "sequences", "spend", "tokens", "window")
+    __slots__ = ("began", "quotas", "sequences", "slots", "spend", "tokens", "window")
 
-    def __init__(self, quota: Quota, tokens: int, sequences: int) -> None:
-        self.quota = quota
+    def __init__(self, quotas: tuple[Quota, ...], tokens: int, sequences: int) -> None:
+        """`quotas`: none where another region has counted it."""
+        self.quotas = quotas
         self.tokens = tokens
         self.sequences = sequences
         self.began = False
         self.spend: SpendReservation | None = None
-        """Of its budgets; None where it has none, or another region pays."""
+        """Of budgets; None where there are none, or another region pays."""
 
         self.window: SpendReservation | None = None
         """Of limits by the minute over all proxies; None where there are none, or another region has counted it."""
+
+        self.slots: tuple[SlotLease, ...] = ()
+        """The limits at once over all proxies under which it runs."""
+
+    def at_once_reached(self) -> tuple[Scope, str] | None:
+        """The limit at once that it has to wait for, in words, and whose it is; None where it may begin."""
+        if self.began:
+            return None
+        for quota in self.quotas:
+            if not quota.may_begin():
+                return quota.of.scope, quota.at_once_words()
+        for lease in self.slots:
+            if not lease.may_begin():
+                return lease.slots.scope, f"{lease.slots.limit} requests at once over all proxies"
+        return None
 
     def begin(self) -> None:
         """The request is under way."""
         if not self.began:
             self.began = True
-            self.quota.begin(self.tokens, self.sequences)
+            for quota in self.quotas:
+                quota.begin(self.tokens, self.sequences)
+            for lease in self.slots:
+                lease.begin(self.sequences)
 
-    def end(self, tokens_used: int | None, now_s: float) -> None:
+    def end(self, used: UsedTokens | None, now_s: float) -> None:
         """Release it; so many tokens were used, None where the request did not run."""
         if self.window is not None:
-            if tokens_used is not None:
-                self.window.keep(Amounts(requests=self.sequences, tokens=tokens_used))
+            if used is not None:
+                self.window.keep(Amounts(requests=self.sequences, tokens=used))
             self.window.release()
         if self.spend is not None:
             self.spend.release()
+        for quota in self.quotas:
+            if self.began:
+                quota.end(self.tokens, self.sequences)
+            if used is None:
+                quota.take(-self.sequences, -self.tokens, now_s)
+            else:
+                quota.take(0, used.weighed(quota.limits.cached_weight) - self.tokens, now_s)
         if self.began:
-            self.quota.end(self.tokens, self.sequences)
-        if tokens_used is None:
-            self.quota.give_back(self.sequences, self.tokens, now_s)
-        else:
-            self.quota.give_back(0, self.tokens - tokens_used, now_s)
+            for lease in self.slots:
+                lease.end(self.sequences, now_s)
 
-    def counted(self, usage: Usage) -> int:
-        """How many tokens of the tenant's limits a request has used."""
-        weight = self.quota.limits.cached_weight
-        cached = usage.cached_tokens if weight == 1.0 else math.floor(usage.cached_tokens * weight)
-        used = usage.prompt_tokens - usage.cached_tokens + cached + usage.completion_tokens
+    def used(self, usage: Usage) -> UsedTokens:
+        """What a request has used of limits of tokens."""
         # Of an answer whose tokens are estimated, only some may have been counted.
-        return max(used, self.tokens) if "completion_tokens" in usage.estimated else used
+        at_least = self.tokens if "completion_tokens" in usage.estimated else 0
+        return UsedTokens(usage.prompt_tokens + usage.completion_tokens, usage.cached_tokens, at_least)
 
     def spent(self, price_nanousd: int, now_s: float) -> None:
         """The row of the request is made: it has cost so much. `now_s`: unix seconds."""

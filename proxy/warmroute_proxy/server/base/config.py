@@ -12,7 +12,8 @@ from typing import Any, Final, Literal
 from warmroute.contract.providers import UNKNOWN, Provider
 from warmroute_proxy.core.accounting.price_books import PriceBook
 from warmroute_proxy.core.queue.budget import Budget
-from warmroute_proxy.core.queue.quota import TenantLimits
+from warmroute_proxy.core.queue.quota import ScopeLimits, TenantLimits
+from warmroute_proxy.core.queue.scope import Scope
 from warmroute_proxy.dialects.fields import Unlisted
 from warmroute_proxy.normalising.rules import DEFAULT_NAMES
 
@@ -204,6 +205,17 @@ class DatabaseConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class RedisConfig:
+    """The Redis or Valkey that proxies share."""
+
+    url_file: Path
+    """The file with its address, which may hold a password."""
+
+    timeout_s: float
+    """The deadline of each call."""
+
+
+@dataclass(frozen=True, slots=True)
 class Config:
     """A whole, checked config file."""
 
@@ -218,11 +230,14 @@ class Config:
     engines: tuple[EngineConfig, ...]
     models: tuple[ModelConfig, ...]
     tenants: tuple[TenantConfig, ...]
-    redis_url_file: Path | None
-    """The file with the address of the Redis of limits by the minute; None: each process has limits of its own."""
+    redis: RedisConfig | None
+    """The Redis of limits and markers; None: each process has its own."""
 
     budgets: tuple[Budget, ...]
     """One for each period; the tenants of a budget have `limits`, if only empty ones."""
+
+    group_limits: tuple[ScopeLimits, ...]
+    """Limits by the minute and at once of budgets."""
 
     discoveries: tuple[DiscoveryConfig, ...]
     model_by_name: dict[str, ModelConfig] = field(repr=False)
@@ -246,6 +261,15 @@ class Config:
     def models_of(self, tenant: TenantConfig) -> list[ModelConfig]:
         """The models that a tenant may use."""
         return [model for model in self.models if tenant.may_use(model)]
+
+    def scope_limits(self) -> list[ScopeLimits]:
+        """All limits by the minute and at once: those of tenants, and of budgets."""
+        of_tenants = [
+            ScopeLimits(Scope(tenant.name, (tenant.name,), kind="tenant"), tenant.limits)
+            for tenant in self.tenants
+            if tenant.limits is not None
+        ]
+        return [*of_tenants, *self.group_limits]
 
     def tenant_by_sha256(self) -> dict[str, str]:
         """API key digest -> tenant name, for `secrets.ApiKeys`."""

@@ -9,7 +9,9 @@ from dataclasses import fields, is_dataclass, replace
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
-from warmroute_proxy.core.queue.quota import TenantLimits
+from warmroute_proxy.core.queue.budget import Budget
+from warmroute_proxy.core.queue.quota import ScopeLimits, TenantLimits
+from warmroute_proxy.core.queue.scope import Scope
 from warmroute_proxy.server.base.config import Config, Limits, ModelConfig
 from warmroute_proxy.server.base.config_prices import CONFIG_BOOK, FREE
 
@@ -41,7 +43,7 @@ _LIVE_LISTS: Final[Mapping[str, str]] = {
     "discovery": "discoveries",
 }
 
-_LISTS: Final[Mapping[str, str]] = {"region": "regions", **_LIVE_LISTS, "budget": "budgets"}
+_LISTS: Final[Mapping[str, str]] = {"region": "regions", **_LIVE_LISTS}
 _NAMES: Final[Mapping[str, str]] = {"engine": "id", "discovery": "id"}
 """What names an element of a list, where it is not its `name`."""
 
@@ -71,11 +73,11 @@ def compare(running: Config, new: Config, live: Mapping[str, str]) -> list[Chang
     found = _single("proxy", _values(running.proxy), _values(new.proxy), LIVE_PROXY)
     found += _single("secret", {"file": running.secret_file}, {"file": new.secret_file}, frozenset())
     found += _single("ledger", _ledger_values(running), _ledger_values(new), frozenset())
-    found += _single("redis", {"url_file": running.redis_url_file}, {"url_file": new.redis_url_file}, frozenset())
+    found += _single("redis", _redis_values(running), _redis_values(new), frozenset())
     found += _single("limits", _values(running.limits), _values(new.limits), LIVE_LIMITS)
     for table, attribute in _LISTS.items():
         found += _list(table, getattr(running, attribute), getattr(new, attribute), table not in live)
-    return found
+    return found + _list("budget", _budgets(running), _budgets(new), "budget" not in live)
 
 
 def merged(running: Config, new: Config, live: Mapping[str, str]) -> Config:
@@ -90,6 +92,7 @@ def merged(running: Config, new: Config, live: Mapping[str, str]) -> Config:
             }
         ),
         **{attribute: getattr(new, attribute) for attribute in live.values()},
+        group_limits=(new if "budget" in live else running).group_limits,
         model_by_name=new.model_by_name,
         tenant_by_name=new.tenant_by_name,
     )
@@ -122,12 +125,17 @@ def _list(table: str, before: Sequence[Any], now: Sequence[Any], waits: bool) ->
     return sorted(found, key=lambda change: (change.kind.value, change.name))
 
 
+def _budgets(config: Config) -> Sequence[Budget | ScopeLimits]:
+    """What the tables [[budget]] have become: amounts by period, and limits by the minute and at once."""
+    return [*config.budgets, *config.group_limits]
+
+
 def _by_name(table: str, elements: Sequence[Any]) -> dict[str, dict[str, object]]:
     """The values of each element; one name may stand for several, as a budget of two periods does."""
     found: dict[str, dict[str, object]] = {}
     for element in elements:
         values = _values(element)
-        if table == "budget":
+        if isinstance(element, Budget):
             values = {f"usd_per_{element.period}": element.limit, **values, "limit": None, "period": None}
         found.setdefault(str(getattr(element, _NAMES.get(table, "name"))), {}).update(values)
     return found
@@ -144,7 +152,7 @@ def _values(record: Any) -> dict[str, object]:
         if isinstance(record, ModelConfig) and name == "books":
             found |= _price_values(record)
         else:
-            found |= value._asdict() if isinstance(value, TenantLimits) else {name: value}
+            found |= value._asdict() if isinstance(value, TenantLimits | Scope) else {name: value}
     return found
 
 
@@ -164,3 +172,7 @@ def _price_values(model: ModelConfig) -> dict[str, object]:
 def _ledger_values(config: Config) -> dict[str, object]:
     database = {} if config.database is None else _values(config.database)
     return {"sync": config.ledger_sync, **database}
+
+
+def _redis_values(config: Config) -> dict[str, object]:
+    return {} if config.redis is None else _values(config.redis)

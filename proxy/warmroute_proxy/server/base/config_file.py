@@ -122,7 +122,8 @@ def parse_config(document: dict[str, Any], folder: Path, source: str) -> Config:
     engines = tuple(read_engine(table, counters, folder) for table in listed)
     models = tuple(_model(table, database is None) for table in _tables(document, "model", problems))
     tenants = _read_tenants(document, database is None, problems)
-    tenants, budgets = read_budgets(document.get("budget"), tenants, problems, others=database is not None)
+    others = database is not None
+    tenants, budgets, group_limits = read_budgets(document.get("budget"), tenants, problems, others=others)
     model_by_name = _model_names(models, problems)
     check_memory(limits, engines, problems)
     _check_regions(proxy, regions, problems)
@@ -130,7 +131,7 @@ def parse_config(document: dict[str, Any], folder: Path, source: str) -> Config:
     check_engine_models(engines, models, problems)
     check_unsalted(engines, tenants, problems)
     check_tenants(tenants, regions, model_by_name, problems)
-    redis_url_file = read_redis(document.get("redis"), folder, problems)
+    redis = read_redis(document.get("redis"), folder, problems)
     if problems:
         raise ConfigError(source, problems)
     return Config(
@@ -143,8 +144,9 @@ def parse_config(document: dict[str, Any], folder: Path, source: str) -> Config:
         engines,
         models,
         tenants,
-        redis_url_file,
+        redis,
         budgets,
+        group_limits,
         discoveries,
         model_by_name,
         {tenant.name: tenant for tenant in tenants},

@@ -1,18 +1,25 @@
 """Reads what a config says of what tenants may use, and of the stores in which proxies share that."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from warmroute_proxy.core.queue.budget import Budget, Period
-from warmroute_proxy.core.queue.quota import TenantLimits
-from warmroute_proxy.server.base.config import DatabaseConfig, TenantConfig
+from warmroute_proxy.core.queue.quota import ScopeLimits, TenantLimits
+from warmroute_proxy.core.queue.scope import Scope
+from warmroute_proxy.server.base.config import DatabaseConfig, RedisConfig, TenantConfig
 from warmroute_proxy.server.base.config_table import Table, nearest, shown
 
 MAX_USD: Final = 1_000_000_000
+MAX_LIMIT: Final = 10**12
+DEFAULT_WARN_SHARE: Final = 0.8
+REDIS_TIMEOUT_S: Final = 0.25
 _NANO: Final = 1_000_000_000
+_KEY_ID: Final = re.compile(r"[a-z]-[0-9a-f]{10}")
+_BY_MINUTE_AND_AT_ONCE: Final = ("requests_per_minute", "tokens_per_minute", "requests_at_once")
 _PERIODS: Final[tuple[tuple[Period, str], ...]] = (("day", "usd_per_day"), ("month", "usd_per_month"))
 
 
@@ -30,59 +37,106 @@ def read_database(ledger: Table, folder: Path) -> DatabaseConfig | None:
 
 def read_tenant_limits(table: Table) -> TenantLimits | None:
     """The limits of a [[tenant]]; None where it has none."""
-    rpm, tpm, requests, tokens = [table.integer(key, None, 1, 10**12) for key in TenantLimits._fields[:-1]]
+    rpm, tpm, requests, tokens = [table.integer(key, None, 1, MAX_LIMIT) for key in TenantLimits._fields[:-1]]
     weight = table.number("cached_weight", 1.0, 0.0, 1.0)
     if not any((rpm, tpm, requests, tokens)):
         return None
     return TenantLimits(rpm, tpm, requests, tokens, weight)
 
 
-def read_redis(values: object, folder: Path, problems: list[str]) -> Path | None:
-    """The file with the address of a table [redis]; None where there is none."""
+def read_redis(values: object, folder: Path, problems: list[str]) -> RedisConfig | None:
+    """The Redis of a table [redis]; None where there is none."""
     if values is None:
         return None
     table = Table(values, "redis", problems)
-    url_file = table.text("url_file")
+    made = RedisConfig(folder / table.text("url_file"), table.number("timeout_s", REDIS_TIMEOUT_S, 0.01, 5.0))
     table.close()
-    return folder / url_file
+    return made
 
 
-def read_budgets(
-    found: object, tenants: tuple[TenantConfig, ...], problems: list[str], *, others: bool
-) -> tuple[tuple[TenantConfig, ...], tuple[Budget, ...]]:
-    """The budgets of the tables [[budget]], one for each period that has a limit, and the tenants; those of a budget
-    have limits, so that their requests go through admission. `others`: there may be tenants in a database.
+class ReadBudgets(NamedTuple):
+    """What the tables [[budget]] say: budgets in USD, one for each period that has a limit, and limits by the minute
+    and at once. `tenants`: as `with_limits` makes them.
     """
+
+    tenants: tuple[TenantConfig, ...]
+    budgets: tuple[Budget, ...]
+    limits: tuple[ScopeLimits, ...]
+
+
+def read_budgets(found: object, tenants: tuple[TenantConfig, ...], problems: list[str], *, others: bool) -> ReadBudgets:
+    """Read the tables [[budget]]. `others`: there may be tenants in a database."""
     budgets: list[Budget] = []
+    limits: list[ScopeLimits] = []
     names: dict[str, int] = {}
     if not isinstance(found, list | None):
         problems.append("budget: must be a list of tables, written [[budget]]")
-        return tenants, ()
+        return ReadBudgets(tenants, (), ())
     for at, values in enumerate(found or ()):
         table = Table(values, f"budget[{at}]", problems)
         name = table.name("name")
         if name in names:
             table.problem("name", f"{shown(name)} is taken by budget[{names[name]}]")
         names.setdefault(name, at)
-        budgets += _budgets(table, name, None if others else [tenant.name for tenant in tenants])
+        scope = _scope(table, name, None if others else [tenant.name for tenant in tenants])
+        of_table = _usd(table, scope), _limits(table, scope)
+        if not any(of_table):
+            every = ", ".join((*(key for _, key in _PERIODS), *_BY_MINUTE_AND_AT_ONCE))
+            table.problem("usd_per_day", f"is missing: a budget has one or more of {every}")
+        budgets += of_table[0]
+        limits += of_table[1]
         table.close()
-    spend = {tenant for budget in budgets for tenant in budget.tenants}
-    limited = [replace(each, limits=each.limits or TenantLimits()) if each.name in spend else each for each in tenants]
-    return tuple(limited), tuple(budgets)
+    return ReadBudgets(with_limits(tenants, budgets, limits), tuple(budgets), tuple(limits))
 
 
-def _budgets(table: Table, name: str, known: Sequence[str] | None) -> list[Budget]:
-    tenants = table.names("tenants", ())
-    if not tenants:
-        table.problem("tenants", "is missing: whose budget it is")
+def with_limits(
+    tenants: Sequence[TenantConfig], budgets: Sequence[Budget], limits: Sequence[ScopeLimits]
+) -> tuple[TenantConfig, ...]:
+    """The tenants, with limits, if only empty ones, where requests of theirs may be under a budget or its limits.
+
+    Requests of tenants with limits go through admission. A key may be of any tenant: where a budget is of keys, all
+    tenants have limits.
+    """
+    scopes = [budget.scope for budget in budgets] + [of.scope for of in limits]
+    held = {name for scope in scopes for name in scope.tenants}
+    of_keys = any(scope.keys for scope in scopes)
+    return tuple(
+        [
+            replace(each, limits=each.limits or TenantLimits()) if of_keys or each.name in held else each
+            for each in tenants
+        ]
+    )
+
+
+def _scope(table: Table, name: str, known: Sequence[str] | None) -> Scope:
+    tenants, keys = table.names("tenants", ()), table.names("keys", ())
+    if tenants and keys:
+        table.problem("tenants", "and keys are both there: a budget is of one or the other")
+    if not tenants and not keys:
+        table.problem("tenants", "is missing, and keys too: whose budget it is")
     for tenant in tenants:
         if known is not None and tenant not in known:
             table.problem("tenants", f"{shown(tenant)} is no [[tenant]]{nearest(tenant, known)}")
-    warn_share = table.number("warn_share", 0.8, 0.0, 1.0)
-    limits = [(period, key, _nanousd(table, key)) for period, key in _PERIODS]
-    if not any(table.has(key) for _, key in _PERIODS):
-        table.problem("usd_per_day", "is missing, and usd_per_month too: a budget has one of them, or both")
-    return [Budget(name, tenants, period, limit, warn_share) for period, _, limit in limits if limit is not None]
+    for key_id in keys:
+        if not _KEY_ID.fullmatch(key_id):
+            problem = 'is not the id of a key, such as "k-0123456789" (`warmroute keys list` shows them)'
+            table.problem("keys", problem if key_id.startswith("wr-") else f"{shown(key_id)} {problem}")
+    return Scope(name, tenants, keys)
+
+
+def _usd(table: Table, scope: Scope) -> list[Budget]:
+    warn_share = table.number("warn_share", DEFAULT_WARN_SHARE, 0.0, 1.0)
+    limits = [(period, _nanousd(table, key)) for period, key in _PERIODS]
+    return [Budget(scope, period, limit, warn_share) for period, limit in limits if limit is not None]
+
+
+def _limits(table: Table, scope: Scope) -> list[ScopeLimits]:
+    rpm, tpm, requests = [table.integer(key, None, 1, MAX_LIMIT) for key in _BY_MINUTE_AND_AT_ONCE]
+    limits = TenantLimits(rpm, tpm, requests, None, table.number("cached_weight", 1.0, 0.0, 1.0))
+    if table.has("cached_weight") and tpm is None:
+        table.problem("cached_weight", "is for tokens_per_minute, and there is none")
+    warn_share = table.number("warn_share", DEFAULT_WARN_SHARE, 0.0, 1.0)
+    return [ScopeLimits(scope, limits, warn_share)] if rpm or tpm or requests else []
 
 
 def _nanousd(table: Table, key: str) -> int | None:

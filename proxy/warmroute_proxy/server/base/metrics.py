@@ -26,6 +26,7 @@ _FROM_THE_START: Final = (
     "warmroute_retries_refused_total",
     "warmroute_continued_total",
     "warmroute_joins_total",
+    "warmroute_markers_missed_total",
     "warmroute_queue_left_total",
     "warmroute_client_left_total",
     "warmroute_forwards_total",

@@ -17,7 +17,7 @@ import hmac
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from xxhash import xxh3_64_intdigest
 
@@ -103,6 +103,11 @@ def new_api_key() -> tuple[str, str]:
     return key, key_sha256(key)
 
 
+def config_key_id(sha256_hex: str) -> str:
+    """The id of a key that a config has by its digest; one of the database has its own."""
+    return f"c-{sha256_hex[:10].lower()}"
+
+
 def key_sha256(key: str) -> str:
     """The digest of a key, by which a config identifies it."""
     return hashlib.sha256(key.encode()).hexdigest()
@@ -177,26 +182,38 @@ class Secrets:
         return found
 
 
+class KeyOwner(NamedTuple):
+    """Whose API key it is, and the key's id, which is no secret."""
+
+    tenant: str
+    key_id: str
+
+
 class ApiKeys:
-    """API key -> tenant, by the SHA-256 of the key. Only valid keys are cached: others cannot flush the cache."""
+    """API key -> its owner, by the SHA-256 of the key. Only valid keys are cached: others cannot flush the cache."""
 
     def __init__(self, tenant_by_sha256: Mapping[str, str]) -> None:
-        self._by_digest = {digest.lower(): tenant for digest, tenant in tenant_by_sha256.items()}
-        self._by_key: dict[bytes, str] = {}
+        self._by_digest: dict[str, KeyOwner] = {}
+        self._by_key: dict[bytes, KeyOwner] = {}
+        self.replace(tenant_by_sha256)
 
-    def replace(self, tenant_by_sha256: Mapping[str, str]) -> None:
-        """Know these keys, and no others."""
-        self._by_digest = {digest.lower(): tenant for digest, tenant in tenant_by_sha256.items()}
+    def replace(self, tenant_by_sha256: Mapping[str, str], id_by_sha256: Mapping[str, str] | None = None) -> None:
+        """Know these keys, and no others. `id_by_sha256`: of those that have an id of their own."""
+        ids = id_by_sha256 or {}
+        self._by_digest = {
+            digest.lower(): KeyOwner(tenant, ids.get(digest) or config_key_id(digest))
+            for digest, tenant in tenant_by_sha256.items()
+        }
         self._by_key.clear()
 
-    def tenant_of(self, key: bytes) -> str | None:
-        """The tenant of an API key (the bearer token without `Bearer `), or None."""
-        tenant = self._by_key.get(key)
-        if tenant is None:
-            tenant = self._by_digest.get(hashlib.sha256(key).hexdigest())
-            if tenant is not None:
-                _keep(self._by_key, bytes(key), tenant)
-        return tenant
+    def owner_of(self, key: bytes) -> KeyOwner | None:
+        """The owner of an API key (the bearer token without `Bearer `), or None."""
+        owner = self._by_key.get(key)
+        if owner is None:
+            owner = self._by_digest.get(hashlib.sha256(key).hexdigest())
+            if owner is not None:
+                _keep(self._by_key, bytes(key), owner)
+        return owner
 
 
 def admin_key_matches(key: bytes, sha256_hex: str) -> bool:

@@ -3,6 +3,7 @@
 It knows no route, tenant or engine and imports nothing of intake: an `Endpoint` decides what becomes of a request. It
 never parses HTTP on its own: httptools does, for each byte.
 
+- answer_reader: one client of a recorded answer, at its own pace
 - arrival: accepts connections, and shakes hands over TLS
 - asgi: runs the control plane's ASGI application on the same connections
 - body_memory: the budget of all bodies, and what a request has reserved of it

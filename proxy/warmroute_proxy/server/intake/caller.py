@@ -44,6 +44,7 @@ class Caller:
         "home_hint",
         "idempotent",
         "is_claude_code",
+        "key_id",
         "known_bodies",
         "parent",
         "path",
@@ -57,12 +58,22 @@ class Caller:
     )
 
     def __init__(
-        self, path: str, tenant: TenantConfig, headers: Mapping[str, str], secrets: Secrets, region: str | None
+        self,
+        path: str,
+        tenant: TenantConfig,
+        headers: Mapping[str, str],
+        secrets: Secrets,
+        key_id: str,
+        region: str | None,
     ) -> None:
-        """`region`: of the proxy that forwards its requests. Raises: Refusal, where a session key is not valid."""
+        """`key_id`: of its API key, empty where that is not known; `region`: of the proxy that forwards its requests.
+
+        Raises: Refusal, where a session key is not valid.
+        """
         identity = identity_headers(headers)
         self.path = path
         self.tenant = tenant
+        self.key_id = key_id
         self.region = region
         self.regions = None if ANY in tenant.regions else tenant.regions
         self.home_hint = headers.get(names.HOME)
@@ -76,7 +87,7 @@ class Caller:
         self.parent: int | None = None
         if parent:
             parent_hex, self.parent = secrets.session_of(tenant.share_group, parent)
-        self.receipt_fields = b""
+        agent = kind = ""
         self.known_bodies: list[KnownBody] = []  # the longest tails first: a short one may be the end of another
         self.candidates: list[int] = []  # hashes of all but the messages of the last bodies that were not known
         if identity:
@@ -89,7 +100,7 @@ class Caller:
             agent, kind = described(identity)
             if not agent and self.agent:
                 agent = secrets.session_of(tenant.share_group, self.agent)[0]
-            self.receipt_fields = _receipt_fields(agent=agent, parent=parent_hex, kind=kind)
+        self.receipt_fields = _receipt_fields(key=key_id, agent=agent, parent=parent_hex, kind=kind)
 
     def keep(self, body: KnownBody) -> None:
         """Add a known body."""
@@ -112,7 +123,9 @@ class Caller:
 
 
 def _receipt_fields(**members: str) -> bytes:
-    """The members of a receipt that say who of a session's agents sent the request, as JSON; those that are known."""
+    """The members of a receipt that say by which key, and who of a session's agents, sent the request, as JSON; those
+    that are known.
+    """
     return msgspec.json.encode({name: value for name, value in members.items() if value})[1:-1]
 
 
@@ -147,15 +160,17 @@ class Callers:
         self._callers.clear()
         self.known_bodies = KnownBodies()
 
-    def of(self, path: str, tenant: TenantConfig, headers: Mapping[str, str], region: str | None = None) -> Caller:
+    def of(
+        self, path: str, tenant: TenantConfig, headers: Mapping[str, str], key_id: str = "", region: str | None = None
+    ) -> Caller:
         """The caller whose head this is. Raises: Refusal, where a header is no valid session key."""
-        parts = [path, tenant.name, region or "", "k" if names.IDEMPOTENCY in headers else ""]
+        parts = [path, tenant.name, key_id, region or "", "k" if names.IDEMPOTENCY in headers else ""]
         for name in sorted(IDENTITY_HEADERS.intersection(headers)):
             parts += name, headers[name]
         key = tuple(parts)
         caller = self._callers.get(key)
         if caller is None:
-            caller = Caller(path, tenant, headers, self.secrets, region)
+            caller = Caller(path, tenant, headers, self.secrets, key_id, region)
             if sum(map(len, key)) <= MAX_KEY_CHARS:
                 if len(self._callers) >= MAX_CALLERS:
                     self._callers.clear()

@@ -170,7 +170,7 @@ def read_body(raw: bytes, caller: Caller, secrets: Secrets, config: Config) -> R
         tenant, caller.path, body, model, asked if asked != model.name else None, stream, include_usage,
         stream_options, value("return_cached_tokens_details") or False, value("n") or 1, prompt.prompts,
         _without_session(value("metadata")), salt, session_hex, facts, caller.region, read.dropped, read.bounded,
-        receipt_fields=caller.receipt_fields,
+        receipt_fields=caller.receipt_fields, key_id=caller.key_id,
     )  # fmt: skip
     return ReadBody(intake, prompt, identity, seed, session is None and caller.path == CHAT)
 

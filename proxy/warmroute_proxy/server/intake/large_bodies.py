@@ -53,8 +53,8 @@ class LargeBodies:
 
         `translate`, a function of a module, makes a chat body of it; then `on_read` also gets what it has made.
         """
-        tenant = caller.tenant
-        asked = LargeRequest(shared.path, shared.size, caller.path, tenant, request.headers, caller.region, translate)
+        sender = caller.tenant, request.headers, caller.key_id, caller.region
+        asked = LargeRequest(shared.path, shared.size, caller.path, *sender, translate)
         pool, found = self._submitted(asked)
         done = partial(self._done, pool, request, shared, caller, on_read)  # it keeps `shared` until then
         found.add_done_callback(partial(self._loop.call_soon_threadsafe, done))

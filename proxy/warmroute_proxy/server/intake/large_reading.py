@@ -48,6 +48,7 @@ class LargeRequest(NamedTuple):
     path: str
     tenant: TenantConfig
     headers: Mapping[str, str]
+    key_id: str
     region: str | None
     translate: Translate | None
 
@@ -92,7 +93,7 @@ class _Reading:
         with Path(asked.where).open("rb") as memory:
             sent = memory.read(asked.size)
         try:
-            caller = Caller(asked.path, asked.tenant, asked.headers, self._secrets, asked.region)
+            caller = Caller(asked.path, asked.tenant, asked.headers, self._secrets, asked.key_id, asked.region)
             raw, changes, translated = self._in_chat(sent, caller, asked.translate)
             found = read_body(raw, caller, self._secrets, self._config)
         except Refusal as refusal:

@@ -42,7 +42,10 @@ class Intake(msgspec.Struct, gc=False):
     """The conversation that it continues or begins, where its client names no session."""
 
     receipt_fields: bytes = b""
-    """Agent, parent and kind of its caller, as members of a JSON object; none where its head does not tell them."""
+    """Key, agent, parent and kind of its caller, as members of a JSON object; those that are known."""
+
+    key_id: str = ""
+    """The id of its API key; empty where that is not known."""
 
     def left_unanswered(self) -> None:
         """Note that it got no answer: sent again, it is of the same conversation."""

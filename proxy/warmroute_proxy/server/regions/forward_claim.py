@@ -12,7 +12,7 @@ import base64
 import hashlib
 import hmac
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -27,8 +27,8 @@ MAX_NONCES: Final = 200_000  # oldest first out once invalid; when full of valid
 
 class Forward(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a forwarding proxy vouches for. `region` is its own, `audience` that of the proxy that may serve. `issued_s`
-    and `deadline_s` are unix seconds. `route` is the client's, where the request was translated to chat, and `changes`
-    are what was changed in it.
+    and `deadline_s` are unix seconds. `route` is the client's, where the request was translated to chat, `changes` are
+    what was changed in it, and `key` is the id of the client's API key.
     """
 
     tenant: str
@@ -42,7 +42,18 @@ class Forward(msgspec.Struct, frozen=True, omit_defaults=True):
     body_sha256: str
     route: str | None = None
     changes: Changes = NO_CHANGES
+    key: str = ""
 
+
+class Noted(NamedTuple):
+    """What a token tells of a client's request beside its tenant: the fields of `Forward` of the same names."""
+
+    route: str | None = None
+    changes: Changes = NO_CHANGES
+    key: str = ""
+
+
+NOTHING_NOTED: Final = Noted()
 
 SHA256_OF_NOTHING: Final = hashlib.sha256(b"").hexdigest()
 
@@ -73,8 +84,7 @@ class Forwards:
         audience: str,
         body_sha256: str,
         timeout_s: float,
-        route: str | None = None,
-        changes: Changes = NO_CHANGES,
+        noted: Noted = NOTHING_NOTED,
     ) -> str:
         """The header's value for one request to the proxy of the region `audience`."""
         now = self._clock()
@@ -88,8 +98,7 @@ class Forwards:
             now + timeout_s,
             self._random_hex(16),
             body_sha256,
-            route,
-            changes,
+            *noted,
         )
         payload = base64.urlsafe_b64encode(msgspec.json.encode(claim))
         return f"{payload.decode()}.{self._mac(payload)}"

@@ -9,45 +9,35 @@ Capacity is looked for when a request ends or has its first token, and a few tim
 changes too. At most `PER_ROUND` requests are dispatched, or sent to another line, at once, so that the loop is not
 blocked.
 
-Limits of a tenant are those of one proxy process; a request that another region forwarded has been counted there.
+Limits are those of `stores.limits`; a request that another region forwarded has been counted there.
 """
 
 import asyncio
 import logging
-import math
 from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
-from warmroute.contract.money import list_nanousd
 from warmroute_proxy.core.placement.choices import NoWorker
 from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.core.queue.admission import DispatchRate, Queue, Waiter
-from warmroute_proxy.core.queue.budget import Amounts, SpendReservation, Verdict
 from warmroute_proxy.core.queue.dispatch_order import Placement, next_dispatches, place_queued
-from warmroute_proxy.core.queue.quota import Bucket, Quota, Shortage
-from warmroute_proxy.core.queue.reservation import NO_QUOTA, Reservation
+from warmroute_proxy.core.queue.quota import UsedTokens
 from warmroute_proxy.core.queue.retry_budget import RetryBudget
 from warmroute_proxy.server.base.config import Config
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.metrics import Metrics
 from warmroute_proxy.server.intake.parsed_request import Intake
 from warmroute_proxy.server.request.failure import shutting_down
+from warmroute_proxy.server.stores.limits.request_limits import CODE, RequestLimits, ReservingRequest, go_duration
 from warmroute_proxy.server.stores.stores import Stores
 
 log = logging.getLogger(__name__)
 
 PER_ROUND: Final = 32
-_CODE: Final = "rate_limit_exceeded"
 _NOWHERE: Final = ("", 0.0)
 """The worker, and the seconds to compute there, of a request that waits for another one of its tenant to end."""
-
-
-class ReservingRequest(Protocol):
-    """A request that may have reserved something of its tenant's quota."""
-
-    reservation: Reservation | None
 
 
 class RequestToAdmit(ReservingRequest, Protocol):
@@ -69,58 +59,38 @@ class Admission:
     def __init__(
         self, config: Config, router: Router, metrics: Metrics, clock: Callable[[], float], stores: Stores
     ) -> None:
-        limits = config.limits
-        self.queue: Queue[RequestToAdmit] = Queue(limits.queue_requests, limits.queue_bytes, limits.queue_timeout_s)
+        bounds = config.limits
+        self.queue: Queue[RequestToAdmit] = Queue(bounds.queue_requests, bounds.queue_bytes, bounds.queue_timeout_s)
         self.retries = RetryBudget()
-        self._timeout_s = limits.queue_timeout_s
+        self._timeout_s = bounds.queue_timeout_s
         self._router = router
         self._metrics = metrics
         self._clock = clock
         self._dispatch_rate = DispatchRate()
         self._pumping = False
         self._again = False  # whether the next round also tries some whose worker has no capacity
-        self._budgets, self._windows, self.prices = stores.budgets, stores.windows, stores.prices
-        for shared in (self._budgets, self._windows):
-            shared.on_answer.append(self.freed)
-        now = clock()
-        self.quotas = {t.name: Quota(t.limits, now) for t in config.tenants if t.limits is not None}
+        self.prices = stores.prices
+        self.limits = RequestLimits(config, metrics, clock, stores)
+        self.limits.on_answer(self.freed)
 
     def replace(self, config: Config) -> None:
         """Use the limits of another config. What requests have reserved, they settle with what it was reserved from."""
-        limits, now_s = config.limits, self._clock()
-        self.queue.resize(limits.queue_requests, limits.queue_bytes, limits.queue_timeout_s)
-        self._timeout_s = limits.queue_timeout_s
-        before, self.quotas = self.quotas, {}
-        for tenant in config.tenants:
-            if tenant.limits is None:
-                continue
-            quota = before.get(tenant.name)
-            if quota is None:
-                quota = Quota(tenant.limits, now_s)
-            elif quota.limits != tenant.limits:
-                quota.change(tenant.limits, now_s)
-            self.quotas[tenant.name] = quota
+        bounds = config.limits
+        self.queue.resize(bounds.queue_requests, bounds.queue_bytes, bounds.queue_timeout_s)
+        self._timeout_s = bounds.queue_timeout_s
+        self.limits.replace(config)
         self.freed()
 
     def enter(self, request: RequestToAdmit, decision: Decision) -> Decision | None:
         """Where a request goes now; None where it is queued or refused."""
-        tenant, facts = request.intake.tenant, request.intake.facts
-        quota = self.quotas.get(tenant.name) if request.intake.forwarded_from is None else None
-        if quota is not None and request.reservation is None:
-            sequences = request.intake.facts.sequences
-            tokens = decision.prompt_tokens_est + facts.expected_output_tokens * sequences
-            shortage = quota.reserve(tokens, self._clock(), sequences)
-            if shortage is not None:
-                self._refuse(request, _kind_of(shortage), self._beyond(tenant.name, shortage))
-                return None
-            request.reservation = Reservation(quota, tokens, sequences)
-            if windows := self._windows.of_tenant(tenant.name):
-                amounts = Amounts(requests=sequences, tokens=tokens)
-                request.reservation.window = SpendReservation(windows, amounts)
-        self._reserve_spend(request, decision)
-        waiter = Waiter(request, tenant.name, facts.model, len(request.intake.body.raw), self._clock())
-        if not self._may_begin(request):
-            if not self._refused_by_budget(request):
+        intake = request.intake
+        shortage = self.limits.reserve(request, decision)
+        if shortage is not None:
+            self._refuse(request, f"{shortage.kind}_per_minute", self.limits.beyond(intake, shortage))
+            return None
+        waiter = Waiter(request, intake.tenant.name, intake.facts.model, len(intake.body.raw), self._clock())
+        if not self.limits.may_begin(request):
+            if not self._refused_by_limit(request):
                 self._wait(waiter, *_NOWHERE)
             return None
         if decision.kind != "forward":
@@ -129,8 +99,7 @@ class Admission:
                 self._wait(waiter, found.decision.cache_worker, found.compute_s)
                 return None
             decision = found.decision
-        if request.reservation is not None:
-            request.reservation.begin()
+        self.limits.begin(request)
         return decision
 
     def leave(self, request: RequestToAdmit) -> None:
@@ -142,16 +111,12 @@ class Admission:
 
     def cancel(self, request: ReservingRequest) -> None:
         """A request has ended without having used anything: release what it has reserved."""
-        reservation, request.reservation = request.reservation, None
-        if reservation is not None:
-            reservation.end(None, self._clock())
+        self.limits.end(request, None)
         self.freed()
 
-    def ended(self, request: ReservingRequest, tokens: int) -> None:
+    def ended(self, request: ReservingRequest, used: UsedTokens) -> None:
         """A request that was dispatched has ended, and used so many tokens."""
-        reservation, request.reservation = request.reservation, None
-        if reservation is not None:
-            reservation.end(tokens, self._clock())
+        self.limits.end(request, used)
         self.freed()
 
     def freed(self) -> None:
@@ -167,8 +132,8 @@ class Admission:
         for waiter in self.queue.expired(now_s - self._timeout_s):
             if waiter.item.waiter is not waiter:
                 continue  # refusing one of them began another request, which has taken this one's place
-            model, waited_s = waiter.model, self._timeout_s
-            self._refuse_waiter(waiter, "queue_timeout", f"no engine for {model} had room within {waited_s:g} s")
+            held_up = self.limits.held_up_by(waiter.item) or f"no engine for {waiter.model} had room"
+            self._refuse_waiter(waiter, "queue_timeout", f"{held_up} within {self._timeout_s:g} s")
         self._again = True
         self.freed()
 
@@ -180,14 +145,9 @@ class Admission:
             self.queue.leave(waiter)
             self._refuse(waiter.item, "draining", shutting_down())
 
-    def headers(self, tenant: str) -> tuple[tuple[str, str], ...]:
-        """What is left of a tenant's limits by the minute, as OpenAI's headers; none where it has no limits."""
-        quota = self.quotas.get(tenant)
-        if quota is None:
-            return ()
-        now = self._clock()
-        of_minute = (*_bucket_headers("requests", quota.requests, now), *_bucket_headers("tokens", quota.tokens, now))
-        return (*of_minute, *self._budgets.headers(tenant))
+    def headers(self, intake: Intake) -> tuple[tuple[str, str], ...]:
+        """What is left of the limits of a request's tenant and key; none where it has no limits."""
+        return self.limits.headers(intake)
 
     def as_dict(self, now_s: float) -> dict[str, Any]:
         """What the admin page shows."""
@@ -206,49 +166,17 @@ class Admission:
                 "by_tenant": dict(by_tenant),
                 "by_place": dict(by_worker),
             },
-            "tenants": {name: _quota_dict(quota, now_s) for name, quota in self.quotas.items()},
-            "budgets": self._budgets.as_dict(),
+            **self.limits.as_dict(now_s),
         }
 
     # -- inside
 
-    def _reserve_spend(self, request: RequestToAdmit, decision: Decision) -> None:
-        """Let the request reserve its price, unless another region is to compute it: that one pays."""
-        intake, reservation = request.intake, request.reservation
-        leases = self._budgets.of_tenant(intake.tenant.name)
-        if not leases or decision.kind == "forward" or (reservation is not None and reservation.spend is not None):
-            return
-        rates, facts = self.prices.now(intake.model.name).rates, intake.facts
-        amount = list_nanousd(rates, decision.prompt_tokens_est, facts.expected_output_tokens * facts.sequences)
-        if reservation is None:
-            reservation = request.reservation = Reservation(NO_QUOTA, 0, 0)
-        reservation.spend = SpendReservation(leases, Amounts(nanousd=amount))
-
-    def _may_begin(self, request: RequestToAdmit) -> bool:
-        """Whether its tenant's limits and budgets let one more request run; one that another region has failed is
-        counted already.
-        """
-        reservation = request.reservation
-        if reservation is None:
-            return True
-        if not reservation.began and not reservation.quota.may_begin():
-            return False
-        for shared, made in ((self._windows, reservation.window), (self._budgets, reservation.spend)):
-            if made is not None and made.reserve(shared.now_s()) is not Verdict.GRANTED:
-                shared.sweep()
-                return False
-        return True
-
-    def _refused_by_budget(self, request: RequestToAdmit) -> bool:
+    def _refused_by_limit(self, request: RequestToAdmit) -> bool:
         """Refuse a request that a budget, or a limit over all proxies, has nothing left for. False: it may wait."""
-        reservation = request.reservation
-        if reservation is None:
-            return False
-        for shared, made in ((self._windows, reservation.window), (self._budgets, reservation.spend)):
-            if made is not None and made.lacking is not None:
-                self._refuse(request, made.lacking.budget.reason, shared.refusal(made.lacking))
-                return True
-        return False
+        lacking = self.limits.lacking(request)
+        if lacking is not None:
+            self._refuse(request, *lacking)
+        return lacking is not None
 
     def _place_queued(self, waiter: "Waiter[RequestToAdmit]", decision: Decision) -> Placement:
         request, now = waiter.item, self._clock()
@@ -281,8 +209,8 @@ class Admission:
     def _find(self, waiter: "Waiter[RequestToAdmit]") -> Placement | None:
         """Where a queued request can go now, if it can."""
         request = waiter.item
-        if not self._may_begin(request):
-            if self._refused_by_budget(request):
+        if not self.limits.may_begin(request):
+            if self._refused_by_limit(request):
                 self.queue.leave(waiter)
             elif waiter.line_key != (waiter.model, _NOWHERE[0]):
                 self.queue.move(waiter, *_NOWHERE)
@@ -304,8 +232,7 @@ class Admission:
         self._dispatch_rate.observe(now)
         self._metrics.queue_wait.observe(now - waiter.since_s)
         request.waiter = None
-        if request.reservation is not None:
-            request.reservation.begin()
+        self.limits.begin(request)
         request.admitted(decision)
 
     def _refuse_waiter(self, waiter: "Waiter[RequestToAdmit]", reason: str, message: str) -> None:
@@ -325,46 +252,4 @@ class Admission:
             ("x-ratelimit-remaining-requests", str(max(0, self.queue.max_requests - self.queue.requests))),
             ("x-ratelimit-reset-requests", go_duration(after_s)),
         )
-        return Refusal(429, f"{message}; try again in {after_s} s", code=_CODE, retry_after_s=after_s, headers=headers)
-
-    def _beyond(self, tenant: str, shortage: Shortage) -> Refusal:
-        """A 429 because a tenant has used its minute's worth."""
-        after_s = max(1, math.ceil(shortage.wait_s))
-        message = f"the limit of {shortage.limit} {shortage.kind} a minute is reached; try again in {after_s} s"
-        return Refusal(429, message, code=_CODE, retry_after_s=after_s, headers=self.headers(tenant))
-
-
-def go_duration(seconds: float) -> str:
-    """Seconds as OpenAI's headers have them, which is as Go prints them: `12ms`, `1.5s`, `6m0s`."""
-    millis = math.ceil(seconds * 1000)
-    if millis < 1000:
-        return f"{millis}ms"
-    minutes, rest = divmod(millis, 60_000)
-    hours, minutes = divmod(minutes, 60)
-    head = f"{hours}h{minutes}m" if hours else f"{minutes}m" if minutes else ""
-    return f"{head}{rest / 1000:g}s"
-
-
-def _kind_of(shortage: Shortage) -> str:
-    return f"{shortage.kind}_per_minute"
-
-
-def _bucket_headers(kind: str, bucket: Bucket | None, now_s: float) -> tuple[tuple[str, str], ...]:
-    if bucket is None:
-        return ()
-    return (
-        (f"x-ratelimit-limit-{kind}", str(bucket.limit)),
-        (f"x-ratelimit-remaining-{kind}", str(bucket.remaining(now_s))),
-        (f"x-ratelimit-reset-{kind}", go_duration(bucket.reset_s(now_s))),
-    )
-
-
-def _quota_dict(quota: Quota, now_s: float) -> dict[str, Any]:
-    limits = {name: value for name, value in quota.limits._asdict().items() if value is not None}
-    return {
-        **limits,
-        "running": quota.running,
-        "tokens_running": quota.tokens_running,
-        "requests_remaining": None if quota.requests is None else quota.requests.remaining(now_s),
-        "tokens_remaining": None if quota.tokens is None else quota.tokens.remaining(now_s),
-    }
+        return Refusal(429, f"{message}; try again in {after_s} s", code=CODE, retry_after_s=after_s, headers=headers)

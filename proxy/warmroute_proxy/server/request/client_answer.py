@@ -35,7 +35,7 @@ class AnswerHeaders:
         lines = self._of_whole % receipt_id.encode()
         if intake.tenant.limits is None:
             return lines
-        limits = self._admission.headers(intake.tenant.name)
+        limits = self._admission.headers(intake)
         return lines + "".join([f"{name}: {value}\r\n" for name, value in limits]).encode()
 
     def of(self, content_type: str, receipt_id: str, intake: Intake) -> list[tuple[str, str]]:
@@ -44,7 +44,7 @@ class AnswerHeaders:
         if content_type == EVENTS:
             headers.append(("cache-control", "no-cache"))
         if intake.tenant.limits is not None:
-            headers += self._admission.headers(intake.tenant.name)
+            headers += self._admission.headers(intake)
         return headers
 
 

@@ -28,6 +28,7 @@ from warmroute_proxy.server.http.exchange import Exchange, Request
 from warmroute_proxy.server.http.header_lines import Line
 from warmroute_proxy.server.http.http1 import LEFT_TARGET
 from warmroute_proxy.server.intake.parsed_request import Intake
+from warmroute_proxy.server.regions.forward_claim import Noted
 from warmroute_proxy.server.regions.voids import Voids
 from warmroute_proxy.server.request.admission import Admission
 from warmroute_proxy.server.request.failure import shutting_down
@@ -81,9 +82,8 @@ class Forwarding:
         """The token that vouches for a request's tenant, in another region."""
         tenant = intake.tenant
         timeout_s, sha256 = self.limits.first_token_timeout_s, request.body_sha256()
-        route = intake.route if intake.route != request.path else None
-        group, changes = tenant.share_group, intake.changes
-        return self._forwards.sign(tenant.name, group, request_id, region, sha256, timeout_s, route, changes)
+        noted = Noted(intake.route if intake.route != request.path else None, intake.changes, intake.key_id)
+        return self._forwards.sign(tenant.name, tenant.share_group, request_id, region, sha256, timeout_s, noted)
 
 
 class ForwardedRequest:
@@ -176,7 +176,7 @@ class ForwardedRequest:
         self._last_data_s = self._path.clock()
         self._status = status
         self._headers = [(name, headers[name]) for name in _PASSED_BACK if name in headers]
-        self._headers += self._path.admission.headers(self.intake.tenant.name)
+        self._headers += self._path.admission.headers(self.intake)
         self._is_stream = headers.get("content-type", "").startswith("text/event-stream")
         if self._is_stream:
             self._path.router.first_token(self._ticket, self._last_data_s)

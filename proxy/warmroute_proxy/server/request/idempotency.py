@@ -8,26 +8,29 @@ any other. A client that comes later reads the recording from the first byte, at
   recording. Where that is dropped while several read, the one that is furthest stays, and the others get an error.
 - When the last reader leaves, the request goes on for `outlive_s`; if no other joins, the client has left then.
 - Only an answer of status 200 that came to its end is kept. Every other end was charged nothing, and is forgotten.
+- Where proxies share markers (`call_markers`), a request begins once it is known that no other process has its key.
 
-Keys are known by a hash under a secret of the process; they are not kept.
+Keys are known by a hash under a secret; they are not kept.
 """
 
 import os
 from collections.abc import Callable, Iterable
+from functools import partial
 from hashlib import blake2b
 from typing import Final, Protocol
 
 from xxhash import xxh3_64_intdigest
 
-from warmroute_proxy.core.accounting.idempotency import Call, IdempotencyBounds, IdempotencyKeys, Recording
+from warmroute_proxy.core.accounting.idempotency import Call, IdempotencyBounds, IdempotencyKeys
 from warmroute_proxy.server.base.config import Limits
 from warmroute_proxy.server.base.errors import Refusal, error_event
 from warmroute_proxy.server.base.metrics import Metrics
+from warmroute_proxy.server.http.answer_reader import Reader
 from warmroute_proxy.server.http.body_memory import BodyMemory
 from warmroute_proxy.server.http.exchange import Exchange
+from warmroute_proxy.server.redis.call_markers import CallMarkers, body_differs
 
 MAX_KEY_CHARS: Final = 256
-PARTS_AT_ONCE: Final = 64  # of a recording, in one write
 MAX_KEYS: Final = 65_536
 REMEMBER_KEY_S: Final = 600.0  # the time after which a stock client gives up waiting, and tries again
 NO_RETRY: Final = (("x-should-retry", "false"),)  # openai's clients would repeat a 409
@@ -39,83 +42,33 @@ def bounds_of(limits: Limits) -> IdempotencyBounds:
     return IdempotencyBounds(answer_bytes, total_bytes, MAX_KEYS, replay_s, REMEMBER_KEY_S)
 
 
-class ReaderOwner(Protocol):
-    """What a reader reads from: it learns what the reader does."""
-
-    def paced(self) -> None:
-        """A reader is full, or is so no more."""
-
-    def left(self, reader: "Reader") -> None:
-        """A reader left, or has read all."""
-
-
 class ServedRequest(Protocol):
     """The request that writes the answer."""
+
+    @property
+    def id(self) -> str:
+        """The id of its receipt."""
 
     @property
     def waiter(self) -> object | None:
         """Its place in the queue; None once it was dispatched."""
 
 
-class Reader:
-    """One client of an answer, at a place of its own in the recording."""
+class _Claim:
+    """A request that has not begun: it waits for its marker."""
 
-    __slots__ = ("at", "exchange", "owner", "paused", "recording")
-
-    def __init__(self, exchange: Exchange, recording: Recording | None, owner: ReaderOwner) -> None:
-        self.exchange = exchange
-        self.recording = recording
-        self.owner = owner
-        self.at = 0
-        self.paused = False
-        exchange.on_gone = self._gone
-        exchange.on_pause = self._pause
-
-    def catch_up(self) -> None:
-        """Write what is recorded and was not read yet, until the client is full."""
-        exchange, recording = self.exchange, self.recording
-        if recording is None or not recording.status:
-            return
-        parts = recording.chunks
-        if not recording.streamed:
-            self.let_go()
-            exchange.respond(recording.status, recording.headers, parts[0])
-            self.owner.left(self)
-            return
-        if not exchange.started:
-            exchange.start(recording.status, recording.headers)
-        while self.at < len(parts) and not self.paused:
-            some = parts[self.at : self.at + PARTS_AT_ONCE]
-            self.at += len(some)
-            exchange.write(b"".join(some))
-        if recording.whole and self.at == len(parts):
-            self.let_go()
-            exchange.end()
-            self.owner.left(self)
-
-    def let_go(self) -> Exchange:
-        """The exchange, without callbacks to this reader."""
-        self.exchange.on_gone = self.exchange.on_pause = None
-        return self.exchange
-
-    def _pause(self, paused: bool) -> None:
-        self.paused = paused
-        if not paused:
-            self.catch_up()
-        self.owner.paced()
-
-    def _gone(self) -> None:
-        self.owner.left(self)
+    id = ""
+    waiter = True
 
 
 class SharedExchange(Exchange):
     """The exchange of a request under way that has a key: it has no connection, but readers."""
 
-    __slots__ = ("_call", "_idempotent_calls", "_keeps_answer", "_parts", "_readers", "_slow", "served")
+    __slots__ = ("_idempotent_calls", "_keeps_answer", "_parts", "_readers", "_slow", "call", "served")
 
     def __init__(self, idempotent_calls: "IdempotentCalls", call: Call, first: Exchange) -> None:
         self._idempotent_calls = idempotent_calls
-        self._call = call
+        self.call = call
         self._parts = call.recording.chunks if call.recording is not None else []
         self._readers = [Reader(first, call.recording, self)]
         self._slow = False
@@ -132,10 +85,10 @@ class SharedExchange(Exchange):
         if self.ended:
             return
         headers = list(headers)
-        recording = self._call.recording
+        recording = self.call.recording
         if recording is not None and status == 200:
             recording.status, recording.headers = status, headers
-            self._idempotent_calls.calls.add(self._call, body, self._idempotent_calls.clock())
+            self._idempotent_calls.calls.add(self.call, body, self._idempotent_calls.clock())
         self.started = True
         for reader in self._finish(keep_answer=status == 200):
             reader.let_go().respond(status, headers, body)
@@ -150,7 +103,7 @@ class SharedExchange(Exchange):
         headers = list(headers)
         self.started = True
         self._keeps_answer = status == 200
-        recording = self._call.recording
+        recording = self.call.recording
         if recording is not None:
             recording.status, recording.headers, recording.streamed = status, headers, True
         for reader in self._readers:
@@ -161,10 +114,10 @@ class SharedExchange(Exchange):
         """Some bytes of a streamed answer."""
         if self.ended or not data:
             return
-        if self._call.recording is None:
+        if self.call.recording is None:
             for reader in self._readers:  # one at most
                 reader.exchange.write(data)
-        elif self._idempotent_calls.calls.add(self._call, data, self._idempotent_calls.clock()):
+        elif self._idempotent_calls.calls.add(self.call, data, self._idempotent_calls.clock()):
             for reader in self._readers:
                 if not reader.paused:
                     reader.at += 1
@@ -179,14 +132,14 @@ class SharedExchange(Exchange):
         """The last bytes of a streamed answer that is complete."""
         if self.ended:
             return
-        if self._call.recording is None:
+        if self.call.recording is None:
             last_data = data
         else:
             self.write(data)
             last_data = b""
         for reader in self._finish(keep_answer=self._keeps_answer):
             if reader.recording is not None and reader.at < len(self._parts):
-                self._idempotent_calls.reads_on(reader, self._call)
+                self._idempotent_calls.reads_on(reader, self.call)
             else:
                 reader.let_go().end(last_data)
 
@@ -202,7 +155,7 @@ class SharedExchange(Exchange):
     def join(self, exchange: Exchange) -> None:
         """One more reader, from the first byte on."""
         self._idempotent_calls.orphans.pop(self, None)
-        reader = Reader(exchange, self._call.recording, self)
+        reader = Reader(exchange, self.call.recording, self)
         self._readers.append(reader)
         reader.catch_up()
         self.paced()
@@ -221,7 +174,7 @@ class SharedExchange(Exchange):
         self.paced()
         if self._readers:
             return
-        if self._call.recording is None or not self._idempotent_calls.outlive_s:
+        if self.call.recording is None or not self._idempotent_calls.outlive_s:
             self.give_up()
         else:
             self._idempotent_calls.orphans[self] = self._idempotent_calls.clock() + self._idempotent_calls.outlive_s
@@ -234,7 +187,7 @@ class SharedExchange(Exchange):
         if self.served is not None and self.served.waiter is not None:
             self._finish(keep_answer=False)
         else:
-            self._idempotent_calls.calls.lost(self._call, self._idempotent_calls.clock())
+            self._idempotent_calls.calls.lost(self.call, self._idempotent_calls.clock())
             self._finish(keep_answer=None)
         if on_gone is not None:
             on_gone()
@@ -257,7 +210,12 @@ class SharedExchange(Exchange):
 
     def _finish(self, *, keep_answer: bool | None) -> list[Reader]:
         """The end of the request; returns the readers that have not got theirs."""
-        idempotent_calls, call = self._idempotent_calls, self._call
+        idempotent_calls, call, markers = self._idempotent_calls, self.call, self._idempotent_calls.markers
+        if markers is not None:
+            if keep_answer is False or self.served is None:
+                markers.dropped(call)
+            else:
+                markers.ended(call, self.served.id)
         self.ended = True
         self.on_gone = self.on_pause = self.served = None
         idempotent_calls.orphans.pop(self, None)
@@ -297,8 +255,10 @@ class IdempotentCalls:
         clock: Callable[[], float],
         metrics: Metrics,
         memory: BodyMemory,
+        markers: CallMarkers | None = None,
     ) -> None:
-        """`outlive_s`: how long a request goes on without a reader."""
+        """`outlive_s`: how long a request goes on without a reader; `markers`: None where no other proxy is asked."""
+        self.markers = markers
         self.calls = IdempotencyKeys(bounds)
         self.live: dict[bytes, SharedExchange] = {}  # calls under way
         self.orphans: dict[SharedExchange, float] = {}  # calls under way without a reader, and until when they wait
@@ -306,7 +266,7 @@ class IdempotentCalls:
         self.clock = clock
         self._metrics = metrics
         self._memory = memory
-        self._secret = os.urandom(32)
+        self._secret = os.urandom(32) if markers is None else markers.secret
 
     def join(self, tenant: str, key: str, exchange: Exchange) -> Call | None:
         """Answer a request whose key is known. A key that is not gives a call to be shared; `Refusal`: it is no key."""
@@ -322,10 +282,7 @@ class IdempotentCalls:
             return Call(name, body, self._memory.reserve(tenant, 0))
         request.drop_body()  # this one reads the answer of another
         if call.body != body:
-            problem = (
-                "another body was sent under this Idempotency-Key; a retry repeats the body, a new call has a new key"
-            )
-            exchange.refuse(Refusal(422, problem, code="idempotency_key_reused"), NO_RETRY)
+            exchange.refuse(body_differs(), NO_RETRY)
         elif call.recording is None:
             exchange.refuse(_spent(call), NO_RETRY)
         else:
@@ -344,6 +301,27 @@ class IdempotentCalls:
             raise Refusal(503, problem, code="overloaded", retry_after_s=1)
         shared = self.live[call.key] = SharedExchange(self, call, exchange)
         return shared
+
+    def begin(self, shared: SharedExchange, make: Callable[[], None]) -> None:
+        """Begin the request of a call: at once, or when its marker says that no other process has the key.
+
+        `make` makes and begins it.
+        """
+        if self.markers is None:
+            make()
+            return
+        shared.served = _Claim()
+        self.markers.claim(shared.call, partial(self._claimed, shared, make))
+
+    def _claimed(self, shared: SharedExchange, make: Callable[[], None], refusal: Refusal | None) -> None:
+        markers = self.markers
+        if shared.ended:  # its clients have left, and the claim was not known then
+            if markers is not None and refusal is None:
+                markers.dropped(shared.call)
+        elif refusal is not None:
+            shared.refuse(refusal, () if refusal.retry_after_s else NO_RETRY)
+        else:
+            make()
 
     def reads_on(self, reader: Reader, call: Call) -> None:
         """A reader has not read all of an answer that has just ended."""

@@ -19,6 +19,7 @@ from typing import Final
 from warmroute_proxy.core.accounting.entry import Outcome
 from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.core.queue.admission import Waiter
+from warmroute_proxy.core.queue.quota import NO_TOKENS, UsedTokens
 from warmroute_proxy.core.queue.reservation import Reservation
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.engines.engine_headers import engine_headers
@@ -121,7 +122,7 @@ class InferenceRequest:
     def _forward_ended(self) -> None:
         self._advance(RequestEvent.FORWARD_ENDED)
         if self.reservation is not None:
-            self._path.admission.ended(self, self.reservation.tokens)
+            self._path.admission.ended(self, UsedTokens(self.reservation.tokens))
 
     def _dispatch(self, decision: Decision, now_s: float) -> None:
         path, intake, account, request = self._path, self.intake, self._account, self._exchange.request
@@ -386,7 +387,7 @@ class InferenceRequest:
         path.settlement.interrupt(account)
         if self.waiter is not None:
             path.admission.leave(self)
-        path.admission.ended(self, 0)
+        path.admission.ended(self, NO_TOKENS)
         self._exchange.fail()
         path.settlement.abandon(account, path.engines.clock())
         if self._attempt is not None:

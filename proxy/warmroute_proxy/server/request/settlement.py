@@ -22,6 +22,7 @@ from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.core.placement.homes import repeats
 from warmroute_proxy.core.placement.router import Router, Settled, Ticket
 from warmroute_proxy.core.prompt.facts import Facts
+from warmroute_proxy.core.queue.quota import NO_TOKENS
 from warmroute_proxy.dialects.fields import names_of
 from warmroute_proxy.server.engines.engines import Engines
 from warmroute_proxy.server.http.exchange import Request
@@ -30,11 +31,12 @@ from warmroute_proxy.server.intake.parsed_request import Intake
 from warmroute_proxy.server.ledger.journal import JournalError
 from warmroute_proxy.server.ledger.ledger import Ledger
 from warmroute_proxy.server.regions.announcements import Announcements
-from warmroute_proxy.server.request.admission import Admission, ReservingRequest
+from warmroute_proxy.server.request.admission import Admission
 from warmroute_proxy.server.request.attempt import Attempt
 from warmroute_proxy.server.request.continuation import Continuation
 from warmroute_proxy.server.request.re_prefill import RePrefills
 from warmroute_proxy.server.request.request_metrics import RequestMetrics
+from warmroute_proxy.server.stores.limits.request_limits import ReservingRequest
 
 UNCHARGED: Final = Rates(0, 0, 0)
 _TIERS_GUESSED: Final = ("cached_tiers",)
@@ -142,7 +144,7 @@ class Settlement:
             entry.rates = UNCHARGED
         reservation = request.reservation
         if reservation is not None:
-            self._admission.ended(request, reservation.counted(usage) if end.charged else 0)
+            self._admission.ended(request, reservation.used(usage) if end.charged else NO_TOKENS)
         changes = intake.changes
         if intake.dropped:
             changes = changes._replace(dropped_fields=names_of(intake.dropped.union(changes.dropped_fields)))

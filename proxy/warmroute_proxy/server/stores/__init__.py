@@ -7,7 +7,7 @@ a deadline. While the database is away, the journal and the ledger file of each 
     budgets         leases of this process on budgets, and who may spend
     database        one connection that is opened again by itself, its state, and the check of the schema's version
     store_thread    the thread, its event loop, and questions to it
-    redis_windows   limits by the minute over all proxies, taken in slices
+    limits          what a request may use of all limits, in this process and over all proxies
     spool           ended rows of the ledger file that the database does not have yet
     store_state     what a store is to this proxy, and errors
     postgres_store  adds rows and their sums, once each

@@ -1,18 +1,19 @@
-"""Budgets in this process: takes leases from the store beside the requests, and says which tenant may spend.
+"""Budgets in this process: takes leases from the store beside the requests, and says what is left to whom.
 
-A reservation waits in the queue of requests while the store is asked. Each question has a deadline; then what waits is
-refused, as it is where nothing is left.
+A reservation of money waits in the queue of requests while the store is asked. Each question has a deadline; then what
+waits is refused, as it is where nothing is left.
 """
 
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, Protocol
 
 from warmroute.contract.money import usd
 from warmroute_proxy.core.queue.budget import Budget, Lease, Span, Taken
+from warmroute_proxy.core.queue.scope import ByScope
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.metrics import Labels, Metrics
 
@@ -40,10 +41,7 @@ class Budgets:
         self._store = store
         self._metrics = metrics
         self._clock = clock
-        self._by_tenant: dict[str, tuple[Lease, ...]] = {}
-        for lease in self.leases:
-            for tenant in lease.budget.tenants:
-                self._by_tenant[tenant] = (*self._by_tenant.get(tenant, ()), lease)
+        self._by_scope = ByScope([(lease.budget.scope, lease) for lease in self.leases])
         self._tasks: set[asyncio.Task[None]] = set()
         self.on_answer: list[Callable[[], None]] = []
         """Called when what waits may go, or has to be refused."""
@@ -52,19 +50,17 @@ class Budgets:
         """Lease from these budgets. Of one whose limit changes, what is leased stays; the store's next answer counts
         the new limit. Reservations are settled with the leases that they are from.
         """
-        known = {(lease.budget.name, lease.budget.period, lease.budget.unit): lease for lease in self.leases}
-        self.leases = [known.get((each.name, each.period, each.unit)) or Lease(each) for each in budgets]
-        self._by_tenant = {}
+        known = {lease.budget.key: lease for lease in self.leases}
+        self.leases = [known.get(each.key) or Lease(each) for each in budgets]
         for lease, budget in zip(self.leases, budgets, strict=True):
             if lease.budget != budget:
                 lease.budget = budget
                 lease.left = None
-            for tenant in budget.tenants:
-                self._by_tenant[tenant] = (*self._by_tenant.get(tenant, ()), lease)
+        self._by_scope = ByScope([(lease.budget.scope, lease) for lease in self.leases])
 
-    def of_tenant(self, tenant: str) -> tuple[Lease, ...]:
-        """The leases on a tenant's budgets."""
-        return self._by_tenant.get(tenant, ())
+    def of(self, tenant: str, key_id: str) -> tuple[Lease, ...]:
+        """The leases on the budgets of a request with this key, of this tenant."""
+        return self._by_scope.of(tenant, key_id)
 
     @property
     def away(self) -> bool:
@@ -76,9 +72,13 @@ class Budgets:
         return self._clock()
 
     def sweep(self) -> None:
-        """Ask the store for what is wanted; called a few times a second, and when a reservation begins to wait."""
+        """Ask the store for what is wanted; called a few times a second."""
+        self.look(self.leases)
+
+    def look(self, leases: Iterable[Lease]) -> None:
+        """Ask for what is wanted of some leases; called when a request has reserved of them, or waits for them."""
         now_s = self._clock()
-        for lease in self.leases:
+        for lease in leases:
             amount = lease.wanted(now_s)
             if amount and self._store is not None:
                 lease.asked(amount, now_s)
@@ -86,22 +86,15 @@ class Budgets:
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
 
-    def headers(self, tenant: str) -> tuple[tuple[str, str], ...]:
-        """The warning for a tenant that has spent most of a budget."""
-        warned = [
-            f"{lease.budget.name}; {lease.budget.period}; {lease.spent_share():.0%}"
-            for lease in self._by_tenant.get(tenant, ())
-            if lease.spent_share() >= lease.budget.warn_share
-        ]
-        return (("x-warmroute-budget", ", ".join(warned)),) if warned else ()
-
     def refusal(self, lease: Lease) -> Refusal:
         """The 429 of a reservation that a lease has not enough for."""
         budget, now_s = lease.budget, self._clock()
         if not budget.is_money:
             after_s = max(1, math.ceil(lease.span.ends_s - now_s))
-            text = f"the limit of {budget.limit} {budget.unit} a minute over all proxies is reached"
-            return Refusal(429, f"{text}; try again in {after_s} s", code="rate_limit_exceeded", retry_after_s=after_s)
+            what = f"the limit of {budget.limit} {budget.unit} a minute over all proxies{budget.scope.words} is reached"
+            left = max(0, lease.free) + (lease.left or 0)
+            text = f"{what}: {left} are left; it renews, try again in {after_s} s"
+            return Refusal(429, text, code="rate_limit_exceeded", retry_after_s=after_s)
         self._metrics.add("warmroute_budget_refused_total", labels=(("budget", budget.name),))
         left = max(0, lease.free) + (lease.left or 0)
         renews = datetime.fromtimestamp(lease.span.ends_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -132,7 +125,8 @@ class Budgets:
             {
                 "name": lease.budget.name,
                 "period": lease.budget.period,
-                "tenants": list(lease.budget.tenants),
+                "tenants": list(lease.budget.scope.tenants),
+                "keys": list(lease.budget.scope.keys),
                 "unit": lease.budget.unit,
                 "limit": lease.budget.limit,
                 "left": lease.left,

@@ -15,7 +15,7 @@ import asyncpg
 from warmroute_proxy.server.base.secrets import SPECIAL
 from warmroute_proxy.server.stores.store_state import Connection, NotDone, StoreAway, StoreState, WrongSchema
 
-REVISIONS: Final = ("0001", "0002", "0004")
+REVISIONS: Final = ("0001", "0002", "0003", "0004")
 """Of the schema, the one that this proxy needs last."""
 
 MIGRATION_LOCK: Final = 7_283_001

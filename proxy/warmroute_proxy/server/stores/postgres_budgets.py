@@ -1,8 +1,9 @@
 """Leases on budgets in PostgreSQL.
 
-What is spent is read from the sums by hour, which the rows have made; a budget's own row holds what is leased and not
-settled, and is locked while it changes. Rows settle leases in the transaction that adds them, so that nothing is
-counted twice or not at all. Leases of an earlier start of a proxy are given back once its rows are there.
+What is spent is read from the sums by hour, of tenants or of keys, which the rows have made; a budget's own row holds
+what is leased and not settled, and is locked while it changes. Rows settle leases in the transaction that adds them, so
+that nothing is counted twice or not at all. Leases of an earlier start of a proxy are given back once its rows are
+there.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,9 +19,12 @@ TAKE_S: Final = 2.0
 _KNOW: Final = "INSERT INTO budget (name, period, starts) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING"
 _LOCK: Final = "SELECT leased_nanousd FROM budget WHERE name = $1 AND period = $2 AND starts = $3 FOR UPDATE"
 _TAKE: Final = """
-WITH spent AS (
-    SELECT coalesce(sum(price_nanousd), 0)::bigint AS nanousd FROM usage_hour
-        WHERE tenant = ANY ($4) AND hour >= $3 AND hour < $5
+WITH prices AS (
+    SELECT price_nanousd AS nanousd FROM usage_hour WHERE tenant = ANY ($4) AND hour >= $3 AND hour < $5
+    UNION ALL
+    SELECT nanousd FROM key_hour WHERE key = ANY ($8) AND hour >= $3 AND hour < $5
+), spent AS (
+    SELECT coalesce(sum(nanousd), 0)::bigint AS nanousd FROM prices
 )
 UPDATE budget SET leased_nanousd = leased_nanousd + greatest(0, least($7::bigint, $6 - leased_nanousd - spent.nanousd))
     FROM spent WHERE name = $1 AND period = $2 AND starts = $3
@@ -68,7 +72,8 @@ class PostgresBudgets:
                     await self._less(connection, key, -amount)
                     before += amount
                 wanted = max(0, amount)
-                values = *key, list(budget.tenants), span.ends_s, budget.limit, wanted
+                tenants, keys = map(list, (budget.scope.tenants, budget.scope.keys))
+                values = *key, tenants, span.ends_s, budget.limit, wanted, keys
                 after, left = await connection.fetchrow(_TAKE, *values)
                 if after > before:
                     await connection.execute(_HOLD, self._proxy, self._boot, *key, after - before)
@@ -77,14 +82,14 @@ class PostgresBudgets:
         return await self._database.call(lease, TAKE_S)
 
     async def settle(
-        self, connection: Connection, budgets: Sequence[Budget], prices: Iterable[tuple[str, date, int]]
+        self, connection: Connection, budgets: Sequence[Budget], prices: Iterable[tuple[str, str, date, int]]
     ) -> None:
-        """Settle the prices of rows, by tenant and day, in the transaction that adds them."""
+        """Settle the prices of rows, by tenant, key and day, in the transaction that adds them."""
         spent: dict[tuple[str, str, int], int] = {}
-        for tenant, day, price in prices:
+        for tenant, key_id, day, price in prices:
             at_s = datetime.combine(day, time(), UTC).timestamp()
             for budget in budgets:
-                if tenant in budget.tenants:
+                if budget.scope.holds(tenant, key_id):
                     key = budget.name, budget.period, span_of(budget.period, at_s).starts_s
                     spent[key] = spent.get(key, 0) + price
         for each, price in sorted(spent.items()):

@@ -23,10 +23,14 @@ ADD_S: Final = 30.0
 """The deadline of a batch."""
 
 CLOSE_S: Final = 1.0
-_COLUMNS: Final = ("day", "id", "tenant", "session", "model", "region", "settled_at", "record", "hour", *SUMMED)
+_COLUMNS: Final = (
+    "day", "id", "tenant", "session", "model", "region", "settled_at", "record", "key", "hour", *SUMMED,
+)  # fmt: skip
 _NAMED: Final = ", ".join(f'"{name}"' for name in SUMMED)
 _SUMMED: Final = ", ".join(f'sum("{name}")' for name in SUMMED)
-_KINDS: Final = "day date, id text, tenant text, session text, model text, region text, settled_at float8, record text"
+_KINDS: Final = (
+    "day date, id text, tenant text, session text, model text, region text, settled_at float8, record text, key text"
+)
 INCOMING: Final = f"""
 SET synchronous_commit = on;
 CREATE TEMP TABLE incoming ({_KINDS}, hour bigint, {", ".join(f'"{name}" bigint' for name in SUMMED)})
@@ -62,8 +66,12 @@ WITH added AS (
     INSERT INTO usage_session (day, tenant, session, hour, model, proxy, {_NAMED})
         SELECT day, tenant, session, hour, model, $1, {_SUMMED} FROM known GROUP BY 1, 2, 3, 4, 5
         ON CONFLICT (day, tenant, session, hour, model, proxy) DO UPDATE SET {_add_up("usage_session")}
+), of_key AS (
+    INSERT INTO key_hour (key, hour, proxy, nanousd)
+        SELECT key, hour, $1, sum(price_nanousd) FROM known WHERE key <> '' GROUP BY 1, 2
+        ON CONFLICT (key, hour, proxy) DO UPDATE SET nanousd = key_hour.nanousd + excluded.nanousd
 )
-SELECT tenant, day, sum(price_nanousd)::bigint FROM known GROUP BY 1, 2 ORDER BY 1, 2
+SELECT tenant, key, day, sum(price_nanousd)::bigint FROM known GROUP BY 1, 2, 3 ORDER BY 1, 2, 3
 """
 
 
@@ -117,7 +125,7 @@ class PostgresStore:
         """
 
         async def send(connection: Connection) -> bool:
-            rows = [(day_of(row.hour), *row[2:9], row.hour, *row.sums) for row in batch.rows]
+            rows = [(day_of(row.hour), *row[2:9], row.key_id, row.hour, *row.sums) for row in batch.rows]
             await self._partitions.make(connection, {day_of(row.hour) for row in batch.rows})
             async with connection.transaction():
                 move = self._sender.proxy, batch.after.number, *batch.up_to, unsent

@@ -31,7 +31,9 @@ _NEWEST: Final = "SELECT coalesce(max(rowid), 0) FROM turn_record"
 
 
 class SpooledRow(NamedTuple):
-    """An ended entry. `hour`: unix seconds of the start of the hour in which it ended; `sums`: as `SUMMED`."""
+    """An ended entry. `hour`: unix seconds of the start of the hour in which it ended; `key_id`: of its API key, empty
+    where it was not noted; `sums`: as `SUMMED`.
+    """
 
     number: int
     hour: int
@@ -42,6 +44,7 @@ class SpooledRow(NamedTuple):
     region: str
     settled_at: float
     record: str
+    key_id: str
     sums: tuple[int, ...]
 
     @property
@@ -108,7 +111,7 @@ class Spool:
 def _row(number: int, record: str) -> SpooledRow:
     entry = Entry.read(record)
     settled_at = min(max(entry.settled_at, 0.0), LAST_S)
-    loss = entry.loss
+    key_id, loss = entry.key_and_loss
     sums = (
         -1 if entry.id.endswith(VOID_SUFFIX) else 1,
         entry.prompt_tokens,
@@ -120,8 +123,9 @@ def _row(number: int, record: str) -> SpooledRow:
     )
     hour = int(settled_at) // HOUR_S * HOUR_S
     return SpooledRow(
-        number, hour, entry.id, entry.tenant, entry.session or "", entry.model, entry.region, settled_at, record, sums
-    )
+        number, hour, entry.id, entry.tenant, entry.session or "", entry.model, entry.region, settled_at, record,
+        key_id, sums,
+    )  # fmt: skip
 
 
 def proxy_name(state_dir: Path) -> str:

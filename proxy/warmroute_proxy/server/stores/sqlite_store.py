@@ -17,6 +17,7 @@ BUDGETS_FILE: Final = "budgets.sqlite"
 _TABLES: Final = """
 CREATE TABLE IF NOT EXISTS spool (one INT PRIMARY KEY CHECK (one = 1), position INT NOT NULL, last_id TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS spent (tenant TEXT, hour INT, nanousd INT NOT NULL, PRIMARY KEY (tenant, hour));
+CREATE TABLE IF NOT EXISTS key_spent (key TEXT, hour INT, nanousd INT NOT NULL, PRIMARY KEY (key, hour));
 CREATE TABLE IF NOT EXISTS lease (
     boot TEXT, name TEXT, period TEXT, starts INT, nanousd INT NOT NULL, PRIMARY KEY (boot, name, period, starts)
 );
@@ -25,11 +26,21 @@ INSERT OR IGNORE INTO spool VALUES (1, 0, '');
 _SPEND: Final = """
 INSERT INTO spent VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET nanousd = nanousd + excluded.nanousd
 """
+_KEY_SPENDS: Final = """
+INSERT INTO key_spent VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET nanousd = nanousd + excluded.nanousd
+"""
 _TAKE: Final = """
 INSERT INTO lease VALUES (?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET nanousd = nanousd + excluded.nanousd
 """
 _SETTLE: Final = """
 UPDATE lease SET nanousd = max(0, nanousd - ?) WHERE boot = ? AND name = ? AND period = ? AND starts = ?
+"""
+_SPENT: Final = """
+SELECT coalesce(sum(nanousd), 0) FROM (
+    SELECT nanousd FROM spent WHERE tenant IN ({}) AND hour >= ? AND hour < ?
+    UNION ALL
+    SELECT nanousd FROM key_spent WHERE key IN ({}) AND hour >= ? AND hour < ?
+)
 """
 _OLDEST_S: Final = 40 * 86_400
 """Costs of hours and leases that lie further back are deleted: the longest period is a month."""
@@ -60,14 +71,17 @@ class SqliteStore:
             if moved.rowcount != 1:
                 return False
             self._db.executemany(_SPEND, [(row.tenant, row.hour, row.price_nanousd) for row in batch.rows])
+            by_key = [(row.key_id, row.hour, row.price_nanousd) for row in batch.rows if row.key_id]
+            self._db.executemany(_KEY_SPENDS, by_key)
             for row in batch.rows if of_this_start else ():
                 for budget in budgets:
-                    if row.tenant in budget.tenants and row.price_nanousd > 0:
+                    if row.price_nanousd > 0 and budget.scope.holds(row.tenant, row.key_id):
                         starts_s = span_of(budget.period, row.hour).starts_s
                         key = self._boot, budget.name, budget.period, starts_s
                         self._db.execute(_SETTLE, (row.price_nanousd, *key))
             if batch.rows:
                 self._db.execute("DELETE FROM spent WHERE hour < ?", (batch.rows[-1].hour - _OLDEST_S,))
+                self._db.execute("DELETE FROM key_spent WHERE hour < ?", (batch.rows[-1].hour - _OLDEST_S,))
                 self._db.execute("DELETE FROM lease WHERE starts < ?", (batch.rows[-1].hour - _OLDEST_S,))
         return True
 
@@ -97,12 +111,16 @@ class SqliteStore:
         self._db.close()
 
     def _spent(self, budget: Budget, span: Span) -> int:
-        marks = ", ".join("?" * len(budget.tenants))
-        query = f"SELECT coalesce(sum(nanousd), 0) FROM spent WHERE tenant IN ({marks}) AND hour >= ? AND hour < ?"
-        spent: int = self._db.execute(query, (*budget.tenants, *span)).fetchone()[0]
+        tenants, keys = budget.scope.tenants, budget.scope.keys
+        query = _SPENT.format(_marks(tenants), _marks(keys))
+        spent: int = self._db.execute(query, (*tenants, *span, *keys, *span)).fetchone()[0]
         return spent
 
     def _leased(self, key: tuple[str, str, int]) -> int:
         query = "SELECT coalesce(sum(nanousd), 0) FROM lease WHERE name = ? AND period = ? AND starts = ?"
         leased: int = self._db.execute(query, key).fetchone()[0]
         return leased
+
+
+def _marks(values: Sequence[str]) -> str:
+    return ", ".join("?" * len(values))

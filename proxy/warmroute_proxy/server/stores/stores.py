@@ -7,19 +7,19 @@ PostgreSQL is imported only where the config names a database.
 import contextlib
 import time
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from warmroute_proxy.core.queue.budget import Budget, Span, Taken, Unit
-from warmroute_proxy.core.queue.quota import TenantLimits
+from warmroute_proxy.core.queue.budget import Budget, Span, Taken
 from warmroute_proxy.server.base.config import Config, DatabaseConfig
 from warmroute_proxy.server.base.config_file import ConfigError
 from warmroute_proxy.server.base.metrics import Labels, Metrics
-from warmroute_proxy.server.base.secrets import SPECIAL, SecretError, load_dsn, load_url
+from warmroute_proxy.server.base.secrets import load_dsn
 from warmroute_proxy.server.ledger.ledger import LEDGER_FILE
 from warmroute_proxy.server.ledger.schema import LedgerError
 from warmroute_proxy.server.stores.budgets import Budgets, BudgetStore
 from warmroute_proxy.server.stores.directory.access import Access, key_records, tenant_records
 from warmroute_proxy.server.stores.directory.polling import Directory
+from warmroute_proxy.server.stores.limits.shared_limits import SharedLimits
 from warmroute_proxy.server.stores.prices import PRICES_FILE, Prices, StoredPrices
 from warmroute_proxy.server.stores.spool import Spool, proxy_name
 from warmroute_proxy.server.stores.store_state import Connection, StoreError, WrongSchema
@@ -30,9 +30,6 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
-
-NEVER: Final = 2.0
-"""A share of a limit from which nobody is warned."""
 
 
 class InThread:
@@ -69,9 +66,8 @@ class Stores:
         self.access: Access | None = None
         """Keys and tenants of the config and of the database; None: there is no database."""
 
-        self._has_windows = False
-        self.windows = Budgets((), None, Metrics(), time.time)
-        """Limits by the minute over all proxies; without Redis none."""
+        self.limits = SharedLimits.none()
+        """Limits by the minute and at once over all proxies, and markers of keyed requests; without Redis none."""
 
         self.fleet_ledger = fleet_ledger
         """Reads what all proxies have sent; None: there is no database."""
@@ -90,9 +86,8 @@ class Stores:
             made = _without_database(config, process, metrics, prices)
         else:
             made = cls(None, _budgets(config, metrics), prices)
-        if config.redis_url_file is not None:
-            made._has_windows = True
-            made.windows = _windows(config, load_url(config.redis_url_file, ("redis", "rediss")), metrics)
+        if config.redis is not None:
+            made.limits = SharedLimits.opened(config, config.redis, metrics)
         if problems := prices.problems(config.models):
             made.close()
             raise ConfigError("price books", [*problems, *made.problems()])
@@ -100,7 +95,7 @@ class Stores:
 
     def problems(self) -> list[str]:
         """What does not work as it should. Everybody may read it, so the reason, with its addresses, is in the log."""
-        found = ["redis away: limits by the minute are those of each process"] if self.windows.away else []
+        found = self.limits.problems()
         if self.access is not None and (left_out := len(self.access.problems)):
             found.append(f"{left_out} tenants of the database are not used: the log says why")
         thread = self._thread
@@ -117,9 +112,7 @@ class Stores:
         if self._thread is not None and self.fleet_ledger is not None:
             rows.append(("warmroute_store_up", (("store", "postgres"),), float(not self._thread.problem)))
             rows.append(("warmroute_ledger_unsent_rows", (), float(self._thread.unsent)))
-        if self.windows.leases:
-            rows.append(("warmroute_store_up", (("store", "redis"),), float(not self.windows.away)))
-        return rows
+        return [*rows, *self.limits.gauges()]
 
     async def ask(self, work: Callable[[Connection], Awaitable[T]]) -> T:
         """Ask the database something. Raises: StoreAway, StoreBusy, WrongSchema, NotDone."""
@@ -127,9 +120,9 @@ class Stores:
         return await self._thread.ask(work)
 
     def sweep(self) -> None:
-        """Ask for what is wanted of budgets and windows; called a few times a second."""
+        """Ask for what is wanted of budgets and limits; called a few times a second."""
         self.budgets.sweep()
-        self.windows.sweep()
+        self.limits.sweep()
         if self.access is not None:
             self.access.sweep()
 
@@ -144,8 +137,7 @@ class Stores:
         if self._thread is not None:
             self.settled_budgets[:] = config.budgets
             self.budgets.replace(config.budgets)
-        if self._has_windows:
-            self.windows.replace(_by_minute(config))
+        self.limits.replace(config)
 
     def close(self) -> None:
         """Send what is left, for some seconds, and close."""
@@ -211,35 +203,6 @@ def _without_database(config: Config, process: int | None, metrics: Metrics, pri
 
 def _budgets(config: Config, metrics: Metrics, store: BudgetStore | None = None) -> Budgets:
     return Budgets(config.budgets, store, metrics, time.time)
-
-
-def _windows(config: Config, url: str, metrics: Metrics) -> Budgets:
-    try:
-        from warmroute_proxy.server.stores.redis_windows import RedisWindows
-    except ModuleNotFoundError as error:
-        raise LedgerError(
-            f"{error.name} is missing: install warmroute[redis] for limits over several proxies"
-        ) from None
-    try:
-        store = RedisWindows(url)
-    except ValueError:  # it may quote a piece of a password
-        raise SecretError(f"{config.redis_url_file} holds no address of a Redis: {SPECIAL}") from None
-    return Budgets(_by_minute(config), store, metrics, time.time)
-
-
-def _by_minute(config: Config) -> list[Budget]:
-    """The limits by the minute of all tenants."""
-    found: list[Budget] = []
-    for tenant in config.tenants:
-        limits = tenant.limits or TenantLimits()
-        by_unit: tuple[tuple[Unit, int | None], ...] = (
-            ("requests", limits.requests_per_minute),
-            ("tokens", limits.tokens_per_minute),
-        )
-        for unit, limit in by_unit:
-            if limit is not None:
-                found.append(Budget(tenant.name, (tenant.name,), "minute", limit, NEVER, unit))
-    return found
 
 
 def _boot(config: Config) -> str:

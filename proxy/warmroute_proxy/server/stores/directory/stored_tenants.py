@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from warmroute_proxy.core.queue.quota import TenantLimits
 from warmroute_proxy.server.base.config import Config, EngineConfig, TenantConfig
 from warmroute_proxy.server.base.config_file import check_tenants, may_reach, read_tenant
+from warmroute_proxy.server.base.config_stores import with_limits
 from warmroute_proxy.server.base.config_table import Table
 
 MAX_SETTINGS_BYTES: Final = 65_536
@@ -50,7 +50,6 @@ def checked_tenant(name: str, settings: Mapping[str, Any], config: Config, other
 
 def with_stored(config: Config, stored: Mapping[str, TenantConfig]) -> tuple[Config, list[str]]:
     """A config with the tenants of the database, and why some are left out. Those of the config go before others."""
-    spend = {tenant for budget in config.budgets for tenant in budget.tenants}
     unsalted = [engine for engine in config.engines if engine.kind == "openai" and not engine.provider.salted]
     groups = {engine.id: _groups(engine, config.tenants) for engine in unsalted}
     tenants, problems = list(config.tenants), []
@@ -67,8 +66,9 @@ def with_stored(config: Config, stored: Mapping[str, TenantConfig]) -> tuple[Con
             continue
         for id_ in reached:
             groups[id_].add(tenant.share_group)
-        tenants.append(replace(tenant, limits=tenant.limits or TenantLimits()) if name in spend else tenant)
-    return replace(config, tenants=tuple(tenants), tenant_by_name={each.name: each for each in tenants}), problems
+        tenants.append(tenant)
+    limited = with_limits(tenants, config.budgets, config.group_limits)
+    return replace(config, tenants=limited, tenant_by_name={each.name: each for each in limited}), problems
 
 
 def _groups(engine: EngineConfig, tenants: tuple[TenantConfig, ...]) -> set[str]:

@@ -7,7 +7,7 @@ price_book   rates in picodollars a token, those of cache tiers and writes NULL 
 from alembic import op
 
 revision = "0004"
-down_revision = "0002"
+down_revision = "0003"
 
 _STEPS = (
     "INSERT INTO directory_version VALUES ('price', 0)",

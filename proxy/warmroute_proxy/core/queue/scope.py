@@ -1,0 +1,46 @@
+"""What a limit applies to: API keys, one tenant, or several tenants together; and which limits hold for a request."""
+
+from collections.abc import Iterable
+from typing import Generic, Literal, NamedTuple, TypeVar
+
+T = TypeVar("T")
+
+
+class Scope(NamedTuple):
+    """Whose use is added up. It has tenants, or keys by their ids, never both: the use of a key would count twice.
+
+    `kind`: a tenant's own limits, or those of a budget.
+    """
+
+    name: str
+    tenants: tuple[str, ...] = ()
+    keys: tuple[str, ...] = ()
+    kind: Literal["tenant", "budget"] = "budget"
+
+    def holds(self, tenant: str, key_id: str) -> bool:
+        """Whether a request with this key, of this tenant, counts."""
+        return tenant in self.tenants or key_id in self.keys
+
+    @property
+    def words(self) -> str:
+        """As a part of a message: whose limit it is, where it is not the tenant's own."""
+        return f" of the budget {self.name}" if self.kind == "budget" else ""
+
+
+class ByScope(Generic[T]):
+    """Things by what they apply to."""
+
+    def __init__(self, things: Iterable[tuple[Scope, T]]) -> None:
+        self.all = tuple(things)
+        self._of_tenant: dict[str, tuple[T, ...]] = {}
+        self._of_key: dict[str, tuple[T, ...]] = {}
+        for scope, thing in self.all:
+            for tenant in scope.tenants:
+                self._of_tenant[tenant] = (*self._of_tenant.get(tenant, ()), thing)
+            for key_id in scope.keys:
+                self._of_key[key_id] = (*self._of_key.get(key_id, ()), thing)
+
+    def of(self, tenant: str, key_id: str) -> tuple[T, ...]:
+        """Those that hold for a request with this key, of this tenant."""
+        found = self._of_tenant.get(tenant, ())
+        return found + self._of_key[key_id] if key_id in self._of_key else found

@@ -1,0 +1,128 @@
+"""Requests at once over several proxies: places under one limit, which a store hands out for some seconds.
+
+Each process says how many of its requests run and how many places it wants, and is told how many it may use. All
+numbers are absolute, so that a lost answer or a restart of the store changes nothing that the next question does not
+put right:
+
+    free  = limit - places of the other processes
+    share = what this process gets where the limit is divided by max-min fairness among all that want places
+    held  = min(wanted, share, free)
+
+A process that runs more than its share begins no other request until some have ended; so one with a long queue cannot
+keep all places. What a process holds ends `LEASE_S` after its last question: a killed one gives its places back.
+
+No request waits for the store. One begins where the process holds a place, where the store had one left when it
+answered last, or where it has not answered yet; several processes can exceed the limit together by what they begin in
+one round trip, and each by one request after a minute without any. Without a place a request waits in the queue, as
+under the limit of one process. While the store is away, only that limit holds.
+"""
+
+from typing import Final, NamedTuple
+
+from warmroute_proxy.core.queue.scope import Scope
+
+LEASE_S: Final = 5.0
+ASK_AGAIN_S: Final = 1.0
+KEPT_FRESH_S: Final = 60.0
+"""For so long after its last request a process goes on asking how many places are left."""
+
+SPARE_PART: Final = 8
+"""While places are left, a process that uses some holds an eighth of the limit beside them."""
+
+
+class SlotLimit(NamedTuple):
+    """How many requests of a scope may run at once; `warn_share`: from which share on clients are warned."""
+
+    scope: Scope
+    limit: int
+    warn_share: float
+
+
+class Held(NamedTuple):
+    """The store's answer: how many places this process may use, and how many no process holds."""
+
+    held: int
+    left: int
+
+
+class SlotLease:
+    """The places of one process under one limit. Times are seconds of one clock, passed in."""
+
+    def __init__(self, slots: SlotLimit) -> None:
+        self.slots = slots
+        self.running = 0
+        self.held = 0
+        self.left: int | None = None
+        """How many places were left at the last answer; None: there was none yet."""
+
+        self.asking = False
+        self.away = False
+        """Whether the last question had no answer."""
+
+        self._turned_away = 0
+        self._recorded = 0
+        self._asked_s = 0.0
+        self._ended_s = 0.0
+
+    def may_begin(self) -> bool:
+        """Whether another request may run. One that may not counts as one that wants a place."""
+        if self.away or self.left is None or self.running < self.held + self.left:
+            return True
+        self._turned_away += 1
+        return False
+
+    def begin(self, requests: int) -> None:
+        """So many requests run from now on."""
+        self.running += requests
+
+    def end(self, requests: int, now_s: float) -> None:
+        """So many have ended."""
+        self.running -= requests
+        self._ended_s = now_s
+
+    @property
+    def beyond(self) -> bool:
+        """Whether more run than the store knows of."""
+        return self.running > self._recorded
+
+    def wanted(self, now_s: float) -> int | None:
+        """How many places to ask the store for now; None: there is nothing to say."""
+        since_s = now_s - self._asked_s
+        if self.asking or (self.away and since_s < ASK_AGAIN_S):
+            return None
+        idle = not (self.running or self._turned_away or self.held or self._recorded)
+        if idle and (self.left is None or since_s < ASK_AGAIN_S or now_s - self._ended_s >= KEPT_FRESH_S):
+            return None
+        wanted = self.running + max(self._turned_away, self._spare())
+        if self.left and now_s - self._ended_s < ASK_AGAIN_S:
+            wanted = max(wanted, self.held)
+        if self.running > self.held or self._turned_away or not self.left or since_s >= ASK_AGAIN_S:
+            return min(wanted, self.slots.limit)
+        return None
+
+    def asked(self, now_s: float) -> None:
+        """The store is asked."""
+        self.asking = True
+        self._recorded = self.running
+        self._turned_away = 0
+        self._asked_s = now_s
+
+    def answered(self, answer: Held) -> None:
+        """The store has answered."""
+        self.asking = self.away = False
+        self.held, self.left = answer
+        self._recorded = max(self._recorded, self.held)
+
+    def not_answered(self) -> None:
+        """The store is away: it forgets what this process holds."""
+        self.asking, self.away = False, True
+        self.held, self.left = 0, None
+
+    def used_share(self) -> float:
+        """Which share of the limit is used, as far as this process knows."""
+        left = 0 if self.left is None or self.away else self.left
+        others = self.slots.limit - left - self.held if self.left is not None and not self.away else 0
+        return max(0, self.running + max(0, others)) / self.slots.limit
+
+    def _spare(self) -> int:
+        return self.slots.limit // SPARE_PART if self.running and self.left != 0 else 0

@@ -1,0 +1,101 @@
+"""Keyed requests over several proxies: before one begins, its marker says whether another process has its key.
+
+This is the one call to a store that a request waits for, `[redis] timeout_s` at most. Where Redis does not answer in
+that time the request begins, known to its own process alone, and is counted. A request whose key another process has is
+refused: that process alone has the answer.
+"""
+
+import asyncio
+from collections.abc import Callable
+from hashlib import blake2b
+from typing import Final, NamedTuple, Protocol
+
+from warmroute_proxy.core.accounting.idempotency import Call
+from warmroute_proxy.server.base.config import Limits
+from warmroute_proxy.server.base.errors import Refusal
+from warmroute_proxy.server.base.metrics import Metrics
+
+LONGER_S: Final = 60.0
+"""A marker of a running request is kept for so much longer than the request may take."""
+
+
+class Marker(NamedTuple):
+    """What another process has noted of a key. `receipt_id`: empty while the request runs."""
+
+    fingerprint: str
+    region: str
+    receipt_id: str
+
+
+class MarkerStore(Protocol):
+    """Where markers are kept: `RedisMarkers`."""
+
+    async def claim(self, name: str, fingerprint: str, kept_s: float) -> Marker | None: ...
+    def ended(self, name: str, fingerprint: str, receipt_id: str, kept_s: float) -> None: ...
+    def dropped(self, name: str, fingerprint: str) -> None: ...
+
+
+class CallMarkers:
+    """The markers of this process's keyed requests."""
+
+    def __init__(self, store: MarkerStore, secret: bytes, limits: Limits, ended_s: float, metrics: Metrics) -> None:
+        """`secret`: the same in all proxies; `ended_s`: how long it is known that a request has ended."""
+        self.secret = secret
+        self._store = store
+        self._running_s = limits.total_timeout_s + LONGER_S
+        self._ended_s = ended_s
+        self._metrics = metrics
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def claim(self, call: Call, answered: Callable[[Refusal | None], None]) -> None:
+        """Ask whether the request of a call may begin. `answered` gets why not; None: it may."""
+        task = asyncio.get_running_loop().create_task(self._claim(call, answered))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def ended(self, call: Call, receipt_id: str) -> None:
+        """The request of a call has ended, and may be charged."""
+        self._store.ended(*self._names(call), receipt_id, self._ended_s)
+
+    def dropped(self, call: Call) -> None:
+        """The request of a call was charged nothing."""
+        self._store.dropped(*self._names(call))
+
+    async def _claim(self, call: Call, answered: Callable[[Refusal | None], None]) -> None:
+        name, fingerprint = self._names(call)
+        refusal = None
+        try:
+            marker = await self._store.claim(name, fingerprint, self._running_s)
+        except Exception:  # whatever it is, the request goes on
+            self._metrics.add("warmroute_markers_missed_total")
+        else:
+            refusal = None if marker is None else _refusal(marker, fingerprint)
+        if refusal is not None:
+            self._metrics.add("warmroute_marker_refusals_total", labels=(("code", refusal.code or ""),))
+        answered(refusal)
+
+    def _names(self, call: Call) -> tuple[str, str]:
+        body = blake2b(call.key + call.body.to_bytes(8, "big"), digest_size=8, key=self.secret)
+        return call.key.hex(), body.hexdigest()
+
+
+def _refusal(marker: Marker, fingerprint: str) -> Refusal:
+    if marker.fingerprint != fingerprint:
+        return body_differs()
+    if not marker.receipt_id:
+        problem = (
+            f"another proxy process (region {marker.region}) computes the answer under this Idempotency-Key; a retry"
+            " that reaches it joins, and if it fails the next retry is a new try"
+        )
+        return Refusal(409, problem, code="idempotency_key_running", retry_after_s=1)
+    problem = (
+        f"another proxy process (region {marker.region}) has answered under this Idempotency-Key, with the receipt"
+        f" {marker.receipt_id}; send a new key to have it computed, and charged, again"
+    )
+    return Refusal(409, problem, code="idempotency_key_spent", headers=(("x-warmroute-receipt", marker.receipt_id),))
+
+
+def body_differs() -> Refusal:
+    """The refusal of a request that repeats a key with another body."""
+    problem = "another body was sent under this Idempotency-Key; a retry repeats the body, a new call has a new key"
+    return Refusal(422, problem, code="idempotency_key_reused")

@@ -1,0 +1,61 @@
+"""Calls of scripts in Redis or Valkey: each has a deadline, and after a failure none is made for a moment."""
+
+import asyncio
+import logging
+import time
+from typing import Any, Final
+
+from redis.asyncio import BlockingConnectionPool, Redis
+from redis.exceptions import RedisError
+
+RETRY_S: Final = 1.0
+MAX_CONNECTIONS: Final = 16
+"""Further calls wait for one of these, within their deadline."""
+
+_LOG: Final = logging.getLogger(__name__)
+
+
+class RedisAway(RuntimeError):
+    """Redis does not answer, or not in time. What it has done with the call is unknown."""
+
+
+class RedisCalls:
+    """The connections of one process. Used in the event loop of requests."""
+
+    def __init__(self, url: str, timeout_s: float) -> None:
+        """`timeout_s`: the deadline of a call, its connection included. Raises: ValueError, where `url` is no address
+        of a Redis.
+        """
+        self._timeout_s = timeout_s
+        options: dict[str, Any] = {"socket_connect_timeout": timeout_s, "socket_timeout": timeout_s, "retry": None}
+        pool = BlockingConnectionPool.from_url(url, max_connections=MAX_CONNECTIONS, timeout=timeout_s, **options)
+        self._redis: Any = Redis(connection_pool=pool)
+        self._not_before_s = 0.0
+        self.away = False
+        """Whether the last call had no answer."""
+
+    async def run(self, script: str, keys: tuple[str, ...], *values: str | int) -> Any:
+        """What a script returns. Raises: RedisAway, also at once for `RETRY_S` after a call that had no answer."""
+        if time.monotonic() < self._not_before_s:
+            raise RedisAway("it has just not answered")
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                found = await self._redis.eval(script, len(keys), *keys, *values)
+        except (RedisError, OSError, TimeoutError) as error:
+            text = (
+                "it does not answer in time" if isinstance(error, TimeoutError) else f"{type(error).__name__}: {error}"
+            )
+            text = text.splitlines()[0][:300]
+            if not self.away:
+                _LOG.error("redis is away: %s", text)
+            self.away, self._not_before_s = True, time.monotonic() + RETRY_S
+            raise RedisAway(text) from None
+        if self.away:
+            _LOG.info("redis answers again")
+            self.away = False
+        return found
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._redis.aclose()
+        await self._redis.connection_pool.disconnect()

@@ -1,0 +1,112 @@
+"""Markers of keyed requests: which process computes the answer, or has ended one, over all that share a Redis.
+
+    (none) ──claim──▶ running ──ended──▶ ended ──(its time)──▶ (none)
+                      │    ▲
+                      │    └──claim, where the process that runs it shows no life──┐
+                      └──dropped: it failed, and was charged nothing──▶ (none)     └─ running, by another one
+
+A process shows that it lives by a key of its own, which ends `PROCESS_KEPT_S` after it was last set; one that is killed
+gives up all of its requests at once. A marker holds a keyed hash of the body, the region, and the id of the receipt: no
+key of a client, and nothing of a prompt. Commands: EVAL, SET with NX and GET, GET, EXISTS, DEL.
+"""
+
+import asyncio
+import time
+from collections.abc import Coroutine
+from typing import Any, Final
+
+from warmroute_proxy.server.redis.call_markers import Marker
+from warmroute_proxy.server.redis.calls import RedisAway, RedisCalls
+
+PROCESS_KEPT_S: Final = 5.0
+HEARTBEAT_S: Final = 1.0
+_RUNNING: Final = "running"
+_CLAIM: Final = """
+local found = redis.call('SET', KEYS[1], ARGV[1], 'NX', 'GET', 'PX', ARGV[2])
+if found then
+  local process = string.match(found, '^running (%x+) ')
+  local lives = process and 'warmroute:process:' .. process
+  if not process or (lives ~= KEYS[2] and redis.call('EXISTS', lives) == 1) then return found end
+  redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
+end
+redis.call('SET', KEYS[2], '', 'PX', ARGV[3])
+return false
+"""
+_END: Final = """
+local found = redis.call('GET', KEYS[1])
+if not found or found == ARGV[1] then redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3]) end
+"""
+_DROP: Final = """
+if redis.call('GET', KEYS[1]) == ARGV[1] then redis.call('DEL', KEYS[1]) end
+"""
+_LIVE: Final = "redis.call('SET', KEYS[1], '', 'PX', ARGV[1])"
+_CALL: Final = "warmroute:call:"
+_PROCESS: Final = "warmroute:process:"
+
+
+class RedisMarkers:
+    """The markers of one process. Used in the event loop of requests."""
+
+    def __init__(self, calls: RedisCalls, process: str, region: str) -> None:
+        """`process`: a name in hex that no other process has."""
+        self._calls = calls
+        self._process = process
+        self._region = region
+        self._running: set[str] = set()
+        self._shown_s = 0.0
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def claim(self, name: str, fingerprint: str, kept_s: float) -> Marker | None:
+        """Note that this process runs the request of a key, unless there is a marker. Raises: RedisAway.
+
+        Returns: the marker that there is; None where there was none. `kept_s`: how long it is kept at most.
+        """
+        keys = _CALL + name, _PROCESS + self._process
+        times = _ms(kept_s), _ms(PROCESS_KEPT_S)
+        found = await self._calls.run(_CLAIM, keys, self._value(fingerprint), *times)
+        if found is None:
+            self._running.add(name)
+            return None
+        state, of, theirs, region = found.decode().split(" ")
+        return Marker(theirs, region, "" if state == _RUNNING else of)
+
+    def ended(self, name: str, fingerprint: str, receipt_id: str, kept_s: float) -> None:
+        """Note in the background that the request has ended, and may be charged."""
+        self._running.discard(name)
+        ended = f"ended {receipt_id} {fingerprint} {self._region}"
+        values = self._value(fingerprint), ended, _ms(kept_s)
+        self._begin(self._calls.run(_END, (_CALL + name,), *values))
+
+    def dropped(self, name: str, fingerprint: str) -> None:
+        """Forget in the background what `claim` has noted: the request was charged nothing."""
+        if name in self._running:
+            self._running.discard(name)
+            self._begin(self._calls.run(_DROP, (_CALL + name,), self._value(fingerprint)))
+
+    def sweep(self) -> None:
+        """Show that this process lives, while it runs a request with a key, or Redis is away, so that it is known when
+        that is back; called a few times a second.
+        """
+        now_s = time.monotonic()
+        if (self._running or self._calls.away) and now_s - self._shown_s >= HEARTBEAT_S:
+            self._shown_s = now_s
+            self._begin(self._calls.run(_LIVE, (_PROCESS + self._process,), _ms(PROCESS_KEPT_S)))
+
+    def _value(self, fingerprint: str) -> str:
+        return f"{_RUNNING} {self._process} {fingerprint} {self._region}"
+
+    def _begin(self, call: Coroutine[Any, Any, Any]) -> None:
+        task = asyncio.get_running_loop().create_task(_tried(call))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+async def _tried(call: Coroutine[Any, Any, Any]) -> None:
+    try:
+        await call
+    except RedisAway:
+        return  # the marker ends with its time
+
+
+def _ms(seconds: float) -> int:
+    return max(1, round(seconds * 1000))

@@ -1,0 +1,66 @@
+"""Requests at once over several proxies: each process has a field with what it holds and wants, and until when.
+
+The script does the sums of `core/queue/slots.py`. What is left over by the division goes to the processes in turn, a
+second each, so that none is kept out where there are fewer places than processes. Fields of processes that do not ask
+any more end with their time, by the clock of the server. Commands: EVAL, TIME, HGETALL, HSET, HDEL, PEXPIRE.
+"""
+
+import math
+from typing import Final
+
+from warmroute_proxy.core.queue.slots import LEASE_S, Held, SlotLimit
+from warmroute_proxy.server.redis.calls import RedisCalls
+
+_HOLD: Final = """
+local me, running, wanted, limit, lease_ms = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
+local time = redis.call('TIME')
+local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
+local others, wants = 0, {}
+local fields = redis.call('HGETALL', KEYS[1])
+for at = 1, #fields, 2 do
+  local held, want, ends_ms = string.match(fields[at + 1], '^(%d+) (%d+) (%d+)$')
+  if tonumber(ends_ms) <= now_ms then
+    redis.call('HDEL', KEYS[1], fields[at])
+  elseif fields[at] ~= me then
+    others = others + tonumber(held)
+    table.insert(wants, {tonumber(want), fields[at]})
+  end
+end
+table.sort(wants, function(one, other) return one[1] < other[1] end)
+local rest, parts, first = limit, #wants + 1, 1
+while first <= #wants and wants[first][1] <= math.floor(rest / parts) do
+  rest, parts, first = rest - wants[first][1], parts - 1, first + 1
+end
+local before = 0
+for at = first, #wants do
+  if wants[at][2] < me then before = before + 1 end
+end
+local share = math.floor(rest / parts)
+if (before + time[1]) % parts < rest % parts then share = share + 1 end
+local held = math.max(0, math.min(wanted, share, limit - others))
+local recorded = math.max(running, held)
+if wanted == 0 and running == 0 then
+  redis.call('HDEL', KEYS[1], me)
+else
+  redis.call('HSET', KEYS[1], me, string.format('%d %d %d', recorded, wanted, now_ms + lease_ms))
+  redis.call('PEXPIRE', KEYS[1], lease_ms)
+end
+return {held, math.max(0, limit - others - recorded)}
+"""
+
+
+class RedisSlots:
+    """Asks for places in the name of one process."""
+
+    def __init__(self, calls: RedisCalls, process: str, lease_s: float = LEASE_S) -> None:
+        """`process`: a name that no other process has."""
+        self._lease_ms = math.ceil(lease_s * 1000)
+        self._calls = calls
+        self._process = process
+
+    async def hold(self, slots: SlotLimit, running: int, wanted: int) -> Held:
+        """Hold so many places, or as many as there are. Raises: RedisAway."""
+        key = f"warmroute:slots:{slots.scope.kind}:{slots.scope.name}"
+        values = self._process, running, wanted, slots.limit, self._lease_ms
+        held, left = await self._calls.run(_HOLD, (key,), *values)
+        return Held(int(held), int(left))

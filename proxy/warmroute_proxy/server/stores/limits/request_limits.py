@@ -1,0 +1,233 @@
+"""What a request may use of all limits: quotas of this process, budgets, and limits over all proxies.
+
+A request reserves before its dispatch, and is settled with what it has really used. What is short is said in words: the
+limit, what is left of it, and when it renews. Clients that have used most of a budget are warned by a header.
+"""
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any, Final, Protocol
+
+from warmroute.contract.money import list_nanousd
+from warmroute_proxy.core.placement.decision import Decision
+from warmroute_proxy.core.queue.budget import Amounts, SpendReservation, Verdict
+from warmroute_proxy.core.queue.quota import Bucket, Kind, Quota, Shortage, UsedTokens, reserve
+from warmroute_proxy.core.queue.reservation import Reservation
+from warmroute_proxy.core.queue.scope import ByScope, Scope
+from warmroute_proxy.server.base.config import Config
+from warmroute_proxy.server.base.errors import Refusal
+from warmroute_proxy.server.base.metrics import Metrics
+from warmroute_proxy.server.intake.parsed_request import Intake
+from warmroute_proxy.server.stores.stores import Stores
+
+CODE: Final = "rate_limit_exceeded"
+_KINDS: Final[tuple[Kind, ...]] = ("requests", "tokens")
+
+
+class ReservingRequest(Protocol):
+    """A request that may have reserved something."""
+
+    reservation: Reservation | None
+
+
+class LimitedRequest(ReservingRequest, Protocol):
+    """The same, as it comes."""
+
+    intake: Intake
+
+
+class RequestLimits:
+    """The limits of one proxy process. `clock`: monotonic seconds."""
+
+    def __init__(self, config: Config, metrics: Metrics, clock: Callable[[], float], stores: Stores) -> None:
+        now = clock()
+        self.quotas = ByScope([(of.scope, Quota(of, now)) for of in config.scope_limits()])
+        self._budgets, self._windows, self._slots = stores.budgets, stores.limits.windows, stores.limits.slots
+        self._prices = stores.prices
+        self._metrics = metrics
+        self._clock = clock
+
+    def replace(self, config: Config) -> None:
+        """Use the limits of another config. What requests have reserved, they settle with what it was reserved from."""
+        now_s = self._clock()
+        known = {(scope.kind, scope.name): quota for scope, quota in self.quotas.all}
+        found: list[tuple[Scope, Quota]] = []
+        for of in config.scope_limits():
+            quota = known.get((of.scope.kind, of.scope.name))
+            if quota is None:
+                quota = Quota(of, now_s)
+            elif quota.of != of:
+                quota.change(of, now_s)
+            found.append((of.scope, quota))
+        self.quotas = ByScope(found)
+
+    def on_answer(self, call: Callable[[], None]) -> None:
+        """Have it called when a store has answered: what waits may go."""
+        for shared in (self._budgets, self._windows, self._slots):
+            shared.on_answer.append(call)
+
+    def reserve(self, request: LimitedRequest, decision: Decision) -> Shortage | None:
+        """Reserve what a request may use, where it is counted here; or return what is short."""
+        intake, facts = request.intake, request.intake.facts
+        whose = intake.tenant.name, intake.key_id
+        if intake.forwarded_from is None and request.reservation is None and (quotas := self.quotas.of(*whose)):
+            sequences = facts.sequences
+            tokens = decision.prompt_tokens_est + facts.expected_output_tokens * sequences
+            shortage = reserve(quotas, tokens, self._clock(), sequences)
+            if shortage is not None:
+                return shortage
+            made = request.reservation = Reservation(quotas, tokens, sequences)
+            made.slots = self._slots.of(*whose)
+            if windows := self._windows.of(*whose):
+                made.window = SpendReservation(windows, Amounts(requests=sequences, tokens=UsedTokens(tokens)))
+        self._reserve_spend(request, decision)
+        return None
+
+    def may_begin(self, request: ReservingRequest) -> bool:
+        """Whether the limits let a request run now; one that another region has failed is counted already."""
+        reservation = request.reservation
+        if reservation is None:
+            return True
+        if reservation.at_once_reached() is not None:
+            return False
+        for shared, made in ((self._windows, reservation.window), (self._budgets, reservation.spend)):
+            if made is not None:
+                verdict = made.reserve(shared.now_s())
+                shared.look(made.leases)
+                if verdict is not Verdict.GRANTED:
+                    return False
+        return True
+
+    def begin(self, request: ReservingRequest) -> None:
+        """A request runs from now on."""
+        reservation = request.reservation
+        if reservation is not None:
+            reservation.begin()
+            if reservation.slots:
+                self._slots.began(reservation.slots)
+
+    def end(self, request: ReservingRequest, used: UsedTokens | None) -> None:
+        """A request has ended: release what it has reserved. `used`: None where it did not run."""
+        reservation, request.reservation = request.reservation, None
+        if reservation is not None:
+            reservation.end(used, self._clock())
+
+    def lacking(self, request: ReservingRequest) -> tuple[str, Refusal] | None:
+        """Why a request is refused for which a budget, or a limit over all proxies, has nothing left, and its answer;
+        None: it may wait.
+        """
+        reservation = request.reservation
+        if reservation is not None:
+            for shared, made in ((self._windows, reservation.window), (self._budgets, reservation.spend)):
+                if made is not None and made.lacking is not None:
+                    return made.lacking.budget.reason, shared.refusal(made.lacking)
+        return None
+
+    def beyond(self, intake: Intake, shortage: Shortage) -> Refusal:
+        """The 429 of a request that is beyond a limit by the minute."""
+        after_s = max(1, math.ceil(shortage.wait_s))
+        what = f"the limit of {shortage.limit} {shortage.kind} a minute{shortage.scope.words} is reached"
+        text = f"{what}: {shortage.left} are left; try again in {after_s} s"
+        return Refusal(429, text, code=CODE, retry_after_s=after_s, headers=self.headers(intake))
+
+    def held_up_by(self, request: ReservingRequest) -> str:
+        """The limit at once that a request waits for, in words; empty where it waits for none."""
+        reached = None if request.reservation is None else request.reservation.at_once_reached()
+        return (
+            "" if reached is None else f"the limit of {reached[1]}{reached[0].words} is reached, and no request ended"
+        )
+
+    def headers(self, intake: Intake) -> tuple[tuple[str, str], ...]:
+        """What is left of limits by the minute, as OpenAI's headers, of the one with the least; and the warning of
+        budgets that are used up for the most part.
+        """
+        now, whose = self._clock(), (intake.tenant.name, intake.key_id)
+        quotas = self.quotas.of(*whose)
+        found: list[tuple[str, str]] = []
+        for kind in _KINDS:
+            buckets = [bucket for quota in quotas if (bucket := quota.bucket(kind)) is not None]
+            if buckets:
+                found += _bucket_headers(kind, min(buckets, key=lambda bucket: bucket.remaining(now)), now)
+        warnings = [f"{name}; {limit}; {share:.0%}" for name, limit, share in self._used_shares(whose, quotas, now)]
+        if warnings:
+            found.append(("x-warmroute-budget", ", ".join(warnings)))
+        return tuple(found)
+
+    def as_dict(self, now_s: float) -> dict[str, Any]:
+        """What the admin page shows."""
+        by_kind: dict[str, dict[str, Any]] = {"tenant": {}, "budget": {}}
+        for scope, quota in self.quotas.all:
+            by_kind[scope.kind][scope.name] = _quota_dict(quota, now_s)
+        return {
+            "tenants": by_kind["tenant"],
+            "limits": by_kind["budget"],
+            "budgets": self._budgets.as_dict(),
+            "at_once": self._slots.as_dict(),
+        }
+
+    def _reserve_spend(self, request: LimitedRequest, decision: Decision) -> None:
+        """Let the request reserve its price, unless another region is to compute it: that one pays."""
+        intake, reservation = request.intake, request.reservation
+        leases = self._budgets.of(intake.tenant.name, intake.key_id)
+        if not leases or decision.kind == "forward" or (reservation is not None and reservation.spend is not None):
+            return
+        rates, facts = self._prices.now(intake.model.name).rates, intake.facts
+        amount = list_nanousd(rates, decision.prompt_tokens_est, facts.expected_output_tokens * facts.sequences)
+        if reservation is None:
+            reservation = request.reservation = Reservation((), 0, 0)
+        reservation.spend = SpendReservation(leases, Amounts(nanousd=amount))
+
+    def _used_shares(
+        self, whose: tuple[str, str], quotas: Iterable[Quota], now_s: float
+    ) -> list[tuple[str, str, float]]:
+        """The budgets of which clients are to be warned: name, limit, and which share of it is used. Counts them."""
+        shares: dict[tuple[str, str, float], float] = {}
+
+        def note(name: str, limit: str, warn_share: float, share: float) -> None:
+            key = name, limit, warn_share
+            shares[key] = max(share, shares.get(key, 0.0))
+
+        for lease in (*self._budgets.of(*whose), *self._windows.of(*whose)):
+            budget = lease.budget
+            note(
+                budget.name, budget.period if budget.is_money else budget.reason, budget.warn_share, lease.spent_share()
+            )
+        for quota in quotas:
+            for limit, share in quota.used_shares(now_s):
+                note(quota.of.scope.name, limit, quota.of.warn_share, share)
+        for slots in self._slots.of(*whose):
+            note(slots.slots.scope.name, "requests_at_once", slots.slots.warn_share, slots.used_share())
+        warned = [(name, limit, share) for (name, limit, warn_share), share in shares.items() if share >= warn_share]
+        for name, limit, _ in warned:
+            self._metrics.add("warmroute_budget_warnings_total", labels=(("budget", name), ("limit", limit)))
+        return warned
+
+
+def go_duration(seconds: float) -> str:
+    """Seconds as OpenAI's headers have them, which is as Go prints them: `12ms`, `1.5s`, `6m0s`."""
+    millis = math.ceil(seconds * 1000)
+    if millis < 1000:
+        return f"{millis}ms"
+    minutes, rest = divmod(millis, 60_000)
+    hours, minutes = divmod(minutes, 60)
+    head = f"{hours}h{minutes}m" if hours else f"{minutes}m" if minutes else ""
+    return f"{head}{rest / 1000:g}s"
+
+
+def _bucket_headers(kind: str, bucket: Bucket, now_s: float) -> tuple[tuple[str, str], ...]:
+    return (
+        (f"x-ratelimit-limit-{kind}", str(bucket.limit)),
+        (f"x-ratelimit-remaining-{kind}", str(bucket.remaining(now_s))),
+        (f"x-ratelimit-reset-{kind}", go_duration(bucket.reset_s(now_s))),
+    )
+
+
+def _quota_dict(quota: Quota, now_s: float) -> dict[str, Any]:
+    limits = {name: value for name, value in quota.limits._asdict().items() if value is not None}
+    return {
+        **limits,
+        "running": quota.running,
+        "tokens_running": quota.tokens_running,
+        "requests_remaining": None if quota.requests is None else quota.requests.remaining(now_s),
+        "tokens_remaining": None if quota.tokens is None else quota.tokens.remaining(now_s),
+    }

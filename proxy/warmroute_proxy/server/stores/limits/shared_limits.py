@@ -1,0 +1,124 @@
+"""What proxies share in Redis, as the config has it: limits by the minute and at once, and markers of keyed requests.
+
+While Redis is away each process has the limits for itself, and its own keys. The client of Redis is imported only where
+the config names one.
+"""
+
+import secrets
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from warmroute_proxy.core.queue.budget import Budget, Unit
+from warmroute_proxy.core.queue.quota import ScopeLimits
+from warmroute_proxy.core.queue.slots import SlotLimit
+from warmroute_proxy.server.base.config import Config, RedisConfig
+from warmroute_proxy.server.base.metrics import Labels, Metrics
+from warmroute_proxy.server.base.secrets import SPECIAL, SecretError, load_url
+from warmroute_proxy.server.ledger.schema import LedgerError
+from warmroute_proxy.server.stores.budgets import Budgets
+from warmroute_proxy.server.stores.limits.shared_slots import SharedSlots
+
+if TYPE_CHECKING:
+    from warmroute_proxy.server.redis.calls import RedisCalls
+    from warmroute_proxy.server.redis.markers import RedisMarkers
+
+AWAY: Final = "redis away: limits by the minute and at once, and idempotency keys, are those of each process"
+
+
+class SharedLimits:
+    """The limits of this process that hold over all proxies."""
+
+    def __init__(
+        self,
+        windows: Budgets,
+        slots: SharedSlots,
+        calls: "RedisCalls | None" = None,
+        markers: "RedisMarkers | None" = None,
+    ) -> None:
+        self.windows = windows
+        self.slots = slots
+        self.markers = markers
+        self._calls = calls
+
+    @classmethod
+    def none(cls) -> "SharedLimits":
+        """Those of a proxy without Redis."""
+        return cls(Budgets((), None, Metrics(), time.time), SharedSlots((), None, time.monotonic))
+
+    @classmethod
+    def opened(cls, config: Config, redis: RedisConfig, metrics: Metrics) -> "SharedLimits":
+        """Those of a config. Raises: SecretError; LedgerError, where the client of Redis is missing."""
+        url = load_url(redis.url_file, ("redis", "rediss"))
+        try:
+            from warmroute_proxy.server.redis.calls import RedisCalls
+            from warmroute_proxy.server.redis.markers import RedisMarkers
+            from warmroute_proxy.server.redis.slots import RedisSlots
+            from warmroute_proxy.server.redis.windows import RedisWindows
+        except ModuleNotFoundError as error:
+            raise LedgerError(
+                f"{error.name} is missing: install warmroute[redis] for limits over several proxies"
+            ) from None
+        try:
+            calls = RedisCalls(url, redis.timeout_s)
+        except ValueError:  # it may quote a piece of a password
+            raise SecretError(f"{redis.url_file} holds no address of a Redis: {SPECIAL}") from None
+        limits, process = config.scope_limits(), secrets.token_hex(8)
+        windows = Budgets(_by_minute(limits), RedisWindows(calls), metrics, time.time)
+        slots = SharedSlots(_at_once(limits), RedisSlots(calls, process), time.monotonic)
+        return cls(windows, slots, calls, RedisMarkers(calls, process, config.proxy.region))
+
+    @property
+    def away(self) -> bool:
+        """Whether Redis has not answered lately."""
+        return self._calls is not None and self._calls.away
+
+    def replace(self, config: Config) -> None:
+        """Use the limits of another config."""
+        if self._calls is not None:
+            limits = config.scope_limits()
+            self.windows.replace(_by_minute(limits))
+            self.slots.replace(_at_once(limits))
+
+    def problems(self) -> list[str]:
+        """What does not work as it should."""
+        return [AWAY] if self.away else []
+
+    def gauges(self) -> list[tuple[str, Labels, float]]:
+        """What `/metrics` shows."""
+        if self._calls is None:
+            return []
+        rows: list[tuple[str, Labels, float]] = [("warmroute_store_up", (("store", "redis"),), float(not self.away))]
+        for lease in self.windows.leases:
+            if lease.left is not None and lease.budget.scope.kind == "budget":
+                label: Labels = (("budget", lease.budget.name), ("limit", lease.budget.reason))
+                rows.append(("warmroute_limit_left", label, float(lease.left + max(0, lease.free))))
+        return rows
+
+    def sweep(self) -> None:
+        """Ask for what is wanted, and show that this process lives; called a few times a second."""
+        self.windows.sweep()
+        self.slots.sweep()
+        if self.markers is not None:
+            self.markers.sweep()
+
+
+def _by_minute(limits: Sequence[ScopeLimits]) -> list[Budget]:
+    found: list[Budget] = []
+    for scope, of, warn_share in limits:
+        by_unit: tuple[tuple[Unit, int | None], ...] = (
+            ("requests", of.requests_per_minute),
+            ("tokens", of.tokens_per_minute),
+        )
+        for unit, limit in by_unit:
+            if limit is not None:
+                found.append(Budget(scope, "minute", limit, warn_share, unit, of.cached_weight))
+    return found
+
+
+def _at_once(limits: Sequence[ScopeLimits]) -> list[SlotLimit]:
+    return [
+        SlotLimit(scope, of.requests_at_once, warn_share)
+        for scope, of, warn_share in limits
+        if of.requests_at_once is not None
+    ]

@@ -1,0 +1,23 @@
+"""What the turns of a key cost in an hour.
+
+    key_hour  sums of prices, in billionths of a USD, by the id of the key and the hour (unix seconds of its start)
+
+As in `usage_hour`, the proxy is in the key, so that no proxy waits for another one's transaction.
+"""
+
+from alembic import op
+
+revision = "0003"
+down_revision = "0002"
+
+_TABLE = """
+CREATE TABLE key_hour (
+    key text NOT NULL, hour bigint NOT NULL, proxy text NOT NULL, nanousd bigint NOT NULL,
+    PRIMARY KEY (key, hour, proxy)
+)
+"""
+
+
+def upgrade() -> None:
+    """Make the table."""
+    op.execute(_TABLE)
