@@ -21,6 +21,8 @@ settings.register_profile(
     derandomize=os.environ.get("CI") == "true",
     print_blob=True,
 )
+# The compiled tier asks whether both builds do the same: the search itself is that of the sources.
+settings.register_profile("compiled", settings.get_profile("warmroute"), max_examples=25)
 settings.load_profile("warmroute")
 
 # httpx gives up after 5 s where it is told nothing else; most calls of tests tell it nothing.
