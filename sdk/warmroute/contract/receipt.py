@@ -79,12 +79,12 @@ def check(usage: Mapping[str, Any]) -> list[str]:
     receipt = usage.get("warmroute")
     if not isinstance(receipt, Mapping):
         return ["usage.warmroute is missing"]
-    problems = []
-    for checks in (_check_tokens, _check_money):
-        try:
+    problems: list[str] = []
+    try:
+        for checks in (_check_tokens, _check_money):
             problems += checks(usage, receipt)
-        except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
-            problems.append(f"the receipt is malformed: {type(error).__name__}: {error}")
+    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        problems.append(f"the receipt is malformed: {type(error).__name__}: {error}")
     return problems
 
 
