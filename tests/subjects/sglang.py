@@ -12,16 +12,14 @@ the first test; others when they are asked for. A start takes 10 s of an idle ma
 import contextlib
 import json
 import os
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.machine import seconds
 from warmroute_backend.sglang import NotInstalledError, Role, Server
-from warmroute_backend.sglang.server import START_TIMEOUT_S
+from warmroute_backend.sglang.server import PortTaken, start_deadline_s
 
 RUNNING = "WARMROUTE_TEST_SGLANG"
 TEST_TIMEOUT_S = 60
@@ -85,7 +83,7 @@ class Servers:
         for role in roles:
             if role not in self._servers:
                 self._servers[role] = self._found(role) or Server(role, self._folder).start()
-                self._deadline_s = time.monotonic() + seconds(START_TIMEOUT_S)
+                self._deadline_s = start_deadline_s()
 
     def get(self, role: Role) -> Server:
         """The server of a role, serving. One that a test has killed is started again."""
@@ -93,7 +91,12 @@ class Servers:
         server = self._servers[role]
         if server.pid is None:
             return server.restart()
-        return server.wait_ready(self._deadline_s)
+        try:
+            return server.wait_ready(self._deadline_s)
+        except PortTaken:
+            server.kill()
+            self._servers[role] = Server(role, self._folder).start()
+            return self._servers[role].wait_ready(start_deadline_s())
 
     def stop(self) -> None:
         """End all that were started here."""

@@ -28,6 +28,9 @@ from warmroute_backend.sglang.speed import slowness
 START_TIMEOUT_S = 300.0
 """On a machine of the reference's speed."""
 
+MAX_STRETCH = 4.0
+"""A slow machine has so many times as long for a start, at most: what hangs is to be told within 20 minutes."""
+
 POLL_S = 0.2
 PROBE_TIMEOUT_S = 5.0
 CHILDREN_GRACE_S = 3.0
@@ -40,8 +43,16 @@ LOAD_SNAPSHOT = re.compile(r"/dev/shm/sglang_loads_\S+$", re.MULTILINE)  # noqa:
 """A file in shared memory that SGLang maps, and leaves behind."""
 
 
+PORT_TAKEN = "address already in use"
+"""In the log of a server that will never serve: SGLang 0.5.23 does not end when it cannot bind its port."""
+
+
 class StartError(Exception):
     """A server ended or did not become ready in time; the message has the end of its log."""
+
+
+class PortTaken(StartError):
+    """Another process has bound a port since the server was given it. A server with other ports may start."""
 
 
 class Server:
@@ -68,6 +79,8 @@ class Server:
         self._ports = _free_ports(port)
         self._process: subprocess.Popen[bytes] | None = None
         self._temporary: Path | None = None
+        self._log_began = 0
+        """Where the log of this start begins, in bytes."""
 
     @property
     def url(self) -> str:
@@ -115,6 +128,7 @@ class Server:
         self._temporary = Path(tempfile.mkdtemp(prefix="sglang-"))
         command = [*arguments(self.role, self._ports, found), *self._flags, *more_flags]
         usual = environment(self.storage_dir, self._temporary, os.getpid(), slowness())
+        self._log_began = self.log.stat().st_size if self.log.exists() else 0
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(  # noqa: S603 (our own command line)
                 command,
@@ -135,8 +149,13 @@ class Server:
             return False
 
     def wait_ready(self, deadline_s: float) -> "Server":
-        """Wait until it serves; `StartError` where it ended, or at `deadline_s` on the monotonic clock."""
+        """Wait until it serves.
+
+        Raises: StartError where it ended, or at `deadline_s` on the monotonic clock; PortTaken.
+        """
         while not self.is_ready():
+            if PORT_TAKEN in self.log_text(self._log_began):
+                raise PortTaken(f"SGLang ({self.name}) cannot bind its port{self.last_words()}")
             if not self.running():
                 raise StartError(f"SGLang ({self.name}) ended while it started{self.last_words()}")
             if time.monotonic() > deadline_s:
@@ -165,11 +184,11 @@ class Server:
     def restart(self, *more_flags: str) -> "Server":
         """Kill it and start it again at the same addresses: an empty cache, the same storage tier. Waits for it."""
         self.kill()
-        return self.start(*more_flags).wait_ready(time.monotonic() + START_TIMEOUT_S * slowness())
+        return self.start(*more_flags).wait_ready(start_deadline_s())
 
-    def log_text(self) -> str:
-        """Everything it has logged, over all starts."""
-        return self.log.read_text(encoding="utf-8", errors="replace") if self.log.exists() else ""
+    def log_text(self, began: int = 0) -> str:
+        """What it has logged, over all starts; from byte `began` on."""
+        return self.log.read_bytes()[began:].decode(errors="replace") if self.log.exists() else ""
 
     def last_words(self) -> str:
         """Where its log is, and the end of it."""
@@ -193,9 +212,14 @@ class Server:
             os.killpg(group, signal.SIGKILL)
 
 
+def start_deadline_s(timeout_s: float = START_TIMEOUT_S) -> float:
+    """Until when a start that begins now may take, on the monotonic clock; `timeout_s`: at the reference's speed."""
+    return time.monotonic() + timeout_s * min(MAX_STRETCH, slowness())
+
+
 def wait_all(servers: Iterable[Server], timeout_s: float = START_TIMEOUT_S) -> None:
     """Wait until all of them serve. `timeout_s` is for a machine of the reference's speed."""
-    deadline_s = time.monotonic() + timeout_s * slowness()
+    deadline_s = start_deadline_s(timeout_s)
     for server in servers:
         server.wait_ready(deadline_s)
 
@@ -210,13 +234,17 @@ def _free_ports(http: int) -> Ports:
     """Free ports for a server, which cannot choose its own.
 
     They lie below those that the system hands out: it takes half a minute until the server binds them, and until then
-    a connection of another process would get one.
+    a connection of another process would get one. No other server of this process gets one of them.
     """
     found: list[int] = []
     while len(found) < PORTS_OF_A_SERVER:
         port = random.randrange(*PORT_RANGE)  # noqa: S311 (no secret)
         with socket.socket() as listener, contextlib.suppress(OSError):
             listener.bind((HOST, port))
-            if port not in found:
+            if port not in _given:
+                _given.add(port)
                 found.append(port)
     return Ports(http or found[0], *found[1:])
+
+
+_given: set[int] = set()
