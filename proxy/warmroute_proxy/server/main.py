@@ -197,7 +197,9 @@ def _connections(config: Config) -> int:
 
 def _hung_up(tls: Tls | None, orders: ReloadOrders) -> None:
     """SIGHUP: read certificate and config again. By default that signal would end the process at once."""
-    if tls is not None:
+    if tls is None:
+        log.info("no TLS certificate to read again")
+    else:
         try:
             tls.reload()
             log.info("the TLS certificate was read again; it is valid until %s", tls.valid_until)
