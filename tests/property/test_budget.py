@@ -175,6 +175,16 @@ def test_what_is_not_touched_is_given_back_once() -> None:
     assert lease.wanted(later + IDLE_S) == 0
 
 
+def test_what_the_store_did_not_take_back_is_in_hand_again() -> None:
+    lease = lease_with(400, 0)
+    later = BEGAN_S + IDLE_S + 1
+    lease.asked(lease.wanted(later), later)
+    lease.not_answered(later)
+    assert lease.in_hand == 400
+    assert lease.wanted(later + DENIED_S) == -400
+    assert SpendReservation((lease,), Amounts(300)).reserve(later) is Verdict.GRANTED
+
+
 def test_a_new_period_begins_with_nothing_in_hand_and_late_answers_do_not_count() -> None:
     lease = lease_with(400, 0)
     reservation = SpendReservation((lease,), Amounts(300))

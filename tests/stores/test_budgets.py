@@ -86,6 +86,7 @@ async def test_the_store_never_leases_more_than_the_limit(stores: Stores) -> Non
     assert await other.take(DAY, SPAN, 400) == Taken(0, 0)
     assert await one.take(DAY, SPAN, -250) == Taken(0, 250)
     assert await other.take(DAY, SPAN, 400) == Taken(250, 0)
+    assert await one.take(DAY, SPAN, -5_000) == Taken(0, 1_000)  # no more than there was
 
 
 async def test_many_at_once_get_the_limit_together(stores: Stores) -> None:

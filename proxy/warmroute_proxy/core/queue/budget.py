@@ -144,6 +144,9 @@ class Lease:
         """The largest reservation that waits."""
 
         self.denied_until_s = 0.0
+        self._returning = 0
+        """What the store is asked to take back."""
+
         self._slice = 0
         self._asked_s = 0.0
         self._used_s = 0.0
@@ -158,7 +161,7 @@ class Lease:
         if self.span.starts_s <= now_s < self.span.ends_s:
             return
         self.span = span_of(self.budget.period, now_s)
-        self.in_hand = self.reserved = self.needed = 0
+        self.in_hand = self.reserved = self.needed = self._returning = 0
         self.left = None
         self.denied_until_s = 0.0
         self._slice = max(1, self.budget.limit // SMALLEST_PART)
@@ -180,15 +183,17 @@ class Lease:
         return 0
 
     def asked(self, amount: int, now_s: float) -> None:
-        """The store is asked; what is given back is gone from now on."""
+        """The store is asked; what is given back cannot be used until there is no answer."""
         self.asking = True
         self._asked_s = now_s
         if amount < 0:
             self.in_hand += amount
+            self._returning = -amount
 
     def answered(self, span: Span, taken: Taken, now_s: float) -> None:
         """The store has answered a question for a period."""
         self.asking = self.away = False
+        self._returning = 0
         if span != self.span:
             return
         self.in_hand += max(0, taken.leased)
@@ -198,8 +203,10 @@ class Lease:
         self.needed = 0
 
     def not_answered(self, now_s: float) -> None:
-        """The store is away."""
+        """The store is away: what it should have taken back is in hand again."""
         self.asking, self.away = False, True
+        self.in_hand += self._returning
+        self._returning = 0
         self.needed = 0
         self.denied_until_s = now_s + DENIED_S
 

@@ -69,8 +69,7 @@ class PostgresBudgets:
                 await connection.execute(_KNOW, *key)
                 before = await connection.fetchval(_LOCK, *key)
                 if amount < 0:
-                    await self._less(connection, key, -amount)
-                    before += amount
+                    before -= await self._less(connection, key, -amount)
                 wanted = max(0, amount)
                 tenants, keys = map(list, (budget.scope.tenants, budget.scope.keys))
                 values = *key, tenants, span.ends_s, budget.limit, wanted, keys
@@ -100,10 +99,11 @@ class PostgresBudgets:
         """Give back what earlier starts of this proxy hold; `all_starts`: this one, too."""
         await connection.execute(_GIVE_BACK, self._proxy, "" if all_starts else self._boot)
 
-    async def _less(self, connection: Connection, key: tuple[str, str, int], amount: int) -> None:
-        """Take so much out of this start's lease, as far as it has it."""
+    async def _less(self, connection: Connection, key: tuple[str, str, int], amount: int) -> int:
+        """Take so much out of this start's lease, as far as it has it. Returns how much that was."""
         held = await connection.fetchval(_HELD, self._proxy, self._boot, *key)
         amount = min(held or 0, amount)
         if amount:
             await connection.execute(_LESS_HELD, self._proxy, self._boot, *key, amount)
             await connection.execute(_LESS, *key, amount)
+        return amount
