@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.proxy.harness import until
+from warmroute_proxy.core.accounting.entry_steps import voiding
 from warmroute_proxy.core.queue.budget import Budget, Span, Taken, span_of
 from warmroute_proxy.core.queue.scope import Scope
 from warmroute_proxy.server.ledger.schema import connect
@@ -43,9 +44,14 @@ class Stores:
         self.databases.append(Database(self.dsn))
         return PostgresBudgets(self.databases[-1], "p", boot)
 
-    def settle(self, numbers: range, boot: str, *, earlier: bool = False, key_id: str = "") -> None:
-        """Rows end, and are sent by a start of the proxy; `earlier`: they have ended before it."""
+    def settle(
+        self, numbers: range, boot: str, *, earlier: bool = False, key_id: str = "", voided: bool = False
+    ) -> None:
+        """Rows end, and are sent by a start of the proxy; `earlier`: they have ended before it; `voided`: so are all
+        but the first.
+        """
         rows = [row(number, key_id=key_id) for number in numbers]
+        rows += [voiding(each, BEGAN_S) for each in rows[1:] if voided]
         fill(self.folder, [row(1_000 + numbers.start, tenant="other")])
         if earlier:
             fill(self.folder, rows)
@@ -54,7 +60,7 @@ class Stores:
             until(lambda: thread.sent >= 1, thread.problem)
             if not earlier:
                 fill(self.folder, rows)
-            until(lambda: thread.sent >= 1 + len(numbers), thread.problem)
+            until(lambda: thread.sent >= 1 + len(rows), thread.problem)
         finally:
             thread.close()
 
@@ -102,6 +108,13 @@ async def test_rows_settle_the_leases_that_paid_for_them(stores: Stores) -> None
     assert await store.take(DAY, SPAN, 0) == Taken(0, 300)
     await asyncio.to_thread(stores.settle, range(2, 3), "1")  # 100 are leased, 300 are spent
     assert await store.take(DAY, SPAN, 1_000) == Taken(100, 0)
+
+
+async def test_a_voided_row_gives_its_price_back_and_leaves_the_lease_settled(stores: Stores) -> None:
+    store = stores.of("1")
+    assert await store.take(DAY, SPAN, 700) == Taken(700, 300)
+    await asyncio.to_thread(stores.settle, range(2), "1", voided=True)  # 100 are leased, 300 are spent
+    assert await store.take(DAY, SPAN, 0) == Taken(0, 600)
 
 
 async def test_rows_settle_the_lease_of_the_key_that_they_name(stores: Stores) -> None:

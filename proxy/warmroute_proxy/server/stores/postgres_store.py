@@ -71,8 +71,9 @@ WITH added AS (
         SELECT key, hour, $1, sum(price_nanousd) FROM known WHERE key <> '' GROUP BY 1, 2
         ON CONFLICT (key, hour, proxy) DO UPDATE SET nanousd = key_hour.nanousd + excluded.nanousd
 )
-SELECT tenant, key, day, sum(price_nanousd)::bigint FROM known GROUP BY 1, 2, 3 ORDER BY 1, 2, 3
+SELECT tenant, key, day, sum(greatest(price_nanousd, 0))::bigint FROM known GROUP BY 1, 2, 3 ORDER BY 1, 2, 3
 """
+"""Adds the rows and their sums. Returns what leases have paid: a voided row gives its price back to the budget."""
 
 
 class Sender(NamedTuple):
