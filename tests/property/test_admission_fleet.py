@@ -1,12 +1,15 @@
 """Admission before a fleet, with the real router: engines get no more than they run, and nobody waits beside room."""
 
 import asyncio
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from warmroute.contract.money import Rates
+from warmroute_proxy.core.accounting.price_books import PriceBook
 from warmroute_proxy.core.load.engine_loads import EngineLoads
 from warmroute_proxy.core.placement.choices import NoWorker
 from warmroute_proxy.core.placement.decision import Decision
@@ -14,12 +17,13 @@ from warmroute_proxy.core.placement.fleet import Peer, Worker
 from warmroute_proxy.core.placement.router import Ticket
 from warmroute_proxy.core.prompt.chain import Chain
 from warmroute_proxy.core.prompt.facts import Facts
+from warmroute_proxy.core.queue.budget import Budget, Span, Taken
 from warmroute_proxy.core.queue.quota import ScopeLimits, TenantLimits, UsedTokens
 from warmroute_proxy.core.queue.reservation import Reservation
 from warmroute_proxy.core.queue.scope import Scope
 from warmroute_proxy.core.replicas.record import Call, Opened, Placed
 from warmroute_proxy.core.replicas.recording_router import Playback, RecordedRouter
-from warmroute_proxy.server.base.config import Config, Limits
+from warmroute_proxy.server.base.config import Config, Limits, ModelConfig
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.metrics import Metrics
 from warmroute_proxy.server.request.admission import Admission
@@ -48,13 +52,16 @@ TENANTS = {"free": None, "other": None, "held": TenantLimits(requests_at_once=1,
 class InferenceRequest:
     """A turn as far as admission and the router see one."""
 
-    def __init__(self, fleet: "Fleet", tenant: str, model: str, number: int, tokens: int, session: int) -> None:
+    def __init__(
+        self, fleet: "Fleet", tenant: str, model: str, number: int, tokens: int, session: int, key_id: str = ""
+    ) -> None:
         blocks = max(1, tokens // 1000)
         chain = Chain([session * 1000 + n for n in range(blocks)], [4000 * (n + 1) for n in range(blocks)])
         facts = Facts(model, session, session, False, None, chain, 0, 1, 100, None, None, True)
         intake: Any = SimpleNamespace(
             tenant=SimpleNamespace(name=tenant),
-            key_id="",
+            key_id=key_id,
+            model=SimpleNamespace(name=model),
             facts=facts,
             forwarded_from=None,
             body=SimpleNamespace(raw=b"x" * 10),
@@ -89,7 +96,10 @@ NO_STORES = Stores(None, Budgets((), None, Metrics(), lambda: 0.0), Prices((), l
 class Fleet:
     """A router, an admission, and the turns that run."""
 
-    def __init__(self, workers: list[Worker], peers: list[Peer]) -> None:
+    def __init__(
+        self, workers: list[Worker], peers: list[Peer], stores: Stores = NO_STORES, limits: Sequence[ScopeLimits] = ()
+    ) -> None:
+        """`limits`: beside those of `TENANTS`."""
         self.now = 0.0
         self.workers = workers
         self.peers = peers
@@ -97,9 +107,9 @@ class Fleet:
         self.router = RecordedRouter(self.record.append, "test", "east", workers, peers)
         of_tenants = [
             ScopeLimits(Scope(name, (name,), kind="tenant"), limits) for name, limits in TENANTS.items() if limits
-        ]
+        ] + list(limits)
         config = SimpleNamespace(limits=Limits(queue_requests=8, queue_bytes=1000), scope_limits=lambda: of_tenants)
-        self.admission = Admission(cast("Config", config), self.router, Metrics(), lambda: self.now, NO_STORES)
+        self.admission = Admission(cast("Config", config), self.router, Metrics(), lambda: self.now, stores)
         self.running: list[InferenceRequest] = []
         self.turns: list[InferenceRequest] = []
         self.report()
@@ -108,8 +118,8 @@ class Fleet:
         for worker in self.workers:
             self.router.observe_loads(worker.id, EngineLoads(max_running=SLOTS, max_tokens=POOL), self.now)
 
-    def arrive(self, tenant: str, model: str, tokens: int, session: int) -> None:
-        turn = InferenceRequest(self, tenant, model, len(self.turns), tokens, session)
+    def arrive(self, tenant: str, model: str, tokens: int, session: int, key_id: str = "") -> None:
+        turn = InferenceRequest(self, tenant, model, len(self.turns), tokens, session, key_id)
         facts = turn.intake.facts
         try:
             decision: Decision | None = self.router.place(facts, self.now)
@@ -269,3 +279,29 @@ async def play(fleet: Fleet, operations: list[tuple[Any, ...]]) -> None:
     quota = fleet.admission.limits.quotas.of("held", "")[0]
     assert (quota.running, quota.tokens_running) == (0, 0)
     assert all(row["running"] == row["resident_tokens"] == 0 for row in fleet.router.snapshot(0.0)["workers"].values())
+
+
+class RichStore:
+    """Leases whatever it is asked for."""
+
+    async def take(self, budget: Budget, span: Span, amount: int) -> Taken:
+        return Taken(max(0, amount), budget.limit)
+
+
+async def test_a_request_that_no_longer_waits_for_another_region_reserves_its_price() -> None:
+    book = PriceBook(Rates(1, 1, 1), None, "config")
+    day = Budget(Scope("usd", ("held",)), "day", 10_000_000, 2.0)
+    budgets = Budgets([day], RichStore(), Metrics(), lambda: 1.0)
+    prices = Prices([cast("ModelConfig", SimpleNamespace(name="m", books=(book,)))], lambda: 1.0)
+    fleet = Fleet([Worker("a", "a", 0, "aggregated")], PEERS[-1], Stores(None, budgets, prices))
+    fleet.change(0, "down")
+    for session in (1, 2):
+        fleet.arrive("held", "m", 1000, session)
+    lease = budgets.leases[0]
+    assert lease.reserved == 0  # the first one went to the other region
+    fleet.change(0, "up")
+    fleet.router.set_peer_up("west", False)
+    fleet.end(0, True)
+    await fleet.sweep()
+    assert [turn.number for turn in fleet.running] == [1]
+    assert lease.reserved > 0

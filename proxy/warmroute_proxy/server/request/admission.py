@@ -209,21 +209,29 @@ class Admission:
     def _find(self, waiter: "Waiter[RequestToAdmit]") -> Placement | None:
         """Where a queued request can go now, if it can."""
         request = waiter.item
-        if not self.limits.may_begin(request):
-            if self._refused_by_limit(request):
-                self.queue.leave(waiter)
-            elif waiter.line_key != (waiter.model, _NOWHERE[0]):
-                self.queue.move(waiter, *_NOWHERE)
+        if not self._may_begin(waiter):
             return None
         try:
             decision = self._router.place(request.intake.facts, self._clock(), request.excluded)
-            return self._place_queued(waiter, decision)
+            found = self._place_queued(waiter, decision)
+            self.limits.reserve_spend(request, found.decision)  # it may have waited for another region
         except NoWorker:
             return None
         except Exception as error:  # it would fail again each time, and block those behind it
             log.error("placing a queued request failed: %s", type(error).__name__)
             request.crashed()
             return None
+        return found if self._may_begin(waiter) else None
+
+    def _may_begin(self, waiter: "Waiter[RequestToAdmit]") -> bool:
+        """Whether the limits let a queued request run now. If not, it is refused, or waits for them."""
+        if self.limits.may_begin(waiter.item):
+            return True
+        if self._refused_by_limit(waiter.item):
+            self.queue.leave(waiter)
+        elif waiter.line_key != (waiter.model, _NOWHERE[0]):
+            self.queue.move(waiter, *_NOWHERE)
+        return False
 
     def _go(self, waiter: "Waiter[RequestToAdmit]", decision: Decision) -> None:
         request, now = waiter.item, self._clock()

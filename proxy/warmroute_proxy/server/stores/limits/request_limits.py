@@ -80,8 +80,20 @@ class RequestLimits:
             made.slots = self._slots.of(*whose)
             if windows := self._windows.of(*whose):
                 made.window = SpendReservation(windows, Amounts(requests=sequences, tokens=UsedTokens(tokens)))
-        self._reserve_spend(request, decision)
+        self.reserve_spend(request, decision)
         return None
+
+    def reserve_spend(self, request: LimitedRequest, decision: Decision) -> None:
+        """Let the request reserve its price, once, unless another region is to compute it: that one pays."""
+        intake, reservation = request.intake, request.reservation
+        leases = self._budgets.of(intake.tenant.name, intake.key_id)
+        if not leases or decision.kind == "forward" or (reservation is not None and reservation.spend is not None):
+            return
+        rates, facts = self._prices.now(intake.model.name).rates, intake.facts
+        amount = list_nanousd(rates, decision.prompt_tokens_est, facts.expected_output_tokens * facts.sequences)
+        if reservation is None:
+            reservation = request.reservation = Reservation((), 0, 0)
+        reservation.spend = SpendReservation(leases, Amounts(nanousd=amount))
 
     def may_begin(self, request: ReservingRequest) -> bool:
         """Whether the limits let a request run now; one that another region has failed is counted already."""
@@ -164,18 +176,6 @@ class RequestLimits:
             "budgets": self._budgets.as_dict(),
             "at_once": self._slots.as_dict(),
         }
-
-    def _reserve_spend(self, request: LimitedRequest, decision: Decision) -> None:
-        """Let the request reserve its price, unless another region is to compute it: that one pays."""
-        intake, reservation = request.intake, request.reservation
-        leases = self._budgets.of(intake.tenant.name, intake.key_id)
-        if not leases or decision.kind == "forward" or (reservation is not None and reservation.spend is not None):
-            return
-        rates, facts = self._prices.now(intake.model.name).rates, intake.facts
-        amount = list_nanousd(rates, decision.prompt_tokens_est, facts.expected_output_tokens * facts.sequences)
-        if reservation is None:
-            reservation = request.reservation = Reservation((), 0, 0)
-        reservation.spend = SpendReservation(leases, Amounts(nanousd=amount))
 
     def _used_shares(
         self, whose: tuple[str, str], quotas: Iterable[Quota], now_s: float
