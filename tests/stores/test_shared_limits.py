@@ -18,7 +18,7 @@ from warmroute_proxy.core.queue.scope import Scope
 from warmroute_proxy.core.queue.slots import Held, SlotLimit
 from warmroute_proxy.server.base.secrets import config_key_id
 from warmroute_proxy.server.redis.call_markers import Marker
-from warmroute_proxy.server.redis.calls import RedisCalls
+from warmroute_proxy.server.redis.calls import RedisAway, RedisCalls
 from warmroute_proxy.server.redis.markers import RedisMarkers
 from warmroute_proxy.server.redis.slots import RedisSlots
 
@@ -142,6 +142,33 @@ async def test_a_marker_goes_through_its_states(redis: Redis) -> None:
                 await asyncio.sleep(0.01)
     finally:
         await calls.close()
+
+
+@pytest.mark.parametrize("ends", [True, False], ids=["ended", "dropped"])
+async def test_what_a_frozen_redis_was_told_of_a_marker_is_told_again(redis: Redis, ends: bool) -> None:
+    calls, others = RedisCalls(redis.url, 0.25), RedisCalls(redis.url, seconds(5.0))
+    one, other = RedisMarkers(calls, "aa", "east"), RedisMarkers(others, "bb", "west")
+    try:
+        assert await one.claim("before", "f", 60.0) is None  # there is a connection
+        redis.signal(signal.SIGSTOP)
+        with pytest.raises(RedisAway):
+            await one.claim("k", "f", 60.0)  # Redis notes it when it goes on
+        if ends:
+            one.ended("k", "f", "wr-1", 60.0)
+        else:
+            one.dropped("k", "f")
+        await asyncio.sleep(0)  # it is begun, and fails at once
+        redis.signal(signal.SIGCONT)
+        expected = Marker("f", "east", "wr-1") if ends else None
+        async with asyncio.timeout(seconds(10)):
+            while await other.claim("k", "f", 60.0) == Marker("f", "east", ""):
+                one.sweep()
+                await asyncio.sleep(0.01)
+        assert await other.claim("k", "f", 60.0) == expected
+    finally:
+        redis.signal(signal.SIGCONT)
+        await calls.close()
+        await others.close()
 
 
 def test_a_key_is_served_by_one_of_two_proxies(proxies: SharingProxies) -> None:

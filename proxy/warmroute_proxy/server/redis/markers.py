@@ -7,19 +7,24 @@
 
 A process shows that it lives by a key of its own, which ends `PROCESS_KEPT_S` after it was last set; one that is killed
 gives up all of its requests at once. A marker holds a keyed hash of the body, the region, and the id of the receipt: no
-key of a client, and nothing of a prompt. Commands: EVAL, SET with NX and GET, GET, EXISTS, DEL.
+key of a client, and nothing of a prompt. An end or a drop that Redis did not answer is sent again. Commands: EVAL, SET
+with NX and GET, GET, EXISTS, DEL.
 """
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Coroutine
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from warmroute_proxy.server.redis.call_markers import Marker
 from warmroute_proxy.server.redis.calls import RedisAway, RedisCalls
 
 PROCESS_KEPT_S: Final = 5.0
 HEARTBEAT_S: Final = 1.0
+MAX_UNSENT: Final = 10_000
+"""Ends and drops that Redis has not answered; of more, those that have waited for the longest are forgotten."""
+
 _RUNNING: Final = "running"
 _CLAIM: Final = """
 local found = redis.call('SET', KEYS[1], ARGV[1], 'NX', 'GET', 'PX', ARGV[2])
@@ -44,6 +49,14 @@ _CALL: Final = "warmroute:call:"
 _PROCESS: Final = "warmroute:process:"
 
 
+class _Change(NamedTuple):
+    """An end or a drop of one marker."""
+
+    name: str
+    script: str
+    values: tuple[str | int, ...]
+
+
 class RedisMarkers:
     """The markers of one process. Used in the event loop of requests."""
 
@@ -53,8 +66,12 @@ class RedisMarkers:
         self._process = process
         self._region = region
         self._running: set[str] = set()
+        """The names that this process has noted, or may have."""
+
+        self._unsent: dict[str, _Change] = {}
+        self._sending = False
         self._shown_s = 0.0
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[object]] = set()
 
     async def claim(self, name: str, fingerprint: str, kept_s: float) -> Marker | None:
         """Note that this process runs the request of a key, unless there is a marker. Raises: RedisAway.
@@ -63,7 +80,12 @@ class RedisMarkers:
         """
         keys = _CALL + name, _PROCESS + self._process
         times = _ms(kept_s), _ms(PROCESS_KEPT_S)
-        found = await self._calls.run(_CLAIM, keys, self._value(fingerprint), *times)
+        self._unsent.pop(name, None)  # it is of an earlier try
+        try:
+            found = await self._calls.run(_CLAIM, keys, self._value(fingerprint), *times)
+        except RedisAway:
+            self._running.add(name)  # Redis may have noted it
+            raise
         if found is None:
             self._running.add(name)
             return None
@@ -75,37 +97,59 @@ class RedisMarkers:
         self._running.discard(name)
         ended = f"ended {receipt_id} {fingerprint} {self._region}"
         values = self._value(fingerprint), ended, _ms(kept_s)
-        self._begin(self._calls.run(_END, (_CALL + name,), *values))
+        self._begin(self._send(_Change(name, _END, values)))
 
     def dropped(self, name: str, fingerprint: str) -> None:
         """Forget in the background what `claim` has noted: the request was charged nothing."""
         if name in self._running:
             self._running.discard(name)
-            self._begin(self._calls.run(_DROP, (_CALL + name,), self._value(fingerprint)))
+            self._begin(self._send(_Change(name, _DROP, (self._value(fingerprint),))))
 
     def sweep(self) -> None:
         """Show that this process lives, while it runs a request with a key, or Redis is away, so that it is known when
-        that is back; called a few times a second.
+        that is back; and send what it has not answered. Called a few times a second.
         """
         now_s = time.monotonic()
         if (self._running or self._calls.away) and now_s - self._shown_s >= HEARTBEAT_S:
             self._shown_s = now_s
-            self._begin(self._calls.run(_LIVE, (_PROCESS + self._process,), _ms(PROCESS_KEPT_S)))
+            self._begin(self._show())
+        if self._unsent and not self._sending and not self._calls.away:
+            self._sending = True
+            self._begin(self._send_again())
 
     def _value(self, fingerprint: str) -> str:
         return f"{_RUNNING} {self._process} {fingerprint} {self._region}"
 
-    def _begin(self, call: Coroutine[Any, Any, Any]) -> None:
-        task = asyncio.get_running_loop().create_task(_tried(call))
+    def _begin(self, work: Coroutine[Any, Any, object]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
+    async def _show(self) -> None:
+        with contextlib.suppress(RedisAway):
+            await self._calls.run(_LIVE, (_PROCESS + self._process,), _ms(PROCESS_KEPT_S))
 
-async def _tried(call: Coroutine[Any, Any, Any]) -> None:
-    try:
-        await call
-    except RedisAway:
-        return  # the marker ends with its time
+    async def _send(self, change: _Change) -> bool:
+        """Change a marker, unless another request has it by now. False where Redis has not answered: then the change
+        is kept.
+        """
+        if change.name in self._running:
+            return True
+        try:
+            await self._calls.run(change.script, (_CALL + change.name,), *change.values)
+        except RedisAway:
+            self._unsent[change.name] = change
+            if len(self._unsent) > MAX_UNSENT:
+                del self._unsent[next(iter(self._unsent))]
+            return False
+        return True
+
+    async def _send_again(self) -> None:
+        try:
+            while self._unsent and await self._send(self._unsent.pop(next(iter(self._unsent)))):
+                pass
+        finally:
+            self._sending = False
 
 
 def _ms(seconds: float) -> int:
