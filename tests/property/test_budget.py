@@ -146,6 +146,15 @@ def test_where_nothing_is_left_or_the_store_is_away_it_is_refused_for_a_moment()
         assert SpendReservation((lease,), Amounts(250)).reserve(BEGAN_S + DENIED_S) is Verdict.WAITS
 
 
+def test_a_clock_that_is_set_back_does_not_stop_a_budget() -> None:
+    lease = lease_with(100, 0)
+    earlier = BEGAN_S - 600
+    lease.not_answered(BEGAN_S)
+    assert SpendReservation((lease,), Amounts(250)).reserve(BEGAN_S) is Verdict.REFUSED
+    assert SpendReservation((lease,), Amounts(250)).reserve(earlier) is Verdict.WAITS
+    assert lease.wanted(earlier) >= 150
+
+
 def test_of_two_budgets_both_have_to_have_enough() -> None:
     poor, rich = lease_with(100, 0), lease_with(900, 0)
     assert SpendReservation((rich, poor), Amounts(250)).reserve(BEGAN_S) is Verdict.WAITS

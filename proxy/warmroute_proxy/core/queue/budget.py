@@ -170,7 +170,7 @@ class Lease:
     def wanted(self, now_s: float) -> int:
         """How much to ask the store for now; below 0: to give back; 0: nothing."""
         self.begin(now_s)
-        if self.asking or now_s < self.denied_until_s:
+        if self.asking or self.denied(now_s):
             return 0
         if self.needed > self.free:
             return max(self._next_slice(now_s), self.needed - self.free)
@@ -216,6 +216,10 @@ class Lease:
         """
         return not self.budget.is_money and (self.away or self.left is None or self.free + self.left >= amount)
 
+    def denied(self, now_s: float) -> bool:
+        """Whether the store has said lately that there is no more, or was away. A clock that is set back ends that."""
+        return self.denied_until_s - DENIED_S <= now_s < self.denied_until_s
+
     def used(self, now_s: float) -> None:
         """Something is reserved or spent."""
         self._used_s = now_s
@@ -257,9 +261,10 @@ class SpendReservation:
             lease.used(now_s)
             if lease.free >= amount or lease.stands_open(amount):
                 continue
-            if now_s >= lease.denied_until_s:
+            denied = lease.denied(now_s)
+            if not denied:
                 lease.needed = max(lease.needed, amount)
-            if now_s < lease.denied_until_s or not lease.budget.is_money:
+            if denied or not lease.budget.is_money:
                 self.lacking = lease
                 return Verdict.REFUSED
             waits = True
