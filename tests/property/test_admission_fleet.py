@@ -284,7 +284,7 @@ async def play(fleet: Fleet, operations: list[tuple[Any, ...]]) -> None:
 class RichStore:
     """Leases whatever it is asked for."""
 
-    async def take(self, budget: Budget, span: Span, amount: int) -> Taken:
+    async def take(self, budget: Budget, span: Span, amount: int, least: int = 0) -> Taken:
         return Taken(max(0, amount), budget.limit)
 
 

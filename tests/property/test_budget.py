@@ -33,7 +33,7 @@ class Processes(RuleBasedStateMachine):
         self.now = BEGAN_S
         budget = Budget(Scope("b", ("t",)), "day", LIMIT, 0.8)
         self.leases = [Lease(budget) for _ in range(3)]
-        self.questions: list[tuple[Lease, int]] = []
+        self.questions: list[tuple[Lease, int, int]] = []
         self.running: list[tuple[Lease, SpendReservation, int]] = []
         self.spent = self.excess = self.leased = 0
         self.unsettled = {id(lease): 0 for lease in self.leases}
@@ -62,13 +62,13 @@ class Processes(RuleBasedStateMachine):
         lease = self.leases[process]
         amount = lease.wanted(self.now)
         if amount:
+            self.questions.append((lease, amount, lease.least))
             lease.asked(amount, self.now)
-            self.questions.append((lease, amount))
 
     @precondition(lambda self: self.questions)
     @rule(answers=st.booleans())
     def answer(self, answers: bool) -> None:
-        lease, amount = self.questions.pop(0)
+        lease, amount, least = self.questions.pop(0)
         if not answers:
             lease.not_answered(self.now)
             return
@@ -77,7 +77,7 @@ class Processes(RuleBasedStateMachine):
             self.held[id(lease)] -= given
             self.leased -= given
         left = LIMIT - self.spent - self.leased
-        taken = max(0, min(amount, left))
+        taken = max(0, min(amount, left)) if left >= least else 0
         self.leased += taken
         self.held[id(lease)] += taken
         lease.answered(lease.span, Taken(taken, left - taken), self.now)
@@ -192,6 +192,17 @@ def test_what_the_store_did_not_take_back_is_in_hand_again() -> None:
     assert lease.in_hand == 400
     assert lease.wanted(later + DENIED_S) == -400
     assert SpendReservation((lease,), Amounts(300)).reserve(later) is Verdict.GRANTED
+
+
+def test_a_request_that_cannot_be_granted_takes_nothing_and_keeps_nothing() -> None:
+    lease = lease_with(100, 60)
+    later = BEGAN_S + IDLE_S + 1
+    assert SpendReservation((lease,), Amounts(250)).reserve(later) is Verdict.WAITS
+    assert lease.least == 150
+    lease.asked(lease.wanted(later), later)
+    lease.answered(lease.span, Taken(0, 60), later)
+    assert SpendReservation((lease,), Amounts(250)).reserve(later) is Verdict.REFUSED
+    assert lease.wanted(later + DENIED_S) == -100
 
 
 def test_a_new_period_begins_with_nothing_in_hand_and_late_answers_do_not_count() -> None:

@@ -140,8 +140,8 @@ def test_while_the_store_is_away_the_lease_in_hand_is_spent_and_no_more(
     proxy = start(ledger_table(tmp_path, dsn))
     first = send(proxy)
     assert first.status_code == 200
-    lease = budgets(proxy)["day"]["lease"]
     own_postgres.freeze()
+    lease = budgets(proxy)["day"]["lease"]
     answered, refusal = until_refused(proxy)
     assert sum(map(price, answered)) <= lease
     assert refusal.json()["error"]["code"] == "insufficient_quota"

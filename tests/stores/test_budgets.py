@@ -91,6 +91,7 @@ async def test_the_store_never_leases_more_than_the_limit(stores: Stores) -> Non
     assert await one.take(DAY, SPAN, 400) == Taken(200, 0)
     assert await other.take(DAY, SPAN, 400) == Taken(0, 0)
     assert await one.take(DAY, SPAN, -250) == Taken(0, 250)
+    assert await other.take(DAY, SPAN, 400, 251) == Taken(0, 250)  # so little would be of no use
     assert await other.take(DAY, SPAN, 400) == Taken(250, 0)
     assert await one.take(DAY, SPAN, -5_000) == Taken(0, 1_000)  # no more than there was
 

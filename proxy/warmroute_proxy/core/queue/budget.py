@@ -182,6 +182,11 @@ class Lease:
             return self._next_slice(now_s)
         return 0
 
+    @property
+    def least(self) -> int:
+        """Where the store has less of a budget, it is to lease nothing: the request that waits could not use it."""
+        return max(0, self.needed - self.free) if self.budget.is_money else 0
+
     def asked(self, amount: int, now_s: float) -> None:
         """The store is asked; what is given back cannot be used until there is no answer."""
         self.asking = True
@@ -198,7 +203,7 @@ class Lease:
             return
         self.in_hand += max(0, taken.leased)
         self.left = max(0, taken.left)
-        if self.needed > self.free and not self.left:
+        if self.needed - self.free > self.left:
             self.denied_until_s = now_s + DENIED_S
         self.needed = 0
 
@@ -258,7 +263,6 @@ class SpendReservation:
         for lease in self.leases:
             amount = self._amount(lease)
             lease.begin(now_s)
-            lease.used(now_s)
             if lease.free >= amount or lease.stands_open(amount):
                 continue
             denied = lease.denied(now_s)
@@ -271,6 +275,7 @@ class SpendReservation:
         if waits:
             return Verdict.WAITS
         for lease in self.leases:
+            lease.used(now_s)
             lease.reserved += self._amount(lease)
         self._granted = True
         self._spans = tuple([lease.span for lease in self.leases])

@@ -26,8 +26,9 @@ class RedisWindows:
     def __init__(self, calls: RedisCalls) -> None:
         self._calls = calls
 
-    async def take(self, budget: Budget, span: Span, amount: int) -> Taken:
+    async def take(self, budget: Budget, span: Span, amount: int, least: int = 0) -> Taken:
         """Take so much of a minute, or what is left; below 0: give it back. Raises: RedisAway."""
+        del least  # what is in debt has to be taken, whatever is left
         key = f"warmroute:{budget.unit}:{budget.scope.kind}:{span.starts_s}:{budget.name}"
         taken, left = await self._calls.run(_TAKE, (key,), math.trunc(amount), budget.limit, KEPT_S)
         return Taken(int(taken), int(left))

@@ -25,8 +25,10 @@ _LOG: Final = logging.getLogger(__name__)
 class BudgetStore(Protocol):
     """Where budgets are kept."""
 
-    async def take(self, budget: Budget, span: Span, amount: int) -> Taken:
-        """Lease so much, or what is left; below 0: give it back. Raises: an error, where that is not known."""
+    async def take(self, budget: Budget, span: Span, amount: int, least: int = 0) -> Taken:
+        """Lease so much, or what is left, but not less than `least`; below 0: give it back. Raises: an error, where
+        that is not known.
+        """
         ...
 
 
@@ -81,8 +83,10 @@ class Budgets:
         for lease in leases:
             amount = lease.wanted(now_s)
             if amount and self._store is not None:
+                least = lease.least
                 lease.asked(amount, now_s)
-                task = asyncio.get_running_loop().create_task(self._ask(self._store, lease, lease.span, amount))
+                asking = self._ask(self._store, lease, lease.span, amount, least)
+                task = asyncio.get_running_loop().create_task(asking)
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
 
@@ -138,9 +142,9 @@ class Budgets:
             for lease in self.leases
         ]
 
-    async def _ask(self, store: BudgetStore, lease: Lease, span: Span, amount: int) -> None:
+    async def _ask(self, store: BudgetStore, lease: Lease, span: Span, amount: int, least: int) -> None:
         try:
-            taken = await store.take(lease.budget, span, amount)
+            taken = await store.take(lease.budget, span, amount, least)
         except Exception as error:
             if not lease.away:
                 _LOG.error("the %s of %s cannot be asked for: %s", lease.budget.unit, lease.budget.name, error)

@@ -26,7 +26,8 @@ WITH prices AS (
 ), spent AS (
     SELECT coalesce(sum(nanousd), 0)::bigint AS nanousd FROM prices
 )
-UPDATE budget SET leased_nanousd = leased_nanousd + greatest(0, least($7::bigint, $6 - leased_nanousd - spent.nanousd))
+UPDATE budget SET leased_nanousd = leased_nanousd + CASE WHEN $6 - leased_nanousd - spent.nanousd < $9 THEN 0
+        ELSE greatest(0, least($7::bigint, $6 - leased_nanousd - spent.nanousd)) END
     FROM spent WHERE name = $1 AND period = $2 AND starts = $3
     RETURNING leased_nanousd, $6 - leased_nanousd - spent.nanousd
 """
@@ -60,8 +61,8 @@ class PostgresBudgets:
         self._proxy = proxy
         self._boot = boot
 
-    async def take(self, budget: Budget, span: Span, amount: int) -> Taken:
-        """Lease so much, or what is left; below 0: give it back."""
+    async def take(self, budget: Budget, span: Span, amount: int, least: int = 0) -> Taken:
+        """Lease so much, or what is left, but not less than `least`; below 0: give it back."""
         key = budget.name, budget.period, span.starts_s
 
         async def lease(connection: Connection) -> Taken:
@@ -72,7 +73,7 @@ class PostgresBudgets:
                     before -= await self._less(connection, key, -amount)
                 wanted = max(0, amount)
                 tenants, keys = map(list, (budget.scope.tenants, budget.scope.keys))
-                values = *key, tenants, span.ends_s, budget.limit, wanted, keys
+                values = *key, tenants, span.ends_s, budget.limit, wanted, keys, least
                 after, left = await connection.fetchrow(_TAKE, *values)
                 if after > before:
                     await connection.execute(_HOLD, self._proxy, self._boot, *key, after - before)

@@ -85,15 +85,15 @@ class SqliteStore:
                 self._db.execute("DELETE FROM lease WHERE starts < ?", (batch.rows[-1].hour - _OLDEST_S,))
         return True
 
-    async def take(self, budget: Budget, span: Span, amount: int) -> Taken:
-        """Lease so much, or what is left; below 0: give it back."""
+    async def take(self, budget: Budget, span: Span, amount: int, least: int = 0) -> Taken:
+        """Lease so much, or what is left, but not less than `least`; below 0: give it back."""
         key = budget.name, budget.period, span.starts_s
         with self._db:
             self._db.execute("BEGIN IMMEDIATE")
             if amount < 0:
                 self._db.execute(_SETTLE, (-amount, self._boot, *key))
             left = budget.limit - self._spent(budget, span) - self._leased(key)
-            taken = max(0, min(amount, left))
+            taken = max(0, min(amount, left)) if left >= least else 0
             if taken:
                 self._db.execute(_TAKE, (self._boot, *key, taken))
         return Taken(taken, left - taken)

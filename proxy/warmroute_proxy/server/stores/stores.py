@@ -39,9 +39,9 @@ class InThread:
         self._thread = thread
         self._store = store
 
-    async def take(self, budget: Budget, span: Span, amount_nanousd: int) -> Taken:
+    async def take(self, budget: Budget, span: Span, amount: int, least: int = 0) -> Taken:
         """As `BudgetStore`."""
-        return await self._thread.run(_take(self._store, budget, span, amount_nanousd))
+        return await self._thread.run(_take(self._store, budget, span, amount, least))
 
 
 class Stores:
@@ -210,5 +210,5 @@ def _boot(config: Config) -> str:
     return str((config.proxy.state_dir / "lock").stat().st_mtime_ns)
 
 
-async def _take(store: BudgetStore, budget: Budget, span: Span, amount_nanousd: int) -> Taken:
-    return await store.take(budget, span, amount_nanousd)
+async def _take(store: BudgetStore, budget: Budget, span: Span, amount: int, least: int) -> Taken:
+    return await store.take(budget, span, amount, least)
