@@ -241,3 +241,12 @@ def test_the_keys_of_an_engine_are_in_files_beside_the_config(tmp_path: Path) ->
     openai = GOOD.replace('kind = "openai"', 'kind = "openai"\nadmin_key_file = "admin"')
     assert problems(openai, tmp_path)[0].startswith("engine[2].admin_key_file")
     assert "sk-1" not in problems(GOOD.replace('role = "decode"', 'role = "decode"\nkey = "sk-1"'), tmp_path)[0]
+
+
+def test_a_budget_of_a_key_that_no_tenant_has_is_refused(tmp_path: Path) -> None:
+    text = GOOD + f'\n[[budget]]\nname = "b"\nkeys = ["c-{DIGEST[:10]}"]\nusd_per_day = "1"\n'
+    assert load(text, tmp_path).budgets[0].scope.keys == (f"c-{DIGEST[:10]}",)
+    (problem,) = problems(text.replace(f"c-{DIGEST[:10]}", "k-0123456789"), tmp_path)
+    assert problem.startswith('budget[0].keys: "k-0123456789" is no key of a [[tenant]]')
+    stored = text.replace(f"c-{DIGEST[:10]}", "k-0123456789").replace("[ledger]", '[ledger]\ndsn_file = "dsn"')
+    assert load(stored, tmp_path).budgets  # the database may have it

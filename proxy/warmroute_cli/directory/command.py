@@ -83,6 +83,7 @@ async def _make(arguments: Namespace, config: Config, operator: Operator) -> Non
 async def _rotate(arguments: Namespace, config: Config, operator: Operator) -> None:
     made = await _key_admin(config, operator).rotate(arguments.key, arguments.overlap, arguments.lifetime)
     print(f"API key {made.id} in place of {arguments.key}, shown once:\n  {made.key}")
+    print(f"a [[budget]] that names {arguments.key} has to name {made.id}, too")
 
 
 async def _revoke(arguments: Namespace, config: Config, operator: Operator) -> None:

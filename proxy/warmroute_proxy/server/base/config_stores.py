@@ -12,6 +12,7 @@ from warmroute_proxy.core.queue.quota import ScopeLimits, TenantLimits
 from warmroute_proxy.core.queue.scope import Scope
 from warmroute_proxy.server.base.config import DatabaseConfig, RedisConfig, TenantConfig
 from warmroute_proxy.server.base.config_table import Table, nearest, shown
+from warmroute_proxy.server.base.secrets import config_key_id
 
 MAX_USD: Final = 1_000_000_000
 MAX_LIMIT: Final = 10**12
@@ -78,7 +79,7 @@ def read_budgets(found: object, tenants: tuple[TenantConfig, ...], problems: lis
         if name in names:
             table.problem("name", f"{shown(name)} is taken by budget[{names[name]}]")
         names.setdefault(name, at)
-        scope = _scope(table, name, None if others else [tenant.name for tenant in tenants])
+        scope = _scope(table, name, None if others else tenants)
         of_table = _usd(table, scope), _limits(table, scope)
         if not any(of_table):
             every = ", ".join((*(key for _, key in _PERIODS), *_BY_MINUTE_AND_AT_ONCE))
@@ -108,12 +109,15 @@ def with_limits(
     )
 
 
-def _scope(table: Table, name: str, known: Sequence[str] | None) -> Scope:
+def _scope(table: Table, name: str, of_config: Sequence[TenantConfig] | None) -> Scope:
+    """`of_config`: all tenants that there are; None: a database may have more, and more keys."""
     tenants, keys = table.names("tenants", ()), table.names("keys", ())
     if tenants and keys:
         table.problem("tenants", "and keys are both there: a budget is of one or the other")
     if not tenants and not keys:
         table.problem("tenants", "is missing, and keys too: whose budget it is")
+    known = None if of_config is None else [tenant.name for tenant in of_config]
+    known_keys = None if of_config is None else [config_key_id(each) for of in of_config for each in of.key_sha256]
     for tenant in tenants:
         if known is not None and tenant not in known:
             table.problem("tenants", f"{shown(tenant)} is no [[tenant]]{nearest(tenant, known)}")
@@ -121,6 +125,9 @@ def _scope(table: Table, name: str, known: Sequence[str] | None) -> Scope:
         if not _KEY_ID.fullmatch(key_id):
             problem = 'is not the id of a key, such as "k-0123456789" (`warmroute keys list` shows them)'
             table.problem("keys", problem if key_id.startswith("wr-") else f"{shown(key_id)} {problem}")
+        elif known_keys is not None and key_id not in known_keys:
+            problem = 'is no key of a [[tenant]]: the id is "c-" and the first ten digits of its key_sha256'
+            table.problem("keys", f"{shown(key_id)} {problem}{nearest(key_id, known_keys)}")
     return Scope(name, tenants, keys)
 
 

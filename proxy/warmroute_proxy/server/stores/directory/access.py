@@ -130,7 +130,7 @@ class Access:
         self._expires_at = min((key.expires_at for key in good.values() if key.expires_at is not None), default=None)
         known = self.config.tenant_by_name
         of_stored = {sha256: key.tenant for sha256, key in good.items() if key.tenant in known}
-        ids = {sha256: key.id for sha256, key in good.items()}
+        ids = {sha256: key.id for sha256, key in self._keys.values.items()}  # one of the config keeps its id
         self.api_keys.replace(of_stored | self.of_file.tenant_by_sha256(), ids)
         for call in self.on_keys:
             call()

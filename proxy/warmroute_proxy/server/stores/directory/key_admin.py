@@ -98,7 +98,9 @@ class KeyAdmin:
         return await self._operator.change(make)
 
     async def rotate(self, id_: str, overlap_s: float, lifetime_s: float | None) -> MadeKey:
-        """Make a key in place of another one, which is good for some time still."""
+        """Make a key in place of another one, which is good for some time still. It has an id of its own: budgets that
+        name the old one do not hold for it.
+        """
 
         async def rotate(connection: Connection) -> MadeKey:
             version = await next_version(connection, "key")
