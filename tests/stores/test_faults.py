@@ -207,3 +207,15 @@ async def test_while_the_database_is_away_the_problem_is_said_in_the_same_words(
         with pytest.raises(StoreAway, match=r"^nothing listens at its address$"):
             await database.call(nothing, 5.0)
     assert (database.state, database.problem) == (StoreState.AWAY, "nothing listens at its address")
+
+
+async def test_a_server_of_another_kind_than_the_address_asks_for_counts_as_away(dsn: str) -> None:
+    """`target_session_attrs` says it, for two servers one of which follows the other."""
+    database = Database(f"{dsn}{'&' if '?' in dsn else '?'}target_session_attrs=standby")
+
+    async def nothing(_connection: object) -> None:
+        raise AssertionError
+
+    with pytest.raises(StoreAway, match="TargetServerAttributeNotMatched"):
+        await database.call(nothing, 5.0)
+    assert database.state is StoreState.AWAY

@@ -24,8 +24,8 @@ from tests.subjects.stores import Postgres
 from warmroute.contract import receipt
 from warmroute_cli.main import main
 from warmroute_proxy.server.base.config_file import load_config
+from warmroute_proxy.server.stores.directory.polling import POLL_S
 from warmroute_proxy.server.stores.migrate import migrate
-from warmroute_proxy.server.stores.prices import POLL_S
 
 from .conftest import ledger_table
 

@@ -25,7 +25,14 @@ _CLOSE_S: Final = 1.0
 
 T = TypeVar("T")
 
-FAILURES: Final = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, ValueError)
+FAILURES: Final = (
+    OSError,
+    TimeoutError,
+    asyncpg.PostgresError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,  # for example a primary where `target_session_attrs` asks for a standby
+    ValueError,
+)
 
 
 class Database:

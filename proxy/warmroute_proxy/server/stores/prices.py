@@ -2,12 +2,11 @@
 
 Requests ask one object, `Prices`, whose books are replaced whole. A request keeps the rates that its row began with.
 
-A process asks the database each `POLL_S` whether there is another book, and reads all of them where there is. While the
-database is away the books that were read last are in effect, also over a restart: they are kept in `state_dir`.
+A process asks the database as often as `directory.polling` whether there is another book, and reads all of them where
+there is. While the database is away the books that were read last are in effect, also over a restart: they are kept in
+`state_dir`.
 """
 
-import asyncio
-import contextlib
 import logging
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -17,12 +16,12 @@ from warmroute.contract.money import Rates
 from warmroute_proxy.core.accounting.price_books import PriceBook, PriceBooks
 from warmroute_proxy.server.base.config import ModelConfig
 from warmroute_proxy.server.base.config_prices import instant_text
+from warmroute_proxy.server.stores.directory.polling import keep_looking
 from warmroute_proxy.server.stores.kept_file import read_kept, write_kept
 from warmroute_proxy.server.stores.price_table import StoredBook, read_books
-from warmroute_proxy.server.stores.store_state import Connection, StoreError
-from warmroute_proxy.server.stores.store_thread import StoreBusy, StoreThread
+from warmroute_proxy.server.stores.store_state import Connection
+from warmroute_proxy.server.stores.store_thread import StoreThread
 
-POLL_S: Final = 0.75
 PRICES_FILE: Final = "prices.json"
 
 _HOW: Final = "write its prices at the [[model]], add them with `warmroute prices add`, or set free = true"
@@ -96,10 +95,7 @@ class StoredPrices:
 
     async def watch(self) -> None:
         """Look for further books until it is cancelled."""
-        while True:
-            with contextlib.suppress(StoreError, StoreBusy):  # the state of the database is shown elsewhere
-                await self.look()
-            await asyncio.sleep(POLL_S)
+        await keep_looking(self.look, "the price books")
 
     async def look(self) -> None:
         """Read the books if there is another one. Raises: StoreError, StoreBusy."""

@@ -7,10 +7,9 @@ so that a clock that is set neither prolongs it nor ends it; over a restart only
 """
 
 import asyncio
-import contextlib
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -71,13 +70,18 @@ class Directory:
 
     async def watch(self) -> None:
         """Look for changes until it is cancelled."""
-        while True:
-            with contextlib.suppress(StoreError, StoreBusy):  # the state of the database is shown elsewhere
-                await self.look()
-            await asyncio.sleep(POLL_S)
+        await keep_looking(self.look, "the keys and tenants")
 
     async def look(self) -> None:
-        """Read what has changed. Raises: StoreError, StoreBusy."""
+        """Read what has changed. Raises: StoreError. After any error the next look reads everything."""
+        try:
+            await self._look()
+        except Exception:
+            for records in self._kinds:
+                records.version = UNREAD
+            raise
+
+    async def _look(self) -> None:
         known = {records.kind: records.version for records in self._kinds}
 
         async def read(connection: Connection) -> dict[str, _Found]:
@@ -92,12 +96,7 @@ class Directory:
                 }
 
         asked_s = self._clock()
-        try:
-            found = await self._thread.look(read, READ_S)
-        except StoreError:
-            for records in self._kinds:
-                records.version = UNREAD
-            raise
+        found = await self._thread.look(read, READ_S)
         self._read_s = asked_s
         for records in self._kinds:
             if (changed := found.get(records.kind)) is not None:
@@ -131,6 +130,23 @@ class Directory:
         self._read_s = self._clock() - max(0.0, self._wall_clock() - read_at_s)
         for records in self._kinds:
             records.apply(UNREAD, texts.get(records.kind, {}).items(), whole=True)
+
+
+async def keep_looking(look: Callable[[], Awaitable[None]], what: str) -> None:
+    """Look each `POLL_S` until it is cancelled. No error ends it: a revoked key would stay good."""
+    logged = ""
+    while True:
+        try:
+            await look()
+            logged = ""
+        except (StoreError, StoreBusy):  # the state of the database is shown elsewhere
+            logged = ""
+        except Exception as error:
+            name = type(error).__name__
+            if name != logged:
+                _LOG.error("%s of the database cannot be read, and are looked for further: %s", what, name)
+            logged = name
+        await asyncio.sleep(POLL_S)
 
 
 async def _read(connection: Connection, records: Records[Any], known: int, version: int) -> _Found:
