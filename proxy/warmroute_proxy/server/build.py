@@ -167,6 +167,8 @@ class Proxy:
         reloads = Reloads(running, self.live, discovery, membership, appliers, prices, self.metrics)
         if self.stores.access is not None:
             reloads.completed = self.stores.access.replace
+            reloads.left_out = self.stores.access.newly_left_out
+            self.stores.access.on_tenants.append(lambda _config: reloads.engines_found())
         return ReloadOrders(reloads, source, self.config.proxy.state_dir, self.peer_processes)
 
     def close(self) -> None:

@@ -67,13 +67,16 @@ class Reloads:
         self._live_lists = live_lists(running.config)
         self._live = live
         self.discovery = discovery
-        discovery.on_change = self._engines_found
+        discovery.on_change = self.engines_found
         self._membership = membership
         self.appliers = appliers
         self._prices = prices
         self._metrics = metrics
         self.completed: Callable[[Config], Config] = lambda config: config
         """What adds the tenants of the database to a config, where there is one."""
+
+        self.left_out: Callable[[Config], list[str]] = lambda _config: []
+        """Says which tenants of the database a config would throw out, and why."""
 
         self.problems: list[str] = []
         """Of the last file that was refused; none where the last one is in force."""
@@ -86,7 +89,7 @@ class Reloads:
     def begin(self) -> None:
         """Read the sources of engines; what they named before a restart joins now."""
         self.discovery.replace(self._live.now)
-        self._engines_found()
+        self.engines_found()
 
     def sweep(self) -> None:
         """Let engines leave and join whose time has come; called a few times a second."""
@@ -101,6 +104,7 @@ class Reloads:
         check_memory(config.limits, config.engines, problems)
         problems = [f"{each} (body_memory_bytes waits for a restart)" for each in problems]
         problems += self._prices.problems(config.models)
+        problems += self.left_out(config)
         if problems:
             raise ConfigError(str(source.path), problems)
         try:
@@ -133,8 +137,8 @@ class Reloads:
         if found.changes or found.read.digest != self.digest:
             self.apply(found)
 
-    def _engines_found(self) -> None:
-        """A source names other engines."""
+    def engines_found(self) -> None:
+        """A source names other engines, or other tenants decide which of them may be used."""
         if self._live.now.discoveries:
             self._use_engines({})
 

@@ -98,6 +98,8 @@ class Stores:
         found = self.limits.problems()
         if self.access is not None and (left_out := len(self.access.problems)):
             found.append(f"{left_out} tenants of the database are not used: the log says why")
+        if self.access is not None and (nowhere := len(self.access.nowhere)):
+            found.append(f"budgets name {nowhere} tenants that are not there: the log says which")
         thread = self._thread
         if thread is None or not thread.problem:
             return found

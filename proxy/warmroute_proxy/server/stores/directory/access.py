@@ -1,7 +1,8 @@
 """Whose request it is, by keys and tenants of the config and of the database together.
 
 A key or tenant of the config counts where the database has the same one. Keys of the database are good until they are
-revoked or expire, and for `max_age_s` after the database has answered last; those of the config always are.
+revoked or expire, and for `max_age_s` after the database has answered last. Those of the config always are, but for the
+newest `MAX_ENDED` that were revoked or have expired in the database: they were imported from a config.
 """
 
 import json
@@ -18,10 +19,15 @@ from warmroute_proxy.server.stores.directory.records import Records
 from warmroute_proxy.server.stores.directory.stored_tenants import decode_tenant, with_stored
 
 _LOG: Final = logging.getLogger(__name__)
-_KEYS: Final = """
-SELECT sha256, CASE WHEN revoked_at IS NULL AND (expires_at IS NULL OR expires_at > now()) THEN
-    json_build_object('id', id, 'tenant', tenant, 'expires_at', extract(epoch FROM expires_at)::float8)::text END
-    FROM api_key WHERE version > $1 AND (revoked_at IS NULL OR $1 >= 0)
+MAX_ENDED: Final = 10_000
+"""Of keys that are good no more, as many are read, those that were changed last."""
+
+_GOOD: Final = "revoked_at IS NULL AND (expires_at IS NULL OR expires_at > now())"
+_KEYS: Final = f"""
+SELECT sha256, json_build_object('id', id, 'tenant', tenant,
+        'expires_at', CASE WHEN {_GOOD} THEN extract(epoch FROM expires_at)::float8 ELSE 0 END)::text
+    FROM api_key WHERE version > $1 AND ($1 >= 0 OR {_GOOD} OR id IN
+        (SELECT id FROM api_key WHERE NOT ({_GOOD}) ORDER BY version DESC, id LIMIT {MAX_ENDED}))
 """
 _TENANTS: Final = """
 SELECT name, CASE WHEN removed_at IS NULL THEN settings::text END FROM tenant
@@ -30,11 +36,15 @@ SELECT name, CASE WHEN removed_at IS NULL THEN settings::text END FROM tenant
 
 
 class StoredKey(msgspec.Struct, frozen=True):
-    """Whose key it is. `expires_at`: unix seconds; None: never."""
+    """Whose key it is. `expires_at`: unix seconds; None: never; 0: it is revoked, or has expired."""
 
     id: str
     tenant: str
     expires_at: float | None = None
+
+    def is_good(self, now_s: float) -> bool:
+        """Whether it is good now, unix seconds."""
+        return self.expires_at is None or self.expires_at > now_s
 
 
 def key_records() -> Records[StoredKey]:
@@ -64,14 +74,17 @@ class Access:
         self.of_file = config
         self.directory = directory
         self._keys = keys
-        self._tenants = tenants
+        self.tenants = tenants
         self._max_age_s = max_age_s
         self._wall_clock = wall_clock
         self._expires_at: float | None = None
         self._was_fresh = False
         self._unused: frozenset[str] = frozenset()
-        self.problems: list[str] = []
-        """Why some tenants of the database are not used."""
+        self.problems: dict[str, str] = {}
+        """By name, why some tenants of the database are not used."""
+
+        self.nowhere: frozenset[str] = frozenset()
+        """Tenants that a budget names, and neither config nor database has."""
 
         self.config = config
         """The config, with the tenants of the database beside its own."""
@@ -95,6 +108,15 @@ class Access:
         self._merge_keys()
         return self.config
 
+    def newly_left_out(self, config: Config) -> list[str]:
+        """The tenants of the database that are let in now and would not be by another config, each with the reason."""
+        left_out = with_stored(config, self.tenants.values)[1]
+        return [
+            f"tenant {name} of the database would be left out: {why}"
+            for name, why in left_out.items()
+            if name in self.config.tenant_by_name
+        ]
+
     def _replace_tenants(self) -> None:
         self._merge()
         for call in self.on_tenants:
@@ -112,25 +134,40 @@ class Access:
 
     def _merge(self) -> None:
         """Put the tenants together."""
-        self.config, self.problems = with_stored(self.of_file, self._tenants.values)
-        both = sorted(self._tenants.values.keys() & self.of_file.tenant_by_name.keys())
-        unused = frozenset(self.problems) | {
+        self.config, self.problems = with_stored(self.of_file, self.tenants.values)
+        both = sorted(self.tenants.values.keys() & self.of_file.tenant_by_name.keys())
+        unused = {f"tenant {name}: {why}" for name, why in self.problems.items()} | {
             f"tenant {name} is in the config, too: its settings there count" for name in both
         }
         for text in sorted(unused - self._unused):
             _LOG.warning("the database has a tenant that is not used: %s", text)
-        self._unused = unused
+        self._unused = frozenset(unused)
+        self._find_nowhere()
+
+    def _find_nowhere(self) -> None:
+        """Look whether the tenants of budgets are there; not before the tenants of the database were read."""
+        config = self.of_file
+        scopes = [budget.scope for budget in config.budgets] + [of.scope for of in config.group_limits]
+        named = {tenant for scope in scopes for tenant in scope.tenants}
+        is_read = self.directory.age_s < float("inf")
+        nowhere = named - config.tenant_by_name.keys() - self.tenants.texts.keys() if is_read else set[str]()
+        for name in sorted(nowhere - self.nowhere):
+            _LOG.warning("a [[budget]] names tenant %s, which is neither in the config nor in the database", name)
+        self.nowhere = frozenset(nowhere)
 
     def _merge_keys(self) -> None:
         now_s, self._was_fresh = self._wall_clock(), self._fresh()
         if self._keys.values and not self._was_fresh:
             _LOG.error("the database has not answered for %g s: its API keys are refused", self._max_age_s)
         stored = self._keys.values if self._was_fresh else {}
-        good = {sha256: key for sha256, key in stored.items() if key.expires_at is None or key.expires_at > now_s}
+        good = {sha256: key for sha256, key in stored.items() if key.is_good(now_s)}
         self._expires_at = min((key.expires_at for key in good.values() if key.expires_at is not None), default=None)
         known = self.config.tenant_by_name
         of_stored = {sha256: key.tenant for sha256, key in good.items() if key.tenant in known}
         ids = {sha256: key.id for sha256, key in self._keys.values.items()}  # one of the config keeps its id
-        self.api_keys.replace(of_stored | self.of_file.tenant_by_sha256(), ids)
+        ended = self._keys.values.keys() - {sha256 for sha256, key in self._keys.values.items() if key.is_good(now_s)}
+        in_file = self.of_file.tenant_by_sha256()
+        of_file = {sha256: tenant for sha256, tenant in in_file.items() if sha256.lower() not in ended}
+        self.api_keys.replace(of_stored | of_file, ids)
         for call in self.on_keys:
             call()

@@ -43,25 +43,26 @@ def checked_tenant(name: str, settings: Mapping[str, Any], config: Config, other
     problems = [problem.removeprefix("tenant[0].") for problem in problems]
     if name not in config.tenant_by_name:
         before = with_stored(config, others)[1]
-        problems += [text for text in with_stored(config, {**others, name: tenant})[1] if text not in before]
+        after = with_stored(config, {**others, name: tenant})[1]
+        problems += [f"tenant {other}: {why}" for other, why in after.items() if other not in before]
     if problems:
         raise WrongSettings(problems)
 
 
-def with_stored(config: Config, stored: Mapping[str, TenantConfig]) -> tuple[Config, list[str]]:
-    """A config with the tenants of the database, and why some are left out. Those of the config go before others."""
+def with_stored(config: Config, stored: Mapping[str, TenantConfig]) -> tuple[Config, dict[str, str]]:
+    """A config with the tenants of the database, and by name why some are left out. Those of the config go first."""
     unsalted = [engine for engine in config.engines if engine.kind == "openai" and not engine.provider.salted]
     groups = {engine.id: _groups(engine, config.tenants) for engine in unsalted}
-    tenants, problems = list(config.tenants), []
+    tenants, problems = list(config.tenants), dict[str, str]()
     for name in sorted(stored.keys() - config.tenant_by_name.keys()):
         tenant = stored[name]
         reached = [engine.id for engine in unsalted if may_reach(tenant, engine)]
         shared = [id_ for id_ in reached if groups[id_] - {tenant.share_group}]
         if shared:
             others = ", ".join(sorted(groups[shared[0]] - {tenant.share_group}))
-            problems.append(
-                f"tenant {name}: engine {shared[0]} takes no cache salt, and tenants of {others} use it; keep {name}"
-                " from it by models or regions, or put it into that share_group"
+            problems[name] = (
+                f"engine {shared[0]} takes no cache salt, and tenants of {others} use it; keep {name} from it by models"
+                " or regions, or put it into that share_group"
             )
             continue
         for id_ in reached:
