@@ -66,7 +66,10 @@ class Membership:
         """Have these engines. `made`: what `make` has returned for them."""
         wanted = {config.id: config for config in configs}
         self._memory.copies = copies_of_bodies(wanted.values())
-        self._joining = {**{id_: each for id_, each in self._joining.items() if id_ in wanted}, **made}
+        still = {
+            id_: each for id_, each in self._joining.items() if id_ in wanted and _is_same(each.config, wanted[id_])
+        }
+        self._joining = {**still, **made}
         for engine_id, engine in self._engines.by_id.items():
             config = wanted.get(engine_id)
             if config is None or engine_id in self._joining:
