@@ -151,9 +151,11 @@ class Proxy:
 
     def reload_orders(self, running: ReadConfig, source: ConfigSource) -> ReloadOrders:
         """What applies another config. `running`: the one of the start, as its file has it; `source`: that file."""
-        timeout_s = self.config.limits.connect_timeout_s
-        membership = Membership(self.engines, self.router, self.re_prefills, self.body_memory, timeout_s, self.clock)
-        discovery = Discovery(self.config.proxy.state_dir)
+        timeout_s, state_dir = self.config.limits.connect_timeout_s, self.config.proxy.state_dir
+        membership = Membership(
+            self.engines, self.router, self.re_prefills, self.body_memory, timeout_s, state_dir, self.clock
+        )
+        discovery = Discovery(state_dir)
         self.metrics_page.more_gauges.append(discovery.gauges)
         appliers: list[Applier] = [
             self.stores.replace,
@@ -169,7 +171,7 @@ class Proxy:
             reloads.completed = self.stores.access.replace
             reloads.left_out = self.stores.access.newly_left_out
             self.stores.access.on_tenants.append(lambda _config: reloads.engines_found())
-        return ReloadOrders(reloads, source, self.config.proxy.state_dir, self.peer_processes)
+        return ReloadOrders(reloads, source, state_dir, self.peer_processes)
 
     def close(self) -> None:
         """Close what is left open at the end, the ledger last."""

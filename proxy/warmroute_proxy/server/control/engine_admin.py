@@ -66,7 +66,7 @@ class EngineAdmin:
     def drain(self, engine_id: str, draining: bool) -> None:
         """Follow an order, here and in the other processes, also after a restart."""
         self._engines.drain(engine_id, "operator", draining, self._router)
-        drain_orders.save(self._state_dir, self._engines.drains.by_operator())
+        drain_orders.note(self._state_dir, engine_id, self._engines.drains.of(engine_id).get("operator"))
         if self._peer_processes is not None:
             self._peer_processes.send_drain(engine_id, draining)
 

@@ -1,7 +1,8 @@
 """Operators' drain orders on disk, so that they hold over a restart of the proxy.
 
 They are one small file in the state folder, `drains.json`: engine id -> since which unix time. The process that gets an
-order writes the whole file beside the old one and renames it. Only engines of the config are in it.
+order writes the whole file beside the old one and renames it. Engines that are not there now are in it too: an engine
+that leaves and joins again drains still. It has the newest `MAX_ORDERS` orders.
 """
 
 import logging
@@ -13,6 +14,7 @@ import msgspec
 
 FILE: Final = "drains.json"
 MAX_BYTES: Final = 1_048_576
+MAX_ORDERS: Final = 2_048
 
 log = logging.getLogger(__name__)
 
@@ -28,6 +30,16 @@ def load(state_dir: Path) -> dict[str, float]:
     except (OSError, msgspec.DecodeError) as error:
         log.error("%s cannot be read, so no engine drains by an earlier order: %s", path, error)
         return {}
+
+
+def note(state_dir: Path, engine_id: str, since_s: float | None) -> None:
+    """Add the order for one engine, or with None take it back. Those for others stay as they are."""
+    since = load(state_dir)
+    since.pop(engine_id, None)
+    if since_s is not None:
+        since[engine_id] = since_s
+    newest = sorted(since.items(), key=lambda order: order[1])[-MAX_ORDERS:]
+    save(state_dir, dict(newest))
 
 
 def save(state_dir: Path, since: dict[str, float]) -> None:

@@ -4,7 +4,7 @@ An engine that joins gets traffic once a probe has found it ready (`engines.prob
 once. An engine that leaves drains: it gets nothing new, its running requests end there, and its hot prompts are
 computed elsewhere. Then its workers, their loads and what they have cached are forgotten. An engine with another
 address or other key files is another engine: the old one leaves first, and the new one joins under its id when it is
-gone. Its models and its store are changed in place.
+gone. Its models and its store are changed in place. An operator's drain order holds for an engine that joins, too.
 
     absent --joins--> joined --named no more--> leaving --nothing runs there--> absent
                         ^---------named again------|
@@ -14,10 +14,12 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from pathlib import Path
 from typing import Final
 
 from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.server.base.config import EngineConfig, copies_of_bodies
+from warmroute_proxy.server.engines import drain_orders
 from warmroute_proxy.server.engines.engine import Engine
 from warmroute_proxy.server.engines.engines import Engines
 from warmroute_proxy.server.http.body_memory import BodyMemory
@@ -42,13 +44,16 @@ class Membership:
         re_prefills: RePrefills,
         memory: BodyMemory,
         connect_timeout_s: float,
+        state_dir: Path,
         clock: Callable[[], float],
     ) -> None:
+        """`state_dir`: where operators' drain orders are kept."""
         self._engines = engines
         self._router = router
         self._re_prefills = re_prefills
         self._memory = memory
         self._connect_timeout_s = connect_timeout_s
+        self._state_dir = state_dir
         self._clock = clock
         self._leaving: dict[str, float] = {}  # since when
         self._joining: dict[str, Engine] = {}  # made, and not there yet: the engine of that id has not left
@@ -83,10 +88,10 @@ class Membership:
         for engine_id, since_s in list(self._leaving.items()):
             if self._has_left(engine_id, since_s):
                 self._remove(engine_id)
-        for engine_id, engine in list(self._joining.items()):
-            if engine_id not in self._engines.by_id:
-                del self._joining[engine_id]
-                self._join(engine)
+        free = [engine_id for engine_id in self._joining if engine_id not in self._engines.by_id]
+        orders = drain_orders.load(self._state_dir) if free else {}
+        for engine_id in free:
+            self._join(self._joining.pop(engine_id), orders.get(engine_id))
 
     def _leave(self, engine_id: str) -> None:
         if engine_id not in self._leaving:
@@ -102,7 +107,7 @@ class Membership:
                 self._router.add_worker(worker)
             self._engines.workers_changed()
 
-    def _join(self, engine: Engine) -> None:
+    def _join(self, engine: Engine, drains_since_s: float | None) -> None:
         engines, engine_id = self._engines, engine.config.id
         log.warning("engine %s joins", engine_id)
         engine.up = not engine.is_sglang
@@ -111,6 +116,8 @@ class Membership:
         for worker in engine.workers():
             self._router.add_worker(worker)
             self._router.set_up(worker.id, engine.up)
+        if drains_since_s is not None:
+            engines.drain(engine_id, "operator", True, self._router, drains_since_s)
         engines.workers_changed()
 
     def _has_left(self, engine_id: str, since_s: float) -> bool:

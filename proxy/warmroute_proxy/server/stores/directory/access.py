@@ -165,7 +165,7 @@ class Access:
         known = self.config.tenant_by_name
         of_stored = {sha256: key.tenant for sha256, key in good.items() if key.tenant in known}
         ids = {sha256: key.id for sha256, key in self._keys.values.items()}  # one of the config keeps its id
-        ended = self._keys.values.keys() - {sha256 for sha256, key in self._keys.values.items() if key.is_good(now_s)}
+        ended = {sha256 for sha256, key in self._keys.values.items() if not key.is_good(now_s)}
         in_file = self.of_file.tenant_by_sha256()
         of_file = {sha256: tenant for sha256, tenant in in_file.items() if sha256.lower() not in ended}
         self.api_keys.replace(of_stored | of_file, ids)
