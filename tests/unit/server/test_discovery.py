@@ -58,6 +58,7 @@ def test_the_config_goes_before_sources_and_an_earlier_source_before_a_later_one
         ({"models": ["n"]}, "is the name of no [[model]]"),
         ({"kind": "openai"}, "would be shared by the tenants"),
         ({"key_file": "/nowhere/key"}, "cannot read the engine key"),
+        ({"key_file": "a\0b"}, "cannot read the engine key"),
         ({"role": 1}, "is not one of"),
     ],
 )
@@ -77,6 +78,17 @@ async def test_a_file_names_its_engine_and_paths_start_at_the_folder(tmp_path: P
     (tmp_path / "notes.txt").write_text("not an engine")
     found = await Folder(tmp_path, 1.0, "east").read()
     assert found.engines == [engine("b", key_file=str(tmp_path / "b.key"))]
+
+
+@pytest.mark.parametrize("text", ["", 'region = "east"\n', "a = " + "[" * 5_000])
+async def test_a_file_that_is_half_written_names_what_it_named_before(tmp_path: Path, text: str) -> None:
+    (tmp_path / "b.toml").write_text('url = "http://b"')
+    (tmp_path / "c.toml").write_text('url = "http://c"')
+    folder = Folder(tmp_path, 1.0, "east")
+    before = (await folder.read()).engines
+    (tmp_path / "b.toml").write_text(text)
+    found = await folder.read()
+    assert (found.engines, len(found.problems)) == (before, 1)
 
 
 async def test_a_folder_has_limits(tmp_path: Path) -> None:

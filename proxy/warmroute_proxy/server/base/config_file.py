@@ -97,6 +97,8 @@ def read_config(content: bytes, folder: Path, source: str, instead: dict[str, An
         document = tomllib.loads(content.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(source, [f"is not TOML: {error}"]) from None
+    except RecursionError:
+        raise ConfigError(source, ["is nested too deeply"]) from None
     if instead and isinstance(document.get("proxy"), dict):
         document["proxy"] |= instead
     return parse_config(document, folder, source)

@@ -62,6 +62,8 @@ def bearer(file: Path | None) -> str:
         raise SecretError(f"cannot read the engine key in {file}: {error.strerror}") from None
     except UnicodeDecodeError:
         key = ""
+    except ValueError as error:  # a path with a NUL
+        raise SecretError(f"cannot read the engine key in {str(file)!r}: {error}") from None
     if not 0 < len(key) <= MAX_ENGINE_KEY_CHARS or not key.isprintable() or " " in key:
         raise SecretError(f"{file} holds no engine key: up to {MAX_ENGINE_KEY_CHARS} ASCII characters on one line")
     return f"authorization: Bearer {key}\r\n"

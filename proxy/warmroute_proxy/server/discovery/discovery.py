@@ -111,11 +111,17 @@ class Discovery:
             reading.close()
 
     async def _read(self, reading: _Reading, source: Source) -> None:
+        """An error of ours must not end the reading of a source."""
         while True:
-            await asyncio.sleep(await self._read_once(reading, source))
+            next_s = reading.config.interval_s
+            try:
+                next_s = await self._read_once(reading, source)
+            except Exception as error:
+                log.error("what discovery %s names is not used: %s", reading.config.id, type(error).__name__)
+            await asyncio.sleep(next_s)
 
     async def _read_once(self, reading: _Reading, source: Source) -> float:
-        """Read a source; returns the seconds until the next time. An error of ours must not end its reading."""
+        """Read a source; returns the seconds until the next time."""
         name = reading.config.id
         try:
             found = await source.read()

@@ -41,7 +41,7 @@ class Folder:
         for path in files[:MAX_ENGINES]:
             try:
                 found[path.name] = self._engine(path)
-            except (OSError, ValueError) as error:
+            except (OSError, ValueError, RecursionError) as error:
                 problems.append(f"{path}: {error}")
                 if path.name in self._named_before:
                     found[path.name] = self._named_before[path.name]
@@ -54,4 +54,6 @@ class Folder:
         if len(content) > MAX_FILE_BYTES:
             raise ValueError(f"is larger than {MAX_FILE_BYTES} bytes")
         values = {"id": path.stem, "region": self._region, **tomllib.loads(content.decode())}
+        if "url" not in values:  # it may be half written: what is left is TOML, too
+            raise ValueError("names no url")
         return values | {key: str(self._path / values[key]) for key in _PATHS if isinstance(values.get(key), str)}
