@@ -36,6 +36,7 @@ from warmroute_proxy.server.ledger.ledger import LedgerError
 from warmroute_proxy.server.processes.supervisor import ProcessSlot, Supervisor
 from warmroute_proxy.server.regions.peers import Peers
 from warmroute_proxy.server.regions.voids import Voids
+from warmroute_proxy.server.reload.checks import problems_for_processes
 from warmroute_proxy.server.reload.orders import ReloadOrders
 from warmroute_proxy.server.request.open_requests import OpenRequests
 
@@ -64,7 +65,7 @@ def serve(config_path: str, check: bool, processes: int | str | None = None, *, 
         if config.proxy.processes > 1:
             import warmroute_proxy.server.control.control_plane  # noqa: F401 - once, for all that are forked
 
-            return Supervisor(running, source, _work_in_slot).run(_listening)
+            return Supervisor(running, source, _work_in_slot, problems_for_processes).run(_listening)
         return _work(config, None, running, source)
     except (ConfigError, SecretError, LedgerError, TlsError, OSError) as error:
         print(f"warmroute proxy: {error}", file=sys.stderr)
@@ -126,8 +127,9 @@ class _Signals:
 
 
 async def _run(config: Config, slot: ProcessSlot | None, running: ReadConfig, source: ConfigSource) -> None:
-    signals = _Signals()
+    signals, hung_up = _Signals(), asyncio.Event()
     loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGHUP, hung_up.set)  # until there is something to reload
     loop.add_signal_handler(signal.SIGTERM, signals.came)
     if slot is None:
         loop.add_signal_handler(signal.SIGINT, signals.came)
@@ -147,6 +149,8 @@ async def _run(config: Config, slot: ProcessSlot | None, running: ReadConfig, so
     admin = Listener(proxy.admin_endpoint(admin_plane), admin_limits, proxy.clock, proxy.body_memory, proxy.loop_lag)
     orders.reloads.begin()
     orders.reloads.appliers += [lambda live: public.use_limits(live.limits), lambda live: admin.use_limits(live.limits)]
+    if slot is not None or hung_up.is_set():
+        orders.hung_up()
     shared = slot is not None
     context = tls.context if tls is not None else None
     port = await public.listen(config.proxy.host, config.proxy.port, tls=context, shared=shared)
@@ -163,11 +167,7 @@ async def _run(config: Config, slot: ProcessSlot | None, running: ReadConfig, so
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 50, 100)
-    address = {
-        "url": f"{'http' if tls is None else 'https'}://{config.proxy.host}:{port}",
-        "admin_url": f"http://{config.proxy.admin_host}:{admin_port}",
-        "region": config.proxy.region,
-    }
+    address = _address(config, port, admin_port)
     if slot is None:
         _listening(address, [])
     else:
@@ -175,6 +175,15 @@ async def _run(config: Config, slot: ProcessSlot | None, running: ReadConfig, so
     await signals.stop.wait()
     orders.reloads.discovery.close()
     await _shut_down(proxy, public, admin, tasks, signals)
+
+
+def _address(config: Config, port: int, admin_port: int) -> dict[str, str]:
+    """Where a proxy listens, for the line that says so."""
+    return {
+        "url": f"{'http' if config.proxy.tls_cert is None else 'https'}://{config.proxy.host}:{port}",
+        "admin_url": f"http://{config.proxy.admin_host}:{admin_port}",
+        "region": config.proxy.region,
+    }
 
 
 def _connections(config: Config) -> int:

@@ -43,6 +43,20 @@ def test_a_file_with_a_problem_changes_no_process(scene: Scene) -> None:
     assert prices(scene) == {"3"}
 
 
+def test_the_supervisor_refuses_what_its_processes_would_refuse(scene: Scene) -> None:
+    scene.apply(scene.first)
+    scene.write(f'{scene.first}{scene.tables[2]}\nkey_file = "nowhere.key"\n')
+    assert scene.proxy.child is not None
+    os.kill(scene.proxy.child.pid, signal.SIGHUP)
+    until(lambda: "cannot read the engine key" in scene.log(), "the file is refused")
+    before = scene.log().count("is started again")
+    os.kill(scene.proxy.line["processes"][1], signal.SIGKILL)
+    until(lambda: scene.log().count("is started again") > before, "its death is noticed")
+    until(lambda: "warmroute_processes 2" in scene.metrics(), "the process is started again")
+    assert scene.log().count("is started again") == before + 1
+    assert scene.states().keys() == {"e0", "e1"}
+
+
 def test_the_supervisor_watches_the_file(scene: Scene) -> None:
     scene.apply(scene.first.replace("[proxy]", "[proxy]\nwatch_config = true"))
     scene.write(scene.first.replace('output = "3.00"', 'output = "7.00"'))

@@ -51,11 +51,13 @@ class ConfigSource:
 
 
 class FileChanges:
-    """Whether a file has changed since the last look: by its time, size and inode."""
+    """Whether a file has changed since the last look: by its time, size and inode. At the first look it counts as
+    changed, since what was read of it is older.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._seen = self._state()
+        self._seen: tuple[int, int, int] | None = None
 
     def found(self) -> bool:
         """Whether it is another one than at the last look. A file that is away has not changed."""

@@ -100,10 +100,19 @@ def reserve(host: str, port: int) -> tuple[socket.socket, int]:
 
 
 class Supervisor:
-    """The parent process. `work` is what each child does with its slot; it returns the exit code."""
+    """The parent process. `work` is what each child does with its slot; it returns the exit code. `problems_of`: what
+    must hold of a config beside what its file says.
+    """
 
-    def __init__(self, running: ReadConfig, source: ConfigSource, work: Callable[[Config, ProcessSlot], int]) -> None:
+    def __init__(
+        self,
+        running: ReadConfig,
+        source: ConfigSource,
+        work: Callable[[Config, ProcessSlot], int],
+        problems_of: Callable[[Config], list[str]],
+    ) -> None:
         self._work = work
+        self._problems_of = problems_of
         config, self._running, self._source = running.config, running, source
         self._live_lists = live_lists(config)
         self._changes = FileChanges(source.path)
@@ -211,24 +220,34 @@ class Supervisor:
             caught = signal.sigtimedwait(_SIGNALS, min(max(due_s - now, 0.0), POLL_S))
             if caught is not None and caught.si_signo in {signal.SIGTERM, signal.SIGINT}:
                 return
+            hung_up = caught is not None and caught.si_signo == signal.SIGHUP
             changed = self._changes.found() and self._config.proxy.watch_config
-            if changed or (caught is not None and caught.si_signo == signal.SIGHUP):
-                self._reload()
+            if (changed or hung_up) and (self._reload() or hung_up):
                 self._send(signal.SIGHUP)
             for process in self._reaped():
                 log.error("process %d has died, and is started again in %.1f s", process.number, process.wait_s)
 
-    def _reload(self) -> None:
-        """Accept the config file if it is good, for all processes and those that start later."""
+    def _reload(self) -> bool:
+        """Accept the config file if it is good, for all processes and those that start later. True for another one. An
+        error of ours must not end the supervisor.
+        """
         try:
             found = self._source.read()
-            if found.digest != self._running.digest:
+            config = merged(self._config, found.config, self._live_lists)
+            if problems := self._problems_of(config):
+                raise ConfigError(str(self._source.path), problems)
+            is_other = found.digest != self._running.digest
+            if is_other:
                 self._source.accept(found, self._state_dir)
         except (ConfigError, OSError) as error:
             log.error("the config is not applied, and the one before stays in force: %s", error)
-            return
+            return False
+        except Exception as error:
+            log.error("the config is not applied: %s", type(error).__name__)
+            return False
         self._running = found._replace(config=merged(self._running.config, found.config, self._live_lists))
-        self._config = merged(self._config, found.config, self._live_lists)
+        self._config = config
+        return is_other
 
     def _reaped(self) -> list[_Process]:
         """The processes that have ended since the last call."""

@@ -6,6 +6,7 @@ the supervisor, and is answered once all processes that run report that file, or
 """
 
 import asyncio
+import logging
 import os
 import signal
 from pathlib import Path
@@ -16,6 +17,8 @@ from warmroute_proxy.server.base.config_source import ConfigSource, FileChanges
 from warmroute_proxy.server.base.live_config import LiveConfig
 from warmroute_proxy.server.processes.peer_processes import PeerProcesses
 from warmroute_proxy.server.reload.reloads import Difference, Reloads
+
+log = logging.getLogger(__name__)
 
 AGREE_S: Final = 10.0
 POLL_S: Final = 0.05
@@ -69,7 +72,10 @@ class ReloadOrders:
         while True:
             await asyncio.sleep(WATCH_EVERY_S)
             if changes.found() and live.now.proxy.watch_config:
-                self.reloads.reload(self._source)
+                try:
+                    self.reloads.reload(self._source)
+                except Exception as error:  # one of ours must not end the watch
+                    log.error("the config is not applied: %s", type(error).__name__)
 
     def look(self, *, dry_run: bool) -> Difference:
         """What the file would change. Raises: ConfigError."""

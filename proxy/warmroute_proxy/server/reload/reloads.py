@@ -11,15 +11,16 @@ import logging
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from warmroute_proxy.server.base.config import Config, EngineConfig
+from warmroute_proxy.server.base.config import Config
 from warmroute_proxy.server.base.config_difference import Change, compare, live_lists, merged
-from warmroute_proxy.server.base.config_file import ConfigError, check_memory
+from warmroute_proxy.server.base.config_file import ConfigError
 from warmroute_proxy.server.base.config_source import ConfigSource, ReadConfig
 from warmroute_proxy.server.base.live_config import LiveConfig
 from warmroute_proxy.server.base.metrics import Metrics
 from warmroute_proxy.server.base.secrets import SecretError
 from warmroute_proxy.server.discovery.discovery import Discovery
 from warmroute_proxy.server.engines.engine import Engine
+from warmroute_proxy.server.reload.checks import engines_of, problems_of
 from warmroute_proxy.server.reload.membership import Membership
 from warmroute_proxy.server.stores.prices import Prices
 
@@ -100,11 +101,7 @@ class Reloads:
         read = source.read()
         changes = compare(self._running.config, read.config, self._live_lists)
         config = merged(self._live.now, read.config, self._live_lists)
-        problems: list[str] = []
-        check_memory(config.limits, config.engines, problems)
-        problems = [f"{each} (body_memory_bytes waits for a restart)" for each in problems]
-        problems += self._prices.problems(config.models)
-        problems += self.left_out(config)
+        problems = [*problems_of(config, self._prices), *self.left_out(config)]
         if problems:
             raise ConfigError(str(source.path), problems)
         try:
@@ -159,11 +156,6 @@ class Reloads:
         self.problems = error.problems
         self._metrics.add(COUNTER, 1, (("outcome", "refused"),))
         log.error("the config is not applied, and the one before stays in force: %s", error)
-
-
-def engines_of(config: Config) -> list[EngineConfig]:
-    """The engines of the proxy's own region."""
-    return [engine for engine in config.engines if engine.region == config.proxy.region]
 
 
 def _log_applied(found: Difference) -> None:

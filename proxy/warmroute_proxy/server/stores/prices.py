@@ -14,7 +14,7 @@ from typing import Final
 
 from warmroute.contract.money import Rates
 from warmroute_proxy.core.accounting.price_books import PriceBook, PriceBooks
-from warmroute_proxy.server.base.config import ModelConfig
+from warmroute_proxy.server.base.config import Config, ModelConfig
 from warmroute_proxy.server.base.config_prices import instant_text
 from warmroute_proxy.server.stores.directory.polling import keep_looking
 from warmroute_proxy.server.stores.kept_file import read_kept, write_kept
@@ -74,6 +74,14 @@ class Prices:
 
     def _replace(self) -> None:
         self._books = PriceBooks(self._of_config, self._stored)
+
+
+def kept_prices(config: Config, clock: Callable[[], float]) -> Prices:
+    """The books of a config, and those that its processes have read of the database last. `clock`: unix seconds."""
+    prices = Prices(config.models, clock)
+    if config.database is not None:
+        prices.use_stored(read_kept(config.proxy.state_dir / PRICES_FILE, list[StoredBook], []))
+    return prices
 
 
 def _first(newest_first: tuple[PriceBook, ...]) -> str:
