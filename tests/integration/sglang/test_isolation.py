@@ -45,8 +45,10 @@ def test_tenants_see_nothing_of_each_other(
 ) -> None:
     status, outsider, itself = audited(tmp_path, sglang_aggregated, capsys, "--trials", "12")
     assert (outsider["finding"], outsider["hits"]) == ("sees nothing", 0)
-    assert (itself["finding"], itself["hits"]) == ("finds its own prompts", 12)
-    assert status == 0
+    assert itself["hits"] == 12
+    differs = itself["finding"] == "finds its own prompts"
+    assert differs or itself["finding"].startswith("shows nothing of times")  # as on a busy CPU
+    assert (status == 0) == differs
 
 
 def test_nor_on_the_host(tmp_path: Path, sglang_aggregated: Server, capsys: pytest.CaptureFixture[str]) -> None:
