@@ -16,6 +16,7 @@ from warmroute_proxy.server.base import config_file
 from warmroute_proxy.server.base.config import Limits
 from warmroute_proxy.server.base.config_table import Table
 from warmroute_proxy.server.base.metric_help import HELP
+from warmroute_proxy.server.base.secrets import config_key_id
 from warmroute_proxy.server.processes.peer_processes import Gauges
 
 REFERENCE = Path(__file__).parents[2] / "docs"
@@ -52,6 +53,7 @@ def keys_read(monkeypatch: pytest.MonkeyPatch) -> dict[str, set[str]]:
     document |= tomllib.loads(changing.partition("```toml")[2].partition("```")[0])
     document["redis"] = {"url_file": "redis.url"}
     document["budget"][0]["tenants"] = [document["tenant"][0]["name"]]
+    document["budget"][1]["keys"] = [config_key_id(document["tenant"][0]["key_sha256"][0])]
     config_file.parse_config(document, Path(), "")
     return found
 
