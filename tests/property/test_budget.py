@@ -1,5 +1,8 @@
-"""Leases of several processes on one budget, with prices above and below what was reserved, and a store that fails."""
+"""Leases of several processes on one budget, with prices above and below what was reserved, limits that change, and a
+store that fails.
+"""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -26,14 +29,18 @@ AMOUNTS = st.integers(0, LIMIT // 4)
 
 
 class Processes(RuleBasedStateMachine):
-    """A store that does the sums as the tables do, and three processes."""
+    """A store that does the sums as the tables do, and three processes.
+
+    A reload changes the limit of all three at once. What was spent and reserved then may be above the new limit;
+    nothing is granted until it no longer is.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.now = BEGAN_S
-        budget = Budget(Scope("b", ("t",)), "day", LIMIT, 0.8)
-        self.leases = [Lease(budget) for _ in range(3)]
-        self.questions: list[tuple[Lease, int, int]] = []
+        self.limit = LIMIT
+        self.leases = [Lease(budget_of(LIMIT)) for _ in range(3)]
+        self.questions: list[tuple[Lease, int, int, int]] = []
         self.running: list[tuple[Lease, SpendReservation, int]] = []
         self.spent = self.excess = self.leased = 0
         self.unsettled = {id(lease): 0 for lease in self.leases}
@@ -47,6 +54,18 @@ class Processes(RuleBasedStateMachine):
         assert (reservation.lacking is not None) == (verdict is Verdict.REFUSED)
         if verdict is Verdict.GRANTED:
             self.running.append((lease, reservation, amount))
+            assert not amount or self.used() <= self.limit + self.excess
+
+    def used(self) -> int:
+        """What is spent and reserved of the budget."""
+        reserved = sum(amount for _, _, amount in self.running)
+        return self.spent + sum(self.unsettled.values()) + reserved
+
+    @rule(limit=st.sampled_from([1, LIMIT // 100, LIMIT // 3, LIMIT]))
+    def reload(self, limit: int) -> None:
+        self.limit = limit
+        for lease in self.leases:
+            lease.change(budget_of(limit))
 
     @precondition(lambda self: self.running)
     @rule(data=st.data(), price=AMOUNTS)
@@ -62,13 +81,13 @@ class Processes(RuleBasedStateMachine):
         lease = self.leases[process]
         amount = lease.wanted(self.now)
         if amount:
-            self.questions.append((lease, amount, lease.least))
+            self.questions.append((lease, amount, lease.least, lease.budget.limit))
             lease.asked(amount, self.now)
 
     @precondition(lambda self: self.questions)
     @rule(answers=st.booleans())
     def answer(self, answers: bool) -> None:
-        lease, amount, least = self.questions.pop(0)
+        lease, amount, least, limit = self.questions.pop(0)
         if not answers:
             lease.not_answered(self.now)
             return
@@ -76,7 +95,7 @@ class Processes(RuleBasedStateMachine):
             given = min(-amount, self.held[id(lease)])
             self.held[id(lease)] -= given
             self.leased -= given
-        left = LIMIT - self.spent - self.leased
+        left = limit - self.spent - self.leased
         taken = max(0, min(amount, left)) if left >= least else 0
         self.leased += taken
         self.held[id(lease)] += taken
@@ -111,8 +130,12 @@ class Processes(RuleBasedStateMachine):
 TestProcesses = Processes.TestCase
 
 
-def lease_with(in_hand: int, left: int, now_s: float = BEGAN_S, limit: int = LIMIT) -> Lease:
-    made = Lease(Budget(Scope("b", ("t",)), "day", limit, 0.8))
+def budget_of(limit: int, *tenants: str) -> Budget:
+    return Budget(Scope("b", tenants or ("t",)), "day", limit, 0.8)
+
+
+def lease_with(in_hand: int, left: int, now_s: float = BEGAN_S) -> Lease:
+    made = Lease(budget_of(LIMIT))
     assert made.wanted(now_s) == 0
     made.asked(in_hand, now_s)
     made.answered(made.span, Taken(in_hand, left), now_s)
@@ -120,7 +143,7 @@ def lease_with(in_hand: int, left: int, now_s: float = BEGAN_S, limit: int = LIM
 
 
 def test_the_first_request_waits_until_the_store_has_answered() -> None:
-    lease = Lease(Budget(Scope("b", ("t",)), "day", LIMIT, 0.8))
+    lease = Lease(budget_of(LIMIT))
     reservation = SpendReservation((lease,), Amounts(250))
     assert reservation.reserve(BEGAN_S) is Verdict.WAITS
     assert lease.wanted(BEGAN_S) == 250
@@ -203,6 +226,63 @@ def test_a_request_that_cannot_be_granted_takes_nothing_and_keeps_nothing() -> N
     lease.answered(lease.span, Taken(0, 60), later)
     assert SpendReservation((lease,), Amounts(250)).reserve(later) is Verdict.REFUSED
     assert lease.wanted(later + DENIED_S) == -100
+
+
+@pytest.mark.parametrize("changed", [budget_of(200), budget_of(LIMIT, "t", "u")])
+def test_what_may_be_above_a_changed_budget_is_given_back_and_not_reserved(changed: Budget) -> None:
+    lease = lease_with(400, 600)
+    running = SpendReservation((lease,), Amounts(300))
+    assert running.reserve(BEGAN_S) is Verdict.GRANTED
+    lease.change(changed)
+    waiting = SpendReservation((lease,), Amounts(50))
+    assert waiting.reserve(BEGAN_S) is Verdict.WAITS
+    assert lease.wanted(BEGAN_S) == -100
+    lease.asked(-100, BEGAN_S)
+    lease.answered(lease.span, Taken(0, -100), BEGAN_S)  # what runs has reserved more than there is now
+    assert waiting.reserve(BEGAN_S) is Verdict.REFUSED
+    running.release()
+    running.spend(Amounts(120), BEGAN_S)
+    later = BEGAN_S + DENIED_S
+    assert waiting.reserve(later) is Verdict.WAITS
+    assert lease.wanted(later) == -180
+    lease.asked(-180, later)
+    lease.answered(lease.span, Taken(0, 80), later)
+    assert waiting.reserve(later) is Verdict.WAITS
+    lease.asked(lease.wanted(later), later)
+    lease.answered(lease.span, Taken(80, 0), later)
+    assert waiting.reserve(later) is Verdict.GRANTED
+
+
+def test_an_answer_from_before_a_lower_limit_is_given_back() -> None:
+    lease = lease_with(0, LIMIT)
+    lease.asked(500, BEGAN_S)
+    lease.change(budget_of(10))
+    lease.answered(lease.span, Taken(500, LIMIT - 500), BEGAN_S)
+    assert lease.left is None
+    assert SpendReservation((lease,), Amounts(5)).reserve(BEGAN_S) is Verdict.WAITS
+    assert lease.wanted(BEGAN_S) == -500
+
+
+def test_what_is_above_a_lower_limit_is_not_spent_while_the_store_is_away() -> None:
+    lease = lease_with(400, 600)
+    lease.change(budget_of(10))
+    lease.asked(lease.wanted(BEGAN_S), BEGAN_S)
+    lease.not_answered(BEGAN_S)
+    assert SpendReservation((lease,), Amounts(5)).reserve(BEGAN_S) is Verdict.REFUSED
+    assert lease.in_hand == 400
+    assert lease.wanted(BEGAN_S + DENIED_S) == -400
+
+
+def test_with_a_higher_limit_what_is_leased_stays_and_a_refusal_ends_at_once() -> None:
+    lease = lease_with(100, 0)
+    waiting = SpendReservation((lease,), Amounts(250))
+    assert waiting.reserve(BEGAN_S) is Verdict.WAITS
+    lease.asked(lease.wanted(BEGAN_S), BEGAN_S)
+    lease.answered(lease.span, Taken(0, 0), BEGAN_S)
+    assert waiting.reserve(BEGAN_S) is Verdict.REFUSED
+    lease.change(budget_of(2 * LIMIT))
+    assert SpendReservation((lease,), Amounts(100)).reserve(BEGAN_S) is Verdict.GRANTED
+    assert waiting.reserve(BEGAN_S) is Verdict.WAITS
 
 
 def test_a_new_period_begins_with_nothing_in_hand_and_late_answers_do_not_count() -> None:

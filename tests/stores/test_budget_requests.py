@@ -1,6 +1,7 @@
 """Budgets as clients meet them: 429 with what is left, a warning before, and what holds while the store is away."""
 
 import hashlib
+import re
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -130,6 +131,23 @@ def test_two_proxies_on_one_database_share_the_budget(start: Start, postgres: Po
     spent = sum(map(price, answered))
     assert 0.6 * LIMIT < spent <= LIMIT
     until(lambda: postgres.sql("SELECT sum(price_nanousd) FROM usage_hour", dsn) == [str(spent)], "all rows are sent")
+
+
+def test_a_limit_that_is_lowered_holds_at_once_in_proxies_that_have_leased_more(
+    start: Start, postgres: Postgres, tmp_path: Path
+) -> None:
+    dsn = postgres.new_database()
+    migrate(dsn)
+    table = ledger_table(tmp_path, dsn)
+    both = start(table), start(table)
+    assert [send(proxy).status_code for proxy in both] == [200, 200]
+    for usd, status in (("0.000001", 429), ("5", 200)):
+        for proxy in both:
+            lines = proxy.config.read_text()
+            proxy.config.write_text(re.sub('usd_per_month = ".*"', f'usd_per_month = "{usd}"', lines))
+            with proxy.admin() as admin:
+                admin.post("/admin/reload").raise_for_status()
+        assert [send(proxy).status_code for proxy in both] == [status, status]
 
 
 def test_while_the_store_is_away_the_lease_in_hand_is_spent_and_no_more(

@@ -96,6 +96,15 @@ async def test_the_store_never_leases_more_than_the_limit(stores: Stores) -> Non
     assert await one.take(DAY, SPAN, -5_000) == Taken(0, 1_000)  # no more than there was
 
 
+async def test_of_a_lower_limit_the_store_says_how_much_is_above_it(stores: Stores) -> None:
+    store, lower = stores.of("1"), DAY._replace(limit=200)
+    assert await store.take(DAY, SPAN, 500) == Taken(500, 500)
+    assert await store.take(lower, SPAN, 10) == Taken(0, -300)
+    assert await store.take(lower, SPAN, -400) == Taken(0, 100)
+    assert await store.take(lower, SPAN, 150) == Taken(100, 0)
+    assert await store.take(DAY, SPAN, 0) == Taken(0, 800)
+
+
 async def test_many_at_once_get_the_limit_together(stores: Stores) -> None:
     parts = [stores.of("1") for _ in range(6)]
     found = await asyncio.gather(*(part.take(DAY, SPAN, 37) for part in parts * 8))

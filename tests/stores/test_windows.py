@@ -90,6 +90,8 @@ async def test_slices_are_never_more_than_the_limit_together(redis: Redis) -> No
         assert sum(taken.leased for taken in found) == LIMIT
         assert await proxies[0].take(MINUTE, SPAN, -3) == Taken(0, 3)
         assert await proxies[1].take(MINUTE, SPAN, 5) == Taken(3, 0)
+        lower = MINUTE._replace(limit=LIMIT - 4)
+        assert await proxies[1].take(lower, SPAN, 5) == Taken(0, -4)  # more is taken than there is now
         assert await proxies[1].take(MINUTE, Span(SPAN.ends_s, SPAN.ends_s + 60), 5) == Taken(5, LIMIT - 5)
     finally:
         for each in calls:

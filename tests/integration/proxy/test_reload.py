@@ -133,11 +133,14 @@ def test_another_limit_counts_what_was_used_before(scene: Scene) -> None:
     assert 1 <= asked_until_refused() < 10
 
 
-def test_what_was_leased_of_a_budget_stays_when_its_limit_changes(scene: Scene) -> None:
+def test_another_budget_counts_what_was_spent_before(scene: Scene) -> None:
     assert scene.ask(tenant=1).status_code == 200
     changed = scene.apply(scene.first.replace('usd_per_month = "100"', 'usd_per_month = "0.000001"'))
     assert [(each["table"], each["keys"]) for each in changed["changes"]] == [("budget", ["usd_per_month"])]
-    assert scene.ask(tenant=1).status_code == 200  # from what was leased before
+    refused = scene.ask(tenant=1)
+    assert refused.status_code == 429
+    assert refused.json()["error"]["code"] == "insufficient_quota"
+    assert "of 0.000001 USD are left" in refused.json()["error"]["message"]
     scene.apply(scene.first)
     assert scene.ask(tenant=1).status_code == 200
 

@@ -8,6 +8,10 @@ so the store never gives more than the limit, and there is no second counter bes
 estimated price before its dispatch: all of its prompt uncached, and the answer that is expected. It is settled at its
 real price. What is spent can be above the limit by what requests cost more than was reserved for them.
 
+A reload can lower the limit below what is leased. Then what is left is below 0, and no process reserves from what it
+has in hand: each gives back what is not reserved, also when a request has ended that cost less than it had reserved.
+The same holds from the reload until the store has answered.
+
 A slice is a hundredth of the budget. Where slices are used up quickly, the next one is twice as large, up to an eighth.
 A proxy asks for the next one when it has used half. What it has not touched for a minute it gives back.
 
@@ -103,7 +107,9 @@ class Verdict(Enum):
 
 
 class Taken(NamedTuple):
-    """The store's answer: what it has leased, and what is left in it after that."""
+    """The store's answer: what it has leased, and what is left in it after that; below 0: more is leased and spent than
+    the limit.
+    """
 
     leased: int
     left: int
@@ -144,6 +150,10 @@ class Lease:
         """The largest reservation that waits."""
 
         self.denied_until_s = 0.0
+        self._held_back = False
+        """Whether what is in hand may be above the limit: then it is given back, and not reserved."""
+
+        self._asked_for = budget
         self._returning = 0
         """What the store is asked to take back."""
 
@@ -153,8 +163,19 @@ class Lease:
 
     @property
     def free(self) -> int:
-        """What can be reserved."""
-        return self.in_hand - self.reserved
+        """What can be reserved; below 0: what is in debt."""
+        return min(0, self._unreserved) if self._held_back else self._unreserved
+
+    def change(self, budget: Budget) -> None:
+        """Have another limit, or other tenants or keys. What is reserved stays reserved."""
+        if budget == self.budget:
+            return
+        if budget.limit < self.budget.limit or budget.scope != self.budget.scope:
+            self._held_back = True
+        self.budget = budget
+        self.left = None
+        self.denied_until_s = 0.0
+        self._slice = self._smallest_slice()
 
     def begin(self, now_s: float) -> None:
         """Go to the period of a time, if that is another one: nothing of the one before counts there."""
@@ -163,8 +184,9 @@ class Lease:
         self.span = span_of(self.budget.period, now_s)
         self.in_hand = self.reserved = self.needed = self._returning = 0
         self.left = None
+        self._held_back = False
         self.denied_until_s = 0.0
-        self._slice = max(1, self.budget.limit // SMALLEST_PART)
+        self._slice = self._smallest_slice()
         self._used_s = now_s
 
     def wanted(self, now_s: float) -> int:
@@ -172,6 +194,8 @@ class Lease:
         self.begin(now_s)
         if self.asking or self.denied(now_s):
             return 0
+        if self._held_back and self._unreserved > 0:
+            return -self._unreserved
         if self.needed > self.free:
             return max(self._next_slice(now_s), self.needed - self.free)
         if self.left is None:
@@ -191,6 +215,7 @@ class Lease:
         """The store is asked; what is given back cannot be used until there is no answer."""
         self.asking = True
         self._asked_s = now_s
+        self._asked_for = self.budget
         if amount < 0:
             self.in_hand += amount
             self._returning = -amount
@@ -202,6 +227,9 @@ class Lease:
         if span != self.span:
             return
         self.in_hand += max(0, taken.leased)
+        if self._asked_for != self.budget:
+            return  # what waits asks again
+        self._held_back = taken.left < 0
         self.left = max(0, taken.left)
         if self.needed - self.free > self.left:
             self.denied_until_s = now_s + DENIED_S
@@ -234,6 +262,13 @@ class Lease:
         if self.left is None:
             return 0.0
         return 1 - (self.left + max(0, self.in_hand)) / self.budget.limit
+
+    @property
+    def _unreserved(self) -> int:
+        return self.in_hand - self.reserved
+
+    def _smallest_slice(self) -> int:
+        return max(1, self.budget.limit // SMALLEST_PART)
 
     def _next_slice(self, now_s: float) -> int:
         if self.left is not None and now_s - self._asked_s < QUICK_S:

@@ -16,7 +16,7 @@ local used = tonumber(redis.call('GET', KEYS[1]) or '0')
 local taken = math.max(-used, math.min(tonumber(ARGV[1]), math.max(0, tonumber(ARGV[2]) - used)))
 used = redis.call('INCRBY', KEYS[1], string.format('%d', taken))
 redis.call('EXPIRE', KEYS[1], ARGV[3])
-return {math.max(0, taken), math.max(0, tonumber(ARGV[2]) - used)}
+return {math.max(0, taken), tonumber(ARGV[2]) - used}
 """
 
 

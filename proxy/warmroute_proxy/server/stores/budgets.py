@@ -49,15 +49,13 @@ class Budgets:
         """Called when what waits may go, or has to be refused."""
 
     def replace(self, budgets: Sequence[Budget]) -> None:
-        """Lease from these budgets. Of one whose limit changes, what is leased stays; the store's next answer counts
-        the new limit. Reservations are settled with the leases that they are from.
+        """Lease from these budgets. What is reserved of one that changes stays reserved; what is leased above a lower
+        limit is given back. Reservations are settled with the leases that they are from.
         """
         known = {lease.budget.key: lease for lease in self.leases}
         self.leases = [known.get(each.key) or Lease(each) for each in budgets]
         for lease, budget in zip(self.leases, budgets, strict=True):
-            if lease.budget != budget:
-                lease.budget = budget
-                lease.left = None
+            lease.change(budget)
         self._by_scope = ByScope([(lease.budget.scope, lease) for lease in self.leases])
 
     def of(self, tenant: str, key_id: str) -> tuple[Lease, ...]:
@@ -85,7 +83,7 @@ class Budgets:
             if amount and self._store is not None:
                 least = lease.least
                 lease.asked(amount, now_s)
-                asking = self._ask(self._store, lease, lease.span, amount, least)
+                asking = self._ask(self._store, lease, (lease.budget, lease.span, amount, least))
                 task = asyncio.get_running_loop().create_task(asking)
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
@@ -142,14 +140,14 @@ class Budgets:
             for lease in self.leases
         ]
 
-    async def _ask(self, store: BudgetStore, lease: Lease, span: Span, amount: int, least: int) -> None:
+    async def _ask(self, store: BudgetStore, lease: Lease, question: tuple[Budget, Span, int, int]) -> None:
         try:
-            taken = await store.take(lease.budget, span, amount, least)
+            taken = await store.take(*question)
         except Exception as error:
             if not lease.away:
                 _LOG.error("the %s of %s cannot be asked for: %s", lease.budget.unit, lease.budget.name, error)
             lease.not_answered(self._clock())
         else:
-            lease.answered(span, taken, self._clock())
+            lease.answered(question[1], taken, self._clock())
         for call in self.on_answer:
             call()
