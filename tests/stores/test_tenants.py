@@ -49,7 +49,7 @@ def test_limits_of_a_tenant_change_while_proxies_run(operator: Operator) -> None
         return [operator.ask("GET", "/admin/admission", proxy=at)[1]["tenants"].get("small") for at in (0, 1)]
 
     until(lambda: all(each and each["requests_per_minute"] == 7 for each in limits()), "both know the limit")
-    operator.does("tenants", "change", "small", "requests_per_minute=9", "cached_weight=0.1")
+    operator.does("tenants", "change", "small", "requests_per_minute=9")
     until(lambda: all(each["requests_remaining"] == 9 for each in limits()), "both know the new limit")
     operator.does("tenants", "change", "small", "requests_per_minute=")
     until(lambda: limits() == [None, None], "both know that there is no limit")
@@ -85,6 +85,7 @@ def test_tenants_of_a_share_group_have_one_cache(operator: Operator) -> None:
         (("add", "x\x00"), "is not a name"),
         (("add", "new", "token_per_minute=1"), 'did you mean "tokens_per_minute"'),
         (("add", "new", "tokens_per_minute=0"), "0 is not between 1 and"),
+        (("add", "new", "cached_weight=0.1"), "cached_weight: is for tokens_per_minute, which is missing"),
         (("add", "new", 'models=["no-such"]'), '"no-such" is no [[model]]'),
         (("add", "new", "share_group=a b"), "is not a name"),
         (("add", "new", 'key_sha256=["00"]'), "is no setting of a tenant in the database"),

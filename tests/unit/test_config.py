@@ -141,6 +141,7 @@ def test_every_limit_has_bounds(name: str, tmp_path: Path) -> None:
         (f'["{DIGEST}"]', "[]", "tenant[0].key_sha256: must be a list of SHA-256 digests of API keys, at least one"),
         (f'["{DIGEST}"]', '["wr-0123"]', "tenant[0].key_sha256[0]: is not a SHA-256 in hex (64 digits)"),
         ('regions = ["east"]', 'regions = ["easst"]', 'tenant[0].regions: "easst" is no [[region]] (did you mean "east"?)'),
+        ('regions = ["east"]', "cached_weight = 0.1", "tenant[0].cached_weight: is for tokens_per_minute, which is missing: add it, or leave cached_weight out"),
         ('regions = ["east"]', 'models = ["qwen4"]', 'tenant[0].models: "qwen4" is no [[model]] (did you mean "qwen3"?)'),
         ('url = "http://127.0.0.1:9002/"', "", "region[1].url: is missing; only the own region (east) has none"),
         ("[proxy]", "[[proxy]]", "proxy: must be a table, written [proxy]"),

@@ -39,7 +39,7 @@ def read_database(ledger: Table, folder: Path) -> DatabaseConfig | None:
 def read_tenant_limits(table: Table) -> TenantLimits | None:
     """The limits of a [[tenant]]; None where it has none."""
     rpm, tpm, requests, tokens = [table.integer(key, None, 1, MAX_LIMIT) for key in TenantLimits._fields[:-1]]
-    weight = table.number("cached_weight", 1.0, 0.0, 1.0)
+    weight = _cached_weight(table)
     if not any((rpm, tpm, requests, tokens)):
         return None
     return TenantLimits(rpm, tpm, requests, tokens, weight)
@@ -139,11 +139,17 @@ def _usd(table: Table, scope: Scope) -> list[Budget]:
 
 def _limits(table: Table, scope: Scope) -> list[ScopeLimits]:
     rpm, tpm, requests = [table.integer(key, None, 1, MAX_LIMIT) for key in _BY_MINUTE_AND_AT_ONCE]
-    limits = TenantLimits(rpm, tpm, requests, None, table.number("cached_weight", 1.0, 0.0, 1.0))
-    if table.has("cached_weight") and tpm is None:
-        table.problem("cached_weight", "is for tokens_per_minute, and there is none")
+    limits = TenantLimits(rpm, tpm, requests, None, _cached_weight(table))
     warn_share = table.number("warn_share", DEFAULT_WARN_SHARE, 0.0, 1.0)
     return [ScopeLimits(scope, limits, warn_share)] if rpm or tpm or requests else []
+
+
+def _cached_weight(table: Table) -> float:
+    """How much a cached token counts of a limit by the minute, which has to be there, too."""
+    weight = table.number("cached_weight", 1.0, 0.0, 1.0)
+    if table.has("cached_weight") and not table.has("tokens_per_minute"):
+        table.problem("cached_weight", "is for tokens_per_minute, which is missing: add it, or leave cached_weight out")
+    return weight
 
 
 def _nanousd(table: Table, key: str) -> int | None:
