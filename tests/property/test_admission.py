@@ -10,6 +10,7 @@ from warmroute_proxy.core.queue.admission import RETRY_AFTER_MAX_S, DispatchRate
 
 MAX_REQUESTS, MAX_BYTES, MAX_COST = 12, 1000, 500
 TENANTS, MODELS, PLACES = ("a", "b", "c"), ("m", "n"), ("w0", "w1")
+KEYS = ("", "k0", "k1")
 COMPUTE_S, MAX_PATIENCE_S = st.sampled_from([0.0, 0.1, 0.5, 100.0]), 15.0
 
 
@@ -28,10 +29,11 @@ class QueueMachine(RuleBasedStateMachine):
         size=st.integers(0, MAX_BYTES + 1),
         place=st.sampled_from(PLACES),
         compute_s=COMPUTE_S,
+        key_id=st.sampled_from(KEYS),
     )
-    def join(self, tenant: str, model: str, size: int, place: str, compute_s: float) -> None:
+    def join(self, tenant: str, model: str, size: int, place: str, compute_s: float, key_id: str) -> None:
         self.joined += 1
-        waiter = Waiter(self.joined, tenant, model, size, float(self.joined))
+        waiter = Waiter(self.joined, tenant, model, size, float(self.joined), key_id)
         before = Counter(each.tenant for each in self.inside)
         out = self.queue.join(waiter, place, compute_s)
         if out is None:
@@ -62,22 +64,25 @@ class QueueMachine(RuleBasedStateMachine):
         model=st.sampled_from(MODELS),
         place=st.sampled_from(PLACES),
         costs=st.lists(st.integers(0, MAX_COST), max_size=4),
-        cannot=st.sets(st.sampled_from(TENANTS)),
+        cannot=st.sets(st.tuples(st.sampled_from(TENANTS), st.sampled_from(KEYS))),
     )
-    def serve(self, model: str, place: str, costs: list[int], cannot: set[str]) -> None:
+    def serve(self, model: str, place: str, costs: list[int], cannot: set[tuple[str, str]]) -> None:
         """A round as the server makes it: some go, some cannot."""
-        asked: set[str] = set()
+        asked: set[tuple[str, str]] = set()
         for waiter in self.queue.fair_order((model, place)):
+            whose = waiter.tenant, waiter.key_id
             mine = [each for each in self.inside if (each.line_key, each.tenant) == ((model, place), waiter.tenant)]
-            assert waiter.due_s == min(each.due_s for each in mine)
-            asked.add(waiter.tenant)
-            if waiter.tenant in cannot:
+            open_ = [each for each in mine if (each.tenant, each.key_id) not in asked or each is waiter]
+            assert waiter.due_s == min(each.due_s for each in open_)
+            if whose in cannot:
+                assert whose not in asked
+                asked.add(whose)
                 continue
             if not costs:
                 return
             self.queue.served(waiter, costs.pop())
             self.inside.remove(waiter)
-        left = {each.tenant for each in self.inside if each.line_key == (model, place)}
+        left = {(each.tenant, each.key_id) for each in self.inside if each.line_key == (model, place)}
         assert left <= cannot & asked  # whoever could go was asked
 
     @rule(before=st.integers(0, 50))

@@ -17,6 +17,7 @@ from warmroute_proxy.core.placement.fleet import Peer, Worker
 from warmroute_proxy.core.placement.router import Ticket
 from warmroute_proxy.core.prompt.chain import Chain
 from warmroute_proxy.core.prompt.facts import Facts
+from warmroute_proxy.core.queue.admission import Waiter
 from warmroute_proxy.core.queue.budget import Budget, Span, Taken
 from warmroute_proxy.core.queue.quota import ScopeLimits, TenantLimits, UsedTokens
 from warmroute_proxy.core.queue.reservation import Reservation
@@ -26,7 +27,7 @@ from warmroute_proxy.core.replicas.recording_router import Playback, RecordedRou
 from warmroute_proxy.server.base.config import Config, Limits, ModelConfig
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.metrics import Metrics
-from warmroute_proxy.server.request.admission import Admission
+from warmroute_proxy.server.request.admission import Admission, RequestToAdmit
 from warmroute_proxy.server.stores.budgets import Budgets
 from warmroute_proxy.server.stores.prices import Prices
 from warmroute_proxy.server.stores.stores import Stores
@@ -46,6 +47,8 @@ FLEETS = [
 ]
 MODELS = ("m", "n")
 PEERS: list[list[Peer]] = [[], [], [Peer("west", 0.05)]]
+KEYS = ("k0", "k1")
+OF_KEYS = [ScopeLimits(Scope(key_id, keys=(key_id,)), TenantLimits(requests_at_once=1)) for key_id in KEYS]
 TENANTS = {"free": None, "other": None, "held": TenantLimits(requests_at_once=1, tokens_per_minute=100_000)}
 
 
@@ -130,6 +133,7 @@ class Fleet:
         if (
             self.admission.queue.requests
             or TENANTS[tenant] is not None
+            or key_id
             or not self.router.has_capacity(model, decision, self.now)
         ):
             decision = self.admission.enter(turn, decision)
@@ -205,6 +209,13 @@ class Fleet:
         for _ in range(4):
             await asyncio.sleep(0)
 
+    def firsts(self) -> list[Waiter[RequestToAdmit]]:
+        """The first of each key of each tenant in each line."""
+        found: dict[tuple[str, str, str, str], Waiter[RequestToAdmit]] = {}
+        for each in sorted(self.admission.queue.waiting(), key=lambda waiter: waiter.due_s):
+            found.setdefault((*each.line_key, each.tenant, each.item.intake.key_id), each)
+        return list(found.values())
+
     def check(self) -> None:
         rows = self.router.snapshot(self.now)["workers"]
         for row in rows.values():
@@ -212,10 +223,13 @@ class Fleet:
             assert row["resident_tokens"] < POOL + MAX_TOKENS  # one request beyond the pool at most
         held = [turn for turn in self.running if turn.tenant == "held"]
         assert len(held) <= 1
-        queue = self.admission.queue
-        waiting = queue.waiting()
-        held_up = {each.item for each in waiting if each.tenant == "held" and held}
-        for waiter in queue.heads():  # nobody waits who could go
+        of_keys = [turn.intake.key_id for turn in self.running if turn.intake.key_id]
+        assert len(of_keys) == len(set(of_keys))
+        waiting = self.admission.queue.waiting()
+        held_up = {
+            each.item for each in waiting if (each.tenant == "held" and held) or each.item.intake.key_id in of_keys
+        }
+        for waiter in self.firsts():  # nobody waits who could go
             found = self.admission._find(waiter)
             assert found is None or not found.goes
             assert found is not None or waiter.item in held_up or self.is_down(waiter.model)
@@ -228,6 +242,7 @@ ARRIVE = st.tuples(
     st.sampled_from(MODELS),
     st.sampled_from([1, 2, 5, 30]),
     st.integers(1, 4),
+    st.sampled_from(["", *KEYS]),
 )
 CHANGES = ["down", "up", "drains", "works", "restarts", "goes", "comes"]
 OPERATIONS = st.one_of(
@@ -245,14 +260,14 @@ OPERATIONS = st.one_of(
 def test_engines_get_what_they_can_run_and_nobody_waits_beside_one_with_room(
     workers: list[Worker], peers: list[Peer], operations: list[tuple[Any, ...]]
 ) -> None:
-    asyncio.run(play(Fleet(workers, peers), operations))
+    asyncio.run(play(Fleet(workers, peers, limits=OF_KEYS), operations))
 
 
 async def play(fleet: Fleet, operations: list[tuple[Any, ...]]) -> None:
     for name, *details in operations:
         match name, *details:
-            case "arrive", tenant, model, thousands, session:
-                fleet.arrive(tenant, model, thousands * 1000, session)
+            case "arrive", tenant, model, thousands, session, key_id:
+                fleet.arrive(tenant, model, thousands * 1000, session, key_id)
             case "end", pick, well:
                 fleet.end(pick, well)
             case "leave", pick:
@@ -279,6 +294,19 @@ async def play(fleet: Fleet, operations: list[tuple[Any, ...]]) -> None:
     quota = fleet.admission.limits.quotas.of("held", "")[0]
     assert (quota.running, quota.tokens_running) == (0, 0)
     assert all(row["running"] == row["resident_tokens"] == 0 for row in fleet.router.snapshot(0.0)["workers"].values())
+
+
+async def test_a_key_at_its_limit_holds_up_no_other_key_of_its_tenant() -> None:
+    fleet = Fleet(FLEETS[0], PEERS[0], limits=OF_KEYS)
+    for key_id in ("k0", "k1", "k0", "k0", "k1"):
+        fleet.arrive("free", "m", 1000, 1, key_id)
+    await fleet.sweep()
+    running = [[turn.number for turn in fleet.running]]
+    for pick in (1, 0, 0, 0, 0):
+        fleet.end(pick, True)
+        await fleet.sweep()
+        running.append([turn.number for turn in fleet.running])
+    assert running == [[0, 1], [0, 4], [4, 2], [2], [3], []]
 
 
 class RichStore:

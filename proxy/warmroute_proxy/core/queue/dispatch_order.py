@@ -113,20 +113,20 @@ def next_dispatches(
 def _rechecked(
     queue: Queue[T], find: Callable[[Waiter[T]], Placement | None], models: Sequence[str], now_s: float
 ) -> Iterator[tuple[Waiter[T], Placement]]:
-    """As `next_dispatches`, for the first of each tenant in each line: the `MAX_RECHECKED` that were checked longest
-    ago. The request after one that goes or moves is checked as well.
+    """As `next_dispatches`, for the first of each tenant and key in each line: the `MAX_RECHECKED` that were checked
+    longest ago. The request after one that goes or moves is checked as well.
     """
     heads = [waiter for waiter in queue.heads() if waiter.model in models]
     for head in heapq.nsmallest(MAX_RECHECKED, heads, key=_checked_s):
         waiter: Waiter[T] | None = head
         while waiter is not None and waiter in queue:
-            key, tenant = waiter.line_key, waiter.tenant
+            key = waiter.line_key
             waiter.checked_s = now_s
             found = find(waiter)
             if found is None or not _goes_or_moves(queue, waiter, found):
                 break
             yield waiter, found
-            waiter = queue.head(key, tenant)
+            waiter = queue.head(key, head.tenant, head.key_id)
 
 
 def _checked_s(waiter: Waiter[T]) -> float:

@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 PER_ROUND: Final = 32
 _NOWHERE: Final = ("", 0.0)
-"""The worker, and the seconds to compute there, of a request that waits for another one of its tenant to end."""
+"""The worker, and the seconds to compute there, of a request that its limits hold up."""
 
 
 class RequestToAdmit(ReservingRequest, Protocol):
@@ -88,7 +88,9 @@ class Admission:
         if shortage is not None:
             self._refuse(request, f"{shortage.kind}_per_minute", self.limits.beyond(intake, shortage))
             return None
-        waiter = Waiter(request, intake.tenant.name, intake.facts.model, len(intake.body.raw), self._clock())
+        key_id = intake.key_id if self.limits.has_key(intake.key_id) else ""
+        size_bytes = len(intake.body.raw)
+        waiter = Waiter(request, intake.tenant.name, intake.facts.model, size_bytes, self._clock(), key_id)
         if not self.limits.may_begin(request):
             if not self._refused_by_limit(request):
                 self._wait(waiter, *_NOWHERE)

@@ -62,6 +62,10 @@ class Budgets:
         """The leases on the budgets of a request with this key, of this tenant."""
         return self._by_scope.of(tenant, key_id)
 
+    def has_key(self, key_id: str) -> bool:
+        """Whether a key has a budget of its own."""
+        return self._by_scope.has_key(key_id)
+
     @property
     def away(self) -> bool:
         """Whether the store has not answered lately."""

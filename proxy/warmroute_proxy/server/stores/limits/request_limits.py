@@ -66,6 +66,10 @@ class RequestLimits:
         for shared in (self._budgets, self._windows, self._slots):
             shared.on_answer.append(call)
 
+    def has_key(self, key_id: str) -> bool:
+        """Whether a key has limits beside those of its tenant."""
+        return self.quotas.has_key(key_id) or self._budgets.has_key(key_id)
+
     def reserve(self, request: LimitedRequest, decision: Decision) -> Shortage | None:
         """Reserve what a request may use, where it is counted here; or return what is short."""
         intake, facts = request.intake, request.intake.facts
