@@ -7,6 +7,7 @@ budget           leases on what tenants or keys may use by minute, day and month
 dispatch_order   whether a queued request goes now, and where
 memory_budget    how many bytes the bodies of each tenant may hold
 quota            limits of one process by the minute and at once
+rotation         which of many things are looked at in a round
 scope            what a limit applies to: keys, a tenant, or several
 slots            requests at once over several proxies
 reservation      what one request has reserved of all of these

@@ -198,11 +198,9 @@ class Lease:
             return -self._unreserved
         if self.needed > self.free:
             return max(self._next_slice(now_s), self.needed - self.free)
-        if self.left is None:
-            return 0
         if now_s - self._used_s > IDLE_S:
             return -self.free if self.free > 0 and not self.reserved else 0
-        if self.left > 0 and self.free < self._slice // 2:
+        if self.left is not None and self.left > 0 and self.free < self._slice // 2:
             return self._next_slice(now_s)
         return 0
 
@@ -210,6 +208,11 @@ class Lease:
     def least(self) -> int:
         """Where the store has less of a budget, it is to lease nothing: the request that waits could not use it."""
         return max(0, self.needed - self.free) if self.budget.is_money else 0
+
+    @property
+    def rests(self) -> bool:
+        """Whether nothing is wanted until a request comes."""
+        return self.left is None and not (self.asking or self.in_hand or self.reserved or self.needed)
 
     def asked(self, amount: int, now_s: float) -> None:
         """The store is asked; what is given back cannot be used until there is no answer."""

@@ -90,8 +90,7 @@ class SlotLease:
         since_s = now_s - self._asked_s
         if self.asking or (self.away and since_s < ASK_AGAIN_S):
             return None
-        idle = not (self.running or self._turned_away or self.held or self._recorded)
-        if idle and (self.left is None or since_s < ASK_AGAIN_S or now_s - self._ended_s >= KEPT_FRESH_S):
+        if self._idle and (self.left is None or since_s < ASK_AGAIN_S or now_s - self._ended_s >= KEPT_FRESH_S):
             return None
         wanted = self.running + max(self._turned_away, self._spare())
         if self.left and now_s - self._ended_s < ASK_AGAIN_S:
@@ -99,6 +98,10 @@ class SlotLease:
         if self.running > self.held or self._turned_away or not self.left or since_s >= ASK_AGAIN_S:
             return min(wanted, self.slots.limit)
         return None
+
+    def rests(self, now_s: float) -> bool:
+        """Whether there is nothing to say until a request comes."""
+        return self._idle and not self.asking and now_s - max(self._asked_s, self._ended_s) >= KEPT_FRESH_S
 
     def asked(self, now_s: float) -> None:
         """The store is asked."""
@@ -123,6 +126,10 @@ class SlotLease:
         left = 0 if self.left is None or self.away else self.left
         others = self.slots.limit - left - self.held if self.left is not None and not self.away else 0
         return max(0, self.running + max(0, others)) / self.slots.limit
+
+    @property
+    def _idle(self) -> bool:
+        return not (self.running or self._turned_away or self.held or self._recorded)
 
     def _spare(self) -> int:
         return self.slots.limit // SPARE_PART if self.running and self.left != 0 else 0

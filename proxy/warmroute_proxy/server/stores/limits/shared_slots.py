@@ -2,10 +2,15 @@
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
+from warmroute_proxy.core.queue.rotation import Rotation
 from warmroute_proxy.core.queue.scope import ByScope
 from warmroute_proxy.core.queue.slots import Held, SlotLease, SlotLimit
+
+MOST_LOOKED_AT: Final = 1_000
+MOST_ASKED: Final = 100
+"""In one sweep, so that it takes no more than 1 ms: each limit in use is asked for once in `LEASE_S` up to 2,000."""
 
 
 class SlotStore(Protocol):
@@ -25,6 +30,7 @@ class SharedSlots:
         self._store = store
         self._clock = clock
         self._by_scope = ByScope([(lease.slots.scope, lease) for lease in self.leases])
+        self._in_use: Rotation[SlotLease] = Rotation(())
         self._tasks: set[asyncio.Task[None]] = set()
         self.on_answer: list[Callable[[], None]] = []
         """Called when what waits may go."""
@@ -38,10 +44,15 @@ class SharedSlots:
             lease.slots = slots
             self.leases.append(lease)
         self._by_scope = ByScope([(lease.slots.scope, lease) for lease in self.leases])
+        now_s = self._clock()
+        self._in_use = Rotation([lease for lease in self.leases if not lease.rests(now_s)])
 
     def of(self, tenant: str, key_id: str) -> tuple[SlotLease, ...]:
         """The places of a request with this key, of this tenant."""
-        return self._by_scope.of(tenant, key_id)
+        leases = self._by_scope.of(tenant, key_id)
+        for lease in leases:
+            self._in_use.add(lease)
+        return leases
 
     @property
     def away(self) -> bool:
@@ -49,12 +60,22 @@ class SharedSlots:
         return any(lease.away for lease in self.leases)
 
     def sweep(self) -> None:
-        """Ask the store for what is wanted; called a few times a second."""
-        self._ask(self.leases)
+        """Ask the store for what is wanted under some of the limits in use, in turn; called a few times a second."""
+        now_s, asked = self._clock(), 0
+        for lease in self._in_use.round(MOST_LOOKED_AT):
+            asked += self._ask_for(lease, now_s)
+            if lease.rests(now_s):
+                self._in_use.remove(lease)
+            if asked == MOST_ASKED:
+                break
 
     def began(self, leases: Iterable[SlotLease]) -> None:
         """A request runs under these limits: ask at once where more run than the store knows of."""
-        self._ask([lease for lease in leases if lease.beyond])
+        now_s = self._clock()
+        for lease in leases:
+            self._in_use.add(lease)
+            if lease.beyond:
+                self._ask_for(lease, now_s)
 
     def as_dict(self) -> list[dict[str, Any]]:
         """What the admin page shows."""
@@ -71,18 +92,16 @@ class SharedSlots:
             for lease in self.leases
         ]
 
-    def _ask(self, leases: Iterable[SlotLease]) -> None:
-        if self._store is None:
-            return
-        now_s = self._clock()
-        for lease in leases:
-            wanted = lease.wanted(now_s)
-            if wanted is not None:
-                lease.asked(now_s)
-                call = self._hold(self._store, lease, lease.running, wanted)
-                task = asyncio.get_running_loop().create_task(call)
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
+    def _ask_for(self, lease: SlotLease, now_s: float) -> bool:
+        """Ask the store for what is wanted under a limit. Returns whether anything is."""
+        wanted = lease.wanted(now_s)
+        if wanted is None or self._store is None:
+            return False
+        lease.asked(now_s)
+        task = asyncio.get_running_loop().create_task(self._hold(self._store, lease, lease.running, wanted))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return True
 
     async def _hold(self, store: SlotStore, lease: SlotLease, running: int, wanted: int) -> None:
         try:
