@@ -4,7 +4,7 @@ from functools import partial
 from typing import Any, Final
 
 import msgspec
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from warmroute_proxy.core.placement.choices import NoWorker
@@ -98,6 +98,8 @@ class Processes:
 
     def _turn(self, who: int, asked: Facts) -> None:
         decision = self._place(self.many[who], asked)
+        assert self._place(self.one, asked) == decision
+        self.share()
         if decision is not None:
             ticket = self.many[who].dispatched(asked, decision, self.now_s)
             self.open.append((who, ticket, self.one.dispatched(asked, decision, self.now_s), asked))
@@ -137,6 +139,8 @@ def comparable(snapshot: dict[str, Any]) -> dict[str, Any]:
 
 @settings(deadline=None)
 @given(operations)
+@example([("turn", 0, 1), ("turn", 0, 1), ("end", 0, 0), ("end", 0, 1)])  # a history was missed
+@example([("turn", 1, 3), ("end", 0, 11), ("turn", 0, 3), ("end", 0, 7), ("turn", 1, 3)])  # and its next turn came
 def test_siblings_decide_like_one(done: list[tuple[str, int, int]]) -> None:
     processes = Processes()
     for operation, who, number in done:

@@ -34,9 +34,9 @@ class Histories:
         """Those that have evicted some of a lineage's history since the last call, and the tokens that are left."""
         return self.gone.pop(lineage, _NOTHING)
 
-    def dispatched(self, lineage: int, ticket: Ticket, shared_tokens: int) -> None:
-        """A turn was sent. `shared_tokens` of its prompt other conversations use too."""
-        ticket.lineage, ticket.shared_tokens = lineage, shared_tokens
+    def dispatched(self, lineage: int, ticket: Ticket) -> None:
+        """A turn was sent."""
+        ticket.lineage = lineage
         worker = ticket.cache_worker
         if _is_followed(ticket, worker):
             self._keep(ticket, worker.load.occupancy.history(lineage))
@@ -62,17 +62,17 @@ class Histories:
     def _begin(self, ticket: Ticket) -> None:
         """The engine begins to compute a prompt, which makes room for itself."""
         ticket.used_before = 0
-        worker, lineage, shared_tokens = ticket.cache_worker, ticket.lineage, ticket.shared_tokens
+        worker, lineage = ticket.cache_worker, ticket.lineage
         if not _is_followed(ticket, worker):
             return
         occupancy = worker.load.occupancy
-        if shared_tokens:
+        if shared_tokens := ticket.shared_tokens(ticket.prompt_tokens):
             chain = ticket.chain
-            at = bisect_left(chain.ends, ticket.decision.shared_bytes)
+            at = bisect_left(chain.ends, ticket.shared_bytes)
             occupancy.share(chain.hashes[min(at, len(chain.hashes) - 1)], shared_tokens)
         ticket.used_before = occupancy.last_use(lineage)
         self._keep(ticket, occupancy.use(lineage, ticket.own_tokens))
-        self._is_there(lineage, worker)
+        self.is_there(lineage, worker)
         if occupancy.is_overfull():
             self._note(occupancy.evicted(), worker)
 
@@ -94,7 +94,7 @@ class Histories:
             occupancy.resize(lineage, own_tokens)
             return
         occupancy.use(lineage, own_tokens)
-        self._is_there(lineage, worker)
+        self.is_there(lineage, worker)
         if occupancy.is_overfull():
             self._note(occupancy.evicted(), worker)
 
@@ -111,7 +111,7 @@ class Histories:
         occupancy.reports = occupancy.reports or cached_tokens > 0
         if not _is_followed(ticket, worker) or not occupancy.reports:
             return
-        expected = ticket.decision.predicted_cached_tokens - shared_tokens
+        expected = ticket.prompt_tokens - ticket.uncached - shared_tokens
         found = cached_tokens - shared_tokens
         least = max(MIN_TOKENS, MIN_SHARE * prompt_tokens)
         if expected >= least and 2 * found < expected and ticket.used_before > 0:
@@ -126,7 +126,8 @@ class Histories:
         while len(gone) > self._max_entries:
             del gone[next(iter(gone))]
 
-    def _is_there(self, lineage: int, worker: WorkerState) -> None:
+    def is_there(self, lineage: int, worker: WorkerState) -> None:
+        """Forget what this worker has evicted of a lineage's history: it has it now, or the index knows of it."""
         elsewhere = self.gone.get(lineage)
         if elsewhere is not None and elsewhere.pop(worker, None) is not None and not elsewhere:
             del self.gone[lineage]

@@ -91,13 +91,14 @@ class Router:
         if self._policy == "round_robin":
             usable = choices.alone().usable(facts, now_s, exclude)
             self._round_robin += 1
-            return place_round_robin(usable, self._match(facts, choices.mask, last_turn), self._round_robin - 1)
+            return place_round_robin(usable, self._match(facts, choices.mask, last_turn, now_s), self._round_robin - 1)
         usable = choices.usable(facts, now_s, exclude)
         home = None
         if usable.peers:
             regions = [peer.region for peer in usable.peers]
             home = home_of(facts, last_turn, self._affinity, self._region, regions)
-        return place_by_cost(facts, usable, self._match(facts, choices.mask, last_turn), home, fleet.traffic, now_s)
+        prompt = self._match(facts, choices.mask, last_turn, now_s)
+        return place_by_cost(facts, usable, prompt, home, fleet.traffic, now_s)
 
     def has_capacity(self, model: str, decision: Decision, now_s: float) -> bool:
         """Whether what was decided would run now, rather than wait in an engine's own queue (`load.capacity`)."""
@@ -163,7 +164,7 @@ class Router:
         ticket = Ticket(decision, facts.chain, cache_worker, local, facts.sequences)
         cached_share = decision.predicted_cached_tokens / decision.prompt_tokens_est
         self._in_flight.begin(ticket, self._begins(facts), cached_share, now_s)
-        self._histories.dispatched(facts.lineage, ticket, self._shared_tokens(ticket, facts, None))
+        self._histories.dispatched(facts.lineage, ticket)
         return ticket
 
     def first_token(self, ticket: Ticket, now_s: float) -> None:
@@ -195,7 +196,7 @@ class Router:
             if worker is not None and predicted + worker.page_tokens >= prompt_tokens:
                 predicted = min(predicted, cacheable_tokens(prompt_tokens, worker.page_tokens))
         error = self._accuracy.observe(predicted, cached_tokens)
-        self._end_history(ticket, facts, prompt_tokens, cached_tokens, completion_tokens)
+        self._end_history(ticket, facts.lineage, prompt_tokens, cached_tokens, completion_tokens)
         turn = self._settled_turn(ticket, facts, prompt_tokens, cached_tokens, completion_tokens)
         self._remember(facts.model, facts.lineage, facts.chain, turn, home_key(facts), facts.thread)
         return Settled(error, predicted)
@@ -314,7 +315,7 @@ class Router:
 
     # Inside
 
-    def _match(self, facts: Facts, mask: int, turn: SettledTurn | None) -> MatchedPrompt:
+    def _match(self, facts: Facts, mask: int, turn: SettledTurn | None, now_s: float) -> MatchedPrompt:
         """The prompt in tokens: by the ratio of its own lineage's last turn, else by the learned one of the model."""
         chain = facts.chain
         if turn is not None and turn.prompt_tokens:
@@ -323,7 +324,9 @@ class Router:
             ratio = self._bytes_per_token.of(facts.model)
         if self._histories.gone:
             for worker, left_tokens in self._histories.evicted_from(facts.lineage).items():
-                self._forget_history(chain, worker, int(left_tokens * ratio))
+                if self._fleet.workers.get(worker.id) is worker:
+                    own_from = bisect_right(chain.ends, self._shared_bytes(chain) + int(left_tokens * ratio))
+                    self._forget_history(facts.lineage, worker, chain.hashes[own_from:], now_s)
         tokens = math.ceil(chain.total_bytes / ratio) or 1
         return MatchedPrompt(tokens, ratio, self._fleet.index.walk(chain, mask), turn)
 
@@ -331,11 +334,9 @@ class Router:
         """Whether a conversation begins with this request."""
         return facts.turn == 1 and self._affinity.last_settled(facts.lineage, facts.chain, 1) is None
 
-    def _forget_history(self, chain: Chain, worker: WorkerState, left_bytes: int) -> None:
-        """A cache has evicted what only this conversation uses, but for its first bytes: stop predicting it there."""
-        if self._fleet.workers.get(worker.id) is worker:
-            own_from = bisect_right(chain.ends, self._shared_bytes(chain) + left_bytes)
-            self._fleet.index.remove(chain.hashes[own_from:], 1 << worker.slot)
+    def _forget_history(self, lineage: int, worker: WorkerState, cuts: list[int], now_s: float) -> None:  # noqa: ARG002
+        """A cache has evicted these cuts, which only this conversation uses: stop predicting them there."""
+        self._fleet.index.remove(cuts, 1 << worker.slot)
 
     def _shared_bytes(self, chain: Chain) -> int:
         """The prefix that other conversations have begun with too."""
@@ -345,24 +346,18 @@ class Router:
     def _end_history(
         self,
         ticket: Ticket,
-        facts: Facts,
+        lineage: int,
         prompt_tokens: int | None,
         cached_tokens: int | None,
         completion_tokens: int | None,
     ) -> None:
         """A turn has ended: learn from its report what the cache has evicted, and store its own history."""
-        shared = self._shared_tokens(ticket, facts, prompt_tokens)
-        tokens = ticket.decision.prompt_tokens_est if prompt_tokens is None else prompt_tokens
+        tokens = ticket.prompt_tokens if prompt_tokens is None else prompt_tokens
+        shared = ticket.shared_tokens(tokens)
         if cached_tokens is not None:
             self._histories.observe(ticket, tokens, cached_tokens, shared)
         generated = 0 if ticket.decode_worker is not ticket.cache_worker else completion_tokens or 0
-        self._histories.end(facts.lineage, ticket, max(0, tokens + generated - shared))
-
-    def _shared_tokens(self, ticket: Ticket, facts: Facts, prompt_tokens: int | None) -> int:
-        """Tokens of the prompt that other conversations have begun with too, as it was placed."""
-        shared_bytes = ticket.decision.shared_bytes
-        tokens = ticket.decision.prompt_tokens_est if prompt_tokens is None else prompt_tokens
-        return shared_bytes * tokens // (facts.chain.total_bytes or 1) if shared_bytes else 0
+        self._histories.end(lineage, ticket, max(0, tokens + generated - shared))
 
     def _settled_turn(
         self,

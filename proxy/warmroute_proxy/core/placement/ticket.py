@@ -13,7 +13,7 @@ class Ticket:
 
     `from_cut` is the first cut that was not cached. `removals` are those of the index at dispatch: while it has had no
     more, all that was added then is still there. `first_s`, `prefilling_s` and `slowdown_s` are of the first token:
-    when it came, and the load of the decode worker then. `lineage` and `shared_tokens` (of the prompt, which other
+    when it came, and the load of the decode worker then. `lineage` and `shared_bytes` (of the prompt, which other
     conversations use too) are for `histories`; `history` is what it uses in its cache, `used_before` the number of the
     use before its own, 0 where there was none, and below 0 until its worker begins to compute its prompt.
     `handed_over`: a prefill worker has computed the prompt and uses its history no more.
@@ -36,7 +36,7 @@ class Ticket:
         "resident",
         "sent_s",
         "sequences",
-        "shared_tokens",
+        "shared_bytes",
         "slowdown_s",
         "uncached",
         "used_before",
@@ -68,7 +68,7 @@ class Ticket:
         self.history: History | None = None
         self.handed_over = False
         self.lineage = 0
-        self.shared_tokens = 0
+        self.shared_bytes = decision.shared_bytes
         self.used_before = -1
         self.open = True
 
@@ -78,9 +78,18 @@ class Ticket:
         return self.used_before >= 0
 
     @property
+    def prompt_tokens(self) -> int:
+        """Tokens of the prompt, as it was placed."""
+        return self.decision.prompt_tokens_est
+
+    @property
     def own_tokens(self) -> int:
         """Tokens of the prompt that no other conversation uses."""
-        return max(0, self.decision.prompt_tokens_est - self.shared_tokens)
+        return max(0, self.prompt_tokens - self.shared_tokens(self.prompt_tokens))
+
+    def shared_tokens(self, prompt_tokens: int) -> int:
+        """Tokens that other conversations use too, of a prompt of so many."""
+        return self.shared_bytes * prompt_tokens // (self.chain.total_bytes or 1) if self.shared_bytes else 0
 
     def workers(self) -> tuple[WorkerState, ...]:
         """The workers that the attempt runs on."""

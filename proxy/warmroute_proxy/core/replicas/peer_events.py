@@ -18,7 +18,9 @@ class Sent(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="s"):
     from_cut: int
     prompt_tokens: int
     cached_tokens: int
-    sequences: int = 1
+    sequences: int
+    lineage: int
+    shared_bytes: int
 
 
 class Computed(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="c"):
@@ -28,7 +30,7 @@ class Computed(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="c"):
 
 
 class Served(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="e"):
-    """It ended well. `session` is None where it has no home of its own. Others use `shared_tokens` of it, too."""
+    """It ended well. `session` is None where it has no home of its own."""
 
     number: int
     lineage: int
@@ -37,7 +39,6 @@ class Served(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="e"):
     model: str
     settled_turn: SettledTurn
     streamed_tokens: int | None = None
-    shared_tokens: int = 0
 
 
 class Lost(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="f"):
@@ -47,5 +48,13 @@ class Lost(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="f"):
     at_fault: list[str]
 
 
-Event = Sent | Computed | Served | Lost | RegionalTurn
+class Evicted(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="v"):
+    """A worker has evicted these cuts of a lineage's history, as its next turn has shown."""
+
+    lineage: int
+    worker: str
+    cuts: list[int]
+
+
+Event = Sent | Computed | Served | Lost | Evicted | RegionalTurn
 """The last is a turn of another region, which one of the processes has received."""

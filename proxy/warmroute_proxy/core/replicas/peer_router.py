@@ -1,10 +1,10 @@
 """A router with peer processes: several processes behind one port, each of which decides for a share of the requests.
 
 Decisions of many routers are as good as those of one if each knows what the others know. So each router sends the
-others what became of its requests, by the four calls that change a router's state: sent, first token, served, lost. A
-peer makes the same calls on its own state, with a ticket of its own for each request: then its index, loads, traffic
-and affinity are those of one router that had been given all requests, some ms late. Decisions of two processes within
-that time do not include each other.
+others what became of its requests, by the four calls that change a router's state: sent, first token, served, lost;
+and which history it has found to be evicted. A peer makes the same calls on its own state, with a ticket of its own for
+each request: then its index, loads, traffic, affinity and what it knows of evictions are those of one router that had
+been given all requests, some ms late. Decisions of two processes within that time do not include each other.
 
 Load is not sent as a number: when a prompt is computed at an engine depends on the order of all prompts, and numbers
 alone cost a third of the gain in TTFT p90 (docs/decisions/011-processes.md). As each load belongs to an open request of
@@ -29,7 +29,7 @@ from warmroute_proxy.core.placement.fleet import Peer, Worker
 from warmroute_proxy.core.placement.router import Router, Settled, home_key
 from warmroute_proxy.core.placement.ticket import Ticket
 from warmroute_proxy.core.prompt.facts import Facts
-from warmroute_proxy.core.replicas.peer_events import Computed, Event, Lost, Sent, Served
+from warmroute_proxy.core.replicas.peer_events import Computed, Event, Evicted, Lost, Sent, Served
 
 MAX_OPEN: Final = 16_384
 
@@ -50,10 +50,14 @@ class PeerTicket(Ticket):
         self.computed = False
         self.handed_over = False
         self.history = None
-        self.lineage = 0
-        self.shared_tokens = 0
-        self.used_before = 0  # its history counts from its end on
+        self.lineage = sent.lineage
+        self.shared_bytes = sent.shared_bytes
+        self.used_before = -1
         self.open = True
+
+    @property
+    def prompt_tokens(self) -> int:
+        return self.resident  # what is generated is not sent
 
 
 class PeerRouter(Router):
@@ -102,6 +106,8 @@ class PeerRouter(Router):
                 decision.prompt_tokens_est,
                 decision.predicted_cached_tokens,
                 ticket.sequences,
+                ticket.lineage,
+                ticket.shared_bytes,
             ),
             now_s,
         )
@@ -130,8 +136,7 @@ class PeerRouter(Router):
         turn = self._settled_turn(ticket, facts, prompt_tokens, cached_tokens, completion_tokens)
         number = self._numbers.pop(ticket)
         session = home_key(facts)
-        shared_tokens = self._shared_tokens(ticket, facts, prompt_tokens)
-        served = Served(number, facts.lineage, session, facts.thread, facts.model, turn, streamed_tokens, shared_tokens)
+        served = Served(number, facts.lineage, session, facts.thread, facts.model, turn, streamed_tokens)
         self._send(served, now_s)
         return settled
 
@@ -153,6 +158,10 @@ class PeerRouter(Router):
         """The number of the request that this router sent last."""
         return self._sent_count
 
+    def _forget_history(self, lineage: int, worker: WorkerState, cuts: list[int], now_s: float) -> None:
+        super()._forget_history(lineage, worker, cuts, now_s)
+        self._send(Evicted(lineage, worker.id, cuts), now_s)
+
     def _send_computed(self, ticket: Ticket, now_s: float) -> None:
         number = self._numbers.get(ticket)
         if number is not None:  # it has not ended
@@ -171,6 +180,11 @@ class PeerRouter(Router):
             ticket = under_way.get(event.number)
             if ticket is not None:
                 self._in_flight.first_token(ticket, now_s)
+        elif isinstance(event, Evicted):
+            worker = self._fleet.workers.get(event.worker)
+            if worker is not None:
+                self._histories.is_there(event.lineage, worker)
+                super()._forget_history(event.lineage, worker, event.cuts, now_s)
         else:
             ticket = under_way.pop(event.number, None)
             if ticket is None:
@@ -198,12 +212,13 @@ class PeerRouter(Router):
             return  # a worker that only the peer knows yet
         ticket = under_way[sent.number] = PeerTicket(sent, cache_worker, decode_worker)
         self._in_flight.begin(ticket, sent.begins, sent.cached_tokens / sent.prompt_tokens, now_s)
+        self._histories.dispatched(sent.lineage, ticket)
         if len(under_way) > MAX_OPEN:
             self._in_flight.drop(under_way.popitem(last=False)[1], now_s)
 
     def _apply_served(self, served: Served, ticket: PeerTicket, now_s: float) -> None:
         turn = served.settled_turn
         self._in_flight.end(ticket, now_s, served.streamed_tokens)
-        own_tokens = (turn.prompt_tokens or ticket.resident) + (turn.completion_tokens or 0) - served.shared_tokens
-        self._histories.end(served.lineage, ticket, max(0, own_tokens))
+        counts = turn.prompt_tokens, turn.cached_tokens, turn.completion_tokens
+        self._end_history(ticket, served.lineage, *counts)
         self._remember(served.model, served.lineage, ticket.chain, turn, served.session, served.thread)
