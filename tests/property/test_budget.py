@@ -120,6 +120,12 @@ class Processes(RuleBasedStateMachine):
         assert self.spent + sum(self.unsettled.values()) <= LIMIT + self.excess
 
     @invariant()
+    def nothing_that_is_leased_is_lost(self) -> None:
+        returning = sum(-amount for _, amount, _, _ in self.questions if amount < 0)
+        mine = sum(lease.in_hand for lease in self.leases) + sum(self.unsettled.values()) + returning
+        assert self.excess or mine == self.leased
+
+    @invariant()
     def what_is_in_hand_and_reserved_is_leased(self) -> None:
         assert sum(lease.in_hand for lease in self.leases) <= self.leased + self.excess
         for lease in self.leases:
