@@ -1,8 +1,9 @@
 """Mock engines: the answers of an SGLang server, at the cost of a write.
 
-Each engine listens on a port of its own. A chat is answered at once (1 KB), or as a stream of chunks: all in one write,
-or one write a chunk at an interval, out of phase or all streams in the same step, as an engine's batch emits them. Each
-chunk carries ` t=` and 19 digits: the monotonic clock in nanoseconds where chunks are paced, a number in bursts.
+Each engine listens on a port of its own. It takes four bytes of a body for a token, and says that all but the last 128
+were cached. A chat is answered at once (1 KB), or as a stream of chunks: all in one write, or one write a chunk at an
+interval, out of phase or all streams in the same step, as an engine's batch emits them. Each chunk carries ` t=` and 19
+digits: the monotonic clock in nanoseconds where chunks are paced, a number in bursts.
 """
 
 import json
@@ -17,7 +18,10 @@ from tests.perf.loop import Loop, Wire, listen
 
 MODEL: Final = "bench-model"
 ANSWER_BYTES: Final = 1024
-PROMPT_TOKENS: Final = 512
+BYTES_PER_TOKEN: Final = 4
+UNCACHED_TOKENS: Final = 128
+ANSWER_TOKENS: Final = 100
+_PLACES: Final = (111_111, 222_222, 333_333)
 _NS_PER_MS: Final = 1_000_000
 _COMMON: Final = {"id": "3f7c1a9e4b6d4a0c8e2f5d7b9a1c3e5f", "created": 1763685000, "model": MODEL}
 
@@ -36,13 +40,26 @@ def _dumps(value: object) -> bytes:
 
 
 def _usage(completion_tokens: int) -> dict[str, Any]:
+    """With places for the counts of a prompt."""
     return {
-        "prompt_tokens": PROMPT_TOKENS,
-        "total_tokens": PROMPT_TOKENS + completion_tokens,
+        "prompt_tokens": _PLACES[0],
+        "total_tokens": _PLACES[1],
         "completion_tokens": completion_tokens,
-        "prompt_tokens_details": {"cached_tokens": 384},
+        "prompt_tokens_details": {"cached_tokens": _PLACES[2]},
         "reasoning_tokens": 0,
     }
+
+
+def _with_places(data: bytes) -> bytes:
+    for place in _PLACES:
+        data = data.replace(b"%d" % place, b"%6d")
+    return data
+
+
+def counts(body_bytes: int, completion_tokens: int) -> tuple[int, int, int]:
+    """The tokens of a prompt of so many bytes, those with its answer, and the cached ones: what fills the places."""
+    prompt = body_bytes // BYTES_PER_TOKEN
+    return prompt, prompt + completion_tokens, max(0, prompt - UNCACHED_TOKENS)
 
 
 def _reply(status: str, body: bytes) -> bytes:
@@ -54,9 +71,9 @@ def _answer() -> bytes:
     """A whole completion of `ANSWER_BYTES`."""
     message = {"role": "assistant", "content": "", "reasoning_content": None, "tool_calls": None}
     choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": "stop", "matched_stop": 151645}
-    body = {**_COMMON, "object": "chat.completion", "choices": [choice], "usage": _usage(100)}
+    body = {**_COMMON, "object": "chat.completion", "choices": [choice], "usage": _usage(ANSWER_TOKENS)}
     message["content"] = "x" * (ANSWER_BYTES - len(_dumps(body)))
-    return _reply("200 OK", _dumps(body))
+    return _with_places(_reply("200 OK", _dumps(body)))
 
 
 def _event(data: bytes) -> bytes:
@@ -91,14 +108,14 @@ NOTHING_HERE: Final = _reply("404 Not Found", b'{"detail":"Not Found"}')
 
 
 def stream_ending(chunks: int) -> bytes:
-    """What follows the last chunk of a stream: usage, `[DONE]`, and the end of the body."""
+    """What follows the last chunk of a stream: usage with places, `[DONE]`, and the end of the body."""
     usage = {**_COMMON, "object": "chat.completion.chunk", "choices": [], "usage": _usage(chunks)}
-    return _event(_dumps(usage)) + _event(b"[DONE]") + b"0\r\n\r\n"
+    return _with_places(_event(_dumps(usage))) + _event(b"[DONE]") + b"0\r\n\r\n"
 
 
 def _burst(chunks: int) -> bytes:
     numbered = [(FIRST if i == 0 else LAST if i == chunks - 1 else MIDDLE) % i for i in range(chunks)]
-    return STREAM_HEAD + b"".join(numbered) + stream_ending(chunks)
+    return STREAM_HEAD + b"".join(numbered)
 
 
 # What routers ask their workers before and while they send them anything.
@@ -146,9 +163,13 @@ class Engine:
     def follow(self, plan: Plan) -> None:
         """Answer like this from now on, and count from 0."""
         self.plan = plan
-        self.ending = stream_ending(plan.chunks)
+        self._ending = stream_ending(plan.chunks)
         self.burst = _burst(plan.chunks)
         self.chats = self.streams = self.aborted = 0
+
+    def ending(self, body_bytes: int) -> bytes:
+        """What follows the last chunk of the answer to a body of so many bytes."""
+        return self._ending % counts(body_bytes, self.plan.chunks)
 
 
 class _Asked(Wire):
@@ -196,12 +217,13 @@ class _Asked(Wire):
             self.send(REFUSED)
             return
         if b'"stream":true' not in body and b'"stream": true' not in body:
-            self.send(ANSWER)
+            self.send(ANSWER % counts(len(body), ANSWER_TOKENS))
             return
         engine.streams += 1
+        self._ending = engine.ending(len(body))
         interval_ns = int(engine.plan.interval_ms * _NS_PER_MS)
         if not interval_ns:
-            self.send(engine.burst)
+            self.send(engine.burst + self._ending)
             return
         self._sent, self._streaming = 0, True
         now_ns = monotonic_ns()
@@ -217,7 +239,7 @@ class _Asked(Wire):
         self._sent += 1
         if self._sent == chunks:
             self._streaming = False
-            self.send(LAST % monotonic_ns() + self._engine.ending)
+            self.send(LAST % monotonic_ns() + self._ending)
             return
         self.send(STREAM_HEAD + FIRST % monotonic_ns() if self._sent == 1 else MIDDLE % monotonic_ns())
         self._due_ns += self._interval_ns

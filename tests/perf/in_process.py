@@ -41,7 +41,15 @@ class Plan:
         self.information = {path.encode(): base64.b64decode(each) for path, each in said["information"].items()}
         self.nothing_here = base64.b64decode(said["nothing_here"])
         self.answer_begins = said["answer_begins"].encode()
+        self.answer_tokens = said["answer_tokens"]
+        self.bytes_per_token, self.uncached_tokens = said["bytes_per_token"], said["uncached_tokens"]
         self.answer_ends = base64.b64decode(said["answer_ends"])
+
+    def answer(self, request_bytes: int) -> Iterator[bytes]:
+        """The reads of an answer; the last one has places for the tokens of the prompt."""
+        prompt = request_bytes // self.bytes_per_token
+        yield from self.reads[:-1]
+        yield self.reads[-1] % (prompt, prompt + self.answer_tokens, max(0, prompt - self.uncached_tokens))
 
 
 class Transport:
@@ -88,7 +96,7 @@ class EngineTransport(Transport):
     def writelines(self, parts: list[bytes]) -> None:
         line = bytes(parts[0][: parts[0].index(b"\r\n")])
         if _CHAT in line:
-            self._loop.answers.append((self, iter(self._loop.plan.reads)))
+            self._loop.answers.append((self, self._loop.plan.answer(sum(map(len, parts)))))
             self._loop.wake()
         else:
             reply = self._loop.plan.information.get(line.split(b" ")[1], self._loop.plan.nothing_here)

@@ -24,12 +24,15 @@ from tests.perf.bodies import Body, agents, as_messages, growing, small
 from tests.perf.dialects import TRANSLATIONS
 from tests.perf.engines import (
     ANSWER,
+    ANSWER_TOKENS,
+    BYTES_PER_TOKEN,
     FIRST,
     INFORMATION,
     LAST,
     MIDDLE,
     NOTHING_HERE,
     STREAM_HEAD,
+    UNCACHED_TOKENS,
     Engine,
     stream_ending,
 )
@@ -191,6 +194,9 @@ def _plan(workload: Counted) -> str:
             "reads": [_text(read) for read in workload.reads],
             "information": {path.decode(): _text(reply) for path, reply in INFORMATION.items()},
             "nothing_here": _text(NOTHING_HERE),
+            "answer_tokens": CHUNKS if workload.streams else ANSWER_TOKENS,
+            "bytes_per_token": BYTES_PER_TOKEN,
+            "uncached_tokens": UNCACHED_TOKENS,
             "answer_begins": "HTTP/1.1 200",
             "answer_ends": _text(b"0\r\n\r\n" if workload.streams else b"}"),
         }

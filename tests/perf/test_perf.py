@@ -88,8 +88,8 @@ def test_a_stream_that_is_cut_short_is_a_bad_answer(bench: Bench, monkeypatch: p
 
         def cut(plan: Plan, engine: object = engine, follow: object = follow) -> None:
             follow(plan)  # type: ignore[operator]
-            engine.ending = b"0\r\n\r\n"  # type: ignore[attr-defined]
-            engine.burst = STREAM_HEAD + b"0\r\n\r\n"  # type: ignore[attr-defined]
+            engine.ending = lambda _body_bytes: b"0\r\n\r\n"  # type: ignore[attr-defined]
+            engine.burst = STREAM_HEAD  # type: ignore[attr-defined]
 
         monkeypatch.setattr(engine, "follow", cut)
     sample = bench.direct(small(name), 0)
