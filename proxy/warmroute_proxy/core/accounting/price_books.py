@@ -58,7 +58,10 @@ class PriceBooks:
 
     def in_effect(self, model: str, now_s: float) -> PriceBook | None:
         """The book of a model at a time, unix seconds; None where none has begun."""
-        return next((book for book in self.of(model) if book.starts_s <= now_s), None)
+        for book in self.of(model):
+            if book.starts_s <= now_s:
+                return book
+        return None
 
     def settling(self, model: str, opened_s: float) -> PriceBook:
         """The book that settles a turn that was opened then. Raises: LookupError, for a model without any book."""

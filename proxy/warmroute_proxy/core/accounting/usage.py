@@ -201,11 +201,15 @@ def _written(counts: Mapping[str, Any], uncached: int) -> tuple[int, int]:
     """
     details = counts.get("prompt_tokens_details")
     named: Mapping[str, Any] = details if isinstance(details, dict) else {}
-    total = next((count for name in _WRITTEN if (count := _count(named.get(name)))), None)
+    total = 0
+    for name in _WRITTEN:
+        total = total or _count(named.get(name)) or 0
     total = total or _count(counts.get("cache_creation_input_tokens")) or 0
     divided = named.get("cache_creation_token_details") or counts.get("cache_creation")
-    for_hour = _count(divided.get("ephemeral_1h_input_tokens")) if isinstance(divided, dict) else None
-    for_minutes = _count(divided.get("ephemeral_5m_input_tokens")) if isinstance(divided, dict) else None
+    if not isinstance(divided, dict):
+        return min(total, uncached), 0
+    for_hour = _count(divided.get("ephemeral_1h_input_tokens"))
+    for_minutes = _count(divided.get("ephemeral_5m_input_tokens"))
     write_1h = min(for_hour or 0, uncached)
     return min(max(total - write_1h, for_minutes or 0), uncached - write_1h), write_1h
 
