@@ -74,8 +74,8 @@ PD: Final = """\
 
 The same 8 GPUs, aggregated or split into prefill and decode workers; requests with tools and a good deal of fresh
 text (mean prompt 10,000 tokens, of which 60 % can be cached; answers of 400 tokens), open loop: at 1x uncached
-prompts are 0.15 of what 8 workers can compute, at 4x 0.6. In an aggregated worker a chunk of somebody's prompt (0.41
-s) holds up everybody's next token; a decode worker's tokens come at the pace of its batch (Cloudflare: p90 of the
+prompts are 0.15 of what 8 workers can compute, at 4x 0.6. In an aggregated worker a chunk of one prompt (0.41
+s) holds up the next token of each other answer; a decode worker's tokens come at the pace of its batch (Cloudflare: p90 of the
 time per token from 100 ms with large variance to 20-30 ms). Constants: those above
 (`warmroute_backend.engine.model.work.Costs`), and for the transfer of a prompt's KV 2 ms + 400,000 tokens/s: 28 GB/s at
 70 KB a token (MLA in bf16), half of one 400 Gb/s link; Mooncake measured 164 GB/s over four (its SGLang benchmark,
@@ -90,7 +90,7 @@ AGGREGATED: Final = """\
 Aggregated is better where the first token counts: every GPU prefills, and no KV crosses the network; and a split
 whose prefill (or decode) side is too small for the load has no steady state, where the aggregated fleet still has. Of
 a trace whose prompts are nearly all cached (long sessions of agents that are well placed) there is little to gain:
-nobody computes what could hold a token up.
+no long prompt is computed that could hold a token up.
 """
 
 WAITING: Final = """\
@@ -98,10 +98,10 @@ WAITING: Final = """\
 
 On the other pages, what an engine cannot run at once waits inside it, first come first served, with all policies
 alike; and by the reference model nothing is evicted that is cached of a request which waits there, a promise that
-SGLang does not make. In production it waits in the proxy ([admission](../../reference/admission.md),
-[decision 019](../../decisions/019-waiting-for-a-place.md)), for the place that has its prompt as long as that is worth
-it. What computes little goes first, as long as no other request waits too long for it. That is `warmroute+queue`, for
-which engines keep nothing of what waits. "32 at once": an engine runs so many requests, and not 512.
+SGLang does not make. In production such a request waits in the proxy ([admission](../../reference/admission.md),
+[decision 019](../../decisions/019-waiting-for-a-place.md)), for the place that has its prompt, as long as waiting costs
+less than computing the prompt elsewhere. Short prompts go first, as long as no other request waits too long for them.
+That is `warmroute+queue`; engines then keep nothing of what waits. "32 at once": an engine runs 32 requests, not 512.
 """
 
 SPEED: Final = """\

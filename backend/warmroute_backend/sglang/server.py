@@ -29,7 +29,7 @@ START_TIMEOUT_S = 300.0
 """On a machine of the reference's speed."""
 
 MAX_STRETCH = 4.0
-"""A slow machine has so many times as long for a start, at most: what hangs is to be told within 20 minutes."""
+"""The most by which a slow machine stretches the wait for a start: a start that hangs must fail within 20 minutes."""
 
 POLL_S = 0.2
 PROBE_TIMEOUT_S = 5.0
