@@ -84,15 +84,13 @@ def _missed(found: dict[str, list[Verdict]]) -> list[str]:
     """The rows on which one of our policies does not hold the rule, and by how much."""
     pairs = zip(*(found[policy] for policy in OURS), strict=True)
     rows = [(pair[0].row.name, *map(_shortfall, pair)) for pair in pairs if not all(each.holds for each in pair)]
-    return (
-        ["It does not hold here (what the rule asks for in brackets):\n", *table(("row", *OURS), rows)] if rows else []
-    )
+    return ["The rule fails here (in brackets what it asks for):\n", *table(("row", *OURS), rows)] if rows else []
 
 
 def _shortfall(found: Verdict) -> str:
     parts = []
     if not found.hit_holds:
-        parts.append(f"hit {found.ours.hit.median:.3f} ({found.best.hit.median - HIT_SLACK:.3f})")
+        parts.append(f"hit {found.ours.hit.median:.4f} ({found.best.hit.median - HIT_SLACK:.4f})")
     if not found.p90_holds:
         parts.append(f"p90 {found.ours.p90_s.median:.2f} s ({P90_FACTOR * found.yardstick.p90_s.median:.2f})")
     return ", ".join(parts) or "holds"

@@ -74,8 +74,8 @@ PD: Final = """\
 
 The same 8 GPUs, aggregated or split into prefill and decode workers; requests with tools and a good deal of fresh
 text (mean prompt 10,000 tokens, of which 60 % can be cached; answers of 400 tokens), open loop: at 1x uncached
-prompts are 0.15 of what 8 workers can compute, at 4x 0.6. In an aggregated worker a chunk of one prompt (0.41
-s) holds up the next token of each other answer; a decode worker's tokens come at the pace of its batch (Cloudflare: p90 of the
+prompts are 0.15 of what 8 workers can compute, at 4x 0.6. In an aggregated worker a chunk of one prompt (0.41 s) holds
+up the next token of each other answer; a decode worker's tokens come at the pace of its batch (Cloudflare: p90 of the
 time per token from 100 ms with large variance to 20-30 ms). Constants: those above
 (`warmroute_backend.engine.model.work.Costs`), and for the transfer of a prompt's KV 2 ms + 400,000 tokens/s: 28 GB/s at
 70 KB a token (MLA in bf16), half of one 400 Gb/s link; Mooncake measured 164 GB/s over four (its SGLang benchmark,
