@@ -1,8 +1,8 @@
 """Launch the real SGLang server on a host with neither CUDA nor AMX: the arguments are those of `sglang serve`.
 
 SGLang 0.5.23 itself is not changed. What its imports and a few of its paths need from CUDA builds is put in place
-before it is imported: `shims.py`, one function for each. SGLang's children are spawned and import this file again, so
-the same holds in the scheduler and the detokenizer.
+before it is imported: `shims.py`, one function for each. The scheduler and the detokenizer are forked, so the same
+holds in them.
 """
 
 # mypy: disable-error-code="import-not-found"

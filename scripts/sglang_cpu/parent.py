@@ -1,4 +1,4 @@
-"""Ends this process with the one that started it, however that ends. Linux; imported before anything slow is."""
+"""Ends this process with the one that started it, however that ends. Linux."""
 
 import ctypes
 import os
@@ -12,11 +12,7 @@ PR_SET_PDEATHSIG = 1
 
 
 def die_with_parent() -> None:
-    """Have the system kill this process when its parent ends; and from now on the same with its own children.
-
-    SGLang's children ask for the same, but only when they have imported everything: those whose parent had ended by
-    then would stay for ever. They import the launcher again, and with it this, at once.
-    """
+    """Have the system kill this process when its parent ends. A child that this one forks is to call it again."""
     parent = os.environ.get(VARIABLE)
     if parent is None:
         return

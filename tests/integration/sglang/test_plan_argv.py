@@ -1,6 +1,7 @@
 """Every command line of a plan is parsed and resolved by SGLang itself, in one process, without a GPU."""
 
 import json
+import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -125,6 +126,7 @@ def run(given: list[Case]) -> list[Outcome]:
         input=json.dumps(asked),
         capture_output=True,
         text=True,
+        env=os.environ | {"PYTHONPYCACHEPREFIX": ""},  # its bytecode is beside its sources
         check=False,
         timeout=seconds(TIMEOUT_S),
     )
