@@ -28,7 +28,9 @@ before; of what it showed only the order in prefill workers' caches and the begi
 REGIONS: Final = """\
 4 regions of 4 replicas; 1,200 agents with growing context; each turn comes in at any region
 ([the scenario](../../proxy/warmroute_proxy/replay/scenarios/regions.py)). A header names the session: with it a turn is
-served where the session lives. Down a column the placement differs, along a line the share of sessions with the header.
+served where the session lives. Baselines know nothing of regions: something before them sends such a turn there, and
+it pays the same network as one that warmroute forwards. Down a column the placement differs, along a line the share
+of sessions with the header.
 """
 
 LIMITS: Final = """\

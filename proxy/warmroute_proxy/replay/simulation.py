@@ -8,7 +8,7 @@ Open-loop requests come at their time divided by `speed_up`; a turn that follows
 one's end, whatever the speed-up, which then only compresses the starts of sessions.
 
 A turn that is placed in another region than its client's arrives there half a round trip late, and so do its tokens at
-the client.
+the client; so does one that something before the proxies sends to another region.
 """
 
 import time
@@ -69,7 +69,8 @@ class Changes(NamedTuple):
 class Ingress(NamedTuple):
     """The regions that clients speak to, and which one a client chooses: `each_turn` another, else one a session.
 
-    `home_share` of the sessions come in at one region all the same: something before the proxies knows them.
+    `home_share` of the sessions come in at one region all the same: something before the proxies knows them, and sends
+    them there. Their clients are where those of the others are.
     """
 
     regions: Sequence[str] = ("",)
@@ -163,11 +164,18 @@ class Simulation:
         return starts
 
     def _origin(self, request: Request) -> str:
-        regions, each_turn, _, home_share = self._ingress
+        """The region that a turn comes in at."""
+        regions, _, _, home_share = self._ingress
+        if home_share and mixed([request.session], 1)[0] < home_share * 2.0**64:
+            return regions[mixed([request.session], 2)[0] % len(regions)]
+        return self._client_region(request)
+
+    def _client_region(self, request: Request) -> str:
+        """The region that is next to the client."""
+        regions, each_turn, _, _ = self._ingress
         if len(regions) == 1:
             return regions[0]
-        at_home = not each_turn or mixed([request.session], 1)[0] < home_share * 2.0**64
-        drawn_by = request.session if at_home else request.number
+        drawn_by = request.number if each_turn else request.session
         return regions[mixed([drawn_by], 2)[0] % len(regions)]
 
     def _play(self, until_s: float) -> None:
@@ -200,7 +208,7 @@ class Simulation:
         chosen.requests += 1
         chosen.tokens += request.input_tokens
         turn.work = Work(request.input_tokens, request.output_tokens, request.blocks, owner=turn)
-        turn.network_s = 0.0 if chosen.region == turn.origin else self._ingress.rtt_s / 2
+        turn.network_s = 0.0 if chosen.region == self._client_region(request) else self._ingress.rtt_s / 2
         if turn.network_s:
             self.at(now_s + turn.network_s, partial(self._land, turn, turn.work))
         else:

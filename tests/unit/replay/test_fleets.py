@@ -88,6 +88,9 @@ class TestRegions:
         assert local_s < result.ttft_mean_s < local_s + self.RTT_S
         at_home = run(trace, replace(setup, each_turn=False), "warmroute")
         assert at_home.ttft_p99_s == pytest.approx(local_s)
+        sent_home = run(trace, replace(setup, home_share=1.0), "smg_event")
+        assert sent_home.ttft_p99_s == pytest.approx(local_s + self.RTT_S)
+        assert sent_home.ttft_mean_s == pytest.approx(result.ttft_mean_s), "its client is where it was"
 
     @pytest.mark.parametrize("policy", POLICIES)
     def test_every_policy_serves_regions(self, agents: Trace, policy: str) -> None:

@@ -10,8 +10,8 @@ turns ago: every region has to hold every session, so the KV cache is four times
 the turn to where the session lives. The first quarter of the arrivals warms the caches up and is left out.
 
 The same with other placements inside the regions, which know nothing of them: with the header a turn comes in at the
-session's region by itself. That tells the gain of the header from the gain of the placement. How much fits in the
-caches decides where all of this lies.
+session's region by itself, over the same network. That tells the gain of the header from the gain of the placement. How
+much fits in the caches decides where all of this lies.
 """
 
 from dataclasses import replace
