@@ -137,13 +137,13 @@ The draws of these rows have not been played. These are single runs at seed 1, f
 """
 
 CHOSEN: Final = """\
-**Prompts that wait for a minute** (Claude Code, 8 workers of 1.5 M tokens). A rule that goes to the longest cached
-prefix, however long the queue is there (`smg_event`), has the better hit ratio and the shorter tail: what leaves its
-worker is computed again at another one, and evicts there what others need. Ours leaves when waiting costs more than
-computing again. We keep that. On tool calls at 4x it has less than half the tail of `smg_event`
-([single runs](placement/policies.md)), and a fleet that is a minute behind needs more workers before it needs a rule.
-With KV events our loss there is smaller: at seed 1 hit 0.61 without, 0.67 with, 0.71 for `smg_event`; TTFT p90 52, 39
-and 26 s.
+**Caches that thrash** (Claude Code, 8 workers of 1.5 M and 1 M tokens). After three quarters of an hour the sessions
+under way need more KV than the fleet has, and each one that returns evicts another. The policies differ in where they
+send a session that no worker holds any more. `smg_event` takes the worker with the fewest requests, often one that
+thrashes already. Ours takes the shortest prefill queue, often that of a worker whose cache still serves, and which then
+thrashes too: `smg_event` with this choice has our figures ([decision 034](../decisions/034-homes.md)). With a price on
+requests ours comes near to `smg_event` at 1.5 M tokens, and loses at 1 M tokens, on 8 workers and on 16, which are not
+overloaded. We keep the shortest queue: a fleet that is a minute behind needs more workers before it needs a rule.
 
 **Tool calls at 2x.** The best hit ratio is that of a hash of the prefix, which waits however long the queue is. The
 rule asks for 0.005 less, and ours is at that limit, on one side or the other by the draw. Its tail is a ninth of that
