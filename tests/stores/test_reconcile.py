@@ -115,7 +115,7 @@ def test_names_of_sglang_are_read_as_it_writes_them() -> None:
 sglang:prompt_tokens_total{model_name="m"} 100.0
 sglang:generation_tokens_total{model_name="m"} 2.5e+01
 sglang:cached_tokens_total{cache_source="device",model_name="m"} 40.0
-sglang:cached_tokens_total{cache_source="storage_file",model_name="m"} 8.0
+sglang:cached_tokens_total{cache_source="storage",model_name="m"} 8.0
 sglang:num_requests_total{model_name="m"} 3.0
 """
     assert counts_in(text) == Counts(3, 100, 48, 25)

@@ -5,7 +5,7 @@ the same requests and report the same, so the largest value of them counts. Prom
 process that answers HTTP, without a rank: they are given to every rank of the engine.
 
 That process counts a request when it has ended, and none of `/health`. It divides `cached_tokens_total` by
-`cache_source` (`device`, `host`, `storage_...`, or `total` where the division is not known). The embedded engine has
+`cache_source` (`device`, `host`, `storage`, or `total` where the division is not known). The embedded engine has
 the same names by rank. So the samples of a name are added up, and an engine is the finest whose counts are known.
 """
 
