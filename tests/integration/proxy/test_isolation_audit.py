@@ -19,6 +19,8 @@ from warmroute_proxy.server.base.secrets import key_sha256, new_api_key
 SLOW = 4.0
 """Virtual seconds a second: a prompt takes long enough to be told from a cached one."""
 
+TRIES = 4
+
 OPTIONS = ("--model", "kimi-k2.5", "--trials", "8", "--prompt-bytes", "60000")
 
 
@@ -73,6 +75,14 @@ class Tried:
         status = main(["audit", "isolation", *address, *keys, *OPTIONS, *more])
         return status, json.loads(capsys.readouterr().out or "[]")
 
+    def audit_of_times(self, capsys: pytest.CaptureFixture[str], *more: str) -> tuple[int, list[Any]]:
+        """The same, again where times did not differ: so few of them may not, on a busy machine."""
+        for _ in range(TRIES):
+            status, found = self.audit(capsys, *more)
+            if not any(each["finding"].startswith("shows nothing of times") for each in found):
+                break
+        return status, found
+
 
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineProcess]:
@@ -93,7 +103,7 @@ def tried(tmp_path: Path, engine: EngineProcess) -> Iterator[Tried]:
 def test_tenants_see_nothing_of_each_other_and_share_groups_share(
     tried: Tried, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    status, found = tried.audit(capsys, "--group-key-file", str(tried.files["member"]))
+    status, found = tried.audit_of_times(capsys, "--group-key-file", str(tried.files["member"]))
     assert status == 0, found
     assert [each["finding"] for each in found] == ["sees nothing", "shares, as configured", "finds its own prompts"]
     outsider, member, itself = found
@@ -129,7 +139,7 @@ def test_the_host_tier_is_isolated_too(tmp_path: Path, capsys: pytest.CaptureFix
     engine = EngineProcess(tmp_path, "e0", "aggregated", *tiers, speed=SLOW).listening()
     tried = Tried(tmp_path, engine.toml("east"))
     try:
-        status, found = tried.audit(capsys, "--tier", "host", "--filler", "3")
+        status, found = tried.audit_of_times(capsys, "--tier", "host", "--filler", "3")
         assert status == 0, found
     finally:
         tried.proxy.stop()
