@@ -90,7 +90,10 @@ def _add(
     for policy in policies:
         result = results[row.label.format(policy=policy)]
         values = (_short(result[key]) for key in ("hit", "ttft_p90_s", "tpot_p90_s"))
-        of_row[policy] = sorted([*of_row.get(policy, ()), Draw(seed, *values)])
+        others = [
+            draw for draw in of_row.get(policy, ()) if draw.seed != seed
+        ]  # another process may have played it, too
+        of_row[policy] = sorted([*others, Draw(seed, *values)])
 
 
 def command(row: Row, seed: int | str) -> str:
