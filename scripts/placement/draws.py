@@ -90,9 +90,8 @@ def _add(
     for policy in policies:
         result = results[row.label.format(policy=policy)]
         values = (_short(result[key]) for key in ("hit", "ttft_p90_s", "tpot_p90_s"))
-        others = [
-            draw for draw in of_row.get(policy, ()) if draw.seed != seed
-        ]  # another process may have played it, too
+        # Another process may have played it, too.
+        others = [draw for draw in of_row.get(policy, ()) if draw.seed != seed]
         of_row[policy] = sorted([*others, Draw(seed, *values)])
 
 
