@@ -51,10 +51,12 @@ def _played(draws: Draws) -> str:
     counts = [_count(row, draws) for row in ROWS]
     whole = sum(count >= len(SEEDS) for count in counts)
     some = sum(0 < count < len(SEEDS) for count in counts)
-    text = f"{len(ROWS)} rows: {whole} have {len(SEEDS)} draws"
-    if whole < len(ROWS):
-        text += f", {some} have fewer, and {len(ROWS) - whole - some} are not played yet ([which](#the-rule-and-draws))"
-    return f"{text}. Of those that are played, by their medians:\n"
+    if whole == len(ROWS):
+        return f"By the medians of {len(SEEDS)} draws of each of {len(ROWS)} rows:\n"
+    text = (
+        f"{len(ROWS)} rows: {whole} have {len(SEEDS)} draws, {some} have fewer, and {len(ROWS) - whole - some} are not"
+    )
+    return f"{text} played yet ([which](#the-rule-and-draws)). Of those that are played, by their medians:\n"
 
 
 def _count(row: Row, draws: Draws) -> int:
@@ -92,7 +94,7 @@ def _shortfall(found: Verdict) -> str:
     if not found.hit_holds:
         parts.append(f"hit {found.ours.hit.median:.4f} ({found.best.hit.median - HIT_SLACK:.4f})")
     if not found.p90_holds:
-        parts.append(f"p90 {found.ours.p90_s.median:.2f} s ({P90_FACTOR * found.yardstick.p90_s.median:.2f})")
+        parts.append(f"p90 {found.ours.p90_s.median:.3g} s ({P90_FACTOR * found.yardstick.p90_s.median:.3g})")
     return ", ".join(parts) or "holds"
 
 
@@ -100,14 +102,15 @@ def _state_of_draws(draws: Draws) -> list[str]:
     counts: dict[int, list[str]] = {}
     for row in ROWS:
         counts.setdefault(_count(row, draws), []).append(row.name)
-    asked = f"Asked for: {len(SEEDS)} draws of {len(ROWS)} rows, at the seeds {SEEDS[0]} to {SEEDS[-1]}."
+    asked = f"The seeds are {SEEDS[0]} to {SEEDS[-1]}."
     played = [
         f"{len(names)} rows have {count} {'draw' if count == 1 else 'draws'}"
         for count, names in sorted(counts.items(), reverse=True)
-        if count
+        if 0 < count < len(SEEDS)
     ]
     missing = [f"Not played: {'; '.join(counts[0])}."] if 0 in counts else []
-    return [" ".join([asked, ", ".join(played) + " (each table says how many).", *missing]) + "\n", prose.MADE_BY]
+    fewer = [", ".join(played) + " (each table says how many)."] if played else []
+    return [" ".join([asked, *fewer, *missing]) + "\n", prose.MADE_BY]
 
 
 def _regions(draws: Draws, figures: Figures) -> list[str]:

@@ -106,7 +106,7 @@ def test_the_page_says_first_where_the_rule_holds_and_where_not_and_stays_short(
     agents = sum(row.is_agents for row in ROWS)
     assert f"| warmroute+events | agents' rows | {agents} of {agents} | 100% | {agents} | {agents} |" in answer
     assert "| row | warmroute | warmroute+events |" in answer
-    assert f"| {ROWS[0].name} | p90 1.20 s (1.05) | holds |" in answer
+    assert f"| {ROWS[0].name} | p90 1.2 s (1.05) | holds |" in answer
 
 
 def test_a_row_that_was_not_played_is_named_on_the_page() -> None:
