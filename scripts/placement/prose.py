@@ -143,7 +143,7 @@ send a session that no worker holds any more. `smg_event` takes the worker with 
 thrashes already. Ours takes the shortest prefill queue, often that of a worker whose cache still serves, and which then
 thrashes too: with this choice `smg_event` falls towards our figures ([decision 034](../decisions/034-homes.md)). With a
 price on requests ours comes near to `smg_event` at 1.5 M tokens, and loses at 1 M tokens, on 8 workers and on 16, which
-are not overloaded. We keep the shortest queue: a fleet that is a minute behind needs more workers before it needs a rule.
+are not overloaded. We keep the shortest queue: a fleet that is a minute behind needs more workers before a rule.
 
 **Tool calls at 2x, bursts at 4x.** The best hit ratio is that of a hash of the prefix, which waits however long the
 queue is: its tail is 8 and 28 times ours. The rule asks for 0.005 less than its hit ratio, and ours is 0.0003 to 0.0005
