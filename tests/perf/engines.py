@@ -57,7 +57,7 @@ def _with_places(data: bytes) -> bytes:
 
 
 def counts(body_bytes: int, completion_tokens: int) -> tuple[int, int, int]:
-    """The tokens of a prompt of so many bytes, those with its answer, and the cached ones: what fills the places."""
+    """Prompt tokens, all tokens and cached tokens for a body of `body_bytes`: what fills the places."""
     prompt = body_bytes // BYTES_PER_TOKEN
     return prompt, prompt + completion_tokens, max(0, prompt - UNCACHED_TOKENS)
 
@@ -168,7 +168,7 @@ class Engine:
         self.chats = self.streams = self.aborted = 0
 
     def ending(self, body_bytes: int) -> bytes:
-        """What follows the last chunk of the answer to a body of so many bytes."""
+        """What follows the last chunk of the answer to a body of `body_bytes`."""
         return self._ending % counts(body_bytes, self.plan.chunks)
 
 

@@ -88,7 +88,7 @@ class Ticket:
         return max(0, self.prompt_tokens - self.shared_tokens(self.prompt_tokens))
 
     def shared_tokens(self, prompt_tokens: int) -> int:
-        """Tokens that other conversations use too, of a prompt of so many."""
+        """How many of `prompt_tokens` other conversations use too."""
         return self.shared_bytes * prompt_tokens // (self.chain.total_bytes or 1) if self.shared_bytes else 0
 
     def workers(self) -> tuple[WorkerState, ...]:
