@@ -10,7 +10,7 @@ import json
 import socket
 from dataclasses import dataclass
 from time import monotonic_ns
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import httptools
 
@@ -22,6 +22,8 @@ BYTES_PER_TOKEN: Final = 4
 UNCACHED_TOKENS: Final = 128
 ANSWER_TOKENS: Final = 100
 _PLACES: Final = (111_111, 222_222, 333_333)
+_PLACES_BYTES: Final = 18
+_EVENT_BYTES: Final = len(b"data: \n\n")
 _NS_PER_MS: Final = 1_000_000
 _COMMON: Final = {"id": "3f7c1a9e4b6d4a0c8e2f5d7b9a1c3e5f", "created": 1763685000, "model": MODEL}
 
@@ -50,35 +52,46 @@ def _usage(completion_tokens: int) -> dict[str, Any]:
     }
 
 
-def _with_places(data: bytes) -> bytes:
+class Counting(NamedTuple):
+    """What an engine sends with the counts of a prompt in it, as short as SGLang writes them."""
+
+    template: bytes  # with places for the length that its head states, prompt tokens, all tokens and cached tokens
+    bare_bytes: int  # of that length, without the digits
+
+    def of(self, body_bytes: int, completion_tokens: int) -> bytes:
+        """For a body of `body_bytes`."""
+        prompt = body_bytes // BYTES_PER_TOKEN
+        counts = prompt, prompt + completion_tokens, max(0, prompt - UNCACHED_TOKENS)
+        return self.template % (self.bare_bytes + len(b"%d%d%d" % counts), *counts)
+
+
+def _counting(before: bytes, data: bytes, after: bytes, more: int = 0) -> Counting:
+    """`before` has the place for the length, which is that of `data` and `more`."""
+    length = len(data) - _PLACES_BYTES + more
     for place in _PLACES:
-        data = data.replace(b"%d" % place, b"%6d")
-    return data
+        data = data.replace(b"%d" % place, b"%d")
+    return Counting(before + data + after, length)
 
 
-def counts(body_bytes: int, completion_tokens: int) -> tuple[int, int, int]:
-    """Prompt tokens, all tokens and cached tokens for a body of `body_bytes`: what fills the places."""
-    prompt = body_bytes // BYTES_PER_TOKEN
-    return prompt, prompt + completion_tokens, max(0, prompt - UNCACHED_TOKENS)
+_HEAD: Final = b"HTTP/1.1 %b\r\ncontent-type: application/json\r\nserver: mock\r\ncontent-length: %b\r\n\r\n"
 
 
-def _reply(status: str, body: bytes) -> bytes:
-    head = f"HTTP/1.1 {status}\r\ncontent-type: application/json\r\nserver: mock\r\ncontent-length: {len(body)}\r\n\r\n"
-    return head.encode() + body
+def _reply(status: bytes, body: bytes) -> bytes:
+    return _HEAD % (status, b"%d" % len(body)) + body
 
 
-def _answer() -> bytes:
-    """A whole completion of `ANSWER_BYTES`."""
+def _answer() -> Counting:
+    """A whole completion of about `ANSWER_BYTES`."""
     message = {"role": "assistant", "content": "", "reasoning_content": None, "tool_calls": None}
     choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": "stop", "matched_stop": 151645}
     body = {**_COMMON, "object": "chat.completion", "choices": [choice], "usage": _usage(ANSWER_TOKENS)}
     message["content"] = "x" * (ANSWER_BYTES - len(_dumps(body)))
-    return _with_places(_reply("200 OK", _dumps(body)))
+    return _counting(_HEAD % (b"200 OK", b"%d"), _dumps(body), b"")
 
 
 def _event(data: bytes) -> bytes:
     """One server-sent event as one chunk of HTTP."""
-    return b"%x\r\ndata: %b\n\n\r\n" % (len(data) + 8, data)
+    return b"%x\r\ndata: %b\n\n\r\n" % (len(data) + _EVENT_BYTES, data)
 
 
 def _chunk(delta: dict[str, str], finish_reason: str | None) -> bytes:
@@ -103,14 +116,14 @@ FIRST: Final = _chunk({"role": "assistant"}, None)
 MIDDLE: Final = _chunk({}, None)
 LAST: Final = _chunk({}, "stop")
 ANSWER: Final = _answer()
-REFUSED: Final = _reply("400 Bad Request", b'{"object":"error","message":"mock","type":"BadRequest","code":400}')
-NOTHING_HERE: Final = _reply("404 Not Found", b'{"detail":"Not Found"}')
+REFUSED: Final = _reply(b"400 Bad Request", b'{"object":"error","message":"mock","type":"BadRequest","code":400}')
+NOTHING_HERE: Final = _reply(b"404 Not Found", b'{"detail":"Not Found"}')
 
 
-def stream_ending(chunks: int) -> bytes:
-    """What follows the last chunk of a stream: usage with places, `[DONE]`, and the end of the body."""
+def stream_ending(chunks: int) -> Counting:
+    """What follows the last chunk of a stream: usage, `[DONE]`, and the end of the body."""
     usage = {**_COMMON, "object": "chat.completion.chunk", "choices": [], "usage": _usage(chunks)}
-    return _with_places(_event(_dumps(usage))) + _event(b"[DONE]") + b"0\r\n\r\n"
+    return _counting(b"%x\r\ndata: ", _dumps(usage), b"\n\n\r\n" + _event(b"[DONE]") + b"0\r\n\r\n", _EVENT_BYTES)
 
 
 def _burst(chunks: int) -> bytes:
@@ -133,7 +146,7 @@ _SERVER = {
 }
 _MODELS = {"object": "list", "data": [{"id": MODEL, "object": "model", "created": 1, "owned_by": "mock"}]}
 INFORMATION: Final[dict[bytes, bytes]] = {
-    path.encode(): _reply("200 OK", _dumps(said))
+    path.encode(): _reply(b"200 OK", _dumps(said))
     for path, said in {
         "/health": {},
         "/health_generate": {},
@@ -169,7 +182,7 @@ class Engine:
 
     def ending(self, body_bytes: int) -> bytes:
         """What follows the last chunk of the answer to a body of `body_bytes`."""
-        return self._ending % counts(body_bytes, self.plan.chunks)
+        return self._ending.of(body_bytes, self.plan.chunks)
 
 
 class _Asked(Wire):
@@ -185,6 +198,7 @@ class _Asked(Wire):
         self._complete = False
         self._sent = 0  # chunks of the stream under way
         self._streaming = False
+        self.begin()
 
     def on_url(self, url: bytes) -> None:
         self._path = url.partition(b"?")[0]
@@ -217,7 +231,7 @@ class _Asked(Wire):
             self.send(REFUSED)
             return
         if b'"stream":true' not in body and b'"stream": true' not in body:
-            self.send(ANSWER % counts(len(body), ANSWER_TOKENS))
+            self.send(ANSWER.of(len(body), ANSWER_TOKENS))
             return
         engine.streams += 1
         self._ending = engine.ending(len(body))

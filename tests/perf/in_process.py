@@ -38,6 +38,7 @@ class Plan:
         self.warm = [[base64.b64decode(each) for each in requests] for requests in said["warm"]]
         self.counted = [[base64.b64decode(each) for each in requests] for requests in said["counted"]]
         self.reads = [base64.b64decode(each) for each in said["reads"]]
+        self.last, self.bare_bytes = base64.b64decode(said["last"]), said["bare_bytes"]
         self.information = {path.encode(): base64.b64decode(each) for path, each in said["information"].items()}
         self.nothing_here = base64.b64decode(said["nothing_here"])
         self.answer_begins = said["answer_begins"].encode()
@@ -46,10 +47,11 @@ class Plan:
         self.answer_ends = base64.b64decode(said["answer_ends"])
 
     def answer(self, request_bytes: int) -> Iterator[bytes]:
-        """The reads of an answer; the last one has places for the tokens of the prompt."""
+        """The reads of an answer; the last one has places for its length and the tokens of the prompt."""
         prompt = request_bytes // self.bytes_per_token
-        yield from self.reads[:-1]
-        yield self.reads[-1] % (prompt, prompt + self.answer_tokens, max(0, prompt - self.uncached_tokens))
+        counts = prompt, prompt + self.answer_tokens, max(0, prompt - self.uncached_tokens)
+        yield from self.reads
+        yield self.last % (self.bare_bytes + len(b"%d%d%d" % counts), *counts)
 
 
 class Transport:

@@ -33,6 +33,7 @@ from tests.perf.engines import (
     NOTHING_HERE,
     STREAM_HEAD,
     UNCACHED_TOKENS,
+    Counting,
     Engine,
     stream_ending,
 )
@@ -67,11 +68,12 @@ class Counted:
     warm: list[list[bytes]]
     counted: list[list[bytes]]
     reads: list[bytes]
+    last: Counting  # the last read
 
     @property
     def streams(self) -> bool:
         """Whether answers are streams."""
-        return self.reads[0].startswith(STREAM_HEAD)
+        return self.last is not ANSWER
 
     @property
     def units(self) -> int:
@@ -106,46 +108,48 @@ def _turns(size: int, sessions: int, warm: int, counted: int) -> tuple[list[list
     return [each[:warm] for each in asked], [each[warm:] for each in asked]
 
 
-def _numbered() -> list[bytes]:
-    """The chunks of a stream, the last of them with what ends it."""
+def _numbered() -> tuple[list[bytes], Counting]:
+    """The chunks of a stream, and the last of them with what ends it."""
     chunks = [(FIRST if i == 0 else LAST if i == CHUNKS - 1 else MIDDLE) % i for i in range(CHUNKS)]
     chunks[0] = STREAM_HEAD + chunks[0]
-    chunks[-1] += stream_ending(CHUNKS)
-    return chunks
+    ending = stream_ending(CHUNKS)
+    return chunks[:-1], Counting(chunks[-1] + ending.template, ending.bare_bytes)
 
 
 def _w1() -> Counted:
-    return Counted("w1", "request", 1, *_chats(32, 6, 12, stream=False), [ANSWER])
+    return Counted("w1", "request", 1, *_chats(32, 6, 12, stream=False), [], ANSWER)
 
 
 def _w2() -> Counted:
-    return Counted("w2", "chunk", CHUNKS, *_chats(16, 3, 3, stream=True), _numbered())
+    return Counted("w2", "chunk", CHUNKS, *_chats(16, 3, 3, stream=True), *_numbered())
 
 
 def _w2burst() -> Counted:
-    return Counted("w2burst", "chunk", CHUNKS, *_chats(16, 4, 12, stream=True), [b"".join(_numbered())])
+    reads, last = _numbered()
+    whole = Counting(b"".join([*reads, last.template]), last.bare_bytes)
+    return Counted("w2burst", "chunk", CHUNKS, *_chats(16, 4, 12, stream=True), [], whole)
 
 
 def _w3() -> Counted:
-    return Counted("w3", "request", 1, *_turns(190_000, 4, 4, 12), [ANSWER])
+    return Counted("w3", "request", 1, *_turns(190_000, 4, 4, 12), [], ANSWER)
 
 
 def _w3_1m() -> Counted:
-    return Counted("w3-1m", "request", 1, *_turns(1_000_000, 4, 3, 6), [ANSWER])
+    return Counted("w3-1m", "request", 1, *_turns(1_000_000, 4, 3, 6), [], ANSWER)
 
 
 def _w5() -> Counted:
     asked = [[_sent(body) for body in bodies] for bodies in growing(0, stream=False, sessions=4)]
-    return Counted("w5", "request", 1, [each[:2] for each in asked], [each[2:] for each in asked], [ANSWER])
+    return Counted("w5", "request", 1, [each[:2] for each in asked], [each[2:] for each in asked], [], ANSWER)
 
 
 def _w5m() -> Counted:
     asked = [[_sent_as_messages(body) for body in bodies] for bodies in growing(0, stream=False, sessions=4)]
-    return Counted("w5m", "request", 1, [each[:2] for each in asked], [each[2:] for each in asked], [ANSWER])
+    return Counted("w5m", "request", 1, [each[:2] for each in asked], [each[2:] for each in asked], [], ANSWER)
 
 
 def _w2m() -> Counted:
-    return Counted("w2m", "chunk", CHUNKS, *_chats(16, 3, 3, stream=True, sent=_sent_as_messages), _numbered())
+    return Counted("w2m", "chunk", CHUNKS, *_chats(16, 3, 3, stream=True, sent=_sent_as_messages), *_numbered())
 
 
 def _sent_by(letter: str) -> Callable[[Body], bytes]:
@@ -159,12 +163,12 @@ def _sent_by(letter: str) -> Callable[[Body], bytes]:
 def _w5_by(letter: str) -> Counted:
     sent = _sent_by(letter)
     asked = [[sent(body) for body in bodies] for bodies in growing(0, stream=False, sessions=4)]
-    return Counted(f"w5{letter}", "request", 1, [each[:2] for each in asked], [each[2:] for each in asked], [ANSWER])
+    return Counted(f"w5{letter}", "request", 1, [each[:2] for each in asked], [each[2:] for each in asked], [], ANSWER)
 
 
 def _w2_by(letter: str) -> Counted:
     chats = _chats(16, 3, 3, stream=True, sent=_sent_by(letter))
-    return Counted(f"w2{letter}", "chunk", CHUNKS, *chats, _numbered())
+    return Counted(f"w2{letter}", "chunk", CHUNKS, *chats, *_numbered())
 
 
 WORKLOADS: Final[dict[str, Callable[[], Counted]]] = {
@@ -192,6 +196,8 @@ def _plan(workload: Counted) -> str:
             "warm": [[_text(each) for each in requests] for requests in workload.warm],
             "counted": [[_text(each) for each in requests] for requests in workload.counted],
             "reads": [_text(read) for read in workload.reads],
+            "last": _text(workload.last.template),
+            "bare_bytes": workload.last.bare_bytes,
             "information": {path.decode(): _text(reply) for path, reply in INFORMATION.items()},
             "nothing_here": _text(NOTHING_HERE),
             "answer_tokens": CHUNKS if workload.streams else ANSWER_TOKENS,

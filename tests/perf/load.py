@@ -54,7 +54,7 @@ class Tally:
 
 
 class Client(Wire):
-    """One connection. `requests` are sent one after the other, until they end or the wire is told to stop."""
+    """One connection, when it begins. `requests` are sent one after the other, until they end or it is told to stop."""
 
     def __init__(
         self,
@@ -65,17 +65,28 @@ class Client(Wire):
         ended: Callable[[], None],
         pause_s: float = 0.0,
     ) -> None:
-        sock = socket.create_connection(("127.0.0.1", port), seconds(_CONNECT_TIMEOUT_S))
-        super().__init__(loop, sock)
+        super().__init__(loop, socket.socket())
         self.stopping = False
+        self._port = port
         self._requests = requests
-        self._tally = tally
+        self._first = next(requests, None)  # made here, so that many can begin at once
+        self.tally = tally
         self._ended = ended
         self._pause_s = pause_s  # between an answer and the next request
         self._pieces: list[bytes] = []
         self.on_body = self._pieces.append  # called by the parser, which looks for it when it is made
         self._parser = httptools.HttpResponseParser(self)
-        self._next()
+
+    def begin(self) -> None:
+        """Connect and send the first request; `OSError` where nobody listens."""
+        self._sock.settimeout(seconds(_CONNECT_TIMEOUT_S))
+        try:
+            self._sock.connect(("127.0.0.1", self._port))
+        except OSError:
+            self._sock.close()
+            raise
+        super().begin()
+        self._ask(self._first)
 
     def on_message_complete(self) -> None:
         self._complete = True
@@ -90,7 +101,7 @@ class Client(Wire):
         if self._pieces:
             body = b"".join(self._pieces)
             self._pieces.clear()
-            if self._tally.chunks_each is None:
+            if self.tally.chunks_each is None:
                 self._tail += body
             else:
                 self._read(self._tail + body)
@@ -103,7 +114,9 @@ class Client(Wire):
     def _next(self) -> None:
         if not self.open:
             return
-        asked = None if self.stopping else next(self._requests, None)
+        self._ask(None if self.stopping else next(self._requests, None))
+
+    def _ask(self, asked: bytes | None) -> None:
         if asked is None:
             self.close()
             self._ended()
@@ -116,12 +129,12 @@ class Client(Wire):
 
     def _read(self, text: bytes) -> None:
         """Count the chunks of a stream; what may be the first part of a chunk's mark is kept for the next read."""
-        if self._tally.stamped:
+        if self.tally.stamped:
             now_ns, at = monotonic_ns(), 0
             while 0 <= (found := text.find(_MARK, at)) <= len(text) - _MARKED:
                 at = found + _MARKED
                 self._chunks += 1
-                self._tally.delays_ns.append(now_ns - int(text[found + len(_MARK) : at]))
+                self.tally.delays_ns.append(now_ns - int(text[found + len(_MARK) : at]))
         else:
             self._chunks += text.count(_MARK)
             found = text.rfind(_MARK)
@@ -131,7 +144,7 @@ class Client(Wire):
         self._tail = text[max(at, len(text) - _MARKED + 1) :]
 
     def _answered(self) -> None:
-        tally = self._tally
+        tally = self.tally
         status, wrong = self._parser.get_status_code(), ""
         if status != 200:
             wrong = f"status {status}"
@@ -153,6 +166,6 @@ class Client(Wire):
             self._next()
 
     def _fail(self, reason: str) -> None:
-        self._tally.failed(reason)
+        self.tally.failed(reason)
         self.close()
         self._ended()

@@ -79,16 +79,20 @@ class Loop:
 
 
 class Wire:
-    """One connection: bytes in to `received`, bytes out by `send`; `lost` once, when it is gone."""
+    """One connection, from `begin` on: bytes in to `received`, bytes out by `send`; `lost` once, when it is gone."""
 
     def __init__(self, loop: Loop, sock: socket.socket) -> None:
-        sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.loop = loop
-        self.open = True
+        self.open = False
         self._sock = sock
         self._unsent = memoryview(b"")
-        loop.watch(sock, self._ready)
+
+    def begin(self) -> None:
+        """The socket is connected."""
+        self._sock.setblocking(False)
+        self.open = True
+        self.loop.watch(self._sock, self._ready)
 
     def received(self, data: bytes) -> None:
         """Bytes came."""

@@ -68,10 +68,12 @@ class Round:
         if workload.beside:
             self._run(everyone, SETTLED_S)
             self._beside.delays_ns.clear()
+        asked = [workload.requests(number, self._port, self._number) for number in range(workload.connections)]
+        comers = [self._client(requests, self.tally) for requests in asked]
         if workload.at_once:
             window.begin()
-        for number in range(workload.connections):
-            self._connect(workload.requests(number, self._port, self._number), self.tally)
+        for client in comers:
+            self._begin(client)
         if not workload.at_once:
             self._run(everyone, workload.seconds * WARM_UP)
             window.begin()
@@ -88,11 +90,19 @@ class Round:
         return lambda: self._connect(self._workload.requests(number, self._port, self._number), self.tally)
 
     def _connect(self, requests: Iterator[bytes], tally: Tally) -> None:
+        self._begin(self._client(requests, tally))
+
+    def _client(self, requests: Iterator[bytes], tally: Tally) -> Client:
+        return Client(self._loop, self._port, requests, tally, self._one_ended)
+
+    def _begin(self, client: Client) -> None:
         try:
-            self._clients.append(Client(self._loop, self._port, requests, tally, self._one_ended))
+            client.begin()
         except OSError as error:
-            tally.failed(type(error).__name__)
+            client.tally.failed(type(error).__name__)
             self._one_ended()
+        else:
+            self._clients.append(client)
 
     def _one_ended(self) -> None:
         self._ended += 1
