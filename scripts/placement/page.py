@@ -141,8 +141,9 @@ def _header_gain_in_short(draws: Draws, figures: Figures) -> list[str]:
             policy: [reached(policy, draws[row.name][policy]).hit.median for row in rows]
             for policy in (*REGIONAL, *OURS)
         }
-    said = "; ".join(f"{policy} {' / '.join(f'{hit:.2f}' for hit in each)}" for policy, each in hits.items())
-    return [f"Regions, hit without a header / from a third of the sessions / from all: {said}. {prose.HEADER_GAIN}\n"]
+    heads = ("hit in regions, inside", "no header", "from a third of sessions", "from all")
+    cells = [(policy, *(f"{hit:.2f}" for hit in each)) for policy, each in hits.items()]
+    return [*table(heads, cells), f"{prose.HEADER_GAIN}\n"]
 
 
 def _regions_once(figures: Figures) -> dict[str, list[dict[str, Any]]]:

@@ -44,8 +44,7 @@ POLICIES: Final = """\
 # Every policy, one run each
 
 Each row is one run at seed 1, by `python -m scripts.placement single`; [the page](../placement.md) has draws. 1x, 2x,
-4x: arrival times are divided by it (sessions of agents: only their starts). `--json FILE` adds all figures. The figures
-of warmroute are from before a waiting prompt stopped to count in its cache; that changes rows whose caches evict.
+4x: arrival times are divided by it (sessions of agents: only their starts). `--json FILE` adds all figures.
 """
 
 MODEL: Final = """\
