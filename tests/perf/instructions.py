@@ -2,8 +2,8 @@
 
 A proxy runs whole in one process, without sockets (`in_process`), and callgrind counts what it executes for requests
 after a warm-up, in the thread of the event loop: the proxy, the interpreter and the libraries, but neither the kernel
-nor the thread that writes the ledger. No body is sent twice. `--tree` names another checkout, whose `.venv` is used. `--limits` gives the tenant
-a budget by the day, a limit by the minute, or both.
+nor the thread that writes the ledger. No body is sent twice. `--tree` names another checkout, whose `.venv` is used.
+`--limits` gives the tenant a budget by the day, a limit by the minute, or both.
 """
 
 import argparse
