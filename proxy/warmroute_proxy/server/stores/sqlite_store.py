@@ -74,11 +74,11 @@ class SqliteStore:
             self._db.executemany(_SPEND, [(tenant, hour, cost) for (tenant, _, hour), (cost, _) in costs.items()])
             by_key = [(key_id, hour, cost) for (_, key_id, hour), (cost, _) in costs.items() if key_id]
             self._db.executemany(_KEY_SPENDS, by_key)
-            for (tenant, key_id, hour), (_, paid) in costs.items() if of_this_start else ():
+            for (tenant, key_id, hour), (_, charged) in costs.items() if of_this_start else ():
                 for budget in budgets:
-                    if paid and budget.scope.holds(tenant, key_id):
+                    if charged and budget.scope.holds(tenant, key_id):
                         key = self._boot, budget.name, budget.period, span_of(budget.period, hour).starts_s
-                        self._db.execute(_SETTLE, (paid, *key))
+                        self._db.execute(_SETTLE, (charged, *key))
             if batch.rows:
                 self._db.execute("DELETE FROM spent WHERE hour < ?", (batch.rows[-1].hour - _OLDEST_S,))
                 self._db.execute("DELETE FROM key_spent WHERE hour < ?", (batch.rows[-1].hour - _OLDEST_S,))
@@ -129,8 +129,8 @@ def _costs(rows: Iterable[SpooledRow]) -> dict[tuple[str, str, int], tuple[int, 
     costs: dict[tuple[str, str, int], tuple[int, int]] = {}
     for row in rows:
         of, price = (row.tenant, row.key_id, row.hour), row.price_nanousd
-        cost, paid = costs.get(of, (0, 0))
-        costs[of] = cost + price, paid + max(0, price)
+        cost, charged = costs.get(of, (0, 0))
+        costs[of] = cost + price, charged + max(0, price)
     return costs
 
 
