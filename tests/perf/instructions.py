@@ -3,6 +3,7 @@
 A proxy runs whole in one process, without sockets (`in_process`), and callgrind counts what it executes for requests
 after a warm-up, in the thread of the event loop: the proxy, the interpreter and the libraries, but neither the kernel
 nor the thread that writes the ledger. No body is sent twice. `--tree` names another checkout, whose `.venv` is used.
+`--limits` gives the tenant a budget by the day, a limit by the minute, or both.
 """
 
 import argparse
@@ -39,10 +40,13 @@ from tests.perf.engines import (
 )
 from tests.perf.load import MESSAGES, request
 from tests.perf.loop import Loop
-from tests.perf.proxies import ROOT, Fleet, Place, write_config
+from tests.perf.proxies import BUDGET, MINUTE, ROOT, Fleet, Place, write_config
 
 CHUNKS: Final = 200
 TIMEOUT_S: Final = 600
+LIMITS: Final = {"none": ("", ""), "budget": (BUDGET, ""), "minute": ("", MINUTE), "both": (BUDGET, MINUTE)}
+"""What the configuration has more, and what its tenant has."""
+
 _PORT: Final = 0
 _LOOP: Final = "-01"  # the thread that began, in which the event loop runs
 _SWITCH: Final = """
@@ -209,11 +213,12 @@ def _plan(workload: Counted) -> str:
     )
 
 
-def prepare(folder: Path, workload: Counted) -> None:
+def prepare(folder: Path, workload: Counted, limits: str = "none") -> None:
     """Write what `in_process` reads: the configuration, the plan, and the switch of callgrind."""
     loop = Loop()
     engines = [Engine(loop) for _ in range(4)]  # for their addresses: nothing is sent there
-    write_config(Place(0, 0, folder, None), Fleet((engines[0], engines[1]), engines[2], engines[3]), pd=False)
+    fleet = Fleet((engines[0], engines[1]), engines[2], engines[3])
+    write_config(Place(0, 0, folder, None), fleet, False, *LIMITS[limits])
     loop.close()
     (folder / "plan.json").write_text(_plan(workload))
     (folder / "switch.c").write_text(_SWITCH)
@@ -223,7 +228,7 @@ def prepare(folder: Path, workload: Counted) -> None:
         raise CannotCount(f"cannot compile callgrind's switch: {done.stderr.strip().splitlines()[0]}")
 
 
-def count(tree: Path, workload: Counted) -> float:
+def count(tree: Path, workload: Counted, limits: str = "none") -> float:
     """Instructions for each request or chunk of a workload, by the code of a tree."""
     for program in ("valgrind", "cc"):
         if shutil.which(program) is None:
@@ -231,7 +236,7 @@ def count(tree: Path, workload: Counted) -> float:
     python = tree / ".venv" / "bin" / "python"
     with tempfile.TemporaryDirectory(prefix="warmroute-instructions-") as name:
         folder = Path(name)
-        prepare(folder, workload)
+        prepare(folder, workload, limits)
         out = folder / "callgrind.out"
         command = ["valgrind", "--tool=callgrind", "--instr-atstart=no", "--separate-threads=yes"]
         command += [f"--callgrind-out-file={out}"]
@@ -257,6 +262,7 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.perf instructions", description=__doc__)
     parser.add_argument("--tree", type=Path, action="append", metavar="DIR", help="a checkout; may stand several times")
     parser.add_argument("--workloads", default=DEFAULT, help=f"of {','.join(WORKLOADS)} (%(default)s)")
+    parser.add_argument("--limits", choices=LIMITS, default="none", help="what limits the tenant (%(default)s)")
     asked = parser.parse_args(argv)
     names = asked.workloads.split(",")
     try:
@@ -267,7 +273,7 @@ def main(argv: list[str]) -> int:
         print(f"{'instructions':<16}" + "".join(f"{tree.name:>14}" for tree in trees), flush=True)
         for name in names:
             workload = WORKLOADS[name]()
-            figures = [count(tree, workload) for tree in trees]
+            figures = [count(tree, workload, asked.limits) for tree in trees]
             row = "".join(f"{figure:>14,.0f}" for figure in figures)
             ratios = "".join(f"  x {figure / figures[0]:.3f}" for figure in figures[1:])
             print(f"{name + ' a ' + workload.unit:<16}{row}{ratios}", flush=True)

@@ -97,7 +97,7 @@ output = "3"
 [[tenant]]
 name = "perf"
 key_sha256 = ["$digest"]
-""")
+$of_tenant""")
 _ENGINE: Final = Template("""
 [[engine]]
 id = "$id"
@@ -107,9 +107,14 @@ role = "$role"
 """)
 
 
-def write_config(place: Place, fleet: Fleet, pd: bool, more: str = "") -> Path:
-    """A configuration of warmroute with nothing but defaults, and `more` of it."""
-    config = _CONFIG.substitute(port=place.port, model=MODEL, digest=hashlib.sha256(API_KEY.encode()).hexdigest())
+MINUTE: Final = "requests_per_minute = 100000000\n"
+BUDGET: Final = '[[budget]]\nname = "perf"\ntenants = ["perf"]\nusd_per_day = "1000000"\n'
+
+
+def write_config(place: Place, fleet: Fleet, pd: bool, more: str = "", of_tenant: str = "") -> Path:
+    """A configuration of warmroute with nothing but defaults, and `more` of it; `of_tenant` is of its tenant."""
+    digest = hashlib.sha256(API_KEY.encode()).hexdigest()
+    config = _CONFIG.substitute(port=place.port, model=MODEL, digest=digest, of_tenant=of_tenant)
     if pd:
         config += _ENGINE.substitute(id="p", url=fleet.prefill.url, role="prefill") + "bootstrap_port = 8998\n"
         config += _ENGINE.substitute(id="d", url=fleet.decode.url, role="decode")

@@ -15,15 +15,13 @@ from typing import Final
 
 from tests.perf.bench import Bench, Sample
 from tests.perf.process import cpu
-from tests.perf.proxies import SOURCES, Fleet, Place, Proxy, Running, Start, write_config
+from tests.perf.proxies import BUDGET, MINUTE, SOURCES, Fleet, Place, Proxy, Running, Start, write_config
 from tests.perf.workloads import named
 from tests.subjects.stores import Postgres, Redis
 from warmroute_cli.processes import stopping_on_signals
 from warmroute_proxy.server.stores.migrate import migrate
 
 WORKLOADS: Final = ["w1", "w5"]
-OF_TENANT: Final = "[[tenant]]\nrequests_per_minute = 100000000\n"
-BUDGET: Final = '[[budget]]\nname = "perf"\ntenants = ["perf"]\nusd_per_day = "1000000"\n'
 PLAIN, LIMITED, SHARED = "defaults", "embedded, budget and limit", "PostgreSQL and Redis, budget and limit"
 
 
@@ -37,9 +35,7 @@ def proxies(dsn: str, redis_url: str) -> list[Proxy]:
 
 
 def _start(place: Place, fleet: Fleet, more: str) -> Start:
-    config = write_config(place, fleet, pd=False, more=more)
-    if more:
-        config.write_text(config.read_text().replace("[[tenant]]\n", OF_TENANT))
+    config = write_config(place, fleet, pd=False, more=more, of_tenant=MINUTE if more else "")
     command = [sys.executable, "-m", "warmroute_cli.main", "proxy", "--config", str(config)]
     return Start(command, {"PYTHONPATH": SOURCES})
 

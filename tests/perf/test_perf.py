@@ -184,12 +184,13 @@ def test_a_short_soak_sees_all_sorts_of_requests_end_as_they_must(tmp_path: Path
 
 
 @pytest.mark.timeout(300)  # callgrind is slow, and a loaded machine slower
-def test_instructions_are_counted_where_valgrind_is() -> None:
+@pytest.mark.parametrize("limits", ["none", "both"])
+def test_instructions_are_counted_where_valgrind_is(limits: str) -> None:
     if shutil.which("valgrind") is None:
         pytest.skip("valgrind is not installed")
     plain = instructions.WORKLOADS["w1"]()
     few = replace(plain, warm=[each[:2] for each in plain.warm[:2]], counted=[each[:2] for each in plain.counted[:2]])
-    assert 50_000 < instructions.count(ROOT, few) < 5_000_000
+    assert 50_000 < instructions.count(ROOT, few, limits) < 5_000_000
 
 
 def test_instructions_that_cannot_be_counted_are_a_line(

@@ -195,7 +195,7 @@ def test_slices_grow_while_they_are_used_up_quickly() -> None:
     asked = []
     for _ in range(8):
         lease.in_hand = 0
-        lease.used(BEGAN_S)
+        lease.reserve(0, BEGAN_S)
         asked.append(lease.wanted(BEGAN_S))
         lease.asked(asked[-1], BEGAN_S)
         lease.answered(lease.span, Taken(0, LIMIT), BEGAN_S)
@@ -327,6 +327,15 @@ def test_a_limit_by_the_minute_counts_what_was_used_in_the_minute_that_granted_i
     late.keep(Amounts(tokens=UsedTokens(20)))
     late.release()
     assert (minute.in_hand, minute.reserved) == (0, 0)
+
+
+def test_a_request_gives_back_what_it_has_reserved_where_a_reload_has_lowered_the_limit() -> None:
+    minute = Lease(Budget(Scope("t", ("t",)), "minute", 60, 2.0, "tokens"))
+    reservation = SpendReservation((minute,), Amounts(tokens=UsedTokens(50)))
+    assert reservation.reserve(BEGAN_S) is Verdict.GRANTED
+    minute.change(minute.budget._replace(limit=40))
+    reservation.release()
+    assert minute.reserved == 0
 
 
 def test_no_request_waits_for_the_store_of_a_limit_by_the_minute() -> None:

@@ -87,9 +87,7 @@ async def test_a_sweep_of_limits_by_the_minute_is_bounded_and_reaches_all(scene:
 
 async def test_limits_by_the_minute_rest_once_their_minute_is_over(scene: Scene) -> None:
     for name in NAMES[:10]:
-        reservation = SpendReservation(scene.windows.of(name, ""), Amounts(requests=1))
-        reservation.reserve(scene.now_s)
-        scene.windows.look(reservation.leases)
+        assert scene.windows.granted(SpendReservation(scene.windows.of(name, ""), Amounts(requests=1)))
     assert (await scene.sweep(scene.windows))[0] == 10
     scene.now_s += 60
     assert [(await scene.sweep(scene.windows))[0] for _ in range(2)] == [10, 0]

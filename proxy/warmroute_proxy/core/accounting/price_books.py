@@ -65,7 +65,10 @@ class PriceBooks:
 
     def settling(self, model: str, opened_s: float) -> PriceBook:
         """The book that settles a turn that was opened then. Raises: LookupError, for a model without any book."""
-        books = self.of(model)
+        books = self._newest_first.get(model)
         if not books:
             raise LookupError(f"model {model} has no price book")
-        return self.in_effect(model, opened_s) or books[-1]
+        for book in books:
+            if book.from_s is None or book.from_s <= opened_s:
+                return book
+        return books[-1]

@@ -31,6 +31,7 @@ from datetime import UTC, datetime
 from enum import Enum
 from typing import Final, Literal, NamedTuple
 
+from warmroute_proxy.core.base.frozen import Frozen
 from warmroute_proxy.core.queue.quota import NO_TOKENS, UsedTokens
 from warmroute_proxy.core.queue.scope import Scope
 
@@ -77,7 +78,7 @@ class Budget(NamedTuple):
         return "budget" if self.is_money else f"{self.unit}_per_{self.period}"
 
 
-class Amounts(NamedTuple):
+class Amounts(Frozen, frozen=True):
     """What a request uses, by unit; what is reserved of tokens is not weighed."""
 
     nanousd: int = 0
@@ -164,7 +165,8 @@ class Lease:
     @property
     def free(self) -> int:
         """What can be reserved; below 0: what is in debt."""
-        return min(0, self._unreserved) if self._held_back else self._unreserved
+        unreserved = self.in_hand - self.reserved
+        return min(0, unreserved) if self._held_back else unreserved
 
     def change(self, budget: Budget) -> None:
         """Have another limit, or other tenants or keys. What is reserved stays reserved."""
@@ -192,15 +194,16 @@ class Lease:
     def wanted(self, now_s: float) -> int:
         """How much to ask the store for now; below 0: to give back; 0: nothing."""
         self.begin(now_s)
-        if self.asking or self.denied(now_s):
+        if self.asking or (self.denied_until_s and self.denied(now_s)):
             return 0
-        if self._held_back and self._unreserved > 0:
-            return -self._unreserved
-        if self.needed > self.free:
-            return max(self._next_slice(now_s), self.needed - self.free)
+        if self._held_back and self.in_hand > self.reserved:
+            return self.reserved - self.in_hand
+        free = self.in_hand - self.reserved
+        if self.needed > free:
+            return max(self._next_slice(now_s), self.needed - free)
         if now_s - self._used_s > IDLE_S:
-            return -self.free if self.free > 0 and not self.reserved else 0
-        if self.left is not None and self.left > 0 and self.free < self._slice // 2:
+            return -free if free > 0 and not self.reserved else 0
+        if self.left is not None and self.left > 0 and free < self._slice // 2:
             return self._next_slice(now_s)
         return 0
 
@@ -256,8 +259,15 @@ class Lease:
         """Whether the store has said lately that there is no more, or was away. A clock that is set back ends that."""
         return self.denied_until_s - DENIED_S <= now_s < self.denied_until_s
 
-    def used(self, now_s: float) -> None:
-        """Something is reserved or spent."""
+    def reserve(self, amount: int, now_s: float) -> None:
+        """So much is reserved, in the period of this time."""
+        self.reserved += amount
+        self._used_s = now_s
+
+    def spend(self, amount: int, now_s: float) -> None:
+        """So much is spent, in the period of this time."""
+        self.begin(now_s)
+        self.in_hand -= amount
         self._used_s = now_s
 
     def spent_share(self) -> float:
@@ -265,10 +275,6 @@ class Lease:
         if self.left is None:
             return 0.0
         return 1 - (self.left + max(0, self.in_hand)) / self.budget.limit
-
-    @property
-    def _unreserved(self) -> int:
-        return self.in_hand - self.reserved
 
     def _smallest_slice(self) -> int:
         return max(1, self.budget.limit // SMALLEST_PART)
@@ -283,24 +289,27 @@ class Lease:
 class SpendReservation:
     """What one request has reserved of all budgets of its tenant, once it is granted."""
 
-    __slots__ = ("_amounts", "_granted", "_spans", "lacking", "leases")
+    __slots__ = ("_amounts", "_reserved", "lacking", "leases")
 
     def __init__(self, leases: tuple[Lease, ...], amounts: Amounts) -> None:
         self.leases = leases
         self._amounts = amounts
-        self._granted = False
-        self._spans: tuple[Span, ...] = ()
+        self._reserved: list[tuple[Lease, Span, int]] = []
+        """Of each lease, in which period, and how much; empty: it is not granted."""
+
         self.lacking: Lease | None = None
         """Where it is refused: the lease that has not enough."""
 
     def reserve(self, now_s: float) -> Verdict:
         """Reserve of all, or of none."""
-        if self._granted:
+        if self._reserved:
             return Verdict.GRANTED
         self.lacking, waits = None, False
+        parts: list[tuple[Lease, Span, int]] = []
         for lease in self.leases:
-            amount = self._amount(lease)
+            amount = self._amount(lease.budget)
             lease.begin(now_s)
+            parts.append((lease, lease.span, amount))
             if lease.free >= amount or lease.stands_open(amount):
                 continue
             denied = lease.denied(now_s)
@@ -312,36 +321,31 @@ class SpendReservation:
             waits = True
         if waits:
             return Verdict.WAITS
-        for lease in self.leases:
-            lease.used(now_s)
-            lease.reserved += self._amount(lease)
-        self._granted = True
-        self._spans = tuple([lease.span for lease in self.leases])
+        for lease, _, amount in parts:
+            lease.reserve(amount, now_s)
+        self._reserved = parts
         return Verdict.GRANTED
 
     def release(self) -> None:
         """Give back what is reserved: the request has ended."""
-        if self._granted:
-            self._granted = False
-            for lease, span in zip(self.leases, self._spans, strict=True):
-                if lease.span == span:
-                    lease.reserved -= self._amount(lease)
+        reserved, self._reserved = self._reserved, []
+        for lease, span, amount in reserved:
+            if lease.span == span:
+                lease.reserved -= amount
 
     def keep(self, amounts: Amounts) -> None:
         """What the request has used of the periods in which it was granted, known before it is released."""
-        if self._granted:
-            for lease, span in zip(self.leases, self._spans, strict=True):
-                if lease.span == span:
-                    lease.in_hand -= amounts.of(lease.budget)
+        for lease, span, _ in self._reserved:
+            if lease.span == span:
+                lease.in_hand -= amounts.of(lease.budget)
 
     def spend(self, amounts: Amounts, now_s: float) -> None:
         """What the request has used of the periods of now, once that is known."""
         for lease in self.leases:
-            lease.begin(now_s)
-            lease.used(now_s)
-            lease.in_hand -= amounts.of(lease.budget)
+            lease.spend(amounts.of(lease.budget), now_s)
 
-    def _amount(self, lease: Lease) -> int:
+    def _amount(self, budget: Budget) -> int:
         """How much of a budget; a request that is larger than a whole limit passes when nothing else is used."""
-        amount = self._amounts.of(lease.budget)
-        return amount if lease.budget.is_money else min(amount, lease.budget.limit)
+        if budget.unit == "nanousd":
+            return self._amounts.nanousd
+        return min(self._amounts.of(budget), budget.limit)

@@ -15,6 +15,7 @@ import math
 from collections.abc import Sequence
 from typing import Final, Literal, NamedTuple
 
+from warmroute_proxy.core.base.frozen import Frozen
 from warmroute_proxy.core.queue.scope import Scope
 
 MINUTE_S: Final = 60.0
@@ -50,7 +51,7 @@ class ScopeLimits(NamedTuple):
         return self.scope.name
 
 
-class UsedTokens(NamedTuple):
+class UsedTokens(Frozen, frozen=True):
     """What a request has used: all its tokens, how many of them were cached, and the least that counts."""
 
     tokens: int
@@ -87,19 +88,24 @@ class Bucket:
 
     def wait_s(self, amount: int, now_s: float) -> float:
         """Seconds until so much may be taken; 0 if now."""
-        return max(0.0, (min(amount, self.limit) - self._filled(now_s)) * MINUTE_S / self.limit)
+        most = amount if amount < self.limit else self.limit  # noqa: FURB136 - min() takes ten times as long
+        short = most - self._filled(now_s)
+        return short * MINUTE_S / self.limit if short > 0 else 0.0
 
-    def reset_s(self, now_s: float) -> float:
-        """Seconds until it is full."""
-        return self.wait_s(self.limit, now_s)
+    def remaining_and_reset_s(self, now_s: float) -> tuple[int, float]:
+        """What may be taken now, and in how many seconds it is full."""
+        level = self._filled(now_s)
+        return int(level) if level > 0 else 0, (self.limit - level) * MINUTE_S / self.limit
 
     def take(self, amount: int, now_s: float) -> None:
         """Take, or with a negative amount give back. The level may fall below 0, and never rises above the limit."""
-        self._level = min(self._filled(now_s) - amount, float(self.limit))
+        level = self._filled(now_s) - amount
+        self._level = level if level < self.limit else float(self.limit)
 
     def _filled(self, now_s: float) -> float:
         if now_s > self._at_s:
-            self._level = min(float(self.limit), self._level + (now_s - self._at_s) * self.limit / MINUTE_S)
+            level = self._level + (now_s - self._at_s) * self.limit / MINUTE_S
+            self._level = level if level < self.limit else float(self.limit)
             self._at_s = now_s
         return self._level
 
@@ -137,13 +143,10 @@ class Quota:
 
     def shortage(self, tokens: int, now_s: float, sequences: int = 1) -> Shortage | None:
         """What is short for a request of so many tokens; None where there is enough."""
-        kinds: tuple[tuple[Kind, Bucket | None, int], ...] = (
-            ("requests", self.requests, sequences),
-            ("tokens", self.tokens, tokens),
-        )
-        for kind, bucket, amount in kinds:
-            if bucket is not None and (wait_s := bucket.wait_s(amount, now_s)) > 0:
-                return Shortage(self.of.scope, kind, bucket.limit, bucket.remaining(now_s), wait_s)
+        if self.requests is not None and (wait_s := self.requests.wait_s(sequences, now_s)) > 0:
+            return self._short("requests", self.requests, wait_s, now_s)
+        if self.tokens is not None and (wait_s := self.tokens.wait_s(tokens, now_s)) > 0:
+            return self._short("tokens", self.tokens, wait_s, now_s)
         return None
 
     def take(self, requests: int, tokens: int, now_s: float) -> None:
@@ -184,6 +187,9 @@ class Quota:
         """A request has ended; the arguments as in `begin`."""
         self.running -= sequences
         self.tokens_running -= tokens
+
+    def _short(self, kind: Kind, bucket: Bucket, wait_s: float, now_s: float) -> Shortage:
+        return Shortage(self.of.scope, kind, bucket.limit, bucket.remaining(now_s), wait_s)
 
 
 def _changed(bucket: Bucket | None, limit: int | None, now_s: float) -> Bucket | None:

@@ -61,8 +61,8 @@ class Reservation:
                 quota.end(self.tokens, self.sequences)
             if used is None:
                 quota.take(-self.sequences, -self.tokens, now_s)
-            else:
-                quota.take(0, used.weighed(quota.limits.cached_weight) - self.tokens, now_s)
+            elif quota.tokens is not None:
+                quota.tokens.take(used.weighed(quota.limits.cached_weight) - self.tokens, now_s)
         if self.began:
             for lease in self.slots:
                 lease.end(self.sequences, now_s)

@@ -88,14 +88,12 @@ class Admission:
         if shortage is not None:
             self._refuse(request, f"{shortage.kind}_per_minute", self.limits.beyond(intake, shortage))
             return None
-        key_id = intake.key_id if self.limits.has_key(intake.key_id) else ""
-        size_bytes = len(intake.body.raw)
-        waiter = Waiter(request, intake.tenant.name, intake.facts.model, size_bytes, self._clock(), key_id)
         if not self.limits.may_begin(request):
             if not self._refused_by_limit(request):
-                self._wait(waiter, *_NOWHERE)
+                self._wait(self._waiter(request), *_NOWHERE)
             return None
-        if decision.kind != "forward":
+        if decision.kind != "forward" and not self._goes_first(intake.facts.model, decision):
+            waiter = self._waiter(request)
             found = self._place_queued(waiter, decision)
             if not found.goes:
                 self._wait(waiter, found.decision.cache_worker, found.compute_s)
@@ -179,6 +177,16 @@ class Admission:
         if lacking is not None:
             self._refuse(request, *lacking)
         return lacking is not None
+
+    def _goes_first(self, model: str, decision: Decision) -> bool:
+        """Whether a request goes where it was decided since nobody waits: what most do, without being a waiter."""
+        return not self.queue.requests and self._router.has_capacity(model, decision, self._clock())
+
+    def _waiter(self, request: RequestToAdmit) -> "Waiter[RequestToAdmit]":
+        intake = request.intake
+        key_id = intake.key_id if self.limits.has_key(intake.key_id) else ""
+        size_bytes = len(intake.body.raw)
+        return Waiter(request, intake.tenant.name, intake.facts.model, size_bytes, self._clock(), key_id)
 
     def _place_queued(self, waiter: "Waiter[RequestToAdmit]", decision: Decision) -> Placement:
         request, now = waiter.item, self._clock()

@@ -7,12 +7,12 @@ waits is refused, as it is where nothing is left.
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, Protocol
 
 from warmroute.contract.money import usd
-from warmroute_proxy.core.queue.budget import Budget, Lease, Span, Taken
+from warmroute_proxy.core.queue.budget import Budget, Lease, Span, SpendReservation, Taken, Verdict
 from warmroute_proxy.core.queue.rotation import Rotation
 from warmroute_proxy.core.queue.scope import ByScope
 from warmroute_proxy.server.base.errors import Refusal
@@ -78,10 +78,6 @@ class Budgets:
         """Whether the store has not answered lately."""
         return any(lease.away for lease in self.leases)
 
-    def now_s(self) -> float:
-        """The time of periods, unix seconds."""
-        return self._clock()
-
     def sweep(self) -> None:
         """Ask the store for what is wanted of some of the leases in use, in turn; called a few times a second."""
         now_s, asked = self._clock(), 0
@@ -92,12 +88,14 @@ class Budgets:
             if asked == MOST_ASKED:
                 break
 
-    def look(self, leases: Iterable[Lease]) -> None:
-        """Ask for what is wanted of some leases; called when a request has reserved of them, or waits for them."""
+    def granted(self, made: SpendReservation) -> bool:
+        """Whether a request has what it reserves, now or before; and ask for what is wanted of its leases then."""
         now_s = self._clock()
-        for lease in leases:
+        verdict = made.reserve(now_s)
+        for lease in made.leases:
             self._in_use.add(lease)
             self._ask_for(lease, now_s)
+        return verdict is Verdict.GRANTED
 
     def refusal(self, lease: Lease) -> Refusal:
         """The 429 of a reservation that a lease has not enough for."""

@@ -5,13 +5,13 @@ of one proxy share the file.
 """
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
 from warmroute_proxy.core.queue.budget import Budget, Span, Taken, span_of
 from warmroute_proxy.server.ledger.schema import connect
-from warmroute_proxy.server.stores.spool import Batch, Position
+from warmroute_proxy.server.stores.spool import Batch, Position, SpooledRow
 
 BUDGETS_FILE: Final = "budgets.sqlite"
 _TABLES: Final = """
@@ -70,15 +70,15 @@ class SqliteStore:
             )
             if moved.rowcount != 1:
                 return False
-            self._db.executemany(_SPEND, [(row.tenant, row.hour, row.price_nanousd) for row in batch.rows])
-            by_key = [(row.key_id, row.hour, row.price_nanousd) for row in batch.rows if row.key_id]
+            costs = _costs(batch.rows)
+            self._db.executemany(_SPEND, [(tenant, hour, cost) for (tenant, _, hour), (cost, _) in costs.items()])
+            by_key = [(key_id, hour, cost) for (_, key_id, hour), (cost, _) in costs.items() if key_id]
             self._db.executemany(_KEY_SPENDS, by_key)
-            for row in batch.rows if of_this_start else ():
+            for (tenant, key_id, hour), (_, charged) in costs.items() if of_this_start else ():
                 for budget in budgets:
-                    if row.price_nanousd > 0 and budget.scope.holds(row.tenant, row.key_id):
-                        starts_s = span_of(budget.period, row.hour).starts_s
-                        key = self._boot, budget.name, budget.period, starts_s
-                        self._db.execute(_SETTLE, (row.price_nanousd, *key))
+                    if charged and budget.scope.holds(tenant, key_id):
+                        key = self._boot, budget.name, budget.period, span_of(budget.period, hour).starts_s
+                        self._db.execute(_SETTLE, (charged, *key))
             if batch.rows:
                 self._db.execute("DELETE FROM spent WHERE hour < ?", (batch.rows[-1].hour - _OLDEST_S,))
                 self._db.execute("DELETE FROM key_spent WHERE hour < ?", (batch.rows[-1].hour - _OLDEST_S,))
@@ -120,6 +120,18 @@ class SqliteStore:
         query = "SELECT coalesce(sum(nanousd), 0) FROM lease WHERE name = ? AND period = ? AND starts = ?"
         leased: int = self._db.execute(query, key).fetchone()[0]
         return leased
+
+
+def _costs(rows: Iterable[SpooledRow]) -> dict[tuple[str, str, int], tuple[int, int]]:
+    """What rows have cost by tenant, key and hour: in all, and without those that give a price back. A statement for
+    each row takes three to six times as long.
+    """
+    costs: dict[tuple[str, str, int], tuple[int, int]] = {}
+    for row in rows:
+        of, price = (row.tenant, row.key_id, row.hour), row.price_nanousd
+        cost, charged = costs.get(of, (0, 0))
+        costs[of] = cost + price, charged + max(0, price)
+    return costs
 
 
 def _marks(values: Sequence[str]) -> str:

@@ -10,8 +10,8 @@ from typing import Any, Final, Protocol
 
 from warmroute.contract.money import list_nanousd
 from warmroute_proxy.core.placement.decision import Decision
-from warmroute_proxy.core.queue.budget import Amounts, SpendReservation, Verdict
-from warmroute_proxy.core.queue.quota import Bucket, Kind, Quota, Shortage, UsedTokens, reserve
+from warmroute_proxy.core.queue.budget import Amounts, SpendReservation
+from warmroute_proxy.core.queue.quota import NEVER, Bucket, Kind, Quota, Shortage, UsedTokens, reserve
 from warmroute_proxy.core.queue.reservation import Reservation
 from warmroute_proxy.core.queue.scope import ByScope, Scope
 from warmroute_proxy.server.base.config import Config
@@ -21,7 +21,10 @@ from warmroute_proxy.server.intake.parsed_request import Intake
 from warmroute_proxy.server.stores.stores import Stores
 
 CODE: Final = "rate_limit_exceeded"
-_KINDS: Final[tuple[Kind, ...]] = ("requests", "tokens")
+_HEADERS: Final[tuple[tuple[Kind, str, str, str], ...]] = (
+    ("requests", "x-ratelimit-limit-requests", "x-ratelimit-remaining-requests", "x-ratelimit-reset-requests"),
+    ("tokens", "x-ratelimit-limit-tokens", "x-ratelimit-remaining-tokens", "x-ratelimit-reset-tokens"),
+)
 
 
 class ReservingRequest(Protocol):
@@ -43,6 +46,7 @@ class RequestLimits:
         now = clock()
         self.quotas = ByScope([(of.scope, Quota(of, now)) for of in config.scope_limits()])
         self._budgets, self._windows, self._slots = stores.budgets, stores.limits.windows, stores.limits.slots
+        self._over_proxies = stores.limits.hold
         self._prices = stores.prices
         self._metrics = metrics
         self._clock = clock
@@ -73,17 +77,18 @@ class RequestLimits:
     def reserve(self, request: LimitedRequest, decision: Decision) -> Shortage | None:
         """Reserve what a request may use, where it is counted here; or return what is short."""
         intake, facts = request.intake, request.intake.facts
-        whose = intake.tenant.name, intake.key_id
-        if intake.forwarded_from is None and request.reservation is None and (quotas := self.quotas.of(*whose)):
+        tenant, key_id = intake.tenant.name, intake.key_id
+        if intake.forwarded_from is None and request.reservation is None and (quotas := self.quotas.of(tenant, key_id)):
             sequences = facts.sequences
             tokens = decision.prompt_tokens_est + facts.expected_output_tokens * sequences
             shortage = reserve(quotas, tokens, self._clock(), sequences)
             if shortage is not None:
                 return shortage
             made = request.reservation = Reservation(quotas, tokens, sequences)
-            made.slots = self._slots.of(*whose)
-            if windows := self._windows.of(*whose):
-                made.window = SpendReservation(windows, Amounts(requests=sequences, tokens=UsedTokens(tokens)))
+            if self._over_proxies:
+                made.slots = self._slots.of(tenant, key_id)
+                if windows := self._windows.of(tenant, key_id):
+                    made.window = SpendReservation(windows, Amounts(requests=sequences, tokens=UsedTokens(tokens)))
         self.reserve_spend(request, decision)
         return None
 
@@ -106,13 +111,8 @@ class RequestLimits:
             return True
         if reservation.at_once_reached() is not None:
             return False
-        for shared, made in ((self._windows, reservation.window), (self._budgets, reservation.spend)):
-            if made is not None:
-                verdict = made.reserve(shared.now_s())
-                shared.look(made.leases)
-                if verdict is not Verdict.GRANTED:
-                    return False
-        return True
+        window, spend = reservation.window, reservation.spend
+        return (window is None or self._windows.granted(window)) and (spend is None or self._budgets.granted(spend))
 
     def begin(self, request: ReservingRequest) -> None:
         """A request runs from now on."""
@@ -157,16 +157,28 @@ class RequestLimits:
         """What is left of limits by the minute, as OpenAI's headers, of the one with the least; and the warning of
         budgets that are used up for the most part.
         """
-        now, whose = self._clock(), (intake.tenant.name, intake.key_id)
-        quotas = self.quotas.of(*whose)
+        now, tenant, key_id = self._clock(), intake.tenant.name, intake.key_id
+        quotas = self.quotas.of(tenant, key_id)
         found: list[tuple[str, str]] = []
-        for kind in _KINDS:
-            buckets = [bucket for quota in quotas if (bucket := quota.bucket(kind)) is not None]
-            if buckets:
-                found += _bucket_headers(kind, min(buckets, key=lambda bucket: bucket.remaining(now)), now)
-        warnings = [f"{name}; {limit}; {share:.0%}" for name, limit, share in self._used_shares(whose, quotas, now)]
-        if warnings:
+        for kind, of_limit, of_remaining, of_reset in _HEADERS:
+            least: Bucket | None = None
+            for quota in quotas:
+                bucket = quota.bucket(kind)
+                if bucket is not None and (least is None or bucket.remaining(now) < least.remaining(now)):
+                    least = bucket
+            if least is not None:
+                remaining, reset_s = least.remaining_and_reset_s(now)
+                found += (
+                    (of_limit, str(least.limit)),
+                    (of_remaining, str(remaining)),
+                    (of_reset, go_duration(reset_s)),
+                )
+        warned = self._warned(tenant, key_id, quotas, now)
+        if warned:
+            warnings = [f"{name}; {limit}; {share:.0%}" for (name, limit, _), share in warned.items()]
             found.append(("x-warmroute-budget", ", ".join(warnings)))
+            for name, limit, _ in warned:
+                self._metrics.add("warmroute_budget_warnings_total", labels=(("budget", name), ("limit", limit)))
         return tuple(found)
 
     def as_dict(self, now_s: float) -> dict[str, Any]:
@@ -181,30 +193,33 @@ class RequestLimits:
             "at_once": self._slots.as_dict(),
         }
 
-    def _used_shares(
-        self, whose: tuple[str, str], quotas: Iterable[Quota], now_s: float
-    ) -> list[tuple[str, str, float]]:
-        """The budgets of which clients are to be warned: name, limit, and which share of it is used. Counts them."""
-        shares: dict[tuple[str, str, float], float] = {}
-
-        def note(name: str, limit: str, warn_share: float, share: float) -> None:
-            key = name, limit, warn_share
-            shares[key] = max(share, shares.get(key, 0.0))
-
-        for lease in (*self._budgets.of(*whose), *self._windows.of(*whose)):
-            budget = lease.budget
-            note(
-                budget.name, budget.period if budget.is_money else budget.reason, budget.warn_share, lease.spent_share()
-            )
+    def _warned(
+        self, tenant: str, key_id: str, quotas: Iterable[Quota], now_s: float
+    ) -> dict[tuple[str, str, float], float]:
+        """The limits of which clients are to be warned: name, limit and its `warn_share`; and which share is used."""
+        warned: dict[tuple[str, str, float], float] = {}
+        leases = self._budgets.of(tenant, key_id)
+        for lease in (*leases, *self._windows.of(tenant, key_id)) if self._over_proxies else leases:
+            budget, share = lease.budget, lease.spent_share()
+            if share >= budget.warn_share:
+                limit = budget.period if budget.is_money else budget.reason
+                _note(warned, (budget.name, limit, budget.warn_share), share)
         for quota in quotas:
-            for limit, share in quota.used_shares(now_s):
-                note(quota.of.scope.name, limit, quota.of.warn_share, share)
-        for slots in self._slots.of(*whose):
-            note(slots.slots.scope.name, "requests_at_once", slots.slots.warn_share, slots.used_share())
-        warned = [(name, limit, share) for (name, limit, warn_share), share in shares.items() if share >= warn_share]
-        for name, limit, _ in warned:
-            self._metrics.add("warmroute_budget_warnings_total", labels=(("budget", name), ("limit", limit)))
+            warn_share = quota.of.warn_share
+            if warn_share < NEVER:
+                for limit, share in quota.used_shares(now_s):
+                    if share >= warn_share:
+                        _note(warned, (quota.of.scope.name, limit, warn_share), share)
+        for slots in self._slots.of(tenant, key_id) if self._over_proxies else ():
+            of, share = slots.slots, slots.used_share()
+            if share >= of.warn_share:
+                _note(warned, (of.scope.name, "requests_at_once", of.warn_share), share)
         return warned
+
+
+def _note(warned: dict[tuple[str, str, float], float], key: tuple[str, str, float], share: float) -> None:
+    """Several may have the same key: those of a budget in this process, and over all of them."""
+    warned[key] = max(share, warned.get(key, 0.0))
 
 
 def go_duration(seconds: float) -> str:
@@ -216,14 +231,6 @@ def go_duration(seconds: float) -> str:
     hours, minutes = divmod(minutes, 60)
     head = f"{hours}h{minutes}m" if hours else f"{minutes}m" if minutes else ""
     return f"{head}{rest / 1000:g}s"
-
-
-def _bucket_headers(kind: str, bucket: Bucket, now_s: float) -> tuple[tuple[str, str], ...]:
-    return (
-        (f"x-ratelimit-limit-{kind}", str(bucket.limit)),
-        (f"x-ratelimit-remaining-{kind}", str(bucket.remaining(now_s))),
-        (f"x-ratelimit-reset-{kind}", go_duration(bucket.reset_s(now_s))),
-    )
 
 
 def _quota_dict(quota: Quota, now_s: float) -> dict[str, Any]:

@@ -69,6 +69,11 @@ class SharedLimits:
         return cls(windows, slots, calls, RedisMarkers(calls, process, config.proxy.region))
 
     @property
+    def hold(self) -> bool:
+        """Whether there can be any: whether there is a Redis."""
+        return self._calls is not None
+
+    @property
     def away(self) -> bool:
         """Whether Redis has not answered lately."""
         return self._calls is not None and self._calls.away
