@@ -27,13 +27,17 @@ PLAIN = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
 def until(condition: Callable[[], Any], what: str, timeout_s: float = DEADLINE_S) -> Any:
-    """Poll until the condition gives something true; `timeout_s` is of an idle machine."""
+    """Poll until the condition gives something true; `timeout_s` is of an idle machine.
+
+    What is not there at once is looked for less often: a look can be a request, so seconds of them keep a core busy.
+    """
     timeout_s = seconds(timeout_s)
-    deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline:
+    begun = now = time.monotonic()
+    while now < begun + timeout_s:
         if found := condition():
             return found
-        time.sleep(0.01)
+        time.sleep(min(0.05, 0.01 + (now - begun) / 20))
+        now = time.monotonic()
     raise AssertionError(f"not within {timeout_s:.1f} s: {what}")
 
 
