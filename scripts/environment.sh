@@ -1,4 +1,4 @@
-# Sourced by scripts/demo and scripts/test: a virtual environment inside the checkout, made when it is missing or old.
+# Sourced by the other scripts: a virtual environment inside the checkout, made when it is missing or old.
 
 fail() {
     echo "$0: $*" >&2
@@ -18,6 +18,23 @@ find_python() {
     fail "Python 3.11 or newer is needed; none of python3.13, python3.12, python3.11, python3 is."
 }
 
+# apt_install PACKAGE...: one at a time, since apt takes its locks or fails.
+apt_install() {
+    (
+        flock 8
+        apt-get update -qq >/dev/null || true
+        DEBIAN_FRONTEND=noninteractive apt-get install -y -qq "$@" >/dev/null
+    ) 8>"${TMPDIR:-/tmp}/warmroute-apt.lock"
+}
+
+# What only tests use is compiled when it is imported, which is a fraction of what is installed. Python that is told to
+# keep no bytecode keeps it where tests/conftest.py would: else each of hundreds of processes would compile again.
+compile_when_imported() {
+    export PIP_NO_COMPILE=1
+    [[ -z ${PYTHONDONTWRITEBYTECODE-} ]] || export PYTHONPYCACHEPREFIX=$PWD/.pytest_cache/bytecode
+    unset PYTHONDONTWRITEBYTECODE
+}
+
 # Debian and Ubuntu ship Python without venv.
 require_venv() {
     local python=$1 version
@@ -27,9 +44,7 @@ require_venv() {
         fail "$python has no venv module; install the package python$version-venv."
     fi
     echo "installing python$version-venv"
-    apt-get update -qq >/dev/null || true
-    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq "python$version-venv" >/dev/null ||
-        DEBIAN_FRONTEND=noninteractive apt-get install -y -qq python3-venv >/dev/null ||
+    apt_install "python$version-venv" || apt_install python3-venv ||
         fail "apt-get could not install python$version-venv."
     "$python" -c 'import ensurepip, venv' 2>/dev/null || fail "$python has no venv module, even with python$version-venv."
 }

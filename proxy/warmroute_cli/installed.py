@@ -4,12 +4,14 @@ import json
 import shlex
 import sys
 from collections.abc import Sequence
-from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from importlib.util import find_spec
-from urllib.parse import unquote, urlsplit
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from importlib.metadata import Distribution
 
 
-def missing(modules: Sequence[str], extra: str, copy: Distribution | None = None) -> str | None:
+def missing(modules: Sequence[str], extra: str, copy: "Distribution | None" = None) -> str | None:
     """A line that says which modules are not there and how to install them; None where all are."""
     absent = [name for name in modules if find_spec(name) is None]
     if not absent:
@@ -17,8 +19,11 @@ def missing(modules: Sequence[str], extra: str, copy: Distribution | None = None
     return f"{', '.join(absent)} not installed: {install_command(extra, copy)}"
 
 
-def install_command(extra: str, copy: Distribution | None = None) -> str:
+def install_command(extra: str, copy: "Distribution | None" = None) -> str:
     """The pip command that adds an extra to this copy: a checkout, a file, or a release."""
+    from importlib.metadata import PackageNotFoundError, distribution  # every start of the command would import it
+    from urllib.parse import unquote, urlsplit
+
     try:
         copy = copy or distribution("warmroute")
         origin = json.loads(copy.read_text("direct_url.json") or "{}")

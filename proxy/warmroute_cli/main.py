@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from warmroute import __version__
-from warmroute.lint import command as lint_command
+from warmroute.lint import arguments as lint_arguments
 from warmroute_cli.arguments import above_zero, count, duration, listed, port, share
 from warmroute_cli.audit import arguments as audit_arguments
 from warmroute_cli.demo import arguments as demo_arguments
@@ -78,8 +78,8 @@ def parser() -> argparse.ArgumentParser:
     _add_usage(commands.add_parser("usage", help="what turns cost, how much was cached, and why the rest was not"))
     _add_receipts(commands.add_parser("receipts", help="list the newest turns, or explain one in words"))
     lint = commands.add_parser("lint", help="find what breaks the cached prefix in recorded requests")
-    lint_command.add_arguments(lint)
-    lint.set_defaults(run=lint_command.run)
+    lint_arguments.add(lint)
+    lint.set_defaults(run=_lint)
     replay = commands.add_parser("replay", help="play a trace on a virtual clock, and compare placements")
     replay_arguments.add(replay)
     replay.set_defaults(run=_replay)
@@ -286,6 +286,12 @@ def _receipts(arguments: argparse.Namespace) -> int:
     return receipts.run(arguments)
 
 
+def _lint(arguments: argparse.Namespace) -> int:
+    from warmroute.lint import command
+
+    return command.run(arguments)
+
+
 def _replay(arguments: argparse.Namespace) -> int:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy starts a thread for each core, and nothing here uses any
     gc.set_threshold(COLLECT_EVERY)
@@ -375,7 +381,7 @@ def _failed(error: Exception) -> int:
     return 2
 
 
-EXTRAS = {_replay: ["proxy", "replay"], lint_command.run: []}
+EXTRAS = {_replay: ["proxy", "replay"], _lint: []}
 """The extras that a subcommand needs, if not `proxy` alone."""
 
 

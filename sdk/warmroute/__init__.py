@@ -40,6 +40,8 @@ tools that share this package need it.
 
 from typing import TYPE_CHECKING, Final
 
+from warmroute.contract.version import VERSION
+
 if TYPE_CHECKING:
     from warmroute._cache import AsyncCache, Cache
     from warmroute._client import AsyncOpenAI, OpenAI
@@ -49,7 +51,7 @@ if TYPE_CHECKING:
     from warmroute.ways.transport import transport
     from warmroute.ways.wrap import cache_of, wrap
 
-__version__: Final = "0.1.0"
+__version__: Final = VERSION
 
 __all__ = [
     "AsyncCache",

@@ -43,6 +43,12 @@ def proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProxyProcess]:
     stop_all([engine.child], 5.0)
 
 
+@pytest.fixture(scope="module")
+def api(proxy: ProxyProcess) -> Any:
+    """The description, as schemathesis reads it."""
+    return schemathesis.openapi.from_url(f"{proxy.url}/openapi.json")
+
+
 def questions() -> list[tuple[str, str, GenerationMode]]:
     """Each operation with sound requests, and with unsound ones where a request can be that."""
     found = []
@@ -57,9 +63,9 @@ def questions() -> list[tuple[str, str, GenerationMode]]:
 
 
 @pytest.mark.parametrize(("path", "method", "mode"), questions())
-def test_every_answer_is_as_described(proxy: ProxyProcess, path: str, method: str, mode: GenerationMode) -> None:
-    api = schemathesis.openapi.from_url(f"{proxy.url}/openapi.json")
-
+def test_every_answer_is_as_described(
+    proxy: ProxyProcess, api: Any, path: str, method: str, mode: GenerationMode
+) -> None:
     @settings(max_examples=25 if method == "post" else 3, deadline=None, suppress_health_check=list(HealthCheck))
     @given(case=api[path][method].as_strategy(generation_mode=mode))
     def ask(case: Any) -> None:

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from tests.machine import seconds
-from tests.subjects.copies import Copy
+from tests.subjects.copies import Copy, OtherCopy
 from warmroute_cli.processes import stop_all
 
 ENGINE = [sys.executable, "-m", "warmroute_backend.engine", "--port", "0", "--bootstrap-port", "0"]
@@ -27,6 +27,12 @@ def test_it_runs_in_a_session_of_its_own_and_hears_signals(tmp_path: Path) -> No
     os.kill(killed.pid, signal.SIGKILL)
     stop_all([asked], seconds(20.0))
     assert (asked.status(), killed.status()) == (0, -signal.SIGKILL)
+
+
+def test_three_others_in_a_row_hash_strings_each_in_its_own_way(tmp_path: Path) -> None:
+    made = [OtherCopy("o", ENGINE, tmp_path) for _ in range(3)] + [Copy("c", ENGINE, tmp_path)]
+    assert len({Path(f"/proc/{each.pid}/stat").read_text().split()[3] for each in made}) == 4  # their origins
+    stop_all(made, seconds(20.0))
 
 
 def test_it_ends_with_who_started_it(tmp_path: Path) -> None:

@@ -75,7 +75,11 @@ class Snippet:
             NODE / "node_modules" / ".bin",
         ]
         path = ":".join([*map(str, bins), os.environ["PATH"]])
-        kept = {name: os.environ[name] for name in ("LANG", "SSL_CERT_FILE", "PYENV_ROOT") if name in os.environ}
+        kept = {
+            name: os.environ[name]
+            for name in ("LANG", "SSL_CERT_FILE", "PYENV_ROOT", "PYTHONPYCACHEPREFIX")
+            if name in os.environ
+        }
         environment = {**kept, "PATH": path, "HOME": str(folder), **QUIET, **variables}
         name = {"python": "snippet.py", "js": "snippet.mjs", "sh": "snippet.sh"}[self.language]
         (folder / name).write_text(self.text)

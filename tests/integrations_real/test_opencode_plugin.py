@@ -68,6 +68,8 @@ class Project:
     def variables(self) -> dict[str, str]:
         """What OpenCode is started with."""
         own = {"HOME": str(self.home), "PATH": f"{BINS}:{os.environ['PATH']}", "OPENAI_API_KEY": self.fleet.api_key}
+        if self.tarball:  # OpenCode installs the plugin once, which takes longer than most starts of it
+            own["XDG_CACHE_HOME"] = str(self.tarball.parent / "cache")
         return {**QUIET, "LANG": "C.UTF-8", "TERM": "xterm-256color", "TZ": "UTC", **own}
 
     def run(self, prompt: str, *arguments: str, before: tuple[str, ...] = ()) -> "subprocess.CompletedProcess[str]":

@@ -1,17 +1,19 @@
 """Starts proxies and engines as copies, by fork, of a process that has imported all of them once.
 
-A run of the tests starts hundreds of them, and nearly all of a start is imports: 0.5 s of CPU for a proxy, 0.2 s for an
+A run of the tests starts hundreds of them, and nearly all of a start is imports: 0.3 s of CPU for a proxy, 0.1 s for an
 engine. A copy is a process of its own like any other (pid, session, signals, files), with one difference: copies of one
-origin hash strings alike. So a proxy that reads what another one wrote, or has a peer, is started by a new Python.
+origin hash strings alike. So a proxy that reads what another one wrote, or has a peer, is a copy of another origin: of
+the next of three, in turn, so that neither those that stand beside each other nor those that follow have the same.
 
-The origin is `python -m tests.subjects.copies FD`, one for each process that runs tests. It gets a message for each
-start over a socket, with the descriptors that become output and log, and a third into which it writes how the copy
-ended. It ends with whoever started it, and so do its copies.
+An origin is `python -m tests.subjects.copies FD`, of the process that runs tests, made for its first copy. It gets a
+message for each start over a socket, with the descriptors that become output and log, and a third into which it writes
+how the copy ended. It ends with whoever started it, and so do its copies.
 """
 
 import atexit
 import contextlib
 import gc
+import itertools
 import json
 import os
 import random
@@ -49,7 +51,18 @@ class Copy(Child):
         return self._process.wait(seconds(timeout_s))
 
     def _start(self, command: Sequence[str], out: BinaryIO, log: BinaryIO) -> "subprocess.Popen[bytes]":
-        return cast("subprocess.Popen[bytes]", _origin().copied(command, out.fileno(), log.fileno()))
+        return cast("subprocess.Popen[bytes]", _origin(self._number()).copied(command, out.fileno(), log.fileno()))
+
+    def _number(self) -> int:
+        """Of its origin."""
+        return 0
+
+
+class OtherCopy(Copy):
+    """One that hashes strings in another way than the two before it, and than any `Copy`."""
+
+    def _number(self) -> int:
+        return next(_others)
 
 
 class Running:
@@ -124,13 +137,14 @@ class Origin:
         self._process.wait()
 
 
-_origins: list[Origin] = []
+_origins: dict[int, Origin] = {}
+_others: Final = itertools.cycle((1, 2, 3))
 
 
-def _origin() -> Origin:
-    if not _origins:
-        _origins.append(Origin())
-    return _origins[0]
+def _origin(number: int) -> Origin:
+    if number not in _origins:
+        _origins[number] = Origin()
+    return _origins[number]
 
 
 # In the origin

@@ -6,6 +6,7 @@ pure modules; the rest starts, looks, waits and ends.
 errors      LaunchError
 states      the life of a process, as a table
 backoff     when a process is started again
+engine_kinds  what stands for the engines of a plan
 program     what is to run
 topology    the programs of a node's part of a plan
 start_log   what the log of a starting engine says

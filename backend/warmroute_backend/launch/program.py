@@ -6,9 +6,6 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 Kind = Literal["store", "prefill", "decode", "aggregated", "proxy"]
-EngineKind = Literal["sglang", "embedded", "sglang-cpu"]
-ENGINES: Final[tuple[EngineKind, ...]] = ("sglang", "embedded", "sglang-cpu")
-"""What stands for the engines of a plan."""
 
 STAGES: Final[tuple[tuple[Kind, ...], ...]] = (("store",), ("prefill", "aggregated", "decode"), ("proxy",))
 """Kinds by when they are started. A stage begins when all of the one before serve; engines load side by side."""

@@ -17,7 +17,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from warmroute_backend.launch.program import EngineKind, Expected, Program
+from warmroute_backend.launch.engine_kinds import EngineKind
+from warmroute_backend.launch.program import Expected, Program
 from warmroute_backend.plan.argv import LAUNCH, argv, environment
 from warmroute_backend.plan.deployment import Engine, Plan, Ports
 from warmroute_backend.plan.files.proxy import MASTER_PORT

@@ -5,12 +5,10 @@ Source: `DefaultPoolConfigurator._compute_cell_size` and `HybridSWAPoolConfigura
 `sglang/srt/mem_cache/kv_cache_configurator.py`, SGLang 0.5.23.
 """
 
-from typing import Final, Literal
+from typing import Final
 
 from warmroute_backend.plan.model import CacheKind, Model
-
-KvType = Literal["bf16", "fp8_e4m3"]
-KV_TYPES: Final = ("bf16", "fp8_e4m3")
+from warmroute_backend.plan.words import KvType
 
 WINDOW_RATIO: Final = 0.8
 """SGLang's `--swa-full-tokens-ratio`: tokens of the pool of window layers for each of the pool of full layers."""

@@ -7,12 +7,12 @@ cache no formula covers only flags are judged: what fits into memory is not know
 from collections import defaultdict
 from collections.abc import Iterator
 
-from warmroute_backend.plan.cache import KV_TYPES
 from warmroute_backend.plan.deployment import Engine, Plan
 from warmroute_backend.plan.hardware import GIB
 from warmroute_backend.plan.memory import reserve_mib
 from warmroute_backend.plan.model import CacheKind
 from warmroute_backend.plan.tiers import RESERVE_GIB, refuse_lmcache
+from warmroute_backend.plan.words import KV_TYPES
 
 LEAST_FREE_GIB = 2
 """Below this, activations of one chunk do not fit beside the static memory."""

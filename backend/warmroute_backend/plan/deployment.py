@@ -1,16 +1,13 @@
 """A plan: engines on GPUs of nodes, what was chosen and why. Values only; `choose` makes them, `check` judges them."""
 
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Final
 
 from warmroute_backend.plan.hardware import Cluster
 from warmroute_backend.plan.memory import Memory, Role, Shape, memory
 from warmroute_backend.plan.model import Model
+from warmroute_backend.plan.words import Objective, Storage
 
-Objective = Literal["latency", "throughput"]
-Storage = Literal["none", "file", "mooncake"]
-OBJECTIVES: Final = ("latency", "throughput")
-STORAGES: Final = ("none", "file", "mooncake")
 ROLES: Final = ("aggregated", "prefill", "decode")
 
 

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
-from warmroute_backend.plan.cache import KvType
-from warmroute_backend.plan.deployment import Objective, Traffic
+from warmroute_backend.plan.deployment import Traffic
 from warmroute_backend.plan.hardware import Gpu
 from warmroute_backend.plan.memory import Memory, Role, Shape, default_fraction, memory
 from warmroute_backend.plan.model import CacheKind, Model
+from warmroute_backend.plan.words import KvType, Objective
 
 PAGE_TOKENS: Final = 64
 """Sparse attention has no other; HiCache and KV events want at least this (SGLang's default is 1, an event a token)."""

@@ -13,10 +13,11 @@ Source: `sglang/srt/arg_groups/memory_hook.py` (reserve and fraction) and `KVCac
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from warmroute_backend.plan.cache import KvType, cell_bytes
+from warmroute_backend.plan.cache import cell_bytes
 from warmroute_backend.plan.hardware import GROUP_MIB, MIB, Gpu
 from warmroute_backend.plan.model import CacheKind, Model
 from warmroute_backend.plan.weights import loaded_bytes
+from warmroute_backend.plan.words import KvType
 
 Role = Literal["aggregated", "prefill", "decode"]
 

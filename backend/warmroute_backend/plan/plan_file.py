@@ -10,9 +10,7 @@ from dataclasses import MISSING, fields, replace
 from typing import Any, Final
 
 from warmroute_backend.plan.deployment import (
-    OBJECTIVES,
     ROLES,
-    STORAGES,
     Engine,
     HiCache,
     Plan,
@@ -25,6 +23,7 @@ from warmroute_backend.plan.errors import PlanError, unknown
 from warmroute_backend.plan.hardware import GPUS, gpus_with, parse_cluster
 from warmroute_backend.plan.memory import Shape
 from warmroute_backend.plan.model import Model
+from warmroute_backend.plan.words import OBJECTIVES, STORAGES
 
 VERSION: Final = 1
 MAX_ENGINES: Final = 512

@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass, field
 
-from warmroute_backend.plan.cache import KvType
-from warmroute_backend.plan.deployment import Objective, Site, Storage, Traffic
+from warmroute_backend.plan.deployment import Site, Traffic
 from warmroute_backend.plan.errors import PlanError
 from warmroute_backend.plan.hardware import Cluster
 from warmroute_backend.plan.model import Model
+from warmroute_backend.plan.words import KvType, Objective, Storage
 
 AGGREGATED = (0, 0)
 

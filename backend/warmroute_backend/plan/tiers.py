@@ -8,10 +8,11 @@ pins a pool of its own, also where MLA ranks hold the same KV.
 from dataclasses import replace
 from typing import Final
 
-from warmroute_backend.plan.deployment import Choice, Engine, HiCache, Plan, Storage
+from warmroute_backend.plan.deployment import Choice, Engine, HiCache, Plan
 from warmroute_backend.plan.errors import PlanError
 from warmroute_backend.plan.hardware import GIB
 from warmroute_backend.plan.request import PlanRequest
+from warmroute_backend.plan.words import Storage
 
 RESERVE_GIB: Final = 10
 SYSTEM_SHARE: Final = 0.2

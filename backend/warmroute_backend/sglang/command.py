@@ -68,7 +68,8 @@ def environment(
     found = {
         "OMP_NUM_THREADS": str(THREADS),
         "HF_HUB_OFFLINE": "1",
-        "PYTHONPYCACHEPREFIX": "",  # as if unset: the installation has its bytecode beside its sources
+        "PYTHONDONTWRITEBYTECODE": "",  # as if unset, both: the installation has its bytecode beside its sources
+        "PYTHONPYCACHEPREFIX": "",
         "TORCHDYNAMO_DISABLE": "1",  # a C++ compiler for 10 s, at each start with a draft
         "SGLANG_HICACHE_FILE_BACKEND_STORAGE_DIR": str(storage_dir),
         "SGLANG_ENABLE_REQUEST_HEADER_OVERRIDES": "1",

@@ -3,8 +3,7 @@
 import argparse
 from pathlib import Path
 
-from warmroute_backend.plan.cache import KV_TYPES
-from warmroute_backend.plan.deployment import OBJECTIVES, STORAGES
+from warmroute_backend.plan.words import KV_TYPES, OBJECTIVES, STORAGES
 from warmroute_cli.arguments import above_zero, count, wants
 
 

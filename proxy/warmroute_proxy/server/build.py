@@ -6,10 +6,10 @@ import secrets as random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.metadata import version
 from typing import NamedTuple
 
 from warmroute.contract.conversations import Conversations
+from warmroute.contract.version import VERSION
 from warmroute_proxy.core.placement.fleet import Peer
 from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.core.replicas.peer_router import PeerRouter
@@ -295,7 +295,7 @@ def _made_routing(
     fleet = here, engines.workers(), others, config.proxy.policy
     if config.proxy.record:
         recording = Recording(config.proxy.record, loop)
-        recorded = RecordedRouter(recording.write, version("warmroute"), *fleet)
+        recorded = RecordedRouter(recording.write, VERSION, *fleet)
         return _Routing(recorded, recording, None, Conversations(name, to_regions))
     if slot is None:
         return _Routing(Router(*fleet), None, None, Conversations(name, to_regions))

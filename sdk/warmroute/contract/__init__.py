@@ -12,4 +12,5 @@ homes          the regions where the lineages of sessions are at home
     money      rates in picodollars a token, amounts in nanodollars, one rounding rule
     receipt    the receipt of a turn, and the checks that any reader can run on it
     changes    what a proxy changed in a request, as the receipt shows it
+    version    the version of this release
 """

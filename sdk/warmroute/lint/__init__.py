@@ -5,5 +5,6 @@ spans       OpenTelemetry spans of generative AI, as requests
 analysis    the turns of sessions, and what each cause has cost
 table       the result as text and as JSON
 page        the result as one HTML page, with a timeline of each session
-command     the command line
+arguments   the options of the command line
+command     what the command does
 """

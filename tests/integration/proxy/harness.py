@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 
 from tests.machine import seconds
-from tests.subjects.copies import Copy
+from tests.subjects.copies import Copy, OtherCopy
 from warmroute_cli.processes import Child, stop_all
 from warmroute_proxy.server.base.secrets import new_api_key
 from warmroute_proxy.server.ledger.ledger import read_rows
@@ -27,13 +27,17 @@ PLAIN = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
 def until(condition: Callable[[], Any], what: str, timeout_s: float = DEADLINE_S) -> Any:
-    """Poll until the condition gives something true; `timeout_s` is of an idle machine."""
+    """Poll until the condition gives something true; `timeout_s` is of an idle machine.
+
+    What is not there at once is looked for less often: a look can be a request, so seconds of them keep a core busy.
+    """
     timeout_s = seconds(timeout_s)
-    deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline:
+    begun = now = time.monotonic()
+    while now < begun + timeout_s:
         if found := condition():
             return found
-        time.sleep(0.01)
+        time.sleep(min(0.05, 0.01 + (now - begun) / 20))
+        now = time.monotonic()
     raise AssertionError(f"not within {timeout_s:.1f} s: {what}")
 
 
@@ -100,7 +104,7 @@ class ProxyProcess:
     ) -> None:
         """`engines`: their TOML tables; `peer`: another region's name and proxy url; `second`: keys of that tenant;
         `extra`: lines of [proxy]; `model`: of the [[model]] that `chat` asks for; `fresh`: by a Python of its own, not
-        as a copy; so is who follows a proxy in its folder, or stands beside one."""
+        as a copy."""
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self.region = region
@@ -111,13 +115,15 @@ class ProxyProcess:
         self.child: Child | None = None
         self.line: dict[str, Any] = {}
         self.starts = 0
-        self.fresh = fresh or keys is not None
+        self.fresh = fresh
+        self.beside = keys is not None
 
     def start(self, port: int = 0) -> "ProxyProcess":
         self.write_config(port)
         self.starts += 1
         command = [sys.executable, *self.program, "proxy", "--config", str(self.config)]
-        make = Child if self.fresh or self.state_dir.exists() else Copy
+        copy = OtherCopy if self.beside or self.state_dir.exists() else Copy
+        make = Child if self.fresh else copy
         self.child = make(f"{self.region}-proxy-{self.starts}", command, self.folder)
         self.line = self.child.listening(time.monotonic() + seconds(DEADLINE_S))
         until(self.is_ready, "the proxy is ready")

@@ -7,9 +7,9 @@ the tokens that a start with known flags gave: the formula of a whole GPU, weigh
 from dataclasses import dataclass
 from typing import Any, Final
 
-from warmroute_backend.plan.cache import KvType
 from warmroute_backend.plan.model import Model, model_from_config
 from warmroute_backend.plan.models import known_model
+from warmroute_backend.plan.words import KvType
 
 GITHUB: Final = "https://github.com"
 SGLANG: Final = "https://github.com/sgl-project/sglang"

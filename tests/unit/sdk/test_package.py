@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from importlib import metadata
 
 import pytest
 
@@ -45,6 +46,10 @@ def test_each_public_name_can_be_reached_and_is_listed(name: str) -> None:
     assert name in dir(warmroute)
 
 
+def test_the_version_is_that_of_the_distribution() -> None:
+    assert warmroute.__version__ == metadata.version("warmroute")
+
+
 def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'Openai'"):
         warmroute.Openai  # type: ignore[attr-defined]  # noqa: B018
@@ -65,7 +70,8 @@ def test_what_needs_no_client_loads_no_client(statement: str) -> None:
 
 def test_the_contract_loads_nothing_else_of_the_sdk() -> None:
     ours = {name for name in loaded_by("import warmroute.contract.receipt") if name.startswith("warmroute")}
-    assert ours == {"warmroute", "warmroute.contract", "warmroute.contract.money", "warmroute.contract.receipt"}
+    contract = {f"warmroute.contract.{name}" for name in ("money", "receipt", "version")}
+    assert ours == {"warmroute", "warmroute.contract"} | contract
 
 
 def test_the_clients_load_nothing_of_the_proxy() -> None:

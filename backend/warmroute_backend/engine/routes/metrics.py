@@ -4,12 +4,12 @@ Names and shapes are those of the protocol that the engine speaks (prefix `sglan
 model's, in virtual time.
 """
 
-import importlib.metadata
 import time
 from collections.abc import Callable, Sequence, Set
 from datetime import UTC, datetime
 from typing import Any
 
+from warmroute.contract.version import VERSION
 from warmroute_backend.engine.model.model import Phase, Scheduler, Totals
 from warmroute_backend.engine.model.tiers import LowerTiers
 from warmroute_backend.engine.routes.shown import ACCEPT_LENGTH, Shown
@@ -23,7 +23,7 @@ _MODES = {"aggregated": "null", "prefill": "prefill", "decode": "decode"}
 
 
 def version() -> str:
-    return importlib.metadata.version("warmroute")
+    return VERSION
 
 
 def disaggregation_mode(engine: Engine) -> str:

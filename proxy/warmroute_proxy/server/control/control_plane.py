@@ -4,7 +4,6 @@ Two FastAPI applications, run behind our own connections. Neither is on the path
 """
 
 from collections.abc import Callable
-from importlib.metadata import version
 from typing import Any, Final
 
 import msgspec
@@ -12,6 +11,7 @@ from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
+from warmroute.contract.version import VERSION
 from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.server.base.live_config import LiveConfig
@@ -88,7 +88,7 @@ def public_app(
 
 
 def _add_health(app: FastAPI, readiness: Readiness, region: str) -> None:
-    document = msgspec.json.encode(description(version("warmroute")))
+    document = msgspec.json.encode(description(VERSION))
 
     @get(app, "/health")
     async def health() -> Response:

@@ -1,0 +1,12 @@
+"""What parts of a plan can be called. Apart from them, since the command line names them at each start."""
+
+from typing import Final, Literal
+
+Objective = Literal["latency", "throughput"]
+OBJECTIVES: Final = ("latency", "throughput")
+
+Storage = Literal["none", "file", "mooncake"]
+STORAGES: Final = ("none", "file", "mooncake")
+
+KvType = Literal["bf16", "fp8_e4m3"]
+KV_TYPES: Final = ("bf16", "fp8_e4m3")
