@@ -139,6 +139,7 @@ class Traffic:
         many = 1 if sort.leaves else _A_CONNECTION
         loop, tally = self._bench.loop, self.tallies[sort.name]
         client = of_class(loop, self._port, self._requests(sort, many), tally, lambda: self._ended(sort), _PAUSE_S)
+        client.begin()
         if isinstance(client, _Leaver):
             loop.after(self._draw.random() * _LEAVES_WITHIN_S, client.leave)
 
