@@ -1,5 +1,6 @@
 """Real engines and a real proxy for one test module, each a process of its own on a port the system assigned."""
 
+import contextlib
 import json
 import os
 import signal
@@ -138,7 +139,8 @@ class ProxyProcess:
 
     def kill(self) -> None:
         assert self.child is not None
-        os.kill(self.child.pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):  # who has killed its processes one by one calls this, too
+            os.kill(self.child.pid, signal.SIGKILL)
         stop_all([self.child], seconds(5.0))
 
     def stop(self) -> None:
