@@ -159,6 +159,18 @@ async def test_too_many_pipelined_requests_end_the_connection_after_those_taken(
     assert answer.count(b"HTTP/1.1 429 ") == 1
 
 
+async def test_requests_before_one_that_is_refused_are_answered_first(server: Server) -> None:
+    client = await server.connect()
+    client.send(get("/held") + get("/held") + b"nonsense\r\n\r\n")
+    await server.endpoint.arrived.wait()
+    server.endpoint.held[0].respond(200, [], b"first")
+    while len(server.endpoint.held) < 2:
+        await asyncio.sleep(0)
+    server.endpoint.held[1].respond(200, [], b"second")
+    answer = await client.rest()
+    assert answer.index(b"first") < answer.index(b"second") < answer.index(b"HTTP/1.1 400 ")
+
+
 @pytest.mark.parametrize(
     ("raw", "status"),
     [

@@ -300,7 +300,12 @@ class Connection:
             self._read_on()
         if self._expects:
             self._continue()
-        if (not self._reader.open or self._shared.closing) and self._active is None and not self._waiting:
+        if not self._reader.open or self._shared.closing:
+            self._close_if_idle()
+
+    def _close_if_idle(self) -> None:
+        # Not where `_active` has been set to None: compiled code would expect it to be None still.
+        if self._active is None and not self._waiting:
             self.close_after_flush()
 
     def close_after_flush(self) -> None:
