@@ -217,7 +217,7 @@ async def build(config: Config, slot: ProcessSlot | None) -> Proxy:
         metrics=request_metrics,
         max_answer_bytes=limits.response_bytes,
     )
-    holdings = Holdings(open_requests, admission, re_prefills, ledger, memory)
+    holdings = Holdings(open_requests, admission, re_prefills, ledger, memory, announcements)
     return Proxy(
         live=LiveConfig(config),
         authentication=_authentication(config, stores, voids),

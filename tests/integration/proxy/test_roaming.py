@@ -2,7 +2,8 @@
 
 Each seed is a model of its own, so that no seed finds what another one has cached; a session's ideal is that of one
 worker that remembers everything (`warmroute_cli.demo.ideal`). Turns of a recording are sent in order, several
-recordings at once.
+recordings at once. Agents take longer between two turns than an announcement to the other region. So a turn is sent
+once the other region has confirmed the one before it, however slow the machine is.
 """
 
 import asyncio
@@ -24,11 +25,12 @@ from warmroute_cli.demo.results import Pass
 from warmroute_cli.fleet import MODELS, Fleet, FleetOptions
 from warmroute_cli.recordings import RecordedRequest, Recording, load_recordings
 
-from .harness import PLAIN
+from .harness import PLAIN, until
 
 SEEDS = (1, 2, 3, 4, 5)
 ALLOWED_GAP = 0.01
 SESSIONS_AT_ONCE = 4
+ANNOUNCED = "warmroute_announcements_total{"
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -36,7 +38,8 @@ pytestmark = pytest.mark.timeout(300)
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     folder = tmp_path_factory.mktemp("roaming").resolve()
-    with state.locked_state(folder / "state") as kept, Fleet(kept, folder / "run", FleetOptions(speed=100.0)) as found:
+    options = FleetOptions(speed=100.0, delay_ms=5.0)
+    with state.locked_state(folder / "state") as kept, Fleet(kept, folder / "run", options) as found:
         yield found
 
 
@@ -58,12 +61,30 @@ def of_seed(recording: Recording, seed: int) -> Recording:
     return replace(recording, requests=tuple(map(own, recording.requests)))
 
 
+def metrics(fleet: Fleet, operator: httpx.Client, region: str) -> str:
+    """The page of a region's proxy."""
+    headers = {"authorization": f"Bearer {state.admin_key(fleet.state_dir)}"}
+    return operator.get(f"{fleet.proxies[region].admin_url}/metrics", headers=headers).text
+
+
+def all_confirmed(fleet: Fleet, operator: httpx.Client, turn: ClientTurn) -> bool:
+    """Whether the other region knows all that has been announced where a turn came in and where it was served."""
+    served = {turn.usage["warmroute"]["region"]} if turn.usage is not None else set()
+    pages = [metrics(fleet, operator, region) for region in served | {turn.ingress}]
+    return all("\nwarmroute_announcements_waiting 0\n" in page for page in pages)
+
+
 def gaps(fleet: Fleet, recordings: Sequence[Recording], seed: int) -> dict[str, float]:
     """How far the hit ratio of each harness stays below its ideal."""
     recordings = [of_seed(recording, seed) for recording in recordings]
     base_urls = {region: proxy.base_url for region, proxy in fleet.proxies.items()}
     target = drive.Target(base_urls, fleet.api_key, seed, 0.0)
-    turns = asyncio.run(drive.drive(recordings, target, SESSIONS_AT_ONCE, lambda _turn: None))
+    with httpx.Client(verify=PLAIN, timeout=seconds(10)) as operator:
+
+        def on_turn(turn: ClientTurn) -> None:
+            until(lambda: all_confirmed(fleet, operator, turn), "all announcements are confirmed")
+
+        turns = asyncio.run(drive.drive(recordings, target, SESSIONS_AT_ONCE, on_turn))
     assert [turn.error for turn in turns if turn.error] == []
     ideal = ideal_by_label(recordings, Pass(turns, [], [], []))
     by_harness: dict[str, list[ClientTurn]] = defaultdict(list)
@@ -153,10 +174,9 @@ def test_side_lineages_between_the_turns_take_nobody_along(fleet: Fleet, seed: i
 
 
 def test_announcements_cross_between_the_regions(fleet: Fleet) -> None:
-    for proxy in fleet.proxies.values():
-        headers = {"authorization": f"Bearer {state.admin_key(fleet.state_dir)}"}
-        page = httpx.get(f"{proxy.admin_url}/metrics", headers=headers, timeout=seconds(10), verify=PLAIN).text
-        lines = [line.split() for line in page.splitlines() if line.startswith("warmroute_announcements_total{")]
-        counts = {name.split('"')[1]: float(value) for name, value in lines}
-        assert counts["lost"] == 0, counts
-        assert min(counts["sent"], counts["received"]) > 0
+    with httpx.Client(verify=PLAIN, timeout=seconds(10)) as operator:
+        for region in fleet.proxies:
+            lines = [line.rsplit(" ", 1) for line in metrics(fleet, operator, region).splitlines()]
+            counts = {name.split('"')[1]: float(value) for name, value in lines if name.startswith(ANNOUNCED)}
+            assert counts["lost"] == 0, counts
+            assert min(counts["sent"], counts["received"]) > 0

@@ -21,7 +21,7 @@ ENGINES = [
     for number in range(2)
 ]
 FACTS = Facts("m", 1, 2, False, None, Chain([11, 12, 13], [3000, 6000, 9000]), 0, 1, 100, None, None, False)
-NOTHING = Gauges(0, 0, 0, 0, 0, 0, 0)
+NOTHING = Gauges(0, 0, 0, 0, 0, 0, 0, 0)
 
 
 class Process:

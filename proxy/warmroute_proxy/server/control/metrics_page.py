@@ -9,6 +9,7 @@ from warmroute_proxy.server.engines.engines import Engines
 from warmroute_proxy.server.http.body_memory import BodyMemory
 from warmroute_proxy.server.ledger.ledger import Ledger
 from warmroute_proxy.server.processes.peer_processes import Gauges, PeerProcesses, ProcessReport, summed_metrics
+from warmroute_proxy.server.regions.announcements import Announcements
 from warmroute_proxy.server.request.admission import Admission
 from warmroute_proxy.server.request.open_requests import OpenRequests
 from warmroute_proxy.server.request.re_prefill import RePrefills
@@ -25,12 +26,14 @@ class Holdings:
         re_prefills: RePrefills,
         ledger: Ledger,
         memory: BodyMemory,
+        announcements: Announcements,
     ) -> None:
         self._open_requests = open_requests
         self._admission = admission
         self._re_prefills = re_prefills
         self._ledger = ledger
         self._memory = memory
+        self._announcements = announcements
 
     def now(self) -> Gauges:
         """What it holds now."""
@@ -44,6 +47,7 @@ class Holdings:
             prompts.bytes,
             self._ledger.waiting,
             self._memory.budget.used_bytes,
+            self._announcements.waiting,
         )
 
 

@@ -91,6 +91,7 @@ class Gauges(NamedTuple):
     kept_prompt_bytes: int
     ledger_rows_waiting: int
     body_memory_bytes: int
+    announcements_waiting: int
 
 
 class ProcessReport(msgspec.Struct, gc=False, array_like=True):

@@ -76,6 +76,7 @@ class Announcements:
         self._timeout_s = timeout_s
         self._waiting = {region: deque[Announcement](maxlen=MAX_WAITING) for region in peers.upstreams}
         self._under_way = dict.fromkeys(peers.upstreams, 0)
+        self._unanswered = 0  # announcements in these posts
         self.processes: OtherProcesses | None = None
         """The other processes of this proxy, where it is several."""
         self._due = False
@@ -89,6 +90,11 @@ class Announcements:
     def active(self) -> bool:
         """Whether there are other regions."""
         return bool(self._waiting)
+
+    @property
+    def waiting(self) -> int:
+        """How many announcements another region has not confirmed yet."""
+        return self._unanswered + sum(map(len, self._waiting.values()))
 
     def turn(self, turn: RegionalTurn) -> None:
         """Announce a turn of this region."""
@@ -151,6 +157,7 @@ class Announcements:
                 announced = announced[:half]
                 body = _encode(announced)
             self._under_way[region] += 1
+            self._unanswered += len(announced)
             task = asyncio.get_running_loop().create_task(self._post(region, body, len(announced)))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
@@ -165,5 +172,6 @@ class Announcements:
             status, _ = await ask(upstream, ANNOUNCEMENTS, header, self._timeout_s, method="POST", body=body)
         finally:
             self._under_way[region] -= 1
+            self._unanswered -= count
             (self._sent if status == 200 else self._lost)[0] += count
         self._send_to(region)
