@@ -18,10 +18,9 @@ def engine_headers(request_headers: Mapping[str, str]) -> str:
     """The header block for an engine, by allow-list."""
     if _MAY_PASS.isdisjoint(request_headers):
         return CONTENT_TYPE
-    lines = [CONTENT_TYPE]
-    for name in FORWARDED_HEADERS:
-        value = request_headers.get(name)
-        if value is None or name == "content-type" or (name == "x-request-id" and not well_formed_request_id(value)):
-            continue
-        lines.append(f"{name}: {value}\r\n")
-    return "".join(lines)
+    lines = CONTENT_TYPE
+    for name in _MAY_PASS.intersection(request_headers):
+        value = request_headers[name]
+        if name != "x-request-id" or well_formed_request_id(value):
+            lines += f"{name}: {value}\r\n"
+    return lines

@@ -16,10 +16,7 @@ _KNOWN: Final[dict[Line, tuple[str, str]]] = {}
 
 def decode(lines: list[Line]) -> dict[str, str]:
     """All headers; the last value of a name that is given several times."""
-    try:
-        return dict(map(_KNOWN.__getitem__, lines))
-    except KeyError:
-        return dict([_KNOWN.get(line) or decode_line(line) for line in lines])
+    return dict([_KNOWN.get(line) or decode_line(line) for line in lines])
 
 
 def decode_line(line: Line) -> tuple[str, str]:

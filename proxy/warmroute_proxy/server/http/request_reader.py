@@ -7,6 +7,7 @@ Framing is strict: the parser refuses what could be read in two ways, and `Host`
 """
 
 from collections.abc import Callable
+from itertools import chain
 from typing import Any, Final, Protocol
 
 import httptools
@@ -142,7 +143,7 @@ class RequestReader:
 
     def _check_size(self) -> None:
         """Refuse too many header lines, or too many bytes of them. What is read before that is bounded by `feed`."""
-        size = sum(len(name) + len(value) + 4 for name, value in self._lines)
+        size = sum(map(len, chain.from_iterable(self._lines))) + 4 * len(self._lines)
         if len(self._lines) > self._max_lines or size > self._limits.header_bytes:
             self._fail(_head_too_large(self._limits))
 
