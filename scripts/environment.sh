@@ -63,9 +63,10 @@ uv() {
     "$dir/bin/uv" --quiet "$@"
 }
 
-# new_environment DIR PYTHON PACKAGE...: an environment with these packages, in the place of what was there.
+# new_environment DIR PYTHON PACKAGE...: an environment with these packages, in the place of what was there. It has pip,
+# too, which the `warmroute` command names where an extra is missing.
 new_environment() {
-    uv venv --clear --python "$2" "$1"
+    uv venv --clear --seed --python "$2" "$1"
     uv pip install --python "$1/bin/python" "${@:3}"
 }
 
