@@ -279,6 +279,38 @@ def test_what_is_above_a_lower_limit_is_not_spent_while_the_store_is_away() -> N
     assert lease.wanted(BEGAN_S + DENIED_S) == -400
 
 
+def test_what_is_leased_of_a_removed_budget_is_given_back_as_its_requests_end() -> None:
+    lease = lease_with(400, 600)
+    running = SpendReservation((lease,), Amounts(300))
+    assert running.reserve(BEGAN_S) is Verdict.GRANTED
+    lease.leave()
+    assert lease.wanted(BEGAN_S) == -100
+    lease.asked(-100, BEGAN_S)
+    lease.answered(lease.span, Taken(0, 700), BEGAN_S)
+    assert lease.wanted(BEGAN_S) == 0
+    assert not lease.rests
+    running.release()
+    running.spend(Amounts(120), BEGAN_S)
+    assert lease.wanted(BEGAN_S) == -180
+    lease.asked(-180, BEGAN_S)
+    lease.answered(lease.span, Taken(0, 880), BEGAN_S)
+    assert lease.wanted(BEGAN_S) == 0
+    assert lease.rests
+
+
+def test_a_budget_that_comes_back_is_leased_from_again() -> None:
+    lease = lease_with(400, 600)
+    lease.leave()
+    lease.asked(lease.wanted(BEGAN_S), BEGAN_S)
+    lease.answered(lease.span, Taken(0, 1_000), BEGAN_S)
+    lease.change(lease.budget)
+    waiting = SpendReservation((lease,), Amounts(50))
+    assert waiting.reserve(BEGAN_S) is Verdict.WAITS
+    lease.asked(lease.wanted(BEGAN_S), BEGAN_S)
+    lease.answered(lease.span, Taken(100, 900), BEGAN_S)
+    assert waiting.reserve(BEGAN_S) is Verdict.GRANTED
+
+
 def test_with_a_higher_limit_what_is_leased_stays_and_a_refusal_ends_at_once() -> None:
     lease = lease_with(100, 0)
     waiting = SpendReservation((lease,), Amounts(250))

@@ -150,6 +150,23 @@ def test_a_limit_that_is_lowered_holds_at_once_in_proxies_that_have_leased_more(
         assert [send(proxy).status_code for proxy in both] == [status, status]
 
 
+def test_what_a_proxy_had_leased_of_a_budget_is_there_for_others_once_a_reload_has_removed_it(
+    start: Start, postgres: Postgres, tmp_path: Path
+) -> None:
+    dsn = postgres.new_database()
+    migrate(dsn)
+    proxy = start(ledger_table(tmp_path, dsn))
+    spent = str(price(send(proxy)))
+    until(lambda: postgres.sql("SELECT sum(price_nanousd) FROM usage_hour", dsn) == [spent], "the row is sent")
+    leased = "SELECT sum(nanousd) FROM budget_lease"
+    assert int(postgres.sql(leased, dsn)[0]) > 0
+    proxy.config.write_text(proxy.config.read_text().replace(BUDGET, ""))
+    with proxy.admin() as admin:
+        admin.post("/admin/reload").raise_for_status()
+    assert budgets(proxy) == {}
+    until(lambda: postgres.sql(leased, dsn) == ["0"], "the lease is given back")
+
+
 def test_while_the_store_is_away_the_lease_in_hand_is_spent_and_no_more(
     start: Start, own_postgres: Postgres, tmp_path: Path
 ) -> None:

@@ -10,7 +10,8 @@ real price. What is spent can be above the limit by what requests cost more than
 
 A reload can lower the limit below what is leased. Then what is left is below 0, and no process reserves from what it
 has in hand: each gives back what is not reserved, also when a request has ended that cost less than it had reserved.
-The same holds from the reload until the store has answered.
+The same holds from the reload until the store has answered. Of a budget that a reload removes, all that is not reserved
+is given back.
 
 A slice is a hundredth of the budget. Where slices are used up quickly, the next one is twice as large, up to an eighth.
 A proxy asks for the next one when it has used half. What it has not touched for a minute it gives back.
@@ -154,6 +155,9 @@ class Lease:
         self._held_back = False
         """Whether what is in hand may be above the limit: then it is given back, and not reserved."""
 
+        self._leaving = False
+        """Whether a reload has removed the budget: nothing more is leased."""
+
         self._asked_for = budget
         self._returning = 0
         """What the store is asked to take back."""
@@ -170,14 +174,20 @@ class Lease:
 
     def change(self, budget: Budget) -> None:
         """Have another limit, or other tenants or keys. What is reserved stays reserved."""
-        if budget == self.budget:
+        if budget == self.budget and not self._leaving:
             return
         if budget.limit < self.budget.limit or budget.scope != self.budget.scope:
             self._held_back = True
+        self._leaving = False
         self.budget = budget
         self.left = None
         self.denied_until_s = 0.0
         self._slice = self._smallest_slice()
+
+    def leave(self) -> None:
+        """The budget is removed: what is not reserved is given back, and the rest as its requests end."""
+        self._leaving = self._held_back = True
+        self.left = None
 
     def begin(self, now_s: float) -> None:
         """Go to the period of a time, if that is another one: nothing of the one before counts there."""
@@ -198,6 +208,8 @@ class Lease:
             return 0
         if self._held_back and self.in_hand > self.reserved:
             return self.reserved - self.in_hand
+        if self._leaving:
+            return 0
         free = self.in_hand - self.reserved
         if self.needed > free:
             return max(self._next_slice(now_s), self.needed - free)
@@ -233,7 +245,7 @@ class Lease:
         if span != self.span:
             return
         self.in_hand += max(0, taken.leased)
-        if self._asked_for != self.budget:
+        if self._leaving or self._asked_for != self.budget:
             return  # what waits asks again
         self._held_back = taken.left < 0
         self.left = max(0, taken.left)

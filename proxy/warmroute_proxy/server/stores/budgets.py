@@ -45,6 +45,7 @@ class Budgets:
     ) -> None:
         """`clock`: unix seconds."""
         self.leases = [Lease(budget) for budget in budgets]
+        self._leaving: list[Lease] = []  # of budgets that the last reload has removed
         self._store = store
         self._metrics = metrics
         self._clock = clock
@@ -56,14 +57,18 @@ class Budgets:
 
     def replace(self, budgets: Sequence[Budget]) -> None:
         """Lease from these budgets. What is reserved of one that changes stays reserved; what is leased above a lower
-        limit is given back. Reservations are settled with the leases that they are from.
+        limit, or of a budget that is not among them, is given back. Reservations are settled with the leases that they
+        are from.
         """
-        known = {lease.budget.key: lease for lease in self.leases}
-        self.leases = [known.get(each.key) or Lease(each) for each in budgets]
+        known = {lease.budget.key: lease for lease in (*self._leaving, *self.leases)}
+        self.leases = [known.pop(each.key) if each.key in known else Lease(each) for each in budgets]
         for lease, budget in zip(self.leases, budgets, strict=True):
             lease.change(budget)
+        for lease in known.values():
+            lease.leave()
+        self._leaving = [lease for lease in known.values() if not lease.rests]
         self._by_scope = ByScope([(lease.budget.scope, lease) for lease in self.leases])
-        self._in_use = Rotation([lease for lease in self.leases if not lease.rests])
+        self._in_use = Rotation([lease for lease in (*self.leases, *self._leaving) if not lease.rests])
 
     def of(self, tenant: str, key_id: str) -> tuple[Lease, ...]:
         """The leases on the budgets of a request with this key, of this tenant."""
