@@ -119,9 +119,11 @@ def answer(
     planned as another answer.
     """
     if begun:
-        limit += prompt.tokens(begun.encode())
-        whole = answer(seed_digest, limit=limit, script=script, stops=stops, thinking=thinking, ignore_eos=ignore_eos)
-        return Answer(_rest(whole.pieces, begun), whole.finish_reason, whole.matched_stop)
+        longer = limit + prompt.tokens(begun.encode())
+        whole = answer(seed_digest, limit=longer, script=script, stops=stops, thinking=thinking, ignore_eos=ignore_eos)
+        rest = _rest(whole.pieces, begun)
+        if rest is not None:
+            return Answer(rest, whole.finish_reason, whole.matched_stop)
     total = script.output_tokens or DEFAULT_TOKENS_MIN + seed_digest[0] % DEFAULT_TOKENS_SPREAD
     most = limit + 1  # whatever a script orders: one token over the limit shows that it was reached
     pieces: list[Piece] = []
@@ -215,16 +217,16 @@ def _pieces(kind: int, text: str) -> list[Piece]:
     return pieces
 
 
-def _rest(pieces: list[Piece], begun: str) -> list[Piece]:
-    """The pieces behind the content `begun`; all pieces where the content begins otherwise."""
+def _rest(pieces: list[Piece], begun: str) -> list[Piece] | None:
+    """The pieces behind the content `begun`; None where the content begins otherwise."""
     content = ""
     for i, piece in enumerate(pieces):
         if piece.kind == CONTENT:
             content += piece.text
             if len(content) >= len(begun):
                 rest = [Piece(CONTENT, content[len(begun) :])] if len(content) > len(begun) else []
-                return [*rest, *pieces[i + 1 :]] or [Piece(SILENT, "")] if content.startswith(begun) else pieces
-    return pieces
+                return [*rest, *pieces[i + 1 :]] or [Piece(SILENT, "")] if content.startswith(begun) else None
+    return None
 
 
 def _call_pieces(call: Call) -> list[Piece]:
