@@ -52,13 +52,17 @@ class ReadAhead:
 
 
 class Connection:
-    """One client connection: an `asyncio.Protocol`, though not by type (compiled classes inherit from no library)."""
+    """One client connection: an `asyncio.BufferedProtocol`, though not by type (compiled classes inherit from none).
+
+    What comes is read into memory that all connections share, so that a body is copied once less.
+    """
 
     def __init__(self, shared: OpenConnections, arrival: OpenConnection | None = None) -> None:
         """`arrival`: the member of `shared` that this connection follows."""
         self._shared = shared
         self._arrival = arrival
         self._limits = shared.limits
+        self._read_into = shared.read_into
         self._reader = RequestReader(self, shared.limits, shared.clock)
         self._transport: asyncio.Transport | None = None
         self._active: Exchange | None = None
@@ -121,7 +125,14 @@ class Connection:
             if self._active.on_pause is not None:
                 self._active.on_pause(False)
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
+        return self._read_into
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.data_received(self._read_into[:nbytes])
+
+    def data_received(self, data: bytes | memoryview) -> None:
+        """Read on; nothing refers to `data` afterwards."""
         if not self._reader.open:
             return
         if len(data) >= COUNTED_BYTES:
@@ -146,7 +157,7 @@ class Connection:
         if self._transport is not None and not self._transport.is_closing() and not full:
             self._transport.resume_reading()
 
-    def _read_ahead(self, data: bytes) -> None:
+    def _read_ahead(self, data: bytes | memoryview) -> None:
         """Keep what came while an answer runs; or, if there is too much of it, stop reading."""
         ahead, active, transport = self._ahead, self._active, self._transport
         if ahead is None:

@@ -8,6 +8,7 @@ from warmroute_proxy.server.http.body_memory import BodyMemory
 from warmroute_proxy.server.http.exchange import Endpoint, Exchange, Request
 from warmroute_proxy.server.http.read_slices import ReadSlices
 
+READ_BYTES: Final = 262_144  # at most in one read
 LOOK_AGAIN_S: Final = 0.05  # where no connection was idle: a look at all of them is not for each one that comes
 BUSY: Final = float("inf")
 
@@ -55,6 +56,9 @@ class OpenConnections:
         self.unread: set[SlowReader] = set()  # of `members`
         self.closing = False
         self.reads = ReadSlices()
+        self.read_into = memoryview(bytearray(READ_BYTES))
+        """What all connections are read into, one at a time: nothing of a read is used after `buffer_updated`."""
+
         self._idle: list[tuple[float, OpenConnection]] = []  # when last looked at: since when, the oldest last
         self._look_at_s = 0.0
 

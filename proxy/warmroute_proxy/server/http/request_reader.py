@@ -58,7 +58,7 @@ class RequestReader:
         self.refusal: Refusal | None = None  # that reading ended with
         self.open = True
 
-    def feed(self, data: bytes) -> Refusal | None:
+    def feed(self, data: bytes | memoryview) -> Refusal | None:
         """Parse the next bytes; returns why the connection must stop reading, if it must."""
         size = len(data)
         self._read_bytes = size if self.request is None else self._read_bytes + size
@@ -98,7 +98,7 @@ class RequestReader:
         self.request = self._offered = None
         self._body.drop()
 
-    def _parse(self, data: bytes) -> None:
+    def _parse(self, data: bytes | memoryview) -> None:
         while data and self.open:
             try:
                 self._parser.feed_data(data)
