@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import h11
 from tests.subjects.body_memory import plenty
+from tests.subjects.reading import receive
 
 from warmroute_proxy.server.base.config import Limits
 from warmroute_proxy.server.base.errors import Refusal
@@ -99,7 +100,7 @@ def run(pieces: list[bytes], connections: OpenConnections | None = None) -> tupl
     connection.connection_made(transport)  # type: ignore[arg-type]
     for piece in pieces:
         if transport.open:
-            connection.data_received(piece)
+            receive(connection, piece)
     connection.connection_lost(None)
     del connection
     assert connections.memory.budget.used_bytes == 0

@@ -5,6 +5,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.fuzz import http1
 from tests.subjects.body_memory import plenty
+from tests.subjects.reading import receive
 
 from warmroute_proxy.server.base.config import Limits
 from warmroute_proxy.server.base.errors import Refusal
@@ -105,9 +106,8 @@ def test_a_plain_head_is_read() -> None:
         def on_status(self, request: Request, status: int) -> None: ...
 
     head = b"Host: x\r\nAuthorization:Bearer k \r\nConnection: keep-alive\r\ncontent-length: 2"
-    Connection(OpenConnections(Asked(), Limits(), lambda: 0.0, plenty())).data_received(
-        b"%b\r\n%b\r\n\r\nhi" % (FIRST, head)
-    )
+    connection = Connection(OpenConnections(Asked(), Limits(), lambda: 0.0, plenty()))
+    receive(connection, b"%b\r\n%b\r\n\r\nhi" % (FIRST, head))
     (request,) = asked
     assert (request.method, request.path, request.length) == ("POST", "/v1/chat/completions", 2)
     assert request.headers == {
@@ -136,6 +136,6 @@ def test_a_value_is_the_same_whether_its_head_came_whole_or_in_pieces() -> None:
     data = FIRST + b"\r\nhost: x\r\nidempotency-key: a1 \t\r\ncontent-length: 2\r\n\r\nhi"
     for cut in (len(data), 50):
         connection = Connection(OpenConnections(Asked(), Limits(), lambda: 0.0, plenty()))
-        connection.data_received(data[:cut])
-        connection.data_received(data[cut:])
+        receive(connection, data[:cut])
+        receive(connection, data[cut:])
     assert [each.headers["idempotency-key"] for each in asked] == ["a1", "a1"]
