@@ -140,7 +140,7 @@ class Fleet:
             order = case.order if stream or "after_events" not in case.order else {**case.order, "after_events": 0}
             httpx.post(f"{engine.url}/engine/faults", json=order).raise_for_status()
         if case.replaced is not None:
-            self._replace(name, case.replaced)
+            self._replace(name, case.replaced, session)
         before = self.judged(name)
         client, receipt, tail = self._ask(session, case.model, stream=stream, freeze=engine if case.frozen else None)
         row = until(lambda: next((r for r in self.proxy.rows() if r["id"] == receipt), None), "the row", 10.0)
@@ -153,13 +153,14 @@ class Fleet:
         until(lambda: all(e.running() == 0 for e in self.engines.values()), "no engine works any more")
         return Seen(client, row, judged, tail)
 
-    def _replace(self, name: str, number: signal.Signals) -> None:
+    def _replace(self, name: str, number: signal.Signals, session: str) -> None:
         """Another engine at the address; where the old one is asked to end, it ends a stream that it has."""
         old = self.engines[name]
         with self.proxy.client() as client, ThreadPoolExecutor(1) as pool:
             if number == signal.SIGTERM:
                 script = {"script": '{"output_tokens": 1800}'}  # 1.8 s at speed 20; the engine gives it 2
-                pool.submit(client.post, "/v1/chat/completions", json=chat("long", metadata=script))
+                body, headers = chat(_opening(session), metadata=script), {"x-session-affinity": session}
+                pool.submit(client.post, "/v1/chat/completions", json=body, headers=headers)
                 until(lambda: old.running() == 1, "the long answer is under way")
             os.kill(old.child.pid, number)
             until(lambda: not self.up(name), "the proxy has noticed")
