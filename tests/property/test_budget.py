@@ -298,6 +298,18 @@ def test_what_is_leased_of_a_removed_budget_is_given_back_as_its_requests_end() 
     assert lease.rests
 
 
+def test_a_request_that_waits_for_a_budget_passes_once_the_budget_is_removed() -> None:
+    lease = lease_with(0, LIMIT)
+    waiting = SpendReservation((lease,), Amounts(300))
+    assert waiting.reserve(BEGAN_S) is Verdict.WAITS
+    lease.asked(lease.wanted(BEGAN_S), BEGAN_S)
+    lease.leave()
+    lease.answered(lease.span, Taken(300, LIMIT - 300), BEGAN_S)
+    assert waiting.reserve(BEGAN_S) is Verdict.GRANTED
+    waiting.release()
+    assert lease.wanted(BEGAN_S) == -300
+
+
 def test_a_budget_that_comes_back_is_leased_from_again() -> None:
     lease = lease_with(400, 600)
     lease.leave()

@@ -262,9 +262,11 @@ class Lease:
         self.denied_until_s = now_s + DENIED_S
 
     def stands_open(self, amount: int) -> bool:
-        """Whether so much passes without being in hand: it is no money, and the store is away, has not answered, or had
-        it left.
+        """Whether so much passes without being in hand: it is of a removed budget; or it is no money, and the store is
+        away, has not answered, or had it left.
         """
+        if self._leaving:
+            return True
         return not self.budget.is_money and (self.away or self.left is None or self.free + self.left >= amount)
 
     def denied(self, now_s: float) -> bool:
