@@ -9,6 +9,7 @@ import httpx
 import pytest
 from tests.contract.subject import DEADLINE_S, Kind, Subject
 from tests.machine import seconds
+from tests.subjects.connections import NOT_KEPT
 from tests.subjects.embedded import EmbeddedEngine
 
 SUBJECTS: tuple[Kind, ...] = ("embedded", "sglang")
@@ -41,7 +42,7 @@ def engine(request: pytest.FixtureRequest) -> Iterator[Subject]:
         if kind == "sglang"
         else request.getfixturevalue("embedded_url")
     )
-    with httpx.Client(base_url=url, timeout=seconds(DEADLINE_S)) as client:
+    with httpx.Client(base_url=url, timeout=seconds(DEADLINE_S), limits=NOT_KEPT) as client:
         subject = Subject(kind, url, client)
         yield subject
         for connection in subject.connections:

@@ -21,6 +21,7 @@ from typing import Any, Final
 import httpx
 import msgspec
 
+from tests.subjects.connections import NOT_KEPT
 from warmroute_proxy.dialects.fields import Field, FieldError, Permissions, Reader
 from warmroute_proxy.dialects.openai_fields import CHAT_FIELDS, COMPLETION_FIELDS
 
@@ -179,7 +180,7 @@ class Fuzz:
 
 async def fuzz(url: str, seed: int, vocabulary: int | None, *, rounds: float = inf, seconds: float = inf) -> int:
     """Run so many rounds, or so long; 1 where the engine ended or hung."""
-    async with httpx.AsyncClient(base_url=url, timeout=ANSWER_S) as client:
+    async with httpx.AsyncClient(base_url=url, timeout=ANSWER_S, limits=NOT_KEPT) as client:
         run = Fuzz(client, random.Random(seed), Permissions(vocabulary=vocabulary))
         start, done = time.monotonic(), 0
         while done < rounds and time.monotonic() < start + seconds:

@@ -15,6 +15,7 @@ from typing import Any
 import httpx
 from tests.contract.subject import Kind
 from tests.machine import seconds
+from tests.subjects.connections import NOT_KEPT
 from tests.subjects.kv_subscriber import KvSubscriber
 
 PAGE = 16
@@ -70,7 +71,7 @@ class Lab:
 
     def begin(self) -> None:
         """Start the engine, on the storage that an earlier one left."""
-        self.client = httpx.Client(base_url=self._start(), timeout=seconds(60))
+        self.client = httpx.Client(base_url=self._start(), timeout=seconds(60), limits=NOT_KEPT)
         self.info: dict[str, Any] = self.client.get("/server_info").json()
 
     def restart(self) -> None:

@@ -7,6 +7,7 @@ import pytest
 from tests.contract.cache.lab import PAGE, kv_events_config
 from tests.contract.subject import DEADLINE_S, Subject
 from tests.machine import seconds
+from tests.subjects.connections import NOT_KEPT
 from tests.subjects.embedded import EmbeddedEngine
 
 
@@ -25,7 +26,7 @@ def drafting(request: pytest.FixtureRequest) -> Iterator[Subject]:
     """A subject that drafts."""
     real = request.param == "sglang"
     url = request.getfixturevalue("sglang_speculative").url if real else request.getfixturevalue("embedded_drafting")
-    with httpx.Client(base_url=url, timeout=seconds(DEADLINE_S)) as client:
+    with httpx.Client(base_url=url, timeout=seconds(DEADLINE_S), limits=NOT_KEPT) as client:
         yield Subject(request.param, url, client)
 
 
