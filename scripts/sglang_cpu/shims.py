@@ -11,6 +11,7 @@ import importlib.util
 import multiprocessing
 import os
 import sys
+import time
 import types
 from collections.abc import Callable
 from typing import Any
@@ -26,6 +27,10 @@ NIXL_POLL_US = 1000
 """How often NIXL looks for arrived KV. Its own 0 keeps half a core busy while nothing happens."""
 
 
+WAIT_POLL_S = 0.005
+"""How often a scheduler that computes nothing looks for files and KV it waits for. Its own 0 takes most of a core."""
+
+
 def apply(*, nixl: bool, eagle: bool) -> None:
     """Put everything in place; `nixl` where that moves the KV between servers, `eagle` where drafts are made."""
     os.environ.setdefault("SGLANG_USE_CPU_ENGINE", "1")
@@ -36,6 +41,7 @@ def apply(*, nixl: bool, eagle: bool) -> None:
     hicache_reserve()
     pinned_memory()
     cuda_streams()
+    resting_scheduler()
     if nixl:
         nixl_memory()
     if eagle:
@@ -216,6 +222,23 @@ def cuda_streams() -> None:
 
     setattr(torch.cuda, "Event", Event)  # noqa: B010
     setattr(torch.cuda, "current_stream", torch.cpu.current_stream)  # noqa: B010
+
+
+def resting_scheduler() -> None:
+    """An idle scheduler sleeps. One that waits for the threads that write files, or for another server, only spins."""
+
+    def rest(module: Any) -> None:
+        plain = module.Scheduler.on_idle
+
+        def on_idle(self: Any) -> None:
+            waits = not self.is_fully_idle()
+            plain(self)
+            if waits:
+                time.sleep(WAIT_POLL_S)
+
+        module.Scheduler.on_idle = on_idle
+
+    after_import("sglang.srt.managers.scheduler", rest)
 
 
 def nixl_memory() -> None:
