@@ -24,7 +24,7 @@ class ScriptedEngine:
         self.bodies: list[bytes] = []
         self.aborted: list[str] = []
         self.ready = b"{}"  # anything else is a 503
-        self.loads = b"{}"
+        self.loads: bytes | Callable[[], bytes] = b"{}"
         self.info = b'{"page_size":64,"dp_size":1,"start_time":1}'
         self.asked_for_info, self.may_inform = threading.Event(), threading.Event()
         self.may_inform.set()
@@ -82,7 +82,10 @@ class Handler(BaseHTTPRequestHandler):
         if self.path == "/server_info":
             engine.asked_for_info.set()
             engine.may_inform.wait()
-        body = {"/ready": engine.ready, "/server_info": engine.info, "/v1/loads": engine.loads}.get(self.path)
+        if self.path == "/v1/loads":
+            self.reply(200, engine.loads if isinstance(engine.loads, bytes) else engine.loads())
+            return
+        body = {"/ready": engine.ready, "/server_info": engine.info}.get(self.path)
         self.reply(404 if body is None else 503 if self.path == "/ready" and body != b"{}" else 200, body or b"{}")
 
     def do_POST(self) -> None:

@@ -6,11 +6,12 @@ from collections import OrderedDict
 class PrefillQueue:
     """Tokens to compute, by request. Engines prefill in order of arrival, so the oldest prompt is the one at work."""
 
-    __slots__ = ("_busy_s", "_tokens_of", "at_work_tokens", "since_s", "tokens")
+    __slots__ = ("_busy_s", "_tokens_of", "at_work_tokens", "ended_tokens", "since_s", "tokens")
 
     def __init__(self) -> None:
         self._tokens_of: OrderedDict[object, int] = OrderedDict()
         self.tokens = 0
+        self.ended_tokens = 0  # of all prompts that were removed, since the beginning
         self.at_work_tokens = 0  # of the oldest prompt
         self.since_s = 0.0  # when the oldest prompt became the oldest
         self._busy_s = 0.0  # in which any prompt was queued, until `since_s`
@@ -35,7 +36,9 @@ class PrefillQueue:
 
     def remove(self, request: object, now_s: float) -> None:
         """Remove a prompt that has been computed, or never will be."""
-        self.tokens -= self._tokens_of.pop(request)
+        ended = self._tokens_of.pop(request)
+        self.tokens -= ended
+        self.ended_tokens += ended
         self.at_work_tokens = 0
         for tokens in self._tokens_of.values():  # of the oldest one
             self.at_work_tokens = tokens

@@ -102,6 +102,11 @@ class Fleet:
         if worker_id in self.workers:
             self.workers[worker_id].load.availability.set_health(up=up)
 
+    def ended_prefill_tokens(self, worker_id: str) -> int:
+        """Tokens of all prompts that were sent to a worker and no longer wait there, since it was added."""
+        worker = self.workers.get(worker_id)
+        return 0 if worker is None else worker.load.prefills.ended_tokens
+
     def observe_loads(self, worker_id: str, loads: EngineLoads, now_s: float) -> None:
         """Apply what an engine reports at `/v1/loads`."""
         worker = self.workers.get(worker_id)

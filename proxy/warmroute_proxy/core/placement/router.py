@@ -231,6 +231,10 @@ class Router:
         """Apply the result of a probe of a peer region."""
         self._fleet.set_up(peer_id(region), up)
 
+    def ended_prefill_tokens(self, worker_id: str) -> int:
+        """Tokens of all prompts that were sent to a worker and no longer wait there, since it was added."""
+        return self._fleet.ended_prefill_tokens(worker_id)
+
     def observe_loads(self, worker_id: str, loads: EngineLoads, now_s: float) -> None:
         """Apply what an engine reports at `/v1/loads`."""
         self._fleet.observe_loads(worker_id, loads, now_s)

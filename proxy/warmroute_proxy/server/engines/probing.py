@@ -193,6 +193,10 @@ def _update_router(router: Router, before: list[Worker], now: list[Worker], rest
 
 
 async def _observe_loads(engines: Engines, engine: Engine, router: Router) -> None:
+    """Read what the engine has to do. A prompt that ends while the report is under way may still wait in it, and is no
+    longer in the router's own count: it must not pass for one that another proxy has sent.
+    """
+    before = {worker.id: router.ended_prefill_tokens(worker.id) for worker in engine.workers()}
     status, body = await get(engine.upstream, "/v1/loads", engine.bearer)
     found = json_object(body) if status == 200 else None
     rows = found.get("loads") if found else None
@@ -204,7 +208,9 @@ async def _observe_loads(engines: Engines, engine: Engine, router: Router) -> No
     for row in rows if isinstance(rows, list) else []:
         worker = by_rank.get(count(row, "dp_rank") or 0) if isinstance(row, dict) else None
         if worker is not None:
-            router.observe_loads(worker.id, _loads(row), engines.clock())
+            ended = router.ended_prefill_tokens(worker.id)
+            since = max(0, ended - before.get(worker.id, ended))  # below 0 where it was removed and added again
+            router.observe_loads(worker.id, _loads(row, since), engines.clock())
 
 
 async def _observe_metrics(engines: Engines, engine: Engine, router: Router) -> None:
@@ -247,10 +253,12 @@ def _without_time(row: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in row.items() if name != "timestamp"}
 
 
-def _loads(row: dict[str, Any]) -> EngineLoads:
+def _loads(row: dict[str, Any], ended_tokens: int) -> EngineLoads:
+    """A row, less the tokens of prompts that have ended since it was asked for."""
+    waiting = count(row, "num_waiting_uncached_tokens")
     return EngineLoads(
         running=count(row, "num_running_reqs"),
-        waiting_uncached_tokens=count(row, "num_waiting_uncached_tokens"),
+        waiting_uncached_tokens=None if waiting is None else max(0, waiting - ended_tokens),
         used_tokens=count(row, "num_used_tokens"),
         prefill_uncached_tokens_total=count(row, "total_prefill_uncached_tokens"),
         prefill_busy_us_total=count(row, "total_prefill_busy_us"),
