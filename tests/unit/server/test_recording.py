@@ -32,6 +32,7 @@ READ_ONLY = frozenset(
         "estimated_tokens",
         "regional_turn",
         "busy",
+        "ended_prefill_tokens",
         "is_only_usable",
         "full",
         "has_capacity",
