@@ -51,6 +51,7 @@ async def test_a_prompt_that_ends_while_the_report_is_under_way_is_not_counted_a
         await probe(engines, router)
         assert queued_tokens() == WAITING, "what waits there still is another proxy's"
     finally:
+        asked.set()
         may_report.set()
         engines.close()
         scripted.stop()

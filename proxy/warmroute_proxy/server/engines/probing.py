@@ -194,7 +194,8 @@ def _update_router(router: Router, before: list[Worker], now: list[Worker], rest
 
 async def _observe_loads(engines: Engines, engine: Engine, router: Router) -> None:
     """Read what the engine has to do. A prompt that ends while the report is under way may still wait in it, and is no
-    longer in the router's own count: it must not pass for one that another proxy has sent.
+    longer in the router's own count: it must not pass for one that another proxy has sent. Where it no longer waited,
+    as much of what others have sent is overlooked until the next report.
     """
     before = {worker.id: router.ended_prefill_tokens(worker.id) for worker in engine.workers()}
     status, body = await get(engine.upstream, "/v1/loads", engine.bearer)
