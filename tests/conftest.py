@@ -8,22 +8,14 @@ from pathlib import Path
 import httpx
 import pytest
 import pytest_timeout  # type: ignore[import-untyped]
-from hypothesis import HealthCheck, settings
 
+from tests import search
 from tests.machine import seconds
 
-# Shared machines stall: a slow example says nothing about the code. In CI the search is the same each time, so that a
-# change is judged by itself; elsewhere it goes on looking.
-settings.register_profile(
-    "warmroute",
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow],
-    derandomize=os.environ.get("CI") == "true",
-    print_blob=True,
-)
-# The compiled tier asks whether both builds do the same: the search itself is that of the sources.
-settings.register_profile("compiled", settings.get_profile("warmroute"), max_examples=25)
-settings.load_profile("warmroute")
+search.register()
+
+FULL_FOLDERS = ("hostile", "perf", "stores")
+"""Whose tests are all for `scripts/test full`; single tests elsewhere are marked."""
 
 # httpx gives up after 5 s where it is told nothing else; most calls of tests tell it nothing.
 for _part in ("connect", "read", "write", "pool"):
@@ -37,6 +29,14 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # imports: a third of its start. So it is kept, away from the sources.
 if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
     os.environ["PYTHONPYCACHEPREFIX"] = str(Path(__file__).parents[1] / ".pytest_cache" / "bytecode")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests of the folders that are for `scripts/test full`."""
+    for item in items:
+        if item.path.relative_to(Path(__file__).parent).parts[0] in FULL_FOLDERS:
+            item.add_marker("full")
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -52,6 +52,7 @@ def test_each_condition_has_its_section_and_no_other() -> None:
     assert re.findall(r"^## (\w+)$", PAGE, re.MULTILINE) == list(Condition)
 
 
+@pytest.mark.full  # promtool comes by apt
 def test_promtool_takes_the_rules(tmp_path: Path) -> None:
     done = promtool("check", "rules", str(RULES), folder=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -62,6 +63,7 @@ def test_rules_name_metrics_that_there_are() -> None:
     assert set(re.findall(r"\b(warmroute_\w+)", RULES.read_text())) <= set(HELP)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("condition", Condition)
 def test_an_alert_fires_while_its_condition_is_raised(condition: Condition, tmp_path: Path) -> None:
     rule = next(each for each in RULES.read_text().split("- alert: ") if f'condition="{condition}"' in each)

@@ -22,6 +22,8 @@ from tests.integration.proxy.harness import EngineProcess, ProxyProcess
 from warmroute_cli.processes import stop_all
 from warmroute_proxy.server.control.openapi import description
 
+pytestmark = pytest.mark.full
+
 CHECKS = [
     not_a_server_error,
     status_code_conformance,

@@ -2,9 +2,10 @@
 
 from collections import Counter
 
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from tests.search import searched
 
 from warmroute_proxy.core.queue.admission import RETRY_AFTER_MAX_S, DispatchRate, Queue, Waiter
 
@@ -118,7 +119,7 @@ class QueueMachine(RuleBasedStateMachine):
         return len({each.tenant for each in self.inside if each.line_key == (model, place)})
 
 
-QueueMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)
+QueueMachine.TestCase.settings = searched(60, stateful_step_count=60)
 TestQueue = QueueMachine.TestCase
 
 COSTS = st.lists(st.integers(1, MAX_COST), min_size=1, max_size=60)
@@ -133,7 +134,7 @@ def full_queue(costs_by_tenant: dict[str, list[int]]) -> tuple[Queue[int], dict[
 
 
 @given(st.dictionaries(st.sampled_from("abcdef"), COSTS, min_size=2))
-@settings(max_examples=150, deadline=None)
+@searched(150)
 def test_while_two_tenants_wait_they_are_served_alike_to_within_a_request_of_each(costs: dict[str, list[int]]) -> None:
     queue, _ = full_queue(costs)
     served = dict.fromkeys(costs, 0)
@@ -149,7 +150,7 @@ def test_while_two_tenants_wait_they_are_served_alike_to_within_a_request_of_eac
 
 
 @given(st.integers(1, 200), st.lists(st.integers(1, MAX_COST), min_size=1, max_size=30))
-@settings(max_examples=80, deadline=None)
+@searched(80)
 def test_who_sends_one_at_a_time_waits_for_at_most_a_few_of_a_flood(flood: int, costs: list[int]) -> None:
     queue, _ = full_queue({"flood": [MAX_COST] * flood})
     for cost in costs:
@@ -209,7 +210,7 @@ def test_a_flood_that_fills_the_queue_keeps_nobody_else_out(flood: int, others: 
 
 @given(st.floats(0.05, 200), st.integers(1, 400), st.integers(0, 2000))
 @example(10.6953125, 2, 0)
-@settings(max_examples=80, deadline=None)
+@searched(80)
 def test_who_is_turned_away_is_told_a_time_within_bounds_and_not_all_the_same(
     per_s: float, served: int, waiting: int
 ) -> None:

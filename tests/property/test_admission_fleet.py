@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.search import searched
 
 from warmroute.contract.money import Rates
 from warmroute_proxy.core.accounting.price_books import PriceBook
@@ -256,7 +257,7 @@ OPERATIONS = st.one_of(
 
 
 @given(st.sampled_from(FLEETS), st.sampled_from(PEERS), st.lists(OPERATIONS, min_size=20, max_size=80))
-@settings(max_examples=150, deadline=None)
+@searched(150)
 def test_engines_get_what_they_can_run_and_nobody_waits_beside_one_with_room(
     workers: list[Worker], peers: list[Peer], operations: list[tuple[Any, ...]]
 ) -> None:

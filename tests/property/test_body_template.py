@@ -5,9 +5,10 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.fuzz.body_template import LEAST, LONG, SECRETS, TENANT, caller, check_all, outcome
+from tests.search import searched
 
 from warmroute.contract.conversations import Conversations
 from warmroute_proxy.core.prompt.canonical import MAX_PARTS
@@ -67,7 +68,7 @@ def conversations(draw: st.DrawFn) -> list[bytes]:
 
 
 @given(conversations(), heads)
-@settings(max_examples=60)
+@searched(60)
 def test_what_is_known_of_a_caller_makes_no_difference(bodies: list[bytes], headers: dict[str, str]) -> None:
     check_all(bodies, headers)
 
@@ -79,7 +80,7 @@ pieces = st.sampled_from(
 
 
 @given(conversations(), heads, st.data())
-@settings(max_examples=60)
+@searched(60)
 def test_no_body_passes_by_resembling_one_that_was_read(
     bodies: list[bytes], headers: dict[str, str], data: st.DataObject
 ) -> None:

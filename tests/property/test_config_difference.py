@@ -5,8 +5,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.search import searched
 
 from warmroute_proxy.server.base.config import Config
 from warmroute_proxy.server.base.config_difference import Kind, compare, live_lists, merged
@@ -55,7 +56,7 @@ def config(document: dict[str, Any]) -> Config:
 configs = documents.map(config)
 
 
-@settings(max_examples=40)
+@searched(40)
 @given(configs, configs)
 def test_what_is_merged_is_the_new_config_but_for_what_waits(running: Config, new: Config) -> None:
     live = live_lists(running)
@@ -70,7 +71,7 @@ def test_what_is_merged_is_the_new_config_but_for_what_waits(running: Config, ne
     assert bool(changes) == (running != new)
 
 
-@settings(max_examples=40)
+@searched(40)
 @given(configs, configs)
 def test_added_and_removed_change_their_places_the_other_way_round(one: Config, other: Config) -> None:
     there = {(each.table, each.name, each.kind) for each in compare(one, other, live_lists(one))}
@@ -79,7 +80,7 @@ def test_added_and_removed_change_their_places_the_other_way_round(one: Config, 
     assert there == {(table, name, mirrored[kind]) for table, name, kind in back}
 
 
-@settings(max_examples=40)
+@searched(40)
 @given(configs)
 def test_no_change_shows_a_value(running: Config) -> None:
     tenants = tuple(replace(each, key_sha256=("f" * 64,)) for each in running.tenants[:1])

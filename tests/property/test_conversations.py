@@ -1,7 +1,8 @@
 """Conversations without a key, against the rule itself written over whole prompts, and within their limits."""
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.search import searched
 
 from warmroute.contract.conversations import MAX_ALIKE, Asked, Conversation, Conversations, Newest
 
@@ -57,7 +58,7 @@ class Rule:
 
 
 @given(st.lists(st.tuples(tenants, st.integers(0, 5), st.lists(messages, max_size=3), st.booleans()), max_size=25))
-@settings(max_examples=200)
+@searched(200)
 def test_each_prompt_continues_what_the_rule_says(steps: list[tuple[str, int, list[Message], bool]]) -> None:
     conversations, rule = Conversations("x"), Rule()
     prompts: list[Prompt] = [()]

@@ -3,8 +3,9 @@
 from io import BytesIO
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.search import searched
 
 from warmroute_proxy.core.load.engine_loads import EngineLoads
 from warmroute_proxy.core.placement.choices import NoWorker
@@ -127,7 +128,7 @@ def test_every_decision_comes_out_the_same(done: list[tuple[str, int, int]], pol
 SOME = recorded([("turn", 3, 1), ("token", 0, 1), ("loads", 2, 1), ("end", 0, 2), ("turn", 4, 2), ("up", 1, 0)])
 
 
-@settings(max_examples=300)
+@searched(300)
 @given(st.integers(0, len(SOME) - 1), st.integers(1, 255))
 def test_a_changed_byte_is_noticed(at: int, change: int) -> None:
     changed = bytearray(SOME)

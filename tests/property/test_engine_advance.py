@@ -6,8 +6,9 @@ from math import inf
 from typing import Any, Protocol
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.search import searched
 
 from warmroute_backend.engine.model.model import Costs, Event, Phase, Scheduler, Step, Work
 from warmroute_backend.engine.model.tiers import HostTier
@@ -184,7 +185,7 @@ class Teller:
 
 @pytest.mark.parametrize("driver", [ByArrival, ByEvent])
 @given(asks, st.integers(120, 400), st.booleans(), st.booleans(), st.sampled_from([0, 100, 600]))
-@settings(max_examples=60, deadline=None)
+@searched(60)
 def test_a_rank_does_the_same_from_event_to_event_as_step_by_step(
     driver: type[Driver], scenario: list[Ask], kv_pages: int, pin: bool, answers: bool, host_pages: int
 ) -> None:
@@ -204,7 +205,7 @@ def test_a_rank_does_the_same_from_event_to_event_as_step_by_step(
 
 @pytest.mark.parametrize("driver", [ByArrival, ByEvent])
 @given(asks, st.integers(120, 400))
-@settings(max_examples=60, deadline=None)
+@searched(60)
 def test_work_may_be_queued_ahead_of_its_arrival(driver: type[Driver], scenario: list[Ask], kv_pages: int) -> None:
     def outcome(driver: type[Driver]) -> list[tuple[float | None, int]]:
         model = Scheduler(role="aggregated", kv_tokens=kv_pages * PAGE, page_size=PAGE, max_running=6)
@@ -222,7 +223,7 @@ def test_work_may_be_queued_ahead_of_its_arrival(driver: type[Driver], scenario:
 
 @pytest.mark.parametrize("driver", [ByArrival, ByEvent])
 @given(asks)
-@settings(max_examples=60, deadline=None)
+@searched(60)
 def test_a_decode_rank_does_too(driver: type[Driver], scenario: list[Ask]) -> None:
     def outcome(driver: type[Driver]) -> dict[str, Any]:
         return play(driver, scenario, role="decode", kv_tokens=10_000 * PAGE)

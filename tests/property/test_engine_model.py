@@ -1,7 +1,8 @@
 """The scheduler model under arbitrary work: room, conservation, determinism, liveness."""
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.search import searched
 
 from warmroute_backend.engine.model.model import Costs, Phase, Scheduler, Work
 
@@ -42,7 +43,7 @@ def check_room(model: Scheduler) -> None:
 
 
 @given(jobs, st.data())
-@settings(max_examples=60, deadline=None)
+@searched(60)
 def test_room_holds_and_everything_ends_once(
     jobs_: list[tuple[int, int, int, int, float]], data: st.DataObject
 ) -> None:
@@ -74,7 +75,7 @@ def test_room_holds_and_everything_ends_once(
 
 
 @given(jobs)
-@settings(max_examples=30, deadline=None)
+@searched(30)
 def test_the_model_is_deterministic(jobs_: list[tuple[int, int, int, int, float]]) -> None:
     def run() -> list[tuple[float | None, int]]:
         model, items = make(jobs_)

@@ -2,9 +2,10 @@
 
 from itertools import takewhile
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from tests.search import searched
 
 from warmroute_backend.engine.model.prompt import page_keys
 from warmroute_backend.engine.model.radix import Node, RadixCache
@@ -130,4 +131,4 @@ class AgainstPages(RuleBasedStateMachine):
 
 
 TestAgainstPages = AgainstPages.TestCase
-TestAgainstPages.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestAgainstPages.settings = searched(60, stateful_step_count=40)

@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from math import inf
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.search import searched
 
 from warmroute_backend.engine.model.model import Scheduler, Work
 from warmroute_backend.engine.model.tiers import HostTier
@@ -55,7 +56,7 @@ class Ledger:
 
 
 @given(requests, st.integers(0, 90), st.booleans(), st.booleans())
-@settings(max_examples=80, deadline=None)
+@searched(80)
 def test_tiers_keep_their_bounds_and_their_counts(
     traffic: list[tuple[float, int, int, int, int, bool]], host_pages: int, stored: bool, pin: bool
 ) -> None:

@@ -7,8 +7,9 @@ from typing import Any, Self
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.search import searched
 
 from warmroute.contract.money import Rates
 from warmroute_proxy.core.accounting.entry import Entry
@@ -182,7 +183,7 @@ def played(history: list[tuple[str, Any, Any]]) -> None:
         book.check()
 
 
-@settings(max_examples=60)
+@searched(60)
 @given(st.lists(events, min_size=10, max_size=60))
 def test_every_turn_of_a_journal_is_folded_once(history: list[tuple[str, Any, Any]]) -> None:
     played(history)

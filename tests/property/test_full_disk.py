@@ -8,8 +8,9 @@ from itertools import chain
 from pathlib import Path
 from unittest.mock import patch
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.search import searched
 
 from warmroute.contract.money import Rates
 from warmroute_proxy.core.accounting.entry import Entry
@@ -63,7 +64,7 @@ STEPS: st.SearchStrategy[list[list[Step]]] = st.lists(
 )
 
 
-@settings(max_examples=30)
+@searched(30)
 @given(STEPS)
 def test_each_turn_has_one_row_that_says_what_was_told(groups: list[list[Step]]) -> None:
     loop, disk = asyncio.new_event_loop(), Disk()

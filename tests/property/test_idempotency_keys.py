@@ -1,8 +1,8 @@
 """Calls with a key: a model of what must be had again, what must not be computed again, and how much may be kept."""
 
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from tests.search import searched
 from tests.subjects.body_memory import NoBudget
 
 from warmroute_proxy.core.accounting.idempotency import CHUNK_OVERHEAD_BYTES, Call, IdempotencyBounds, IdempotencyKeys
@@ -133,4 +133,4 @@ class Keyed(RuleBasedStateMachine):
 
 
 TestKeyed = Keyed.TestCase
-TestKeyed.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)
+TestKeyed.settings = searched(60, stateful_step_count=60)

@@ -3,9 +3,9 @@
 Clients are mocks of a connection with a small buffer, so that every order of writes, pauses and departures is tried.
 """
 
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from tests.search import searched
 from tests.subjects.body_memory import plenty
 from tests.subjects.small_client import HEAD, SmallClient
 
@@ -162,4 +162,4 @@ class Answers(RuleBasedStateMachine):
 
 
 TestAnswers = Answers.TestCase
-TestAnswers.settings = settings(max_examples=100, stateful_step_count=50, deadline=None)
+TestAnswers.settings = searched(100, stateful_step_count=50)

@@ -4,7 +4,7 @@ from functools import partial
 from typing import Any, Final
 
 import msgspec
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from warmroute_proxy.core.placement.choices import NoWorker
@@ -137,7 +137,6 @@ def comparable(snapshot: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in snapshot.items() if key != "prediction"}
 
 
-@settings(deadline=None)
 @given(operations)
 @example([("turn", 0, 1), ("turn", 0, 1), ("end", 0, 0), ("end", 0, 1)])  # a history was missed
 @example([("turn", 1, 3), ("end", 0, 11), ("turn", 0, 3), ("end", 0, 7), ("turn", 1, 3)])  # and its next turn came
@@ -152,7 +151,6 @@ def test_siblings_decide_like_one(done: list[tuple[str, int, int]]) -> None:
     assert all(comparable(router.snapshot(processes.now_s)) == expected for router in processes.many)
 
 
-@settings(deadline=None)
 @given(operations, st.integers(0, COUNT - 1))
 def test_what_a_sibling_that_died_had_under_way_is_load_no_more(done: list[tuple[str, int, int]], dead: int) -> None:
     processes = Processes()

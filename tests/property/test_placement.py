@@ -4,9 +4,10 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
+from tests.search import searched
 
 from warmroute_proxy.core.cache.affinity import Affinity
 from warmroute_proxy.core.cache.index import PrefixIndex
@@ -192,7 +193,7 @@ def test_no_session_leaves_its_warm_home_without_a_reason_that_the_decision_show
             router.settled(ticket, request, now_s, None, None, None)
 
 
-@settings(max_examples=20)
+@searched(20)
 @given(st.integers(1, 12), st.integers(0, 2**32))
 def test_a_new_worker_takes_its_share_of_sessions_and_one_that_leaves_gives_up_only_its_own(
     units: int, first: int
@@ -215,7 +216,7 @@ def test_a_new_worker_takes_its_share_of_sessions_and_one_that_leaves_gives_up_o
     assert homes(router) == before
 
 
-@settings(max_examples=20)
+@searched(20)
 @given(st.integers(0, 2**32))
 def test_memory_is_bounded_whatever_the_keys(seed: int) -> None:
     index, affinity = PrefixIndex(generations=3, entries_per_generation=64), Affinity(max_entries=16)
@@ -229,7 +230,7 @@ def test_memory_is_bounded_whatever_the_keys(seed: int) -> None:
     assert max(snapshot["affinity"].values()) <= 16
 
 
-@settings(max_examples=50)
+@searched(50)
 @given(
     st.lists(st.text(max_size=40), min_size=1, max_size=8),
     st.integers(0, 2**64 - 1),

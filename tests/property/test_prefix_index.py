@@ -1,7 +1,8 @@
 """The prefix index against a naive model of it, and its bounds."""
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.search import searched
 
 from warmroute_proxy.core.cache.index import PrefixIndex
 from warmroute_proxy.core.prompt.chain import Chain
@@ -89,7 +90,7 @@ def test_without_room_it_never_says_more_than_the_model_and_keeps_its_bounds(
         assert length <= model.matched_bytes(worker, probe)
 
 
-@settings(max_examples=50)
+@searched(50)
 @given(st.lists(PATHS, min_size=1, max_size=30))
 def test_what_was_just_inserted_is_found_whole(paths: list[list[int]]) -> None:
     index = PrefixIndex(generations=2, entries_per_generation=6)

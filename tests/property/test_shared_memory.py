@@ -5,7 +5,7 @@ import signal
 from typing import Final
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from warmroute_proxy.server.processes.shared_memory import MAX_BYTES, LaneReader, SharedMemory
@@ -13,7 +13,6 @@ from warmroute_proxy.server.processes.shared_memory import MAX_BYTES, LaneReader
 RING: Final = 4096
 
 
-@settings(deadline=None)
 @given(st.lists(st.one_of(st.binary(max_size=900), st.none()), max_size=60))
 def test_a_reader_gets_all_messages_in_order_or_is_told_that_it_missed_some(steps: list[bytes | None]) -> None:
     lane = SharedMemory(1, RING).lanes[0]
@@ -32,7 +31,6 @@ def test_a_reader_gets_all_messages_in_order_or_is_told_that_it_missed_some(step
         unread.clear()
 
 
-@settings(deadline=None)
 @given(st.lists(st.binary(max_size=900), max_size=40))
 def test_a_reader_that_comes_late_begins_with_what_is_still_there(messages: list[bytes]) -> None:
     lane = SharedMemory(1, RING).lanes[0]

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.search import searched
 
 from warmroute.contract.money import Rates
 from warmroute_proxy.core.accounting.entry import Entry
@@ -79,7 +80,7 @@ def key_of(row: Entry, by: By) -> str:
     return str(getattr(row, by) or "")
 
 
-@settings(max_examples=60, deadline=None)
+@searched(60)
 @given(
     st.lists(turns, max_size=30),
     st.integers(0, 30),

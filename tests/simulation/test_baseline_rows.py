@@ -11,6 +11,8 @@ from warmroute_proxy.replay.setup import Setup, run
 
 from .test_reference_rows import trace
 
+pytestmark = pytest.mark.full
+
 ROWS = {
     ("conversation", 8): {
         "session_sticky": {4: (0.342, 3.01)},

@@ -18,6 +18,8 @@ from warmroute_proxy.replay.loaders import load
 from warmroute_proxy.replay.setup import Setup, run
 from warmroute_proxy.replay.trace import Trace
 
+pytestmark = pytest.mark.full
+
 TRACES = Path(__file__).parents[3] / "shared" / "traces"
 
 ROWS = {

@@ -5,6 +5,8 @@ engine. A copy is a process of its own like any other (pid, session, signals, fi
 origin hash strings alike. So a proxy that reads what another one wrote, or has a peer, is a copy of another origin: of
 the next of three, in turn, so that neither those that stand beside each other nor those that follow have the same.
 
+Its deadlines are far away, but for those that a test is about (`tests/subjects/patience.py`).
+
 An origin is `python -m tests.subjects.copies FD`, of the process that runs tests, made for its first copy. It gets a
 message for each start over a socket, with the descriptors that become output and log, and a third into which it writes
 how the copy ended. It ends with whoever started it, and so do its copies.
@@ -30,6 +32,7 @@ from pathlib import Path
 from typing import BinaryIO, Final, cast
 
 from tests.machine import seconds
+from tests.subjects import patience
 from warmroute_cli.processes import Child
 
 MAX_MESSAGE_BYTES: Final = 100_000  # a command line and an environment
@@ -40,6 +43,7 @@ IMPORTED: Final = (
     f"{ENGINE}.__main__",
     "warmroute_proxy.server.main",
     "warmroute_proxy.server.control.control_plane",
+    *patience.DEADLINES,
 )
 
 
@@ -206,6 +210,7 @@ def _become(asked: dict[str, object], out: int, log: int) -> None:
     os.environ.update(cast("dict[str, str]", asked["environ"]))
     os.chdir(str(asked["folder"]))
     random.seed()
+    patience.wait()
     module, *arguments = cast("list[str]", asked["command"])
     code: object = 1
     try:

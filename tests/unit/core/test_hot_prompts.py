@@ -2,8 +2,9 @@
 
 from collections import OrderedDict
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.search import searched
 
 from warmroute_proxy.core.placement.hot_prompts import MAX_AGE_S, MIN_BYTES, HotPrompt, HotPrompts
 
@@ -61,7 +62,7 @@ def test_a_cold_lineage_is_forgotten() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(MIN_BYTES - 5, MIN_BYTES * 3)), max_size=80))
-@settings(max_examples=80)
+@searched(80)
 def test_it_is_the_newest_that_fit(steps: list[tuple[int, int]]) -> None:
     limit = MIN_BYTES * 8
     kept, model = HotPrompts(limit), OrderedDict[int, int]()

@@ -3,8 +3,9 @@
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.search import searched
 
 from warmroute_proxy.core.load.breaker import Breaker
 from warmroute_proxy.core.load.engine_loads import EngineLoads
@@ -62,7 +63,7 @@ def test_what_others_send_there_counts_beside_it() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from(["begin", "compute", "abandon"]), st.integers(1, 5000)), max_size=40))
-@settings(max_examples=60)
+@searched(60)
 def test_its_queue_is_between_the_true_one_and_twice_that(steps: list[tuple[str, int]]) -> None:
     load, open_, number = begun(), dict[int, int](), 0
     for kind, tokens in steps:

@@ -1,0 +1,111 @@
+"""What pytest tells a run while it goes on: a plugin that writes one line for each test, and who reads it.
+
+The plugin is `-p scripts.tiers.counting`. It does nothing unless `WARMROUTE_TEST_COUNTS` names a file.
+"""
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, TextIO
+
+import pytest
+
+FILE_SETTING: Final = "WARMROUTE_TEST_COUNTS"
+
+
+@dataclass
+class Count:
+    """The tests of one tier so far. `time_s` adds up what each took."""
+
+    planned: int = 0
+    passed: int = 0
+    failed: int = 0
+    skipped: int = 0
+    time_s: float = 0.0
+
+    @property
+    def ended(self) -> int:
+        """How many tests have ended."""
+        return self.passed + self.failed + self.skipped
+
+
+class Counter:
+    """Reads the file that the plugin writes, as it grows."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.by_folder: dict[str, Count] = {}
+        self._read = 0
+        path.touch()
+
+    def read(self) -> None:
+        """Take in what was written since the last look; a line that is not whole waits."""
+        with self.path.open("rb") as file:
+            file.seek(self._read)
+            *lines, rest = file.read().split(b"\n")
+            self._read = file.tell() - len(rest)
+        for line in lines:
+            folder, what, value = json.loads(line)
+            count = self.by_folder.setdefault(folder, Count())
+            if what == "time_s":
+                count.time_s += value
+            else:
+                setattr(count, what, value if what == "planned" else getattr(count, what) + value)
+
+    def total(self) -> Count:
+        """Over all folders."""
+        counts = self.by_folder.values()
+        return Count(
+            sum(each.planned for each in counts),
+            sum(each.passed for each in counts),
+            sum(each.failed for each in counts),
+            sum(each.skipped for each in counts),
+            sum(each.time_s for each in counts),
+        )
+
+
+class _Writer:
+    """The plugin: of the process that reports, not of xdist's workers."""
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        self._plan([item.nodeid for item in session.items])
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self, ids: Sequence[str]) -> None:
+        self._plan(ids)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        folder = folder_of(report.nodeid)
+        self._write(folder, "time_s", report.duration)
+        if report.failed:
+            self._write(folder, "failed", 1)
+        elif report.skipped:
+            self._write(folder, "skipped", 1)
+        elif report.when == "call":
+            self._write(folder, "passed", 1)
+
+    def _plan(self, ids: Sequence[str]) -> None:
+        folders = [folder_of(each) for each in ids]
+        for folder in dict.fromkeys(folders):
+            self._write(folder, "planned", folders.count(folder))
+
+    def _write(self, folder: str, what: str, value: float) -> None:
+        self._file.write(json.dumps([folder, what, value]) + "\n")
+        self._file.flush()
+
+
+def folder_of(nodeid: str) -> str:
+    """`unit` of `tests/unit/core/test_x.py::test_y`."""
+    return nodeid.split("/")[1]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Write, where somebody reads."""
+    path = os.environ.get(FILE_SETTING)
+    if path and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(_Writer(Path(path).open("a")))  # noqa: SIM115 (as long as the process)

@@ -1,0 +1,157 @@
+"""Runs steps side by side, each after those that it names, and keeps what each said."""
+
+import os
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import Final
+
+from scripts.tiers.counting import FILE_SETTING, Counter
+from scripts.tiers.steps import Step
+
+RUN_LIMIT_S: Final = 4800.0
+"""Of all steps; one that would begin later is not run, and fails."""
+
+GRACE_S: Final = 20.0
+_BACKGROUND_TRACEBACK: Final = "Traceback (most recent call last)"
+
+
+class Result(Enum):
+    """How a step stands."""
+
+    WAITS = "waits"
+    RUNS = "runs"
+    OK = "ok"
+    FAILED = "FAILED"
+    CUT = "FAILED, cut at its limit"
+    TRACEBACK = "FAILED: its output has a traceback, though every test passed"
+
+    @property
+    def ended(self) -> bool:
+        """Whether it will not change any more."""
+        return self not in (Result.WAITS, Result.RUNS)
+
+
+@dataclass
+class Running:
+    """One step of a run."""
+
+    step: Step
+    log: Path
+    counter: Counter
+    result: Result = Result.WAITS
+    began_s: float = 0.0
+    wall_s: float = 0.0
+    cpu_s: float = 0.0
+    over: threading.Event = field(default_factory=threading.Event)
+
+
+class Run:
+    """All steps of one call of `scripts/test`."""
+
+    def __init__(
+        self,
+        steps: Iterable[Step],
+        folder: Path,
+        on_end: Callable[[Running], None],
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self.steps = {step.name: self._made(step, folder) for step in steps}
+        self._folder = folder
+        self._on_end = on_end
+        self._environment = environment or {}
+        self._until_s = time.monotonic() + RUN_LIMIT_S
+        self._children: set[int] = set()
+        self._stopped = False
+        self._lock = threading.Lock()
+
+    def start(self) -> None:
+        """Start what can start; the rest follows."""
+        for running in self.steps.values():
+            threading.Thread(target=self._run, args=(running,), daemon=True).start()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Whether all steps have ended, at the latest after `timeout_s`."""
+        until_s = time.monotonic() + timeout_s
+        return all(each.over.wait(max(0.0, until_s - time.monotonic())) for each in self.steps.values())
+
+    def stop(self) -> None:
+        """End what runs; nothing starts any more."""
+        self._stopped = True
+        for pid in tuple(self._children):
+            _signal(pid, signal.SIGTERM)
+
+    @property
+    def failed(self) -> list[Running]:
+        """The steps that failed."""
+        return [each for each in self.steps.values() if each.result not in (Result.OK, Result.WAITS, Result.RUNS)]
+
+    def _made(self, step: Step, folder: Path) -> Running:
+        name = step.name.replace(" ", "-")
+        return Running(step, folder / f"{name}.log", Counter(folder / f"{name}.counts"))
+
+    def _run(self, running: Running) -> None:
+        for name in running.step.after:
+            self.steps[name].over.wait()
+        running.began_s = time.monotonic()
+        limit_s = min(running.step.limit_s, self._until_s - running.began_s)
+        if self._stopped or limit_s <= 0:
+            running.result = Result.CUT
+        else:
+            running.result = Result.RUNS
+            running.result = self._result(running, limit_s)
+        running.wall_s = time.monotonic() - running.began_s
+        running.counter.read()
+        with self._lock:
+            self._on_end(running)
+        running.over.set()
+
+    def _result(self, running: Running, limit_s: float) -> Result:
+        with running.log.open("wb") as log, tempfile.TemporaryDirectory(dir=self._folder, prefix="t") as own:
+            # Its own folder of temporary files, since a pytest that ends deletes the older ones of others.
+            settings = {"PYTEST_DEBUG_TEMPROOT": own, FILE_SETTING: str(running.counter.path), **self._environment}
+            child = subprocess.Popen(
+                running.step.command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **settings},
+                start_new_session=True,
+            )
+            self._children.add(child.pid)
+            cut = threading.Event()
+            guard = threading.Timer(limit_s, _end, (child.pid, cut))
+            guard.start()
+            _, status, used = os.wait4(child.pid, 0)
+            guard.cancel()
+            self._children.discard(child.pid)
+            child.returncode = os.waitstatus_to_exitcode(status)
+            running.cpu_s = used.ru_utime + used.ru_stime
+        if cut.is_set():
+            return Result.CUT
+        if child.returncode:
+            return Result.FAILED
+        is_pytest = running.counter.path.stat().st_size > 0
+        if is_pytest and _BACKGROUND_TRACEBACK in running.log.read_text(errors="replace"):
+            return Result.TRACEBACK
+        return Result.OK
+
+
+def _end(pid: int, cut: threading.Event) -> None:
+    """Ask a step that hangs to end, and make it after `GRACE_S`."""
+    cut.set()
+    _signal(pid, signal.SIGTERM)
+    threading.Timer(GRACE_S, lambda: _signal(pid, signal.SIGKILL)).start()
+
+
+def _signal(pid: int, number: signal.Signals) -> None:
+    try:
+        os.killpg(pid, number)
+    except ProcessLookupError:
+        pass

@@ -1,0 +1,115 @@
+"""The steps of `scripts/test`: what each runs, and which steps end before it starts."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+PYTHON: Final = ".venv/bin/python"
+MAIN_FOLDERS: Final = (
+    # Tests that wait for processes come first: short ones fill the cores beside their last.
+    *(f"tests/integration/{name}" for name in ("proxy", "launch", "ways", "sdk", "engine")),
+    "tests/integration",
+    *(f"tests/{name}" for name in ("docs", "fuzz", "simulation", "property", "unit")),
+)
+SGLANG_FOLDERS: Final = ("tests/contract", "tests/integration/sglang")
+APART: Final = (*SGLANG_FOLDERS, "tests/chaos", "tests/compiled", "tests/harness", "tests/integrations_real")
+"""Folders whose tests need a set-up of their own: a step of `scripts/test full` runs each."""
+
+BY_FOLDER: Final = "by folder"
+"""The tier of a step that runs the tests of many folders: each folder is a tier."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One command of a run.
+
+    `after` names steps that end before this one starts. `limit_s` ends a step that hangs: six times what the longest
+    step takes on two idle cores.
+    """
+
+    name: str
+    command: tuple[str, ...]
+    after: tuple[str, ...] = ()
+    tier: str = ""
+    limit_s: float = 2700.0
+
+    @property
+    def shown_as(self) -> str:
+        """The tier that the table shows the step in."""
+        return self.tier or self.name
+
+
+def workers() -> int:
+    """Processes of the main pytest: half of the time, a test waits for processes that it has started."""
+    return max(4, os.cpu_count() or 1)
+
+
+def pytest(*arguments: str, processes: int = 0) -> tuple[str, ...]:
+    """A command line of pytest; a module's tests stay in one process, which shares the servers of its fixtures."""
+    side_by_side = ("-n", str(processes), "--dist", "loadscope", "--no-loadscope-reorder") if processes else ()
+    return (PYTHON, "-m", "pytest", *side_by_side, *arguments)
+
+
+def ignored(folders: Sequence[str]) -> tuple[str, ...]:
+    """Options that leave folders out."""
+    return tuple(f"--ignore={folder}" for folder in folders)
+
+
+def main_tests(arguments: Sequence[str] = ()) -> tuple[str, ...]:
+    """The command line of the main tier. Where arguments name paths, all tests of those."""
+    named = any(Path(each.partition("::")[0]).exists() for each in arguments)
+    own = () if named else ("-m", "not full", *MAIN_FOLDERS, *ignored(APART))
+    return pytest(*own, *arguments, processes=workers())
+
+
+def checks() -> tuple[Step, ...]:
+    """What reads the sources and runs nothing of them."""
+    commands: dict[str, tuple[str, ...]] = {
+        "ruff check": (".venv/bin/ruff", "check"),
+        "ruff format": (".venv/bin/ruff", "format", "--check"),
+        "import-linter": (".venv/bin/lint-imports",),
+        "structure": (PYTHON, "scripts/check_structure.py"),
+        "vocabulary": (PYTHON, "scripts/vocabulary.py"),
+        "state diagrams": (PYTHON, "scripts/state_diagrams.py", "--check"),
+        "mypy": (".venv/bin/mypy",),
+    }
+    steps: list[Step] = []
+    for name, command in commands.items():
+        steps.append(Step(name, command, after=(steps[-1].name,) if steps else (), tier="checks"))
+    return tuple(steps)
+
+
+def main_steps(arguments: Sequence[str] = ()) -> tuple[Step, ...]:
+    """`scripts/test`: what a contributor runs before a commit."""
+    return (*checks(), Step("main tests", main_tests(arguments), tier=BY_FOLDER))
+
+
+def full_steps() -> tuple[Step, ...]:
+    """`scripts/test full`: set-ups beside the main tier, then three lines, since each leaves cores idle at times."""
+    main = main_steps()
+    done = (main[-1].name, main[-2].name)
+    set_ups = (
+        Step("set-up of SGLang", ("scripts/sglang", "install")),
+        Step("set-up of stores", ("scripts/stores", "install")),
+        Step("set-up of programs", ("scripts/integrations", "install"), after=("set-up of stores",)),
+    )
+    more = pytest("-m", "full", "tests", *ignored(APART), processes=3)
+    search = pytest("-m", "hypothesis", "--hypothesis-profile", "full", "tests/unit", "tests/property", processes=2)
+    of_the_proxy = (
+        # Memory that grows is seen in minutes of steady requests. They need half a core, so the rest goes on beside.
+        Step("soak", (PYTHON, "-m", "tests.perf", "soak", "--minutes", "6"), after=done),
+        Step("full tests", more, after=(*done, "set-up of stores")),
+        Step("compiled", ("scripts/compiled-tests",), after=("full tests",)),
+        Step("chaos", pytest("tests/chaos"), after=("compiled",)),
+    )
+    of_others = (
+        Step("search of properties", search, after=done),
+        Step("SDK on openai 2", ("scripts/openai2",), after=("search of properties",)),
+        Step("programs and frameworks", ("scripts/integrations",), after=("SDK on openai 2", "set-up of programs")),
+        Step("coding agents", ("scripts/integrations", "harness"), after=("programs and frameworks",)),
+    )
+    # One process, so that each SGLang is started once.
+    sglang = Step("SGLang", pytest(*SGLANG_FOLDERS), after=(*done, "set-up of SGLang"))
+    return (*set_ups, *main, sglang, *of_the_proxy, *of_others)
