@@ -16,7 +16,7 @@ from importlib import resources
 from pathlib import Path
 from string import Template
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from warmroute_backend.sglang.speed import slowness
 from warmroute_cli import state
@@ -91,6 +91,8 @@ class Proxy:
 class Fleet:
     """A fleet in `run_dir` (logs, rendered configuration, ledgers); secret and key are those of `state_dir`."""
 
+    child_type: ClassVar[type[Child]] = Child
+
     state_dir: Path
     run_dir: Path
     options: FleetOptions
@@ -162,7 +164,7 @@ class Fleet:
             wait_ready(child, self.proxies[region].url, deadline_s)
 
     def _spawn(self, name: str, command: Sequence[str]) -> Child:
-        child = Child(name, command, self.run_dir)
+        child = self.child_type(name, command, self.run_dir)
         self._children.append(child)
         return child
 
@@ -171,7 +173,7 @@ class Fleet:
         config.write_text(self._config(region, relay_urls), encoding="utf-8")
         name = f"{region}-proxy"
         command = [sys.executable, "-m", "warmroute_cli.main", "proxy", "--config", str(config)]
-        child = Child(name, command, self.run_dir)
+        child = self.child_type(name, command, self.run_dir)
         self._proxy_children.append(child)
         return child
 

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 from tests.machine import seconds
+from tests.subjects.copies import CopiedFleet
 
 from warmroute.contract.receipt import LOSS_CLASSES, check
-from warmroute_cli.fleet import Fleet, FleetOptions
+from warmroute_cli.fleet import FleetOptions
 from warmroute_proxy.server.base.config_file import load_config
 
 ROOT = Path(__file__).parents[2]
@@ -28,7 +29,7 @@ def blocks(text: str, language: str) -> list[str]:
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     folder = tmp_path_factory.mktemp("docs")
-    with Fleet(folder, folder / "up", FleetOptions(speed=20)) as fleet:
+    with CopiedFleet(folder, folder / "up", FleetOptions(speed=20)) as fleet:
         proxy = fleet.proxies["east"]
         keys = dict.fromkeys(("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY"), fleet.api_key)
         address = proxy.base_url.removesuffix("/v1")
@@ -61,6 +62,17 @@ def test_a_shell_example_of_the_quickstart_shows_a_receipt(environment: dict[str
     assert '"warmroute":{"v":1' in out
 
 
+EACH_ALONE = """
+import contextlib, io, json
+printed = []
+for example in {examples!r}:
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        exec(compile(example, example, "exec"), {{"__name__": "__main__"}})
+    printed.append(out.getvalue())
+print(json.dumps(printed))
+"""
+"""Runs examples in one process, since importing openai takes a second, and prints what each printed."""
+
 WITH_EXAMPLES = ["quickstart.md", "sdk.md", *[f"reference/{name}.md" for name in ("messages", "responses", "gemini")]]
 
 
@@ -68,8 +80,9 @@ WITH_EXAMPLES = ["quickstart.md", "sdk.md", *[f"reference/{name}.md" for name in
 def test_the_python_examples_run(environment: dict[str, str], page: str) -> None:
     examples = blocks((ROOT / "docs" / page).read_text(), "python")
     assert examples
-    for example in examples:
-        assert run([sys.executable, "-c", example.replace('model="demo"', 'model="kimi-k2.5"')], environment)
+    examples = [example.replace('model="demo"', 'model="kimi-k2.5"') for example in examples]
+    printed = json.loads(run([sys.executable, "-c", EACH_ALONE.format(examples=examples)], environment))
+    assert [example for example, text in zip(examples, printed, strict=True) if not text] == []
 
 
 def test_the_config_of_the_quickstart_is_sound(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.subjects.copies import CopiedFleet
 
 from warmroute.guard.causes import Cause
 from warmroute.guard.repair import Rule
@@ -30,7 +31,7 @@ EXAMPLES = {found["name"]: found for found in _EXAMPLE.finditer(PAGE.read_text()
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     folder = tmp_path_factory.mktemp("guard")
-    with Fleet(folder, folder / "up", FleetOptions(speed=50)) as made:
+    with CopiedFleet(folder, folder / "up", FleetOptions(speed=50)) as made:
         yield made
 
 

@@ -14,8 +14,9 @@ import msgspec
 import pytest
 
 from tests.machine import seconds
+from tests.subjects.copies import CopiedFleet
 from warmroute_cli.demo.drive import Target, drive
-from warmroute_cli.fleet import REGIONS, Fleet, FleetOptions, Proxy
+from warmroute_cli.fleet import REGIONS, FleetOptions, Proxy
 from warmroute_cli.recordings import load_recordings
 from warmroute_cli.replay.verify import verify_records
 from warmroute_cli.state import locked_state, secret_file
@@ -41,7 +42,7 @@ HARNESSES = ("aider", "codex", "mini-swe-agent")
 TURNS = 6 + 12 + 9
 
 
-class RecordedFleet(Fleet):
+class RecordedFleet(CopiedFleet):
     """The demo's fleet, with a record at each proxy."""
 
     def record(self, region: str) -> Path:

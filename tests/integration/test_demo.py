@@ -10,11 +10,12 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import pytest
 
 from tests.machine import seconds
+from tests.subjects.copies import Running, ran, started
 
 COMMAND = [sys.executable, "-m", "warmroute_cli.main"]
 HARNESSES = ("aider", "codex", "mini-swe-agent")
@@ -38,11 +39,10 @@ def processes_of(state_dir: Path) -> list[str]:
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.CompletedProcess[str], dict[str, Any], Path]:
     folder = tmp_path_factory.mktemp("demo").resolve()
-    words = ["demo", "--json", "demo.json", "--state-dir", "state", "--speed", "50", "--sessions", "2"]
-    words += ["--harness", *HARNESSES]
-    done = subprocess.run(
-        [*COMMAND, *words], cwd=folder, capture_output=True, text=True, timeout=seconds(150), check=False
-    )
+    words = ["demo", "--json", "demo.json", "--state-dir", "state", "--speed", "50"]
+    # One session at a time: how long a worker is busy with another depends on the machine, and so would placement.
+    words += ["--sessions", "1", "--harness", *HARNESSES]
+    done = ran([*COMMAND, *words], folder, timeout_s=150)
     path = folder / "demo.json"
     assert path.exists(), done.stdout + done.stderr
     return done, json.loads(path.read_text()), folder
@@ -77,21 +77,16 @@ def test_nothing_is_left_running(demo: tuple[subprocess.CompletedProcess[str], d
 
 
 @contextmanager
-def up(folder: Path) -> Iterator[tuple[subprocess.Popen[str], dict[str, str]]]:
-    """`warmroute up`: the process, and what it printed by the first word of each line."""
-    command = [*COMMAND, "up", "--state-dir", "state", "--speed", "50"]
-    with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
-        assert process.stdout is not None
+def up(folder: Path) -> Iterator[tuple[Running, dict[str, str], TextIO]]:
+    """`warmroute up`: the process, what it printed by the first word of each line, and what it prints afterwards."""
+    with started([*COMMAND, "up", "--state-dir", "state", "--speed", "50"], folder) as (process, output):
         said: dict[str, str] = {}
-        for line in process.stdout:
+        for line in output:
             name, _, rest = line.partition(":")
             said[name.strip()] = rest.strip()
             if line.startswith("Ctrl-C"):
                 break
-        try:
-            yield process, said
-        finally:
-            process.kill()
+        yield process, said, output
 
 
 def first_turn(said: dict[str, str]) -> dict[str, Any]:
@@ -109,13 +104,13 @@ def first_turn(said: dict[str, str]) -> dict[str, Any]:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_up_serves_until_it_is_told_to_stop_and_keeps_its_key(tmp_path: Path, number: signal.Signals) -> None:
     folder = tmp_path.resolve()
-    with up(folder) as (process, said):
+    with up(folder) as (process, said, _):
         assert first_turn(said)["usage"]["warmroute"]["turn"] == 1
         assert len(processes_of(folder / "state")) == 11  # eight engines, two proxies, the delay between them
         process.send_signal(number)
         assert process.wait(seconds(30)) == 0
     assert processes_of(folder / "state") == []
-    with up(folder) as (process, again):
+    with up(folder) as (process, again, _):
         assert again["key"] == said["key"]
         process.send_signal(number)
         assert process.wait(seconds(30)) == 0
@@ -123,7 +118,7 @@ def test_up_serves_until_it_is_told_to_stop_and_keeps_its_key(tmp_path: Path, nu
 
 def test_up_ends_when_a_process_of_the_fleet_is_gone(tmp_path: Path) -> None:
     folder = tmp_path.resolve()
-    with up(folder) as (process, _):
+    with up(folder) as (process, _, output):
         engines = [
             entry
             for entry in Path("/proc").iterdir()
@@ -131,8 +126,7 @@ def test_up_ends_when_a_process_of_the_fleet_is_gone(tmp_path: Path) -> None:
         ]
         os.kill(int(engines[0].name), signal.SIGKILL)
         assert process.wait(seconds(30)) == 2
-        assert process.stdout is not None
-        assert "west-d1 ended" in process.stdout.read()
+        assert "west-d1 ended" in output.read()
     deadline_s = time.monotonic() + seconds(10)
     while processes_of(folder / "state"):
         assert time.monotonic() < deadline_s

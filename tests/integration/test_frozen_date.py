@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.subjects.copies import CopiedFleet
 from warmroute import OpenAI
 from warmroute_cli.fleet import Fleet, FleetOptions
 from warmroute_cli.recordings import load_recordings
@@ -23,7 +24,7 @@ CHANGED = 5
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     folder = tmp_path_factory.mktemp("date")
-    with Fleet(folder, folder / "up", FleetOptions(speed=100)) as made:
+    with CopiedFleet(folder, folder / "up", FleetOptions(speed=100)) as made:
         yield made
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.machine import seconds
+from tests.subjects.copies import ran
 
 COMMAND = (sys.executable, "-m", "warmroute_cli.main", "run")
 STATUS = 3
@@ -38,10 +39,8 @@ def run(folder: Path, *words: str) -> "subprocess.CompletedProcess[str]":
     program.write_text(STAND_IN)
     program.chmod(0o755)
     path = f"{program.parent}:{os.environ['PATH']}"
-    return subprocess.run(
-        [*COMMAND, "aider", "--speed", "50", "--", *words], cwd=folder, env={**os.environ, "PATH": path},
-        input="hello\n" * 2, capture_output=True, text=True, timeout=seconds(50), check=False,
-    )  # fmt: skip
+    command = [*COMMAND, "aider", "--speed", "50", "--", *words]
+    return ran(command, folder, {**os.environ, "PATH": path}, 50, "hello\n" * 2)
 
 
 def test_a_fleet_is_there_for_as_long_as_the_program_runs(tmp_path: Path) -> None:

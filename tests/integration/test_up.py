@@ -16,6 +16,7 @@ import httpx
 import pytest
 
 from tests.machine import seconds
+from tests.subjects.copies import ran, started
 
 COMMAND = [sys.executable, "-m", "warmroute_cli.main"]
 SESSION = "my-session"
@@ -24,34 +25,21 @@ SESSION = "my-session"
 def command(folder: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """A command in the folder of a fleet, with nothing of OpenAI's in the environment."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("OPENAI")} | variables
-    return subprocess.run(
-        [*COMMAND, *words],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=seconds(30),
-    )
+    return ran([*COMMAND, *words], folder, environment)
 
 
 @contextmanager
 def up(folder: Path, *words: str) -> Iterator[str]:
     """`warmroute up`; what it printed up to the last line of its greeting."""
-    options = ["--speed", "50", *words]
-    with subprocess.Popen([*COMMAND, "up", *options], cwd=folder, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
+    with started([*COMMAND, "up", "--speed", "50", *words], folder) as (process, output):
         lines: list[str] = []
-        for line in process.stdout:
+        for line in output:
             lines.append(line)
-            if line.startswith("Ctrl-C") or "--env" in words:
+            if line.startswith("Ctrl-C") or ("export " in line and "--env" in words):
                 break
-        try:
-            yield "".join(lines)
-            process.send_signal(signal.SIGINT)
-            assert process.wait(seconds(30)) == 0
-        finally:
-            process.kill()
+        yield "".join(lines)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(seconds(30)) == 0
 
 
 def variables(text: str) -> dict[str, str]:

@@ -8,8 +8,9 @@ the next of three, in turn, so that neither those that stand beside each other n
 Its deadlines are far away, but for those that a test is about (`tests/subjects/patience.py`).
 
 An origin is `python -m tests.subjects.copies FD`, of the process that runs tests, made for its first copy. It gets a
-message for each start over a socket, with the descriptors that become output and log, and a third into which it writes
-how the copy ended. It ends with whoever started it, and so do its copies.
+message for each start over a socket, with the descriptors that become input, output and log, and one into which it
+writes how the copy ended. It ends with whoever started it, and so do its copies. What a copy starts as a child, as
+`warmroute up` starts its engines, is made of itself, by fork.
 """
 
 import atexit
@@ -24,23 +25,27 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import BinaryIO, Final, cast
+from typing import BinaryIO, Final, NoReturn, TextIO, cast
 
 from tests.machine import seconds
 from tests.subjects import patience
+from warmroute_cli.fleet import Fleet
 from warmroute_cli.processes import Child
 
 MAX_MESSAGE_BYTES: Final = 100_000  # a command line and an environment
 PROXY: Final = "warmroute_cli.main"
 ENGINE: Final = "warmroute_backend.engine"
+RELAY: Final = "warmroute_cli.wan"
 IMPORTED: Final = (
     PROXY,
     f"{ENGINE}.__main__",
+    RELAY,
     "warmroute_proxy.server.main",
     "warmroute_proxy.server.control.control_plane",
     *patience.DEADLINES,
@@ -55,7 +60,7 @@ class Copy(Child):
         return self._process.wait(seconds(timeout_s))
 
     def _start(self, command: Sequence[str], out: BinaryIO, log: BinaryIO) -> "subprocess.Popen[bytes]":
-        return cast("subprocess.Popen[bytes]", _origin(self._number()).copied(command, out.fileno(), log.fileno()))
+        return cast("subprocess.Popen[bytes]", _origin(self._number()).copied(command, out, log))  # as far as used
 
     def _number(self) -> int:
         """Of its origin."""
@@ -69,14 +74,54 @@ class OtherCopy(Copy):
         return next(_others)
 
 
+def ran(
+    command: Sequence[str],
+    folder: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    timeout_s: float = 30.0,
+    given: str = "",
+) -> subprocess.CompletedProcess[str]:
+    """What `PYTHON -m MODULE ARGUMENT...` wrote, and how it ended, as `subprocess.run` says it."""
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as log:
+        running = _origin(0).copied(command, out, log, folder, environment)
+        try:
+            running.stdin.write(given.encode())
+            running.stdin.close()
+            code = running.wait(seconds(timeout_s))
+        finally:
+            running.kill()
+        out.seek(0)
+        log.seek(0)
+        return subprocess.CompletedProcess(command, code, out.read().decode(), log.read().decode())
+
+
+@contextlib.contextmanager
+def started(command: Sequence[str], folder: Path) -> Iterator[tuple["Running", TextIO]]:
+    """`PYTHON -m MODULE ARGUMENT...` and its output, errors among it; killed at the end where it still runs."""
+    read, write = os.pipe()
+    with open(read) as output:  # noqa: PTH123 (a descriptor)
+        with open(write, "wb") as out:  # noqa: PTH123
+            running = _origin(0).copied(command, out, out, folder)
+        try:
+            yield running, output
+        finally:
+            running.kill()
+            running.wait(seconds(20))
+
+
+class CopiedFleet(Fleet):
+    """The fleet of `warmroute up`, of copies."""
+
+    child_type = Copy
+
+
 class Running:
     """A running copy, as `subprocess.Popen` shows a process."""
 
-    stdin = None
-
-    def __init__(self, command: Sequence[str], pid: int, ended: int) -> None:
+    def __init__(self, command: Sequence[str], pid: int, ended: int, stdin: int) -> None:
         self.args = command
         self.pid = pid
+        self.stdin = os.fdopen(stdin, "wb")
         self.returncode: int | None = None
         self._ended = ended
 
@@ -94,17 +139,20 @@ class Running:
                 raise subprocess.TimeoutExpired(self.args, timeout or 0)
             self.returncode = os.waitstatus_to_exitcode(int(os.read(self._ended, 20) or b"9"))
             os.close(self._ended)
+            with contextlib.suppress(OSError):
+                self.stdin.close()
         return self.returncode
 
     def terminate(self) -> None:
         """SIGTERM, where it still runs."""
-        self._signal(signal.SIGTERM)
+        self.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
         """SIGKILL, where it still runs."""
-        self._signal(signal.SIGKILL)
+        self.send_signal(signal.SIGKILL)
 
-    def _signal(self, number: signal.Signals) -> None:
+    def send_signal(self, number: signal.Signals) -> None:
+        """A signal, where it still runs."""
         if self.poll() is None:
             with contextlib.suppress(ProcessLookupError):  # it has ended, which is about to be told
                 os.kill(self.pid, number)
@@ -123,17 +171,27 @@ class Origin:
         self._lock = threading.Lock()
         atexit.register(self.stop)
 
-    def copied(self, command: Sequence[str], out: int, log: int) -> Running:
-        """A copy that does what `PYTHON -m MODULE ARGUMENT...` says, with these descriptors as its output and log."""
-        message = json.dumps({"command": command[2:], "environ": dict(os.environ), "folder": str(Path.cwd())})
+    def copied(
+        self,
+        command: Sequence[str],
+        out: BinaryIO,
+        log: BinaryIO,
+        folder: Path | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> Running:
+        """A copy that does what `PYTHON -m MODULE ARGUMENT...` says, with these files as its output and log."""
+        environ = dict(os.environ if environment is None else environment)
+        message = json.dumps({"command": command[2:], "environ": environ, "folder": str(folder or Path.cwd())})
         ended, tells = os.pipe()
+        reads, stdin = os.pipe()
         try:
             with self._lock:
-                socket.send_fds(self._socket, [message.encode()], [out, log, tells])
+                socket.send_fds(self._socket, [message.encode()], [reads, out.fileno(), log.fileno(), tells])
                 pid = int(self._socket.recv(20))
         finally:
             os.close(tells)
-        return Running(command, pid, ended)
+            os.close(reads)
+        return Running(command, pid, ended, stdin)
 
     def stop(self) -> None:
         """Its copies end with it."""
@@ -167,15 +225,15 @@ def serve(asks: socket.socket) -> None:
             os.read(woken, 4096)
             _tell_ends(copies)
         if asks.fileno() in ready:
-            message, files, _, _ = socket.recv_fds(asks, MAX_MESSAGE_BYTES, 3)
+            message, files, _, _ = socket.recv_fds(asks, MAX_MESSAGE_BYTES, 4)
             if not message:
                 break
-            out, log, tells = files
+            *own, tells = files
             pid = os.fork()
             if pid == 0:
-                _become(json.loads(message), out, log)
-            os.close(out)
-            os.close(log)
+                _become(json.loads(message), own)
+            for each in own:
+                os.close(each)
             copies[pid] = tells
             asks.send(str(pid).encode())
     for pid in copies:
@@ -195,15 +253,14 @@ def _tell_ends(copies: dict[int, int]) -> None:
         os.close(tells)
 
 
-def _become(asked: dict[str, object], out: int, log: int) -> None:
-    """Turn the forked process into what was asked for; does not return."""
+def _become(asked: Mapping[str, object], files: Sequence[int]) -> NoReturn:
+    """Turn the forked process into what was asked for, with these as its input, output and log."""
     signal.set_wakeup_fd(-1)
     for each in (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP):
         signal.signal(each, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.setsid()
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    for file, number in ((nothing, 0), (out, 1), (log, 2)):
+    for number, file in enumerate(files):
         os.dup2(file, number)
     os.closerange(3, 4096)
     os.environ.clear()
@@ -211,12 +268,15 @@ def _become(asked: dict[str, object], out: int, log: int) -> None:
     os.chdir(str(asked["folder"]))
     random.seed()
     patience.wait()
+    Child._start = _forked  # type: ignore[assignment,method-assign]
     module, *arguments = cast("list[str]", asked["command"])
     code: object = 1
     try:
         code = _run(module, arguments)
     except SystemExit as ended:
         code = ended.code
+        if isinstance(code, str):
+            print(code, file=sys.stderr)
     except BaseException:
         traceback.print_exc()
     threading._shutdown()  # type: ignore[attr-defined]
@@ -227,14 +287,66 @@ def _become(asked: dict[str, object], out: int, log: int) -> None:
 
 
 def _run(module: str, arguments: Sequence[str]) -> int | None:
-    from warmroute_backend.engine.__main__ import main as engine
-    from warmroute_cli.main import main as command
-
+    sys.argv = [module, *arguments]
     if module == PROXY:
-        return command(arguments)
-    assert module == ENGINE, module
-    engine(arguments)
+        code: int | None = import_module(PROXY).main(arguments)
+        return code
+    if module == ENGINE:
+        import_module(f"{ENGINE}.__main__").main(arguments)
+    else:
+        assert module == RELAY, module
+        import_module(RELAY).main()
     return None
+
+
+class _Forked:
+    """A child that a copy has forked, as `subprocess.Popen` shows a process."""
+
+    def __init__(self, command: Sequence[str], pid: int, stdin: int) -> None:
+        self.args = command
+        self.pid = pid
+        self.stdin = os.fdopen(stdin, "wb")
+        self.returncode: int | None = None
+        self._ended = os.pidfd_open(pid)
+
+    def poll(self) -> int | None:
+        """How it ended; None while it runs."""
+        try:
+            return self.wait(0)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Waits for its end."""
+        if self.returncode is None:
+            if not select.select([self._ended], [], [], timeout)[0]:
+                raise subprocess.TimeoutExpired(self.args, timeout or 0)
+            self.returncode = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+            os.close(self._ended)
+        return self.returncode
+
+    def terminate(self) -> None:
+        """SIGTERM, where it still runs."""
+        self._signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """SIGKILL, where it still runs."""
+        self._signal(signal.SIGKILL)
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+
+def _forked(_child: Child, command: Sequence[str], out: BinaryIO, log: BinaryIO) -> "subprocess.Popen[bytes]":
+    """What `Child._start` does in a copy."""
+    reads, stdin = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        asked = {"command": list(command[2:]), "environ": dict(os.environ), "folder": str(Path.cwd())}
+        _become(asked, [reads, out.fileno(), log.fileno()])
+    os.close(reads)
+    return cast("subprocess.Popen[bytes]", _Forked(command, pid, stdin))  # as far as used
 
 
 def main() -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.integration.proxy.harness import until
-from tests.machine import seconds
+from tests.subjects.copies import ran
 from warmroute_backend.launch.identity import MARK
 from warmroute_backend.plan.choose import make_plan
 from warmroute_backend.plan.deployment import Plan, Ports
@@ -95,17 +95,13 @@ class Launched:
 
     def refused(self) -> str:
         """What a launcher that ends at once says; exit status 2."""
-        done = subprocess.run(
-            self.words(), capture_output=True, text=True, check=False, timeout=seconds(60), cwd=self.folder
-        )
+        done = ran(self.words(), self.folder)
         assert done.returncode == 2, done.stdout + done.stderr
         return done.stderr
 
     def act(self, *words: str) -> subprocess.CompletedProcess[str]:
         command = [*COMMAND, *words, "--state-dir", str(self.state_dir)]
-        return subprocess.run(
-            command, capture_output=True, text=True, check=False, timeout=seconds(100), cwd=self.folder
-        )
+        return ran(command, self.folder, timeout_s=100)
 
     def status(self) -> dict[str, dict[str, Any]]:
         """By name of a process; empty where nothing was launched."""

@@ -47,5 +47,3 @@ def _set(module: str, name: str) -> None:
     loaded = import_module(module)
     assert isinstance(getattr(loaded, name), float), f"{module}.{name}"
     setattr(loaded, name, FAR_S)
-
-

@@ -2,13 +2,12 @@
 
 import json
 import socket
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.machine import seconds
+from tests.subjects.copies import ran
 
 TIMEOUT_S = 20.0
 STORAGE = ("--enable-hierarchical-cache", "--hicache-storage-backend", "file", "--hicache-storage-backend-extra-config")
@@ -17,7 +16,7 @@ STORAGE = ("--enable-hierarchical-cache", "--hicache-storage-backend", "file", "
 def refusal(*args: str) -> str:
     """The last line on stderr of an engine that does not start with these arguments."""
     command = [sys.executable, "-m", "warmroute_backend.engine", "--port", "0", *args]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=seconds(TIMEOUT_S), check=False)
+    done = ran(command)
     assert done.returncode in (1, 2), done.stderr
     assert "Traceback" not in done.stderr
     return done.stderr.strip().splitlines()[-1]

@@ -12,7 +12,7 @@ import pytest
 
 from tests.integration.proxy.harness import ProxyProcess, chat
 from tests.integration.proxy.scripted import Handler, ScriptedEngine, whole
-from tests.machine import seconds
+from tests.subjects.copies import ran
 from warmroute.contract import receipt
 
 FIRST = '[[model.price]]\nname = "2025"\nfrom = 2025-01-01T00:00:00Z\ninput = "2"\ncached = "0.2"\noutput = "8"\n'
@@ -157,7 +157,7 @@ def check(folder: Path, model: str) -> subprocess.CompletedProcess[str]:
     assert flat in text
     config.write_text(text.replace(flat, f"{model}\n"))
     command = [sys.executable, "-m", "warmroute_cli.main", "proxy", "--check", "--config", str(config)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=seconds(30), check=False)
+    return ran(command)
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ import httpx
 import pytest
 
 from tests.machine import seconds
+from tests.subjects.copies import CopiedFleet
 from warmroute.contract.receipt import cached_tokens
 from warmroute_cli import state
 from warmroute_cli.demo import drive
@@ -39,7 +40,7 @@ pytestmark = pytest.mark.timeout(300)
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     folder = tmp_path_factory.mktemp("roaming").resolve()
     options = FleetOptions(speed=100.0, delay_ms=5.0)
-    with state.locked_state(folder / "state") as kept, Fleet(kept, folder / "run", options) as found:
+    with state.locked_state(folder / "state") as kept, CopiedFleet(kept, folder / "run", options) as found:
         yield found
 
 

@@ -11,6 +11,8 @@ import pytest
 if TYPE_CHECKING:
     from tests.integration.sdk.conftest import MockServer
 
+pytestmark = pytest.mark.full  # tests/docs runs them on the newest openai
+
 PAGE = Path(__file__).parents[3] / "docs" / "sdk.md"
 EXAMPLES = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
 

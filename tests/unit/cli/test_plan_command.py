@@ -145,15 +145,15 @@ def test_average_traffic_has_the_averages_that_were_given() -> None:
     assert [each.blocks for each in trace.requests] == [each.blocks for each in average_trace(TRAFFIC).requests]
 
 
-def test_more_requests_use_more_and_a_flood_is_said_to_be_one() -> None:
-    few, many, flood = (
+def test_more_requests_use_more() -> None:
+    few, many = (
         sized(_request(Traffic(20_000, 400, rate, 0.9)), average_trace(Traffic(20_000, 400, rate, 0.9)))[1][0]
-        for rate in (0.5, 4.0, 2000.0)
+        for rate in (0.5, 4.0)
     )
     assert few.prefill_utilisation < many.prefill_utilisation
     assert few.decode_utilisation < many.decode_utilisation
-    assert few.ttft_p90_s <= many.ttft_p90_s < flood.ttft_p90_s
-    assert (few.saturated, flood.saturated) == (False, True)
+    assert few.ttft_p90_s <= many.ttft_p90_s
+    assert not few.saturated
 
 
 def test_a_shorter_cached_share_costs_prefill() -> None:

@@ -38,6 +38,7 @@ def test_mypy_knows_parameters_and_overloads(tmp_path: Path) -> None:
     assert done.stdout.startswith("Success"), done.stdout + done.stderr
 
 
+@pytest.mark.full
 @pytest.mark.timeout(seconds(200))
 def test_pyright_knows_parameters_and_overloads(tmp_path: Path) -> None:
     config = {"include": [str(TYPED)], "typeCheckingMode": "standard", "enableTypeIgnoreComments": False}
