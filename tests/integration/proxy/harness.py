@@ -187,6 +187,28 @@ class ProxyProcess:
         rows: list[dict[str, Any]] = until(read, f"{expected} rows", 5.0) if expected else read()
         return rows
 
+    def row(self, receipt_id: str) -> dict[str, Any]:
+        """The ledger's row of a receipt, once it is there."""
+        found: list[dict[str, Any]] = until(
+            lambda: [row for row in read_rows(self.state_dir / "ledger.sqlite") if row["id"] == receipt_id],
+            f"the row of {receipt_id}",
+        )
+        return found[0]
+
+    def turns(self) -> int:
+        """How many turns of the first tenant have ended, to the last one."""
+        with self.client() as client:
+            usage = client.get("/v1/usage").raise_for_status().json()
+        assert usage["complete"]
+        return int(usage["turns"])
+
+    def engine_states(self) -> dict[str, str]:
+        """Engine -> `up`, or what it is instead."""
+        with self.admin() as admin:
+            return {
+                each["id"]: each["state"] for each in admin.get("/admin/engines").raise_for_status().json()["engines"]
+            }
+
     def written(self) -> str:
         """Everything that the proxy has written anywhere."""
         return "".join(

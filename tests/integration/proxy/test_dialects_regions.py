@@ -11,7 +11,7 @@ from tests.machine import seconds
 from warmroute_cli.processes import stop_all
 from warmroute_proxy.server.base.secrets import new_api_key
 
-from .harness import EngineProcess, ProxyProcess, until
+from .harness import EngineProcess, ProxyProcess
 
 HEADERS = {"x-session-affinity": "roamer", "x-warmroute-home": "west"}
 MODEL = "kimi-k2.5"
@@ -71,6 +71,6 @@ def test_a_turn_that_another_region_serves(
     assert receipt["region"] == "west"
     assert receipt["dropped_fields"] == ["web_search" if path == RESPONSES else "googleSearch"]
     assert receipt["cached"]["device"] > 64
-    row = until(lambda: [row for row in west.rows() if row["id"] == receipt["id"]], "its row")[0]
+    row = west.row(receipt["id"])
     route = RESPONSES if path == RESPONSES else "/v1beta/models/{model}:generateContent"
     assert (row["route"], row["forwarded_from"]) == (route, "east")

@@ -43,6 +43,19 @@ interval_s = 0.1
     found.stop()
 
 
+@pytest.fixture(autouse=True)
+def found_again(scene: Scene, dns_server: DnsServer) -> Iterator[None]:
+    """Each test finds the engine of the config alone, and both sources empty."""
+    yield
+    away = engines_folder(scene).with_name("away")
+    if away.exists():
+        away.rename(engines_folder(scene))
+    for path in engines_folder(scene).iterdir():
+        path.unlink()
+    dns_server.records = []
+    until(lambda: scene.states() == {"e0": "up"}, "e0 is alone")
+
+
 def put(folder: Path, name: str, url: str, *lines: str) -> None:
     draft = folder / f"{name}.new"
     draft.write_text("\n".join([f'url = "{url}"', *lines]))
@@ -115,11 +128,14 @@ def port(scene: Scene, number: int) -> int:
 
 
 def test_what_was_found_is_there_after_a_restart_without_its_source(scene: Scene, dns_server: DnsServer) -> None:
-    found = next(name for name in scene.states() if name != "e0")
+    found = f"127.0.0.1:{port(scene, 2)}"
+    dns_server.records = [f"10 0 {port(scene, 2)} 127.0.0.1."]
+    put(engines_folder(scene), "e1", scene.engines[1].url)
+    until(lambda: scene.states() == {"e0": "up", "e1": "up", found: "up"}, "both sources have one")
     with scene.proxy.admin() as admin:
         admin.post(f"/admin/engines/{found}/drain").raise_for_status()
-    before = scene.states()
-    assert before[found] == "draining"
+    before = {"e0": "up", "e1": "up", found: "draining"}
+    assert scene.states() == before
     dns_server.records = None
     engines_folder(scene).rename(engines_folder(scene).with_name("away"))
     scene.proxy.stop()

@@ -22,6 +22,8 @@ from warmroute_cli.processes import stop_all
 
 from .harness import EngineProcess, ProxyProcess, chat, events, until
 
+pytestmark = pytest.mark.full
+
 PAGE = Path(__file__).parents[3] / "docs/reference/failures.md"
 BEGIN, END = "<!-- made by tests/integration/proxy/test_engine_faults.py -->\n", "<!-- end -->\n"
 COUNTS = {"engine": "at once", "evidence": "as evidence", "": "no"}

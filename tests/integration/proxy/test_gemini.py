@@ -14,7 +14,7 @@ from tests.machine import seconds
 from warmroute.contract import receipt as contract_receipt
 from warmroute_cli.processes import stop_all
 
-from .harness import EngineProcess, ProxyProcess, until
+from .harness import EngineProcess, ProxyProcess
 
 MODEL = "kimi-k2.5"
 PATH = f"/v1beta/models/{MODEL}:generateContent"
@@ -92,7 +92,7 @@ def test_a_whole_answer_has_usage_and_a_sound_receipt(raw: httpx.Client, proxy: 
     assert contract_receipt.check(usage) == []
     receipt_id = answer.headers["x-warmroute-receipt"]
     assert usage["warmroute"]["id"] == receipt_id == f"wr-{found['responseId']}"
-    row = until(lambda: [row for row in proxy.rows() if row["id"] == receipt_id], "its row")[0]
+    row = proxy.row(receipt_id)
     assert (row["route"], row["outcome"]) == ("/v1beta/models/{model}:generateContent", "completed")
 
 
@@ -298,10 +298,15 @@ def test_other_errors_have_their_statuses(raw: httpx.Client, client: genai.Clien
         assert (refused.value.code, refused.value.status) == (404, "NOT_FOUND")
 
 
-def test_an_engine_that_fails_is_an_error_of_theirs(client: genai.Client, engine: EngineProcess) -> None:
-    """The last: the engine is gone."""
+def test_an_engine_that_is_gone_is_an_error_of_theirs(tmp_path: Path) -> None:
+    engine = EngineProcess(tmp_path, "gone", "aggregated").listening()
+    proxy = ProxyProcess(tmp_path / "p", [engine.toml("east")]).start()
     stop_all([engine.child], seconds(5.0))
-    for ask in (client.models.generate_content, client.models.generate_content_stream):
-        with pytest.raises(errors.ServerError) as refused:
-            list(ask(model=MODEL, contents="x"))
-        assert refused.value.status in {"UNAVAILABLE", "INTERNAL"}
+    try:
+        with genai.Client(api_key=proxy.keys[0], http_options=types.HttpOptions(base_url=proxy.url)) as client:
+            for ask in (client.models.generate_content, client.models.generate_content_stream):
+                with pytest.raises(errors.ServerError) as refused:
+                    list(ask(model=MODEL, contents="x"))
+                assert refused.value.status in {"UNAVAILABLE", "INTERNAL"}
+    finally:
+        proxy.stop()

@@ -30,6 +30,8 @@ from warmroute_proxy.core.cache.index import MAX_CUTS, PrefixIndex
 from warmroute_proxy.server.ledger.fold import STEP_BYTES, Fold
 from warmroute_proxy.server.ledger.journal import journal_path
 
+pytestmark = pytest.mark.full
+
 BOUND_S = 0.020
 TIMES = 3
 WORDS = 'the caf\u00e9 says \\"no\\" \\n and returns '

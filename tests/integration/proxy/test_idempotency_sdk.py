@@ -92,7 +92,7 @@ def turn(text: str) -> dict[str, Any]:
 @pytest.mark.parametrize("stream", [True, False])
 def test_the_answer_is_lost_on_its_way_twice(fleet: Fleet, stream: bool) -> None:
     cutter = Cutter(fleet.proxy.url, 2, at_first_byte=True)
-    before = len(fleet.proxy.rows())
+    before = fleet.proxy.turns()
     body = turn(f"lost {stream}")
     with warmroute.OpenAI(base_url=cutter.base_url, api_key=fleet.proxy.keys[0], max_retries=3) as client:
         if stream:
@@ -112,14 +112,14 @@ def test_the_answer_is_lost_on_its_way_twice(fleet: Fleet, stream: bool) -> None
     assert usage["completion_tokens"] == 60
     assert len(text) > 60
     assert rows[0]["outcome"] == "completed"
-    assert len(fleet.proxy.rows()) == before + 1
+    assert fleet.proxy.turns() == before + 1
     assert (report.turns, report.receipts, report.receipts_pending, report.violations) == (1, 1, 0, ())
     assert report.cost_nanousd == rows[0]["price_nanousd"]
 
 
 def test_the_connection_breaks_while_the_answer_is_computed(fleet: Fleet) -> None:
     cutter = Cutter(fleet.proxy.url, 0, at_first_byte=False)
-    before = len(fleet.proxy.rows())
+    before = fleet.proxy.turns()
     worked = fleet.finished()
     with warmroute.OpenAI(base_url=cutter.base_url, api_key=fleet.proxy.keys[0], max_retries=1) as client:
         found: list[Any] = []
@@ -133,5 +133,5 @@ def test_the_connection_breaks_while_the_answer_is_computed(fleet: Fleet) -> Non
     receipt = warmroute.receipt_of(found[0])
     assert receipt is not None
     assert rows_of(fleet.proxy, receipt["id"])[0]["outcome"] == "completed"
-    assert len(fleet.proxy.rows()) == before + 1
+    assert fleet.proxy.turns() == before + 1
     assert fleet.finished() == worked + len(PAIR)

@@ -86,7 +86,7 @@ def test_a_whole_answer_has_usage_and_a_sound_receipt(client: anthropic.Anthropi
     usage = chat_usage(answer.usage)
     assert contract_receipt.check(usage) == []
     assert answer._request_id == usage["warmroute"]["id"]
-    row = until(lambda: [row for row in proxy.rows() if row["id"] == answer._request_id], "its row")[0]
+    row = proxy.row(str(answer._request_id))
     assert (row["route"], row["outcome"]) == ("/v1/messages", "completed")
 
 
@@ -293,7 +293,7 @@ def test_other_errors_have_their_types(raw: httpx.Client) -> None:
     assert raw.get("/v1/messages").status_code == 405
 
 
-def test_an_engine_that_fails_is_an_error_of_theirs(client: anthropic.Anthropic) -> None:
+def test_an_engine_that_fails_is_an_error_of_theirs(client: anthropic.Anthropic, proxy: ProxyProcess) -> None:
     fails: Any = body("fails", metadata=script({"error_after_tokens": 2}))
     with pytest.raises(anthropic.InternalServerError) as refused:
         client.messages.create(**fails)
@@ -301,12 +301,13 @@ def test_an_engine_that_fails_is_an_error_of_theirs(client: anthropic.Anthropic)
     with pytest.raises(anthropic.APIStatusError) as broke, client.messages.stream(**fails) as stream:
         stream.get_final_message()
     assert broke.value.body["type"] == "error"  # type: ignore[index]
+    until(lambda: proxy.engine_states() == {"a0": "up"}, "the engine is tried again")
 
 
 def test_no_engine_is_overload(client: anthropic.Anthropic, proxy: ProxyProcess) -> None:
-    """The last: the engine is drained."""
     with proxy.admin() as admin:
         assert admin.post("/admin/engines/a0/drain").is_success
-    with pytest.raises(anthropic.APIStatusError) as refused:
-        client.messages.create(**body("nobody"))
+        with pytest.raises(anthropic.APIStatusError) as refused:
+            client.messages.create(**body("nobody"))
+        assert admin.post("/admin/engines/a0/undrain").is_success
     assert (refused.value.status_code, refused.value.body["error"]["type"]) == (529, "overloaded_error")  # type: ignore[index]

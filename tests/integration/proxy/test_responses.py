@@ -14,7 +14,7 @@ from tests.machine import seconds
 from warmroute.contract import receipt as contract_receipt
 from warmroute_cli.processes import stop_all
 
-from .harness import EngineProcess, ProxyProcess, until
+from .harness import EngineProcess, ProxyProcess
 
 MODEL = "kimi-k2.5"
 PATH = "/v1/responses"
@@ -111,7 +111,7 @@ def test_a_whole_answer_has_usage_and_a_sound_receipt(client: openai.OpenAI, pro
     usage = chat_usage(answer.usage)
     assert contract_receipt.check(usage) == []
     assert answer._request_id == usage["warmroute"]["id"]
-    row = until(lambda: [row for row in proxy.rows() if row["id"] == answer._request_id], "its row")[0]
+    row = proxy.row(str(answer._request_id))
     assert (row["route"], row["outcome"]) == (PATH, "completed")
 
 
