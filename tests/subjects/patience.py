@@ -2,11 +2,11 @@
 
 A deadline bounds how long the product waits for an engine, a store or another process. On a machine that is slow, it
 would pass where the test expects an answer. So each process that `tests/subjects/copies.py` makes has `FAR_S` in their
-place. A test that is about a deadline names the module whose deadlines stay as they are.
+place. `@pytest.mark.real_deadlines("probing")` is for a test that is about one: that module keeps its deadlines.
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Final
 
@@ -25,20 +25,20 @@ DEADLINES: Final[Mapping[str, tuple[str, ...]]] = {
 """Module: its deadlines."""
 
 SETTING: Final = "WARMROUTE_TEST_REAL_DEADLINES"
-"""An environment variable: modules, with commas, whose deadlines stay."""
+"""An environment variable: the last names of the modules whose deadlines stay, with commas."""
 
 
-def real(*modules: str) -> dict[str, str]:
-    """The environment of a copy in which these modules keep their deadlines."""
-    assert set(modules) <= set(DEADLINES), modules
-    return {SETTING: ",".join(modules)}
+def real(names: Sequence[str]) -> str:
+    """The value of `SETTING` for these modules."""
+    assert set(names) <= {module.rpartition(".")[2] for module in DEADLINES}, names
+    return ",".join(names)
 
 
 def wait() -> None:
     """Put the deadlines of this process far away."""
     stay = os.environ.get(SETTING, "").split(",")
     for module, names in DEADLINES.items():
-        if module not in stay:
+        if module.rpartition(".")[2] not in stay:
             for name in names:
                 _set(module, name)
 

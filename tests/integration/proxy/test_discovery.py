@@ -12,23 +12,22 @@ from .harness import until
 from .reload_scene import Scene
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def dns_server() -> Iterator[DnsServer]:
     server = DnsServer()
     yield server
     server.close()
 
 
-@pytest.fixture(scope="module")
-def scene(tmp_path_factory: pytest.TempPathFactory, dns_server: DnsServer) -> Iterator[Scene]:
-    """The config names e0; e1 is for the folder, e2 for the records."""
-    folder = tmp_path_factory.mktemp("discovery")
-    (folder / "engines").mkdir()
+@pytest.fixture
+def scene(tmp_path: Path, dns_server: DnsServer) -> Iterator[Scene]:
+    """The config names e0; e1 is for the folder, e2 for the records. Made anew: a source keeps its last engine."""
+    (tmp_path / "engines").mkdir()
     sources = f"""
 [[discovery]]
 id = "files"
 kind = "folder"
-path = "{folder / "engines"}"
+path = "{tmp_path / "engines"}"
 interval_s = 0.1
 
 [[discovery]]
@@ -38,22 +37,9 @@ name = "{NAME}"
 servers = ["{dns_server.address}"]
 interval_s = 0.1
 """
-    found = Scene(folder, named=1, more=sources)
+    found = Scene(tmp_path, named=1, more=sources)
     yield found
     found.stop()
-
-
-@pytest.fixture(autouse=True)
-def found_again(scene: Scene, dns_server: DnsServer) -> Iterator[None]:
-    """Each test finds the engine of the config alone, and both sources empty."""
-    yield
-    away = engines_folder(scene).with_name("away")
-    if away.exists():
-        away.rename(engines_folder(scene))
-    for path in engines_folder(scene).iterdir():
-        path.unlink()
-    dns_server.records = []
-    until(lambda: scene.states() == {"e0": "up"}, "e0 is alone")
 
 
 def put(folder: Path, name: str, url: str, *lines: str) -> None:
@@ -87,7 +73,8 @@ def test_an_engine_of_a_folder_joins_leaves_and_stays_while_the_folder_is_away(s
 
 def test_an_engine_whose_id_is_taken_is_named_and_not_used(scene: Scene) -> None:
     folder = engines_folder(scene)
-    put(folder, "other", scene.engines[1].url, 'id = "e0"')
+    put(folder, "e1", scene.engines[1].url)
+    put(folder, "other", scene.engines[2].url, 'id = "e0"')
     until(lambda: "engines are not used: e0" in str(scene.ready().get("degraded")), "the engine is named")
     assert 'warmroute_discovery_problems{source="files"} 1' in scene.metrics()
     assert 'id "e0" is taken by the config' in scene.log()

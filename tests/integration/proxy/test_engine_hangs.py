@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
+import pytest
 
 from tests.machine import seconds
 from warmroute_cli.processes import stop_all
@@ -71,6 +72,7 @@ async def test_a_hung_scheduler_is_found_by_health_and_only_then_asked() -> None
         scripted.stop()
 
 
+@pytest.mark.real_deadlines("probing")
 def test_what_waits_for_an_engine_that_froze_goes_to_another(tmp_path: Path) -> None:
     engines = {f"e{n}": EngineProcess(tmp_path, f"e{n}", "aggregated") for n in range(2)}
     tables = [engine.listening().toml("east") for engine in engines.values()]

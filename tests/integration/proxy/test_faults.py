@@ -171,6 +171,7 @@ def test_a_prefill_engine_dies_while_it_computes(tmp_path: Path) -> None:
         fleet.stop()
 
 
+@pytest.mark.real_deadlines("inference_request")
 @pytest.mark.parametrize("moment", ["before the head", "mid-stream", "whole answer"])
 def test_a_client_leaves(pairs: Fleet, moment: str) -> None:
     text = "a long prompt " * 12_000 if moment == "before the head" else "short"

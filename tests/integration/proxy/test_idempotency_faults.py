@@ -52,6 +52,7 @@ def say(handler: Handler, *texts: str) -> None:
     handler.stream(ROLE, *(delta(text) for text in texts), delta(finish="stop"), usage, "[DONE]")
 
 
+@pytest.mark.real_deadlines("attempt")
 def test_an_engine_dies_while_two_listen_and_a_retry_is_a_new_try(tmp_path: Path) -> None:
     fleet = Fleet(tmp_path, {"p0": "prefill", "d0": "decode", "d1": "decode"})
     try:

@@ -309,5 +309,5 @@ def test_no_engine_is_overload(client: anthropic.Anthropic, proxy: ProxyProcess)
         assert admin.post("/admin/engines/a0/drain").is_success
         with pytest.raises(anthropic.APIStatusError) as refused:
             client.messages.create(**body("nobody"))
-        assert admin.post("/admin/engines/a0/undrain").is_success
+        assert admin.delete("/admin/engines/a0/drain").is_success
     assert (refused.value.status_code, refused.value.body["error"]["type"]) == (529, "overloaded_error")  # type: ignore[index]
