@@ -2,8 +2,6 @@
 
 import copy
 import json
-import os
-import random
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,8 +20,8 @@ from .schedule import schedule
 
 @pytest.mark.timeout(300)
 def test_a_thousand_requests_while_everything_breaks(tmp_path: Path) -> None:
-    """The same faults each time in CI, so that a change is judged by itself; others elsewhere."""
-    seed = 1 if os.environ.get("CI") == "true" else random.randrange(10**6)
+    """The same faults each time, so that a change is judged by itself; `python -m tests.chaos` takes other seeds."""
+    seed = 1
     print(f"seed {seed}: python -m tests.chaos --requests 1000 --concurrency 100 --seed {seed}")
     found = uvloop.run(Run(seed, 1000, 100, tmp_path, print).go())
     print(figures(found))

@@ -1,7 +1,5 @@
 """A short run of three proxies on stores that break; the long one is `python -m tests.chaos --replicas 3`."""
 
-import os
-import random
 from pathlib import Path
 from typing import get_args
 
@@ -18,7 +16,7 @@ REQUESTS = 400
 
 @pytest.mark.timeout(120)
 def test_no_request_is_lost_or_billed_twice_while_stores_and_proxies_break(tmp_path: Path) -> None:
-    seed = 1 if os.environ.get("CI") == "true" else random.randrange(10**6)
+    seed = 1
     print(f"seed {seed}: python -m tests.chaos --replicas 3 --requests {REQUESTS} --concurrency 40 --seed {seed}")
     found = uvloop.run(Replicas(seed, REQUESTS, 40, tmp_path, print, 3).go())
     print(replica_figures(found))

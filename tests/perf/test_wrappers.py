@@ -1,7 +1,6 @@
 """The comparison of client libraries: ours is called for real, the table is made of what is measured."""
 
 import sys
-from http.server import ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 
@@ -9,11 +8,12 @@ import pytest
 
 from tests.perf import wrappers
 from tests.perf.wrappers import Answers, measured_us, table
+from tests.subjects.http_server import QuietServer
 
 
 @pytest.mark.parametrize("kind", ["openai", *wrappers.OF_OURS])
 def test_a_library_is_called_and_its_processor_time_is_seen(kind: str) -> None:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Answers)
+    server = QuietServer(("127.0.0.1", 0), Answers)
     Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
     try:
         url = f"http://127.0.0.1:{server.server_port}/v1"

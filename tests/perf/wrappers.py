@@ -11,7 +11,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Sequence
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from statistics import median
 from threading import Thread
@@ -19,6 +19,7 @@ from typing import Final
 
 from tests.perf import peers
 from tests.perf.proxies import ROOT
+from tests.subjects.http_server import QuietServer
 
 PAGE: Final = ROOT / "docs" / "benchmarks" / "guard.md"
 BEGIN, END = "<!-- figures: python -m tests.perf.wrappers --page -->", "<!-- end of figures -->"
@@ -110,7 +111,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--turns", type=int, default=20, help="calls that count, in each conversation (%(default)d)")
     parser.add_argument("--page", action="store_true", help=f"write the figures into {PAGE.relative_to(ROOT)}")
     arguments = parser.parse_args(argv)
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Answers)
+    server = QuietServer(("127.0.0.1", 0), Answers)
     server.daemon_threads = True
     Thread(target=server.serve_forever, daemon=True).start()
     try:

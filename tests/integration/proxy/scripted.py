@@ -4,14 +4,12 @@ import json
 import ssl
 import threading
 from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
+from tests.subjects.http_server import QuietServer
+
 Script = Callable[["Handler"], None]
-
-
-class _Server(ThreadingHTTPServer):
-    request_queue_size = 1024  # a busy machine is slow to accept
 
 
 class ScriptedEngine:
@@ -32,8 +30,7 @@ class ScriptedEngine:
         self.health = 200
         self.healths = 0
         self.connections = 0
-        self._server = _Server(("127.0.0.1", 0), type("Bound", (Handler,), {"engine": self}))
-        self._server.daemon_threads = True
+        self._server = QuietServer(("127.0.0.1", 0), type("Bound", (Handler,), {"engine": self}))
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
         self._thread.start()
 

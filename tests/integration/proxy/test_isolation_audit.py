@@ -5,13 +5,14 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.integration.proxy.harness import EngineProcess, ProxyProcess
+from tests.subjects.http_server import QuietServer
 from warmroute_cli.main import main
 from warmroute_cli.processes import stop_all
 from warmroute_proxy.server.base.secrets import key_sha256, new_api_key
@@ -120,7 +121,7 @@ def test_tenants_of_one_cache_are_found_out(tried: Tried, capsys: pytest.Capture
 
 
 def test_a_broken_salt_is_found(tmp_path: Path, engine: EngineProcess, capsys: pytest.CaptureFixture[str]) -> None:
-    relay = ThreadingHTTPServer(("127.0.0.1", 0), type("Bound", (Unsalted,), {"engine_url": engine.url}))
+    relay = QuietServer(("127.0.0.1", 0), type("Bound", (Unsalted,), {"engine_url": engine.url}))
     threading.Thread(target=relay.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
     address = f"http://127.0.0.1:{relay.server_port}"
     tried = Tried(tmp_path, engine.toml("east").replace(engine.url, address))

@@ -11,10 +11,11 @@ import json
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 import pytest
+from tests.subjects.http_server import QuietServer
 
 import warmroute
 from warmroute.contract.money import Rates, list_nanousd, price_nanousd, usd
@@ -220,15 +221,6 @@ def _chunks(request: Seen, usage: dict[str, Any] | None) -> Iterator[dict[str, A
         yield {**base, "choices": [{"index": 0, "finish_reason": "stop" if index else None, **said}]}
     if usage is not None:
         yield {**base, "choices": [], "usage": usage}
-
-
-class QuietServer(ThreadingHTTPServer):
-    """A server whose clients may leave at any time."""
-
-    daemon_threads = True
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client left; the tests say whether that was right."""
 
 
 class Driver:

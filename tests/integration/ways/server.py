@@ -8,8 +8,10 @@ import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
+
+from tests.subjects.http_server import QuietServer
 
 PROMPT_TOKENS, CACHED_TOKENS, COMPLETION_TOKENS = 1000, 900, 5
 
@@ -137,8 +139,7 @@ DIALECTS = {"/completions": chat, "/messages": messages, "/responses": responses
 def serving() -> Iterator[Vendor]:
     """A server on a port of its own."""
     vendor = Vendor()
-    http = ThreadingHTTPServer(("127.0.0.1", 0), type("Bound", (Handler,), {"vendor": vendor}))
-    http.daemon_threads = True
+    http = QuietServer(("127.0.0.1", 0), type("Bound", (Handler,), {"vendor": vendor}))
     vendor.url = f"http://127.0.0.1:{http.server_port}"
     thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
