@@ -1,6 +1,7 @@
 """`warmroute launch` with embedded engines: a pair and a proxy come up, stay up, and leave nothing behind."""
 
 import os
+import re
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -65,7 +66,7 @@ def test_an_engine_that_is_killed_is_started_again(launched: Launched) -> None:
     }
     until(lambda: engine_state(launched, "decode-0") == "up", "the proxy has seen it again", 60)
     assert turn(launched)["usage"]["completion_tokens"] == 4
-    assert "decode-0: was ended by SIGKILL; it is started again in 1 s" in launched.output.read_text()
+    assert re.search(r"decode-0: was ended by SIGKILL; it is started again in \d+ s", launched.output.read_text())
 
 
 def test_a_restart_drains_the_engine_first_and_gives_it_work_again(launched: Launched) -> None:
