@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Final
 
 PYTHON: Final = ".venv/bin/python"
-MAIN_FOLDERS: Final = (
-    # Tests that wait for processes come first: short ones fill the cores beside their last.
-    *(f"tests/integration/{name}" for name in ("proxy", "launch", "ways", "sdk", "engine")),
-    "tests/integration",
-    *(f"tests/{name}" for name in ("docs", "fuzz", "simulation", "property", "unit")),
-)
+WAITING: Final = ("tests/integration", "tests/docs")
+"""Folders whose tests wait for processes half of the time: several run side by side."""
+
+COMPUTING: Final = ("tests/unit", "tests/property", "tests/simulation", "tests/fuzz")
+"""Folders whose tests compute: one process, since each more would import and collect everything once more."""
+
 SGLANG_FOLDERS: Final = ("tests/contract", "tests/integration/sglang")
 APART: Final = (*SGLANG_FOLDERS, "tests/chaos", "tests/compiled", "tests/harness", "tests/integrations_real")
 """Folders whose tests need a set-up of their own: a step of `scripts/test full` runs each."""
@@ -41,11 +41,6 @@ class Step:
         return self.tier or self.name
 
 
-def workers() -> int:
-    """Processes of the main pytest: half of the time, a test waits for processes that it has started."""
-    return max(4, os.cpu_count() or 1)
-
-
 def pytest(*arguments: str, processes: int = 0) -> tuple[str, ...]:
     """A command line of pytest; a module's tests stay in one process, which shares the servers of its fixtures."""
     side_by_side = ("-n", str(processes), "--dist", "loadscope", "--no-loadscope-reorder") if processes else ()
@@ -57,11 +52,16 @@ def ignored(folders: Sequence[str]) -> tuple[str, ...]:
     return tuple(f"--ignore={folder}" for folder in folders)
 
 
-def main_tests(arguments: Sequence[str] = ()) -> tuple[str, ...]:
-    """The command line of the main tier. Where arguments name paths, all tests of those."""
-    named = any(Path(each.partition("::")[0]).exists() for each in arguments)
-    own = () if named else ("-m", "not full", *MAIN_FOLDERS, *ignored(APART))
-    return pytest(*own, *arguments, processes=workers())
+def main_tests(arguments: Sequence[str] = ()) -> tuple[Step, ...]:
+    """The tests of the main tier. Where arguments name paths, all tests of those."""
+    side_by_side = max(4, os.cpu_count() or 1)
+    if any(Path(each.partition("::")[0]).exists() for each in arguments):
+        return (Step("tests", pytest(*arguments, processes=side_by_side), tier=BY_FOLDER),)
+    main = ("-m", "not full", *ignored(APART), *arguments)
+    return (
+        Step("tests that wait", pytest(*main, *WAITING, processes=side_by_side), tier=BY_FOLDER),
+        Step("tests that compute", pytest(*main, *COMPUTING), tier=BY_FOLDER),
+    )
 
 
 def checks() -> tuple[Step, ...]:
@@ -83,13 +83,13 @@ def checks() -> tuple[Step, ...]:
 
 def main_steps(arguments: Sequence[str] = ()) -> tuple[Step, ...]:
     """`scripts/test`: what a contributor runs before a commit."""
-    return (*checks(), Step("main tests", main_tests(arguments), tier=BY_FOLDER))
+    return (*checks(), *main_tests(arguments))
 
 
 def full_steps() -> tuple[Step, ...]:
     """`scripts/test full`: set-ups beside the main tier, then three lines, since each leaves cores idle at times."""
     main = main_steps()
-    done = (main[-1].name, main[-2].name)
+    done = tuple(step.name for step in main)
     set_ups = (
         Step("set-up of SGLang", ("scripts/sglang", "install")),
         Step("set-up of stores", ("scripts/stores", "install")),

@@ -48,15 +48,18 @@ def _run(seed: int, paths: Sequence[str], loops: int) -> bool:
         "stress",
     )
     one_core = None if loops else (lambda: os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}))
+    passed = True
     with tempfile.TemporaryDirectory(prefix="wr.") as folder, _busy(loops):
-        log = Path(folder) / "log"
-        with log.open("wb") as file:
-            done = subprocess.run(
-                main_tests((*paths, *chance)), stdout=file, stderr=subprocess.STDOUT, check=False, preexec_fn=one_core
-            )
-        said = log.read_text(errors="replace").rstrip()
-    print(said if done.returncode else said.rpartition("\n")[2], flush=True)
-    return done.returncode == 0
+        for step in main_tests((*paths, *chance)):
+            log = Path(folder) / "log"
+            with log.open("wb") as file:
+                done = subprocess.run(
+                    step.command, stdout=file, stderr=subprocess.STDOUT, check=False, preexec_fn=one_core
+                )
+            said = log.read_text(errors="replace").rstrip()
+            print(said if done.returncode else said.rpartition("\n")[2], flush=True)
+            passed &= done.returncode == 0
+    return passed
 
 
 @contextmanager
