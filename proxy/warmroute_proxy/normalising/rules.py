@@ -2,6 +2,9 @@
 
 A rule looks for its `marker` in the raw JSON of a text first, in `reach_bytes` from its beginning, so that a text
 without it costs next to nothing. What its `pattern` then matches in the decoded text is taken out.
+
+Patterns run over whole texts of clients, so each must be linear: a run of spaces is matched from its first one alone
+and never given back (`(?<![ \t])[ \t]*+`). `tests/hostile/test_patterns.py` tries them.
 """
 
 import re
@@ -44,8 +47,8 @@ RULES: Final = (
         b"total_tokens>",
         128,
         re.compile(
-            r"\A\s*(?:<system-reminder>\s*)?<total_tokens>[\d,]+ tokens left</total_tokens>\s*"
-            r"(?:</system-reminder>\s*)?\Z"
+            r"\A\s*+(?:<system-reminder>\s*+)?<total_tokens>[\d,]++ tokens left</total_tokens>\s*+"
+            r"(?:</system-reminder>\s*+)?\Z"
         ),
         True,
     ),
@@ -58,7 +61,7 @@ RULES: Final = (
         b"oday's ",
         65_536,
         re.compile(
-            r"^[ \t]*(?:- )?Today's date(?: is|:)[^\n]{0,40}\b\d{4}\b[^\n]{0,80}\n?", re.IGNORECASE | re.MULTILINE
+            r"^[ \t]*+(?:- )?Today's date(?: is|:)[^\n]{0,40}\b\d{4}\b[^\n]{0,80}\n?", re.IGNORECASE | re.MULTILINE
         ),
         False,
     ),
@@ -68,7 +71,7 @@ RULES: Final = (
         _SYSTEM_AND_USER,
         b"current_date>",
         65_536,
-        re.compile(r"[ \t]*<current_date>[^<\n]{1,40}</current_date>\n?"),
+        re.compile(r"(?<![ \t])[ \t]*+<current_date>[^<\n]{1,40}</current_date>\n?"),
         False,
     ),
 )

@@ -110,11 +110,12 @@ _KNOWN: Final[Known[_InChat]] = Known()
 
 
 class Waiting:
-    """The calls of a conversation, and those of them that have no result yet."""
+    """The calls of a conversation, and those of them that have no result yet. Each step takes constant time."""
 
     def __init__(self) -> None:
         self.count = 0
         self._ids: set[str] = set()
+        self._answered: set[str] = set()  # of those that wait in a queue
         self._by_name: dict[str, deque[str]] = {}
 
     def add(self, calls: tuple[tuple[str, str], ...]) -> None:
@@ -122,6 +123,7 @@ class Waiting:
         self.count += len(calls)
         for call_id, name in calls:
             self._ids.add(call_id)
+            self._answered.discard(call_id)
             self._by_name.setdefault(name, deque()).append(call_id)
 
     def has_all(self, results: tuple[_Result, ...]) -> bool:
@@ -130,14 +132,15 @@ class Waiting:
 
     def answer(self, call_id: str | None, name: str, path: str) -> str:
         """The id of the call that a result is of: by its id, else the first call of its name that waits."""
-        waiting = self._by_name.get(name)
         if call_id is not None and call_id in self._ids:
-            if waiting and call_id in waiting:
-                waiting.remove(call_id)
+            self._answered.add(call_id)
             return call_id
-        if not waiting:
-            raise BadRequest(path, "no functionCall before it is the one that it answers")
-        return waiting.popleft()
+        waiting = self._by_name.get(name)
+        while waiting:
+            found = waiting.popleft()
+            if found not in self._answered:
+                return found
+        raise BadRequest(path, "no functionCall before it is the one that it answers")
 
 
 class ContentReader:
