@@ -14,5 +14,6 @@ The package never sees a connection, a tenant or an engine. It gets raw JSON mem
 - chat_answers: what translators read of chat's answers
 - chat_stream: a chat stream, handed to a dialect event by event
 - known: what was translated before, by its bytes
+- work: how much may be made of a body, where it is read
 - json_bounds: size and depth of JSON that an engine compiles, such as schemas
 """

@@ -14,6 +14,7 @@ from msgspec import Raw
 from warmroute_proxy.dialects.content import cleaned, content_of, is_base64, is_given, misread
 from warmroute_proxy.dialects.known import Known
 from warmroute_proxy.dialects.raw_json import BadRequest, ChatPart, encode, is_text
+from warmroute_proxy.dialects.work import KNOWN_PER_STEP, Work
 from warmroute_proxy.normalising.texts import Texts
 
 
@@ -146,11 +147,13 @@ class Waiting:
 class ContentReader:
     """The messages of one request, as JSON. `dropped`: how many parts of a kind the model does not see."""
 
-    def __init__(self, seal: Opens, texts: Texts) -> None:
+    def __init__(self, seal: Opens, texts: Texts, work: Work) -> None:
+        """`work`: what may be made of them."""
         self.messages: list[bytes] = []
         self.dropped: Counter[str] = Counter()
         self._seal = seal
         self._texts = texts
+        self._work = work
         self._waiting = Waiting()
 
     def instruct(self, raw: Raw) -> None:
@@ -158,7 +161,7 @@ class ContentReader:
         scope = self._seal.key, self._texts.on, _INSTRUCTION
         found = _KNOWN.get(scope, raw)
         if found is None:
-            found = _ContentReading(self._seal, Texts(self._texts.on), self._waiting).instruction(raw)
+            found = _ContentReading(self._seal, Texts(self._texts.on), self._waiting, self._work).instruction(raw)
             _KNOWN.keep(scope, raw, found, len(found.messages))
         self._take(found)
 
@@ -166,6 +169,7 @@ class ContentReader:
         """Take all contents. Raises: BadRequest."""
         if not raws:
             raise BadRequest("contents", "is empty")
+        self._work.take(len(raws) // KNOWN_PER_STEP)
         for at, raw in enumerate(raws):
             scope = self._seal.key, self._texts.on, self._waiting.count
             found = _KNOWN.get(scope, raw)
@@ -173,7 +177,7 @@ class ContentReader:
                 for result in found.results:
                     self._waiting.answer(result.call_id, result.name, "")
             else:
-                reading = _ContentReading(self._seal, Texts(self._texts.on), self._waiting)
+                reading = _ContentReading(self._seal, Texts(self._texts.on), self._waiting, self._work)
                 found = reading.read(raw, f"contents[{at}]")
                 if reading.stands_alone:
                     _KNOWN.keep(scope, raw, found, len(found.messages))
@@ -195,11 +199,12 @@ class ContentReader:
 class _ContentReading:
     """Reads one content. `stands_alone`: its translation depends on nothing but the number of calls before it."""
 
-    def __init__(self, seal: Opens, texts: Texts, waiting: Waiting) -> None:
+    def __init__(self, seal: Opens, texts: Texts, waiting: Waiting, work: Work) -> None:
         self.stands_alone = True
         self._seal = seal
         self._texts = texts
         self._waiting = waiting
+        self._work = work
         self._calls: list[tuple[str, str]] = []
         self._results: list[_Result] = []
         self._dropped: list[str] = []
@@ -215,6 +220,7 @@ class _ContentReading:
             raise BadRequest(f"{path}.role", "must be user or model")
         if not content.parts:
             raise BadRequest(f"{path}.parts", "is required" if content.parts is None else "is empty")
+        self._work.take(1 + len(content.parts))
         pieces = [(piece, f"{path}.parts[{at}]") for at, piece in enumerate(content.parts)]
         if role == "model":
             messages = [self._of_model(pieces)]
@@ -234,6 +240,7 @@ class _ContentReading:
                 parts = _decode_content(raw).parts or []
             except (msgspec.DecodeError, ValueError, RecursionError) as error:
                 raise misread(error, path) from None
+            self._work.take(len(parts))
             pieces = [_text_piece(piece, f"{path}.parts[{at}]") for at, piece in enumerate(parts)]
         return self._made(self._message("system", pieces))
 
@@ -298,6 +305,7 @@ class _ContentReading:
                 spoken.append(_piece(piece, path))
                 continue
             inside = f"{path}.functionResponse"
+            self._work.take(len(result.parts or ()))
             content = _json_text(result.response, f"{inside}.response")
             call_id = self._answered(result, inside)
             messages.append({"role": "tool", "tool_call_id": call_id, "content": content})
