@@ -32,6 +32,7 @@ from warmroute_proxy.server.redis.call_markers import CallMarkers, body_differs
 
 MAX_KEY_CHARS: Final = 256
 MAX_KEYS: Final = 65_536
+KEYS_EACH: Final = 64  # of a tenant, however many others there are
 REMEMBER_KEY_S: Final = 600.0  # the time after which a stock client gives up waiting, and tries again
 NO_RETRY: Final = (("x-should-retry", "false"),)  # openai's clients would repeat a 409
 
@@ -39,7 +40,7 @@ NO_RETRY: Final = (("x-should-retry", "false"),)  # openai's clients would repea
 def bounds_of(limits: Limits) -> IdempotencyBounds:
     """How much is kept for retries, by the config."""
     answer_bytes, total_bytes, replay_s = limits.keyed_answer_bytes, limits.keyed_total_bytes, limits.keyed_replay_s
-    return IdempotencyBounds(answer_bytes, total_bytes, MAX_KEYS, replay_s, REMEMBER_KEY_S)
+    return IdempotencyBounds(answer_bytes, total_bytes, MAX_KEYS, replay_s, REMEMBER_KEY_S, KEYS_EACH)
 
 
 class ServedRequest(Protocol):
@@ -279,7 +280,7 @@ class IdempotentCalls:
         body = xxh3_64_intdigest(request.body)
         call = self.calls.find(name, self.clock())
         if call is None:
-            return Call(name, body, self._memory.reserve(tenant, 0))
+            return Call(name, body, self._memory.reserve(tenant, 0), tenant)
         request.drop_body()  # this one reads the answer of another
         if call.body != body:
             exchange.refuse(body_differs(), NO_RETRY)
@@ -297,7 +298,7 @@ class IdempotentCalls:
     def share(self, call: Call, exchange: Exchange) -> SharedExchange:
         """The exchange for the request of a call that begins; `exchange` is its first reader."""
         if not self.calls.begin(call, self.clock()):
-            problem = f"{len(self.calls)} requests with an Idempotency-Key are under way"
+            problem = "too many of your requests with an Idempotency-Key are under way"
             raise Refusal(503, problem, code="overloaded", retry_after_s=1)
         shared = self.live[call.key] = SharedExchange(self, call, exchange)
         return shared
