@@ -20,6 +20,9 @@ class Events(Protocol):
     def feed(self, data: bytes) -> bytes:
         """Translate some bytes of a chat stream. Raises: ValueError, where they are none."""
 
+    def check(self) -> None:
+        """Raises: ValueError, where what has come so far is no answer that can be completed."""
+
     def error(self, status: int, message: str, code: object) -> bytes:
         """End the stream with an error, given in chat's terms."""
 

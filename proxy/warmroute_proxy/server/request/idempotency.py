@@ -65,7 +65,7 @@ class _Claim:
 class SharedExchange(Exchange):
     """The exchange of a request under way that has a key: it has no connection, but readers."""
 
-    __slots__ = ("_idempotent_calls", "_keeps_answer", "_parts", "_readers", "_slow", "call", "served")
+    __slots__ = ("_first", "_idempotent_calls", "_keeps_answer", "_parts", "_readers", "_slow", "call", "served")
 
     def __init__(self, idempotent_calls: "IdempotentCalls", call: Call, first: Exchange) -> None:
         self._idempotent_calls = idempotent_calls
@@ -78,8 +78,20 @@ class SharedExchange(Exchange):
         self.request = first.request
         self.started = False
         self.ended = False
+        self._first: Exchange | None = None
+        if first.translates:
+            self._first, self.translates = first, True
+            first.on_unreadable = self._unreadable
 
     # -- the side of the request
+
+    def unreadable(self, answer: bytes | None) -> str | None:
+        """As the first client's API has it."""
+        return None if self._first is None else self._first.unreadable(answer)
+
+    def _unreadable(self, problem: str) -> None:
+        if self.on_unreadable is not None:
+            self.on_unreadable(problem)
 
     def respond(self, status: int, headers: Iterable[tuple[str, str]], body: bytes) -> None:
         """The whole answer at once."""
@@ -218,7 +230,7 @@ class SharedExchange(Exchange):
             else:
                 markers.ended(call, self.served.id)
         self.ended = True
-        self.on_gone = self.on_pause = self.served = None
+        self.on_gone = self.on_pause = self.on_unreadable = self.served = self._first = None
         idempotent_calls.orphans.pop(self, None)
         idempotent_calls.live.pop(call.key, None)
         if keep_answer:
