@@ -76,7 +76,7 @@ class PublicEndpoint:
         self._metrics = metrics
         self._announcements = announcements
         self._control_plane = control_plane
-        self._token_counts = TokenCounts(path.engines, path.placing.router)
+        self._token_counts = TokenCounts(path.engines, path.placing.router, intakes.counted_tokens_per_minute)
         self._answers: dict[tuple[str, int], Counter] = {}  # by path and status, of named paths
 
     def on_head(self, request: Request) -> None:

@@ -34,6 +34,10 @@ class Intakes:
         self.callers.forget()
         self.large_bodies.replace(config)
 
+    def counted_tokens_per_minute(self) -> int:
+        """How many tokens a tenant may have counted by engines."""
+        return self._config.limits.counted_tokens_per_minute
+
     def terms(self, tenant: TenantConfig) -> Terms:
         """What a translation of a tenant's request depends on."""
         return Terms(tenant, self.callers.secrets, self._config)
