@@ -109,6 +109,9 @@ class EngineConfig:
     """The file with the key that its requests need; None: they need none."""
 
     admin_key_file: Path | None = None
+    keys_within: tuple[Path, ...] = ()
+    """The folders that both must be in; empty: anywhere. A file of a folder that names engines does not say where."""
+
     """The file with the key that aborts need; None: the key of `key_file`, if any."""
 
     max_running: int | None = None
@@ -131,6 +134,9 @@ class DiscoveryConfig:
     path: Path | None = None
     """The folder."""
 
+    key_folder: Path | None = None
+    """Another folder that its engines' key files may be in; None: they are in the folder itself."""
+
     name: str = ""
     """The DNS name, such as `_http._tcp.sglang.prod.svc.cluster.local`."""
 
@@ -140,6 +146,11 @@ class DiscoveryConfig:
 
     engine: Mapping[str, Any] = field(default_factory=dict)
     """Further keys of an [[engine]], which all engines of a DNS name have."""
+
+    @property
+    def keys_within(self) -> tuple[Path, ...]:
+        """The folders that key files of its engines must be in; none where the config itself names the files."""
+        return tuple(folder for folder in (self.path, self.key_folder) if folder is not None)
 
 
 def copies_of_bodies(engines: Iterable[EngineConfig]) -> int:
