@@ -15,7 +15,7 @@ from warmroute_proxy.server.base.secrets import Secrets
 from warmroute_proxy.server.http.exchange import Request
 from warmroute_proxy.server.intake.caller import Caller, Callers
 from warmroute_proxy.server.intake.intake import CHAT, read
-from warmroute_proxy.server.intake.known_body import KnownBodies
+from warmroute_proxy.server.intake.known_body import KnownBodies, no_check
 from warmroute_proxy.server.intake.large_body import LargeBody
 
 CONFIG = parse_config(
@@ -53,7 +53,7 @@ def outcome(raw: bytes, asks: Caller, kept: KnownBodies, under_way: Conversation
     request = Request(0.0, "POST", CHAT)
     request.body = raw
     try:
-        intake = read(request, asks, callers, CONFIG)
+        intake = read(request, asks, callers, CONFIG, no_check)
     except Refusal as refusal:
         return refusal.status, refusal.code, refusal.message, refusal.param
     sent = [b"".join(intake.body.rewritten(drop, b'"rid":"x"')) for drop in DROPS]

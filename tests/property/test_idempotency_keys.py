@@ -9,6 +9,7 @@ from warmroute_proxy.core.accounting.idempotency import CHUNK_OVERHEAD_BYTES, Ca
 
 BOUNDS = IdempotencyBounds(answer_bytes=1_000, total_bytes=2_500, keys=6, replay_s=60.0, remember_s=600.0)
 NAMES = st.integers(0, 9)
+TENANTS = 2
 
 
 class Keyed(RuleBasedStateMachine):
@@ -22,7 +23,7 @@ class Keyed(RuleBasedStateMachine):
         self.written: dict[int, bytes] = {}  # of calls under way and of those that ended
         self.ended: dict[int, tuple[Call, float]] = {}  # with a whole answer, and when
         self.lost: dict[int, float] = {}  # without anybody, and when
-        self.was_full = False
+        self.was_full = [False] * TENANTS  # by tenant: others cannot make room with what is its own
         self.reading: list[tuple[int, Call, list[bytes]]] = []
 
     def key(self, name: int) -> bytes:
@@ -39,19 +40,23 @@ class Keyed(RuleBasedStateMachine):
                 assert call.recording.whole == (name not in self.under_way)
             return
         assert name not in self.under_way
-        if not self.was_full:  # what was charged is forgotten for its age, or for room
+        tenant = name % TENANTS
+        if not self.was_full[tenant]:  # what was charged is forgotten for its age, or for room
             # From its end on, where the answer was too long to be kept; else from when that went.
             assert name not in self.ended or self.now >= self.ended[name][1] + BOUNDS.remember_s
             assert name not in self.lost or self.now >= self.lost[name] + BOUNDS.remember_s
-        self.was_full |= len(self.calls) == BOUNDS.keys
-        call = Call(self.key(name), name, NoBudget())
+        own = sum(1 for other in range(tenant, 10, TENANTS) if self.calls.find(self.key(other), self.now))
+        free = BOUNDS.keys - len(self.calls)
+        self.was_full[tenant] |= own >= free
+        call = Call(self.key(name), name, NoBudget(), f"t{tenant}")
         if self.calls.begin(call, self.now):
             self.under_way[name] = call
             self.written[name] = b""
             self.ended.pop(name, None)
             self.lost.pop(name, None)
         else:
-            assert len(self.under_way) + len({name for name, _, _ in self.reading}) >= BOUNDS.keys
+            busy = {*self.under_way, *(name for name, _, _ in self.reading)}
+            assert len([other for other in busy if other % TENANTS == tenant]) >= free
 
     @precondition(lambda self: self.under_way)
     @rule(data=st.data(), size=st.integers(1, 400))

@@ -12,7 +12,9 @@ The package never sees a connection, a tenant or an engine. It gets raw JSON mem
 - one_pass: a body whose conversation is a list, parsed in one pass
 - raw_json: reading a request's members, with errors that say where they are
 - chat_answers: what translators read of chat's answers
+- chat_calls: the tool calls of a chat stream, told apart
 - chat_stream: a chat stream, handed to a dialect event by event
 - known: what was translated before, by its bytes
+- work: how much may be made of a body, where it is read
 - json_bounds: size and depth of JSON that an engine compiles, such as schemas
 """

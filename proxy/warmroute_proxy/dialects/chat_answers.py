@@ -1,32 +1,76 @@
-"""What translators read of chat's answers: whole ones, the chunks of a stream, their settled usage, and errors."""
+"""What translators read of chat's answers: whole ones, the chunks of a stream, their settled usage, and errors.
 
-from typing import Any, Final
+Engines write some of it in other shapes than OpenAI: a content as a list of parts, arguments as an object, no index,
+half of a surrogate pair. What such a shape says is plain, so it is read. Anything else is an error of the engine.
+"""
+
+import re
+from typing import Any, Final, TypeVar
 
 import msgspec
 from msgspec import Raw
 
+_encode: Final = msgspec.json.Encoder().encode
+
 
 class Function(msgspec.Struct):
-    """A called function; in a stream some of it."""
+    """A called function; in a stream some of it. The arguments are a text, or an object, which becomes one."""
 
     name: str | None = None
-    arguments: str | None = None
+    arguments: str | dict[str, Raw] | None = None
+
+    def text(self) -> str:
+        """The arguments as a text."""
+        given = self.arguments
+        if given is None or isinstance(given, str):
+            return given or ""
+        return str(_encode(given), "utf-8", "replace")
 
 
 class Call(msgspec.Struct):
     """A tool call; in a stream some of it."""
 
-    index: int = 0
+    index: int | None = None
     id: str | None = None
     function: Function | None = None
 
 
-class Output(msgspec.Struct):
-    """What the model said; in a stream some of it."""
+class _Piece(msgspec.Struct):
+    """A part of a content that is a list."""
 
-    content: str | None = None
+    type: str = "text"
+    text: str | None = None
+    refusal: str | None = None
+    thinking: str | list["_Piece"] | None = None
+
+
+class Output(msgspec.Struct):
+    """What the model said; in a stream some of it. A content that is a list becomes the texts of its parts."""
+
+    content: str | list[_Piece] | None = None
     reasoning_content: str | None = None
+    refusal: str | None = None
     tool_calls: list[Call] | None = None
+
+    def __post_init__(self) -> None:
+        """Take the parts of a list apart."""
+        parts = self.content
+        if not isinstance(parts, list):
+            return
+        self.content = "".join([piece.text or "" for piece in parts if piece.thinking is None])
+        thoughts = "".join([_thought(piece.thinking) for piece in parts])
+        self.reasoning_content = (self.reasoning_content or "") + thoughts or None
+        self.refusal = (self.refusal or "") + "".join([piece.refusal or "" for piece in parts]) or None
+
+    def text(self) -> str:
+        """What it said."""
+        return self.content if isinstance(self.content, str) else ""
+
+
+def _thought(thinking: str | list[_Piece] | None) -> str:
+    if isinstance(thinking, list):
+        return "".join([piece.text or "" for piece in thinking])
+    return thinking or ""
 
 
 class Details(msgspec.Struct):
@@ -84,10 +128,10 @@ class ChunkChoice(msgspec.Struct):
 
 
 class Chunk(msgspec.Struct):
-    """One event of a stream."""
+    """One event of a stream. `usage`: of the last one that has it, ours; of others the engine's, which may be odd."""
 
-    choices: list[ChunkChoice] = []
-    usage: Usage | None = None
+    choices: list[ChunkChoice] | None = None
+    usage: Raw = Raw()
     error: Any = None
 
 
@@ -103,7 +147,7 @@ class Answer(msgspec.Struct):
     """A whole answer."""
 
     choices: list[Choice]
-    usage: Usage | None = None
+    usage: Raw = Raw()
 
 
 class ChatError(msgspec.Struct):
@@ -118,19 +162,67 @@ class _ErrorBody(msgspec.Struct):
     error: ChatError
 
 
-_decode_answer: Final = msgspec.json.Decoder(Answer).decode
+_decode_answer: Final = msgspec.json.Decoder(Answer)
 _decode_error: Final = msgspec.json.Decoder(_ErrorBody).decode
-decode_chunk: Final = msgspec.json.Decoder(Chunk).decode
+_decode_chunk: Final = msgspec.json.Decoder(Chunk)
+_decode_usage: Final = msgspec.json.Decoder(Usage | None)
+_decode_text: Final = msgspec.json.Decoder(str)
+_HALVES: Final = re.compile(
+    rb"\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|\\u[dD][89a-fA-F][0-9a-fA-F]{2}"
+)
+_REPLACEMENT: Final = rb"\ufffd"
+_PAIR_BYTES: Final = 12
+_T = TypeVar("_T")
+
+
+def has_surrogate(text: bytes) -> bool:
+    """Whether an escape of a surrogate is in a text that stands in JSON."""
+    return b"\\ud" in text or b"\\uD" in text
+
+
+def whole_pairs(raw: bytes) -> bytes:
+    """JSON with U+FFFD in the place of each half of a surrogate pair that stands alone."""
+    return _HALVES.sub(lambda found: found[0] if len(found[0]) in (2, _PAIR_BYTES) else _REPLACEMENT, raw)
+
+
+def _decoded(decoder: "msgspec.json.Decoder[_T]", raw: bytes, what: str) -> _T:
+    """Decode. Raises: ValueError, where it is not `what` it should be."""
+    try:
+        return decoder.decode(raw)
+    except (msgspec.DecodeError, RecursionError):
+        if not has_surrogate(raw):
+            raise ValueError(f"it is no {what}") from None
+    try:
+        return decoder.decode(whole_pairs(raw))
+    except (msgspec.DecodeError, RecursionError):
+        raise ValueError(f"it is no {what}") from None
 
 
 def read_answer(raw: bytes) -> tuple[Choice, Usage]:
     """The choice and the usage of a whole answer. Raises: ValueError, where it is none that can be read."""
+    answer = _decoded(_decode_answer, raw, "chat completion")
+    if not answer.choices:
+        raise ValueError("it has no choices")
+    return answer.choices[0], read_usage(answer.usage)
+
+
+def read_chunk(raw: bytes) -> Chunk:
+    """An event of a stream. Raises: ValueError, where it is none that can be read."""
+    return _decoded(_decode_chunk, raw, "chunk of a chat completion")
+
+
+def read_text(raw: bytes) -> str:
+    """A text that stands in JSON, with its quotes. Raises: ValueError, where it is none."""
+    return _decoded(_decode_text, raw, "text")
+
+
+def read_usage(raw: Raw) -> Usage:
+    """A usage; an empty one where there is none that can be read."""
     try:
-        answer = _decode_answer(raw)
-        choice = answer.choices[0]
-    except (msgspec.DecodeError, IndexError, RecursionError):
-        raise ValueError("the engine's answer is no chat completion") from None
-    return choice, answer.usage or Usage()
+        found = _decode_usage.decode(raw) if raw else None
+    except (msgspec.DecodeError, RecursionError):
+        found = None
+    return found or Usage()
 
 
 def read_error(body: bytes) -> ChatError:

@@ -8,28 +8,40 @@ twice as many instructions (`python -m tests.perf instructions --workloads w2m`)
 from collections.abc import Mapping
 from typing import Final, Literal
 
-import msgspec
+from msgspec import Raw
 
-from warmroute_proxy.dialects.chat_answers import Chunk, Output, Usage, decode_chunk, error_status
+from warmroute_proxy.dialects.chat_answers import (
+    Chunk,
+    Output,
+    Usage,
+    error_status,
+    has_surrogate,
+    read_chunk,
+    read_text,
+    read_usage,
+)
 
 MAX_EVENT_BYTES: Final = 16_777_216
 
 _QUOTE: Final = 0x22
 _LINE_FEED: Final = 0x0A
 _BACKSLASH: Final = 0x5C
+_NULL: Final = 0x6E
 Kind = Literal["text", "thinking"]
 _NAMES: Final[Mapping[Kind, bytes]] = {"text": b'"content":"', "thinking": b'"reasoning_content":"'}
 
 
-_decode_text: Final = msgspec.json.Decoder(str).decode
-
-
 def whole_text(texts: list[bytes]) -> str:
     """Texts that stand in JSON, without their quotes, as one. Raises: ValueError, where one is none."""
-    try:
-        return _decode_text(b'"%b"' % b"".join(texts))
-    except msgspec.DecodeError:
-        raise ValueError("a text of the engine's is no JSON") from None
+    return read_text(b'"%b"' % b"".join(texts))
+
+
+def _is_plain(text: bytes) -> bool:
+    """Whether it is a text and nothing else, which may be passed on as it stands in JSON."""
+    # Numbers, because CPython 3.11 takes ten times as long to look for bytes in bytes.
+    if not text or _QUOTE in text or _LINE_FEED in text or text[-1] == _BACKSLASH:
+        return False
+    return _BACKSLASH not in text or not has_surrogate(text)
 
 
 class _Shape:
@@ -58,7 +70,11 @@ class ChatStream:
         self._begun = False
         self._shape = _Shape("text", b"\n", b"\n")  # no event begins like it
         self.ended = False
-        self.usage = Usage()
+        self._usage = Raw()
+        self._has_choice = False
+        self.refused = False
+        """Whether the model has refused to answer."""
+
         self.finish_reason: str | None = None
         self.matched_stop: object = None
 
@@ -67,8 +83,14 @@ class ChatStream:
         shape = self._shape
         if data.endswith(shape.end) and data.startswith(shape.head) and not self._carry and not self.ended:
             text = data[shape.text_at : shape.text_end]
-            # As in `_grown`, whose call would be a tenth of a chunk.
-            if _QUOTE not in text and _LINE_FEED not in text and text and text[-1] != _BACKSLASH:
+            # As in `_is_plain`, whose call would be a tenth of a chunk.
+            if (
+                _QUOTE not in text
+                and _LINE_FEED not in text
+                and text
+                and text[-1] != _BACKSLASH
+                and (_BACKSLASH not in text or not has_surrogate(text))
+            ):
                 grown = self.grew(shape.kind, text)
                 if grown is not None:
                     return grown
@@ -89,6 +111,16 @@ class ChatStream:
                 self._begin(out)
                 self.waits(out)
         return b"".join(out)
+
+    def check(self) -> None:
+        """Raises: ValueError, where what has come so far is no answer that can be completed."""
+        if not self._has_choice:
+            raise ValueError("it has no choices")
+
+    @property
+    def usage(self) -> Usage:
+        """The settled usage, once it has come."""
+        return read_usage(self._usage)
 
     def error(self, status: int, message: str, code: object) -> bytes:
         """End the stream with an error, given in chat's terms."""
@@ -125,10 +157,7 @@ class ChatStream:
         return None
 
     def _grown(self, text: bytes, kind: Kind) -> bytes | None:
-        # Numbers, because CPython 3.11 takes ten times as long to look for bytes in bytes.
-        if not text or _QUOTE in text or _LINE_FEED in text or text[-1] == _BACKSLASH or self.ended:
-            return None
-        return self.grew(kind, text)
+        return None if self.ended or not _is_plain(text) else self.grew(kind, text)
 
     def _event(self, event: bytes, out: list[bytes]) -> None:
         if self.ended:
@@ -139,10 +168,7 @@ class ChatStream:
             self._begin(out)
             self.completed(out)
             return
-        try:
-            chunk = decode_chunk(payload)
-        except (msgspec.DecodeError, RecursionError):
-            raise ValueError("the engine's event is no chunk of a chat completion") from None
+        chunk = read_chunk(payload)
         if isinstance(chunk.error, dict):
             text, code = str(chunk.error.get("message")), chunk.error.get("code")
             out.append(self.error(error_status(chunk.error), text, code))
@@ -152,23 +178,25 @@ class ChatStream:
         self._learn(event, chunk)
 
     def _take(self, chunk: Chunk, out: list[bytes]) -> None:
-        if chunk.usage is not None:
-            self.usage = chunk.usage
-        for choice in chunk.choices:
+        if chunk.usage and memoryview(chunk.usage)[0] != _NULL:
+            self._usage = Raw(bytes(chunk.usage))
+        for choice in chunk.choices or ():
+            self._has_choice = True
             if choice.delta is not None:
+                self.refused = self.refused or bool(choice.delta.refusal)
                 self.added(choice.delta, out)
             if choice.finish_reason is not None:
                 self.finish_reason, self.matched_stop = choice.finish_reason, choice.matched_stop
 
     def _learn(self, event: bytes, chunk: Chunk) -> None:
         """Note what stands around the text of an event that has one text and nothing else, where that is to be seen."""
-        if len(chunk.choices) != 1 or chunk.usage is not None:
+        if chunk.choices is None or len(chunk.choices) != 1 or (chunk.usage and memoryview(chunk.usage)[0] != _NULL):
             return
         choice = chunk.choices[0]
         output = choice.delta
-        if output is None or choice.finish_reason is not None or output.tool_calls:
+        if output is None or choice.finish_reason is not None or output.tool_calls or output.refusal:
             return
-        thought, content = output.reasoning_content, output.content
+        thought, content = output.reasoning_content, output.text()
         if bool(thought) == bool(content):
             return
         kind: Kind = "thinking" if thought else "text"

@@ -7,16 +7,12 @@ A schema or a list of tools has hundreds of kilobytes at times, so the steps are
 strings and everything but brackets, a JSON text loses its innermost level by each removal of the empty pairs.
 """
 
-import re
-from typing import Final
-
-_STRINGS: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
-_NO_BRACKETS: Final = bytes(byte for byte in range(256) if byte not in b"[]{}")
+from warmroute_proxy.dialects.work import brackets_of
 
 
 def is_deeper(raw: bytes, levels: int) -> bool:
     """Whether arrays and objects of a valid JSON text nest deeper: a scalar has no level, `[1]` has one."""
-    brackets = _STRINGS.sub(b"", raw).translate(None, _NO_BRACKETS).replace(b"[", b"{").replace(b"]", b"}")
+    brackets = brackets_of(raw).replace(b"[", b"{").replace(b"]", b"}")
     for _ in range(levels):
         if not brackets:
             return False

@@ -9,6 +9,8 @@ Members = dict[str, Raw]
 ChatPart = dict[str, Any]
 
 MAX_SHOWN_CHARS: Final = 64
+MAX_NAMES: Final = 1000
+"""Of an object whose members are read one by one, as of the body of a chat."""
 
 _QUOTE: Final = 0x22
 _decode_members: Final = msgspec.json.Decoder(Members).decode
@@ -32,6 +34,8 @@ def object_at(raw: Raw | bytes, path: str) -> Members:
         found = _decode_members(raw)
     except _PROBLEMS:
         raise BadRequest(path, "must be a JSON object") from None
+    if len(found) > MAX_NAMES:
+        raise BadRequest(path, f"has {len(found)} members, at most {MAX_NAMES} are taken")
     return {name: value for name, value in found.items() if bytes(memoryview(value)[:1]) != b"n"}
 
 

@@ -1,5 +1,6 @@
 """The messages of a chat completion without what the rules take out of their texts."""
 
+from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
@@ -14,18 +15,27 @@ _decode_parts: Final = msgspec.json.Decoder(list[dict[str, Raw]]).decode
 _encode: Final = msgspec.json.Encoder().encode
 
 
-def cleaned(raw: Raw, texts: Texts) -> bytes | None:
+def _take_any(_number: int) -> None:
+    """Let any number pass."""
+
+
+Take = Callable[[int], None]
+"""Called with a number of messages or parts before they are cleaned; it may raise."""
+
+
+def cleaned(raw: Raw, texts: Texts, take: Take = _take_any) -> bytes | None:
     """The list of messages, as JSON; None where it stays as it is. A message that has nothing left is left out."""
     try:
         messages = _decode_messages(raw)
     except _PROBLEMS:
         return None  # whoever reads it next says what is wrong
+    take(len(messages))
     found: list[dict[str, Raw]] = []
     for message in messages:
         role = bytes(message.get("role", b""))[1:-1].decode("utf-8", "replace")
         content = message.get("content")
         if content is not None and role in ("system", "user", "developer"):
-            left = _content(content, "system" if role == "developer" else role, texts)
+            left = _content(content, "system" if role == "developer" else role, texts, take)
             if left is None:
                 continue
             if left is not content:
@@ -34,13 +44,14 @@ def cleaned(raw: Raw, texts: Texts) -> bytes | None:
     return _encode(found) if texts.applied else None
 
 
-def _content(content: Raw, role: str, texts: Texts) -> Raw | None:
+def _content(content: Raw, role: str, texts: Texts, take: Take) -> Raw | None:
     if memoryview(content)[0] == _QUOTE:
         return texts.clean(content, role)
     try:
         parts = _decode_parts(content)
     except _PROBLEMS:
         return content
+    take(len(parts))
     found: list[Any] = []
     changed = False
     for each in parts:

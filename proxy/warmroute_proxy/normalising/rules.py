@@ -1,74 +1,117 @@
 """The rules by name: what each takes out of a text, and who reported that it spoils prefixes.
 
 A rule looks for its `marker` in the raw JSON of a text first, in `reach_bytes` from its beginning, so that a text
-without it costs next to nothing. What its `pattern` then matches in the decoded text is taken out.
+without it costs next to nothing. Then `without` is given the decoded text.
+
+That is a client's, and up to 2 MB of it are read in the event loop. So a rule looks for plain words, `MAX_FOUND` times
+at most, and tries its pattern only there; a pattern gives nothing back (`*+`), or is bounded.
 """
 
 import re
+from collections.abc import Callable
+from functools import partial
 from typing import Final, NamedTuple
 
 BILLING_MARK: Final = b"x-anthropic-billing-header:"
+MAX_FOUND: Final = 64
+MAX_INDENT_CHARS: Final = 256
 _SYSTEM: Final = frozenset({"system"})
 _SYSTEM_AND_USER: Final = frozenset({"system", "user"})
 
 
 class Rule(NamedTuple):
-    """One rule. `roles`: of the messages whose texts it reads. `is_default`: on where the config does not say."""
+    """One rule. `roles`: of the messages whose texts it reads. `without`: a text without what it takes out.
+    `is_default`: on where the config does not say.
+    """
 
     name: str
     roles: frozenset[str]
     marker: bytes
     reach_bytes: int
-    pattern: re.Pattern[str]
+    without: Callable[[str], str]
     is_default: bool
+
+
+_BILLING_LINE: Final = re.compile(r"x-anthropic-billing-header:[^\n]*+\n*+")
+_COUNTER: Final = re.compile(
+    r"\s*+(?:<system-reminder>\s*+)?<total_tokens>[\d,]++ tokens left</total_tokens>\s*+(?:</system-reminder>\s*+)?"
+)
+_DATE_LINE: Final = re.compile(r"today's date(?: is|:)[^\n]{0,40}\b\d{4}\b[^\n]{0,80}\n?", re.IGNORECASE)
+_DATE_TAG: Final = re.compile(r"<current_date>[^<\n]{1,40}</current_date>\n?")
+_LIST_MARK: Final = "- "
+
+
+def _without_billing_line(text: str) -> str:
+    found = _BILLING_LINE.match(text)
+    return text if found is None else text[found.end() :]
+
+
+def _without_counter(text: str) -> str:
+    return text if _COUNTER.fullmatch(text) is None else ""
+
+
+def _without_places(
+    word: str, before: int, span_at: Callable[[str, int, int], tuple[int, int] | None], text: str
+) -> str:
+    """A text without the places of a word. `span_at`: where one begins and ends that is `before` characters in front of
+    the word, given where the last one ended.
+    """
+    left_texts: list[str] = []
+    ended = 0
+    at = text.find(word)
+    for _ in range(MAX_FOUND):
+        if at < 0:
+            break
+        found = span_at(text, ended, at - before)
+        if found is not None:
+            begins, ends = found
+            left_texts.append(text[ended:begins])
+            ended = ends
+        at = text.find(word, max(at + 1, ended))
+    return "".join([*left_texts, text[ended:]]) if left_texts else text
+
+
+def _date_line(text: str, ended: int, at: int) -> tuple[int, int] | None:
+    """A line that begins with a date, behind spaces and the mark of a list."""
+    found = _DATE_LINE.match(text, at) if at >= ended else None
+    if found is None:
+        return None
+    before = text[max(ended, at - MAX_INDENT_CHARS) : at]
+    begins = at - len(before) + before.rfind("\n") + 1
+    indent = text[begins:at].removesuffix(_LIST_MARK)
+    is_line = begins == 0 or text[begins - 1] == "\n"
+    return (begins, found.end()) if is_line and not indent.strip(" \t") else None
+
+
+def _date_tag(text: str, ended: int, at: int) -> tuple[int, int] | None:
+    """A tag, with the spaces in front of it."""
+    found = _DATE_TAG.match(text, at)
+    if found is None:
+        return None
+    before = text[max(ended, at - MAX_INDENT_CHARS) : at]
+    return at - len(before) + len(before.rstrip(" \t")), found.end()
 
 
 RULES: Final = (
     # Claude Code's first system block: `x-anthropic-billing-header: cc_version=2.1.177.01c; cc_entrypoint=sdk-cli;
     # cch=36ee5;`. `cch` is new with each request, the end of `cc_version` with each start. It tells Anthropic whom to
     # bill, and a model nothing (anthropics/claude-code#68900, sgl-project/sglang#36877, vllm-project/vllm#36829).
-    Rule(
-        "billing_line",
-        _SYSTEM,
-        BILLING_MARK,
-        64,
-        re.compile(r"\Ax-anthropic-billing-header:[^\n]*\n*"),
-        True,
-    ),
+    Rule("billing_line", _SYSTEM, BILLING_MARK, 64, _without_billing_line, True),
     # Claude Code from 2.1.233 sends a system message after each user's turn and tool result. Templates that move such
     # messages to the front change the prompt from there on, and by default the number does not say how full the
     # context is (ollama/ollama#18431 and #17918, anthropics/claude-code#81259, #88211 and #96101).
-    Rule(
-        "token_counter",
-        _SYSTEM_AND_USER,
-        b"total_tokens>",
-        128,
-        re.compile(
-            r"\A\s*(?:<system-reminder>\s*)?<total_tokens>[\d,]+ tokens left</total_tokens>\s*"
-            r"(?:</system-reminder>\s*)?\Z"
-        ),
-        True,
-    ),
+    Rule("token_counter", _SYSTEM_AND_USER, b"total_tokens>", 128, _without_counter, True),
     # The line with the date: OpenCode's `Today's date: Sat Nov 21 2026`, Claude Code's `Today's date is 2026-11-21.`,
     # Gemini CLI's `Today's date is Saturday, November 21, 2026 ...`. It is another one after midnight
     # (anomalyco/opencode#32622). Models use it, so it stays unless the operator says otherwise.
-    Rule(
-        "date_line",
-        _SYSTEM_AND_USER,
-        b"oday's ",
-        65_536,
-        re.compile(
-            r"^[ \t]*(?:- )?Today's date(?: is|:)[^\n]{0,40}\b\d{4}\b[^\n]{0,80}\n?", re.IGNORECASE | re.MULTILINE
-        ),
-        False,
-    ),
+    Rule("date_line", _SYSTEM_AND_USER, b"oday's ", 65_536, partial(_without_places, "oday's ", 1, _date_line), False),
     # The same of Codex: `<current_date>2026-11-21</current_date>` (openai/codex, environment_context).
     Rule(
         "date_tag",
         _SYSTEM_AND_USER,
         b"current_date>",
         65_536,
-        re.compile(r"[ \t]*<current_date>[^<\n]{1,40}</current_date>\n?"),
+        partial(_without_places, "<current_date>", 0, _date_tag),
         False,
     ),
 )

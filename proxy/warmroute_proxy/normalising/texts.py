@@ -52,7 +52,7 @@ class Texts:
             text = _decode_text(raw)
         except (msgspec.DecodeError, UnicodeDecodeError):
             return raw  # whoever reads it next says what is wrong
-        cleaned = rule.pattern.sub("", text)
+        cleaned = rule.without(text)
         if len(cleaned) == len(text):
             return raw
         if rule.name not in self.on:

@@ -156,7 +156,7 @@ class Proxy:
             self.engines, self.router, self.re_prefills, self.body_memory, timeout_s, state_dir, self.clock
         )
         discovery = Discovery(state_dir)
-        self.metrics_page.more_gauges.append(discovery.gauges)
+        self.metrics_page.more_gauges += [discovery.gauges, self.intakes.large_bodies.gauges]
         appliers: list[Applier] = [
             self.stores.replace,
             self.authentication.replace,
@@ -177,7 +177,7 @@ class Proxy:
         """Close what is left open at the end, the ledger last."""
         self.engines.close()
         self.peers.close()
-        self.intakes.large_bodies.close()
+        self.intakes.large_bodies.shut_down()
         if self.recording is not None:
             self.recording.close()
         self.ledger.close()
@@ -221,7 +221,7 @@ async def build(config: Config, slot: ProcessSlot | None) -> Proxy:
     return Proxy(
         live=LiveConfig(config),
         authentication=_authentication(config, stores, voids),
-        intakes=Intakes(config, Callers(secrets, conversations), asyncio.get_running_loop()),
+        intakes=Intakes(config, Callers(secrets, conversations), asyncio.get_running_loop(), metrics),
         metrics=metrics,
         loop_lag=loop_lag,
         body_memory=memory,
@@ -369,7 +369,8 @@ def control_planes(proxy: Proxy, orders: ReloadOrders) -> tuple[Bridge, Bridge]:
     from warmroute_proxy.server.control.usage_routes import add_admin_usage
 
     config, clock = proxy.config, proxy.clock
-    readiness = Readiness(proxy.open_requests, proxy.ledger, proxy.engines, proxy.stores, orders)
+    degraded = [proxy.stores.problems, orders.problems, proxy.intakes.large_bodies.problems]
+    readiness = Readiness(proxy.open_requests, proxy.ledger, proxy.engines, degraded)
     questions = PeerQuestions(proxy.peers, proxy.voids.forwards, config.limits.connect_timeout_s)
     engine_admin = EngineAdmin(
         proxy.engines,

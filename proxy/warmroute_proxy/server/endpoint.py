@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from warmroute.contract import headers as names
 from warmroute.contract.changes import NO_CHANGES
+from warmroute_proxy.dialects.work import TooMuch
 from warmroute_proxy.server.authentication import Authentication, bearer
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.metrics import Counter, Metrics
@@ -75,7 +76,7 @@ class PublicEndpoint:
         self._metrics = metrics
         self._announcements = announcements
         self._control_plane = control_plane
-        self._token_counts = TokenCounts(path.engines, path.placing.router)
+        self._token_counts = TokenCounts(path.engines, path.placing.router, intakes.counted_tokens_per_minute)
         self._answers: dict[tuple[str, int], Counter] = {}  # by path and status, of named paths
 
     def on_head(self, request: Request) -> None:
@@ -164,10 +165,17 @@ class PublicEndpoint:
 
     def _begin_request(self, request: Request, exchange: Exchange) -> None:
         self._check_open()
+        try:
+            if request.shared is not None:
+                raise TooMuch
+            self._begin_light_request(request, exchange)
+        except TooMuch:
+            self._read_large_request(request, exchange)
+
+    def _begin_light_request(self, request: Request, exchange: Exchange) -> None:
+        """Begin a request that is read in the event loop. Raises: TooMuch, where it is none."""
         caller = request.caller
-        if request.shared is not None:
-            self._read_large_request(request, exchange, request.shared)
-        elif not isinstance(caller, Caller):
+        if not isinstance(caller, Caller):
             self._begin_forwarded_request(request, exchange)
         elif caller.idempotent:
             self._begin_idempotent_request(request, exchange, caller)
@@ -186,12 +194,15 @@ class PublicEndpoint:
         try:
             if not isinstance(caller, Caller):
                 raise Refusal(400, f"another proxy forwards chat completions, not {request.path}", code="bad_request")
-            if request.shared is not None:
+            try:
+                if request.shared is not None:
+                    raise TooMuch
+                chat, found = translate(request, self._intakes.terms(caller.tenant))
+            except TooMuch:
                 on_read = partial(self._begin_large_translated, request, exchange, dialect, caller)
                 read_by = partial(translated_body, request.path, request.query)
-                self._intakes.large_bodies.read(request, request.shared, caller, on_read, read_by)
+                self._intakes.large_bodies.read(exchange, _shared(request), caller, on_read, read_by)
                 return
-            chat, found = translate(request, self._intakes.terms(caller.tenant))
             if dialect.counts(request.path):
                 self._count_tokens(self._intakes.unserved(chat, caller), exchange, dialect)
                 return
@@ -231,13 +242,13 @@ class PublicEndpoint:
         if not self._ledger.healthy:
             raise Refusal(503, "the ledger cannot be written", code="ledger_unavailable", retry_after_s=1)
 
-    def _read_large_request(self, request: Request, exchange: Exchange, shared: SharedBytes) -> None:
-        caller = request.caller
+    def _read_large_request(self, request: Request, exchange: Exchange) -> None:
+        shared, caller = _shared(request), request.caller
         if not isinstance(caller, Caller):
             tenant, claim = self._authentication.of_forwarded_head(request)
             caller = self._intakes.callers.of(request.path, tenant, request.headers, claim.key, claim.region)
         on_read = partial(self._begin_read_request, exchange, caller)
-        self._intakes.large_bodies.read(request, shared, caller, on_read)
+        self._intakes.large_bodies.read(exchange, shared, caller, on_read)
 
     def _begin_read_request(
         self, exchange: Exchange, caller: Caller, intake: Intake | Refusal, _translated: object = None
@@ -288,6 +299,17 @@ class PublicEndpoint:
             inference.begin()
         except Exception as error:
             _answer_error(request, shared, error)
+
+
+def _shared(request: Request) -> SharedBytes:
+    """The body of a request, where another process can read it. Raises: Refusal, where the tenant has many there."""
+    if request.shared is None:
+        shared = SharedBytes.of([bytes(request.body)], request.tenant)
+        if shared is None:
+            message = "too many large or dense request bodies wait to be read; try again in 1 s"
+            raise Refusal(503, message, code="overloaded", retry_after_s=1)
+        request.shared, request.body = shared, shared.view()
+    return request.shared
 
 
 def _route_of(path: str) -> str:

@@ -278,6 +278,7 @@ async def _shut_down(
     open_requests, admission = proxy.open_requests, proxy.admission
     open_requests.closed = True
     proxy.idempotent_calls.shut_down()
+    proxy.intakes.large_bodies.shut_down()
     admission.shut_down()
     grace_s = proxy.config.limits.shutdown_grace_s
     live = len(open_requests.live)

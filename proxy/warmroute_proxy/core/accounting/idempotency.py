@@ -12,13 +12,16 @@ While a call is recorded, every request with its key gets the answer from its fi
 remembered, because the call was charged, and a second computation would be charged again: one key is charged once at
 most. A call that failed is forgotten at once: its key may try again.
 
+Keys and answers are divided between tenants as the memory of bodies is (`core/queue/memory_budget.py`): a tenant may
+have as many as are free, so one alone has half of all, and none makes room by what is another's.
+
 Bounds, and what is dropped first:
 - an answer that grows beyond `answer_bytes` is no longer recorded;
-- beyond `total_bytes`, answers that ended are dropped, the oldest first, but none that is being read; where none is
-  left, the one that grows is no longer recorded;
+- beyond a tenant's share of `total_bytes`, its answers that ended are dropped, the oldest first, but none that is being
+  read; where none is left, the one that grows is no longer recorded;
 - an answer that finds no memory in the budget of its tenant is no longer recorded;
-- beyond `keys`, keys without an answer are forgotten, the oldest first, then the oldest answers with their keys; calls
-  under way stay, and where all are under way no call is begun.
+- beyond a tenant's share of `keys`, its keys without an answer are forgotten, the oldest first, then its oldest answers
+  with their keys; calls under way stay, and where all are under way no call is begun.
 """
 
 from collections import deque
@@ -31,8 +34,8 @@ CHUNK_OVERHEAD_BYTES: Final = 72
 
 @dataclass(frozen=True, slots=True)
 class IdempotencyBounds:
-    """Bounds of the memory. `replay_s`: how long an answer can be replayed after its end; `remember_s`: how long its
-    key is known after that.
+    """Bounds of the memory. `keys_each`: that a tenant may have in any case. `replay_s`: how long an answer can be
+    replayed after its end; `remember_s`: how long its key is known after that.
     """
 
     answer_bytes: int
@@ -40,6 +43,7 @@ class IdempotencyBounds:
     keys: int
     replay_s: float
     remember_s: float
+    keys_each: int = 0
 
 
 class AnswerMemory(Protocol):
@@ -69,16 +73,29 @@ class Recording:
 class Call:
     """The call of one key. `body` is a hash of the request's body; `recording` is None once it was dropped."""
 
-    __slots__ = ("body", "key", "queued", "readers", "recording", "under_way", "until_s")
+    __slots__ = ("body", "key", "queued", "readers", "recording", "tenant", "under_way", "until_s")
 
-    def __init__(self, key: bytes, body: int, memory: AnswerMemory) -> None:
+    def __init__(self, key: bytes, body: int, memory: AnswerMemory, tenant: str = "") -> None:
         self.key = key
+        self.tenant = tenant
         self.body = body
         self.recording: Recording | None = Recording(memory)
         self.under_way = True
         self.queued = False
         self.readers = 0  # of the answer of a call that ended
         self.until_s = 0.0
+
+
+class _OfTenant:
+    """The calls of one tenant. Both queues are in the order of `until_s`."""
+
+    __slots__ = ("answers", "keys", "recorded_bytes", "spent")
+
+    def __init__(self) -> None:
+        self.keys = 0
+        self.recorded_bytes = 0
+        self.answers: deque[Call] = deque()  # ended and recorded
+        self.spent: deque[Call] = deque()  # ended and not recorded
 
 
 class IdempotencyKeys:
@@ -88,27 +105,33 @@ class IdempotencyKeys:
         self.bounds = bounds
         self.recorded_bytes = 0
         self._calls: dict[bytes, Call] = {}
-        self._answers: deque[Call] = deque()  # ended and recorded, in the order of `until_s`
-        self._spent: deque[Call] = deque()  # ended and not recorded, in the order of `until_s`
+        self._tenants: dict[str, _OfTenant] = {}
 
     def __len__(self) -> int:
         return len(self._calls)
 
     def find(self, key: bytes, now: float) -> Call | None:
         """The call of a key."""
-        self.expire(now)
+        call = self._calls.get(key)
+        if call is None:
+            return None
+        self._expire(self._tenants[call.tenant], now)
         return self._calls.get(key)
 
     def begin(self, call: Call, now: float) -> bool:
-        """A call that is not known yet is under way from now on; False where the memory is full."""
+        """A call that is not known yet is under way from now on; False where its tenant has as many as it may."""
         assert call.key not in self._calls
-        if len(self._calls) >= self.bounds.keys:
-            while self._answers and not self._spent:
-                self._drop(self._answers.popleft(), now)
-            if not self._spent:
+        own = self._tenants.setdefault(call.tenant, _OfTenant())
+        self._expire(own, now)
+        if own.keys >= max(self.bounds.keys - len(self._calls), self.bounds.keys_each):
+            while own.answers and not own.spent:
+                self._drop(own.answers.popleft(), now)
+            if not own.spent:
+                self._forget_if_idle(call.tenant, own)
                 return False
-            del self._calls[self._spent.popleft().key]
+            self._forget(own, own.spent.popleft())
         self._calls[call.key] = call
+        own.keys += 1
         return True
 
     def add(self, call: Call, chunk: bytes, now: float) -> bool:
@@ -116,16 +139,17 @@ class IdempotencyKeys:
         recording = call.recording
         if recording is None:
             return False
+        own, total_bytes = self._tenants[call.tenant], self.bounds.total_bytes
         cost = len(chunk) + CHUNK_OVERHEAD_BYTES
         fits = recording.memory.grow(cost)
         recording.chunks.append(chunk)
         recording.size += cost
         self.recorded_bytes += cost
-        bounds = self.bounds
-        if fits and recording.size <= bounds.answer_bytes:
-            while self.recorded_bytes > bounds.total_bytes and self._answers:
-                self._drop(self._answers.popleft(), now)
-            if self.recorded_bytes <= bounds.total_bytes:
+        own.recorded_bytes += cost
+        if fits and recording.size <= self.bounds.answer_bytes:
+            while own.recorded_bytes > total_bytes - self.recorded_bytes and own.answers:
+                self._drop(own.answers.popleft(), now)
+            if own.recorded_bytes <= total_bytes - self.recorded_bytes:
                 return True
         self._forget_recording(call)
         return False
@@ -140,7 +164,7 @@ class IdempotencyKeys:
         call.recording.whole = True
         call.until_s = now + self.bounds.replay_s
         call.queued = True
-        self._answers.append(call)
+        self._tenants[call.tenant].answers.append(call)
 
     def lost(self, call: Call, now: float) -> None:
         """A call ended without any client, and may be charged: only its key is remembered."""
@@ -154,7 +178,7 @@ class IdempotencyKeys:
         assert call.under_way
         call.under_way = False
         self._forget_recording(call)
-        del self._calls[call.key]
+        self._forget(self._tenants[call.tenant], call)
 
     def acquire(self, call: Call) -> None:
         """A client begins to read the answer of a call that ended: the answer stays until `release`."""
@@ -168,10 +192,23 @@ class IdempotencyKeys:
 
     def expire(self, now: float) -> None:
         """Drop answers and keys whose time is over."""
-        while self._answers and self._answers[0].until_s <= now:
-            self._drop(self._answers.popleft(), now)
-        while self._spent and self._spent[0].until_s <= now:
-            del self._calls[self._spent.popleft().key]
+        for tenant, own in list(self._tenants.items()):
+            self._expire(own, now)
+            self._forget_if_idle(tenant, own)
+
+    def _expire(self, own: _OfTenant, now: float) -> None:
+        while own.answers and own.answers[0].until_s <= now:
+            self._drop(own.answers.popleft(), now)
+        while own.spent and own.spent[0].until_s <= now:
+            self._forget(own, own.spent.popleft())
+
+    def _forget(self, own: _OfTenant, call: Call) -> None:
+        del self._calls[call.key]
+        own.keys -= 1
+
+    def _forget_if_idle(self, tenant: str, own: _OfTenant) -> None:
+        if not own.keys:
+            del self._tenants[tenant]
 
     def _drop(self, call: Call, now: float) -> None:
         """Drop the answer of a call that ended and that is in no queue any more."""
@@ -183,8 +220,9 @@ class IdempotencyKeys:
     def _forget_recording(self, call: Call) -> None:
         if call.recording is not None:
             self.recorded_bytes -= call.recording.size
+            self._tenants[call.tenant].recorded_bytes -= call.recording.size
             call.recording = None
 
     def _remember(self, call: Call, now: float) -> None:
         call.until_s = now + self.bounds.remember_s
-        self._spent.append(call)
+        self._tenants[call.tenant].spent.append(call)

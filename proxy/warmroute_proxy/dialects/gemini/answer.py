@@ -6,7 +6,8 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from msgspec import Raw
 
-from warmroute_proxy.dialects.chat_answers import Call, Function, Usage, read_answer
+from warmroute_proxy.dialects.chat_answers import Usage, read_answer
+from warmroute_proxy.dialects.chat_calls import Piece, whole_calls
 from warmroute_proxy.dialects.raw_json import encode
 
 Json = dict[str, Any]
@@ -30,9 +31,9 @@ def generated(asked: Asked, pieces: list[Json], **ending: Any) -> Json:
     return {"candidates": [candidate], "modelVersion": asked.model, "responseId": asked.receipt_id}
 
 
-def finish_reason(reason: str | None) -> str:
-    """Calls end an answer like any other."""
-    return _REASONS.get(reason or "", "STOP")
+def finish_reason(reason: str | None, *, refused: bool) -> str:
+    """Calls end an answer like any other. `refused`: the model would not answer, and its text says why."""
+    return "SAFETY" if refused else _REASONS.get(reason or "", "STOP")
 
 
 def usage_of(usage: Usage) -> Json:
@@ -48,21 +49,20 @@ def usage_of(usage: Usage) -> Json:
     }
 
 
-def call_pieces(asked: Asked, calls: list[Call], thoughts: str) -> list[Json]:
+def call_pieces(asked: Asked, calls: list[Piece], thoughts: str) -> list[Json]:
     """The calls; the first has the thoughts before it as its signature."""
-    pieces = [_call(call, at) for at, call in enumerate(calls)]
+    pieces = [_call(call) for call in calls]
     if pieces and thoughts:
         pieces[0]["thoughtSignature"] = asked.seal(thoughts)
     return pieces
 
 
-def _call(call: Call, number: int) -> Json:
-    function = call.function or Function()
-    args = _args(function.arguments)
-    return {"functionCall": {"id": call.id or f"call_{number}", "name": function.name or "", "args": args}}
+def _call(call: Piece) -> Json:
+    call_id = call.call_id or f"call_{call.number}"
+    return {"functionCall": {"id": call_id, "name": call.name, "args": _args(call.arguments)}}
 
 
-def _args(arguments: str | None) -> Raw:
+def _args(arguments: str) -> Raw:
     """The arguments as an object. A model may write some that are none: they are shown as they are."""
     if not arguments:
         return Raw(b"{}")
@@ -81,8 +81,8 @@ def whole(raw: bytes, asked: Asked) -> bytes:
     pieces: list[Json] = []
     if thoughts and asked.shows_thoughts:
         pieces.append({"text": thoughts, "thought": True})
-    if output.content:
-        pieces.append({"text": output.content})
-    pieces += call_pieces(asked, output.tool_calls or [], thoughts)
-    answer = generated(asked, pieces or [{"text": ""}], finishReason=finish_reason(choice.finish_reason))
+    pieces += [{"text": text} for text in (output.text(), output.refusal) if text]
+    pieces += call_pieces(asked, whole_calls(output.tool_calls or ()), thoughts)
+    reason = finish_reason(choice.finish_reason, refused=bool(output.refusal))
+    answer = generated(asked, pieces or [{"text": ""}], finishReason=reason)
     return encode({**answer, "usageMetadata": usage_of(usage)})

@@ -14,6 +14,7 @@ from msgspec import Raw
 from warmroute_proxy.dialects.content import cleaned, content_of, is_base64, is_given, misread
 from warmroute_proxy.dialects.known import Known
 from warmroute_proxy.dialects.raw_json import BadRequest, ChatPart, encode, is_text
+from warmroute_proxy.dialects.work import KNOWN_PER_STEP, Work
 from warmroute_proxy.normalising.texts import Texts
 
 
@@ -110,11 +111,12 @@ _KNOWN: Final[Known[_InChat]] = Known()
 
 
 class Waiting:
-    """The calls of a conversation, and those of them that have no result yet."""
+    """The calls of a conversation, and those of them that have no result yet. Each step takes constant time."""
 
     def __init__(self) -> None:
         self.count = 0
         self._ids: set[str] = set()
+        self._answered: set[str] = set()  # of those that wait in a queue
         self._by_name: dict[str, deque[str]] = {}
 
     def add(self, calls: tuple[tuple[str, str], ...]) -> None:
@@ -122,6 +124,7 @@ class Waiting:
         self.count += len(calls)
         for call_id, name in calls:
             self._ids.add(call_id)
+            self._answered.discard(call_id)
             self._by_name.setdefault(name, deque()).append(call_id)
 
     def has_all(self, results: tuple[_Result, ...]) -> bool:
@@ -130,24 +133,27 @@ class Waiting:
 
     def answer(self, call_id: str | None, name: str, path: str) -> str:
         """The id of the call that a result is of: by its id, else the first call of its name that waits."""
-        waiting = self._by_name.get(name)
         if call_id is not None and call_id in self._ids:
-            if waiting and call_id in waiting:
-                waiting.remove(call_id)
+            self._answered.add(call_id)
             return call_id
-        if not waiting:
-            raise BadRequest(path, "no functionCall before it is the one that it answers")
-        return waiting.popleft()
+        waiting = self._by_name.get(name)
+        while waiting:
+            found = waiting.popleft()
+            if found not in self._answered:
+                return found
+        raise BadRequest(path, "no functionCall before it is the one that it answers")
 
 
 class ContentReader:
     """The messages of one request, as JSON. `dropped`: how many parts of a kind the model does not see."""
 
-    def __init__(self, seal: Opens, texts: Texts) -> None:
+    def __init__(self, seal: Opens, texts: Texts, work: Work) -> None:
+        """`work`: what may be made of them."""
         self.messages: list[bytes] = []
         self.dropped: Counter[str] = Counter()
         self._seal = seal
         self._texts = texts
+        self._work = work
         self._waiting = Waiting()
 
     def instruct(self, raw: Raw) -> None:
@@ -155,7 +161,7 @@ class ContentReader:
         scope = self._seal.key, self._texts.on, _INSTRUCTION
         found = _KNOWN.get(scope, raw)
         if found is None:
-            found = _ContentReading(self._seal, Texts(self._texts.on), self._waiting).instruction(raw)
+            found = _ContentReading(self._seal, Texts(self._texts.on), self._waiting, self._work).instruction(raw)
             _KNOWN.keep(scope, raw, found, len(found.messages))
         self._take(found)
 
@@ -163,6 +169,7 @@ class ContentReader:
         """Take all contents. Raises: BadRequest."""
         if not raws:
             raise BadRequest("contents", "is empty")
+        self._work.take(len(raws) // KNOWN_PER_STEP)
         for at, raw in enumerate(raws):
             scope = self._seal.key, self._texts.on, self._waiting.count
             found = _KNOWN.get(scope, raw)
@@ -170,7 +177,7 @@ class ContentReader:
                 for result in found.results:
                     self._waiting.answer(result.call_id, result.name, "")
             else:
-                reading = _ContentReading(self._seal, Texts(self._texts.on), self._waiting)
+                reading = _ContentReading(self._seal, Texts(self._texts.on), self._waiting, self._work)
                 found = reading.read(raw, f"contents[{at}]")
                 if reading.stands_alone:
                     _KNOWN.keep(scope, raw, found, len(found.messages))
@@ -192,11 +199,12 @@ class ContentReader:
 class _ContentReading:
     """Reads one content. `stands_alone`: its translation depends on nothing but the number of calls before it."""
 
-    def __init__(self, seal: Opens, texts: Texts, waiting: Waiting) -> None:
+    def __init__(self, seal: Opens, texts: Texts, waiting: Waiting, work: Work) -> None:
         self.stands_alone = True
         self._seal = seal
         self._texts = texts
         self._waiting = waiting
+        self._work = work
         self._calls: list[tuple[str, str]] = []
         self._results: list[_Result] = []
         self._dropped: list[str] = []
@@ -212,6 +220,7 @@ class _ContentReading:
             raise BadRequest(f"{path}.role", "must be user or model")
         if not content.parts:
             raise BadRequest(f"{path}.parts", "is required" if content.parts is None else "is empty")
+        self._work.take(1 + len(content.parts))
         pieces = [(piece, f"{path}.parts[{at}]") for at, piece in enumerate(content.parts)]
         if role == "model":
             messages = [self._of_model(pieces)]
@@ -231,6 +240,7 @@ class _ContentReading:
                 parts = _decode_content(raw).parts or []
             except (msgspec.DecodeError, ValueError, RecursionError) as error:
                 raise misread(error, path) from None
+            self._work.take(len(parts))
             pieces = [_text_piece(piece, f"{path}.parts[{at}]") for at, piece in enumerate(parts)]
         return self._made(self._message("system", pieces))
 
@@ -295,6 +305,7 @@ class _ContentReading:
                 spoken.append(_piece(piece, path))
                 continue
             inside = f"{path}.functionResponse"
+            self._work.take(len(result.parts or ()))
             content = _json_text(result.response, f"{inside}.response")
             call_id = self._answered(result, inside)
             messages.append({"role": "tool", "tool_call_id": call_id, "content": content})

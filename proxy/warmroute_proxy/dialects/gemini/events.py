@@ -6,7 +6,8 @@ so calls come whole, with the end.
 
 from typing import Final
 
-from warmroute_proxy.dialects.chat_answers import Call, Function, Output
+from warmroute_proxy.dialects.chat_answers import Output
+from warmroute_proxy.dialects.chat_calls import CallPieces
 from warmroute_proxy.dialects.chat_stream import ChatStream, Kind, whole_text
 from warmroute_proxy.dialects.gemini.answer import Asked, Json, call_pieces, finish_reason, generated, usage_of
 from warmroute_proxy.dialects.gemini.errors import error
@@ -24,7 +25,7 @@ class EventTranslator(ChatStream):
         self._array = array
         self._empty = True
         self._thoughts: list[bytes] = []  # as JSON, without quotes
-        self._calls: list[Call] = []
+        self._calls = CallPieces()
         self._text = self._around({"text": ""})
         self._thought = self._around({"text": "", "thought": True})
 
@@ -36,10 +37,9 @@ class EventTranslator(ChatStream):
         """Some text or thoughts; calls are gathered."""
         if output.reasoning_content:
             out.append(self.grew("thinking", encode(output.reasoning_content)[1:-1]))
-        if output.content:
-            out.append(self.grew("text", encode(output.content)[1:-1]))
+        out += [self.grew("text", encode(text)[1:-1]) for text in (output.text(), output.refusal) if text]
         for call in output.tool_calls or ():
-            self._called(call)
+            self._calls.take(call)
 
     def grew(self, kind: Kind, text: bytes) -> bytes:
         """An answer with one part: some text, or thoughts if they are to be shown."""
@@ -50,11 +50,17 @@ class EventTranslator(ChatStream):
 
     def completed(self, out: list[bytes]) -> None:
         """The calls, and how it ended."""
-        pieces = call_pieces(self._asked, self._calls, whole_text(self._thoughts))
-        ending = generated(self._asked, pieces or [{"text": ""}], finishReason=finish_reason(self.finish_reason))
+        pieces = call_pieces(self._asked, self._calls.whole(), whole_text(self._thoughts))
+        reason = finish_reason(self.finish_reason, refused=self.refused)
+        ending = generated(self._asked, pieces or [{"text": ""}], finishReason=reason)
         out.append(self._written(encode({**ending, "usageMetadata": usage_of(self.usage)})))
         if self._array:
             out.append(b"]")
+
+    def check(self) -> None:
+        """Raises: ValueError, where what has come so far is no answer that can be completed."""
+        super().check()
+        whole_text(self._thoughts)
 
     def failed(self, status: int, message: str, code: object, out: list[bytes]) -> None:
         """The error object in place of an answer."""
@@ -71,13 +77,3 @@ class EventTranslator(ChatStream):
     def _around(self, piece: Json) -> bytes:
         """An answer with one part, in whose text stands `%b`."""
         return encode(generated(self._asked, [piece])).replace(b"%", b"%%").replace(b'"text":""', b'"text":"%b"', 1)
-
-    def _called(self, call: Call) -> None:
-        function = call.function or Function()
-        if not self._calls or call.index != self._calls[-1].index:
-            if self._calls and call.index < self._calls[-1].index:
-                raise ValueError("the engine went back to a tool call that it had ended")
-            self._calls.append(Call(call.index, call.id, Function(function.name, "")))
-        newest = self._calls[-1].function
-        assert newest is not None
-        newest.arguments = (newest.arguments or "") + (function.arguments or "")

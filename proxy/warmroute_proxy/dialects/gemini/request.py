@@ -14,6 +14,7 @@ from warmroute_proxy.dialects.gemini.settings import settings
 from warmroute_proxy.dialects.gemini.tools import NO_FUNCTIONS, choice, either, listed_functions, snake
 from warmroute_proxy.dialects.one_pass import BodyReader
 from warmroute_proxy.dialects.raw_json import BadRequest, Members, encode, list_at, object_at
+from warmroute_proxy.dialects.work import Work
 from warmroute_proxy.normalising.texts import Texts
 
 _READ: Final = frozenset(
@@ -45,8 +46,11 @@ class ChatRequest(NamedTuple):
     texts: Texts
 
 
-def chat_request(raw: bytes, model: str, seal: Opens, texts: Texts, *, streams: bool) -> ChatRequest:
-    """Translate a body. Raises: BadRequest."""
+def chat_request(
+    raw: bytes, model: str, seal: Opens, texts: Texts, *, streams: bool, work: Work | None = None
+) -> ChatRequest:
+    """Translate a body. `work`: what may be made of it. Raises: BadRequest."""
+    work = work or Work()
     members, contents = _BODY.read(raw)
     if either(members, "cachedContent") is not None:
         raise BadRequest(
@@ -56,15 +60,15 @@ def chat_request(raw: bytes, model: str, seal: Opens, texts: Texts, *, streams: 
     chat: dict[str, Any] = {"model": model}
     if streams:
         chat |= {"stream": True, "stream_options": {"include_usage": True}}
-    found, thinking = settings(either(members, "generationConfig"), dropped)
+    found, thinking = settings(either(members, "generationConfig"), dropped, work)
     chat |= found
-    tools = listed_functions(members["tools"], seal.key) if "tools" in members else NO_FUNCTIONS
+    tools = listed_functions(members["tools"], seal.key, work) if "tools" in members else NO_FUNCTIONS
     dropped |= tools.dropped
     config = either(members, "toolConfig")
     chosen = None if config is None else choice(config, tools, dropped)
     if chosen is not None:
         chat["tool_choice"] = chosen
-    reader = ContentReader(seal, texts)
+    reader = ContentReader(seal, texts, work)
     instruction = either(members, "systemInstruction")
     if instruction is not None:
         reader.instruct(instruction)

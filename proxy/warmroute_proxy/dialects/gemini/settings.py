@@ -7,6 +7,7 @@ from msgspec import Raw
 
 from warmroute_proxy.dialects.gemini.tools import either, json_schema, snake
 from warmroute_proxy.dialects.raw_json import BadRequest, Members, object_at, text_at
+from warmroute_proxy.dialects.work import Work
 
 PATH: Final = "generationConfig"
 _RENAMED: Final = {
@@ -55,7 +56,7 @@ class Thinking:
             self.chat["chat_template_kwargs"] = {"thinking": thinks, "enable_thinking": thinks}
 
 
-def settings(raw: Raw | None, dropped: set[str]) -> tuple[dict[str, Any], Thinking]:
+def settings(raw: Raw | None, dropped: set[str], work: Work) -> tuple[dict[str, Any], Thinking]:
     """The settings of chat, and how thoughts are shown. Raises: BadRequest."""
     if raw is None:
         return {}, Thinking(None)
@@ -71,13 +72,13 @@ def settings(raw: Raw | None, dropped: set[str]) -> tuple[dict[str, Any], Thinki
         chat["top_k"] = int(_number(top_k, f"{PATH}.topK"))
     if (count := either(members, "candidateCount")) is not None and _number(count, f"{PATH}.candidateCount") != 1:
         raise BadRequest(f"{PATH}.candidateCount", "must be 1")
-    chat |= _format(members)
+    chat |= _format(members, work)
     thinking = either(members, "thinkingConfig")
     thinks = Thinking(None if thinking is None else object_at(thinking, f"{PATH}.thinkingConfig"))
     return chat | thinks.chat, thinks
 
 
-def _format(members: Members) -> dict[str, Any]:
+def _format(members: Members, work: Work) -> dict[str, Any]:
     kind = either(members, "responseMimeType")
     mime_type = "" if kind is None else text_at({"responseMimeType": kind}, "responseMimeType", PATH)
     plain = either(members, "responseJsonSchema") or members.get("_responseJsonSchema")
@@ -87,7 +88,7 @@ def _format(members: Members) -> dict[str, Any]:
         object_at(plain, f"{PATH}.responseJsonSchema")
         schema = plain
     elif openapi is not None:
-        schema = json_schema(openapi, f"{PATH}.responseSchema")
+        schema = json_schema(openapi, f"{PATH}.responseSchema", work)
     if schema is not None:
         return {"response_format": {"type": "json_schema", "json_schema": {"name": "response", "schema": schema}}}
     return {"response_format": {"type": "json_object"}} if mime_type == "application/json" else {}

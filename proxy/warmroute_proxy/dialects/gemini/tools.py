@@ -12,6 +12,7 @@ from msgspec import Raw
 from warmroute_proxy.dialects.json_bounds import is_deeper
 from warmroute_proxy.dialects.known import Known
 from warmroute_proxy.dialects.raw_json import BadRequest, ChatPart, Members, encode, list_at, object_at, text_at
+from warmroute_proxy.dialects.work import Work
 
 MAX_SCHEMA_DEPTH: Final = 32
 ALLOWED: Final = "toolConfig.allowedFunctionNames"  # dropped, as the receipt says it
@@ -47,30 +48,33 @@ MAX_KNOWN_BYTES: Final = 4_194_304
 _KNOWN: Final[Known[Functions]] = Known(MAX_KNOWN_BYTES)
 
 
-def listed_functions(raw: Raw, key: bytes) -> Functions:
+def listed_functions(raw: Raw, key: bytes, work: Work) -> Functions:
     """The tools of chat. What is kept is kept for one `key`, that of the tenant. Raises: BadRequest."""
     found = _KNOWN.get(key, raw)
     if found is None:
-        found = _read(raw)
+        found = _read(raw, work)
         _KNOWN.keep(key, raw, found, len(found.chat))
     return found
 
 
-def _read(raw: Raw) -> Functions:
+def _read(raw: Raw, work: Work) -> Functions:
     found: list[ChatPart] = []
     dropped: set[str] = set()
-    for at, each in enumerate(list_at(raw, "tools")):
+    listed = list_at(raw, "tools")
+    work.take(len(listed))
+    for at, each in enumerate(listed):
         tool = object_at(each, f"tools[{at}]")
         declared = either(tool, "functionDeclarations")
         dropped.update(name for name in tool if name not in ("functionDeclarations", "function_declarations"))
         if declared is not None:
             path = f"tools[{at}].functionDeclarations"
-            for number, inner in enumerate(list_at(declared, path)):
-                found.append(_function(inner, f"{path}[{number}]"))
+            functions = list_at(declared, path)
+            work.take(len(functions))
+            found += [_function(inner, f"{path}[{number}]", work) for number, inner in enumerate(functions)]
     return Functions(encode(found) if found else b"", frozenset(dropped))
 
 
-def _function(raw: Raw, path: str) -> ChatPart:
+def _function(raw: Raw, path: str, work: Work) -> ChatPart:
     declared = object_at(raw, path)
     function: dict[str, Any] = {"name": text_at(declared, "name", path)}
     if "description" in declared:
@@ -81,7 +85,7 @@ def _function(raw: Raw, path: str) -> ChatPart:
         object_at(schema, f"{path}.parametersJsonSchema")
         function["parameters"] = schema
     elif "parameters" in declared:
-        function["parameters"] = json_schema(declared["parameters"], f"{path}.parameters")
+        function["parameters"] = json_schema(declared["parameters"], f"{path}.parameters", work)
     else:
         function["parameters"] = _NO_SCHEMA
     return {"type": "function", "function": function}
@@ -109,8 +113,9 @@ def choice(raw: Raw, tools: Functions, dropped: set[str]) -> Any:
     return _MODES[mode]
 
 
-def json_schema(raw: Raw, path: str) -> Any:
+def json_schema(raw: Raw, path: str, work: Work) -> Any:
     """A schema of OpenAPI as a JSON schema. Raises: BadRequest."""
+    work.take_values(bytes(raw))
     object_at(raw, path)
     if is_deeper(bytes(raw), MAX_SCHEMA_DEPTH):
         raise BadRequest(path, f"nests deeper than {MAX_SCHEMA_DEPTH} levels")

@@ -15,8 +15,12 @@ NO_INPUT: Final = Raw(b"{}")
 _decode_object: Final = msgspec.json.Decoder(dict[str, Raw]).decode
 
 
-def stop_of(reason: str | None, matched: object, stop_sequences: tuple[str, ...]) -> dict[str, str | None]:
-    """`stop_reason` and `stop_sequence`."""
+def stop_of(
+    reason: str | None, matched: object, stop_sequences: tuple[str, ...], *, refused: bool
+) -> dict[str, str | None]:
+    """`stop_reason` and `stop_sequence`. `refused`: the model would not answer, and its content says why."""
+    if refused:
+        return {"stop_reason": "refusal", "stop_sequence": None}
     if reason == "stop" and isinstance(matched, str) and matched in stop_sequences:
         return {"stop_reason": "stop_sequence", "stop_sequence": matched}
     return {"stop_reason": _REASONS.get(reason or "", "end_turn"), "stop_sequence": None}
@@ -46,7 +50,8 @@ def message(raw: bytes, message_id: str, model: str, stop_sequences: tuple[str, 
     choice, usage = read_answer(raw)
     found = message_start(message_id, model)
     found["content"] = list(_blocks(choice.message, key))
-    found |= stop_of(choice.finish_reason, choice.matched_stop, stop_sequences)
+    refused = bool(choice.message.refusal)
+    found |= stop_of(choice.finish_reason, choice.matched_stop, stop_sequences, refused=refused)
     return encode({**found, "usage": usage_of(usage)})
 
 
@@ -55,18 +60,17 @@ def _blocks(output: Output, key: bytes) -> list[dict[str, Any]]:
     if output.reasoning_content:
         thought = output.reasoning_content
         blocks.append({"type": "thinking", "thinking": thought, "signature": signature_of(key, thought)})
-    if output.content:
-        blocks.append({"type": "text", "text": output.content})
+    blocks += [{"type": "text", "text": text} for text in (output.text(), output.refusal) if text]
     for at, call in enumerate(output.tool_calls or ()):
         function = call.function or Function()
         blocks.append(
             {"type": "tool_use", "id": call.id or f"toolu_{at}", "name": function.name or "",
-             "input": _input(function.arguments)}
+             "input": _input(function.text())}
         )  # fmt: skip
     return blocks
 
 
-def _input(arguments: str | None) -> Raw:
+def _input(arguments: str) -> Raw:
     """The arguments as an object. A model may write some that are none: they are shown as they are."""
     if not arguments:
         return NO_INPUT

@@ -1,10 +1,10 @@
 """Blocks of content: each becomes a piece of a chat message, a tool call, or a message of role `tool`."""
 
-import re
-from typing import Any, Final
+from typing import Final
 
 from msgspec import Raw
 
+from warmroute_proxy.dialects.content import content_of, is_base64
 from warmroute_proxy.dialects.raw_json import (
     MAX_SHOWN_CHARS,
     BadRequest,
@@ -16,12 +16,12 @@ from warmroute_proxy.dialects.raw_json import (
     object_at,
     text_at,
 )
+from warmroute_proxy.dialects.work import Work
 from warmroute_proxy.normalising.texts import Texts
 
 MEDIA_TYPES: Final = ("image/jpeg", "image/png", "image/gif", "image/webp")
 
 _OBJECT: Final = 0x7B
-_BASE64: Final = re.compile(r"[A-Za-z0-9+/]+={0,2}")
 _FAILED: Final = "The tool failed:"
 _MARK: Final = "cache_control"
 
@@ -29,9 +29,16 @@ _MARK: Final = "cache_control"
 class Blocks:
     """Reads the blocks of one request. `marks`: how many `cache_control` were on them."""
 
-    def __init__(self, texts: Texts) -> None:
+    def __init__(self, texts: Texts, work: Work) -> None:
         self.marks = 0
         self._texts = texts
+        self._work = work
+
+    def listed(self, raw: Raw, path: str) -> list[Raw]:
+        """A list of blocks, whose steps are taken."""
+        found = list_at(raw, path)
+        self._work.take(len(found))
+        return found
 
     def block(self, raw: Raw, path: str) -> Members:
         """The members of a block."""
@@ -46,7 +53,7 @@ class Blocks:
             text = self._texts.clean(raw, role)
             return [] if text is None else [{"type": "text", "text": text}]
         found = []
-        for at, each in enumerate(list_at(raw, path)):
+        for at, each in enumerate(self.listed(raw, path)):
             where = f"{path}.{at}"
             piece = self.piece(self.block(each, where), where, role)
             if piece is not None:
@@ -87,13 +94,6 @@ class Blocks:
         return None if text is None else {"type": "text", "text": text}
 
 
-def content_of(parts: list[ChatPart]) -> Any:
-    """The content of a chat message: one text is a plain text, so that it is the same with and without a block."""
-    if len(parts) == 1 and parts[0]["type"] == "text":
-        return parts[0]["text"]
-    return parts
-
-
 def _source(block: Members, path: str) -> tuple[Members, str]:
     raw = block.get("source")
     if raw is None:
@@ -112,7 +112,7 @@ def _image(block: Members, path: str) -> ChatPart:
     media_type, data = text_at(source, "media_type", path), text_at(source, "data", path)
     if media_type not in MEDIA_TYPES:
         raise BadRequest(f"{path}.media_type", f"must be one of {', '.join(MEDIA_TYPES)}")
-    if len(data) % 4 or _BASE64.fullmatch(data) is None:
+    if not is_base64(data):
         raise BadRequest(f"{path}.data", "is not base64")
     return {"type": "image_url", "image_url": {"url": f"data:{media_type};base64,{data}"}}
 

@@ -5,8 +5,9 @@ from typing import Final, NamedTuple
 
 from msgspec import Raw
 
+from warmroute_proxy.dialects.content import content_of
 from warmroute_proxy.dialects.known import Known
-from warmroute_proxy.dialects.messages.blocks import Blocks, content_of, tool_call
+from warmroute_proxy.dialects.messages.blocks import Blocks, tool_call
 from warmroute_proxy.dialects.messages.signatures import is_signed
 from warmroute_proxy.dialects.raw_json import (
     MAX_SHOWN_CHARS,
@@ -16,10 +17,10 @@ from warmroute_proxy.dialects.raw_json import (
     encode,
     is_text,
     kind_of,
-    list_at,
     object_at,
     text_at,
 )
+from warmroute_proxy.dialects.work import KNOWN_PER_STEP, Work
 from warmroute_proxy.normalising.texts import Texts
 
 _MANY: Final = frozenset({"text", "image", "document"})
@@ -52,12 +53,13 @@ class ConversationReader:
     `dropped`: how many blocks of a type were, `marks`: how many `cache_control` were taken off.
     """
 
-    def __init__(self, texts: Texts, key: bytes) -> None:
-        """`key`: that of signatures."""
+    def __init__(self, texts: Texts, key: bytes, work: Work) -> None:
+        """`key`: that of signatures; `work`: what may be made of them."""
         self.dropped: Counter[str] = Counter()
         self.marks = 0
         self._texts = texts
         self._key = key
+        self._work = work
         self._scope = key, texts.on
         self._calls: set[str] = set()
 
@@ -66,7 +68,7 @@ class ConversationReader:
         raw = members.get("system")
         if raw is None:
             return []
-        blocks = Blocks(self._texts)
+        blocks = Blocks(self._texts, self._work)
         found = _of_system(raw, "system", blocks)
         self.marks += blocks.marks
         return [encode(message) for message in found]
@@ -75,6 +77,7 @@ class ConversationReader:
         """All of a request's messages, each as what it is in chat, joined."""
         if not raws:
             raise BadRequest("messages", "at least one message is required")
+        self._work.take(len(raws) // KNOWN_PER_STEP)
         out: list[bytes] = []
         role = ""
         for at, each in enumerate(raws):
@@ -92,7 +95,8 @@ class ConversationReader:
         """One message, and what it says of others."""
         found = _KNOWN.get(self._scope, raw)
         if found is None:
-            found = _Message(Texts(self._texts.on), self._key).read(raw, f"messages.{at}")
+            self._work.take(1)
+            found = _Message(Texts(self._texts.on), self._key, self._work).read(raw, f"messages.{at}")
             _KNOWN.keep(self._scope, raw, found, len(found.messages))
         for call, path in found.results:
             if call not in self._calls:
@@ -110,9 +114,9 @@ class ConversationReader:
 class _Message:
     """Reads one message."""
 
-    def __init__(self, texts: Texts, key: bytes) -> None:
+    def __init__(self, texts: Texts, key: bytes, work: Work) -> None:
         self._texts = texts
-        self._blocks = Blocks(texts)
+        self._blocks = Blocks(texts, work)
         self._key = key
         self._calls: list[str] = []
         self._results: list[tuple[str, str]] = []
@@ -149,7 +153,7 @@ class _Message:
 
     def _opened(self, raw: Raw, path: str) -> list[tuple[Members, str]]:
         """The blocks of a message, each with its place."""
-        found = [(each, f"{path}.{at}") for at, each in enumerate(list_at(raw, path))]
+        found = [(each, f"{path}.{at}") for at, each in enumerate(self._blocks.listed(raw, path))]
         if not found:
             raise BadRequest(path, "is empty")
         return [(self._blocks.block(each, where), where) for each, where in found]

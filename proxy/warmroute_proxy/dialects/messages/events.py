@@ -2,7 +2,8 @@
 
 from typing import Any, Final
 
-from warmroute_proxy.dialects.chat_answers import Call, Function, Output
+from warmroute_proxy.dialects.chat_answers import Output
+from warmroute_proxy.dialects.chat_calls import WENT_BACK, CallPieces, Piece
 from warmroute_proxy.dialects.chat_stream import ChatStream, Kind
 from warmroute_proxy.dialects.messages.answer import message_start, stop_of, usage_of
 from warmroute_proxy.dialects.messages.errors import error
@@ -46,7 +47,8 @@ class EventTranslator(ChatStream):
         self._delta = b""  # how a delta of the block that is open begins
         self._open = ""  # the kind of the block that is open
         self._index = -1  # of the newest block
-        self._call = -1  # the index of the call that is open
+        self._calls = CallPieces()
+        self._call = -1  # the number of the newest call
 
     def began(self, out: list[bytes]) -> None:
         """The message starts; nothing of its usage is settled."""
@@ -61,10 +63,13 @@ class EventTranslator(ChatStream):
         """Some of a block."""
         if output.reasoning_content:
             self._think(output.reasoning_content, out)
-        if output.content:
-            self._grow("text", output.content, out)
+        for text in (output.text(), output.refusal):
+            if text:
+                self._grow("text", text, out)
         for call in output.tool_calls or ():
-            self._called(call, out)
+            piece = self._calls.take(call)
+            if piece is not None:
+                self._called(piece, out)
 
     def grew(self, kind: Kind, text: bytes) -> bytes | None:
         """A delta of the block that is open, its text as it came; reasoning is signed without escapes only."""
@@ -78,8 +83,10 @@ class EventTranslator(ChatStream):
 
     def completed(self, out: list[bytes]) -> None:
         """The last block ends, then the message with its usage."""
+        for piece in self._calls.rest():
+            self._called(piece, out)
         self._close(out)
-        stop = stop_of(self.finish_reason, self.matched_stop, self._stop_sequences)
+        stop = stop_of(self.finish_reason, self.matched_stop, self._stop_sequences, refused=self.refused)
         out.append(_event("message_delta", {"delta": stop, "usage": usage_of(self.usage)}))
         out.append(_event("message_stop", {}))
 
@@ -101,16 +108,15 @@ class EventTranslator(ChatStream):
         self._signing.add(text)
         self._grow("thinking", text, out)
 
-    def _called(self, call: Call, out: list[bytes]) -> None:
-        function = call.function or Function()
-        if self._open != "tool" or call.index != self._call:
-            if call.index <= self._call:
-                raise ValueError("the engine went back to a tool call that it had ended")
-            self._call = call.index
-            call_id, name = call.id or f"toolu_{call.index}", function.name or ""
-            self._start("tool", {"type": "tool_use", "id": call_id, "name": name, "input": {}}, out)
-        if function.arguments:
-            self._grow("tool", function.arguments, out)
+    def _called(self, piece: Piece, out: list[bytes]) -> None:
+        if self._open != "tool" or piece.number != self._call:
+            if piece.number <= self._call:
+                raise ValueError(WENT_BACK)
+            self._call = piece.number
+            call_id = piece.call_id or f"toolu_{piece.number}"
+            self._start("tool", {"type": "tool_use", "id": call_id, "name": piece.name, "input": {}}, out)
+        if piece.arguments:
+            self._grow("tool", piece.arguments, out)
 
     def _start(self, kind: str, block: dict[str, Any], out: list[bytes]) -> None:
         self._close(out)

@@ -15,6 +15,7 @@ from warmroute_proxy.dialects.messages.conversation import ConversationReader
 from warmroute_proxy.dialects.messages.tools import read_tools
 from warmroute_proxy.dialects.one_pass import BodyReader
 from warmroute_proxy.dialects.raw_json import BadRequest, Members, encode, kind_of, list_at, object_at, text_at
+from warmroute_proxy.dialects.work import Work
 from warmroute_proxy.normalising.texts import Texts
 
 _COPIED: Final = ("max_tokens", "temperature", "top_p", "top_k", "stream", "metadata", "service_tier")
@@ -47,18 +48,26 @@ class ChatRequest(NamedTuple):
     texts: Texts
 
 
-def chat_request(raw: bytes, key: bytes, texts_of: Callable[[str], Texts], *, counts_only: bool = False) -> ChatRequest:
+def chat_request(
+    raw: bytes,
+    key: bytes,
+    texts_of: Callable[[str], Texts],
+    *,
+    counts_only: bool = False,
+    work: Work | None = None,
+) -> ChatRequest:
     """Translate a body. Raises: BadRequest.
 
     `key`: that of signatures. `texts_of`: what cleans the texts of a prompt for a model. `counts_only`: the body is one
-    of `/v1/messages/count_tokens`.
+    of `/v1/messages/count_tokens`. `work`: what may be made of it.
     """
+    work = work or Work()
     members, messages = _read(raw)
     model = text_at(members, "model", "")
     if not counts_only and "max_tokens" not in members:
         raise BadRequest("max_tokens", "is required")
     texts = texts_of(model)
-    reader = ConversationReader(texts, key)
+    reader = ConversationReader(texts, key, work)
     chat: dict[str, Any] = {"model": model}
     for name in _COPIED:
         if name in members:
@@ -73,7 +82,7 @@ def chat_request(raw: bytes, key: bytes, texts_of: Callable[[str], Texts], *, co
         chat["chat_template_kwargs"] = {"thinking": thinks, "enable_thinking": thinks}
     found = [*reader.system(members), *reader.messages(messages, counts_only=counts_only)]
     chat["messages"] = Raw(b"[%b]" % b",".join(found))
-    tools = read_tools(members, key)
+    tools = read_tools(members, key, work)
     chat |= tools.chat
     dropped = frozenset(name for name in members if name not in _READ) | tools.dropped
     marks = reader.marks + tools.marks + ("cache_control" in members)

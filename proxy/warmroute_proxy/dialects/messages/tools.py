@@ -21,6 +21,7 @@ from warmroute_proxy.dialects.raw_json import (
     object_at,
     text_at,
 )
+from warmroute_proxy.dialects.work import Work
 
 _CHOICES: Final[dict[str, Any]] = {"auto": "auto", "any": "required", "none": "none"}
 _OURS: Final = "custom"
@@ -49,9 +50,9 @@ _NO_TOOLS: Final = _ListedTools(b"", frozenset(), 0)
 _KNOWN: Final[Known[_ListedTools]] = Known()
 
 
-def read_tools(members: Members, key: bytes) -> ChatTools:
+def read_tools(members: Members, key: bytes, work: Work) -> ChatTools:
     """The tools of a request, and how they are chosen. What is kept is kept for one `key`, that of signatures."""
-    listed = _listed(members["tools"], key) if "tools" in members else _NO_TOOLS
+    listed = _listed(members["tools"], key, work) if "tools" in members else _NO_TOOLS
     chat: dict[str, Any] = {}
     if listed.chat:
         chat["tools"] = Raw(listed.chat)
@@ -60,19 +61,21 @@ def read_tools(members: Members, key: bytes) -> ChatTools:
     return ChatTools(chat, listed.dropped, listed.marks)
 
 
-def _listed(given: Raw, key: bytes) -> _ListedTools:
+def _listed(given: Raw, key: bytes, work: Work) -> _ListedTools:
     found = _KNOWN.get(key, given)
     if found is None:
-        found = _read(given)
+        found = _read(given, work)
         _KNOWN.keep(key, given, found, len(found.chat))
     return found
 
 
-def _read(raw: Raw) -> _ListedTools:
+def _read(raw: Raw, work: Work) -> _ListedTools:
     tools: list[ChatPart] = []
     dropped: set[str] = set()
     marks = 0
-    for at, each in enumerate(list_at(raw, "tools")):
+    listed = list_at(raw, "tools")
+    work.take(len(listed))
+    for at, each in enumerate(listed):
         path = f"tools.{at}"
         tool = object_at(each, path)
         marks += "cache_control" in tool

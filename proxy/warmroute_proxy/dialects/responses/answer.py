@@ -61,9 +61,14 @@ def text_part(text: str) -> Json:
     return {"type": "output_text", "annotations": [], "logprobs": [], "text": text}
 
 
-def message_item(response: Response, index: int, text: str) -> Json:
-    """What the model said."""
-    content = [text_part(text)]
+def refusal_part(text: str) -> Json:
+    """The part of a message that says why the model would not answer."""
+    return {"type": "refusal", "refusal": text}
+
+
+def message_item(response: Response, index: int, piece: Json) -> Json:
+    """What the model said, or why it would not."""
+    content = [piece]
     item_id = response.named("msg", index)
     return {"id": item_id, "type": "message", "status": "completed", "role": "assistant", "content": content}
 
@@ -119,12 +124,14 @@ def _items(response: Response, output: Output) -> list[Json]:
     items: list[Json] = []
     if output.reasoning_content:
         items.append(reasoning_item(response, len(items), output.reasoning_content))
-    if output.content:
-        items.append(message_item(response, len(items), output.content))
+    if text := output.text():
+        items.append(message_item(response, len(items), text_part(text)))
+    if output.refusal:
+        items.append(message_item(response, len(items), refusal_part(output.refusal)))
     items += [_called(response, at, call) for at, call in enumerate(output.tool_calls or ())]
     return items
 
 
 def _called(response: Response, number: int, call: Call) -> Json:
     function = call.function or Function()
-    return call_item(response, number, call.id, function.name or "", function.arguments or "")
+    return call_item(response, number, call.id, function.name or "", function.text())

@@ -3,10 +3,19 @@
 from collections.abc import Callable
 from typing import Final
 
-from warmroute_proxy.dialects.chat_answers import Call, Function, Output
-from warmroute_proxy.dialects.chat_stream import ChatStream, Kind
+from warmroute_proxy.dialects.chat_answers import Output
+from warmroute_proxy.dialects.chat_calls import WENT_BACK, CallPieces, Piece
+from warmroute_proxy.dialects.chat_stream import ChatStream, Kind, whole_text
 from warmroute_proxy.dialects.raw_json import encode
-from warmroute_proxy.dialects.responses.answer import Json, Response, ended, message_item, reasoning_item
+from warmroute_proxy.dialects.responses.answer import (
+    Json,
+    Response,
+    ended,
+    message_item,
+    reasoning_item,
+    refusal_part,
+    text_part,
+)
 from warmroute_proxy.dialects.responses.item_events import (
     DELTA_ENDS,
     MANY_DELTAS,
@@ -17,6 +26,7 @@ from warmroute_proxy.dialects.responses.item_events import (
     open_reasoning,
 )
 
+_PARTS: Final = {"text": text_part, "refusal": refusal_part}
 _ALIVE: Final = b": the prompt is being computed\n\n"
 
 
@@ -34,7 +44,8 @@ class EventTranslator(ChatStream):
         self._kind = ""  # of the open item
         self._texts: list[bytes] = []  # of the open item, if it has a text
         self._delta_begins = b""  # likewise
-        self._call = -1  # the index of the newest call
+        self._calls = CallPieces()
+        self._call = -1  # the number of the newest call
 
     def began(self, out: list[bytes]) -> None:
         """The response is created, and in progress."""
@@ -52,10 +63,14 @@ class EventTranslator(ChatStream):
         self._out = out
         if output.reasoning_content:
             self._grow("thinking", output.reasoning_content)
-        if output.content:
-            self._grow("text", output.content)
+        if text := output.text():
+            self._grow("text", text)
+        if output.refusal:
+            self._grow("refusal", output.refusal)
         for call in output.tool_calls or ():
-            self._called(call)
+            piece = self._calls.take(call)
+            if piece is not None:
+                self._called(piece)
 
     def grew(self, kind: Kind, text: bytes) -> bytes | None:
         """A delta of the item that is open, its text as it came."""
@@ -70,9 +85,17 @@ class EventTranslator(ChatStream):
     def completed(self, out: list[bytes]) -> None:
         """The last item is done, and the response with its usage."""
         self._out = out
+        for piece in self._calls.rest():
+            self._called(piece)
         self._close()
         response = ended(self._response, self._output, self.finish_reason, self.usage)
         self._emit(f"response.{response['status']}", {"response": response})
+
+    def check(self) -> None:
+        """Raises: ValueError, where what has come so far is no answer that can be completed."""
+        super().check()
+        if self._open is not None:
+            whole_text(self._open.texts)
 
     def failed(self, status: int, message: str, code: object, out: list[bytes]) -> None:  # noqa: ARG002
         """The response has failed. The event has no status, so the code says what it was."""
@@ -89,26 +112,25 @@ class EventTranslator(ChatStream):
         if self._kind != kind:
             self._close()
             response, index = self._response, len(self._output)
-            if kind == "text":
-                item = self._open = open_message(self._emit, index, response)
-                self._finished = lambda: message_item(response, index, item.text)
+            if kind in _PARTS:
+                item = self._open = open_message(self._emit, index, response, refused=kind == "refusal")
+                self._finished = lambda: message_item(response, index, _PARTS[kind](item.text))
             else:
                 item = self._open = open_reasoning(self._emit, index, response)
                 self._finished = lambda: reasoning_item(response, index, item.text)
             self._kind, self._texts, self._delta_begins = kind, item.texts, item.delta_begins
         self._delta(encode(text)[1:-1])
 
-    def _called(self, call: Call) -> None:
-        function = call.function or Function()
-        if self._kind != "call" or call.index != self._call:
-            if call.index <= self._call:
-                raise ValueError("the engine went back to a tool call that it had ended")
+    def _called(self, piece: Piece) -> None:
+        if self._kind != "call" or piece.number != self._call:
+            if piece.number <= self._call:
+                raise ValueError(WENT_BACK)
             self._close()
-            self._call = call.index
-            opened = OpenCall(self._emit, len(self._output), self._response, call.index, call.id, function.name or "")
+            number = self._call = piece.number
+            opened = OpenCall(self._emit, len(self._output), self._response, number, piece.call_id, piece.name)
             self._open, self._finished, self._kind = opened.item, opened.finished, "call"
-        if function.arguments:
-            self._delta(encode(function.arguments)[1:-1])
+        if piece.arguments:
+            self._delta(encode(piece.arguments)[1:-1])
 
     def _delta(self, text: bytes) -> None:
         assert self._open is not None

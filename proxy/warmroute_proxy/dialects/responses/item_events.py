@@ -14,6 +14,7 @@ from warmroute_proxy.dialects.responses.answer import (
     Response,
     call_item,
     message_item,
+    refusal_part,
     text_part,
 )
 from warmroute_proxy.dialects.responses.tools import INPUT, called
@@ -33,6 +34,9 @@ class _Kind(NamedTuple):
 
 _MESSAGE: Final = _Kind(
     "response.output_text.delta", "response.output_text.done", "text", ("response.content_part", "content_index")
+)
+_REFUSAL: Final = _Kind(
+    "response.refusal.delta", "response.refusal.done", "refusal", ("response.content_part", "content_index")
 )
 _REASONING: Final = _Kind(
     "response.reasoning_text.delta", "response.reasoning_text.done", "text", ("response.content_part", "content_index")
@@ -104,10 +108,11 @@ class OpenItem:
         self._emit("response.output_item.done", {"output_index": self._index, "item": item})
 
 
-def open_message(emit: Emit, index: int, response: Response) -> OpenItem:
-    """A message begins."""
-    begun = {**message_item(response, index, ""), "status": "in_progress", "content": []}
-    return OpenItem(emit, index, _MESSAGE, begun, text_part)
+def open_message(emit: Emit, index: int, response: Response, *, refused: bool) -> OpenItem:
+    """A message begins; `refused`: it says why the model would not answer."""
+    begun = {**message_item(response, index, text_part("")), "status": "in_progress", "content": []}
+    kind, piece = (_REFUSAL, refusal_part) if refused else (_MESSAGE, text_part)
+    return OpenItem(emit, index, kind, begun, piece)
 
 
 def open_reasoning(emit: Emit, index: int, response: Response) -> OpenItem:

@@ -15,6 +15,7 @@ from warmroute_proxy.dialects.content import check_image, cleaned, content_of, i
 from warmroute_proxy.dialects.known import Known
 from warmroute_proxy.dialects.raw_json import MAX_SHOWN_CHARS, BadRequest, ChatPart, encode, is_text
 from warmroute_proxy.dialects.responses.tools import INPUT, chat_name
+from warmroute_proxy.dialects.work import KNOWN_PER_STEP, Work
 from warmroute_proxy.normalising.texts import Texts
 
 
@@ -106,11 +107,13 @@ _KNOWN: Final[Known[_InChat]] = Known()
 class ItemReader:
     """The messages of one input, as JSON. `dropped`: how many items of a type the model does not see."""
 
-    def __init__(self, seal: Opens, texts: Texts) -> None:
+    def __init__(self, seal: Opens, texts: Texts, work: Work) -> None:
+        """`work`: what may be made of them."""
         self.messages: list[bytes] = []
         self.dropped: Counter[str] = Counter()
         self._seal = seal
         self._texts = texts
+        self._work = work
         self._scope = seal.key, texts.on
         self._calls: set[str] = set()
         self._dropped_calls: set[str] = set()
@@ -126,10 +129,12 @@ class ItemReader:
 
     def read(self, raws: list[Raw]) -> None:
         """Take all items. Raises: BadRequest."""
+        self._work.take(len(raws) // KNOWN_PER_STEP)
         for at, raw in enumerate(raws):
             found = _KNOWN.get(self._scope, raw)
             if found is None:
-                found = _ItemReading(self._seal, Texts(self._texts.on)).read(raw, f"input[{at}]")
+                self._work.take(1)
+                found = _ItemReading(self._seal, Texts(self._texts.on), self._work).read(raw, f"input[{at}]")
                 _KNOWN.keep(self._scope, raw, found, len(found.json))
             if found.applied or found.off:
                 self._texts.add(found.applied, found.off)
@@ -185,9 +190,10 @@ class ItemReader:
 class _ItemReading:
     """Reads one item."""
 
-    def __init__(self, seal: Opens, texts: Texts) -> None:
+    def __init__(self, seal: Opens, texts: Texts, work: Work) -> None:
         self._seal = seal
         self._texts = texts
+        self._work = work
 
     def read(self, raw: Raw, path: str) -> _InChat:
         """The item in chat."""
@@ -220,7 +226,7 @@ class _ItemReading:
         role = _ROLES.get(item.role or "")
         if role is None:
             raise BadRequest(f"{path}.role", f"must be one of {', '.join(_ROLES)}")
-        parts = _pieces(item.content, f"{path}.content")
+        parts = self._pieces(item.content, f"{path}.content")
         if role != "user" and any(piece["type"] != "text" for piece in parts):
             raise BadRequest(f"{path}.content", "must be a text or parts that are texts")
         if role == "assistant":
@@ -234,7 +240,7 @@ class _ItemReading:
         if item.encrypted_content:
             text = self._seal.open(item.encrypted_content)
         elif is_given(item.content):
-            parts = _pieces(item.content, f"{path}.content")
+            parts = self._pieces(item.content, f"{path}.content")
             text = "".join([_decode_text(piece["text"]) for piece in parts if piece["type"] == "text"])
         if not text:
             return self._made(_Kind.DROPPED, b"", "", "reasoning")
@@ -252,7 +258,7 @@ class _ItemReading:
     def _result(self, item: _Item, path: str) -> _InChat:
         if not item.call_id:
             raise BadRequest(f"{path}.call_id", "is required")
-        parts = _pieces(item.output, f"{path}.output", may_be_empty=True)
+        parts = self._pieces(item.output, f"{path}.output", may_be_empty=True)
         texts = [piece for piece in parts if piece["type"] == "text"]
         content = content_of(texts) if texts else ""
         messages: list[ChatPart] = [{"role": "tool", "tool_call_id": item.call_id, "content": content}]
@@ -261,20 +267,20 @@ class _ItemReading:
             messages.append({"role": "user", "content": images})
         return self._made(_Kind.RESULT, encode(messages)[1:-1], item.call_id, item.type)
 
-
-def _pieces(raw: Raw, path: str, *, may_be_empty: bool = False) -> list[ChatPart]:
-    """Content that is a text or a list of parts."""
-    if not is_given(raw):
-        raise BadRequest(path, "is required")
-    if is_text(raw):
-        return [{"type": "text", "text": raw}]
-    try:
-        found = _decode_parts(raw)
-    except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        raise misread(error, path) from None
-    if not found and not may_be_empty:
-        raise BadRequest(path, "is empty")
-    return [_piece(piece, f"{path}[{at}]") for at, piece in enumerate(found)]
+    def _pieces(self, raw: Raw, path: str, *, may_be_empty: bool = False) -> list[ChatPart]:
+        """Content that is a text or a list of parts."""
+        if not is_given(raw):
+            raise BadRequest(path, "is required")
+        if is_text(raw):
+            return [{"type": "text", "text": raw}]
+        try:
+            found = _decode_parts(raw)
+        except (msgspec.DecodeError, ValueError, RecursionError) as error:
+            raise misread(error, path) from None
+        self._work.take(len(found))
+        if not found and not may_be_empty:
+            raise BadRequest(path, "is empty")
+        return [_piece(piece, f"{path}[{at}]") for at, piece in enumerate(found)]
 
 
 def _piece(piece: _Piece, path: str) -> ChatPart:

@@ -14,6 +14,7 @@ from warmroute_proxy.dialects.raw_json import BadRequest, encode, is_text, list_
 from warmroute_proxy.dialects.responses.items import ItemReader, Opens
 from warmroute_proxy.dialects.responses.settings import READ, asks_summary, settings, unlisted
 from warmroute_proxy.dialects.responses.tools import Tool, read_tools, tool_choice
+from warmroute_proxy.dialects.work import Work
 from warmroute_proxy.normalising.texts import Texts
 
 _ECHOED: Final = (
@@ -45,17 +46,21 @@ class ChatRequest(NamedTuple):
     texts: Texts
 
 
-def chat_request(raw: bytes, seal: Opens, texts_of: Callable[[str], Texts]) -> ChatRequest:
-    """Translate a body. `texts_of`: what cleans the texts of a prompt for a model. Raises: BadRequest."""
+def chat_request(raw: bytes, seal: Opens, texts_of: Callable[[str], Texts], *, work: Work | None = None) -> ChatRequest:
+    """Translate a body. Raises: BadRequest.
+
+    `texts_of`: what cleans the texts of a prompt for a model. `work`: what may be made of it.
+    """
+    work = work or Work()
     members, items = _BODY.read(raw)
     model = text_at(members, "model", "")
     dropped: set[str] = set()
     chat: dict[str, Any] = {"model": model, **settings(members, dropped)}
-    tools = read_tools(members, seal.key)
+    tools = read_tools(members, seal.key, work)
     if "tool_choice" in members and (chosen := tool_choice(members["tool_choice"], tools, dropped)) is not None:
         chat["tool_choice"] = chosen
     texts = texts_of(model)
-    reader = ItemReader(seal, texts)
+    reader = ItemReader(seal, texts, work)
     if "instructions" in members and text_at(members, "instructions", ""):
         reader.add_text(members["instructions"], "system")
     _read_input(reader, members.get("input"), items)

@@ -25,6 +25,7 @@ _STORED: Final = {
     "conversation": "nothing is stored here: send the whole conversation as input",
     "prompt": "nothing is stored here: send the prompt itself as instructions and input",
 }
+MAX_INCLUDED: Final = 64  # OpenAI has eight
 _decode_count: Final = msgspec.json.Decoder(int).decode
 _TRUNCATION: Final = "truncation"
 _FORMATS: Final = ("text", "json_object", "json_schema")
@@ -63,7 +64,10 @@ def _refuse_state(members: Members) -> None:
 
 def _note_unserved(members: Members, dropped: set[str]) -> None:
     if "include" in members:
-        for raw in list_at(members["include"], "include"):
+        listed = list_at(members["include"], "include")
+        if len(listed) > MAX_INCLUDED:
+            raise BadRequest("include", f"has {len(listed)} items, at most {MAX_INCLUDED} are taken")
+        for raw in listed:
             included = text_at({"include": raw}, "include", "")
             if included != "reasoning.encrypted_content":
                 dropped.add(f"include.{included}")

@@ -22,6 +22,7 @@ from warmroute_proxy.dialects.raw_json import (
     object_at,
     text_at,
 )
+from warmroute_proxy.dialects.work import Work
 
 INPUT: Final = "input"  # the argument of a custom tool
 _INPUT_SCHEMA: Final = Raw(b'{"type":"object","properties":{"input":{"type":"string"}},"required":["input"]}')
@@ -66,14 +67,14 @@ MAX_KNOWN_BYTES: Final = 4_194_304
 _KNOWN: Final[Known[ListedTools]] = Known(MAX_KNOWN_BYTES)
 
 
-def read_tools(members: Members, key: bytes) -> ListedTools:
+def read_tools(members: Members, key: bytes, work: Work) -> ListedTools:
     """The tools of a request. What is kept is kept for one `key`, that of the tenant. Raises: BadRequest."""
     if "tools" not in members:
         return _NO_TOOLS
     raw = members["tools"]
     found = _KNOWN.get(key, raw)
     if found is None:
-        found = _Tools().read(raw)
+        found = _Tools(work).read(raw)
         _KNOWN.keep(key, raw, found, len(found.chat))
     return found
 
@@ -81,16 +82,22 @@ def read_tools(members: Members, key: bytes) -> ListedTools:
 class _Tools:
     """Reads a list of tools."""
 
-    def __init__(self) -> None:
+    def __init__(self, work: Work) -> None:
+        self._work = work
         self._chat: list[ChatPart] = []
         self._by_name: dict[str, Tool] = {}
         self._dropped: set[str] = set()
 
     def read(self, raw: Raw) -> ListedTools:
         """All of them."""
-        for at, each in enumerate(list_at(raw, "tools")):
+        for at, each in enumerate(self._listed(raw, "tools")):
             self._add(each, f"tools[{at}]", None)
         return ListedTools(encode(self._chat) if self._chat else b"", self._by_name, frozenset(self._dropped))
+
+    def _listed(self, raw: Raw, path: str) -> list[Raw]:
+        found = list_at(raw, path)
+        self._work.take(len(found))
+        return found
 
     def _add(self, raw: Raw, path: str, namespace: str | None) -> None:
         tool = object_at(raw, path)
@@ -105,7 +112,7 @@ class _Tools:
             name = text_at(tool, "name", path)
             if "tools" not in tool:
                 raise BadRequest(f"{path}.tools", "is required")
-            for at, inner in enumerate(list_at(tool["tools"], f"{path}.tools")):
+            for at, inner in enumerate(self._listed(tool["tools"], f"{path}.tools")):
                 self._add(inner, f"{path}.tools[{at}]", name)
         else:
             self._dropped.add(kind)

@@ -69,6 +69,7 @@ class Limits:
     keyed_replay_s: float = 60.0
     keyed_answer_bytes: int = 16_777_216
     keyed_total_bytes: int = 268_435_456
+    counted_tokens_per_minute: int = 4_000_000
     total_timeout_s: float = 3_600.0
     queue_requests: int = 1_024
     queue_bytes: int = 268_435_456
@@ -108,6 +109,9 @@ class EngineConfig:
     """The file with the key that its requests need; None: they need none."""
 
     admin_key_file: Path | None = None
+    keys_within: tuple[Path, ...] = ()
+    """The folders that both must be in; empty: anywhere. A file of a folder that names engines does not say where."""
+
     """The file with the key that aborts need; None: the key of `key_file`, if any."""
 
     max_running: int | None = None
@@ -130,6 +134,9 @@ class DiscoveryConfig:
     path: Path | None = None
     """The folder."""
 
+    key_folder: Path | None = None
+    """Another folder that its engines' key files may be in; None: they are in the folder itself."""
+
     name: str = ""
     """The DNS name, such as `_http._tcp.sglang.prod.svc.cluster.local`."""
 
@@ -139,6 +146,11 @@ class DiscoveryConfig:
 
     engine: Mapping[str, Any] = field(default_factory=dict)
     """Further keys of an [[engine]], which all engines of a DNS name have."""
+
+    @property
+    def keys_within(self) -> tuple[Path, ...]:
+        """The folders that key files of its engines must be in; none where the config itself names the files."""
+        return tuple(folder for folder in (self.path, self.key_folder) if folder is not None)
 
 
 def copies_of_bodies(engines: Iterable[EngineConfig]) -> int:

@@ -31,6 +31,7 @@ LIVE_LIMITS: Final = frozenset(
         "queue_bytes",
         "queue_timeout_s",
         "shutdown_grace_s",
+        "counted_tokens_per_minute",
     }
 )
 """The keys of [limits] that change while the proxy runs; memory and connections are divided at the start."""

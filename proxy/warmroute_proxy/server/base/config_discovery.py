@@ -32,11 +32,13 @@ def read_discoveries(found: object, folder: Path, region: str, problems: list[st
 def _read(table: Table, number: str, folder: Path) -> DiscoveryConfig:
     kind = table.choice("kind", ("folder", "srv"), "folder")
     of_folder = kind == "folder"
+    key_folder = table.text("key_folder", "")
     made = DiscoveryConfig(
         id=table.name("id", f"{kind}-{number}"),
         kind=cast("Literal['folder', 'srv']", kind),
         interval_s=table.number("interval_s", 1.0 if of_folder else 5.0, 0.1, 3_600.0),
         path=folder / table.text("path") if of_folder else None,
+        key_folder=folder / key_folder if of_folder and key_folder else None,
         name="" if of_folder else table.text("name"),
         scheme=cast("Literal['http', 'https']", table.choice("scheme", ("http", "https"), "http")),
         servers=table.names("servers", ()),
@@ -45,8 +47,9 @@ def _read(table: Table, number: str, folder: Path) -> DiscoveryConfig:
     for key in ("name", "scheme", "servers", "engine"):
         if of_folder and table.has(key):
             table.problem(key, 'is for kind = "srv"')
-    if not of_folder and table.has("path"):
-        table.problem("path", 'is for kind = "folder"')
+    for key in ("path", "key_folder"):
+        if not of_folder and table.has(key):
+            table.problem(key, 'is for kind = "folder"')
     for server in made.servers:
         host, _, port = server.rpartition(":")
         if not host or not port.isdecimal() or not 0 < int(port) < 65_536:

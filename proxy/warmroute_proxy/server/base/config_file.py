@@ -57,6 +57,7 @@ _LIMIT_BOUNDS: Final[dict[str, tuple[float, float]]] = {
     "keyed_replay_s": (0.0, 3_600.0),
     "keyed_answer_bytes": (1_024, 2**40),
     "keyed_total_bytes": (1_024, 2**40),
+    "counted_tokens_per_minute": (0, 2**40),
     "total_timeout_s": (0.05, 604_800.0),
     "queue_requests": (0, 1_000_000),
     "queue_bytes": (0, 2**40),

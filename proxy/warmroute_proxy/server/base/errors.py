@@ -35,6 +35,9 @@ MAX_MODELS: Final = 10  # that one message names
 _TYPES: Final = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
 
 
+UNREADABLE: Final = "the engine's answer cannot be translated"
+
+
 class Refusal(Exception):
     """The error with which a request is answered. `message` says what is wrong, where, and what to do."""
 

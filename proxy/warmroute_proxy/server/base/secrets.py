@@ -15,16 +15,19 @@ entries and is cleared when full: a refill costs less than keeping an order of u
 import hashlib
 import hmac
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
 from xxhash import xxh3_64_intdigest
 
+from warmroute_proxy.server.base.regular_files import read_regular
+
 MIN_SECRET_BYTES: Final = 32
 SECRET_ENV: Final = "WARMROUTE_SECRET"  # noqa: S105 - a name, not a secret
 SESSION_HEX: Final = 16
 MAX_ENGINE_KEY_CHARS: Final = 1_024
+_MAX_KEY_FILE_BYTES: Final = 65_536
 MAX_CACHED: Final = 10_000
 
 _K = TypeVar("_K")
@@ -52,17 +55,19 @@ def load_secret(file: Path | None, environ: Mapping[str, str], *, create: bool =
         raise SecretError(f"cannot read the fleet secret from {file}: {error.strerror}") from None
 
 
-def bearer(file: Path | None) -> str:
-    """The header line with the key in `file`; empty without a file. Raises: SecretError where there is no key in it."""
+def bearer(file: Path | None, within: Sequence[Path] = ()) -> str:
+    """The header line with the key in `file`; empty without a file. `within`: the folders that the file must be in;
+    empty: anywhere. Raises: SecretError where there is no key in it.
+    """
     if file is None:
         return ""
     try:
-        key = file.read_text("ascii").strip()
+        key = read_regular(file, _MAX_KEY_FILE_BYTES, within).decode("ascii").strip()
     except OSError as error:
         raise SecretError(f"cannot read the engine key in {file}: {error.strerror}") from None
     except UnicodeDecodeError:
         key = ""
-    except ValueError as error:  # a path with a NUL
+    except ValueError as error:  # also a path with a NUL
         raise SecretError(f"cannot read the engine key in {str(file)!r}: {error}") from None
     if not 0 < len(key) <= MAX_ENGINE_KEY_CHARS or not key.isprintable() or " " in key:
         raise SecretError(f"{file} holds no engine key: up to {MAX_ENGINE_KEY_CHARS} ASCII characters on one line")

@@ -3,7 +3,7 @@
 Two FastAPI applications, run behind our own connections. Neither is on the path of a token.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -27,11 +27,9 @@ from warmroute_proxy.server.dialects.other_apis import no_route
 from warmroute_proxy.server.engines.engines import Engines
 from warmroute_proxy.server.ledger.ledger import Ledger
 from warmroute_proxy.server.regions.peers import PeerQuestions
-from warmroute_proxy.server.reload.orders import ReloadOrders
 from warmroute_proxy.server.request.admission import Admission
 from warmroute_proxy.server.request.open_requests import OpenRequests
 from warmroute_proxy.server.stores.prices import Prices
-from warmroute_proxy.server.stores.stores import Stores
 
 MAX_LISTED_DECISIONS: Final = 1000
 
@@ -40,17 +38,21 @@ class Readiness:
     """Why no requests should be sent here now."""
 
     def __init__(
-        self, open_requests: OpenRequests, ledger: Ledger, engines: Engines, stores: Stores, orders: ReloadOrders
+        self,
+        open_requests: OpenRequests,
+        ledger: Ledger,
+        engines: Engines,
+        degraded: Sequence[Callable[[], list[str]]],
     ) -> None:
+        """`degraded`: what each part says that does not work as it should."""
         self._open_requests = open_requests
         self._ledger = ledger
         self._engines = engines
-        self._stores = stores
-        self._orders = orders
+        self._degraded = degraded
 
     def degraded(self) -> list[str]:
         """What does not work as it should while requests are served."""
-        return [*self._stores.problems(), *self._orders.problems()]
+        return [problem for problems in self._degraded for problem in problems()]
 
     def problems(self) -> list[str]:
         """The reasons; none where the proxy is ready."""

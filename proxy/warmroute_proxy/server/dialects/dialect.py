@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from typing import Final, Protocol
 
 from warmroute.contract.changes import Changes
+from warmroute_proxy.dialects.work import Work
 from warmroute_proxy.server.base.terms import Terms
 
 Headers = Iterable[tuple[str, str]]
@@ -18,6 +19,9 @@ class Events(Protocol):
 
     def feed(self, data: bytes) -> bytes:
         """Translate some bytes of a chat stream. Raises: ValueError, where they are none."""
+
+    def check(self) -> None:
+        """Raises: ValueError, where what has come so far is no answer that can be completed."""
 
     def error(self, status: int, message: str, code: object) -> bytes:
         """End the stream with an error, given in chat's terms."""
@@ -57,8 +61,8 @@ class Dialect(Protocol):
     def counts(self, path: str) -> bool:
         """Whether a path of its counts tokens."""
 
-    def translate(self, path: str, query: bytes, body: bytes, terms: Terms) -> Translated:
-        """A request in chat's terms; its texts are what the rules of its model leave. Raises: BadRequest."""
+    def translate(self, path: str, query: bytes, body: bytes, terms: Terms, work: Work) -> Translated:
+        """A request in chat's terms; its texts are what the rules of its model leave. Raises: BadRequest, TooMuch."""
 
     def count(self, tokens: int, *, estimated: bool) -> bytes:
         """How many tokens a prompt has; `estimated`: about."""

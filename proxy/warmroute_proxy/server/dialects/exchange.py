@@ -1,5 +1,6 @@
 """The exchange of a translated request: what the request path answers in chat reaches the client in its dialect."""
 
+import asyncio
 import logging
 from collections.abc import Callable
 from functools import partial
@@ -7,13 +8,12 @@ from typing import Final
 
 from warmroute.contract import headers as names
 from warmroute_proxy.dialects.chat_answers import read_error
-from warmroute_proxy.server.base.errors import error_body
+from warmroute_proxy.server.base.errors import UNREADABLE, error_body
 from warmroute_proxy.server.dialects.dialect import Dialect, Events, Headers, Translated
 from warmroute_proxy.server.http.exchange import Exchange, Request
 
 log = logging.getLogger(__name__)
 
-_UNREADABLE: Final = "the engine's answer cannot be translated"
 _LINE_FEED: Final = 0x0A  # as a number: CPython takes five times as long to find bytes
 _MANY: Final = 4096
 _SIZES: Final = [b"%x\r\n" % size for size in range(_MANY)]  # a table costs a third of a format
@@ -22,6 +22,8 @@ _PREFIX: Final = "wr-"  # of a receipt's id
 
 class DialectExchange(Exchange):
     """It looks like a client of chat to the request, and like the request to the client's exchange."""
+
+    translates = True
 
     def __init__(self, client: Exchange, chat: Request, dialect: Dialect, found: Translated) -> None:
         """`chat`: the translated request; `found`: what its answer is translated by."""
@@ -32,6 +34,7 @@ class DialectExchange(Exchange):
         self._dialect = dialect
         self._found = found
         self._events: Events | None = None
+        self._problem: str | None = None  # why some of the answer could not be translated
         client.on_gone = self._gone
         client.on_pause = self._pause
 
@@ -44,7 +47,7 @@ class DialectExchange(Exchange):
         answer = None
         if status == 200:
             answer = self._answer(receipt_id, body)
-            status, body = (200, body) if answer is not None else (502, error_body(502, _UNREADABLE, "engine_error"))
+            status, body = (200, body) if answer is not None else (502, error_body(502, UNREADABLE, "engine_error"))
         self._finish()
         dialect = self._dialect
         if answer is None:
@@ -99,6 +102,19 @@ class DialectExchange(Exchange):
         else:
             self._client.abort(rest)
 
+    def unreadable(self, answer: bytes | None) -> str | None:
+        """Whether it can be translated, asked before it is charged."""
+        if self._problem is not None:
+            return self._problem
+        try:
+            if answer is not None:
+                self._found.answer(answer, "")
+            elif self._events is not None and not self.ended:
+                self._events.check()
+        except ValueError as error:
+            return str(error)
+        return None
+
     def abort(self, data: bytes = b"") -> None:
         """The end of a stream that is not complete. One that says so in its last event ends like any other: clients
         that read on behind that event would take a connection that breaks for another failure.
@@ -120,18 +136,24 @@ class DialectExchange(Exchange):
         try:
             return events.feed(data)
         except ValueError as error:
-            log.error("a stream could not be translated: %s", error)
-            return events.error(502, _UNREADABLE, "engine_error")
+            self._problem = str(error)
+            asyncio.get_running_loop().call_soon(self._report)
+            return events.error(502, UNREADABLE, "engine_error")
+
+    def _report(self) -> None:
+        """Tell the request, once what called this has returned."""
+        if self.on_unreadable is not None and self._problem is not None:
+            self.on_unreadable(self._problem)
 
     def _finish(self) -> None:
         self.started = self.ended = True
-        self.on_gone = self.on_pause = None
+        self.on_gone = self.on_pause = self.on_unreadable = None
 
     def _gone(self) -> None:
         """The client has left."""
         self.ended = True
         self.client_left = self._client.client_left
-        on_gone, self.on_gone, self.on_pause = self.on_gone, None, None
+        on_gone, self.on_gone, self.on_pause, self.on_unreadable = self.on_gone, None, None, None
         if on_gone is not None:
             on_gone()
 

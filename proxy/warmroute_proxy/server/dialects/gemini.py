@@ -11,6 +11,7 @@ from warmroute_proxy.dialects.gemini.answer import Asked, whole
 from warmroute_proxy.dialects.gemini.errors import error
 from warmroute_proxy.dialects.gemini.events import EventTranslator
 from warmroute_proxy.dialects.gemini.request import ChatRequest, chat_request, counted_body
+from warmroute_proxy.dialects.work import Work
 from warmroute_proxy.server.base.sealing import Seal
 from warmroute_proxy.server.base.terms import Terms
 from warmroute_proxy.server.dialects.dialect import EVENTS, Headers
@@ -77,13 +78,13 @@ class Gemini:
         """Whether it is a path that counts tokens."""
         return path.endswith(_COUNTS)
 
-    def translate(self, path: str, query: bytes, body: bytes, terms: Terms) -> TranslatedGemini:
+    def translate(self, path: str, query: bytes, body: bytes, terms: Terms, work: Work) -> TranslatedGemini:
         """A body in chat's terms."""
         model = unquote(path.partition("/models/")[2].rpartition(":")[0])
         raw = counted_body(body) if self.counts(path) else body
         streams = path.endswith(_STREAMS)
         seal = Seal(terms.reasoning_key("thoughts"))
-        found = chat_request(raw, model, seal, terms.texts(model), streams=streams)
+        found = chat_request(raw, model, seal, terms.texts(model), streams=streams, work=work)
         return TranslatedGemini(found, seal, array=streams and _AS_EVENTS not in query.split(b"&"))
 
     def count(self, tokens: int, *, estimated: bool) -> bytes:

@@ -10,6 +10,7 @@ from warmroute_proxy.dialects.messages.answer import message
 from warmroute_proxy.dialects.messages.errors import error, status_of
 from warmroute_proxy.dialects.messages.events import EventTranslator
 from warmroute_proxy.dialects.messages.request import ChatRequest, chat_request
+from warmroute_proxy.dialects.work import Work
 from warmroute_proxy.server.base.terms import Terms
 from warmroute_proxy.server.dialects.dialect import EVENTS, Headers
 
@@ -51,10 +52,11 @@ class Messages:
         """Whether it is the path that counts tokens."""
         return path == COUNT_TOKENS
 
-    def translate(self, path: str, query: bytes, body: bytes, terms: Terms) -> TranslatedMessages:  # noqa: ARG002
+    def translate(self, path: str, query: bytes, body: bytes, terms: Terms, work: Work) -> TranslatedMessages:  # noqa: ARG002
         """A body in chat's terms."""
         key = terms.reasoning_key("signature")
-        return TranslatedMessages(chat_request(body, key, terms.texts, counts_only=self.counts(path)), key)
+        found = chat_request(body, key, terms.texts, counts_only=self.counts(path), work=work)
+        return TranslatedMessages(found, key)
 
     def count(self, tokens: int, *, estimated: bool) -> bytes:
         """Counted tokens, and whether they are estimated."""

@@ -1,8 +1,9 @@
 """How many tokens a prompt has: by the tokenizer of an engine that has one, else by learned bytes per token.
 
 SGLang renders a chat at `/v1/tokenize` as it would to serve it, and lists the token ids (0.5.23,
-`entrypoints/openai/serving_tokenize.py`). A count is never billed, so engines are asked for `MAX_AT_ONCE` at a time at
-most; further ones are estimated.
+`entrypoints/openai/serving_tokenize.py`). A count is never billed, and passes no limit of requests or budgets, since
+agents count between their turns. So it has limits of its own, by tenant: `counted_tokens_per_minute`, and of
+`MAX_AT_ONCE` questions as many as are free. What is beyond them is estimated, and the answer says so.
 """
 
 import asyncio
@@ -22,7 +23,9 @@ from warmroute_proxy.server.intake.parsed_request import Intake
 
 log = logging.getLogger(__name__)
 
-MAX_AT_ONCE: Final = 4
+MAX_AT_ONCE: Final = 8
+MAX_TENANTS: Final = 4096  # whose counts are kept; those that have counted nothing for a minute are dropped
+MINUTE_S: Final = 60.0
 TIMEOUT_S: Final = 5.0
 MAX_ANSWER_BYTES: Final = 33_554_432  # 7 bytes for each token id
 _PATH: Final = "/v1/tokenize"
@@ -39,25 +42,63 @@ class _Counted(msgspec.Struct):
 _decode: Final = msgspec.json.Decoder(_Counted).decode
 
 
+class _OfTenant:
+    """What a tenant may still have counted: `tokens` at `since_s`, more with time."""
+
+    __slots__ = ("at_once", "since_s", "tokens")
+
+    def __init__(self, tokens: float, since_s: float) -> None:
+        self.tokens = tokens
+        self.since_s = since_s
+        self.at_once = 0
+
+    def take(self, tokens: int, per_minute: int, now_s: float) -> bool:
+        """Take so many tokens, if they are there; a minute's worth at most is saved up."""
+        grown = self.tokens + (now_s - self.since_s) * per_minute / MINUTE_S
+        self.tokens, self.since_s = min(grown, float(per_minute)), now_s
+        if tokens > self.tokens:
+            return False
+        self.tokens -= tokens
+        return True
+
+
 class TokenCounts:
     """Counts the tokens of prompts that are not served."""
 
-    def __init__(self, engines: Engines, router: Router) -> None:
+    def __init__(self, engines: Engines, router: Router, per_minute: Callable[[], int]) -> None:
+        """`per_minute`: how many tokens a tenant may have counted."""
         self._engines = engines
         self._router = router
-        self._under_way = 0
+        self._per_minute = per_minute
+        self._at_once = 0
+        self._tenants: dict[str, _OfTenant] = {}
 
     def count(self, intake: Intake, on_count: OnCount) -> None:
         """Count the tokens of a chat completion, and call `on_count` once."""
-        engine = self._engine(intake.model)
-        if engine is None or self._under_way >= MAX_AT_ONCE:
-            on_count(self._router.estimated_tokens(intake.facts), True)
+        engine, tokens = self._engine(intake.model), self._router.estimated_tokens(intake.facts)
+        if engine is None or not self._may_ask(intake.tenant.name, tokens):
+            on_count(tokens, True)
         else:
             _Question(self, engine, intake, on_count)
 
-    def began(self, difference: int) -> None:
-        """A question has begun (1) or ended (-1)."""
-        self._under_way += difference
+    def began(self, tenant: str, difference: int) -> None:
+        """A question of a tenant's has begun (1) or ended (-1)."""
+        self._at_once += difference
+        self._tenants[tenant].at_once += difference
+
+    def _may_ask(self, tenant: str, tokens: int) -> bool:
+        per_minute, now_s = self._per_minute(), self._engines.clock()
+        own = self._tenants.get(tenant)
+        if own is None:
+            if len(self._tenants) >= MAX_TENANTS:
+                self._forget_idle(now_s)
+            own = self._tenants[tenant] = _OfTenant(float(per_minute), now_s)
+        return own.at_once < MAX_AT_ONCE - self._at_once and own.take(tokens, per_minute, now_s)
+
+    def _forget_idle(self, now_s: float) -> None:
+        idle = [name for name, own in self._tenants.items() if not own.at_once and own.since_s < now_s - MINUTE_S]
+        for name in idle:
+            del self._tenants[name]
 
     def estimated(self, intake: Intake) -> int:
         """The tokens of a prompt by learned bytes per token."""
@@ -82,7 +123,7 @@ class _Question:
         self._intake = intake
         self._on_count: OnCount | None = on_count
         leg = Collector(self._answered, MAX_ANSWER_BYTES).leg
-        owner.began(1)
+        owner.began(intake.tenant.name, 1)
         model = b'"model":%b' % msgspec.json.encode(intake.model.name)
         body = intake.body.rewritten(_NOT_OF_THE_PROMPT | intake.dropped, model)
         engine.upstream.send("POST", _PATH, f"{CONTENT_TYPE}{engine.bearer}", body, leg)
@@ -98,7 +139,7 @@ class _Question:
         if on_count is None:
             return
         self._timer.cancel()
-        self._owner.began(-1)
+        self._owner.began(self._intake.tenant.name, -1)
         try:
             tokens = _decode(body).count if status == 200 else None
         except (msgspec.DecodeError, RecursionError):

@@ -5,12 +5,13 @@ from msgspec.structs import replace
 
 from warmroute.contract.changes import Changes
 from warmroute_proxy.dialects.raw_json import BadRequest
+from warmroute_proxy.dialects.work import Work
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.terms import Terms
 from warmroute_proxy.server.dialects.dialect import Dialect, Translated
 from warmroute_proxy.server.dialects.routes import dialect_of
 from warmroute_proxy.server.http.exchange import Request
-from warmroute_proxy.server.intake.intake import CHAT
+from warmroute_proxy.server.intake.intake import CHAT, check_light
 from warmroute_proxy.server.intake.parsed_request import Intake
 
 
@@ -30,12 +31,15 @@ class DialectRefusal(Refusal):
         return self._dialect.error(self.status, self.message, self.code, self.param)
 
 
-def translated_body(path: str, query: bytes, raw: bytes, terms: Terms) -> Translated:
-    """A body that came to a path of a dialect, in chat's terms. Raises: Refusal."""
+def translated_body(path: str, query: bytes, raw: bytes, terms: Terms, work: Work | None = None) -> Translated:
+    """A body that came to a path of a dialect, in chat's terms. Raises: Refusal, TooMuch.
+
+    `work`: what may be made of it; None where there is time for it, away from the event loop.
+    """
     dialect = dialect_of(path)
     assert dialect is not None
     try:
-        found = dialect.translate(path, query, raw, terms)
+        found = dialect.translate(path, query, raw, terms, work or Work())
     except BadRequest as error:
         raise Refusal(400, str(error), code="invalid_value", param=error.path) from None
     except (msgspec.DecodeError, UnicodeError, RecursionError):
@@ -47,8 +51,10 @@ def translated_body(path: str, query: bytes, raw: bytes, terms: Terms) -> Transl
 
 
 def translate(request: Request, terms: Terms) -> tuple[Request, Translated]:
-    """The request as one of chat. It takes the body over. Raises: Refusal."""
-    found = translated_body(request.path, request.query, bytes(request.body), terms)
+    """The request as one of chat, in the event loop. It takes the body over. Raises: Refusal, TooMuch."""
+    raw = bytes(request.body)
+    check_light(raw)
+    found = translated_body(request.path, request.query, raw, terms, Work.in_loop(len(raw)))
     request.body, found.body = found.body, b""
     return chat_request_of(request), found
 

@@ -5,6 +5,7 @@ has a problem of its own, is left out, and its source has that problem; the othe
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -36,10 +37,11 @@ def candidates(config: Config, found: Mapping[str, Sequence[Mapping[str, Any]]])
     refused: dict[str, list[Refused]] = {source: [] for source in found}
     taken = {engine.id: "the config" for engine in config.engines}
     taken |= {engine.url: "the config" for engine in config.engines}
+    within = {one.id: one.keys_within for one in config.discoveries}
     for source, engines in found.items():
         for values in engines:
             own: list[str] = []
-            engine = _read(values, config, own)
+            engine = _read(values, config, within.get(source, ()), own)
             if engine.region != region:
                 continue  # as in a config, which proxies of several regions may share
             for key, value in (("id", engine.id), ("url", engine.url)):
@@ -53,13 +55,16 @@ def candidates(config: Config, found: Mapping[str, Sequence[Mapping[str, Any]]])
     return Candidates(used, refused)
 
 
-def _read(values: Mapping[str, Any], config: Config, problems: list[str]) -> EngineConfig:
-    engine = read_engine(Table(dict(values), "engine", problems), {}, Path())
+def _read(
+    values: Mapping[str, Any], config: Config, keys_within: tuple[Path, ...], problems: list[str]
+) -> EngineConfig:
+    """`keys_within`: where its key files must be."""
+    engine = replace(read_engine(Table(dict(values), "engine", problems), {}, Path()), keys_within=keys_within)
     check_engine_models((engine,), config.models, problems)
     check_unsalted((engine,), config.tenants, problems)
     for file in (engine.key_file, engine.admin_key_file):
         try:
-            bearer(file)
+            bearer(file, keys_within)
         except SecretError as error:
             problems.append(str(error))
     return engine

@@ -1,18 +1,23 @@
 """Engines in a folder of TOML files, each with the keys of one [[engine]].
 
 Without an id an engine has the name of its file. What a file named last stays while it cannot be read, as when it is
-half written. The folder is read in a thread, since it may be on a network. Limits: `MAX_ENGINES` files of at most
-`MAX_FILE_BYTES`.
+half written. Only regular files are read that are in the folder, also by a link; their key files must be there too, or
+in `key_folder` (`EngineConfig.keys_within`). The folder is read in a thread of its own, since it may be on a network:
+one that hangs is away, and does not keep the proxy from ending. Limits: `MAX_ENGINES` files of `MAX_FILE_BYTES` each.
 """
 
 import asyncio
 import tomllib
+from concurrent.futures import Future
 from pathlib import Path
+from threading import Thread
 from typing import Any, Final
 
+from warmroute_proxy.server.base.regular_files import read_regular
 from warmroute_proxy.server.discovery.source import MAX_ENGINES, Found, SourceError
 
 MAX_FILE_BYTES: Final = 65_536
+READ_S: Final = 10.0
 _PATHS: Final = ("key_file", "admin_key_file")
 
 
@@ -24,10 +29,23 @@ class Folder:
         self._interval_s = interval_s
         self._region = region
         self._named_before: dict[str, dict[str, Any]] = {}  # by file
+        self._reading: Future[Found] | None = None
 
     async def read(self) -> Found:
         """As `Source`."""
-        return await asyncio.to_thread(self._read)
+        if self._reading is None or self._reading.done():
+            self._reading = Future()
+            Thread(target=self._run, args=(self._reading,), daemon=True, name="discovery").start()
+        try:
+            return await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(self._reading)), READ_S)
+        except TimeoutError:
+            raise SourceError(f"{self._path} was not read within {READ_S:g} s") from None
+
+    def _run(self, reading: "Future[Found]") -> None:
+        try:
+            reading.set_result(self._read())
+        except Exception as error:
+            reading.set_exception(error)
 
     def _read(self) -> Found:
         try:
@@ -49,10 +67,7 @@ class Folder:
         return Found(list(found.values()), self._interval_s, problems)
 
     def _engine(self, path: Path) -> dict[str, Any]:
-        with path.open("rb") as file:
-            content = file.read(MAX_FILE_BYTES + 1)
-        if len(content) > MAX_FILE_BYTES:
-            raise ValueError(f"is larger than {MAX_FILE_BYTES} bytes")
+        content = read_regular(path, MAX_FILE_BYTES, [self._path])
         values = {"id": path.stem, "region": self._region, **tomllib.loads(content.decode())}
         if "url" not in values:  # it may be half written: what is left is TOML, too
             raise ValueError("names no url")

@@ -29,13 +29,13 @@ class Engine:
     def __init__(self, config: EngineConfig, connect_timeout_s: float, clock: Callable[[], float]) -> None:
         self.config = config
         self.upstream = Upstream(config.url, connect_timeout_s, clock)
-        self.bearer = bearer(config.key_file)
+        self.bearer = bearer(config.key_file, config.keys_within)
         """The header line with the engine's key, sent with every request; empty where it needs none."""
 
         self.is_sglang = config.kind == "sglang"
         self._session_header = config.provider.header
         self._heads: dict[str, bytes] = {}  # by path; the code has two
-        self.admin_bearer = bearer(config.admin_key_file) or self.bearer
+        self.admin_bearer = bearer(config.admin_key_file, config.keys_within) or self.bearer
         """The same for control routes."""
 
         self._key_refused = False

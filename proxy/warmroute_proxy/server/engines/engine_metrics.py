@@ -44,7 +44,7 @@ _COUNTED: Final = ("num_requests_total", "prompt_tokens_total", "cached_tokens_t
 """In the order of `Counts`."""
 
 _COUNT: Final = re.compile(rf"^sglang:({'|'.join(_COUNTED)})(?:\{{[^}}]*\}})? ([0-9.eE+-]+)$", re.MULTILINE)
-_LABEL: Final = re.compile(r'(\w+)="([^"]*)"')
+_LABEL: Final = re.compile(r'(?<!\w)(\w++)="([^"]*+)"')  # linear in an engine's text
 _LOWER: Final = frozenset({"host", "storage"})
 _SUMMED_LABELS: Final = ("cache_source", "is_streaming", "pool")
 """Labels that divide one number of a rank; shards are told apart by the others."""

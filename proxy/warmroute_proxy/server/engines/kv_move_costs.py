@@ -19,7 +19,7 @@ _LINE: Final = re.compile(
     r"|prefetch_bandwidth_count|hicache_backup_tokens_total|hicache_backup_bytes_total)\{([^}]*)\} ([0-9.eE+-]+)$",
     re.MULTILINE,
 )
-_LABEL: Final = re.compile(r'(\w+)="([^"]*)"')
+_LABEL: Final = re.compile(r'(?<!\w)(\w++)="([^"]*+)"')  # linear in an engine's text
 MAX_RANK_DIGITS: Final = 6
 
 

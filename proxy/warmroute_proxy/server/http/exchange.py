@@ -99,6 +99,10 @@ class Exchange:
     # Defaults that hold for most answers and are seldom read: a default is cheap to begin with, and dear to read.
     on_gone: Callable[[], None] | None = None
     on_pause: Callable[[bool], None] | None = None
+    on_unreadable: Callable[[str], None] | None = None
+    """Called, where the answer is translated, with what is wrong once some of it cannot be. The client has an error."""
+    translates = False
+    """Whether the answer is translated, so that `unreadable` is to be asked before it is charged."""
     client_left = False
     """Whether the client of a gone exchange is known to have left. For a forwarded request, its proxy reports that."""
     _chunked = False
@@ -132,6 +136,10 @@ class Exchange:
             lines += b"connection: close\r\n"
         connection.write(b"HTTP/1.1 200 OK\r\n%bcontent-length: %d\r\n\r\n%b" % (lines, len(body), body))
         connection.exchange_ended(self)
+
+    def unreadable(self, answer: bytes | None) -> str | None:  # noqa: ARG002 - for those that translate
+        """Why a whole answer, or what has come of a stream (None), cannot be given to the client; None where it can."""
+        return None
 
     def refuse(self, refusal: Refusal, extra: Iterable[tuple[str, str]] = ()) -> None:
         """Answer with an error object."""

@@ -17,14 +17,14 @@ class IncomingBody:
         self._size = 0  # of the pieces
         self._shared: SharedBytes | None = None
 
-    def add(self, piece: bytes) -> None:
-        """Add a piece."""
+    def add(self, piece: bytes, tenant: str) -> None:
+        """Add a piece of this tenant's body."""
         if self._shared is not None:
             self._shared.add(piece)
             return
         self._size += len(piece)
         if self._size > LARGE_BYTES:
-            self._shared = shared = SharedBytes.of(self._pieces)
+            self._shared = shared = SharedBytes.of(self._pieces, tenant)
             if shared is not None:
                 self._pieces = []
                 shared.add(piece)

@@ -190,7 +190,7 @@ class RequestReader:
         if len(body) == request.length:  # all of it in one read
             request.body = body
         else:
-            self._body.add(body)
+            self._body.add(body, request.tenant)
 
     def on_message_complete(self) -> None:
         request, connection = self.request, self._connection

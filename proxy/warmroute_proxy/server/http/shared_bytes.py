@@ -6,43 +6,51 @@ Nothing is copied for that: what the socket brings is put here, and the other pr
 
 import mmap
 import os
+from collections import Counter
 from collections.abc import Iterable
-from typing import Final
+from typing import ClassVar, Final
 
 LARGE_BYTES: Final = 2_097_152
-"""Smaller bodies are read in the event loop: 3 ms per MB here, and three times that on a slow machine."""
+"""Smaller bodies are read in the event loop, unless they are dense: 3 ms per MB here, thrice that on a slow machine."""
 
-MAX_SHARED: Final = 64
-"""Large bodies at a time; further ones are read in the event loop.
-
-Each has two descriptors until it is read, in the place of those that its client's request will have at engines, and one
-from then on.
+MAX_UNREAD: Final = 64
+"""Bodies at a time that another process is to read; each has two descriptors. A tenant may have as many as are free, so
+one alone has half of them at most, and the next one always finds room. What finds none is refused.
 """
+
+MAX_MAPPED: Final = 64
+"""Bodies at a time that stay where they were read, each with one descriptor; further ones are copied."""
 
 
 class SharedBytes:
     """Bytes that grow. `view` once no more come."""
 
-    _held = 0  # by this process
+    _unread: ClassVar[Counter[str]] = Counter()  # by tenant, in this process
+    _mapped: ClassVar[int] = 0
 
-    def __init__(self, descriptor: int) -> None:
+    def __init__(self, descriptor: int, tenant: str) -> None:
         """`descriptor`: of memory, and closed with this object. Raises: OSError."""
         self.size = 0
         self.sha256: str | None = None
         """In hex digits, once another process has read them."""
 
         self._descriptor = descriptor
-        SharedBytes._held += 1
+        self._tenant = tenant
+        self._copy: bytes | None = None
+        self._unread[tenant] += 1
+        SharedBytes._mapped += 1
         os.ftruncate(descriptor, 2 * LARGE_BYTES)
         self._map = mmap.mmap(descriptor, 2 * LARGE_BYTES)
 
     @classmethod
-    def of(cls, pieces: Iterable[bytes | bytearray]) -> "SharedBytes | None":
-        """The pieces so far; None where there are many already, or the system gives no descriptor or no memory."""
-        if cls._held >= MAX_SHARED:
+    def of(cls, pieces: Iterable[bytes | bytearray], tenant: str) -> "SharedBytes | None":
+        """The pieces so far of a tenant's body; None where it has many already, or the system gives no descriptor or
+        no memory.
+        """
+        if cls._unread[tenant] >= MAX_UNREAD - cls._unread.total():
             return None
         try:
-            shared = cls(os.memfd_create("warmroute-body", os.MFD_CLOEXEC))
+            shared = cls(os.memfd_create("warmroute-body", os.MFD_CLOEXEC), tenant)
             for piece in pieces:
                 shared.add(piece)
         except OSError:
@@ -64,7 +72,7 @@ class SharedBytes:
 
     def view(self) -> memoryview:
         """All of them; nothing can be added any more."""
-        return memoryview(self._map)[: self.size]
+        return memoryview(self._map if self._copy is None else self._copy)[: self.size]
 
     def rewritten(self, size: int) -> None:
         """The other process has put as many bytes in their place. No view of them may be left."""
@@ -73,15 +81,27 @@ class SharedBytes:
         self.size = size
 
     def was_read(self, sha256: str) -> None:
-        """The other process has read them; it does not find them any more."""
+        """The other process has read them; it does not find them any more. No view of them may be left."""
         self.sha256 = sha256
         self._close()
+        if SharedBytes._mapped > MAX_MAPPED:
+            self._copy = self._map[: self.size]
+            self._unmap()
 
     def _close(self) -> None:
         descriptor, self._descriptor = self._descriptor, -1
-        if descriptor >= 0:
-            os.close(descriptor)
+        if descriptor < 0:
+            return
+        os.close(descriptor)
+        self._unread[self._tenant] -= 1
+        if not self._unread[self._tenant]:
+            del self._unread[self._tenant]
+
+    def _unmap(self) -> None:
+        SharedBytes._mapped -= 1
+        self._map.close()
 
     def __del__(self) -> None:
-        SharedBytes._held -= 1
         self._close()
+        if self._copy is None:
+            SharedBytes._mapped -= 1  # and the map goes with its last view

@@ -11,8 +11,9 @@ Whatever is wrong with a request is raised as a `Refusal` here, before anything 
 - intake: reads and checks a request
 - intakes: reads the requests of all callers
 - known_body: bodies and conversations that were read before, kept for the next ones
-- large_bodies: has large bodies read in another process
+- large_bodies: has large and dense bodies read in another process, by turns of their tenants
 - large_body: a large body, which is sent from where it is
-- large_reading: that process
+- large_reader: that process, seen from the proxy
+- large_reading: what it does
 - parsed_request: the `Intake`, which everything behind works with
 """

@@ -8,6 +8,7 @@ The body is never rebuilt from parsed values. `rewritten` drops whole members an
 brace; all other bytes are the client's.
 """
 
+import re
 from typing import Final
 
 import msgspec
@@ -21,6 +22,9 @@ MAX_NAMES: Final = 1000  # of a body; engines know some hundred, and a walk is 3
 _MEMBERS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _NAME: Final = msgspec.json.Decoder(str)
 _SPACE: Final = b" \t\r\n"
+_SPACES: Final = re.compile(rb"[ \t\r\n]*+")
+_REST_OF_NAME: Final = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
+_WINDOW_BYTES: Final = 4096
 
 
 class Span:
@@ -120,22 +124,26 @@ def _name(raw: bytes, at: int) -> tuple[str, int]:
     end = raw.index(b'"', at + 1)
     if raw.find(b"\\", at, end) < 0:
         return raw[at + 1 : end].decode(), end + 1
-    while raw[end - 1] == 0x5C and _odd_backslashes(raw, end):
-        end = raw.index(b'"', end + 1)
+    rest = _REST_OF_NAME.match(raw, at + 1)
+    assert rest is not None  # it is valid JSON
+    end = rest.end() - 1
     return _NAME.decode(raw[at : end + 1]), end + 1
 
 
-def _odd_backslashes(raw: bytes, end: int) -> bool:
-    count = 0
-    while raw[end - 1 - count] == 0x5C:
-        count += 1
-    return bool(count & 1)
-
-
 def _skip(raw: bytes, at: int) -> int:
-    while raw[at] in _SPACE:
-        at += 1
-    return at
+    if raw[at] not in _SPACE:  # as mostly
+        return at
+    spaces = _SPACES.match(raw, at)
+    assert spaces is not None
+    return spaces.end()
+
+
+def spaces_begin(raw: bytes, end: int) -> int:
+    """Where the spaces begin that end at `end`."""
+    while raw[end - 1] in _SPACE:
+        window = raw[max(end - _WINDOW_BYTES, 0) : end]
+        end -= len(window) - len(window.rstrip(_SPACE))
+    return end
 
 
 NO_BODY: Final = Body(b"{}")  # replaces a body that is not needed any more

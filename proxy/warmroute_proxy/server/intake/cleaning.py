@@ -10,10 +10,13 @@ from typing import Final
 import msgspec
 
 from warmroute.contract.changes import NO_CHANGES, Changes
+from warmroute_proxy.dialects.raw_json import BadRequest
+from warmroute_proxy.dialects.work import KNOWN_PER_STEP, Work
 from warmroute_proxy.normalising import chat_messages
 from warmroute_proxy.normalising.rules import BILLING_MARK, DEFAULT_NAMES
 from warmroute_proxy.normalising.texts import Texts
 from warmroute_proxy.server.base.config import Config
+from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.intake.body import Body
 from warmroute_proxy.server.intake.caller import Caller
 
@@ -31,11 +34,13 @@ def may_need_cleaning(raw: bytes, caller: Caller) -> bool:
     return caller.region is None and (caller.is_claude_code or raw.find(BILLING_MARK, 0, _LOOKED_AT_BYTES) >= 0)
 
 
-def cleaned(raw: bytes, config: Config) -> tuple[bytes, Changes]:
-    """A chat body without what its model's rules take out. Raises: Refusal, where it is not one JSON object."""
+def cleaned(raw: bytes, config: Config, work: Work) -> tuple[bytes, Changes]:
+    """A chat body without what its model's rules take out. Raises: Refusal, where it is not one JSON object, or holds
+    more messages than there is `work` for; TooMuch, as `Work` says.
+    """
     body = Body(raw)
     messages, texts = body.members.get("messages"), Texts(_rules(body, config))
-    left = None if messages is None else chat_messages.cleaned(messages, texts)
+    left = None if messages is None else _cleaned(messages, texts, work)
     if not texts.applied and not texts.off:
         return raw, NO_CHANGES
     normalised, off = texts.names()
@@ -44,6 +49,16 @@ def cleaned(raw: bytes, config: Config) -> tuple[bytes, Changes]:
         return raw, changes
     end = body.spans["messages"].end
     return b"%b%b%b" % (raw[: end - len(memoryview(messages))], left, raw[end:]), changes
+
+
+def _cleaned(messages: msgspec.Raw, texts: Texts, work: Work) -> bytes | None:
+    def take(number: int) -> None:
+        work.take(number // KNOWN_PER_STEP)
+
+    try:
+        return chat_messages.cleaned(messages, texts, take)
+    except BadRequest as error:
+        raise Refusal(400, str(error), code="invalid_value", param="messages") from None
 
 
 def _rules(body: Body, config: Config) -> frozenset[str]:

@@ -26,10 +26,12 @@ from warmroute_proxy.core.prompt.fingerprint import (
     tools_prefix,
 )
 from warmroute_proxy.dialects.fields import Permissions
+from warmroute_proxy.dialects.work import TooMuch, is_dense
 from warmroute_proxy.server.base.config import Config, ModelConfig, TenantConfig
 from warmroute_proxy.server.base.errors import Refusal, no_model
 from warmroute_proxy.server.base.secrets import Secrets
 from warmroute_proxy.server.http.exchange import Request
+from warmroute_proxy.server.http.shared_bytes import LARGE_BYTES
 from warmroute_proxy.server.intake.body import NO_BODY, Body, TemplatedBody
 from warmroute_proxy.server.intake.body_fields import KEPT_DECODED, plan_of, read_member, read_members
 from warmroute_proxy.server.intake.body_template import BodyTemplate, MemberSpan
@@ -40,6 +42,7 @@ from warmroute_proxy.server.intake.known_body import (
     MAX_MEMBERS,
     MAX_RETURNED,
     MAX_TAIL_BYTES,
+    Check,
     KnownBodies,
     KnownBody,
 )
@@ -55,28 +58,35 @@ DEFAULT_OUTPUT_TOKENS: Final = 256  # expected where the client sets no maximum
 MAX_EXPECTED_OUTPUT_TOKENS: Final = 1024  # a maximum says little about the answer: agents' turns are short
 
 
-def read(request: Request, caller: Caller, callers: Callers, config: Config) -> Intake:
-    """Check and read a request. Raises: Refusal."""
+def check_light(raw: bytes | memoryview) -> None:
+    """Raises: TooMuch, where a body is not to be read in the event loop."""
+    if len(raw) > LARGE_BYTES or is_dense(raw):
+        raise TooMuch
+
+
+def read(request: Request, caller: Caller, callers: Callers, config: Config, check: Check = check_light) -> Intake:
+    """Check and read a request in the event loop. Raises: Refusal, and what `check` does of what is not known of it."""
     raw = request.body
     assert isinstance(raw, bytes)  # large ones are read elsewhere
     for known in caller.known_bodies:
         template = known.template
         if raw.startswith(template.head) and raw.endswith(template.tail):
             try:
-                return _read_known(raw, known, caller, callers)
+                return _read_known(raw, known, caller, callers, check)
             except MalformedPrompt:
-                continue  # it is of another template, or `read_whole` says what is wrong
+                break  # it is of another template, or `read_whole` says what is wrong: nothing is read three times
+    check(raw)
     return read_whole(raw, caller, callers, config)
 
 
-def _read_known(raw: bytes, known: KnownBody, caller: Caller, callers: Callers) -> Intake:
+def _read_known(raw: bytes, known: KnownBody, caller: Caller, callers: Callers, check: Check) -> Intake:
     """Read a body of a known template: only its messages. Raises: MalformedPrompt, where it is not of the template."""
     body_template, known_bodies = known.template, callers.known_bodies
     start, end = body_template.start, len(raw) - body_template.tail_bytes
     if end - start < known_bodies.min_bytes:
         prompt = fingerprint_messages(memoryview(raw)[start:end], known.tools, known.seed)
     else:
-        prompt = known_bodies.read(known, raw, end)
+        prompt = known_bodies.read(known, raw, end, check)
     intake = known.intake
     facts = intake.facts
     digest = prompt.tools_system_digest

@@ -5,12 +5,15 @@ from asyncio import AbstractEventLoop
 from msgspec.structs import replace
 
 from warmroute.contract.changes import NO_CHANGES
+from warmroute_proxy.dialects.work import TooMuch, Work
 from warmroute_proxy.server.base.config import Config, TenantConfig
+from warmroute_proxy.server.base.metrics import Metrics
 from warmroute_proxy.server.base.terms import Terms
 from warmroute_proxy.server.http.exchange import Request
 from warmroute_proxy.server.intake.caller import Caller, Callers
 from warmroute_proxy.server.intake.cleaning import cleaned, cleans_all, may_need_cleaning
-from warmroute_proxy.server.intake.intake import CHAT, read, read_body
+from warmroute_proxy.server.intake.intake import CHAT, check_light, read, read_body
+from warmroute_proxy.server.intake.known_body import no_check
 from warmroute_proxy.server.intake.large_bodies import LargeBodies
 from warmroute_proxy.server.intake.parsed_request import Intake
 
@@ -18,10 +21,10 @@ from warmroute_proxy.server.intake.parsed_request import Intake
 class Intakes:
     """What requests are read with."""
 
-    def __init__(self, config: Config, callers: Callers, loop: AbstractEventLoop) -> None:
+    def __init__(self, config: Config, callers: Callers, loop: AbstractEventLoop, metrics: Metrics) -> None:
         self._config = config
         self.callers = callers
-        self.large_bodies = LargeBodies(config, callers, loop)
+        self.large_bodies = LargeBodies(config, callers, loop, metrics)
         self._cleans_all = cleans_all(config)
 
     def replace(self, config: Config) -> None:
@@ -31,12 +34,16 @@ class Intakes:
         self.callers.forget()
         self.large_bodies.replace(config)
 
+    def counted_tokens_per_minute(self) -> int:
+        """How many tokens a tenant may have counted by engines."""
+        return self._config.limits.counted_tokens_per_minute
+
     def terms(self, tenant: TenantConfig) -> Terms:
         """What a translation of a tenant's request depends on."""
         return Terms(tenant, self.callers.secrets, self._config)
 
     def read(self, request: Request, caller: Caller) -> Intake:
-        """Read a request whose body is not large. Raises: Refusal."""
+        """Read a request in the event loop. Raises: Refusal, or TooMuch where that would take too long."""
         raw = request.body
         assert isinstance(raw, bytes)
         if caller.path == CHAT and (self._cleans_all or may_need_cleaning(raw, caller)):
@@ -44,13 +51,20 @@ class Intakes:
         return read(request, caller, self.callers, self._config)
 
     def read_translated(self, request: Request, caller: Caller) -> Intake:
-        """Read a request that a dialect has translated, and cleaned. Raises: Refusal."""
-        return read(request, caller, self.callers, self._config)
+        """Read a request that a dialect has translated, and cleaned, within its `Work`. Raises: Refusal."""
+        return read(request, caller, self.callers, self._config, no_check)
 
     def unserved(self, request: Request, caller: Caller) -> Intake:
         """Read a request that is not to be served; no conversation learns of it. Raises: Refusal."""
         return read_body(bytes(request.body), caller, self.callers.secrets, self._config).intake
 
     def _read_cleaned(self, request: Request, raw: bytes, caller: Caller) -> Intake:
-        request.body, changes = cleaned(raw, self._config) if caller.region is None else (raw, NO_CHANGES)
-        return replace(read(request, caller, self.callers, self._config), changes=changes)
+        check_light(raw)
+        changes = NO_CHANGES
+        if caller.region is None:
+            request.body, changes = cleaned(raw, self._config, Work.in_loop(len(raw)))
+        try:
+            return replace(read(request, caller, self.callers, self._config), changes=changes)
+        except TooMuch:
+            request.body = raw  # it is cleaned where it is read
+            raise

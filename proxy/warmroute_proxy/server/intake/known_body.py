@@ -14,12 +14,14 @@ in total and in `MAX_LONG` templates; conversations of `MAX_KEPT_BYTES` in total
 of their bodies are also kept to be computed elsewhere (`core/placement/hot_prompts.py`), which holds the same bytes.
 """
 
+from collections.abc import Callable
 from typing import Final
 
 from warmroute.contract.conversations import MAX_ASKED_BYTES
 from warmroute_proxy.core.prompt.canonical import MAX_PARTS, MalformedPrompt
 from warmroute_proxy.core.prompt.chain import Begun, Chain, Fingerprint, ToolsPrefix
 from warmroute_proxy.core.prompt.fingerprint import fingerprint_messages, fingerprint_rest
+from warmroute_proxy.server.intake.body import spaces_begin
 from warmroute_proxy.server.intake.body_template import BodyTemplate
 from warmroute_proxy.server.intake.parsed_request import Intake
 
@@ -38,6 +40,13 @@ MAX_RETURNED: Final = 8  # users' messages in front of a mark
 
 _BYTES_PER_CUT: Final = 96  # a hash and an end, each an integer of its own in a list
 _SPACE: Final = b" \t\r\n"
+
+
+Check = Callable[[bytes | memoryview], None]
+
+
+def no_check(unknown: bytes | memoryview) -> None:
+    """Let anything pass."""
 
 
 class Mark:
@@ -141,10 +150,10 @@ class KnownBodies:
         template.tail = self._tails[tail] = tail
         self._long.append(body)
 
-    def read(self, body: KnownBody, raw: bytes, end: int) -> Fingerprint:
-        """The fingerprint of messages that end at `end`.
+    def read(self, body: KnownBody, raw: bytes, end: int, check: Check = no_check) -> Fingerprint:
+        """The fingerprint of messages that end at `end`. `check` is given what is not known of them.
 
-        Raises: MalformedPrompt, where they are not one array of messages.
+        Raises: MalformedPrompt, where they are not one array of messages, and what `check` does.
         """
         known = body.conversation
         start = body.template.start
@@ -152,7 +161,9 @@ class KnownBodies:
             for mark in reversed(known.marks):
                 stop = start + mark.length
                 if stop < end and raw.startswith(memoryview(known.raw)[start:stop], start):
+                    check(memoryview(raw)[stop:end])
                     return self._continued(body, known, mark, raw, end)
+        check(memoryview(raw)[start:end])
         prompt = fingerprint_messages(memoryview(raw)[start:end], body.tools, body.seed)
         if prompt.turn > 1:  # it is under way
             body.conversation = Conversation(raw, prompt.chain, [_mark(prompt, raw, start, end)])
@@ -203,9 +214,5 @@ class KnownBodies:
 
 def _mark(prompt: Fingerprint, raw: bytes, start: int, end: int) -> Mark:
     """The mark behind the last of the messages that end at `end`."""
-    while raw[end - 1] in _SPACE:
-        end -= 1
-    end -= 1  # the bracket
-    while raw[end - 1] in _SPACE:
-        end -= 1
-    return Mark(end - start, prompt)
+    end = spaces_begin(raw, end) - 1  # before the bracket
+    return Mark(spaces_begin(raw, end) - start, prompt)

@@ -1,119 +1,316 @@
-"""Has large bodies read in another process, so that none of them holds the event loop.
+"""Has large and dense bodies read in another process, so that none of them holds the event loop.
 
 A body of 30 MB takes 0.1 to 0.3 s to parse and to hash, whatever thread does it: the interpreter's lock is held
-meanwhile. The process is started by the first large body, and by the next one if it has died. It belongs to one process
-of the proxy, and reads one body after the other.
+meanwhile. The process is started by the first such body. It belongs to one process of the proxy, and has one body at a
+time; the others wait here. Whose turn it is follows from the CPU time that tenants' bodies have taken, so one tenant
+gets half of it at most while another waits.
+
+The process is ended and started again where a body takes more CPU time than its size allows, where it says nothing for
+`SILENT_S`, where the client has left a body that it still reads `LEFT_S` later, and at the shutdown. A body that it had
+when it ended by anything else is read once more. Nothing is cut off because it waits: it waits for its turn.
 """
 
+import asyncio
 import logging
 from asyncio import AbstractEventLoop
+from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from functools import partial
-from multiprocessing import get_context
+from typing import Final
 
 from msgspec.structs import replace
 
 from warmroute_proxy.server.base.config import Config
 from warmroute_proxy.server.base.errors import Refusal
-from warmroute_proxy.server.http.exchange import Request
+from warmroute_proxy.server.base.metrics import Labels, Metrics
+from warmroute_proxy.server.http.exchange import Exchange, Request
 from warmroute_proxy.server.http.shared_bytes import SharedBytes
-from warmroute_proxy.server.intake import large_reading
 from warmroute_proxy.server.intake.caller import Caller, Callers
 from warmroute_proxy.server.intake.intake import conversing
 from warmroute_proxy.server.intake.large_body import LargeBody
-from warmroute_proxy.server.intake.large_reading import LargeAnswer, LargeRequest, Refused, Translate, TranslatedBody
+from warmroute_proxy.server.intake.large_reader import TOO_LONG, LargeReader
+from warmroute_proxy.server.intake.large_reading import (
+    LargeAnswer,
+    LargeRequest,
+    Refused,
+    Reply,
+    Translate,
+    TranslatedBody,
+)
 from warmroute_proxy.server.intake.parsed_request import Intake
 
 log = logging.getLogger(__name__)
 
+ALLOWED_S: Final = 2.0
+BYTES_PER_S: Final = 4_194_304
+"""CPU time that a body may take: so much, and a second for so many bytes. One of 30 MB takes 0.1 to 0.3 s."""
+
+LEFT_S: Final = 1.0
+SILENT_S: Final = 120.0
+SLOW_S: Final = 5.0
+"""Once a body waits for so long, the process is the bottleneck, and `/ready` says so."""
+
+MAX_READ: Final = 2  # times that one body is read
+
 OnRead = Callable[[Intake | Refusal, TranslatedBody | None], None]
-_Found = Future[LargeAnswer | Refused]
+
+
+class _Waiting:
+    """A body that waits for its turn or is being read."""
+
+    def __init__(self, asked: LargeRequest, exchange: Exchange, shared: SharedBytes, caller: Caller, on_read: OnRead):
+        self.asked = asked
+        self.exchange = exchange
+        self.shared = shared
+        self.caller = caller
+        self.on_read = on_read
+        self.since_s = asyncio.get_running_loop().time()
+        self.reads = 0
+        self.left = False
+
+    @property
+    def tenant(self) -> str:
+        """Whose it is."""
+        return self.asked.tenant.name
 
 
 class LargeBodies:
-    """The process that reads them."""
+    """The bodies that wait, and the process that reads them."""
 
-    def __init__(self, config: Config, callers: Callers, loop: AbstractEventLoop) -> None:
+    def __init__(self, config: Config, callers: Callers, loop: AbstractEventLoop, metrics: Metrics) -> None:
         self._config = config
         self._callers = callers
         self._loop = loop
-        self._pool: ProcessPoolExecutor | None = None
+        self._metrics = metrics
+        self._waiting: dict[str, deque[_Waiting]] = {}  # by tenant, none of them empty
+        self._used_s: dict[str, float] = {}  # CPU time that tenants who wait have taken, beyond the least of them
+        self._reading: _Waiting | None = None
+        self._reader: LargeReader | None = None
+        self._guard: asyncio.TimerHandle | None = None
+        self._closed = False
 
     def read(
         self,
-        request: Request,
+        exchange: Exchange,
         shared: SharedBytes,
         caller: Caller,
         on_read: OnRead,
         translate: Translate | None = None,
     ) -> None:
-        """Read a request whose body is `shared`, and call `on_read` in the event loop. Raises: Refusal.
+        """Read the request of an exchange whose body is `shared`, and call `on_read` in the event loop, unless its
+        client leaves.
 
         `translate`, a function of a module, makes a chat body of it; then `on_read` also gets what it has made.
         """
-        sender = caller.tenant, request.headers, caller.key_id, caller.region
-        asked = LargeRequest(shared.path, shared.size, caller.path, *sender, translate)
-        pool, found = self._submitted(asked)
-        done = partial(self._done, pool, request, shared, caller, on_read)  # it keeps `shared` until then
-        found.add_done_callback(partial(self._loop.call_soon_threadsafe, done))
+        sender = caller.tenant, exchange.request.headers, caller.key_id, caller.region
+        asked = LargeRequest(shared.path, shared.size, caller.path, *sender, translate, allowed_s(shared.size))
+        waiting = _Waiting(asked, exchange, shared, caller, on_read)
+        if self._closed:
+            self._end(waiting, _shutting_down())
+            return
+        exchange.on_gone = partial(self._left, waiting)
+        self._wait(waiting)
+        self._next()
 
     def replace(self, config: Config) -> None:
-        """Read by another config. The process ends with what it was given; the next large body starts another."""
+        """Read by another config: the process is started anew, and what it has is read once more."""
         self._config = config
-        pool, self._pool = self._pool, None
-        if pool is not None:
-            pool.shutdown(wait=False)
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            reader.kill()
+        reading = self._stop_reading()
+        if reading is not None:
+            self._wait(reading, first=True)
+        self._next()
 
-    def close(self) -> None:
-        """End the process."""
-        pool, self._pool = self._pool, None
-        if pool is not None:
-            pool.shutdown(wait=False, cancel_futures=True)
+    def shut_down(self) -> None:
+        """Read nothing more: all that wait are refused, and the process is ended."""
+        self._closed = True
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            reader.kill()
+        reading = self._stop_reading()
+        waiting = [each for queue in self._waiting.values() for each in queue]
+        self._waiting.clear()
+        for each in ([] if reading is None else [reading]) + waiting:
+            self._end(each, _shutting_down())
 
-    def _submitted(self, asked: LargeRequest) -> tuple[ProcessPoolExecutor, _Found]:
-        for _ in range(2):
-            if self._pool is None:
-                arguments = self._config, self._callers.secrets
-                self._pool = ProcessPoolExecutor(1, get_context("spawn"), large_reading.start, arguments)
+    def waiting_s(self) -> float:
+        """How long the oldest body waits, that which is being read included."""
+        since_s = [queue[0].since_s for queue in self._waiting.values()]
+        if self._reading is not None:
+            since_s.append(self._reading.since_s)
+        return self._loop.time() - min(since_s) if since_s else 0.0
+
+    def problems(self) -> list[str]:
+        """What does not work as it should."""
+        waiting_s = self.waiting_s()
+        if waiting_s < SLOW_S:
+            return []
+        return [f"{self._count()} large requests wait to be read, the oldest for {waiting_s:.0f} s"]
+
+    def gauges(self) -> list[tuple[str, Labels, float]]:
+        """What `/metrics` shows of this process."""
+        return [
+            ("warmroute_large_bodies_waiting", (), float(self._count())),
+            ("warmroute_large_bodies_waiting_seconds", (), self.waiting_s()),
+        ]
+
+    def _count(self) -> int:
+        return sum(map(len, self._waiting.values())) + (self._reading is not None)
+
+    # -- whose turn it is
+
+    def _wait(self, waiting: _Waiting, *, first: bool = False) -> None:
+        tenant = waiting.tenant
+        queue = self._waiting.setdefault(tenant, deque())
+        self._used_s.setdefault(tenant, 0.0)
+        if first:
+            queue.appendleft(waiting)
+        else:
+            queue.append(waiting)
+
+    def _next(self) -> None:
+        """Have the next body read, if none is."""
+        while self._reading is None and self._waiting:
+            tenant = min(self._waiting, key=self._used_s.__getitem__)
+            queue = self._waiting[tenant]
+            waiting = queue.popleft()
+            if not queue:
+                del self._waiting[tenant]
+            self._reading = waiting
+            waiting.reads += 1
             try:
-                return self._pool, self._pool.submit(large_reading.read, asked)
-            except BrokenProcessPool:  # it died while it had nothing to do
-                self.close()
-        raise _unreadable()
+                self._started().ask(waiting.asked)
+            except OSError:  # it has ended, which is told later
+                return
+            self._guard = self._loop.call_later(SILENT_S, self._silent, waiting)
 
-    def _done(
-        self,
-        pool: ProcessPoolExecutor,
-        request: Request,
-        shared: SharedBytes,
-        caller: Caller,
-        on_read: OnRead,
-        future: _Found,
-    ) -> None:
-        try:
-            found = future.result()
-        except Exception as error:
-            log.error("reading a large request failed: %s", type(error).__name__)
-            if pool is self._pool:  # another that waited for the same process has not had it closed yet
-                self.close()
-            on_read(_unreadable(), None)
+    def _took(self, tenant: str, took_s: float) -> None:
+        """Count CPU time: the least of those who wait or have just been read is 0, the others are ahead of it."""
+        self._used_s[tenant] = self._used_s.get(tenant, 0.0) + took_s
+        present = {*self._waiting, tenant}
+        least = min(self._used_s[each] for each in present)
+        self._used_s = {each: self._used_s[each] - least for each in present}
+
+    def _started(self) -> LargeReader:
+        if self._reader is None:
+            self._reader = LargeReader(self._config, self._callers.secrets, self._loop, self._replied, self._ended)
+        return self._reader
+
+    def _stop_reading(self) -> _Waiting | None:
+        reading, self._reading = self._reading, None
+        if self._guard is not None:
+            self._guard.cancel()
+            self._guard = None
+        return reading
+
+    # -- what becomes of a body
+
+    def _replied(self, reader: LargeReader, reply: Reply) -> None:
+        if reader is not self._reader:
             return
-        if isinstance(found, Refused):
-            on_read(found.refusal(), None)
+        waiting = self._stop_reading()
+        if waiting is not None:
+            self._took(waiting.tenant, reply.took_s)
+            if reply.failed:
+                log.error("reading a large request failed: %s", reply.failed)
+            self._answer(waiting, reply)
+        self._next()
+
+    def _ended(self, reader: LargeReader, exit_code: int) -> None:
+        """The process has ended: by us, by the kernel, or by a fault."""
+        if reader is not self._reader:
             return
+        self._reader = None
+        waiting = self._stop_reading()
+        if waiting is not None and exit_code == TOO_LONG:
+            took_s = waiting.asked.allowed_s
+            log.error("a large request of tenant %s was given up: it took more than %.1f s", waiting.tenant, took_s)
+            self._took(waiting.tenant, took_s)
+            self._end(waiting, _takes_too_long(took_s))
+        elif waiting is not None and waiting.reads < MAX_READ and not waiting.left:
+            log.error("the process that reads large requests has ended (%d): one is read once more", exit_code)
+            self._counted("read_again")
+            self._wait(waiting, first=True)
+        elif waiting is not None:
+            self._end(waiting, _unreadable())
+        self._next()
+
+    def _silent(self, waiting: _Waiting) -> None:
+        """It has said nothing for long, as a process that is stopped."""
+        if self._reading is waiting and self._reader is not None:
+            self._reader.kill()
+
+    def _left(self, waiting: _Waiting) -> None:
+        """The client has left: its body is not read, or its reading is given up."""
+        waiting.left = True
+        self._counted("client_left")
+        queue = self._waiting.get(waiting.tenant)
+        if queue is not None and waiting in queue:
+            queue.remove(waiting)
+            if not queue:
+                del self._waiting[waiting.tenant]
+        elif self._reading is waiting:
+            self._loop.call_later(LEFT_S, self._silent, waiting)
+
+    def _answer(self, waiting: _Waiting, reply: Reply) -> None:
+        found = reply.found
+        if waiting.left:
+            return
+        if found is None:
+            self._end(waiting, Refusal(500, "internal error", code="internal_error"))
+        elif isinstance(found, Refused):
+            self._end(waiting, found.refusal())
+        else:
+            self._counted("read")
+            intake = self._intake(waiting.exchange.request, waiting.shared, waiting.caller, found)
+            self._go_on(waiting, intake, found.translated)
+
+    def _intake(self, request: Request, shared: SharedBytes, caller: Caller, found: LargeAnswer) -> Intake:
+        request.body = b""  # a view, with which they cannot grow
         if found.size is not None:
-            request.body = b""  # a view, with which they cannot grow
             shared.rewritten(found.size)
-            request.body = shared.view() if request.shared is shared else b""
         shared.was_read(found.sha256)
+        request.body = shared.view() if request.shared is shared else b""
         body = LargeBody(shared.view(), found.spans)
         intake = replace(found.read.intake, tenant=caller.tenant, body=body)
         if found.read.converses:
             intake, facts = conversing(intake, found.read.identity, found.read.prompt, caller, self._callers)
             intake = replace(intake, facts=facts)
-        on_read(intake, found.translated)
+        return intake
+
+    def _end(self, waiting: _Waiting, refusal: Refusal) -> None:
+        self._counted("refused")
+        self._go_on(waiting, refusal, None)
+
+    def _go_on(self, waiting: _Waiting, found: Intake | Refusal, translated: TranslatedBody | None) -> None:
+        """Go on with its request. An error of ours must not keep the other bodies waiting."""
+        if waiting.left:
+            return
+        waiting.exchange.on_gone = None
+        try:
+            waiting.on_read(found, translated)
+        except Exception as error:
+            log.error("answering a large request failed: %s", type(error).__name__)
+            waiting.exchange.fail()
+
+    def _counted(self, outcome: str) -> None:
+        self._metrics.add("warmroute_large_bodies_total", 1, (("outcome", outcome),))
+
+
+def allowed_s(size: int) -> float:
+    """The CPU seconds that a body of this size may take."""
+    return ALLOWED_S + size / BYTES_PER_S
+
+
+def _shutting_down() -> Refusal:
+    return Refusal(503, "the proxy is shutting down", code="draining", retry_after_s=1)
+
+
+def _takes_too_long(took_s: float) -> Refusal:
+    problem = f"the request body takes more than {took_s:.1f} s to read: send fewer values"
+    return Refusal(400, problem, code="invalid_value")
 
 
 def _unreadable() -> Refusal:

@@ -1,9 +1,14 @@
-"""The process that reads large bodies: `intake.read` over memory that the proxy's process has filled."""
+"""The process that reads large bodies: `intake.read_body` over memory that the proxy's process has filled.
+
+The kernel ends it where a body takes more CPU time than it is allowed (SIGPROF).
+"""
 
 import ctypes
 import hashlib
 import signal
+import time
 from collections.abc import Callable, Mapping
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -11,6 +16,8 @@ from msgspec.structs import replace
 
 from warmroute.contract.changes import NO_CHANGES, Changes
 from warmroute.contract.conversations import MAX_ASKED_BYTES
+from warmroute_proxy.dialects.raw_json import BadRequest
+from warmroute_proxy.dialects.work import Work, check_values
 from warmroute_proxy.server.base.config import Config, TenantConfig
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.secrets import Secrets
@@ -40,7 +47,7 @@ Translate = Callable[[bytes, Terms], TranslatedBody]
 class LargeRequest(NamedTuple):
     """What the process is asked: all that a request is read by. `where` is the path of `size` bytes in memory.
 
-    `translate`: makes a chat body of it, and knows how; None for one that is.
+    `translate`: makes a chat body of it, and knows how; None for one that is. `allowed_s`: the CPU time for it.
     """
 
     where: str
@@ -51,6 +58,7 @@ class LargeRequest(NamedTuple):
     key_id: str
     region: str | None
     translate: Translate | None
+    allowed_s: float
 
 
 class LargeAnswer(NamedTuple):
@@ -80,6 +88,14 @@ class Refused(NamedTuple):
         return Refusal(self.status, self.message, code=self.code, param=self.param)
 
 
+class Reply(NamedTuple):
+    """What is said of a body, and the CPU time that it took. `failed`: the name of an error of ours, else empty."""
+
+    found: LargeAnswer | Refused | None
+    took_s: float
+    failed: str = ""
+
+
 class _Reading:
     """What this process reads with."""
 
@@ -93,6 +109,7 @@ class _Reading:
         with Path(asked.where).open("rb") as memory:
             sent = memory.read(asked.size)
         try:
+            _check_values(sent)
             caller = Caller(asked.path, asked.tenant, asked.headers, self._secrets, asked.key_id, asked.region)
             raw, changes, translated = self._in_chat(sent, caller, asked.translate)
             found = read_body(raw, caller, self._secrets, self._config)
@@ -121,20 +138,34 @@ class _Reading:
             body, translated.body = translated.body, b""
             return body, translated.changes, translated
         if caller.path == CHAT and (self._cleans_all or may_need_cleaning(raw, caller)) and caller.region is None:
-            return *cleaned(raw, self._config), None
+            return *cleaned(raw, self._config, Work()), None
         return raw, NO_CHANGES, None
 
 
-_READING: Final[list[_Reading]] = []  # one, in this process: the pool calls functions of a module
+def _check_values(raw: bytes) -> None:
+    """Raises: Refusal, where a body holds more values than are taken, before one is made."""
+    try:
+        check_values(raw)
+    except BadRequest as error:
+        raise Refusal(400, str(error), code="invalid_value") from None
 
 
-def start(config: Config, secrets: Secrets) -> None:
-    """Called once in the process, which ends with the thread that has started it (Linux): the proxy's event loop."""
+def serve(connection: "Connection[Reply, LargeRequest]", config: Config, secrets: Secrets) -> None:
+    """Read one body after the other, until the proxy ends, whose event loop's thread has started this process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all; the proxy ends this process
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    _READING.append(_Reading(config, secrets))
-
-
-def read(asked: LargeRequest) -> LargeAnswer | Refused:
-    """Called for each body."""
-    return _READING[0].read(asked)
+    reading = _Reading(config, secrets)
+    while True:
+        try:
+            asked = connection.recv()
+        except (EOFError, OSError):
+            return
+        signal.setitimer(signal.ITIMER_PROF, asked.allowed_s)
+        began_s = time.process_time()
+        found, failed = None, ""
+        try:
+            found = reading.read(asked)
+        except Exception as error:
+            failed = type(error).__name__
+        connection.send(Reply(found, time.process_time() - began_s, failed))
+        signal.setitimer(signal.ITIMER_PROF, 0)

@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from warmroute_proxy.dialects.chat_answers import has_surrogate, whole_pairs
 from warmroute_proxy.dialects.openai_answers import CHECKED, drop_other_types
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.http.body_memory import Reservation
@@ -26,7 +27,7 @@ class _Call(msgspec.Struct):
 
 
 class _Message(msgspec.Struct):
-    content: str | None = None
+    content: str | list[msgspec.Raw] | None = None
     reasoning_content: str | None = None
     tool_calls: list[_Call] | None = None
 
@@ -41,7 +42,9 @@ class _Choice(msgspec.Struct):
         calls = [
             str(call.function, "utf-8", "replace") for call in message.tool_calls or () if call.function is not None
         ]
-        return [self.text or "", message.content or "", message.reasoning_content or "", *calls]
+        content = message.content
+        parts = [str(piece, "utf-8", "replace") for piece in content] if isinstance(content, list) else [content or ""]
+        return [self.text or "", *parts, message.reasoning_content or "", *calls]
 
 
 _decode_choices: Final = msgspec.json.Decoder(list[_Choice]).decode
@@ -56,6 +59,16 @@ class AnswerBound(NamedTuple):
     memory: Reservation | None
 
 
+def _members(raw: bytes) -> dict[str, Any]:
+    """The members of an answer. Half of a surrogate pair, which some models write, is no fault of all the rest."""
+    try:
+        return _decode(raw)
+    except msgspec.DecodeError:
+        if not has_surrogate(raw):
+            raise
+    return _decode(whole_pairs(raw))
+
+
 class Answer:
     """One answer. `usage` and `sglext` are JSON, empty where the engine wrote none."""
 
@@ -64,12 +77,12 @@ class Answer:
     def __init__(self, raw: bytes) -> None:
         """Read an answer. Raises: Refusal, if it is not one JSON object with distinct names."""
         try:
-            members: dict[str, Any] = _decode(raw)
+            members = _members(raw)
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
             raise Refusal(400, "the answer is not a JSON object", code="invalid_json") from None
         self._members = members
         if len(_encode(members)) != len(raw):
-            Body(raw)
+            Body(raw if not has_surrogate(raw) else whole_pairs(raw))
         self.usage = bytes(members.get("usage", _EMPTY))
         self.sglext = bytes(members.get("sglext", _EMPTY))
 
@@ -81,6 +94,10 @@ class Answer:
             return 0
         texts = [text for choice in choices for text in choice.texts()]
         return sum(len(text.encode(errors="replace")) for text in texts)
+
+    def choices(self) -> bytes:
+        """The answer with its choices alone."""
+        return b'{"choices":%b}' % bytes(self._members.get("choices", b"[]"))
 
     def settled(self, usage: bytes | msgspec.Raw, *, keep_sglext: bool) -> bytes:
         """The answer with `usage` as its last member, and without the engine's `usage` and, unless kept, `sglext`."""

@@ -77,6 +77,13 @@ class ClientAnswer:
         """Where more of the stream may be written unparsed."""
         return self.exchange.passthrough_target()
 
+    def unreadable(self, answer: Answer | None) -> str | None:
+        """Why the client cannot be given a whole answer, or the stream that has come, in its API; None where it can."""
+        exchange = self.exchange
+        if not exchange.translates:
+            return None
+        return exchange.unreadable(None if answer is None else answer.choices())
+
     def end(self, answer: Answer | None, scanner: Scanner, entry: Entry) -> None:
         """End a stream with its last chunk and `[DONE]`, or send a whole `answer`. The row is durable by then."""
         intake = self._intake

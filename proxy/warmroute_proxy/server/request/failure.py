@@ -1,5 +1,6 @@
 """How an attempt fails: the error for the client, which workers are at fault, and whether another may help."""
 
+import logging
 from collections.abc import Collection
 from typing import Final, NamedTuple
 
@@ -7,7 +8,9 @@ from warmroute_proxy.core.accounting.entry import Outcome
 from warmroute_proxy.core.load.blame import Cause
 from warmroute_proxy.core.placement.choices import NoWorker
 from warmroute_proxy.core.placement.fleet import Worker
-from warmroute_proxy.server.base.errors import Refusal
+from warmroute_proxy.server.base.errors import UNREADABLE, Refusal
+
+log = logging.getLogger(__name__)
 
 CUT_OFF: Final = frozenset(
     {"draining", "deadline_exceeded", "overloaded"}
@@ -52,6 +55,12 @@ def not_connected(reason: str) -> Failure:
 def timed_out(worker: Worker, message: str) -> Failure:
     """An engine has sent nothing for too long."""
     return Failure(Refusal(504, message, code="engine_timeout"), (worker.id,), False, cause=Cause.SILENT)
+
+
+def unreadable(server: str, request_id: str, problem: str) -> Failure:
+    """An answer that is none in the client's API: it is charged nothing. Clients of another API may be served well."""
+    log.error("the answer of %s to request %s cannot be translated: %s", server, request_id, problem)
+    return Failure(Refusal(502, UNREADABLE, code="engine_error"), (), False)
 
 
 def shutting_down() -> Refusal:

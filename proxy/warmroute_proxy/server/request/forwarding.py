@@ -31,7 +31,7 @@ from warmroute_proxy.server.intake.parsed_request import Intake
 from warmroute_proxy.server.regions.forward_claim import Noted
 from warmroute_proxy.server.regions.voids import Voids
 from warmroute_proxy.server.request.admission import Admission
-from warmroute_proxy.server.request.failure import shutting_down
+from warmroute_proxy.server.request.failure import shutting_down, unreadable
 from warmroute_proxy.server.request.open_requests import OpenRequests
 
 _LEFT: Final = f"POST {LEFT_TARGET} HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n".encode()
@@ -129,6 +129,8 @@ class ForwardedRequest:
         path, request = self._path, self._exchange.request
         self._exchange.on_gone = self._client_left
         self._exchange.on_pause = self._pause
+        if self._exchange.translates:
+            self._exchange.on_unreadable = self._unreadable
         token = path.sign(self.intake, request_id, self._decision.region, request)
         identity = "".join(
             f"{name}: {value}\r\n"
@@ -211,6 +213,12 @@ class ForwardedRequest:
         if self._status >= 400 and not dispatched_there and not self._exchange.started:
             self._failed(f"it answered {self._status}")
             return
+        body = b"".join(self._held)
+        if self._status == 200 and self._exchange.translates:
+            problem = self._exchange.unreadable(None if self._is_stream else body)
+            if problem is not None:
+                self._unreadable(problem)
+                return
         if not self._finish():
             return
         if self._status < 400:
@@ -220,7 +228,19 @@ class ForwardedRequest:
         if self._is_stream:
             self._exchange.end()
         else:
-            self._exchange.respond(self._status, self._headers, b"".join(self._held))
+            self._exchange.respond(self._status, self._headers, body)
+
+    def _unreadable(self, problem: str) -> None:
+        """The home's answer is none in the client's API: its row is voided."""
+        self._leg.close()
+        if self._finish():
+            self._void()
+            self._release(())
+            refusal = unreadable(f"region {self._decision.region}", self._request_id, problem).refusal
+            if self._exchange.started:
+                self._exchange.abort(error_event(refusal.status, refusal.message, refusal.code))
+            else:
+                self._exchange.refuse(refusal)
 
     def on_whole(self, lines: list[Line], body: bytes, now_s: float) -> None:  # noqa: ARG002
         in_parts(self, lines, body)

@@ -32,6 +32,7 @@ from warmroute_proxy.server.redis.call_markers import CallMarkers, body_differs
 
 MAX_KEY_CHARS: Final = 256
 MAX_KEYS: Final = 65_536
+KEYS_EACH: Final = 64  # of a tenant, however many others there are
 REMEMBER_KEY_S: Final = 600.0  # the time after which a stock client gives up waiting, and tries again
 NO_RETRY: Final = (("x-should-retry", "false"),)  # openai's clients would repeat a 409
 
@@ -39,7 +40,7 @@ NO_RETRY: Final = (("x-should-retry", "false"),)  # openai's clients would repea
 def bounds_of(limits: Limits) -> IdempotencyBounds:
     """How much is kept for retries, by the config."""
     answer_bytes, total_bytes, replay_s = limits.keyed_answer_bytes, limits.keyed_total_bytes, limits.keyed_replay_s
-    return IdempotencyBounds(answer_bytes, total_bytes, MAX_KEYS, replay_s, REMEMBER_KEY_S)
+    return IdempotencyBounds(answer_bytes, total_bytes, MAX_KEYS, replay_s, REMEMBER_KEY_S, KEYS_EACH)
 
 
 class ServedRequest(Protocol):
@@ -64,7 +65,7 @@ class _Claim:
 class SharedExchange(Exchange):
     """The exchange of a request under way that has a key: it has no connection, but readers."""
 
-    __slots__ = ("_idempotent_calls", "_keeps_answer", "_parts", "_readers", "_slow", "call", "served")
+    __slots__ = ("_first", "_idempotent_calls", "_keeps_answer", "_parts", "_readers", "_slow", "call", "served")
 
     def __init__(self, idempotent_calls: "IdempotentCalls", call: Call, first: Exchange) -> None:
         self._idempotent_calls = idempotent_calls
@@ -77,8 +78,20 @@ class SharedExchange(Exchange):
         self.request = first.request
         self.started = False
         self.ended = False
+        self._first: Exchange | None = None
+        if first.translates:
+            self._first, self.translates = first, True
+            first.on_unreadable = self._unreadable
 
     # -- the side of the request
+
+    def unreadable(self, answer: bytes | None) -> str | None:
+        """As the first client's API has it."""
+        return None if self._first is None else self._first.unreadable(answer)
+
+    def _unreadable(self, problem: str) -> None:
+        if self.on_unreadable is not None:
+            self.on_unreadable(problem)
 
     def respond(self, status: int, headers: Iterable[tuple[str, str]], body: bytes) -> None:
         """The whole answer at once."""
@@ -217,7 +230,7 @@ class SharedExchange(Exchange):
             else:
                 markers.ended(call, self.served.id)
         self.ended = True
-        self.on_gone = self.on_pause = self.served = None
+        self.on_gone = self.on_pause = self.on_unreadable = self.served = self._first = None
         idempotent_calls.orphans.pop(self, None)
         idempotent_calls.live.pop(call.key, None)
         if keep_answer:
@@ -279,7 +292,7 @@ class IdempotentCalls:
         body = xxh3_64_intdigest(request.body)
         call = self.calls.find(name, self.clock())
         if call is None:
-            return Call(name, body, self._memory.reserve(tenant, 0))
+            return Call(name, body, self._memory.reserve(tenant, 0), tenant)
         request.drop_body()  # this one reads the answer of another
         if call.body != body:
             exchange.refuse(body_differs(), NO_RETRY)
@@ -297,7 +310,7 @@ class IdempotentCalls:
     def share(self, call: Call, exchange: Exchange) -> SharedExchange:
         """The exchange for the request of a call that begins; `exchange` is its first reader."""
         if not self.calls.begin(call, self.clock()):
-            problem = f"{len(self.calls)} requests with an Idempotency-Key are under way"
+            problem = "too many of your requests with an Idempotency-Key are under way"
             raise Refusal(503, problem, code="overloaded", retry_after_s=1)
         shared = self.live[call.key] = SharedExchange(self, call, exchange)
         return shared

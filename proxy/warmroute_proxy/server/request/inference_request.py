@@ -32,7 +32,7 @@ from warmroute_proxy.server.request.attempt import Attempt
 from warmroute_proxy.server.request.client_answer import ClientAnswer
 from warmroute_proxy.server.request.continuation import Continuation, broken, unable
 from warmroute_proxy.server.request.deadlines import Progress
-from warmroute_proxy.server.request.failure import Failure, outcome_of, shutting_down
+from warmroute_proxy.server.request.failure import Failure, outcome_of, shutting_down, unreadable
 from warmroute_proxy.server.request.placing import stay
 from warmroute_proxy.server.request.request_path import RequestPath
 from warmroute_proxy.server.request.settlement import End, RequestAccount
@@ -77,6 +77,8 @@ class InferenceRequest:
         exchange = self._exchange
         exchange.on_gone = self._client_left
         exchange.on_pause = self._pause
+        if exchange.translates:
+            exchange.on_unreadable = self._unreadable
         try:
             now_s = self._path.engines.clock()
             if self.intake.choices > 1:
@@ -196,6 +198,9 @@ class InferenceRequest:
         """The answer is complete."""
         attempt = self._attempt
         assert attempt is not None
+        if self.state is not _LEFT and (problem := self._answer.unreadable(attempt.answer)) is not None:
+            self._unreadable(problem)
+            return
         self._path.admission.retries.succeeded(now_s)
         self._path.faults.served(self.intake, attempt.decision)
         if self.state is _LEFT:
@@ -207,6 +212,10 @@ class InferenceRequest:
             self._first_content(now_s)
             self._answer.begin()
         self._settle("completed", 200, now_s, charged=True)
+
+    def _unreadable(self, problem: str) -> None:
+        if self._attempt is not None and self.state in UNDER_WAY:
+            self.failed(unreadable(self._attempt.engine.config.id, self._attempt.rid, problem))
 
     def failed(self, failure: Failure) -> None:
         """The attempt has failed: abort both legs, then try once more, or settle and refuse."""
@@ -253,12 +262,9 @@ class InferenceRequest:
         """Dispatch another attempt, if a worker and the budget of retries are there for it."""
         now_s = self._path.engines.clock()
         decision = self._path.placing.place_again(self, now_s)
-        if decision is None:
-            return False
-        self._dispatch(decision, now_s)
-        return True
-
-    # -- what the client does
+        if decision is not None:
+            self._dispatch(decision, now_s)
+        return decision is not None
 
     def _pause(self, paused: bool) -> None:
         self._account.read_slowly = self._account.read_slowly or paused
@@ -307,14 +313,10 @@ class InferenceRequest:
         """Of one whose client has left: whether only the proxy that forwarded it, or the network to it, is gone."""
         return self.intake.forwarded_from is not None and not self._exchange.client_left
 
-    # -- settle and answer
-
     def _settle_left(self, now_s: float, *, charged: bool) -> None:
         """A client that left is charged for what was computed; not where only the forwarding proxy is gone."""
-        if self._lost_between:
-            self._settle("cut_off", 0, now_s, charged=False)
-        else:
-            self._settle("client_left", 0, now_s, charged=charged)
+        lost = self._lost_between
+        self._settle("cut_off" if lost else "client_left", 0, now_s, charged=charged and not lost)
 
     def _settle(self, outcome: Outcome, status: int, now_s: float, *, charged: bool) -> None:
         """Make row and receipt of what was reported; `_row_written` is called once the row is durable."""
@@ -356,8 +358,6 @@ class InferenceRequest:
         if self.reservation is not None:
             self._path.admission.cancel(self)
         self._answer.refuse(refusal, has_receipt=self._account.entry is not None)
-
-    # -- what the proxy does
 
     def sweep(self, now_s: float) -> None:
         """Check deadlines, and send comments while a long prompt is computed. Called every quarter of a second."""

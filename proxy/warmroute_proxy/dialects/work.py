@@ -1,0 +1,147 @@
+"""How much may be made of one body: counted on its bytes before an object is made, then by what a translator makes.
+
+A body costs what its values cost, not its bytes: 2 MB of `{}` take a translator a second and a chat of long texts 3 ms.
+Two counts bound that. `is_dense` looks at the bytes alone: brackets, colons and commas are at least as many as values,
+and few in what agents send (a bracket in 230 bytes, a comma in 67, in the recorded sessions). `Work` counts the steps
+of a translator, each a message, a block or a tool that it makes, which is 10 to 20 us.
+
+Where both are small a body is read in the event loop. Any other goes to the process that reads large bodies, whose
+limits are `check_values` and `MAX_STEPS`; beyond these it is refused.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from warmroute_proxy.dialects.raw_json import BadRequest
+
+SMALL_BYTES: Final = 32_768
+"""Of a body that is not looked at: the worst one takes 3 ms."""
+
+BYTES_PER_BRACKET: Final = 256
+"""A body in the event loop has 1,024 lists and objects, and one more for so many bytes; thrice the members, six times
+the values.
+"""
+
+TEXTS_BYTES: Final = 262_144
+"""Up to this size, what stands in texts is taken off where it makes a body look dense: 5 ms a MB."""
+
+MAX_BRACKETS: Final = 131_072
+MAX_MEMBERS: Final = 262_144
+MAX_COMMAS: Final = 524_288
+"""Of a body in all, outside of its texts. A value is a token at least, and models take a million tokens at most."""
+
+MAX_STEPS: Final = 65_536
+STEPS_IN_LOOP: Final = 192
+BYTES_PER_STEP: Final = 16_384
+"""In the event loop a translator has so many steps, and one more for so many bytes of the body."""
+
+KNOWN_PER_STEP: Final = 8
+"""Messages that were translated before, for a step."""
+
+VALUES_PER_STEP: Final = 32
+SCHEMA_BYTES_PER_STEP: Final = 8192
+"""Values of a schema that is made anew, and bytes of its texts, for a step."""
+
+_NO_STRUCTURE: Final = bytes(byte for byte in range(256) if byte not in b"[{:,")
+_NO_STRUCTURE_OR_QUOTES: Final = bytes(byte for byte in range(256) if byte not in b'[{:,"')
+_NO_BRACKETS: Final = bytes(byte for byte in range(256) if byte not in b'"[]{}')
+_TEXTS: Final = re.compile(rb'(?:"[^"]*+")++')
+_WINDOW_BYTES: Final = 262_144
+
+
+class TooMuch(Exception):
+    """More than may be made where a body is read: another process may."""
+
+
+class Work:
+    """The steps that are left to a translator."""
+
+    __slots__ = ("_in_loop", "_left")
+
+    def __init__(self, steps: int = MAX_STEPS, *, in_loop: bool = False) -> None:
+        self._left = steps
+        self._in_loop = in_loop
+
+    @classmethod
+    def in_loop(cls, size_bytes: int) -> "Work":
+        """For a body of this size, in the event loop."""
+        return cls(STEPS_IN_LOOP + size_bytes // BYTES_PER_STEP, in_loop=True)
+
+    def take(self, steps: int) -> None:
+        """Take so many steps, before they are done. Raises: TooMuch in the event loop, elsewhere BadRequest."""
+        self._left -= steps
+        if self._left < 0:
+            if self._in_loop:
+                raise TooMuch
+            raise BadRequest("", f"holds more than {MAX_STEPS} messages, parts and tools")
+
+    def take_values(self, raw: bytes) -> None:
+        """Take the steps for a schema that is made anew."""
+        self.take(1 + len(raw.translate(None, _NO_STRUCTURE)) // VALUES_PER_STEP + len(raw) // SCHEMA_BYTES_PER_STEP)
+
+
+def is_dense(raw: bytes | memoryview) -> bool:
+    """Whether a body may hold too many values to be read in the event loop."""
+    size = len(raw)
+    if size <= SMALL_BYTES:
+        return False
+    raw = bytes(raw)
+    most = 1024 + size // BYTES_PER_BRACKET
+    if not _is_more(raw.translate(None, _NO_STRUCTURE), most):
+        return False  # as mostly: not even with what stands in its texts
+    if size > TEXTS_BYTES:
+        return True
+    bare = _unescaped(raw).translate(None, _NO_STRUCTURE_OR_QUOTES)
+    return bare.count(b'"') > 12 * most or _is_more(b"".join(bare.split(b'"')[::2]), most)
+
+
+def check_values(raw: bytes) -> None:
+    """Raises: BadRequest, where a body holds too many values outside of its texts."""
+    if not _exceed(*_counted(raw.translate(None, _NO_STRUCTURE)), 0):
+        return
+    brackets = members = commas = quotes = 0
+    for outside, more_quotes in _outside_of_texts(raw):
+        more_brackets, more_members, more_commas = _counted(outside)
+        brackets, members, commas = brackets + more_brackets, members + more_members, commas + more_commas
+        quotes += more_quotes
+        if _exceed(brackets, members, commas, quotes):
+            problem = f"{MAX_BRACKETS} lists and objects, {MAX_MEMBERS} members or {MAX_COMMAS} values"
+            raise BadRequest("", f"the request body holds more than {problem}")
+
+
+def brackets_of(raw: bytes) -> bytes:
+    """The brackets of a valid JSON text that stand outside of its strings."""
+    return _TEXTS.sub(b"", _unescaped(raw).translate(None, _NO_BRACKETS))
+
+
+def _is_more(structure: bytes, most: int) -> bool:
+    brackets, members, commas = _counted(structure)
+    return brackets > most or members > 3 * most or commas > 6 * most
+
+
+def _counted(found: bytes) -> tuple[int, int, int]:
+    return found.count(b"{") + found.count(b"["), found.count(b":"), found.count(b",")
+
+
+def _exceed(brackets: int, members: int, commas: int, quotes: int) -> bool:
+    most_quotes = 2 * (MAX_BRACKETS + MAX_MEMBERS + MAX_COMMAS)  # each text is a name or a value
+    return brackets > MAX_BRACKETS or members > MAX_MEMBERS or commas > MAX_COMMAS or quotes > most_quotes
+
+
+def _unescaped(raw: bytes) -> bytes:
+    """A JSON text without the escapes in its strings that have a quote or a backslash."""
+    return raw.replace(b"\\\\", b"").replace(b'\\"', b"") if b"\\" in raw else raw
+
+
+def _outside_of_texts(raw: bytes) -> Iterator[tuple[bytes, int]]:
+    """What stands outside of the strings of a JSON text, and the number of quotes, window by window."""
+    at, inside = 0, False
+    while at < len(raw):
+        window = raw[at : at + _WINDOW_BYTES]
+        if (len(window) - len(window.rstrip(b"\\"))) % 2:  # not in the middle of an escape
+            window = raw[at : at + _WINDOW_BYTES + 1]
+        at += len(window)
+        parts = _unescaped(window).split(b'"')
+        yield b"".join(parts[inside::2]).translate(None, _NO_STRUCTURE), len(parts) - 1
+        inside ^= not len(parts) % 2

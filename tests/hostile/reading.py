@@ -1,0 +1,65 @@
+"""What reading a request costs the event loop: CPU seconds until it is read, refused or handed over."""
+
+import asyncio
+import json
+import time
+from enum import Enum
+from typing import Any, Final, NamedTuple
+
+from tests.fuzz.body_template import CONFIG, SECRETS, TENANT
+from warmroute.contract.conversations import Conversations
+from warmroute_proxy.dialects.work import TooMuch
+from warmroute_proxy.server.base.errors import Refusal
+from warmroute_proxy.server.base.metrics import Metrics
+from warmroute_proxy.server.dialects.translation import translate
+from warmroute_proxy.server.http.exchange import Request
+from warmroute_proxy.server.intake.caller import Callers
+from warmroute_proxy.server.intake.intake import CHAT
+from warmroute_proxy.server.intake.intakes import Intakes
+
+MESSAGES: Final = "/v1/messages"
+RESPONSES: Final = "/v1/responses"
+GEMINI: Final = "/v1beta/models/m:generateContent"
+
+
+class Became(Enum):
+    """What became of a body in the event loop."""
+
+    READ = 1
+    REFUSED = 2
+    HANDED_OVER = 3
+
+
+class Reading(NamedTuple):
+    """One body's."""
+
+    cost_s: float
+    became: Became
+
+
+def read(path: str, raw: bytes, headers: dict[str, str] | None = None) -> Reading:
+    """Read a body as the endpoint does."""
+    loop = asyncio.new_event_loop()
+    intakes = Intakes(CONFIG, Callers(SECRETS, Conversations("x")), loop, Metrics())
+    loop.close()  # only a process that reads large bodies would use it
+    caller = intakes.callers.of(CHAT, TENANT, headers or {})
+    request = Request(0.0, "POST", path)
+    request.body = raw
+    became = Became.READ
+    began_s = time.process_time()
+    try:
+        if path == CHAT:
+            intakes.read(request, caller)
+        else:
+            chat, _ = translate(request, intakes.terms(TENANT))
+            intakes.read_translated(chat, caller)
+    except Refusal:
+        became = Became.REFUSED
+    except TooMuch:
+        became = Became.HANDED_OVER
+    return Reading(time.process_time() - began_s, became)
+
+
+def cost_s(path: str, body: dict[str, Any]) -> float:
+    """CPU seconds of one body, of a program whose prompts are cleaned."""
+    return read(path, json.dumps(body).encode(), {"x-claude-code-session-id": "s"}).cost_s

@@ -1,0 +1,225 @@
+"""Large and dense bodies are read by one process: one tenant's keep neither another's from it nor the proxy alive."""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+import pytest
+
+from tests.fuzz.body_template import CONFIG, SECRETS, TENANT
+from tests.hostile.conftest import HOSTILE, INNOCENT
+from tests.integration.proxy.harness import ProxyProcess, answer, chat, until
+from tests.integration.proxy.scripted import Handler, ScriptedEngine, whole
+from tests.integration.proxy.test_large_bodies import reader_of
+from tests.machine import seconds
+from warmroute.contract.conversations import Conversations
+from warmroute_proxy.server.base.errors import Refusal
+from warmroute_proxy.server.base.metrics import Metrics
+from warmroute_proxy.server.base.terms import Terms
+from warmroute_proxy.server.http.exchange import Exchange, Request
+from warmroute_proxy.server.http.shared_bytes import LARGE_BYTES, MAX_UNREAD, SharedBytes
+from warmroute_proxy.server.intake import large_bodies
+from warmroute_proxy.server.intake.caller import Callers
+from warmroute_proxy.server.intake.intake import CHAT
+from warmroute_proxy.server.intake.large_bodies import LargeBodies
+
+LARGE: Final = "tell me more, " * (LARGE_BYTES // 12)
+COUNT: Final = "/v1/messages/count_tokens"
+
+
+def slow_body(size: int = 8_000_000) -> bytes:
+    """One that takes long to read: many messages, each of which is new."""
+    messages = ",".join(
+        f'{{"role":"user","content":[{{"type":"text","text":"{n:0200}"}}]}}' for n in range(size // 280)
+    )
+    return f'{{"model":"kimi-k2.5","messages":[{messages}]}}'.encode()
+
+
+def serve(handler: Handler) -> None:
+    if handler.path == "/v1/tokenize":
+        handler.reply(200, b'{"tokens":[1],"count":1,"max_model_len":9}')
+    else:
+        handler.reply(200, whole({"prompt_tokens": 5, "completion_tokens": 1}))
+
+
+@pytest.fixture
+def proxy(tmp_path: Path) -> Iterator[ProxyProcess]:
+    engine = ScriptedEngine("east-e0", serve)
+    started = ProxyProcess(tmp_path / "p", [engine.toml()], limits="shutdown_grace_s = 600").start()
+    try:
+        yield started
+    finally:
+        started.stop()
+        engine.stop()
+
+
+def metric(proxy: ProxyProcess, name: str) -> float:
+    with proxy.admin() as admin:
+        lines = admin.get("/metrics").text.splitlines()
+    return next((float(line.rpartition(" ")[2]) for line in lines if line.startswith(name)), 0.0)
+
+
+def post(proxy: ProxyProcess, tenant: int, path: str, content: bytes) -> httpx.Response:
+    with proxy.client(tenant) as client:
+        return client.post(path, content=content, headers={"content-type": "application/json"}, timeout=seconds(60))
+
+
+def sent(proxy: ProxyProcess, tenant: int, path: str, content: bytes) -> socket.socket:
+    """A request whose answer is not waited for."""
+    url = httpx.URL(proxy.url)
+    sock = socket.create_connection((url.host, url.port or 80), timeout=seconds(60))
+    head = f"POST {path} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {proxy.keys[tenant]}\r\n"
+    sock.sendall(f"{head}content-length: {len(content)}\r\n\r\n".encode() + content)
+    return sock
+
+
+def test_another_tenant_waits_for_one_body_at_most(proxy: ProxyProcess) -> None:
+    """Free bodies of one tenant wait; a chat of another one is read before most of them."""
+    slow = slow_body()
+    assert post(proxy, INNOCENT, "/v1/chat/completions", json.dumps(chat(LARGE)).encode()).status_code == 200
+    hostile = [sent(proxy, HOSTILE, COUNT, slow) for _ in range(6)]
+    until(lambda: metric(proxy, "warmroute_large_bodies_waiting ") == len(hostile), "the bodies wait")
+    done = metric(proxy, 'warmroute_large_bodies_total{outcome="read"}')
+    assert post(proxy, INNOCENT, "/v1/chat/completions", json.dumps(chat(LARGE)).encode()).status_code == 200
+    assert metric(proxy, 'warmroute_large_bodies_total{outcome="read"}') - done <= 3  # two of the hostile ones
+    for sock in hostile:
+        sock.close()
+    until(lambda: metric(proxy, "warmroute_large_bodies_waiting ") == 0, "what nobody waits for is not read")
+    assert metric(proxy, 'warmroute_large_bodies_total{outcome="client_left"}') >= 3
+
+
+def test_a_reader_that_hangs_does_not_delay_a_shutdown(proxy: ProxyProcess) -> None:
+    assert post(proxy, INNOCENT, "/v1/chat/completions", json.dumps(chat(LARGE)).encode()).status_code == 200
+    (reader,) = reader_of(proxy)
+    os.kill(reader, signal.SIGSTOP)
+    waits = [sent(proxy, HOSTILE, COUNT, slow_body(LARGE_BYTES * 2)) for _ in range(3)]
+    until(lambda: metric(proxy, "warmroute_large_bodies_waiting ") == len(waits), "the bodies wait")
+    child = proxy.child
+    assert child is not None
+    os.kill(child.pid, signal.SIGTERM)
+    with contextlib.ExitStack() as stack:
+        answers = [answer(stack.enter_context(sock)) for sock in waits]
+    assert [status for status, _, _ in answers] == [529] * len(waits)  # 503, as Anthropic's clients know it
+    until(lambda: not child.running(), "the proxy has ended")
+    assert not Path(f"/proc/{reader}").exists()
+
+
+def test_a_dense_body_that_is_small_is_not_read_in_the_loop(proxy: ProxyProcess) -> None:
+    dense = b'{"model":"kimi-k2.5","max_tokens":1,"messages":[%b]}' % b",".join([b"{}"] * 100_000)
+    assert post(proxy, HOSTILE, "/v1/messages", dense).status_code == 400
+    assert metric(proxy, 'warmroute_large_bodies_total{outcome="refused"}') == 1
+
+
+def test_one_tenant_gets_half_of_the_places() -> None:
+    hostile = []
+    while (shared := SharedBytes.of([b"{}"], "hostile")) is not None:
+        hostile.append(shared)
+    assert len(hostile) == MAX_UNREAD // 2
+    innocent = SharedBytes.of([b"{}"], "innocent")
+    assert innocent is not None
+    del hostile, shared
+    assert SharedBytes.of([b"{}"], "hostile") is not None
+
+
+class _Nowhere:
+    """A connection that keeps what is answered. A mock: what is tested is behind it."""
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_: None
+
+
+class Scene:
+    """A reader of large bodies without a proxy around it."""
+
+    def __init__(self) -> None:
+        self.metrics = Metrics()
+        self.callers = Callers(SECRETS, Conversations("x"))
+        self.bodies = LargeBodies(CONFIG, self.callers, asyncio.get_running_loop(), self.metrics)
+
+    def ask(
+        self, translate: Any = None, raw: bytes = b'{"model":"m","messages":[{"role":"user","content":"a"}]}'
+    ) -> Any:
+        """Returns a future of the intake or the refusal, and the exchange."""
+        loop = asyncio.get_running_loop()
+        found: asyncio.Future[Any] = loop.create_future()
+        request = Request(0.0, "POST", CHAT)
+        shared = SharedBytes.of([raw], "t")
+        assert shared is not None
+        request.shared, request.body = shared, shared.view()
+        exchange = Exchange(_Nowhere(), request)
+        caller = self.callers.of(CHAT, TENANT, {})
+        self.bodies.read(exchange, shared, caller, lambda intake, _: found.set_result(intake), translate)
+        return found, exchange
+
+
+def hangs(raw: bytes, terms: Terms) -> Any:
+    """A translator that never ends."""
+    while True:
+        pass
+
+
+def dies(raw: bytes, terms: Terms) -> Any:
+    """A translator that ends its process."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def breaks(raw: bytes, terms: Terms) -> Any:
+    """A translator with an error of ours."""
+    raise KeyError
+
+
+async def test_a_body_that_takes_too_long_is_given_up_and_the_others_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(large_bodies, "ALLOWED_S", 0.5)
+    scene = Scene()
+    try:
+        (hung, _), *others = scene.ask(hangs), scene.ask(), scene.ask()
+        refusal = await hung
+        assert isinstance(refusal, Refusal)
+        assert (refusal.status, refusal.code) == (400, "invalid_value")
+        assert [(await found).model.name for found, _ in others] == ["m", "m"]
+    finally:
+        scene.bodies.shut_down()
+
+
+async def test_a_body_that_ends_its_process_twice_is_refused_and_the_others_are_read() -> None:
+    scene = Scene()
+    try:
+        (dead, _), (broken, _), (sound, _) = scene.ask(dies), scene.ask(breaks), scene.ask()
+        assert (await dead).status == 503
+        assert (await broken).status == 500
+        assert (await sound).model.name == "m"
+        assert scene.metrics.value("warmroute_large_bodies_total", (("outcome", "read_again"),)) == 1
+    finally:
+        scene.bodies.shut_down()
+
+
+async def test_one_whose_client_has_left_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(large_bodies, "LEFT_S", 0.0)
+    monkeypatch.setattr(large_bodies, "ALLOWED_S", 1000.0)
+    scene = Scene()
+    try:
+        (hung, exchange), (sound, _) = scene.ask(hangs), scene.ask()
+        exchange.ended = True
+        exchange.on_gone()
+        assert (await sound).model.name == "m"
+        assert not hung.done()
+    finally:
+        scene.bodies.shut_down()
+
+
+async def test_ready_says_when_it_is_the_bottleneck(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(large_bodies, "SLOW_S", 0.0)
+    scene = Scene()
+    waits, _ = scene.ask(hangs)
+    assert "1 large requests wait to be read" in scene.bodies.problems()[0]
+    scene.bodies.shut_down()
+    assert (await waits).code == "draining"
+    late, _ = scene.ask()
+    assert (await late).code == "draining"
