@@ -66,7 +66,8 @@ def test_an_engine_that_is_killed_is_started_again(launched: Launched) -> None:
     }
     until(lambda: engine_state(launched, "decode-0") == "up", "the proxy has seen it again", 60)
     assert turn(launched)["usage"]["completion_tokens"] == 4
-    assert re.search(r"decode-0: was ended by SIGKILL; it is started again in \d+ s", launched.output.read_text())
+    # A launcher that has taken the engine over from another one is not told which signal ended it.
+    assert re.search(r"decode-0: .*; it is started again in \d+ s", launched.output.read_text())
 
 
 def test_a_restart_drains_the_engine_first_and_gives_it_work_again(launched: Launched) -> None:

@@ -108,6 +108,16 @@ def too_wide(gaps_of: dict[str, float]) -> dict[str, float]:
 @pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=FULL) for seed in (2, 3, 4, 5))])
 def test_recorded_sessions_that_roam_reach_their_ideal(fleet: Fleet, seed: int) -> None:
     assert too_wide(gaps(fleet, load_recordings(), seed)) == {}
+    assert_announcements_crossed(fleet)
+
+
+def assert_announcements_crossed(fleet: Fleet) -> None:
+    with httpx.Client(verify=PLAIN, timeout=seconds(10)) as operator:
+        for region in fleet.proxies:
+            lines = [line.rsplit(" ", 1) for line in metrics(fleet, operator, region).splitlines()]
+            counts = {name.split('"')[1]: float(value) for name, value in lines if name.startswith(ANNOUNCED)}
+            assert counts["lost"] == 0, counts
+            assert min(counts["sent"], counts["received"]) > 0
 
 
 def test_clients_enter_at_both_regions_in_both_ways() -> None:
@@ -173,12 +183,3 @@ def test_side_lineages_between_the_turns_take_nobody_along(fleet: Fleet, seed: i
     names = ("aider", "codex", "oc_main", "oc_prune")
     recordings = [with_side_lineages(each) for each in load_recordings() if each.name in names]
     assert too_wide(gaps(fleet, recordings, seed + 10)) == {}
-
-
-def test_announcements_cross_between_the_regions(fleet: Fleet) -> None:
-    with httpx.Client(verify=PLAIN, timeout=seconds(10)) as operator:
-        for region in fleet.proxies:
-            lines = [line.rsplit(" ", 1) for line in metrics(fleet, operator, region).splitlines()]
-            counts = {name.split('"')[1]: float(value) for name, value in lines if name.startswith(ANNOUNCED)}
-            assert counts["lost"] == 0, counts
-            assert min(counts["sent"], counts["received"]) > 0
