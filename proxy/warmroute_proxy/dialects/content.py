@@ -44,9 +44,16 @@ def is_base64(data: str) -> bool:
     return padded and bare.isascii() and not bare.encode().translate(None, _ALPHABET)
 
 
+def is_address(url: str) -> bool:
+    """Whether something may be fetched at it."""
+    return url[:8].lower().startswith(("https://", "http://"))
+
+
 def check_image(url: str, path: str) -> None:
-    """Raises: BadRequest, where an image is neither at an address nor base64."""
-    if url.startswith(("https://", "http://")):
+    """Raises: BadRequest, where an image is neither at an address nor base64. Which addresses may be is decided for all
+    APIs by that of chat.
+    """
+    if is_address(url):
         return
     head, comma, data = url.partition(";base64,")
     if not comma or not head.startswith("data:image/") or not is_base64(data):

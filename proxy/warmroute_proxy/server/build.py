@@ -343,7 +343,7 @@ def _links(
 ) -> tuple[Voids, Announcements]:
     """The links to other regions, with what is to be voided there and what is announced."""
     nonces = slot.nonces if slot is not None else None
-    forwards = Forwards(secrets, config.proxy.region, time.time, random.token_hex, nonces)
+    forwards = Forwards(secrets, config.proxy.region, time.time, random.token_hex, nonces, clock)
     number, processes = (0, 1) if slot is None else (slot.number, config.proxy.processes)
     orders = VoidOrders(config.proxy.state_dir, number, processes)
     timeout_s = config.limits.connect_timeout_s

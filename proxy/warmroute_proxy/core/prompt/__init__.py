@@ -3,6 +3,7 @@
 It never renders a template or counts tokens: an engine does that. It never stores text.
 
 messages          the JSON form of a message
+addresses         which addresses of images, audio and files may stand in a prompt
 canonical         the canonical bytes of each tool and message
 fingerprint       a request's prompt as a chain of hashes
 chain             the chain, and what is stored beside it

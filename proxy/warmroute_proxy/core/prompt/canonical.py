@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Raw
 from xxhash import xxh3_128_digest
 
+from warmroute_proxy.core.prompt.addresses import Addresses
 from warmroute_proxy.core.prompt.messages import ABSENT, Message
 
 MAX_PARTS: Final = 32_768
@@ -40,6 +41,8 @@ _FIELD: Final = b"\x1f"
 
 _T = TypeVar("_T")
 _OBJECT: Final = msgspec.json.Decoder(dict[str, Raw])
+_STRING: Final = msgspec.json.Decoder(str)
+_DATA_URL: Final = b'"data:'
 _OBJECTS: Final = msgspec.json.Decoder(list[dict[str, Raw]])
 
 
@@ -52,8 +55,8 @@ class MalformedPrompt(ValueError):
         self.problem = problem
 
 
-def message_part(message: Message, index: int) -> bytes:
-    """The canonical bytes of a message."""
+def message_part(message: Message, index: int, addresses: Addresses | None = None) -> bytes:
+    """The canonical bytes of a message. `addresses`: those that may stand in it; None: any."""
     pieces: list[bytes | Raw] = [_MESSAGE, message.role.encode()]
     content = message.content
     if content is not ABSENT:
@@ -62,7 +65,7 @@ def message_part(message: Message, index: int) -> bytes:
             if content != EMPTY:
                 pieces += (_CONTENT, content)
         elif first == BRACKET:
-            parts = _content_parts(content, f"messages[{index}].content")
+            parts = _content_parts(content, f"messages[{index}].content", addresses)
             if parts not in NO_PARTS:
                 pieces += (_CONTENT, parts)
         elif content != NULL:
@@ -95,15 +98,17 @@ def text_part(message: Message) -> bytes | None:
     return None
 
 
-def _content_parts(content: Raw, path: str) -> bytes:
+def _content_parts(content: Raw, path: str, addresses: Addresses | None) -> bytes:
     """A list of content parts; one text part gives the bytes that a plain string has."""
     parts = decode_part(_OBJECTS, content, path)
     if len(parts) > MAX_PARTS:
         raise MalformedPrompt(path, f"holds more than {MAX_PARTS} parts")
-    return _PART.join([_content_part(part, f"{path}[{index}]") for index, part in enumerate(parts)])
+    return _PART.join([_content_part(part, f"{path}[{index}]", addresses) for index, part in enumerate(parts)])
 
 
-def _content_part(part: dict[str, Raw], path: str) -> bytes:
+def _content_part(part: dict[str, Raw], path: str, addresses: Addresses | None) -> bytes:
+    if addresses is not None:
+        _check_addresses(part, path, addresses)
     kind = part.get("type", ABSENT)
     text = part.get("text")
     if text is not None and (kind is ABSENT or kind == Raw(b'"text"')):
@@ -116,6 +121,25 @@ def _content_part(part: dict[str, Raw], path: str) -> bytes:
             image = decode_part(_OBJECT, image, f"{path}.image_url").get("url", ABSENT)
         return _media(bytes(image))
     return _media(_members(part))
+
+
+def _check_addresses(part: dict[str, Raw], path: str, addresses: Addresses) -> None:
+    """Raises: MalformedPrompt, where an engine would fetch what it may not. Any `..._url` is such an address."""
+    for name, value in part.items():
+        if not name.endswith("_url") or value == NULL:
+            continue
+        where, first = f"{path}.{name}", memoryview(value)[0]
+        address = value
+        if first == _BRACE:
+            address, where = decode_part(_OBJECT, value, where).get("url", NULL), f"{where}.url"
+        view = memoryview(address)
+        if view[0] != QUOTE:
+            raise MalformedPrompt(where, "is not a string")
+        if bytes(view[: len(_DATA_URL)]) == _DATA_URL:
+            continue  # as mostly, and it may be long
+        problem = addresses.problem(decode_part(_STRING, address, where))
+        if problem is not None:
+            raise MalformedPrompt(where, problem)
 
 
 def _media(content: bytes) -> bytes:

@@ -27,6 +27,7 @@ from msgspec import Raw
 from xxhash import xxh3_64_intdigest, xxh3_128_digest
 
 from warmroute.contract.conversations import MAX_ASKED_BYTES
+from warmroute_proxy.core.prompt.addresses import Addresses
 from warmroute_proxy.core.prompt.canonical import (
     BRACKET,
     MAX_PARTS,
@@ -58,28 +59,34 @@ _TOKEN_IDS: Final = re.compile(rb"\[[ \t\r\n]*[-0-9]")
 _VALUES: Final = msgspec.json.Decoder(list[Raw])
 
 
-def fingerprint_chat(tools: Raw | None, messages: Raw | Sequence[Raw], seed: int) -> Fingerprint:
-    """The fingerprint of a chat prompt; `MalformedPrompt` where it is none.
+def fingerprint_chat(
+    tools: Raw | None, messages: Raw | Sequence[Raw], seed: int, addresses: Addresses | None = None
+) -> Fingerprint:
+    """The fingerprint of a chat prompt; `MalformedPrompt` where it is none. `addresses`: those that may stand in it.
 
     `messages` as one raw JSON array is twice as fast as a list of raw items: it is read once.
     """
     prefix = tools_prefix(tools, seed)
-    return _fingerprint(_decode_messages(messages), prefix, None, seed)
+    return _fingerprint(_decode_messages(messages), prefix, None, seed, addresses)
 
 
-def fingerprint_messages(messages: memoryview, prefix: ToolsPrefix, seed: int) -> Fingerprint:
+def fingerprint_messages(
+    messages: memoryview, prefix: ToolsPrefix, seed: int, addresses: Addresses | None = None
+) -> Fingerprint:
     """`fingerprint_chat` for the raw JSON of messages behind tools that are known."""
-    return _fingerprint(_checked(decode_part(_MESSAGES, messages, "messages")), prefix, None, seed)
+    return _fingerprint(_checked(decode_part(_MESSAGES, messages, "messages")), prefix, None, seed, addresses)
 
 
-def fingerprint_rest(rest: bytes, begun: Begun, prefix: ToolsPrefix) -> Fingerprint:
+def fingerprint_rest(rest: bytes, begun: Begun, prefix: ToolsPrefix, addresses: Addresses | None = None) -> Fingerprint:
     """The fingerprint of a prompt whose first messages are known: `rest` is the raw JSON array of the others."""
     if not begun.hashes:
         raise MalformedPrompt("messages", "is empty")
-    return _fingerprint(_checked(decode_part(_MESSAGES, rest, "messages")), prefix, begun, 0)
+    return _fingerprint(_checked(decode_part(_MESSAGES, rest, "messages")), prefix, begun, 0, addresses)
 
 
-def _fingerprint(decoded: list[Message], prefix: ToolsPrefix, begun: Begun | None, seed: int) -> Fingerprint:
+def _fingerprint(
+    decoded: list[Message], prefix: ToolsPrefix, begun: Begun | None, seed: int, addresses: Addresses | None
+) -> Fingerprint:
     """All messages of a prompt, or those behind what has `begun`, whose hashes and ends grow; none of them leads."""
     leading = begun is None
     if begun is None:
@@ -92,7 +99,7 @@ def _fingerprint(decoded: list[Message], prefix: ToolsPrefix, begun: Begun | Non
     user_contents: list[Raw] = []
     for index, message in enumerate(decoded):
         role = message.role
-        part = text_part(message) or message_part(message, index)
+        part = text_part(message) or message_part(message, index, addresses)
         if role == "user":
             user = (len(hashes), hash_, part)
             if turn == 1:

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple, Protocol
 import msgspec
 from msgspec import Raw
 
-from warmroute_proxy.dialects.content import cleaned, content_of, is_base64, is_given, misread
+from warmroute_proxy.dialects.content import cleaned, content_of, is_address, is_base64, is_given, misread
 from warmroute_proxy.dialects.known import Known
 from warmroute_proxy.dialects.raw_json import BadRequest, ChatPart, encode, is_text
 from warmroute_proxy.dialects.work import KNOWN_PER_STEP, Work
@@ -337,9 +337,7 @@ def _piece(piece: _Piece, path: str) -> ChatPart:
     blob = piece.fileData or piece.file_data
     if blob is not None:
         url = blob.fileUri or blob.file_uri or ""
-        if not url.startswith(("https://", "http://")) or not (blob.mimeType or blob.mime_type or "image/").startswith(
-            "image/"
-        ):
+        if not is_address(url) or not (blob.mimeType or blob.mime_type or "image/").startswith("image/"):
             raise BadRequest(f"{path}.fileData", "must be the address of an image: nothing is stored here")
         return {"type": "image_url", "image_url": {"url": url}}
     return _text_piece(piece, path)

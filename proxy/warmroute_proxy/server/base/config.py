@@ -11,6 +11,7 @@ from typing import Any, Final, Literal
 
 from warmroute.contract.providers import UNKNOWN, Provider
 from warmroute_proxy.core.accounting.price_books import PriceBook
+from warmroute_proxy.core.prompt.addresses import PUBLIC, Addresses
 from warmroute_proxy.core.queue.budget import Budget
 from warmroute_proxy.core.queue.quota import ScopeLimits, TenantLimits
 from warmroute_proxy.core.queue.scope import Scope
@@ -46,6 +47,9 @@ class ProxyConfig:
     tls_key: Path | None = None
     watch_config: bool = False
     """Whether a change of the config file is applied without being asked for."""
+
+    media: Addresses = PUBLIC
+    """The addresses of images, audio and files that engines may be sent to."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,7 @@ LIVE_LIMITS: Final = frozenset(
 )
 """The keys of [limits] that change while the proxy runs; memory and connections are divided at the start."""
 
-LIVE_PROXY: Final = frozenset({"watch_config"})
+LIVE_PROXY: Final = frozenset({"watch_config", "media"})
 _LIVE_LISTS: Final[Mapping[str, str]] = {
     "engine": "engines",
     "model": "models",

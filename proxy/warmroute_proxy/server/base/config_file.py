@@ -10,9 +10,11 @@ are relative to the folder of the config file, so that a proxy can be started fr
 import os
 import tomllib
 from dataclasses import fields
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Any, Final
 
+from warmroute_proxy.core.prompt.addresses import Addresses
 from warmroute_proxy.dialects.fields import Unlisted
 from warmroute_proxy.dialects.openai_fields import GRANTABLE_FIELDS
 from warmroute_proxy.normalising.rules import DEFAULT_NAMES, NAMES
@@ -180,6 +182,18 @@ def _tables(document: dict[str, Any], key: str, problems: list[str]) -> list[Tab
     return [Table(values, f"{key}[{at}]", problems) for at, values in enumerate(found)]
 
 
+def _media(table: Table) -> Addresses:
+    """The addresses that engines may be sent to."""
+    schemes = table.names_among("media_schemes", ("https", "http"), frozenset(("https", "http")))
+    networks = []
+    for written in table.names("media_networks", ()):
+        try:
+            networks.append(ip_network(written))
+        except ValueError:
+            table.problem("media_networks", f'{shown(written)} is no network, written like "10.0.0.0/8"')
+    return Addresses(tuple(sorted(schemes, reverse=True)), tuple(networks))
+
+
 def _proxy(table: Table, folder: Path) -> ProxyConfig:
     policy = table.choice("policy", ("cost", "round_robin"), "cost")
     proxy = ProxyConfig(
@@ -196,6 +210,7 @@ def _proxy(table: Table, folder: Path) -> ProxyConfig:
         tls_cert=table.file("tls_cert", folder),
         tls_key=table.file("tls_key", folder),
         watch_config=table.flag("watch_config"),
+        media=_media(table),
     )
     if (proxy.tls_cert is None) != (proxy.tls_key is None):
         missing, given = ("tls_cert", "tls_key") if proxy.tls_cert is None else ("tls_key", "tls_cert")

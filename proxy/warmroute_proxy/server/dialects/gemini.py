@@ -32,12 +32,17 @@ def is_gemini(path: str) -> bool:
 
 
 def cut_key(request: Request) -> None:
-    """Take the API key out of a request's query, so that nothing behind this sees it there."""
+    """Take the API key out of a request's query, so that nothing behind this sees it there.
+
+    Only clients of this API put it there, and it is used on their paths alone: what is in an address ends up in logs.
+    """
+    is_used = request.path.startswith(GEMINI) or is_gemini(request.path)
     pairs = []
     for pair in request.query.split(b"&"):
         name, _, value = pair.decode("latin-1").partition("=")
         if unquote_plus(name) == "key":
-            request.headers.setdefault(API_KEY, unquote_plus(value))
+            if is_used:
+                request.headers.setdefault(API_KEY, unquote_plus(value))
         else:
             pairs.append(pair)
     request.query = b"&".join(pairs)

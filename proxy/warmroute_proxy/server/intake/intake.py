@@ -16,6 +16,7 @@ from warmroute.contract.identity import (
     Session,
     session_of,
 )
+from warmroute_proxy.core.prompt.addresses import Addresses
 from warmroute_proxy.core.prompt.canonical import MalformedPrompt
 from warmroute_proxy.core.prompt.chain import Chain, Fingerprint, UserPart
 from warmroute_proxy.core.prompt.facts import Facts
@@ -72,21 +73,24 @@ def read(request: Request, caller: Caller, callers: Callers, config: Config, che
         template = known.template
         if raw.startswith(template.head) and raw.endswith(template.tail):
             try:
-                return _read_known(raw, known, caller, callers, check)
+                return _read_known(raw, known, caller, callers, (config.proxy.media, check))
             except MalformedPrompt:
                 break  # it is of another template, or `read_whole` says what is wrong: nothing is read three times
     check(raw)
     return read_whole(raw, caller, callers, config)
 
 
-def _read_known(raw: bytes, known: KnownBody, caller: Caller, callers: Callers, check: Check) -> Intake:
+def _read_known(
+    raw: bytes, known: KnownBody, caller: Caller, callers: Callers, bounds: tuple[Addresses, Check]
+) -> Intake:
     """Read a body of a known template: only its messages. Raises: MalformedPrompt, where it is not of the template."""
     body_template, known_bodies = known.template, callers.known_bodies
+    addresses, check = bounds
     start, end = body_template.start, len(raw) - body_template.tail_bytes
     if end - start < known_bodies.min_bytes:
-        prompt = fingerprint_messages(memoryview(raw)[start:end], known.tools, known.seed)
+        prompt = fingerprint_messages(memoryview(raw)[start:end], known.tools, known.seed, addresses)
     else:
-        prompt = known_bodies.read(known, raw, end, check)
+        prompt = known_bodies.read(known, raw, end, addresses, check)
     intake = known.intake
     facts = intake.facts
     digest = prompt.tools_system_digest
@@ -153,7 +157,7 @@ def read_body(raw: bytes, caller: Caller, secrets: Secrets, config: Config) -> R
     stream = value("stream") or False
     stream_options = value("stream_options") or {}
     salt, seed = secrets.salt_and_seed(tenant.share_group, tenant.salt_epoch, model.name)
-    prompt = _fingerprint(caller.path, body, seed)
+    prompt = _fingerprint(caller.path, body, seed, config.proxy.media)
     session = caller.session or _session(body, plan.session_fields)
     session_hex, session_key = _keys(session, caller, secrets)
     limit = value("max_tokens") or value("max_completion_tokens") or DEFAULT_OUTPUT_TOKENS
@@ -231,7 +235,7 @@ def _key(identity: bytes, digest: int, prompt: Fingerprint, session: int | None)
     return xxh3_64_intdigest(b"%b%d" % (identity, digest), prompt.chain.hashes[0] if session is None else session)
 
 
-def _fingerprint(path: str, body: Body, seed: int) -> Fingerprint:
+def _fingerprint(path: str, body: Body, seed: int, addresses: Addresses) -> Fingerprint:
     try:
         if path == COMPLETIONS:
             found = fingerprint_text(_present(body, "prompt"), seed)
@@ -239,7 +243,7 @@ def _fingerprint(path: str, body: Body, seed: int) -> Fingerprint:
                 raise MalformedPrompt("prompt", f"holds {found.prompts} prompts, at most {MAX_PROMPTS}")
             return found
         messages = _present(body, "messages")
-        return fingerprint_chat(_tools(body), messages, seed)
+        return fingerprint_chat(_tools(body), messages, seed, addresses)
     except MalformedPrompt as error:
         raise _malformed(error) from None
 

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import Final
 
 from warmroute.contract.conversations import MAX_ASKED_BYTES
+from warmroute_proxy.core.prompt.addresses import Addresses
 from warmroute_proxy.core.prompt.canonical import MAX_PARTS, MalformedPrompt
 from warmroute_proxy.core.prompt.chain import Begun, Chain, Fingerprint, ToolsPrefix
 from warmroute_proxy.core.prompt.fingerprint import fingerprint_messages, fingerprint_rest
@@ -150,7 +151,7 @@ class KnownBodies:
         template.tail = self._tails[tail] = tail
         self._long.append(body)
 
-    def read(self, body: KnownBody, raw: bytes, end: int, check: Check = no_check) -> Fingerprint:
+    def read(self, body: KnownBody, raw: bytes, end: int, addresses: Addresses, check: Check = no_check) -> Fingerprint:
         """The fingerprint of messages that end at `end`. `check` is given what is not known of them.
 
         Raises: MalformedPrompt, where they are not one array of messages, and what `check` does.
@@ -162,15 +163,18 @@ class KnownBodies:
                 stop = start + mark.length
                 if stop < end and raw.startswith(memoryview(known.raw)[start:stop], start):
                     check(memoryview(raw)[stop:end])
-                    return self._continued(body, known, mark, raw, end)
+                    return self._continued(body, known, mark, (raw, end, addresses))
         check(memoryview(raw)[start:end])
-        prompt = fingerprint_messages(memoryview(raw)[start:end], body.tools, body.seed)
+        prompt = fingerprint_messages(memoryview(raw)[start:end], body.tools, body.seed, addresses)
         if prompt.turn > 1:  # it is under way
             body.conversation = Conversation(raw, prompt.chain, [_mark(prompt, raw, start, end)])
             self._keep(body, body.conversation)
         return prompt
 
-    def _continued(self, body: KnownBody, known: Conversation, mark: Mark, raw: bytes, end: int) -> Fingerprint:
+    def _continued(
+        self, body: KnownBody, known: Conversation, mark: Mark, asked: tuple[bytes, int, Addresses]
+    ) -> Fingerprint:
+        raw, end, addresses = asked
         start, chain, cuts = body.template.start, known.chain, mark.cuts
         begun = Begun(
             chain.hashes[:cuts],
@@ -190,7 +194,7 @@ class KnownBodies:
             )  # fmt: skip
         if rest[:1] != b",":
             raise MalformedPrompt("messages", "is not valid JSON")
-        prompt = fingerprint_rest(b"[" + rest[1:], begun, body.tools)
+        prompt = fingerprint_rest(b"[" + rest[1:], begun, body.tools, addresses)
         if len(prompt.chain.hashes) > MAX_PARTS:  # a cut a message at least: there may be too many, so they are counted
             raise MalformedPrompt("messages", "may hold too many items")
         marks = known.marks[: known.marks.index(mark) + 1]

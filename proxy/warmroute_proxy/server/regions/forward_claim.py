@@ -5,12 +5,16 @@ that it is for, and a deadline. It is valid in that region alone, for 30 s and o
 process of this proxy (`shared_nonces`), are kept until they would be invalid anyway. A request with a token is not
 forwarded again, so it crosses the network between proxies at most once.
 
+Clocks may be set. Nonces are kept by a steady clock, and no token is taken that is as old as one whose nonce may have
+been dropped: where the clock is put back, forwards are refused until it is where it was, and served where they came in.
+
     token = base64url(json) "." hex(HMAC under the fleet secret, purpose "forward", of base64url(json))
 """
 
 import base64
 import hashlib
 import hmac
+from collections import deque
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
@@ -68,13 +72,18 @@ class Forwards:
         unix_clock: Callable[[], float],
         random_hex: Callable[[int], str],
         nonces: "Nonces | SharedNonces | None" = None,
+        steady_clock: Callable[[], float] | None = None,
     ) -> None:
-        """`region`: of this proxy; `nonces`: those that were used, where several processes share them."""
+        """`region`: of this proxy; `nonces`: those that were used, where several processes share them; `steady_clock`:
+        seconds that are never set, None: as `unix_clock`.
+        """
         self._secrets = secrets
         self._region = region
         self._clock = unix_clock
         self._random_hex = random_hex
         self._nonces = nonces or Nonces()
+        self._steady_clock = steady_clock or unix_clock
+        self._newest = _NewestTaken()
 
     def sign(
         self,
@@ -128,18 +137,43 @@ class Forwards:
         claim = self.check_head(token)
         if claim.body_sha256 != body_sha256:
             raise Refusal(401, "the forward token is for another body", code="invalid_forward")
-        self._spend(claim.nonce, self._clock())
+        self._spend(claim, self._steady_clock())
         return claim
 
-    def _spend(self, nonce: str, now: float) -> None:
-        fresh = self._nonces.spend(nonce, now)
+    def _spend(self, claim: Forward, steady_s: float) -> None:
+        fresh = self._nonces.spend(claim.nonce, steady_s)
         if fresh is None:
             raise Refusal(503, "too many forwards", code="overloaded", retry_after_s=1)
         if not fresh:
             raise Refusal(401, "the forward token was used before", code="invalid_forward")
+        if not self._newest.take(claim.issued_s, steady_s):
+            problem = "the forward token may have been used before: was a clock put back?"
+            raise Refusal(401, problem, code="invalid_forward")
 
     def _mac(self, payload: bytes) -> str:
         return self._secrets.fleet_mac("forward", payload).hex()
+
+
+class _NewestTaken:
+    """The newest token that was taken more than `2 * VALID_S` ago, whose nonce may be dropped. In steps of a second."""
+
+    def __init__(self) -> None:
+        self._dropped_s = float("-inf")  # when that one was issued
+        self._taken: deque[tuple[float, float]] = deque()  # steady seconds, and when the newest until then was issued
+
+    def take(self, issued_s: float, steady_s: float) -> bool:
+        """Whether a token is newer than those whose nonces may be dropped; it counts from now on."""
+        taken = self._taken
+        while taken and steady_s - taken[0][0] > 2 * VALID_S:
+            self._dropped_s = max(self._dropped_s, taken.popleft()[-1])
+        if issued_s <= self._dropped_s:
+            return False
+        newest_s = max(issued_s, taken[-1][-1]) if taken else issued_s
+        if taken and steady_s - taken[-1][0] < 1.0:
+            taken[-1] = (taken[-1][0], newest_s)
+        else:
+            taken.append((steady_s, newest_s))
+        return True
 
 
 class Nonces:

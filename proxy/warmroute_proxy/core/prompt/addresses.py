@@ -1,0 +1,104 @@
+"""Which addresses of images, audio and files may stand in a prompt: an engine fetches them from its own network.
+
+A client's address could make an engine read its own files (`file:`, a path), or ask a neighbour that only it can reach:
+a cloud's metadata service at 169.254.169.254, an admin port at 127.0.0.1. So an address is `data:`, or has one of the
+configured schemes and a host that is a public one, as far as it is written down: names are not resolved here, and a
+name may lead anywhere, which is for the engines' network to forbid.
+
+What parsers read differently is refused: user names, spaces and control characters, backslashes, hosts that are not
+ASCII. A host whose last label is a number is an IPv4 address in any of the forms that `inet_aton` takes
+(url.spec.whatwg.org).
+"""
+
+import re
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
+from typing import Final, NamedTuple
+
+MAX_ADDRESS_CHARS: Final = 8192
+_DATA: Final = "data:"
+_ADDRESS: Final = re.compile(
+    r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]{0,31})://"
+    r"(?:\[(?P<v6>[0-9A-Fa-f:.]{2,45})\]|(?P<host>[A-Za-z0-9._-]{1,253}))(?::[0-9]{1,5})?(?:[/?#][!-\[\]-~]*+)?"
+)
+_NUMBER: Final = re.compile(r"[0-9]{1,16}|0[xX][0-9A-Fa-f]{0,16}")
+_LOCAL: Final = "localhost"
+_NAT64: Final = IPv6Network("64:ff9b::/96")
+_LAST_32_BITS: Final = 0xFFFFFFFF
+
+Network = IPv4Network | IPv6Network
+
+
+class Addresses(NamedTuple):
+    """What may stand in a prompt. `networks`: private ones that engines may be sent to all the same."""
+
+    schemes: tuple[str, ...] = ("https", "http")
+    networks: tuple[Network, ...] = ()
+
+    def problem(self, address: str) -> str | None:
+        """What is wrong with an address; None where it may stand there."""
+        if address[: len(_DATA)].lower() == _DATA:
+            return None
+        found = _ADDRESS.fullmatch(address) if len(address) <= MAX_ADDRESS_CHARS else None
+        if found is None or found["scheme"].lower() not in self.schemes:
+            return f"must be data: or an address that begins with {' or '.join(f'{each}://' for each in self.schemes)}"
+        host = found["host"]
+        if host is None:
+            return self._problem_of(_ip(found["v6"]))
+        host = host.rstrip(".").lower()
+        if host == _LOCAL or host.endswith(f".{_LOCAL}"):
+            return self._problem_of(IPv4Address("127.0.0.1"))
+        if _NUMBER.fullmatch(host.rpartition(".")[2]):
+            return self._problem_of(_ipv4(host))
+        return None
+
+    def _problem_of(self, ip: IPv4Address | IPv6Address | None) -> str | None:
+        if ip is None:
+            return "has a host that is no address"
+        if ip.is_global and not ip.is_multicast:
+            return None
+        if any(ip.version == network.version and ip in network for network in self.networks):
+            return None
+        return "leads to a private or local network, which is not allowed here"
+
+
+PUBLIC: Final = Addresses()
+
+
+def _ip(written: str) -> IPv4Address | IPv6Address | None:
+    """An address between brackets; where it stands for one of IPv4, that one."""
+    try:
+        ip = ip_address(written)
+    except ValueError:
+        return None
+    if isinstance(ip, IPv4Address):
+        return None
+    if ip in _NAT64:
+        return IPv4Address(int(ip) & _LAST_32_BITS)
+    return ip.ipv4_mapped or ip.sixtofour or ip
+
+
+def _ipv4(host: str) -> IPv4Address | None:
+    """An address of IPv4 in any form: four numbers or fewer, decimal, octal or hexadecimal, the last one filling up."""
+    numbers = [_number(each) for each in host.split(".")]
+    if len(numbers) > 4 or None in numbers:
+        return None
+    value = 0
+    for number in numbers[:-1]:
+        if number is None or number > 255:
+            return None
+        value = value << 8 | number
+    rest_bits, number = 8 * (5 - len(numbers)), numbers[-1]
+    if number is None or number >> rest_bits:
+        return None
+    return IPv4Address(value << rest_bits | number)
+
+
+def _number(text: str) -> int | None:
+    if _NUMBER.fullmatch(text) is None:
+        return None
+    try:
+        if text[:2].lower() == "0x":
+            return int(text[2:] or "0", 16)
+        return int(text, 8) if len(text) > 1 and text[0] == "0" else int(text)
+    except ValueError:  # an 8 or a 9 in an octal number
+        return None

@@ -1,0 +1,182 @@
+"""Addresses of images, audio and files: one policy for all APIs, so that no engine goes where a client may not."""
+
+import json
+from ipaddress import ip_network
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.fuzz.body_template import CONFIG, SECRETS, TENANT
+from tests.hostile.reading import GEMINI, MESSAGES, RESPONSES
+from warmroute.contract.conversations import Conversations
+from warmroute_proxy.core.prompt.addresses import PUBLIC, Addresses
+from warmroute_proxy.server.base.config_file import ConfigError, parse_config
+from warmroute_proxy.server.base.errors import Refusal
+from warmroute_proxy.server.base.terms import Terms
+from warmroute_proxy.server.dialects.translation import translated_body
+from warmroute_proxy.server.http.exchange import Request
+from warmroute_proxy.server.intake.caller import Callers
+from warmroute_proxy.server.intake.intake import CHAT, read
+
+PIXEL = "data:image/png;base64,AAAA"
+LEADS_INSIDE = [
+    "file:///etc/passwd",
+    "/etc/passwd.png",
+    "passwd.png",
+    "ftp://example.org/a.png",
+    "http://169.254.169.254/latest/meta-data",
+    "http://127.0.0.1:8001/metrics",
+    "http://127.1/",
+    "http://2130706433/",
+    "http://0x7f.0x1/",
+    "http://0177.0.0.1/",
+    "http://0/",
+    "http://10.1.2.3/a.png",
+    "http://100.64.0.1/",
+    "http://192.168.0.1./",
+    "http://[::1]/",
+    "http://[fe80::1]/",
+    "http://[fd00::1]/",
+    "http://[::ffff:169.254.169.254]/",
+    "http://[64:ff9b::a9fe:a9fe]/",
+    "http://[2002:a9fe:a9fe::]/",
+    "http://[::]/",
+    "http://localhost:8001/",
+    "http://LOCALHOST./",
+    "http://a.localhost/",
+    "http://example.org@169.254.169.254/",
+    "http://169.254.169.254\\@example.org/",
+    "http://example.org\t.evil/",
+    " http://example.org/",
+    "http:///a.png",
+    "http://",
+    "http://\uff11\uff16\uff19.254.169.254/",
+    "http://%31%36%39.254.169.254/",
+    "http://1.2.3.4.5/",
+    "http://999/",
+    "http://09.1/",
+    "HTTP://127.0.0.1/",
+    "gopher://example.org/",
+    "//example.org/a.png",
+    "",
+]
+PASSES = [
+    PIXEL,
+    "https://example.org/a.png?b=c#d",
+    "http://example.org:8080/a%20b.png",
+    "HTTPS://Example.Org/",
+    "https://93.184.216.34/a.png",
+    "https://[2606:2800:220:1:248:1893:25c8:1946]/a.png",
+    "https://xn--bcher-kva.example/",
+    "https://10.example.org/",
+]
+
+
+def bodies(url: str) -> dict[str, list[dict[str, Any]]]:
+    """Requests of each API with an address, in each place that has one."""
+    user: dict[str, Any] = {"role": "user"}
+    parts: list[dict[str, Any]] = [
+        {"type": "image_url", "image_url": {"url": url}},
+        {"type": "image_url", "image_url": url},
+        {"type": "video_url", "video_url": {"url": url}},
+        {"type": "audio_url", "audio_url": {"url": url, "format": "wav"}},
+        {"type": "text", "text": "a", "image_url": {"url": url}},
+        {"type": "file", "file_url": url},
+    ]
+    image = {"type": "image", "source": {"type": "url", "url": url}}
+    call = {"type": "tool_use", "id": "c", "name": "f", "input": {}}
+    result = {"type": "tool_result", "tool_use_id": "c", "content": [image]}
+    asked = [
+        [{**user, "content": [image]}],
+        [{**user, "content": "a"}, {"role": "assistant", "content": [call]}, {**user, "content": [result]}],
+    ]
+    part = {"type": "input_image", "image_url": url}
+    called = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
+    output = {"type": "function_call_output", "call_id": "c", "output": [part]}
+    return {
+        CHAT: [{"model": "m", "messages": [{**user, "content": [each]}]} for each in parts],
+        MESSAGES: [{"model": "m", "max_tokens": 1, "messages": messages} for messages in asked],
+        RESPONSES: [
+            {"model": "m", "input": [{**user, "content": [part]}]},
+            {"model": "m", "input": [{**user, "content": "a"}, called, output]},
+        ],
+        GEMINI: [{"contents": [{"parts": [{"fileData": {"mimeType": "image/png", "fileUri": url}}]}]}],
+    }
+
+
+def status(path: str, body: dict[str, Any]) -> int:
+    """400 where it is refused."""
+    raw = json.dumps(body).encode()
+    callers = Callers(SECRETS, Conversations("x"))
+    request = Request(0.0, "POST", CHAT)
+    try:
+        request.body = raw if path == CHAT else translated_body(path, b"", raw, Terms(TENANT, SECRETS, CONFIG)).body
+        read(request, callers.of(CHAT, TENANT, {}), callers, CONFIG)
+    except Refusal as refusal:
+        assert "url" in refusal.message or "Uri" in refusal.message or "fileData" in refusal.message
+        return refusal.status
+    return 200
+
+
+@pytest.mark.parametrize("url", LEADS_INSIDE)
+def test_an_address_that_leads_inside_is_refused_by_each_api(url: str) -> None:
+    for path, asked in bodies(url).items():
+        assert [status(path, body) for body in asked] == [400] * len(asked), path
+
+
+@pytest.mark.parametrize("url", PASSES)
+def test_others_pass_in_each_api(url: str) -> None:
+    for path, asked in bodies(url).items():
+        if path == GEMINI and url == PIXEL:
+            continue  # it has a part of its own for data
+        assert [status(path, body) for body in asked] == [200] * len(asked), path
+
+
+def test_a_known_conversation_is_no_way_around() -> None:
+    """Of a body whose beginning is known only the rest is read."""
+    callers = Callers(SECRETS, Conversations("x"))
+    caller = callers.of(CHAT, TENANT, {})
+    said = [{"role": "user", "content": "x" * 20_000}, {"role": "assistant", "content": "y"}]
+    image = {"type": "image_url", "image_url": {"url": "http://169.254.169.254/"}}
+    request = Request(0.0, "POST", CHAT)
+    request.body = json.dumps({"model": "m", "messages": said}).encode()
+    for _ in range(3):
+        read(request, caller, callers, CONFIG)
+    request.body = json.dumps({"model": "m", "messages": [*said, {"role": "user", "content": [image]}]}).encode()
+    with pytest.raises(Refusal, match="private or local"):
+        read(request, caller, callers, CONFIG)
+
+
+@given(st.integers(0, 2**32 - 1), st.sampled_from(["{}", "0x{:x}", "0{:o}"]))
+def test_a_number_is_an_address_however_it_is_written(number: int, form: str) -> None:
+    plain = ".".join(str(number >> shift & 255) for shift in (24, 16, 8, 0))
+    assert PUBLIC.problem(f"http://{form.format(number)}/") == PUBLIC.problem(f"http://{plain}/")
+
+
+@given(st.text(max_size=40))
+def test_any_text_is_judged(text: str) -> None:
+    for address in (text, f"http://{text}", f"https://{text}/a.png"):
+        assert PUBLIC.problem(address) is None or PUBLIC.problem(address)
+
+
+def test_the_config_says_which() -> None:
+    only = Addresses(("https",), (ip_network("10.20.0.0/16"),))
+    assert only.problem("https://10.20.3.4/a.png") is None
+    assert only.problem("https://10.21.3.4/a.png")
+    assert only.problem("http://example.org/a.png")
+    document: dict[str, Any] = {
+        "proxy": {"region": "e", "media_schemes": ["https"], "media_networks": ["10.20.0.0/16"]},
+        "region": [{"name": "e"}],
+        "engine": [{"url": "http://e", "region": "e"}],
+        "model": [{"name": "m", "free": True}],
+        "tenant": [{"name": "t", "key_sha256": ["00" * 32]}],
+    }
+    assert parse_config(document, Path(), "test").proxy.media == only
+    document["proxy"] |= {"media_schemes": ["file"], "media_networks": ["ten"]}
+    with pytest.raises(ConfigError) as error:
+        parse_config(document, Path(), "test")
+    places = [problem.partition(":")[0] for problem in error.value.problems]
+    assert places == ["proxy.media_schemes", "proxy.media_networks"]
