@@ -170,6 +170,7 @@ def test_an_alias_is_the_same_model(client: httpx.Client) -> None:
 
 def test_tenants_share_no_cache_and_see_no_receipts_of_each_other(proxy: ProxyProcess, client: httpx.Client) -> None:
     body = chat("same words for both " * 50)
+    body["messages"][0]["content"] = "A system prompt that no other test sends. " * 40
     mine = client.post("/v1/chat/completions", json=body)
     again = client.post("/v1/chat/completions", json=body)
     assert again.json()["usage"]["prompt_tokens_details"]["cached_tokens"] > 0
