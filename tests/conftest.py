@@ -11,6 +11,7 @@ import pytest_timeout  # type: ignore[import-untyped]
 
 from tests import search
 from tests.machine import seconds
+from tests.subjects import patience
 
 search.register()
 
@@ -37,6 +38,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.relative_to(Path(__file__).parent).parts[0] in FULL_FOLDERS:
             item.add_marker("full")
+
+
+@pytest.fixture(autouse=True)
+def deadlines(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The deadlines of the product that a test is about stay, by its marker `real_deadlines`."""
+    if marker := request.node.get_closest_marker("real_deadlines"):
+        monkeypatch.setenv(patience.SETTING, patience.real(marker.args))
 
 
 @pytest.hookimpl(tryfirst=True)

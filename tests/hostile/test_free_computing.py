@@ -125,6 +125,7 @@ def test_an_engine_that_counts_nothing_is_no_gift(tmp_path: Path, stream: bool) 
         scripted.stop()
 
 
+@pytest.mark.real_deadlines("inference_request")
 def test_who_leaves_a_server_that_cannot_be_stopped_pays_for_the_prompt(tmp_path: Path) -> None:
     over = threading.Event()
     scripted = ScriptedEngine("o0", lambda handler: handler.cut() if over.wait(seconds(60)) else None)
