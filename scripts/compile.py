@@ -11,12 +11,14 @@ the C compiler's `-O`, 2 unless it is set.
 
 What is compiled are the modules of `MODULES`, where a request spends its time. What a module has to be for that, and
 what was left out and why: docs/decisions/013-compiled.md. mypyc drops the options of a msgspec structure without a
-word, so after a build all structures of the compiled modules are compared with those of the sources.
+word, and annotations of more than a name, by which msgspec decodes. So after a build all structures of the compiled
+modules, and the types of their decoders, are compared with those of the sources.
 """
 
 import argparse
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -159,7 +161,8 @@ def check(compiled: Path) -> None:
 
 
 def structures(*folders: Path) -> dict[str, str]:
-    """Fields, defaults and options of all structures of the modules, as a process sees them that imports from there."""
+    """Fields, defaults and options of all structures of the modules, and what their decoders decode, as a process sees
+    them that imports from there."""
     command = [sys.executable, __file__, "--structures", *map(str, folders)]
     return dict(json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
 
@@ -169,11 +172,16 @@ def _print_structures(folders: Sequence[str]) -> None:
     import importlib
 
     import msgspec
+    import msgspec.inspect
 
     found = {}
     for path in MODULES:
         name = ".".join(Path(path).with_suffix("").parts[1:])
-        for kind in vars(importlib.import_module(name)).values():
+        for variable, kind in vars(importlib.import_module(name)).items():
+            decoder = getattr(kind, "__self__", kind)
+            if isinstance(decoder, msgspec.json.Decoder | msgspec.msgpack.Decoder):
+                shape = repr(msgspec.inspect.type_info(decoder.type))
+                found[f"{name}.{variable}"] = re.sub(r" at 0x[0-9a-f]+", "", shape)
             if isinstance(kind, type) and issubclass(kind, msgspec.Struct) and kind.__module__ == name:
                 config = kind.__struct_config__
                 options = {each: getattr(config, each) for each in dir(config) if each[0] != "_"}

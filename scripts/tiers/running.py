@@ -6,14 +6,14 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 from typing import Final
 
 from scripts.tiers.counting import FILE_SETTING, Counter
-from scripts.tiers.steps import Step
+from scripts.tiers.steps import COMPILED, Step
 
 RUN_LIMIT_S: Final = 4800.0
 """Of all steps; one that would begin later is not run, and fails."""
@@ -60,12 +60,10 @@ class Run:
         steps: Iterable[Step],
         folder: Path,
         on_end: Callable[[Running], None],
-        environment: Mapping[str, str] | None = None,
     ) -> None:
         self.steps = {step.name: self._made(step, folder) for step in steps}
         self._folder = folder
         self._on_end = on_end
-        self._environment = environment or {}
         self._until_s = time.monotonic() + RUN_LIMIT_S
         self._children: set[int] = set()
         self._stopped = False
@@ -115,7 +113,9 @@ class Run:
     def _result(self, running: Running, limit_s: float) -> Result:
         with running.log.open("wb") as log, tempfile.TemporaryDirectory(dir=self._folder, prefix="t") as own:
             # Its own folder of temporary files, since a pytest that ends deletes the older ones of others.
-            settings = {"PYTEST_DEBUG_TEMPROOT": own, FILE_SETTING: str(running.counter.path), **self._environment}
+            settings = {"PYTEST_DEBUG_TEMPROOT": own, FILE_SETTING: str(running.counter.path)}
+            if running.step.compiled:
+                settings["PYTHONPATH"] = str(Path(COMPILED).resolve())
             child = subprocess.Popen(
                 running.step.command,
                 stdin=subprocess.DEVNULL,

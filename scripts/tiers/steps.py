@@ -14,6 +14,9 @@ COMPUTING: Final = ("tests/unit", "tests/property", "tests/simulation", "tests/f
 """Folders whose tests compute: one process, since each more would import and collect everything once more."""
 
 SGLANG_FOLDERS: Final = ("tests/contract", "tests/integration/sglang")
+HOSTILE: Final = "tests/hostile"
+RELEASE: Final = "tests/release"
+COMPILED: Final = "build/compiled"
 APART: Final = (*SGLANG_FOLDERS, "tests/chaos", "tests/compiled", "tests/harness", "tests/integrations_real")
 """Folders whose tests need a set-up of their own: a step of `scripts/test full` runs each."""
 
@@ -25,7 +28,8 @@ BY_FOLDER: Final = "by folder"
 class Step:
     """One command of a run.
 
-    `after` names steps that end before this one starts. `limit_s` ends a step that hangs: six times what the longest
+    `after` names steps that end before this one starts. `compiled`: on the packages that the compiled wheel has
+    installed, which `scripts/compiled-tests install` has put into build/compiled. `limit_s` ends a step that hangs: six times what the longest
     step takes on two idle cores.
     """
 
@@ -33,6 +37,7 @@ class Step:
     command: tuple[str, ...]
     after: tuple[str, ...] = ()
     tier: str = ""
+    compiled: bool = False
     limit_s: float = 2700.0
 
     @property
@@ -90,26 +95,30 @@ def full_steps() -> tuple[Step, ...]:
     """`scripts/test full`: set-ups beside the main tier, then three lines, since each leaves cores idle at times."""
     main = main_steps()
     done = tuple(step.name for step in main)
+    wheel, stores, programs = "compiled wheel", "set-up of stores", "set-up of programs"
     set_ups = (
         Step("set-up of SGLang", ("scripts/sglang", "install")),
-        Step("set-up of stores", ("scripts/stores", "install")),
-        Step("set-up of programs", ("scripts/integrations", "install"), after=("set-up of stores",)),
+        Step(stores, ("scripts/stores", "install")),
+        Step(programs, ("scripts/integrations", "install"), after=(stores,)),
+        Step(wheel, ("scripts/compiled-tests", "install")),
     )
-    more = pytest("-m", "full", "tests", *ignored(APART), processes=3)
+    more = pytest("-m", "full", "tests", *ignored((*APART, HOSTILE, RELEASE)), processes=3)
     search = pytest("-m", "hypothesis", "--hypothesis-profile", "full", "tests/unit", "tests/property", processes=2)
     of_the_proxy = (
         # Memory that grows is seen in minutes of steady requests. They need half a core, so the rest goes on beside.
-        Step("soak", (PYTHON, "-m", "tests.perf", "soak", "--minutes", "6"), after=done),
-        Step("full tests", more, after=(*done, "set-up of stores")),
-        Step("compiled", ("scripts/compiled-tests",), after=("full tests",)),
-        Step("chaos", pytest("tests/chaos"), after=("compiled",)),
+        Step("soak", (PYTHON, "-m", "tests.perf", "soak", "--minutes", "6"), after=(*done, wheel), compiled=True),
+        Step("full tests", more, after=(*done, stores)),
+        Step("hostile", pytest(HOSTILE, processes=2), after=("full tests", wheel), compiled=True),
+        Step("compiled", ("scripts/compiled-tests",), after=("hostile",), compiled=True),
+        Step("chaos", pytest("tests/chaos"), after=("compiled",), compiled=True),
     )
     of_others = (
         Step("search of properties", search, after=done),
         Step("SDK on openai 2", ("scripts/openai2",), after=("search of properties",)),
-        Step("programs and frameworks", ("scripts/integrations",), after=("SDK on openai 2", "set-up of programs")),
+        Step("release", pytest(RELEASE), after=("SDK on openai 2", wheel)),
+        Step("programs and frameworks", ("scripts/integrations",), after=("release", programs)),
         Step("coding agents", ("scripts/integrations", "harness"), after=("programs and frameworks",)),
     )
     # One process, so that each SGLang is started once.
-    sglang = Step("SGLang", pytest(*SGLANG_FOLDERS), after=(*done, "set-up of SGLang"))
+    sglang = Step("SGLang", pytest(*SGLANG_FOLDERS), after=(*done, "set-up of SGLang", wheel), compiled=True)
     return (*set_ups, *main, sglang, *of_the_proxy, *of_others)

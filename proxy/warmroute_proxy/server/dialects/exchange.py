@@ -23,11 +23,10 @@ _PREFIX: Final = "wr-"  # of a receipt's id
 class DialectExchange(Exchange):
     """It looks like a client of chat to the request, and like the request to the client's exchange."""
 
-    translates = True
-
     def __init__(self, client: Exchange, chat: Request, dialect: Dialect, found: Translated) -> None:
         """`chat`: the translated request; `found`: what its answer is translated by."""
         self.request = chat
+        self.translates = True  # of the instance: compiled code does not see an attribute of a subclass
         self.started = False
         self.ended = False
         self._client = client

@@ -16,38 +16,13 @@ from warmroute_proxy.dialects.openai_answers import CHECKED, drop_other_types
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.http.body_memory import Reservation
 from warmroute_proxy.server.intake.body import Body
+from warmroute_proxy.server.request.generated_texts import generated_bytes
 
 _OWN: Final = ("usage",)
 _OWN_ACCOUNTS: Final = ("usage", "sglext")
 _EMPTY: Final = msgspec.Raw(b"")
 
 
-class _Call(msgspec.Struct):
-    function: msgspec.Raw | None = None
-
-
-class _Message(msgspec.Struct):
-    content: str | list[msgspec.Raw] | None = None
-    reasoning_content: str | None = None
-    tool_calls: list[_Call] | None = None
-
-
-class _Choice(msgspec.Struct):
-    text: str | None = None
-    message: _Message | None = None
-
-    def texts(self) -> list[str]:
-        """What was generated of it."""
-        message = self.message or _Message()
-        calls = [
-            str(call.function, "utf-8", "replace") for call in message.tool_calls or () if call.function is not None
-        ]
-        content = message.content
-        parts = [str(piece, "utf-8", "replace") for piece in content] if isinstance(content, list) else [content or ""]
-        return [self.text or "", *parts, message.reasoning_content or "", *calls]
-
-
-_decode_choices: Final = msgspec.json.Decoder(list[_Choice]).decode
 _decode: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -88,12 +63,7 @@ class Answer:
 
     def text_bytes(self) -> int:
         """How long the generated texts are together: what there is to go by where the engine has counted no tokens."""
-        try:
-            choices = _decode_choices(self._members.get("choices", b"[]"))
-        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
-            return 0
-        texts = [text for choice in choices for text in choice.texts()]
-        return sum(len(text.encode(errors="replace")) for text in texts)
+        return generated_bytes(self._members.get("choices", b"[]"))
 
     def choices(self) -> bytes:
         """The answer with its choices alone."""

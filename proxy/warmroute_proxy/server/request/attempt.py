@@ -39,8 +39,8 @@ from warmroute_proxy.server.request.states import ATTEMPT, ATTEMPT_ENDED, Attemp
 
 log = logging.getLogger(__name__)
 
-PARTNER_WAIT_S: Final = 0.1
-TRAILER_S: Final = 2.0  # after an error or `[DONE]`, how long an engine may take to end its answer
+PARTNER_WAIT_S: float = 0.1
+TRAILER_S: float = 2.0  # after an error or `[DONE]`, how long an engine may take to end its answer
 ABORTED: Final = "the engine aborted the request"  # its queue was full, a transfer failed, or by an operator
 UNCOUNTED_BYTES: Final = 16_384  # a whole answer that is no larger takes no memory worth counting
 MAX_HELD_BYTES: Final = 1_048_576  # before the first content: roles and comments

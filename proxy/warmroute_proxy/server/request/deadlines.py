@@ -11,7 +11,7 @@ from warmroute_proxy.server.engines.engines import Engines
 from warmroute_proxy.server.request.attempt import Attempt
 from warmroute_proxy.server.request.failure import Failure, timed_out
 
-LOST_IDLE_S: Final = 2.0  # where another engine can go on with the answer of one that no longer answers
+LOST_IDLE_S: float = 2.0  # where another engine can go on with the answer of one that no longer answers
 COMMENT_EVERY_S: Final = 15.0
 PROGRESS_EVERY_EVENTS: Final = 32
 

@@ -40,7 +40,7 @@ from warmroute_proxy.server.request.states import REQUEST, UNDER_WAY, RequestEve
 
 log = logging.getLogger(__name__)
 
-LEFT_WAIT_S: Final = 2.0
+LEFT_WAIT_S: float = 2.0
 MAX_ATTEMPTS: Final = 2
 
 # Read once: each look at a member of an enum costs 900 instructions in Python 3.11.
