@@ -223,3 +223,15 @@ async def test_ready_says_when_it_is_the_bottleneck(monkeypatch: pytest.MonkeyPa
     assert (await waits).code == "draining"
     late, _ = scene.ask()
     assert (await late).code == "draining"
+
+
+async def test_a_reload_loses_no_body() -> None:
+    scene = Scene()
+    try:
+        asked = [scene.ask() for _ in range(4)]
+        for _ in range(3):
+            scene.bodies.replace(CONFIG)
+            await asyncio.sleep(0)
+        assert [(await found).model.name for found, _ in asked] == ["m"] * 4
+    finally:
+        scene.bodies.shut_down()
