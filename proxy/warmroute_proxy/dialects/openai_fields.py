@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final, Literal, TypedDict
 from msgspec import Meta
 
 from warmroute_proxy.dialects.fields import Field
+from warmroute_proxy.dialects.work import MAX_TOOLS_BYTES
 
 MAX_CHOICES: Final = 128
 MAX_TOP_LOGPROBS: Final = 20
@@ -39,7 +40,6 @@ MAX_SCHEMA_REPEATS: Final = 65_536
 to compile. For 96,000 tokens, 0.2.8 took 2.7 s of CPU time for 32 patterns, and more than 100 s for 128.
 """
 
-MAX_TOOLS_BYTES: Final = 4_194_304
 MAX_PATTERN_CHARS: Final = 4096
 MAX_SMALL_BYTES: Final = 16_384
 MAX_SMALL_DEPTH: Final = 8

@@ -16,6 +16,7 @@ from warmroute_proxy.dialects.raw_json import (
     Members,
     encode,
     is_text,
+    joined,
     kind_of,
     object_at,
     text_at,
@@ -129,7 +130,7 @@ class _Message:
         found = self._messages(members, role, path)
         applied, off = self._texts.scope()
         return InChat(
-            encode(found)[1:-1], role, tuple(self._calls), tuple(self._results), tuple(self._dropped),
+            joined(found), role, tuple(self._calls), tuple(self._results), tuple(self._dropped),
             self._blocks.marks, applied, off,
         )  # fmt: skip
 
