@@ -6,6 +6,7 @@ one of its own, and the hostile tenant, in a process of its own, gives way to th
 """
 
 import argparse
+import itertools
 import json
 import multiprocessing
 import multiprocessing.synchronize
@@ -181,6 +182,21 @@ def _attack(
     answers.put(hostile.answers)
 
 
+def lateness(proxy: ProxyProcess) -> dict[str, int]:
+    """How often the event loop was late, by the upper bound of how late it was."""
+    found: Counter[str] = Counter()
+    with proxy.admin() as admin:
+        for line in admin.get("/metrics").text.splitlines():
+            if line.startswith("warmroute_loop_lag_seconds_bucket"):
+                found[line.partition('le="')[2].partition('"')[0]] += int(float(line.rpartition(" ")[2]))
+    bounds = list(found)
+    return {
+        bound: found[bound] - found[before]
+        for before, bound in itertools.pairwise(bounds)
+        if found[bound] > found[before]
+    }
+
+
 def _measure(proxy: ProxyProcess, minutes: float) -> None:
     innocent, context = Innocent(proxy), multiprocessing.get_context("fork")
     innocent.measured_s(3.0)
@@ -197,6 +213,7 @@ def _measure(proxy: ProxyProcess, minutes: float) -> None:
         print(
             f"{name:9} {len(found):6} requests, p50 {p50:.1f} ms, p99 {p99:.1f} ms, longest {1000 * max(found):.0f} ms"
         )
+    print("the event loop was late, by seconds:", lateness(proxy))
     print("failed of the innocent tenant's:", dict(innocent.failed))
     print("the hostile tenant's:", dict(sorted(said.items())))
     time.sleep(2.0)

@@ -20,7 +20,7 @@ _PROBLEMS: Final = (msgspec.DecodeError, ValueError, RecursionError)
 encode: Final = msgspec.json.Encoder().encode
 
 
-def joined(messages: list[ChatPart]) -> bytes:
+def in_list(messages: list[ChatPart]) -> bytes:
     """Messages as JSON, with commas between them. A long one is not copied once more."""
     return b",".join([encode(message) for message in messages])
 

@@ -15,8 +15,8 @@ from warmroute_proxy.dialects.raw_json import (
     ChatPart,
     Members,
     encode,
+    in_list,
     is_text,
-    joined,
     kind_of,
     object_at,
     text_at,
@@ -130,7 +130,7 @@ class _Message:
         found = self._messages(members, role, path)
         applied, off = self._texts.scope()
         return InChat(
-            joined(found), role, tuple(self._calls), tuple(self._results), tuple(self._dropped),
+            in_list(found), role, tuple(self._calls), tuple(self._results), tuple(self._dropped),
             self._blocks.marks, applied, off,
         )  # fmt: skip
 
