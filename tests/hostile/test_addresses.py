@@ -113,7 +113,9 @@ def status(path: str, body: dict[str, Any]) -> int:
     callers = Callers(SECRETS, Conversations("x"))
     request = Request(0.0, "POST", CHAT)
     try:
-        request.body = raw if path == CHAT else translated_body(path, b"", raw, Terms(TENANT, SECRETS, CONFIG)).body
+        request.body = (
+            raw if path == CHAT else b"".join(translated_body(path, b"", raw, Terms(TENANT, SECRETS, CONFIG)).pieces)
+        )
         read(request, callers.of(CHAT, TENANT, {}), callers, CONFIG)
     except Refusal as refusal:
         assert "url" in refusal.message or "Uri" in refusal.message or "fileData" in refusal.message

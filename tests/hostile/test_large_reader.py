@@ -223,3 +223,43 @@ async def test_ready_says_when_it_is_the_bottleneck(monkeypatch: pytest.MonkeyPa
     assert (await waits).code == "draining"
     late, _ = scene.ask()
     assert (await late).code == "draining"
+
+
+async def test_a_reload_loses_no_body() -> None:
+    scene = Scene()
+    try:
+        asked = [scene.ask() for _ in range(4)]
+        for _ in range(3):
+            scene.bodies.replace(CONFIG)
+            await asyncio.sleep(0)
+        assert [(await found).model.name for found, _ in asked] == ["m"] * 4
+    finally:
+        scene.bodies.shut_down()
+
+
+MEMORY = {
+    "a text": (20_000_000, b'{"role":"user","content":"%b"}' % (b"tell me more. " * 1_400_000)),
+    "dense": (1_900_000, b",".join([b'{"role":"user","content":"%x"}' % number for number in range(60_000)])),
+    "too dense": (20_000_000, b",".join([b"{}"] * 6_600_000)),
+}
+FIXED_BYTES = 64 * 2**20
+
+
+@pytest.mark.parametrize("kind", MEMORY)
+def test_reading_takes_twice_the_body_and_a_fixed_part(proxy: ProxyProcess, kind: str) -> None:
+    """30 MB of small values took 1.0 to 1.5 GB."""
+    small = json.dumps({"model": "kimi", "messages": [{"role": "user", "content": "x" * LARGE_BYTES}]}).encode()
+    assert post(proxy, HOSTILE, COUNT, small).status_code == 200
+    (reader,) = reader_of(proxy)
+    status = Path(f"/proc/{reader}/status")
+
+    def bytes_of(name: str) -> int:
+        return next(int(line.split()[1]) for line in status.read_text().splitlines() if line.startswith(name)) * 1024
+
+    before = bytes_of("VmRSS")
+    Path(f"/proc/{reader}/clear_refs").write_text("5")  # the peak begins anew
+    size, messages = MEMORY[kind]
+    content = b'{"model":"kimi","messages":[%b]}' % messages
+    assert len(content) > size * 0.9
+    assert post(proxy, HOSTILE, COUNT, content).status_code in {200, 400}
+    assert bytes_of("VmHWM") - before < 2.1 * len(content) + FIXED_BYTES

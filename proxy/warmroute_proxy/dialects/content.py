@@ -10,6 +10,7 @@ from warmroute_proxy.normalising.texts import Texts
 
 _ALPHABET: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 _NULL: Final = 0x6E
+_WINDOW_CHARS: Final = 1_048_576
 
 
 def content_of(pieces: list[ChatPart]) -> Any:
@@ -38,10 +39,15 @@ def is_given(raw: Raw) -> bool:
 
 
 def is_base64(data: str) -> bool:
-    """Whether a text is base64, with padding."""
-    bare = data.rstrip("=")
-    padded = bool(data) and len(data) % 4 == 0 and len(data) - len(bare) < 3
-    return padded and bare.isascii() and not bare.encode().translate(None, _ALPHABET)
+    """Whether a text is base64, with padding. It is looked at window by window, and not copied whole."""
+    if not data or len(data) % 4:
+        return False
+    end = len(data) - (2 if data.endswith("==") else 1 if data.endswith("=") else 0)
+    for at in range(0, end, _WINDOW_CHARS):
+        window = data[at : min(at + _WINDOW_CHARS, end)]
+        if not window.isascii() or window.encode().translate(None, _ALPHABET):
+            return False
+    return True
 
 
 def is_address(url: str) -> bool:

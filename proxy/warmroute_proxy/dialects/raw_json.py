@@ -20,6 +20,24 @@ _PROBLEMS: Final = (msgspec.DecodeError, ValueError, RecursionError)
 encode: Final = msgspec.json.Encoder().encode
 
 
+def in_list(messages: list[ChatPart]) -> bytes:
+    """Messages as JSON, with commas between them. A long one is not copied once more."""
+    return b",".join([encode(message) for message in messages])
+
+
+def chat_pieces(before: dict[str, Any], messages: list[bytes], behind: dict[str, Any]) -> list[bytes]:
+    """The body of a chat in pieces, so that long messages are not copied once more: members, messages, members."""
+    head = encode(before)[:-1]
+    pieces = [head, b',"messages":[' if before else b'"messages":[']
+    for message in messages:
+        pieces += (message, b",")
+    pieces[-1] = b"]" if messages else b'"messages":[]'
+    if behind:
+        pieces += (b",", encode(behind)[1:-1])
+    pieces.append(b"}")
+    return pieces
+
+
 class BadRequest(ValueError):
     """What is wrong with a request, and where: `messages.0.content`."""
 

@@ -13,7 +13,9 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from warmroute_proxy.dialects.raw_json import BadRequest
+from msgspec import Raw
+
+from warmroute_proxy.dialects.raw_json import BadRequest, list_at
 
 SMALL_BYTES: Final = 32_768
 """Of a body that is not looked at: the worst one takes 3 ms."""
@@ -31,6 +33,7 @@ MAX_MEMBERS: Final = 262_144
 MAX_COMMAS: Final = 524_288
 """Of a body in all, outside of its texts. A value is a token at least, and models take a million tokens at most."""
 
+MAX_TOOLS_BYTES: Final = 4_194_304
 MAX_STEPS: Final = 65_536
 STEPS_IN_LOOP: Final = 192
 BYTES_PER_STEP: Final = 16_384
@@ -75,6 +78,14 @@ class Work:
             if self._in_loop:
                 raise TooMuch
             raise BadRequest("", f"holds more than {MAX_STEPS} messages, parts and tools")
+
+    def take_tools(self, raw: Raw) -> list[Raw]:
+        """The elements of a list of tools, whose steps are taken. Raises: as `take`; BadRequest, if it is too long."""
+        if len(memoryview(raw)) > MAX_TOOLS_BYTES:
+            raise BadRequest("tools", f"has more than {MAX_TOOLS_BYTES} bytes of JSON")
+        found = list_at(raw, "tools")
+        self.take(len(found))
+        return found
 
     def take_values(self, raw: bytes) -> None:
         """Take the steps for a schema that is made anew."""

@@ -18,6 +18,7 @@ Limits: `MAX_PARTS` tools and messages in a prompt, else `MalformedPrompt`. Chai
 lists are kept (by digest; hashes only, all dropped when full), because reading tools is a third of the work.
 """
 
+import codecs
 import re
 from collections.abc import Iterable, Sequence
 from typing import Final
@@ -56,6 +57,8 @@ _MESSAGES: Final = msgspec.json.Decoder(list[Message])
 _ONE_MESSAGE: Final = msgspec.json.Decoder(Message)
 _KEPT_TOOLS: Final[dict[tuple[int, bytes], ToolsPrefix]] = {}
 _TOKEN_IDS: Final = re.compile(rb"\[[ \t\r\n]*[-0-9]")
+_new_decoder: Final = codecs.getincrementaldecoder("utf-8")
+_WINDOW_BYTES: Final = 1_048_576
 _VALUES: Final = msgspec.json.Decoder(list[Raw])
 
 
@@ -225,9 +228,12 @@ def _check_unicode(contents: list[Raw]) -> None:
     for UTF-8.
     """
     for content in reversed(contents):
+        view, decode = memoryview(content), _new_decoder().decode
         try:
-            text = str(content, "utf-8")
+            for at in range(0, len(view), _WINDOW_BYTES):  # so that a long text is not copied whole
+                decode(view[at : at + _WINDOW_BYTES])
+            decode(b"", True)
         except UnicodeDecodeError:
             raise MalformedPrompt("messages", "holds a text that is not valid JSON") from None
-        if len(text) > 2 and text[0] == '"':
+        if len(view) > 2 and view[0] == QUOTE:
             return

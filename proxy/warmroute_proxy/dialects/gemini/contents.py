@@ -13,7 +13,7 @@ from msgspec import Raw
 
 from warmroute_proxy.dialects.content import cleaned, content_of, is_address, is_base64, is_given, misread
 from warmroute_proxy.dialects.known import Known
-from warmroute_proxy.dialects.raw_json import BadRequest, ChatPart, encode, is_text
+from warmroute_proxy.dialects.raw_json import BadRequest, ChatPart, in_list, is_text
 from warmroute_proxy.dialects.work import KNOWN_PER_STEP, Work
 from warmroute_proxy.normalising.texts import Texts
 
@@ -245,7 +245,7 @@ class _ContentReading:
         return self._made(self._message("system", pieces))
 
     def _made(self, messages: list[ChatPart]) -> _InChat:
-        json, calls, results = encode(messages)[1:-1], tuple(self._calls), tuple(self._results)
+        json, calls, results = in_list(messages), tuple(self._calls), tuple(self._results)
         return _InChat(json, calls, results, tuple(self._dropped), *self._texts.scope())
 
     def _message(self, role: str, pieces: list[ChatPart]) -> list[ChatPart]:

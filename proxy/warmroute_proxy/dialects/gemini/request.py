@@ -13,7 +13,7 @@ from warmroute_proxy.dialects.gemini.contents import ContentReader, Opens
 from warmroute_proxy.dialects.gemini.settings import settings
 from warmroute_proxy.dialects.gemini.tools import NO_FUNCTIONS, choice, either, listed_functions, snake
 from warmroute_proxy.dialects.one_pass import BodyReader
-from warmroute_proxy.dialects.raw_json import BadRequest, Members, encode, list_at, object_at
+from warmroute_proxy.dialects.raw_json import BadRequest, Members, chat_pieces, list_at, object_at
 from warmroute_proxy.dialects.work import Work
 from warmroute_proxy.normalising.texts import Texts
 
@@ -37,13 +37,18 @@ class ChatRequest(NamedTuple):
     the model does not see; `texts`: what cleaned its texts.
     """
 
-    body: bytes
+    pieces: list[bytes]
     model: str
     shows_thoughts: bool
     dropped: frozenset[str]
     unlisted: frozenset[str]
     dropped_blocks: dict[str, int]
     texts: Texts
+
+    @property
+    def body(self) -> bytes:
+        """The body of the chat."""
+        return b"".join(self.pieces)
 
 
 def chat_request(
@@ -73,12 +78,10 @@ def chat_request(
     if instruction is not None:
         reader.instruct(instruction)
     reader.read(_contents(members) if contents is None else contents)
-    chat["messages"] = Raw(b"[%b]" % b",".join(reader.messages))
-    if tools.chat:
-        chat["tools"] = Raw(tools.chat)
+    pieces = chat_pieces(chat, reader.messages, {"tools": Raw(tools.chat)} if tools.chat else {})
     unlisted = frozenset(name for name in members if name not in _KNOWN)
     all_dropped = frozenset(dropped) | unlisted
-    return ChatRequest(encode(chat), model, thinking.shown, all_dropped, unlisted, dict(reader.dropped), texts)
+    return ChatRequest(pieces, model, thinking.shown, all_dropped, unlisted, dict(reader.dropped), texts)
 
 
 def counted_body(raw: bytes) -> bytes:

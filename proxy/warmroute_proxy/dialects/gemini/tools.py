@@ -60,9 +60,7 @@ def listed_functions(raw: Raw, key: bytes, work: Work) -> Functions:
 def _read(raw: Raw, work: Work) -> Functions:
     found: list[ChatPart] = []
     dropped: set[str] = set()
-    listed = list_at(raw, "tools")
-    work.take(len(listed))
-    for at, each in enumerate(listed):
+    for at, each in enumerate(work.take_tools(raw)):
         tool = object_at(each, f"tools[{at}]")
         declared = either(tool, "functionDeclarations")
         dropped.update(name for name in tool if name not in ("functionDeclarations", "function_declarations"))

@@ -15,6 +15,7 @@ from warmroute_proxy.dialects.raw_json import (
     ChatPart,
     Members,
     encode,
+    in_list,
     is_text,
     kind_of,
     object_at,
@@ -129,7 +130,7 @@ class _Message:
         found = self._messages(members, role, path)
         applied, off = self._texts.scope()
         return InChat(
-            encode(found)[1:-1], role, tuple(self._calls), tuple(self._results), tuple(self._dropped),
+            in_list(found), role, tuple(self._calls), tuple(self._results), tuple(self._dropped),
             self._blocks.marks, applied, off,
         )  # fmt: skip
 

@@ -14,7 +14,7 @@ from msgspec import Raw
 from warmroute_proxy.dialects.messages.conversation import ConversationReader
 from warmroute_proxy.dialects.messages.tools import read_tools
 from warmroute_proxy.dialects.one_pass import BodyReader
-from warmroute_proxy.dialects.raw_json import BadRequest, Members, encode, kind_of, list_at, object_at, text_at
+from warmroute_proxy.dialects.raw_json import BadRequest, Members, chat_pieces, kind_of, list_at, object_at, text_at
 from warmroute_proxy.dialects.work import Work
 from warmroute_proxy.normalising.texts import Texts
 
@@ -39,13 +39,18 @@ class ChatRequest(NamedTuple):
     the model does not see. `cache_marks`: how many `cache_control` were taken off. `texts`: what cleaned its texts.
     """
 
-    body: bytes
+    pieces: list[bytes]
     model: str
     stop_sequences: tuple[str, ...]
     dropped: frozenset[str]
     dropped_blocks: dict[str, int]
     cache_marks: int
     texts: Texts
+
+    @property
+    def body(self) -> bytes:
+        """The body of the chat."""
+        return b"".join(self.pieces)
 
 
 def chat_request(
@@ -81,12 +86,11 @@ def chat_request(
         thinks = _thinks(members["thinking"])
         chat["chat_template_kwargs"] = {"thinking": thinks, "enable_thinking": thinks}
     found = [*reader.system(members), *reader.messages(messages, counts_only=counts_only)]
-    chat["messages"] = Raw(b"[%b]" % b",".join(found))
     tools = read_tools(members, key, work)
-    chat |= tools.chat
     dropped = frozenset(name for name in members if name not in _READ) | tools.dropped
     marks = reader.marks + tools.marks + ("cache_control" in members)
-    return ChatRequest(encode(chat), model, tuple(stops), dropped, dict(reader.dropped), marks, texts)
+    pieces = chat_pieces(chat, found, tools.chat)
+    return ChatRequest(pieces, model, tuple(stops), dropped, dict(reader.dropped), marks, texts)
 
 
 def _read(raw: bytes) -> tuple[Members, list[Raw]]:

@@ -17,7 +17,6 @@ from warmroute_proxy.dialects.raw_json import (
     Members,
     encode,
     kind_of,
-    list_at,
     object_at,
     text_at,
 )
@@ -73,9 +72,7 @@ def _read(raw: Raw, work: Work) -> _ListedTools:
     tools: list[ChatPart] = []
     dropped: set[str] = set()
     marks = 0
-    listed = list_at(raw, "tools")
-    work.take(len(listed))
-    for at, each in enumerate(listed):
+    for at, each in enumerate(work.take_tools(raw)):
         path = f"tools.{at}"
         tool = object_at(each, path)
         marks += "cache_control" in tool

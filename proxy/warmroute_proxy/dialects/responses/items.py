@@ -13,7 +13,7 @@ from msgspec import Raw
 
 from warmroute_proxy.dialects.content import check_image, cleaned, content_of, is_given, misread
 from warmroute_proxy.dialects.known import Known
-from warmroute_proxy.dialects.raw_json import MAX_SHOWN_CHARS, BadRequest, ChatPart, encode, is_text
+from warmroute_proxy.dialects.raw_json import MAX_SHOWN_CHARS, BadRequest, ChatPart, encode, in_list, is_text
 from warmroute_proxy.dialects.responses.tools import INPUT, chat_name
 from warmroute_proxy.dialects.work import KNOWN_PER_STEP, Work
 from warmroute_proxy.normalising.texts import Texts
@@ -265,7 +265,7 @@ class _ItemReading:
         images = [piece for piece in parts if piece["type"] != "text"]
         if images:  # a message of this role has no place for them
             messages.append({"role": "user", "content": images})
-        return self._made(_Kind.RESULT, encode(messages)[1:-1], item.call_id, item.type)
+        return self._made(_Kind.RESULT, in_list(messages), item.call_id, item.type)
 
     def _pieces(self, raw: Raw, path: str, *, may_be_empty: bool = False) -> list[ChatPart]:
         """Content that is a text or a list of parts."""

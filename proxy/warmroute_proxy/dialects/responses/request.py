@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 from msgspec import Raw
 
 from warmroute_proxy.dialects.one_pass import BodyReader
-from warmroute_proxy.dialects.raw_json import BadRequest, encode, is_text, list_at, text_at
+from warmroute_proxy.dialects.raw_json import BadRequest, chat_pieces, is_text, list_at, text_at
 from warmroute_proxy.dialects.responses.items import ItemReader, Opens
 from warmroute_proxy.dialects.responses.settings import READ, asks_summary, settings, unlisted
 from warmroute_proxy.dialects.responses.tools import Tool, read_tools, tool_choice
@@ -35,7 +35,7 @@ class ChatRequest(NamedTuple):
     items of a type the model does not see; `texts`: what cleaned its texts.
     """
 
-    body: bytes
+    pieces: list[bytes]
     model: str
     tools: dict[str, Tool]
     echoed: dict[str, Raw]
@@ -44,6 +44,11 @@ class ChatRequest(NamedTuple):
     unlisted: frozenset[str]
     dropped_blocks: dict[str, int]
     texts: Texts
+
+    @property
+    def body(self) -> bytes:
+        """The body of the chat."""
+        return b"".join(self.pieces)
 
 
 def chat_request(raw: bytes, seal: Opens, texts_of: Callable[[str], Texts], *, work: Work | None = None) -> ChatRequest:
@@ -64,15 +69,13 @@ def chat_request(raw: bytes, seal: Opens, texts_of: Callable[[str], Texts], *, w
     if "instructions" in members and text_at(members, "instructions", ""):
         reader.add_text(members["instructions"], "system")
     _read_input(reader, members.get("input"), items)
-    chat["messages"] = Raw(b"[%b]" % b",".join(reader.messages))
-    if tools.chat:
-        chat["tools"] = Raw(tools.chat)
+    pieces = chat_pieces(chat, reader.messages, {"tools": Raw(tools.chat)} if tools.chat else {})
     unknown = unlisted(members)
     echoed: dict[str, Raw] = {name: members[name] for name in _ECHOED if name in members}
     all_dropped = tools.dropped.union(dropped, unknown)
     summarised = asks_summary(members)
     return ChatRequest(
-        encode(chat), model, tools.by_name, echoed, summarised, all_dropped, unknown, dict(reader.dropped), texts
+        pieces, model, tools.by_name, echoed, summarised, all_dropped, unknown, dict(reader.dropped), texts
     )
 
 

@@ -90,7 +90,7 @@ class _Tools:
 
     def read(self, raw: Raw) -> ListedTools:
         """All of them."""
-        for at, each in enumerate(self._listed(raw, "tools")):
+        for at, each in enumerate(self._work.take_tools(raw)):
             self._add(each, f"tools[{at}]", None)
         return ListedTools(encode(self._chat) if self._chat else b"", self._by_name, frozenset(self._dropped))
 

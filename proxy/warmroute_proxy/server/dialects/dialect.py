@@ -30,8 +30,8 @@ class Events(Protocol):
 class Translated(Protocol):
     """A request in chat's terms, and what its answer is translated by. `receipt_id` is without its prefix."""
 
-    body: bytes
-    """Of the chat completion, until somebody takes it."""
+    pieces: list[bytes]
+    """The body of the chat completion, until somebody takes it."""
 
     @property
     def changes(self) -> Changes:

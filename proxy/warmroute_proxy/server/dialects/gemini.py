@@ -53,10 +53,10 @@ class TranslatedGemini:
 
     def __init__(self, found: ChatRequest, seal: Seal, *, array: bool) -> None:
         """`array`: a stream is one JSON array."""
-        self._found = found
         self._seal = seal
         self._array = array
-        self.body = found.body
+        self.pieces = found.pieces
+        self._found = found._replace(pieces=[])
         self.unlisted = found.unlisted
         normalised, off = found.texts.names()
         self.changes = Changes(names_of(found.dropped), found.dropped_blocks, 0, normalised, off)

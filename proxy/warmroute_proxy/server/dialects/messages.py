@@ -25,9 +25,9 @@ class TranslatedMessages:
 
     def __init__(self, found: ChatRequest, key: bytes) -> None:
         """`key`: signs the reasoning of the answer."""
-        self._found = found
         self._key = key
-        self.body = found.body
+        self.pieces = found.pieces
+        self._found = found._replace(pieces=[])
         self.unlisted = found.dropped
         normalised, off = found.texts.names()
         self.changes = Changes(names_of(found.dropped), found.dropped_blocks, found.cache_marks, normalised, off)

@@ -28,10 +28,10 @@ class TranslatedResponse:
     stream_type = EVENTS
 
     def __init__(self, found: ChatRequest, seal: Seal) -> None:
-        self._found = found
         self._seal = seal
         self._created_s = int(time.time())
-        self.body = found.body
+        self.pieces = found.pieces
+        self._found = found._replace(pieces=[])
         self.unlisted = found.unlisted
         normalised, off = found.texts.names()
         self.changes = Changes(names_of(found.dropped), found.dropped_blocks, 0, normalised, off)

@@ -55,7 +55,7 @@ def translate(request: Request, terms: Terms) -> tuple[Request, Translated]:
     raw = bytes(request.body)
     check_light(raw)
     found = translated_body(request.path, request.query, raw, terms, Work.in_loop(len(raw)))
-    request.body, found.body = found.body, b""
+    request.body, found.pieces = b"".join(found.pieces), []
     return chat_request_of(request), found
 
 

@@ -4,6 +4,7 @@ Weights are left out of account: placement decides. An engine is named by its ta
 again when the answer's time to live is over, but not before `interval_s`, nor later than `LONGEST_S`.
 """
 
+import re
 from typing import Final
 
 from dns.asyncresolver import Resolver
@@ -13,10 +14,12 @@ from dns.rdtypes.IN.SRV import SRV
 
 from warmroute_proxy.server.base.config import DiscoveryConfig
 from warmroute_proxy.server.base.config_discovery import record_values
+from warmroute_proxy.server.base.config_table import shown
 from warmroute_proxy.server.discovery.source import MAX_ENGINES, Found, SourceError
 
 TIMEOUT_S: Final = 5.0
 LONGEST_S: Final = 300.0
+_HOST: Final = re.compile(r"[A-Za-z0-9._-]{1,253}")
 
 
 class Records:
@@ -42,7 +45,9 @@ class Records:
                 if record.priority == lowest and record.target.labels != (b"",)
             }
         )
-        problems = []
+        odd = [host for host, _ in targets if _HOST.fullmatch(host) is None]
+        problems = [f"{config.name} has a target that is no host name: {shown(host)}" for host in odd[:1]]
+        targets = [(host, port) for host, port in targets if host not in odd]
         if len(targets) > MAX_ENGINES:
             problems.append(f"{config.name} has {len(targets)} targets, and only {MAX_ENGINES} are used")
         engines = [

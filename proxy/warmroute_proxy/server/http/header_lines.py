@@ -16,7 +16,12 @@ _KNOWN: Final[dict[Line, tuple[str, str]]] = {}
 
 def decode(lines: list[Line]) -> dict[str, str]:
     """All headers; the last value of a name that is given several times."""
-    return dict([_KNOWN.get(line) or decode_line(line) for line in lines])
+    return dict(decode_each(lines))
+
+
+def decode_each(lines: list[Line]) -> list[tuple[str, str]]:
+    """Each line for itself."""
+    return [_KNOWN.get(line) or decode_line(line) for line in lines]
 
 
 def decode_line(line: Line) -> tuple[str, str]:

@@ -15,11 +15,15 @@ import httptools
 from warmroute_proxy.server.base.config import Limits
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.http.exchange import Request
-from warmroute_proxy.server.http.header_lines import Line, decode, decode_line
+from warmroute_proxy.server.http.header_lines import Line, decode, decode_each
 from warmroute_proxy.server.http.incoming_body import IncomingBody
 from warmroute_proxy.server.http.shared_bytes import SharedBytes
 
 MAX_TARGET_BYTES: Final = 8192
+MAX_CHUNKS: Final = 8192
+BYTES_PER_CHUNK: Final = 256
+"""A chunked body may have so many chunks, and one more for so many bytes: each takes a microsecond of the loop."""
+
 PLAIN_TARGETS: Final = {target.encode(): target for target in ("/v1/chat/completions", "/v1/completions")}  # not parsed
 
 
@@ -53,6 +57,7 @@ class RequestReader:
         self._in_head = True
         self._body = IncomingBody()
         self._body_bytes = 0
+        self._chunks = 0
         self._offered: Request | None = None  # its head offered an upgrade, and its body comes next
         self.request: Request | None = None  # being read
         self.refusal: Refusal | None = None  # that reading ended with
@@ -128,7 +133,7 @@ class RequestReader:
         self._lines = []
         self._unparsed_bytes = 0
         self._in_head = True
-        self._body_bytes = 0
+        self._body_bytes = self._chunks = 0
         connection = self._connection
         assert connection is not None
         connection.request_begun(request)
@@ -177,6 +182,10 @@ class RequestReader:
         request = self.request
         assert request is not None
         self._body_bytes += len(body)
+        if request.length is None:
+            self._chunks += 1
+            if self._chunks - MAX_CHUNKS > self._body_bytes // BYTES_PER_CHUNK:
+                self._fail(_chunks_too_small())
         if request.refusal is not None:
             return  # it is read to keep the connection, and needed by nobody
         if self._body_bytes > self._limits.body_bytes:
@@ -222,7 +231,7 @@ def _headers(lines: list[Line]) -> dict[str, str]:
     headers = decode(lines)
     if len(headers) < len(lines):  # a name is given several times
         headers = {}
-        for name, value in map(decode_line, lines):
+        for name, value in decode_each(lines):
             if name not in headers:
                 headers[name] = value
             elif name == "host":
@@ -275,6 +284,11 @@ def _head_too_large(limits: Limits) -> Refusal:
         f"the request head exceeds {limits.header_bytes} bytes or {limits.header_count} headers",
         code="headers_too_large",
     )
+
+
+def _chunks_too_small() -> Refusal:
+    problem = f"the request body comes in too many small chunks: send chunks of {BYTES_PER_CHUNK} bytes or more"
+    return Refusal(400, problem, code="bad_request")
 
 
 def _body_too_large(limits: Limits) -> Refusal:

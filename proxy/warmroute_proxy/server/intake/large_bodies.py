@@ -66,7 +66,13 @@ class _Waiting:
         self.on_read = on_read
         self.since_s = asyncio.get_running_loop().time()
         self.reads = 0
+        self.is_changed = False  # another body may stand in its place
         self.left = False
+
+    @property
+    def can_be_read_again(self) -> bool:
+        """Whether it is as it came, and was not what has ended the process twice."""
+        return self.reads < MAX_READ and not self.is_changed and not self.left
 
     @property
     def tenant(self) -> str:
@@ -88,6 +94,7 @@ class LargeBodies:
         self._reader: LargeReader | None = None
         self._guard: asyncio.TimerHandle | None = None
         self._closed = False
+        self._is_stale = False  # the process has another config
 
     def read(
         self,
@@ -113,14 +120,9 @@ class LargeBodies:
         self._next()
 
     def replace(self, config: Config) -> None:
-        """Read by another config: the process is started anew, and what it has is read once more."""
+        """Read by another config: the process is started anew, once it has read what it has."""
         self._config = config
-        reader, self._reader = self._reader, None
-        if reader is not None:
-            reader.kill()
-        reading = self._stop_reading()
-        if reading is not None:
-            self._wait(reading, first=True)
+        self._is_stale = True
         self._next()
 
     def shut_down(self) -> None:
@@ -194,6 +196,10 @@ class LargeBodies:
         self._used_s = {each: self._used_s[each] - least for each in present}
 
     def _started(self) -> LargeReader:
+        if self._is_stale and self._reader is not None:
+            self._reader.kill()
+            self._reader = None
+        self._is_stale = False
         if self._reader is None:
             self._reader = LargeReader(self._config, self._callers.secrets, self._loop, self._replied, self._ended)
         return self._reader
@@ -207,8 +213,12 @@ class LargeBodies:
 
     # -- what becomes of a body
 
-    def _replied(self, reader: LargeReader, reply: Reply) -> None:
+    def _replied(self, reader: LargeReader, reply: Reply | None) -> None:
         if reader is not self._reader:
+            return
+        if reply is None:
+            if self._reading is not None:
+                self._reading.is_changed = True
             return
         waiting = self._stop_reading()
         if waiting is not None:
@@ -229,7 +239,7 @@ class LargeBodies:
             log.error("a large request of tenant %s was given up: it took more than %.1f s", waiting.tenant, took_s)
             self._took(waiting.tenant, took_s)
             self._end(waiting, _takes_too_long(took_s))
-        elif waiting is not None and waiting.reads < MAX_READ and not waiting.left:
+        elif waiting is not None and waiting.can_be_read_again:
             log.error("the process that reads large requests has ended (%d): one is read once more", exit_code)
             self._counted("read_again")
             self._wait(waiting, first=True)

@@ -27,7 +27,7 @@ class LargeReader:
         config: Config,
         secrets: Secrets,
         loop: AbstractEventLoop,
-        on_reply: Callable[["LargeReader", Reply], None],
+        on_reply: Callable[["LargeReader", Reply | None], None],
         on_end: Callable[["LargeReader", int], None],
     ) -> None:
         self._loop = loop
@@ -62,7 +62,9 @@ class LargeReader:
         self._call(self._on_end, self._process.exitcode or 0)
 
     def _call(
-        self, function: Callable[["LargeReader", Reply], None] | Callable[["LargeReader", int], None], argument: object
+        self,
+        function: Callable[["LargeReader", Reply | None], None] | Callable[["LargeReader", int], None],
+        argument: object,
     ) -> None:
         try:
             self._loop.call_soon_threadsafe(function, self, argument)  # type: ignore[arg-type]

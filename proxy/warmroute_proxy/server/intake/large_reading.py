@@ -5,9 +5,11 @@ The kernel ends it where a body takes more CPU time than it is allowed (SIGPROF)
 
 import ctypes
 import hashlib
+import os
 import signal
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
@@ -29,12 +31,13 @@ from warmroute_proxy.server.intake.intake import CHAT, ReadBody, read_body
 from warmroute_proxy.server.intake.large_body import NamedSpan
 
 PR_SET_PDEATHSIG: Final = 1
+NICENESS: Final = 5  # where processors are scarce, the event loop goes first
 
 
 class TranslatedBody(Protocol):
     """A body of another API in chat's terms."""
 
-    body: bytes
+    pieces: list[bytes]
 
     @property
     def changes(self) -> Changes:
@@ -104,20 +107,30 @@ class _Reading:
         self._secrets = secrets
         self._cleans_all = cleans_all(config)
 
-    def read(self, asked: LargeRequest) -> LargeAnswer | Refused:
-        """Read a body."""
-        with Path(asked.where).open("rb") as memory:
-            sent = memory.read(asked.size)
+    def read(self, asked: LargeRequest, before_write: Callable[[], None]) -> LargeAnswer | Refused:
+        """Read a body. `before_write` is called before another one is put in its place."""
+        raw = _content(asked.where, asked.size)
+        changes, translated, is_other = NO_CHANGES, None, False
         try:
-            _check_values(sent)
+            _check_values(raw)
             caller = Caller(asked.path, asked.tenant, asked.headers, self._secrets, asked.key_id, asked.region)
-            raw, changes, translated = self._in_chat(sent, caller, asked.translate)
+            pieces: list[bytes] = []
+            if asked.translate is not None:
+                translated = asked.translate(raw, Terms(caller.tenant, self._secrets, self._config))
+                pieces, translated.pieces, changes = translated.pieces, [], translated.changes
+            elif caller.path == CHAT and self._is_to_be_cleaned(raw, caller):
+                left, changes = cleaned(raw, self._config, Work())
+                pieces = [] if left is raw else [left]
+                del left
+            if pieces:
+                is_other, raw = True, b""  # of both bodies and the pieces, two are in memory at most
+                before_write()
+                size = _put(asked.where, pieces)
+                pieces.clear()
+                raw = _content(asked.where, size)
             found = read_body(raw, caller, self._secrets, self._config)
         except Refusal as refusal:
             return Refused(refusal.status, refusal.message, refusal.code, refusal.param)
-        if raw is not sent:
-            with Path(asked.where).open("r+b") as memory:
-                memory.write(raw)
         body = found.intake.body
         assert isinstance(body, Body)
         spans = [NamedSpan(name, span.start, span.end) for name, span in body.spans.items()]
@@ -126,20 +139,22 @@ class _Reading:
         if prompt.asked is not None and len(prompt.asked[-1]) > MAX_ASKED_BYTES:
             prompt = replace(prompt, asked=None)  # too long to come back shortened, and to be sent to the proxy
         without_body = found._replace(intake=replace(found.intake, body=nothing, changes=changes), prompt=prompt)
-        size = None if raw is sent else len(raw)
-        return LargeAnswer(without_body, spans, hashlib.sha256(raw).hexdigest(), size, translated)
+        size_now = len(raw) if is_other else None
+        return LargeAnswer(without_body, spans, hashlib.sha256(raw).hexdigest(), size_now, translated)
 
-    def _in_chat(
-        self, raw: bytes, caller: Caller, translate: Translate | None
-    ) -> tuple[bytes, Changes, TranslatedBody | None]:
-        """The body as one of chat, with the changes in it. Raises: Refusal."""
-        if translate is not None:
-            translated = translate(raw, Terms(caller.tenant, self._secrets, self._config))
-            body, translated.body = translated.body, b""
-            return body, translated.changes, translated
-        if caller.path == CHAT and (self._cleans_all or may_need_cleaning(raw, caller)) and caller.region is None:
-            return *cleaned(raw, self._config, Work()), None
-        return raw, NO_CHANGES, None
+    def _is_to_be_cleaned(self, raw: bytes, caller: Caller) -> bool:
+        return (self._cleans_all or may_need_cleaning(raw, caller)) and caller.region is None
+
+
+def _content(where: str, size: int) -> bytes:
+    with Path(where).open("rb") as memory:
+        return memory.read(size)
+
+
+def _put(where: str, pieces: list[bytes]) -> int:
+    """Put pieces in the place of a body. Returns their size."""
+    with Path(where).open("r+b", buffering=0) as memory:
+        return sum(memory.write(piece) for piece in pieces)
 
 
 def _check_values(raw: bytes) -> None:
@@ -150,10 +165,14 @@ def _check_values(raw: bytes) -> None:
         raise Refusal(400, str(error), code="invalid_value") from None
 
 
-def serve(connection: "Connection[Reply, LargeRequest]", config: Config, secrets: Secrets) -> None:
-    """Read one body after the other, until the proxy ends, whose event loop's thread has started this process."""
+def serve(connection: "Connection[Reply | None, LargeRequest]", config: Config, secrets: Secrets) -> None:
+    """Read one body after the other, until the proxy ends, whose event loop's thread has started this process.
+
+    What is sent of a body is None, if another one is about to be put in its place, and then a reply.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all; the proxy ends this process
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    os.nice(NICENESS)
     reading = _Reading(config, secrets)
     while True:
         try:
@@ -164,7 +183,7 @@ def serve(connection: "Connection[Reply, LargeRequest]", config: Config, secrets
         began_s = time.process_time()
         found, failed = None, ""
         try:
-            found = reading.read(asked)
+            found = reading.read(asked, partial(connection.send, None))
         except Exception as error:
             failed = type(error).__name__
         connection.send(Reply(found, time.process_time() - began_s, failed))

@@ -1,0 +1,81 @@
+"""SRV answers that lie name no engine that a config could not name, and hold nobody up."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.subjects.dns_server import NAME, DnsServer
+from warmroute_proxy.server.base.config import Config, DiscoveryConfig
+from warmroute_proxy.server.base.config_file import parse_config
+from warmroute_proxy.server.discovery.candidates import Candidates, candidates
+from warmroute_proxy.server.discovery.source import SourceError
+from warmroute_proxy.server.discovery.srv import LONGEST_S, Records
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[DnsServer]:
+    made = DnsServer()
+    yield made
+    made.close()
+
+
+def config() -> Config:
+    document: dict[str, Any] = {
+        "proxy": {"region": "east"},
+        "region": [{"name": "east"}],
+        "engine": [{"id": "a", "url": "http://a.test:8000", "region": "east"}],
+        "model": [{"name": "m", "free": True}],
+        "tenant": [{"name": "t", "key_sha256": ["00" * 32]}],
+    }
+    return parse_config(document, Path(), "test")
+
+
+async def used(server: DnsServer, *records: str, ttl_s: int = 0) -> tuple[Candidates, float]:
+    server.records, server.ttl_s = list(records), ttl_s
+    asked = DiscoveryConfig("records", "srv", 5.0, name=NAME, servers=(server.address,))
+    found = await Records(asked, "east").read()
+    return candidates(config(), {"records": found.engines}), found.next_s
+
+
+async def test_one_cannot_take_the_place_of_an_engine_of_the_config(server: DnsServer) -> None:
+    found, _ = await used(server, "0 0 8000 a.test.", "0 0 8000 b.test.")
+    assert [engine.id for engine in found.used] == ["b.test:8000"]
+    assert "taken by the config" in found.refused["records"][0].reason
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        'a\\"b.test.',
+        "a\\092b.test.",
+        "a\\032b.test.",
+        "user\\@b.test.",
+        "a\\013\\010x.test.",
+        "a\\/b.test.",
+        "a\\#b.test.",
+        "a\\?b.",
+    ],
+)
+async def test_a_name_that_is_no_host_is_not_used(server: DnsServer, target: str) -> None:
+    found, _ = await used(server, f"0 0 8000 {target}", "0 0 8001 sound.test.")
+    assert [engine.id for engine in found.used] == ["sound.test:8001"]
+
+
+async def test_times_to_live_are_bounded_on_both_sides(server: DnsServer) -> None:
+    assert (await used(server, "0 0 8000 b.test.", ttl_s=0))[1] == 5.0
+    assert (await used(server, "0 0 8000 b.test.", ttl_s=2**31 - 1))[1] == LONGEST_S
+
+
+async def test_as_many_records_as_an_answer_holds_are_read_and_bounded(server: DnsServer) -> None:
+    try:
+        found, _ = await used(server, *(f"0 0 {port} b.test." for port in range(1, 1500)))
+    except SourceError:
+        return  # over UDP such an answer is cut off, and this server has no TCP
+    assert len(found.used) <= 1024
+
+
+async def test_ports_and_priorities_at_their_edges(server: DnsServer) -> None:
+    found, _ = await used(server, "65535 65535 65535 b.test.", "65535 0 0 c.test.")
+    assert [engine.id for engine in found.used] == ["b.test:65535"]
