@@ -63,7 +63,7 @@ def problems(dist: Path) -> Iterator[str]:
     pure = [path for path in wheels if path.name.endswith("-py3-none-any.whl")]
     kinds = [(path, "pure" if path in pure else "compiled") for path in wheels]
     if len(pure) != 1 or len(wheels) < 2:
-        yield f"there should be one pure and at least one compiled wheel, and there is: {[path.name for path in wheels]}"
+        yield f"expected one pure and at least one compiled wheel, found {[path.name for path in wheels]}"
     for path, kind in kinds:
         yield from (f"{path.name}: {each}" for each in wheel_problems(path, kind))
     sdists = sorted(dist.glob("*.tar.gz"))

@@ -28,9 +28,9 @@ BY_FOLDER: Final = "by folder"
 class Step:
     """One command of a run.
 
-    `after` names steps that end before this one starts. `compiled`: on the packages that the compiled wheel has
-    installed, which `scripts/compiled-tests install` has put into build/compiled. `limit_s` ends a step that hangs: six times what the longest
-    step takes on two idle cores.
+    `after` names steps that end before this one starts. `compiled`: on what the compiled wheel installs, which
+    `scripts/compiled-tests install` has put into build/compiled. `limit_s` ends a step that hangs: six times what the
+    longest step takes on two idle cores.
     """
 
     name: str

@@ -9,8 +9,9 @@ PART = b"x" * (100 - CHUNK_OVERHEAD_BYTES)  # costs 100
 
 
 def calls(keys: int = 10) -> IdempotencyKeys:
+    """Room for `keys` keys and 500 bytes of one tenant: half of all, since the other half is for others."""
     return IdempotencyKeys(
-        IdempotencyBounds(answer_bytes=300, total_bytes=500, keys=keys, replay_s=60.0, remember_s=600.0)
+        IdempotencyBounds(answer_bytes=300, total_bytes=1000, keys=2 * keys, replay_s=60.0, remember_s=600.0)
     )
 
 
