@@ -17,6 +17,7 @@ LEFT_WITHIN_S = 8.0
 LONG_ANSWER = 2_000
 
 
+@pytest.mark.real_deadlines("inference_request")
 @pytest.mark.parametrize("moment", ["before the head", "mid-stream", "whole answer"])
 def test_a_client_that_leaves_stops_the_work(behind: Behind, moment: str, name: str) -> None:
     text = name + (LONG_PROMPT if moment == "before the head" else "")

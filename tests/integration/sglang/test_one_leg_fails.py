@@ -21,6 +21,9 @@ from warmroute_backend.sglang import Server
 STOPS_WITHIN_S = 5.0
 """Half of the bootstrap time of the servers under test, and a third of their time for a transfer."""
 
+# How long the proxy waits for the half that is left: what these tests are about.
+pytestmark = pytest.mark.real_deadlines("attempt", "inference_request")
+
 LIMITS = "first_token_timeout_s = 2"
 
 Pair = tuple[Server, Server]
