@@ -125,7 +125,7 @@ def test_all_extras_go_together(install: Install, run: Run, compiled: Path) -> N
 
 def test_the_pure_wheel_runs_the_same_commands(install: Install, run: Run, pure: Path) -> None:
     programs = install(f"warmroute[proxy,replay] @ {pure.as_uri()}")
-    assert run(programs / "warmroute", "--version").stdout == f"warmroute {VERSION}\n"
+    assert run(programs / "warmroute", "--version").stdout == f"warmroute {VERSION} (pure)\n"
     own_bytes, _ = map(int, run(programs / "python", "-c", OWN_BYTES).stdout.split())
     assert own_bytes <= MAX_OWN_BYTES["pure"]
     assert "984 requests" in run(programs / "warmroute", "replay", "--recorded").stdout
