@@ -10,7 +10,7 @@ The sources are not touched, and no extension stands beside them, where it would
 the C compiler's `-O`, 2 unless it is set.
 
 What is compiled are the modules of `MODULES`, where a request spends its time. What a module has to be for that, and
-what was left out and why: docs/decisions/013-compiled.md; who gets it: 039-wheels.md. mypyc drops the options of a msgspec structure without a
+what was left out and why: docs/decisions/013-compiled.md. mypyc drops the options of a msgspec structure without a
 word, and annotations of more than a name, by which msgspec decodes. So after a build all structures of the compiled
 modules, and the types of their decoders, are compared with those of the sources.
 """

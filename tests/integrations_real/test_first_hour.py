@@ -30,7 +30,10 @@ def copy_of_the_checkout(folder: Path) -> Path:
 
 
 def run(script: str, folder: Path) -> str:
-    """What a script prints in a fresh copy of the checkout, with a home of its own. `pip install warmroute` installs it."""
+    """What a script prints in a fresh copy of the checkout, with a home of its own.
+
+    `pip install warmroute` installs the copy there.
+    """
     checkout, home = copy_of_the_checkout(folder / "warmroute"), folder / "home"
     home.mkdir()
     constraint = folder / "constraint.txt"
