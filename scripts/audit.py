@@ -43,7 +43,7 @@ def main() -> int:
     places = sorted(INSTALLED.glob("python3.*/site-packages"))
     if not PIP_AUDIT.exists() or not places:
         sys.exit("run scripts/release first")
-    command = [PIP_AUDIT, "--path", places[0], "--format", "json", "--progress-spinner", "off"]
+    command: list[str | Path] = [PIP_AUDIT, "--path", places[0], "--format", "json", "--progress-spinner", "off"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     try:
         report = json.loads(done.stdout)["dependencies"]
