@@ -47,7 +47,9 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.perf budget", description=__doc__)
     document = tomllib.loads(FILE.read_text())
     parser.add_argument("--base", default=document["base"], metavar="COMMIT", help="(%(default).12s)")
+    parser.add_argument("--workloads", default=",".join(document["workloads"]), help="(%(default)s)")
     asked = parser.parse_args(argv)
+    allowed = limits(document)
     over = []
     with tempfile.TemporaryDirectory(prefix="warmroute-base-") as name:
         base = Path(name)
@@ -55,7 +57,8 @@ def main(argv: list[str]) -> int:
             print(f"not compared: this repository has no commit {asked.base[:12]}")
             return 0
         print(f"{'instructions':<18}{'base':>14}{'here':>14}{'limit':>10}", flush=True)
-        for workload, limit in limits(document).items():
+        for workload in asked.workloads.split(","):
+            limit = allowed[workload]
             counted = WORKLOADS[workload]()
             try:
                 before, now = count(base, counted), count(ROOT, counted)
