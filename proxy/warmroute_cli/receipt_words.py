@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from warmroute._explain import MEANINGS
+from warmroute._explain import MEANINGS, RESTARTED, UNKNOWN_CLASS
 from warmroute.contract.money import usd
 from warmroute.contract.receipt import cached_tokens
 
@@ -99,7 +99,8 @@ def _cached(usage: Mapping[str, Any], receipt: Mapping[str, Any]) -> Iterator[st
 
 def _lost(receipt: Mapping[str, Any]) -> Iterator[str]:
     for name, tokens in sorted(receipt["loss"].items(), key=lambda loss: -int(loss[1])):
-        yield f"Not cached: {tokens:,} ({name}) {MEANINGS[name]}"
+        by_restart = name == "evicted" and receipt.get("evicted_by") == "engine_restart"
+        yield f"Not cached: {tokens:,} ({name}) {RESTARTED if by_restart else MEANINGS.get(name, UNKNOWN_CLASS)}"
 
 
 def _cost(usage: Mapping[str, Any], receipt: Mapping[str, Any]) -> Iterator[str]:

@@ -24,6 +24,9 @@ MEANINGS: Final = {
 }
 """What each loss class means and what to do about it, after "N prompt tokens"."""
 
+RESTARTED: Final = "were cached by an engine that has restarted or left since. Nothing to do on your side."
+"""What `evicted` means where the receipt says that a restart was the cause."""
+
 UNKNOWN_CLASS: Final = "have a reason that this version of warmroute does not know."
 
 
