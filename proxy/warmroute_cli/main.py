@@ -26,7 +26,7 @@ from warmroute_cli.plan import arguments as plan_arguments
 from warmroute_cli.prices import arguments as prices_arguments
 from warmroute_cli.replay import arguments as replay_arguments
 from warmroute_cli.run import arguments as run_arguments
-from warmroute_proxy import COMPILED
+from warmroute_proxy import BUILD
 
 NEEDED = {
     "proxy": ("cryptography", "fastapi", "httptools", "msgspec", "rich", "uvloop", "xxhash", "zmq"),
@@ -62,11 +62,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    kind = " (compiled)" if COMPILED else ""
     found = argparse.ArgumentParser(
         prog="warmroute", description="Route agent turns to the engines that have their KV cache."
     )
-    found.add_argument("--version", action="version", version=f"warmroute {__version__}{kind}")
+    found.add_argument("--version", action="version", version=f"warmroute {__version__} ({BUILD})")
     commands = found.add_subparsers(required=True, metavar="COMMAND")
     _add_demo(commands.add_parser("demo", help="play recorded agent sessions on an embedded fleet, and audit them"))
     _add_up(commands.add_parser("up", help="start the embedded fleet and keep it running until Ctrl-C"))

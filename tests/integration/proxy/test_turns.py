@@ -13,7 +13,9 @@ import pytest
 
 from tests.machine import seconds
 from warmroute.contract import receipt as contract_receipt
+from warmroute.contract.version import VERSION
 from warmroute_cli.processes import stop_all
+from warmroute_proxy import BUILD
 
 from .harness import EngineProcess, ProxyProcess, chat, events, until
 
@@ -210,6 +212,14 @@ def test_metrics_and_decisions_need_the_admin_key(proxy: ProxyProcess, client: h
     assert workers
     assert httpx.get(f"{proxy.line['admin_url']}/metrics").status_code == 401
     assert client.get("/metrics").status_code == 404
+
+
+def test_ready_and_a_metric_name_the_version_and_the_build(proxy: ProxyProcess, client: httpx.Client) -> None:
+    ready = client.get("/ready").json()
+    assert (ready["version"], ready["build"]) == (VERSION, BUILD)
+    with proxy.admin() as admin:
+        text = admin.get("/metrics").text
+    assert f'warmroute_build_info{{version="{VERSION}",build="{BUILD}"}} 1' in text
 
 
 def test_every_finished_request_of_the_engines_has_one_row(proxy: ProxyProcess, engines: list[EngineProcess]) -> None:
