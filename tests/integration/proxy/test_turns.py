@@ -3,6 +3,9 @@
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 import httpx
 import openai
@@ -14,7 +17,7 @@ from warmroute.contract.version import VERSION
 from warmroute_cli.processes import stop_all
 from warmroute_proxy import BUILD
 
-from .harness import EngineProcess, ProxyProcess, chat, events
+from .harness import EngineProcess, ProxyProcess, chat, events, until
 
 
 @pytest.fixture(scope="module")
@@ -231,3 +234,41 @@ def test_every_finished_request_of_the_engines_has_one_row(proxy: ProxyProcess, 
     billed = [json.loads(row["rids"])[-1] for row in rows]
     assert finished
     assert sorted(billed) == sorted(finished)
+
+
+def test_a_session_is_not_cold_after_its_engines_or_its_proxy_have_restarted(tmp_path: Path) -> None:
+    engine = EngineProcess(tmp_path, "r0", "aggregated").listening()
+    proxy = ProxyProcess(tmp_path / "p", [engine.toml("east")]).start()
+    port, body = engine.url.rpartition(":")[2], partial(chat, "restarts " * 300)
+    headers = {"x-session-affinity": "restarted"}
+
+    def restarted() -> EngineProcess:
+        stop_all([engine.child], seconds(5.0))
+        if proxy.child is not None and proxy.child.running():
+            until(lambda: proxy.engine_states()["r0"] != "up", "the proxy has noticed the end of the engine")
+        return EngineProcess(tmp_path, "r0", "aggregated", "--port", port).listening()
+
+    def turn(number: int) -> dict[str, Any]:
+        with proxy.client() as client:
+            answer = client.post("/v1/chat/completions", json=body(turns=number), headers=headers)
+        found: dict[str, Any] = answer.json()["usage"]
+        assert contract_receipt.check(found) == []
+        return found
+
+    try:
+        whole = [turn(number)["prompt_tokens"] for number in (1, 2)]
+        engine = restarted()
+        until(lambda: proxy.engine_states()["r0"] == "up", "the engine is up again")
+        usage = turn(3)
+        assert usage["warmroute"]["evicted_by"] == "engine_restart"
+        assert usage["warmroute"]["loss"]["evicted"] > 0.9 * whole[1]
+        assert "cold" not in usage["warmroute"]["loss"]
+        proxy.stop()
+        engine = restarted()
+        proxy.start()
+        loss = turn(4)["warmroute"]["loss"]
+        assert loss["evicted"] > 0.9 * usage["prompt_tokens"]
+        assert "cold" not in loss
+    finally:
+        stop_all([engine.child], seconds(5.0))
+        proxy.stop()

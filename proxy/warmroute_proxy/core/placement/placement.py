@@ -241,8 +241,7 @@ def _decision(
     reasons: Reasons,
 ) -> Decision:
     """The decision for the chosen place. `known` is None for round robin, which asks for no costs."""
-    match, others, moved = prompt.match, ~chosen.slots & ~choices.peer_slots, 0
-    worker = chosen.worker
+    match, others, moved, worker = prompt.match, ~chosen.slots & ~choices.peer_slots, 0, chosen.worker
     if matched:
         held = prompt.with_answer(chosen, matched, held)
     device, host, storage = held
@@ -279,6 +278,7 @@ def _decision(
         prompt.tokens_of(other_region_bytes) if other_region_bytes else 0,
         match.shared[-1][0] if match.shared else 0,
         known,
+        prompt.tokens_of(prompt.restarted_bytes) if prompt.restarted_bytes else 0,
     )
 
 

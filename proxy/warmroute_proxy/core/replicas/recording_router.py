@@ -205,7 +205,7 @@ class Playback:
         try:
             decision = self._router.place(call.facts, call.now_s, call.exclude)
             if call.decision is not None and call.decision.known is None:
-                decision = msgspec.structs.replace(decision, known=None)
+                decision = msgspec.structs.replace(decision, known=None, restarted_tokens=0)  # of an earlier version
             return msgspec.structs.replace(call, decision=decision)
         except NoWorker as error:
             return msgspec.structs.replace(call, decision=None, served=error.served)
