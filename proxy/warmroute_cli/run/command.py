@@ -25,6 +25,7 @@ from warmroute_cli.up import started
 
 FOLDER = "run"
 DEFAULT_CONTEXT_TOKENS = 200_000
+AS_ROOT = "warmroute: as root, claude refuses --dangerously-skip-permissions: in a container set IS_SANDBOX=1"
 
 
 class CannotRun(Exception):
@@ -55,6 +56,8 @@ def _run(arguments: Namespace, program: Program, root: str, key: str) -> int:
     except OSError as error:
         raise CannotRun(f"{error.filename} cannot be written: {error.strerror}") from None
     print(f"warmroute: {arguments.program} asks {root}", file=sys.stderr, flush=True)
+    if arguments.program == "claude" and os.geteuid() == 0 and not os.environ.get("IS_SANDBOX"):
+        print(AS_ROOT, file=sys.stderr, flush=True)
     began_s = time.time()
     try:
         status = process.run((*settings.command, *arguments.passed), settings.variables(os.environ))
