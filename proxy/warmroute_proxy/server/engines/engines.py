@@ -112,7 +112,7 @@ class Engines:
         draining = self.drains.engines()
         causes: Counter[str] = Counter()
         for engine in self.by_id.values():
-            if not engine.config.models or model in engine.config.models:
+            if engine.config.models & {model, "*"}:
                 cause = "draining engines" if engine.config.id in draining else engine.unavailable
                 causes[cause or "engines that failed lately or lack a partner"] += 1
         words = ", ".join(f"{cause}: {count}" for cause, count in causes.most_common())
