@@ -119,6 +119,7 @@ def full_steps() -> tuple[Step, ...]:
         Step("vulnerabilities", (PYTHON, "scripts/audit.py"), after=("release",)),
         Step("programs and frameworks", ("scripts/integrations",), after=("vulnerabilities", programs)),
         Step("coding agents", ("scripts/integrations", "harness"), after=("programs and frameworks",)),
+        Step("costs of requests", ("scripts/costs",), after=("coding agents",)),
     )
     # One process, so that each SGLang is started once.
     sglang = Step("SGLang", pytest(*SGLANG_FOLDERS), after=(*done, "set-up of SGLang", wheel), compiled=True)
