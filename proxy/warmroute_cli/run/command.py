@@ -19,7 +19,7 @@ from warmroute_cli import running, state
 from warmroute_cli.api import Api, ApiError
 from warmroute_cli.processes import stopping_on_signals
 from warmroute_cli.run import closing, process
-from warmroute_cli.run.programs import PROGRAMS, Program
+from warmroute_cli.run.programs import PROGRAMS, Program, any_program
 from warmroute_cli.run.settings import OWNERS_ONLY, Settings, Target, settings_of
 from warmroute_cli.up import started
 
@@ -34,8 +34,8 @@ class CannotRun(Exception):
 
 def run(arguments: Namespace) -> int:
     """The exit status of the program; 2 where it was not started."""
-    program = PROGRAMS[arguments.program]
     try:
+        program = _program(arguments)
         if arguments.print:
             print(_settings(arguments, program, *_address(arguments)).shell())
             return 0
@@ -45,6 +45,17 @@ def run(arguments: Namespace) -> int:
     except (CannotRun, ApiError) as error:
         print(f"warmroute run: {error}", file=sys.stderr)
         return 2
+
+
+def _program(arguments: Namespace) -> Program:
+    """The row of the program; one that has none stands behind `--`, in front of its own arguments."""
+    if arguments.program is not None:
+        return PROGRAMS[arguments.program]
+    if not arguments.passed:
+        raise CannotRun(f"name a program: {', '.join(PROGRAMS)}; or any other one behind --, with its arguments")
+    command, *arguments.passed = arguments.passed
+    arguments.program = Path(command).name
+    return any_program(command)
 
 
 def _run(arguments: Namespace, program: Program, root: str, key: str) -> int:
@@ -129,11 +140,12 @@ def _model(api: Api, chosen: str | None, made_for: str) -> tuple[str, int]:
     """The model to ask for, and the tokens of its context: the chosen one, else the program's own, else the first."""
     if chosen is not None:
         return chosen, _context(api.ask(f"/models/{quote(chosen)}"))
-    try:
-        return made_for, _context(api.ask(f"/models/{quote(made_for)}"))
-    except ApiError as error:
-        if error.status != 404:
-            raise
+    if made_for:
+        try:
+            return made_for, _context(api.ask(f"/models/{quote(made_for)}"))
+        except ApiError as error:
+            if error.status != 404:
+                raise
     served = api.ask("/models")["data"]
     if not served:
         raise CannotRun("the proxy serves no model to this key")
