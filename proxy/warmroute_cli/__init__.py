@@ -20,10 +20,10 @@ ledger      `warmroute ledger`: the tables of the database
 reconcile   `warmroute ledger reconcile`: receipts against the engines' own counters
 usage       `warmroute usage`: what turns cost
 tables      tables that fit the width of the terminal
-since       the times that `--since` names
 receipts    `warmroute receipts`: the newest turns, and one of them in words
 receipt_words  a receipt in words
 asking      whom these ask: a proxy by its config, an `up` fleet, or what the environment names
+past        what a fleet that has ended has served
 api         small questions to a proxy
 running     where a running fleet is reached, who uses it, and which ports it keeps
 installed   how this copy was installed, for hints

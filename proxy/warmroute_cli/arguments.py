@@ -1,7 +1,7 @@
 """Readers of option values. Each has an error message with the value that it expects."""
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Final, TypeVar
 
@@ -24,6 +24,22 @@ def wants(words: str) -> Callable[[Reader[T]], Reader[T]]:
         return checked
 
     return made
+
+
+def read_strictly(parser: argparse.ArgumentParser, words: Sequence[str], found: argparse.Namespace) -> None:
+    """Parse a command line. What is unknown ends the program with the usage of the subcommand that it was given to."""
+    _name_parsers(parser)
+    _, unknown = parser.parse_known_args(words, found)
+    if unknown:
+        found.parsed_by.error(f"unrecognized arguments: {' '.join(unknown)}")
+
+
+def _name_parsers(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(parsed_by=parser)
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for each in set(action.choices.values()):
+                _name_parsers(each)
 
 
 @wants("a number above 0")

@@ -1,8 +1,10 @@
 """Whom `usage`, `receipts` and `engines` ask: a proxy by its config, an `up` fleet, or what the environment names."""
 
 import os
+import sys
 from argparse import Namespace
-from typing import Final
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Final
 
 from warmroute_cli import running
 from warmroute_cli.api import Api, ApiError
@@ -10,18 +12,29 @@ from warmroute_proxy.server.base.config import Config
 from warmroute_proxy.server.base.config_file import load_config
 from warmroute_proxy.server.base.secrets import Secrets, load_secret
 
+if TYPE_CHECKING:
+    from warmroute_cli.past import PastFleet
+
 KEY_VARIABLE: Final = "WARMROUTE_ADMIN_KEY"
 NO_FLEET: Final = "no fleet runs in {}"
+_WEEKDAYS: Final = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 
 
-def tenants_api(arguments: Namespace) -> Api:
-    """What a tenant asks: the address and key of the environment, else the fleet that runs here. Raises: ApiError."""
+def tenants_api(arguments: Namespace) -> "Api | PastFleet":
+    """What a tenant asks: the address and key of the environment, else the fleet that runs here, else what one that
+    has ended has left here. Raises: ApiError.
+    """
     url, key = os.environ.get("OPENAI_BASE_URL"), os.environ.get("OPENAI_API_KEY")
     if url and key:
         return Api(url, key)
     fleet = running.find(arguments.state_dir)
     if fleet is None:
-        where = NO_FLEET.format(arguments.state_dir)
+        from warmroute_cli.past import PastFleet
+
+        where, past = NO_FLEET.format(arguments.state_dir), PastFleet(arguments.state_dir)
+        if past.is_there:
+            print(f"warmroute: {where}; these are the ledgers that the last ones left", file=sys.stderr)
+            return past
         raise ApiError(f"{where}: name a proxy by OPENAI_BASE_URL and OPENAI_API_KEY, or start `warmroute up`")
     return Api(f"{fleet.addresses[0].url}/v1", fleet.api_key)
 
@@ -56,3 +69,22 @@ def _admin_key(config: Config) -> str:
     if config.proxy.admin_key_sha256 is not None:
         raise ApiError(f"the config has a digest of the admin key only: put the key into {KEY_VARIABLE}")
     return Secrets(load_secret(config.secret_file, os.environ)).admin_key()
+
+
+def since_parameter(text: str, now: datetime) -> str:
+    """What the proxy is asked for by `--since`. Days begin at midnight of the local time; `now` has a time zone.
+
+    The proxy reads or refuses what is no word for a day.
+    """
+    days = _days_ago(text.strip().lower(), now.weekday())
+    if days is None:
+        return text
+    day = (now - timedelta(days=days)).date()
+    return f"{datetime(day.year, day.month, day.day, tzinfo=now.tzinfo).timestamp():.0f}"
+
+
+def _days_ago(word: str, today: int) -> int | None:
+    if word in {"today", "yesterday"}:
+        return int(word == "yesterday")
+    found = [number for number, name in enumerate(_WEEKDAYS) if len(word) >= 3 and name.startswith(word)]
+    return (today - found[0]) % 7 if found else None

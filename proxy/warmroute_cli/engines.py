@@ -3,6 +3,7 @@
 import argparse
 import sys
 import time
+from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -22,14 +23,14 @@ ENGINES: Final = "/admin/engines"
 def run(arguments: argparse.Namespace) -> int:
     """Run the action. 0: done, 1: not drained in time, 2: not done."""
     try:
-        admins = list(admin_apis(arguments).values())
+        admins = admin_apis(arguments)
         if arguments.action == "list":
-            for admin in admins:
+            for admin in admins.values():
                 show(admin.ask(ENGINES)["engines"])
             return 0
         engine = f"{ENGINES}/{quote(arguments.engine, safe='')}"
         path = f"{engine}/drain"
-        admin = _admin_of(admins, path)
+        admin = _admin_of(admins, path, arguments.engine)
         if arguments.action == "flip":
             return _flip(admin, engine, arguments)
         if arguments.action == "undrain":
@@ -51,9 +52,9 @@ def show(engines: list[dict[str, Any]]) -> None:
             print(f"warning: {engine['warning']}", file=sys.stderr)
 
 
-def _admin_of(admins: list[Api], path: str) -> Api:
-    """The one whose proxy knows the engine; the last one, if none does, says so."""
-    for admin in admins[:-1]:
+def _admin_of(admins: Mapping[str, Api], path: str, engine_id: str) -> Api:
+    """The one whose proxy knows the engine. Raises: ApiError, where none does; it names the regions."""
+    for admin in admins.values():
         try:
             admin.ask(path)
         except ApiError as error:
@@ -61,7 +62,7 @@ def _admin_of(admins: list[Api], path: str) -> Api:
                 raise
         else:
             return admin
-    return admins[-1]
+    raise ApiError(f"there is no engine {engine_id!r} in {', '.join(admins)}: `warmroute engines list` names them")
 
 
 def _flip(admin: Api, engine: str, arguments: argparse.Namespace) -> int:

@@ -15,7 +15,7 @@ from typing import Any
 
 from warmroute import __version__
 from warmroute.lint import arguments as lint_arguments
-from warmroute_cli.arguments import above_zero, count, duration, listed, port, share
+from warmroute_cli.arguments import above_zero, count, duration, listed, port, read_strictly, share
 from warmroute_cli.audit import arguments as audit_arguments
 from warmroute_cli.demo import arguments as demo_arguments
 from warmroute_cli.directory import arguments as directory_arguments
@@ -43,7 +43,8 @@ DEFAULT_STATE_DIR = Path(".warmroute")
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a subcommand."""
     words, passed = run_arguments.split(sys.argv[1:] if argv is None else argv)
-    arguments = parser().parse_args(words, argparse.Namespace(passed=passed))
+    arguments = argparse.Namespace(passed=passed)
+    read_strictly(parser(), words, arguments)
     extras = EXTRAS.get(arguments.run, ["proxy"])
     if hint := missing([name for extra in extras for name in NEEDED[extra]], ",".join(extras)):
         print(f"warmroute: {hint}", file=sys.stderr)

@@ -4,7 +4,7 @@ import json
 import sys
 from argparse import Namespace
 from datetime import datetime
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 from warmroute.contract.money import usd
@@ -15,6 +15,9 @@ from warmroute_cli.tables import Column, Row, fitted, width
 from warmroute_cli.usage import noted, since_of
 from warmroute_proxy.server.base.config_file import ConfigError
 from warmroute_proxy.server.base.secrets import SecretError
+
+if TYPE_CHECKING:
+    from warmroute_cli.past import PastFleet
 
 DECISIONS = {"limit": "1000"}
 NEWEST: Final = {"limit": "200"}
@@ -58,7 +61,7 @@ def _show(arguments: Namespace) -> int:
     return 0
 
 
-def _whole_id(api: Api, given: str) -> str:
+def _whole_id(api: "Api | PastFleet", given: str) -> str:
     """The id that begins so, among the newest turns; `wr-` may be left out. Raises: ApiError, if not unique."""
     start = given if given.startswith("wr-") else f"wr-{given}"
     if len(start) >= ID_CHARS or not start[3:]:

@@ -28,7 +28,7 @@ class Column(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A row: a cell for each column, and notes, which are wrapped; parts of notes are never divided."""
+    """A row: a cell for each column, and notes, which are wrapped between each other."""
 
     cells: Sequence[str]
     notes: Sequence[str] = ()
@@ -43,21 +43,21 @@ def width() -> int:
 
 def fitted(columns: Sequence[Column], rows: Sequence[Row], notes_name: str, most: int) -> list[str]:
     """The lines of a table, none of them wider than `most` where its longest cell is not."""
-    kept = list(range(len(columns)))
+    shown = list(range(len(columns)))
     widths = [max([len(column.name), *(len(row.cells[at]) for row in rows)]) for at, column in enumerate(columns)]
     notes = max([0, *(len(", ".join(row.notes)) for row in rows)])
     left_out: list[str] = []
-    while _total(widths, kept) > most and any(columns[at].optional for at in kept):
-        last = max(at for at in kept if columns[at].optional)
-        kept.remove(last)
-        left_out.insert(0, columns[last].name)
-    if _total(widths, kept) > most:
+    while _total(widths, shown) > most and any(columns[at].optional for at in shown):
+        leaves = max(at for at in shown if columns[at].optional)
+        shown.remove(leaves)
+        left_out.insert(0, columns[leaves].name)
+    if _total(widths, shown) > most:
         return _blocks(columns, rows, notes_name, most)
-    beside = most - _total(widths, kept) - len(GAP)
+    beside = most - _total(widths, shown) - len(GAP)
     if notes and beside >= min(max(LEAST_NOTES, len(notes_name)), max(notes, len(notes_name))):
-        lines = _table(columns, rows, kept, widths, notes_name, beside)
+        lines = _table(columns, rows, shown, widths, notes_name, beside)
     else:
-        lines = _table(columns, rows, kept, widths, notes_name, 0, below=most)
+        lines = _table(columns, rows, shown, widths, notes_name, 0, below=most)
     if left_out:
         lines += [
             "",
@@ -66,11 +66,11 @@ def fitted(columns: Sequence[Column], rows: Sequence[Row], notes_name: str, most
     return lines
 
 
-def wrapped(parts: Sequence[str], most: int, comma: str = ",") -> list[str]:
-    """Parts in lines, separated by commas; a part stays whole."""
+def wrapped(pieces: Sequence[str], most: int, comma: str = ",") -> list[str]:
+    """Pieces in lines, separated by commas; a piece stays whole."""
     lines: list[str] = []
-    for number, part in enumerate(parts):
-        text = part if number == len(parts) - 1 else f"{part}{comma}"
+    for number, piece in enumerate(pieces):
+        text = piece if number == len(pieces) - 1 else f"{piece}{comma}"
         if lines and len(lines[-1]) + 1 + len(text) <= most:
             lines[-1] = f"{lines[-1]} {text}"
         else:
@@ -78,14 +78,14 @@ def wrapped(parts: Sequence[str], most: int, comma: str = ",") -> list[str]:
     return lines
 
 
-def _total(widths: Sequence[int], kept: Sequence[int]) -> int:
-    return sum(widths[at] for at in kept) + len(GAP) * (len(kept) - 1)
+def _total(widths: Sequence[int], shown: Sequence[int]) -> int:
+    return sum(widths[at] for at in shown) + len(GAP) * (len(shown) - 1)
 
 
 def _table(
     columns: Sequence[Column],
     rows: Sequence[Row],
-    kept: Sequence[int],
+    shown: Sequence[int],
     widths: Sequence[int],
     notes_name: str,
     beside: int,
@@ -93,7 +93,7 @@ def _table(
 ) -> list[str]:
     def line(cells: Sequence[str]) -> str:
         return GAP.join(
-            [cells[at].rjust(widths[at]) if columns[at].is_number else cells[at].ljust(widths[at]) for at in kept]
+            [cells[at].rjust(widths[at]) if columns[at].is_number else cells[at].ljust(widths[at]) for at in shown]
         )
 
     head = line([column.name for column in columns])

@@ -12,8 +12,7 @@ from rich.console import Console
 
 from warmroute.contract.money import usd
 from warmroute_cli.api import ApiError
-from warmroute_cli.asking import admin_apis, tenants_api
-from warmroute_cli.since import since_parameter
+from warmroute_cli.asking import admin_apis, since_parameter, tenants_api
 from warmroute_cli.tables import WIDTH_OF_PAGES, Column, Row, fitted, width
 from warmroute_proxy.server.base.config_file import ConfigError
 from warmroute_proxy.server.base.secrets import SecretError

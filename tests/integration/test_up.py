@@ -173,7 +173,16 @@ def test_ports_stay_and_what_was_used_is_remembered(tmp_path: Path) -> None:
     with up(tmp_path, "--env") as again:
         assert variables(again) == variables(first)
         assert json.loads(command(tmp_path, "usage", "--json").stdout)["turns"] == 1
-    assert command(tmp_path, "usage").returncode == 2
+    ended = command(tmp_path, "usage", "--json")
+    assert (ended.returncode, json.loads(ended.stdout)["turns"]) == (0, 1)
+    assert "no fleet runs in .warmroute; these are the ledgers" in ended.stderr
+    (turn_,) = json.loads(command(tmp_path, "receipts", "list", "--json").stdout)["data"]
+    assert command(tmp_path, "receipts", "show", turn_["id"]).stdout.startswith(turn_["id"])
+    assert command(tmp_path, "receipts", "show", turn_["id"][:-2]).stdout.startswith(turn_["id"])
+    assert "Where: in region" in command(tmp_path, "receipts", "show", turn_["id"][3:-2]).stdout
+    assert json.loads(command(tmp_path, "usage", "--session", SESSION, "--json").stdout)["turns"] == 1
+    assert json.loads(command(tmp_path, "usage", "--session", "other", "--json").stdout)["turns"] == 0
+    assert "no receipt" in command(tmp_path, "receipts", "show", "wr-000000000000000000000000").stderr
 
 
 def test_a_port_can_be_chosen_and_one_that_is_taken_is_named(tmp_path: Path) -> None:

@@ -21,4 +21,5 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> PlanError:
     names = sorted(known)
     near = get_close_matches(name.lower(), [each.lower() for each in names], NAMES_SHOWN, 0.4)
     shown = [each for each in names if each.lower() in near] or names
-    return PlanError(f"there is no {kind} {name!r}; known are {', '.join(shown)}.")
+    rest = f"; `warmroute plan --list` lists all {len(names)}" if len(shown) < len(names) else ""
+    return PlanError(f"there is no {kind} {name!r}; known are {', '.join(shown)}{rest}.")

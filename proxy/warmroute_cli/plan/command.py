@@ -39,6 +39,8 @@ def plan(arguments: argparse.Namespace) -> int:
 
 
 def _make(arguments: argparse.Namespace) -> int:
+    if arguments.model is not None and arguments.gpus is None:
+        find_model(arguments.model)
     if arguments.model is None or arguments.gpus is None:
         raise PlanError("what to plan? give --model and --gpus, or --check FILE.", ["--model kimi-k2.5 --gpus 8xH200"])
     made, sizings = _made(arguments)

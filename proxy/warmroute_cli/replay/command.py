@@ -43,8 +43,12 @@ def replay(arguments: argparse.Namespace) -> int:
     began_s = time.perf_counter()
     try:
         results, notes = _play(arguments)
-    except (TraceError, OSError) as error:
+    except TraceError as error:
         print(f"warmroute replay: {error}", file=sys.stderr)
+        return 2
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        print(f"warmroute replay: {where}{error.strerror or error}", file=sys.stderr)
         return 2
     took_s = time.perf_counter() - began_s
     print_table(results)

@@ -10,8 +10,11 @@ MAX_MODEL_CHARS = 128
 
 def add(run: argparse.ArgumentParser) -> None:
     """Its options. What stands behind `--` is the program's, and taken off before they are read."""
-    run.usage = "warmroute run [options] NAME [-- ARGUMENT...]"
-    run.add_argument("program", choices=tuple(PROGRAMS), metavar="NAME", help=", ".join(PROGRAMS))
+    run.usage = "warmroute run [options] NAME [-- ARGUMENT...]\n       warmroute run [options] -- PROGRAM [ARGUMENT...]"
+    names = ", ".join(PROGRAMS)
+    run.add_argument(
+        "program", choices=tuple(PROGRAMS), nargs="?", metavar="NAME", help=f"{names}; without: what stands behind --"
+    )
     run.add_argument(
         "--base-url", metavar="URL", help="the proxy, such as http://host:8080/v1 (the fleet that runs here)"
     )

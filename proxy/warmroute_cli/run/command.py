@@ -19,12 +19,13 @@ from warmroute_cli import running, state
 from warmroute_cli.api import Api, ApiError
 from warmroute_cli.processes import stopping_on_signals
 from warmroute_cli.run import closing, process
-from warmroute_cli.run.programs import PROGRAMS, Program
+from warmroute_cli.run.programs import PROGRAMS, Program, any_program
 from warmroute_cli.run.settings import OWNERS_ONLY, Settings, Target, settings_of
 from warmroute_cli.up import started
 
 FOLDER = "run"
 DEFAULT_CONTEXT_TOKENS = 200_000
+AS_ROOT = "warmroute: as root, claude refuses --dangerously-skip-permissions: in a container set IS_SANDBOX=1"
 
 
 class CannotRun(Exception):
@@ -33,8 +34,8 @@ class CannotRun(Exception):
 
 def run(arguments: Namespace) -> int:
     """The exit status of the program; 2 where it was not started."""
-    program = PROGRAMS[arguments.program]
     try:
+        program = _program(arguments)
         if arguments.print:
             print(_settings(arguments, program, *_address(arguments)).shell())
             return 0
@@ -46,6 +47,17 @@ def run(arguments: Namespace) -> int:
         return 2
 
 
+def _program(arguments: Namespace) -> Program:
+    """The row of the program; one that has none stands behind `--`, in front of its own arguments."""
+    if arguments.program is not None:
+        return PROGRAMS[arguments.program]
+    if not arguments.passed:
+        raise CannotRun(f"name a program: {', '.join(PROGRAMS)}; or any other one behind --, with its arguments")
+    command, *arguments.passed = arguments.passed
+    arguments.program = Path(command).name
+    return any_program(command)
+
+
 def _run(arguments: Namespace, program: Program, root: str, key: str) -> int:
     settings = _settings(arguments, program, root, key)
     try:
@@ -55,6 +67,8 @@ def _run(arguments: Namespace, program: Program, root: str, key: str) -> int:
     except OSError as error:
         raise CannotRun(f"{error.filename} cannot be written: {error.strerror}") from None
     print(f"warmroute: {arguments.program} asks {root}", file=sys.stderr, flush=True)
+    if arguments.program == "claude" and os.geteuid() == 0 and not os.environ.get("IS_SANDBOX"):
+        print(AS_ROOT, file=sys.stderr, flush=True)
     began_s = time.time()
     try:
         status = process.run((*settings.command, *arguments.passed), settings.variables(os.environ))
@@ -126,11 +140,12 @@ def _model(api: Api, chosen: str | None, made_for: str) -> tuple[str, int]:
     """The model to ask for, and the tokens of its context: the chosen one, else the program's own, else the first."""
     if chosen is not None:
         return chosen, _context(api.ask(f"/models/{quote(chosen)}"))
-    try:
-        return made_for, _context(api.ask(f"/models/{quote(made_for)}"))
-    except ApiError as error:
-        if error.status != 404:
-            raise
+    if made_for:
+        try:
+            return made_for, _context(api.ask(f"/models/{quote(made_for)}"))
+        except ApiError as error:
+            if error.status != 404:
+                raise
     served = api.ask("/models")["data"]
     if not served:
         raise CannotRun("the proxy serves no model to this key")

@@ -225,3 +225,26 @@ PROGRAMS: Final[Mapping[str, Program]] = {
         sources=("https://mini-swe-agent.com/latest/advanced/global_configuration/",),
     ),
 }
+
+_ANY: Final[Mapping[str, str]] = {
+    "OPENAI_BASE_URL": "$base_url",
+    "OPENAI_API_BASE": "$base_url",
+    "OPENAI_API_KEY": "$key",
+    "OPENAI_MODEL": "$model",
+    "ANTHROPIC_BASE_URL": "$root",
+    "ANTHROPIC_API_KEY": "$key",
+    "GOOGLE_GEMINI_BASE_URL": "$root",
+    "GEMINI_API_KEY": "$key",
+}
+
+
+def any_program(command: str) -> Program:
+    """A program that is not in the table: the variables that clients of all APIs read, and nothing else."""
+    return Program(
+        command=command,
+        install="Install it, or name one of the programs that `warmroute run --help` lists.",
+        model="",
+        environment=_ANY,
+        cleared=("ANTHROPIC_AUTH_TOKEN", "GOOGLE_API_KEY", "CLAUDE_CODE_USE_BEDROCK", "CLAUDE_CODE_USE_VERTEX"),
+        sources=(),
+    )

@@ -32,6 +32,7 @@ from warmroute_proxy.server.engines.engines import Engines
 from warmroute_proxy.server.engines.probing import probe as probe_engines
 from warmroute_proxy.server.http.listener import Listener
 from warmroute_proxy.server.http.tls import Tls, TlsError
+from warmroute_proxy.server.intake.conversation_file import ConversationFile
 from warmroute_proxy.server.ledger.ledger import LedgerError
 from warmroute_proxy.server.processes.supervisor import ProcessSlot, Supervisor
 from warmroute_proxy.server.regions.peers import Peers
@@ -141,6 +142,7 @@ async def _run(config: Config, slot: ProcessSlot | None, running: ReadConfig, so
     limits = replace(config.limits, connections=_connections(config))
     proxy = await build(config, slot)
     proxy.follow_directory()
+    conversations = _conversations(config, proxy, slot)
     orders = proxy.reload_orders(running, source)
     loop.add_signal_handler(signal.SIGHUP, _hung_up, tls, orders)
     public_plane, admin_plane = control_planes(proxy, orders)
@@ -162,11 +164,10 @@ async def _run(config: Config, slot: ProcessSlot | None, running: ReadConfig, so
         loop.create_task(_probe_engines(proxy.engines, proxy.router)),
         loop.create_task(orders.watch(proxy.live)),
         loop.create_task(_probe_peers(proxy.peers, proxy.voids, proxy.router)),
+        loop.create_task(conversations.keep()),
     ]
     tasks += [loop.create_task(watch) for watch in proxy.stores.watching()]
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(50_000, 50, 100)
+    _collect_less_often()
     address = _address(config, port, admin_port)
     if slot is None:
         _listening(address, [])
@@ -175,6 +176,22 @@ async def _run(config: Config, slot: ProcessSlot | None, running: ReadConfig, so
     await signals.stop.wait()
     orders.reloads.discovery.close()
     await _shut_down(proxy, public, admin, tasks, signals)
+    conversations.close()
+
+
+def _conversations(config: Config, proxy: Proxy, slot: ProcessSlot | None) -> ConversationFile:
+    """The file of conversations, read into the proxy. The first process writes it."""
+    writes = slot is None or slot.number == 0
+    found = ConversationFile(config.proxy.state_dir, proxy.intakes.callers.conversations, writes=writes)
+    found.restore()
+    return found
+
+
+def _collect_less_often() -> None:
+    """What there is now stays until the end, and most of what comes is in no cycles."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 50, 100)
 
 
 def _address(config: Config, port: int, admin_port: int) -> dict[str, str]:

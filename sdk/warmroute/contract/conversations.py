@@ -103,6 +103,15 @@ class Conversations:
     def __len__(self) -> int:
         return len(self._by_key)
 
+    @property
+    def changes(self) -> int:
+        """How many newest requests were noted so far."""
+        return self._numbers
+
+    def newest(self) -> list[Newest]:
+        """The newest request of each, the one that was continued least lately first."""
+        return [conversation.newest for conversation in self._by_key.values()]
+
     def of(self, tenant: str, hashes: Sequence[int], asked: Asked | None, returned: Sequence[Asked]) -> Conversation:
         """The conversation of a request, which is its newest from now on.
 

@@ -122,6 +122,7 @@ def test_the_last_engine_may_be_drained_but_not_silently(fleet: Fleet) -> None:
     assert "kimi-k2.5" in fleet.admin.post("/admin/engines/e1/drain").json()["warning"]
     answer = fleet.client.post("/v1/chat/completions", json=chat("nowhere"))
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "no_worker")
+    assert "no engine is available for kimi-k2.5 (draining engines: 2)" in answer.json()["error"]["message"]
     assert answer.headers["retry-after"] == "1"
     ready = fleet.client.get("/ready")
     assert (ready.status_code, ready.json()["reasons"]) == (503, ["all engines that are up drain"])

@@ -1,6 +1,7 @@
 """Conversations whose client sends no session key: what their receipts say, through a proxy and the SDK."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Final
 
 import httpx
@@ -43,6 +44,29 @@ def about(text: str, *more: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 MORE: Final = ({"role": "assistant", "content": "I see."}, {"role": "user", "content": "Are you sure?"})
+
+
+def test_a_conversation_goes_on_after_a_restart_of_the_proxy(tmp_path: Path) -> None:
+    engine = EngineProcess(tmp_path, "e", "aggregated").listening()
+    proxy = ProxyProcess(tmp_path / "p", [engine.toml("east")]).start()
+
+    def ask(messages: list[dict[str, Any]]) -> dict[str, Any]:
+        body = {"model": "kimi-k2.5", "messages": messages, "max_tokens": 2}
+        with proxy.client() as client:
+            return dict(client.post(CHAT, json=body).json()["usage"]["warmroute"])
+
+    try:
+        first = ask(about("a gnu"))
+        proxy.stop()
+        assert "a gnu" not in (proxy.state_dir / "conversations.json").read_text()
+        proxy.start()
+        second = ask(about("a gnu", *MORE))
+        assert second["session"] == first["session"]
+        assert "cold" not in second["loss"]
+        assert second["cached"]["device"] > 100
+    finally:
+        proxy.stop()
+        stop_all([engine.child], seconds(5.0))
 
 
 def test_chats_with_the_same_examples_are_told_apart_and_nobody_is_blamed(client: httpx.Client) -> None:

@@ -155,3 +155,21 @@ class FakeCopy(Distribution):
 )
 def test_a_hint_is_the_command_for_this_copy(origin: str | None, command: str) -> None:
     assert install_command("replay", FakeCopy(origin)) == f"{sys.executable} -m pip {command}"
+
+
+@pytest.mark.parametrize(
+    ("words", "usage"),
+    [
+        (["up", "--prot", "5"], "usage: warmroute up "),
+        (["receipts", "list", "--lmit", "5"], "usage: warmroute receipts list "),
+    ],
+)
+def test_an_unknown_option_shows_the_usage_of_its_own_command(
+    words: list[str], usage: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert ended.value.code == 2
+    said = capsys.readouterr().err
+    assert said.startswith(usage)
+    assert f"unrecognized arguments: {words[-2]} 5" in said

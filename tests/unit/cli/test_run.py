@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.machine import seconds
@@ -14,7 +15,7 @@ from tests.machine import seconds
 from warmroute_cli.main import main
 from warmroute_cli.run import process
 from warmroute_cli.run.arguments import split
-from warmroute_cli.run.programs import PROGRAMS
+from warmroute_cli.run.programs import PROGRAMS, any_program
 from warmroute_cli.run.settings import Settings, Target, settings_of
 
 TARGET = Target("http://127.0.0.1:8080", "wr-a secret", "kimi-k2.5", 150_000, "session-1")
@@ -112,6 +113,24 @@ def test_what_cannot_be_is_a_sentence_and_code_2(
     assert printed.err.startswith("warmroute run: ")
     assert said in printed.err
     assert printed.out == ""
+
+
+def test_any_program_gets_the_variables_of_all_apis(tmp_path: Path) -> None:
+    found = settings_of(any_program("python"), TARGET, tmp_path, "/home/somebody")
+    given = found.variables({"ANTHROPIC_AUTH_TOKEN": "mine", "EDITOR": "vi"})
+    assert given["OPENAI_BASE_URL"] == "http://127.0.0.1:8080/v1"
+    assert given["ANTHROPIC_BASE_URL"] == given["GOOGLE_GEMINI_BASE_URL"] == "http://127.0.0.1:8080"
+    assert {given[f"{name}_API_KEY"] for name in ("OPENAI", "ANTHROPIC", "GEMINI")} == {TARGET.key}
+    assert "ANTHROPIC_AUTH_TOKEN" not in given
+    assert (found.command, dict(found.files), given["EDITOR"]) == (("python",), {}, "vi")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"), [([], "name a program: opencode, "), (["--", "no-such-program"], "no command 'no-such-program'")]
+)
+def test_a_program_has_to_be_named(words: list[str], said: str, tmp_path: Path, capsys: Any) -> None:
+    assert main(["run", "--state-dir", str(tmp_path / "state"), *words]) == 2
+    assert said in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", list(PROGRAMS))

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from warmroute_cli.asking import since_parameter
 from warmroute_cli.receipts import receipts_table
-from warmroute_cli.since import since_parameter
 from warmroute_cli.usage import usage_table
 
 SUMS = {

@@ -2,8 +2,10 @@
 
 The canonical form has what templates print and drops the rest: of a message role, content, reasoning, tool calls, tool
 call id and name, as the raw JSON of each value; of a tool its function. Member order, unknown members, space between
-members, `null` or empty content and `cache_control` make no difference. Anything but text (images, audio, files) counts
-by its content, but a long one only as a digest: its number of tokens does not follow from its bytes.
+members, `null` members, empty content and `cache_control` make no difference, nor does space in the JSON of a call's
+arguments and in a tool's schema: engines parse both. The order of their keys does: templates print it. Anything but
+text (images, audio, files) counts by its content, but a long one only as a digest: its number of tokens does not follow
+from its bytes.
 """
 
 from collections.abc import Mapping
@@ -14,10 +16,13 @@ from msgspec import Raw
 from xxhash import xxh3_128_digest
 
 from warmroute_proxy.core.prompt.addresses import Addresses
-from warmroute_proxy.core.prompt.messages import ABSENT, Message
+from warmroute_proxy.core.prompt.messages import ABSENT, Message, ToolCall
 
 MAX_PARTS: Final = 32_768
 LONG_MEDIA_BYTES: Final = 512
+MIN_ARGUMENTS_BYTES: Final = 2
+MAX_COMPACTED_BYTES: Final = 262_144
+"""Of the arguments of one call: to parse them takes up to four times as much memory."""
 
 NULL: Final = Raw(b"null")
 EMPTY: Final = Raw(b'""')
@@ -74,14 +79,41 @@ def message_part(message: Message, index: int, addresses: Addresses | None = Non
         pieces += (_REASONING, message.reasoning_content)
     if message.tool_calls:
         for call in message.tool_calls:
-            function = call.function
-            pieces += (_TOOL_CALL, call.id, _FIELD)
-            pieces += (call.custom,) if function is None else (function.name, _FIELD, function.arguments)
-    if message.tool_call_id is not ABSENT:
+            pieces += _call_pieces(call)
+    if message.tool_call_id is not ABSENT and message.tool_call_id != NULL:
         pieces += (_TOOL_CALL_ID, message.tool_call_id)
     if message.name is not ABSENT and is_present(message.name):
         pieces += (_NAME, message.name)
     return b"".join(pieces)
+
+
+def _call_pieces(call: ToolCall) -> tuple[bytes | Raw, ...]:
+    function, id_ = call.function, call.id if call.id != NULL else ABSENT
+    if function is None:
+        return _TOOL_CALL, id_, _FIELD, call.custom
+    return _TOOL_CALL, id_, _FIELD, function.name, _FIELD, _arguments(function.arguments)
+
+
+def _arguments(raw: Raw) -> bytes | Raw:
+    """The arguments of a call: the JSON that is written in a string, without space between its tokens. As they are
+    where they are longer than `MAX_COMPACTED_BYTES`, or no JSON.
+    """
+    view = memoryview(raw)
+    if not MIN_ARGUMENTS_BYTES < len(view) <= MAX_COMPACTED_BYTES:
+        return raw
+    try:
+        written = _STRING.decode(raw).encode() if view[0] == QUOTE else bytes(raw)
+        return msgspec.json.format(written, indent=-1)  # which refuses control characters
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return raw
+
+
+def _compact(value: Raw) -> bytes | Raw:
+    """JSON without space between its tokens, or as it is where it is nested too deeply."""
+    try:
+        return msgspec.json.format(bytes(value), indent=-1)
+    except (msgspec.MsgspecError, RecursionError):
+        return value
 
 
 def text_part(message: Message) -> bytes | None:
@@ -155,7 +187,7 @@ def tool_parts(tools: Raw) -> list[bytes]:
     for index, tool in enumerate(decoded):
         function = tool.get("function")
         members = tool if function is None else decode_part(_OBJECT, function, f"tools[{index}].function")
-        parts.append(_TOOL + _members(members))
+        parts.append(_TOOL + _members({name: Raw(_compact(value)) for name, value in members.items()}))
     return parts
 
 

@@ -13,7 +13,9 @@ class _Function(msgspec.Struct, gc=False):
     arguments: Raw = ABSENT
 
 
-class _ToolCall(msgspec.Struct, gc=False):
+class ToolCall(msgspec.Struct, gc=False):
+    """A call of a tool, as an assistant's message has it."""
+
     id: Raw = ABSENT
     function: _Function | None = None
     custom: Raw = ABSENT
@@ -23,6 +25,6 @@ class Message(msgspec.Struct, gc=False):
     role: str
     content: Raw = ABSENT
     reasoning_content: Raw = ABSENT
-    tool_calls: list[_ToolCall] | None = None
+    tool_calls: list[ToolCall] | None = None
     tool_call_id: Raw = ABSENT
     name: Raw = ABSENT

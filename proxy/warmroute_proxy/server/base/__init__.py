@@ -16,6 +16,7 @@ Nothing here opens a socket or serves a request, and nothing here imports anothe
     errors        errors in the shape of the OpenAI API
     live_config   the config in force
     loop_lag      how late the event loop is, and what held it
+    port_owner    who listens on a port of this machine
     regular_files reads files that others may have put there
     metrics       counters and histograms, and their text format
     metric_help   the description of each metric

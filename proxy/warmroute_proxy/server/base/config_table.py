@@ -42,7 +42,8 @@ class Table:
         if value is None:
             return default or ""
         if not isinstance(value, str) or (default is None and not value.strip()):
-            self.problem(key, f"must be a string{' that is not empty' * (default is None)}, not {shown(value)}")
+            text = f'; write it in quotes: {key} = "{value}"' if type(value) in {int, float} else ""
+            self.problem(key, f"must be a string{' that is not empty' * (default is None)}, not {shown(value)}{text}")
             return default or ""
         return value
 

@@ -69,6 +69,15 @@ class Engine:
         return self.up and (self.recognised or not self.is_sglang)
 
     @property
+    def unavailable(self) -> str:
+        """Why it serves nothing, in words for those who may not know its name; empty where that is not known."""
+        if not self.up:
+            return "engines that do not answer" if self.was_ready else "engines that do not answer yet, or start"
+        if self.is_sglang and not self.recognised:
+            return "engines that refuse the key of the proxy" if self._key_refused else "servers that are no engine"
+        return ""
+
+    @property
     def role(self) -> Literal["aggregated", "prefill", "decode"]:
         """What it does: as the config says, or since a flip as it reports."""
         return self.info.role or self.config.role

@@ -6,6 +6,7 @@ the tag, which shows what blocks the prompt has in the cache. `probing` keeps th
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable
 
 from warmroute_proxy.core.accounting.engine_counts import Counts, Reading
@@ -105,6 +106,17 @@ class Engines:
             log.warning("engine %s %s (by the %s)", engine_id, "drains" if draining else "takes work again", by)
             for worker in engine.workers():
                 router.set_draining(worker.id, draining)
+
+    def why_unavailable(self, model: str) -> str:
+        """Why no engine takes a request for a model: how many have which cause, for a message to its client."""
+        draining = self.drains.engines()
+        causes: Counter[str] = Counter()
+        for engine in self.by_id.values():
+            if engine.config.models & {model, "*"}:
+                cause = "draining engines" if engine.config.id in draining else engine.unavailable
+                causes[cause or "engines that failed lately or lack a partner"] += 1
+        words = ", ".join(f"{cause}: {count}" for cause, count in causes.most_common())
+        return f" ({words}); operators: `warmroute proxy --check --probe`" if words else ""
 
     def leaving(self) -> list[str]:
         """The engines that drain or are lost."""

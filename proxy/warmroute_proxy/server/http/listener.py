@@ -1,6 +1,7 @@
 """A listening socket of the proxy: it accepts connections, has their deadlines checked, and closes them at shutdown."""
 
 import asyncio
+import errno
 import socket
 import ssl
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from typing import Final
 
 from warmroute_proxy.server.base.config import Limits
 from warmroute_proxy.server.base.loop_lag import LoopLag
+from warmroute_proxy.server.base.port_owner import port_owner
 from warmroute_proxy.server.http.arrival import ListeningSocket
 from warmroute_proxy.server.http.body_memory import BodyMemory
 from warmroute_proxy.server.http.exchange import Endpoint
@@ -72,7 +74,10 @@ def _listening(host: str, port: int, shared: bool) -> socket.socket:
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         listening.bind(address)
         listening.listen(BACKLOG)
-    except OSError:
+    except OSError as error:
         listening.close()
-        raise
+        if error.errno != errno.EADDRINUSE:
+            raise
+        message = f"port {port} on {host} is in use{port_owner(port)}: end that, or choose another port"
+        raise OSError(message) from None
     return listening

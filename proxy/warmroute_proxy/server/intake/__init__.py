@@ -8,6 +8,7 @@ Whatever is wrong with a request is raised as a `Refusal` here, before anything 
 - body_template: the bytes around the messages, which many bodies of a caller share
 - cleaning: chat bodies whose texts would spoil a prefix
 - caller: who sends a request, by its head, kept for the next ones
+- conversation_file: conversations without a session key, kept over a restart
 - intake: reads and checks a request
 - intakes: reads the requests of all callers
 - known_body: bodies and conversations that were read before, kept for the next ones

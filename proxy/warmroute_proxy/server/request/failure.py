@@ -68,13 +68,15 @@ def shutting_down() -> Refusal:
     return Refusal(503, "the proxy is shutting down", code="draining", retry_after_s=1)
 
 
-def no_worker(error: NoWorker, *, split: bool) -> Refusal:
-    """No worker can take a request; `split`: only pairs of prefill and decode engines could."""
+def no_worker(error: NoWorker, causes: str, *, split: bool) -> Refusal:
+    """No worker can take a request; `split`: only pairs of prefill and decode engines could. `causes`: why there is
+    none.
+    """
     if split:
         message = "n > 1 is not possible here: prefill and decode engines give one answer; send n requests"
         return Refusal(400, message, code="unsupported_value", param="n")
     if error.served:
-        return Refusal(503, f"no engine is available for {error.model}", code="no_worker", retry_after_s=1)
+        return Refusal(503, f"no engine is available for {error.model}{causes}", code="no_worker", retry_after_s=1)
     return Refusal(503, f"no engine here serves {error.model}", code="no_worker")
 
 

@@ -37,7 +37,8 @@ class Placing:
         try:
             decision = router.place(intake.facts, now_s, excluded)
         except NoWorker as error:
-            request.refused(no_worker(error, split=intake.choices > 1 and self._engines.all_split()))
+            causes = self._engines.why_unavailable(error.model) if error.served else ""
+            request.refused(no_worker(error, causes, split=intake.choices > 1 and self._engines.all_split()))
             return None
         if (
             admission.queue.requests

@@ -1,0 +1,39 @@
+"""Who listens on a port of this machine, as far as this user may see it (/proc)."""
+
+from pathlib import Path
+from typing import Final
+
+PROC: Final = Path("/proc")
+_LISTEN: Final = "0A"
+
+
+def port_owner(port: int, proc: Path = PROC) -> str:
+    """` by NAME, pid N`, or nothing where that cannot be seen."""
+    try:
+        wanted = {f"socket:[{inode}]" for inode in _inodes(port, proc)}
+        for process in proc.iterdir() if wanted else ():
+            if process.name.isdecimal() and _has(process, wanted):
+                return f" by {(process / 'comm').read_text().strip()}, pid {process.name}"
+    except OSError:  # it ended meanwhile, or there is no /proc
+        pass
+    return ""
+
+
+def _inodes(port: int, proc: Path) -> set[str]:
+    """Of listening sockets. /proc/net/tcp has number, local address, remote address, state; the inode is the tenth."""
+    found = set()
+    for table in ("net/tcp", "net/tcp6"):
+        if not (proc / table).exists():
+            continue
+        for line in (proc / table).read_text().splitlines()[1:]:
+            _, local, _, state, _, _, _, _, _, inode, *_ = line.split()
+            if state == _LISTEN and int(local.rpartition(":")[-1], 16) == port:
+                found.add(inode)
+    return found
+
+
+def _has(process: Path, sockets: set[str]) -> bool:
+    try:
+        return any(str(descriptor.readlink()) in sockets for descriptor in (process / "fd").iterdir())
+    except OSError:
+        return False
