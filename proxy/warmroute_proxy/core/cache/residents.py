@@ -5,7 +5,7 @@ the seat is idle, and worth its tokens for `window_s` seconds (`return_times`): 
 within them. An older seat is *stale*: its KV may be evicted for another prompt.
 
     protected = tokens of seats in use + tokens of idle seats that are not stale
-    room      = FILLED of the pool - protected
+    free      = FILLED of the pool - protected
 
 An engine evicts what was used longest ago, so seats beyond the pool are dropped in that order: the conversation has to
 be computed again. Seats in use are never dropped. Tokens are those that no other conversation uses.
@@ -137,7 +137,7 @@ class Residents:
         self._age(now_s)
         return self.used_tokens + self.fresh_tokens
 
-    def room(self, lineage: int, now_s: float) -> int:
+    def free_tokens(self, lineage: int, now_s: float) -> int:
         """Tokens that a turn of this conversation may take. A worker with nothing under way takes any."""
         if not self.pool_tokens or not self._in_use:
             return NO_LIMIT

@@ -84,7 +84,7 @@ class WorkingSet:
 
     # What may be sent
 
-    def room_for(self, facts: Facts, decision: Decision, now_s: float) -> int:
+    def memory_for(self, facts: Facts, decision: Decision, now_s: float) -> int:
         """FREE, FITS or LACKS, for a turn at the worker that was decided."""
         uncached = decision.prompt_tokens_est - decision.predicted_cached_tokens
         if uncached < SMALL_TOKENS or 2 * uncached < decision.prompt_tokens_est:
@@ -99,7 +99,7 @@ class WorkingSet:
         need = need_tokens(facts, decision)
         if 2 * residents.tokens_of(lineage) >= need:
             return FREE
-        return FITS if need <= residents.room(lineage, now_s) else LACKS
+        return FITS if need <= residents.free_tokens(lineage, now_s) else LACKS
 
     def resident_at(self, lineage: int, need: int) -> str:
         """The worker that has at least half of what a turn needs; empty where none has."""
@@ -118,25 +118,25 @@ class WorkingSet:
         """The ids of all other workers that cache prompts, and of peer regions."""
         return frozenset([each.id for each in self._workers.values() if each.id != worker_id and each.role != "decode"])
 
-    def without_room(self, model: str, lineage: int, need: int, now_s: float) -> frozenset[str]:
+    def lacking(self, model: str, lineage: int, need: int, now_s: float) -> frozenset[str]:
         """The ids of the workers that have no room for a turn."""
         self.refresh(now_s)
         found: list[str] = []
         for worker in self._workers.values():
             if not worker.caches_prompts or worker.tiered or not worker.target.serves(model):
                 continue
-            if need > worker.load.residents.room(lineage, now_s):
+            if need > worker.load.residents.free_tokens(lineage, now_s):
                 found.append(worker.id)
         return frozenset(found)
 
-    def most_room(self, model: str, now_s: float) -> int:
+    def most_free(self, model: str, now_s: float) -> int:
         """Tokens that a new conversation may have at most, at any usable worker."""
         self.refresh(now_s)
         most = 0
         for worker in self._workers.values():
             if worker.caches_prompts and worker.target.serves(model) and worker.load.availability.is_usable(now_s):
-                room = NO_LIMIT if worker.tiered else worker.load.residents.room(0, now_s)
-                most = max(most, room)
+                free = NO_LIMIT if worker.tiered else worker.load.residents.free_tokens(0, now_s)
+                most = max(most, free)
         return most
 
     def refresh(self, now_s: float) -> None:

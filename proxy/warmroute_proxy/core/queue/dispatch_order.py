@@ -69,18 +69,18 @@ def place_queued(
     """Place the next queued request: on its preferred worker if free, else on the cheapest with capacity, if that costs
     less than to wait. It waits for memory where it would evict what is needed again soon.
     """
-    model, without_room = facts.model, NONE
+    model, lacking = facts.model, NONE
     if queue.memory_wait_s:
-        place = in_memory(router, queue, waiter, facts, decision, excluded, now_s)
-        if place.waits or place.goes:
-            return Placement(place.decision, place.goes, place.waits)
-        decision, without_room = place.decision, place.without_room
+        verdict = in_memory(router, queue, waiter, facts, decision, excluded, now_s)
+        if verdict.waits or verdict.goes:
+            return Placement(verdict.decision, verdict.goes, verdict.waits)
+        decision, lacking = verdict.decision, verdict.lacking
     full = router.full(model)
     taken = full | (queue.awaited_workers(model) - {waiter.worker_id})
     if decision.cache_worker not in taken and router.has_capacity(model, decision, now_s):
         return Placement(decision, goes=True)
     try:
-        other = router.place(facts, now_s, excluded | taken | without_room)
+        other = router.place(facts, now_s, excluded | taken | lacking)
     except NoWorker:
         return Placement(decision, goes=False)
     if not router.has_capacity(model, other, now_s):

@@ -31,15 +31,15 @@ _NONE: Final[frozenset[str]] = frozenset()
 T = TypeVar("T")
 
 
-class MemoryPlace(NamedTuple):
+class MemoryVerdict(NamedTuple):
     """Where a request may go. Neither `goes` nor `waits`: where it was decided, if there is capacity, and else not to
-    the workers `without_room`.
+    the workers `lacking`.
     """
 
     decision: Decision
     goes: bool = False
     waits: bool = False
-    without_room: frozenset[str] = _NONE
+    lacking: frozenset[str] = _NONE
 
 
 def passes(router: Router, queue: Queue[T], facts: Facts, decision: Decision, now_s: float) -> bool:
@@ -48,8 +48,8 @@ def passes(router: Router, queue: Queue[T], facts: Facts, decision: Decision, no
         return True
     working_set = router.working_set
     working_set.arrived(facts.lineage, now_s)
-    room = working_set.room_for(facts, decision, now_s)
-    return room == FREE or (room != LACKS and not queue.waits_for_memory(facts.model))
+    memory = working_set.memory_for(facts, decision, now_s)
+    return memory == FREE or (memory != LACKS and not queue.waits_for_memory(facts.model))
 
 
 def is_overdue(queue: Queue[T], waiter: Waiter[T], now_s: float) -> bool:
@@ -59,7 +59,7 @@ def is_overdue(queue: Queue[T], waiter: Waiter[T], now_s: float) -> bool:
 
 def likely_to_fit(router: Router, waiter: Waiter[T], now_s: float) -> bool:
     """Whether there may be room for a request that waits for memory."""
-    return waiter.need_tokens <= router.working_set.most_room(waiter.model, now_s)
+    return waiter.need_tokens <= router.working_set.most_free(waiter.model, now_s)
 
 
 def in_memory(
@@ -70,37 +70,37 @@ def in_memory(
     decision: Decision,
     excluded: frozenset[str],
     now_s: float,
-) -> MemoryPlace:
+) -> MemoryVerdict:
     """Where a request may go that is to go as decided: there, home, where there is room, or nowhere yet."""
     if decision.kind == "forward" or is_overdue(queue, waiter, now_s):
-        return MemoryPlace(decision)
+        return MemoryVerdict(decision)
     working_set, model, lineage = router.working_set, facts.model, facts.lineage
     working_set.arrived(lineage, now_s)
-    room = working_set.room_for(facts, decision, now_s)
-    if room == FREE:
-        return MemoryPlace(decision)
+    memory = working_set.memory_for(facts, decision, now_s)
+    if memory == FREE:
+        return MemoryVerdict(decision)
     need = need_tokens(facts, decision)
-    without_room = working_set.without_room(model, lineage, need, now_s)
+    lacking = working_set.lacking(model, lineage, need, now_s)
     home = working_set.resident_at(lineage, need)
     if home and home not in excluded:
-        if room == LACKS:
+        if memory == LACKS:
             decision = _at(router, facts, home, excluded, now_s) or decision
-        return MemoryPlace(decision, without_room=without_room)
-    if room != LACKS and waiter.worker_id != FOR_MEMORY and not queue.waits_for_memory(model):
-        return MemoryPlace(decision, without_room=without_room)
+        return MemoryVerdict(decision, lacking=lacking)
+    if memory != LACKS and waiter.worker_id != FOR_MEMORY and not queue.waits_for_memory(model):
+        return MemoryVerdict(decision, lacking=lacking)
     waiter.need_tokens = need - working_set.held_by(lineage)
     if waiter.worker_id != FOR_MEMORY and queue.waits_for_memory(model):
-        return MemoryPlace(decision, waits=True)  # behind those that wait; if it fits, it goes in the next round
+        return MemoryVerdict(decision, waits=True)  # behind those that wait; if it fits, it goes in the next round
     try:
-        other = router.place(facts, now_s, excluded | without_room | router.full(model))
+        other = router.place(facts, now_s, excluded | lacking | router.full(model))
     except NoWorker:
-        return MemoryPlace(decision, waits=True)
+        return MemoryVerdict(decision, waits=True)
     most_s = decision.reasons.chosen().cost_s + MARGIN_S + now_s - waiter.since_s
     if other.kind == "forward" or not router.has_capacity(model, other, now_s):
-        return MemoryPlace(decision, waits=True)
+        return MemoryVerdict(decision, waits=True)
     if other.reasons.chosen().cost_s > most_s:
-        return MemoryPlace(decision, waits=True)
-    return MemoryPlace(other, goes=True)
+        return MemoryVerdict(decision, waits=True)
+    return MemoryVerdict(other, goes=True)
 
 
 def _at(router: Router, facts: Facts, home: str, excluded: frozenset[str], now_s: float) -> Decision | None:

@@ -21,8 +21,9 @@ from typing import Any, Final, Protocol
 from warmroute_proxy.core.placement.choices import NoWorker
 from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.core.placement.router import Router
-from warmroute_proxy.core.queue.admission import DispatchRate, Queue, Waiter
+from warmroute_proxy.core.queue.admission import Queue, Waiter
 from warmroute_proxy.core.queue.dispatch_order import Placement, next_dispatches, place_queued
+from warmroute_proxy.core.queue.dispatch_rate import DispatchRate
 from warmroute_proxy.core.queue.quota import UsedTokens
 from warmroute_proxy.core.queue.retry_budget import RetryBudget
 from warmroute_proxy.server.base.config import Config
