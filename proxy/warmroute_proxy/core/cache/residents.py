@@ -106,6 +106,14 @@ class Residents:
             seat.tokens = tokens
             self._trim()
 
+    def touch(self, lineage: int, now_s: float) -> None:
+        """The next turn of a conversation is here, and waits to be sent: what it holds stays protected."""
+        seat = self._take(lineage)
+        if seat is not None:
+            seat.last_s = now_s
+            self._fresh[lineage] = seat
+            self.fresh_tokens += seat.tokens
+
     def drop(self, lineage: int) -> None:
         """A conversation has gone elsewhere, or has ended. A seat in use stays."""
         self._take(lineage)

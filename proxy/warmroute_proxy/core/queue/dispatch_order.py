@@ -28,12 +28,11 @@ from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.core.prompt.facts import Facts
 from warmroute_proxy.core.queue.admission import FOR_MEMORY, LineKey, Queue, Waiter
-from warmroute_proxy.core.queue.memory_wait import MAX_LOOKED_AT, in_memory, is_overdue, likely_to_fit
+from warmroute_proxy.core.queue.memory_wait import MAX_LOOKED_AT, in_memory, is_overdue, lacking_elsewhere
 
 MAX_RECHECKED: Final = 32
 """Requests at once whose worker has no capacity: each takes a decision or two, of 0.1 ms or more."""
 
-NONE: Final[frozenset[str]] = frozenset()
 T = TypeVar("T")
 
 
@@ -69,18 +68,19 @@ def place_queued(
     """Place the next queued request: on its preferred worker if free, else on the cheapest with capacity, if that costs
     less than to wait. It waits for memory where it would evict what is needed again soon.
     """
-    model, lacking = facts.model, NONE
+    model = facts.model
     if queue.memory_wait_s:
         verdict = in_memory(router, queue, waiter, facts, decision, excluded, now_s)
         if verdict.waits or verdict.goes:
             return Placement(verdict.decision, verdict.goes, verdict.waits)
-        decision, lacking = verdict.decision, verdict.lacking
+        decision = verdict.decision
     full = router.full(model)
     taken = full | (queue.awaited_workers(model) - {waiter.worker_id})
     if decision.cache_worker not in taken and router.has_capacity(model, decision, now_s):
         return Placement(decision, goes=True)
+    taken |= lacking_elsewhere(router, queue, waiter, facts, decision, now_s)
     try:
-        other = router.place(facts, now_s, excluded | taken | lacking)
+        other = router.place(facts, now_s, excluded | taken)
     except NoWorker:
         return Placement(decision, goes=False)
     if not router.has_capacity(model, other, now_s):
@@ -139,13 +139,17 @@ def _for_memory(
         found = find(waiter)
         if found is not None and _goes_or_moves(queue, waiter, found, now_s):
             yield waiter, found
-    left = MAX_LOOKED_AT
+    left, most = MAX_LOOKED_AT, router.working_set.most_free(model, now_s)
     for waiter in waiting:
-        if left and waiter in queue and likely_to_fit(router, waiter, now_s) and not router.is_full(model, now_s):
-            left -= 1
-            found = find(waiter)
-            if found is not None and _goes_or_moves(queue, waiter, found, now_s):
-                yield waiter, found
+        if not left or router.is_full(model, now_s):
+            break
+        if waiter.need_tokens > most or waiter not in queue:
+            continue
+        left -= 1
+        found = find(waiter)
+        if found is not None and _goes_or_moves(queue, waiter, found, now_s):
+            yield waiter, found
+            most = router.working_set.most_free(model, now_s)
 
 
 def _rechecked(

@@ -32,14 +32,11 @@ T = TypeVar("T")
 
 
 class MemoryVerdict(NamedTuple):
-    """Where a request may go. Neither `goes` nor `waits`: where it was decided, if there is capacity, and else not to
-    the workers `lacking`.
-    """
+    """Where a request may go. Neither `goes` nor `waits`: as decided, if there is capacity."""
 
     decision: Decision
     goes: bool = False
     waits: bool = False
-    lacking: frozenset[str] = _NONE
 
 
 def passes(router: Router, queue: Queue[T], facts: Facts, decision: Decision, now_s: float) -> bool:
@@ -57,11 +54,6 @@ def is_overdue(queue: Queue[T], waiter: Waiter[T], now_s: float) -> bool:
     return now_s - waiter.since_s >= queue.memory_wait_s
 
 
-def likely_to_fit(router: Router, waiter: Waiter[T], now_s: float) -> bool:
-    """Whether there may be room for a request that waits for memory."""
-    return waiter.need_tokens <= router.working_set.most_free(waiter.model, now_s)
-
-
 def in_memory(
     router: Router,
     queue: Queue[T],
@@ -71,28 +63,48 @@ def in_memory(
     excluded: frozenset[str],
     now_s: float,
 ) -> MemoryVerdict:
-    """Where a request may go that is to go as decided: there, home, where there is room, or nowhere yet."""
-    if decision.kind == "forward" or is_overdue(queue, waiter, now_s):
+    """Where a request may go that is to go as decided: there, home, where it fits, or nowhere yet."""
+    if decision.kind == "forward":
         return MemoryVerdict(decision)
     working_set, model, lineage = router.working_set, facts.model, facts.lineage
     working_set.arrived(lineage, now_s)
     memory = working_set.memory_for(facts, decision, now_s)
-    if memory == FREE:
+    if is_overdue(queue, waiter, now_s):
+        if memory == LACKS:
+            decision = _at(router, facts, working_set.emptiest(model, excluded, now_s), excluded, now_s) or decision
         return MemoryVerdict(decision)
     need = need_tokens(facts, decision)
-    lacking = working_set.lacking(model, lineage, need, now_s)
     home = working_set.resident_at(lineage, need)
+    if home:
+        working_set.touch(lineage, now_s)
+    if memory == FREE:
+        return MemoryVerdict(decision)
+    others_wait = queue.waits_for_memory(model)
     if home and home not in excluded:
-        if memory == LACKS:
+        if memory == LACKS or others_wait:
             decision = _at(router, facts, home, excluded, now_s) or decision
-        return MemoryVerdict(decision, lacking=lacking)
-    if memory != LACKS and waiter.worker_id != FOR_MEMORY and not queue.waits_for_memory(model):
-        return MemoryVerdict(decision, lacking=lacking)
+        return MemoryVerdict(decision)
     waiter.need_tokens = need - working_set.held_by(lineage)
-    if waiter.worker_id != FOR_MEMORY and queue.waits_for_memory(model):
-        return MemoryVerdict(decision, waits=True)  # behind those that wait; if it fits, it goes in the next round
+    if waiter.worker_id == FOR_MEMORY or not others_wait:
+        if memory != LACKS and waiter.worker_id != FOR_MEMORY:
+            return MemoryVerdict(decision)
+        return _where_it_fits(router, queue, waiter, facts, decision, excluded, now_s)
+    return MemoryVerdict(decision, waits=True)  # behind those that wait; if it fits, it goes in the next round
+
+
+def _where_it_fits(
+    router: Router,
+    queue: Queue[T],
+    waiter: Waiter[T],
+    facts: Facts,
+    decision: Decision,
+    excluded: frozenset[str],
+    now_s: float,
+) -> MemoryVerdict:
+    model, need = facts.model, need_tokens(facts, decision)
+    taken = router.working_set.lacking(model, facts.lineage, need, now_s) | router.full(model)
     try:
-        other = router.place(facts, now_s, excluded | lacking | router.full(model))
+        other = router.place(facts, now_s, excluded | taken | queue.awaited_workers(model))
     except NoWorker:
         return MemoryVerdict(decision, waits=True)
     most_s = decision.reasons.chosen().cost_s + MARGIN_S + now_s - waiter.since_s
@@ -101,6 +113,15 @@ def in_memory(
     if other.reasons.chosen().cost_s > most_s:
         return MemoryVerdict(decision, waits=True)
     return MemoryVerdict(other, goes=True)
+
+
+def lacking_elsewhere(
+    router: Router, queue: Queue[T], waiter: Waiter[T], facts: Facts, decision: Decision, now_s: float
+) -> frozenset[str]:
+    """The workers where a request may not go although the one that was decided has no capacity."""
+    if not queue.memory_wait_s or now_s - waiter.since_s >= queue.max_patience_s:
+        return _NONE
+    return router.working_set.lacking(facts.model, facts.lineage, need_tokens(facts, decision), now_s)
 
 
 def _at(router: Router, facts: Facts, home: str, excluded: frozenset[str], now_s: float) -> Decision | None:
