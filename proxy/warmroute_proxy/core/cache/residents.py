@@ -155,6 +155,13 @@ class Residents:
             own = self._fresh.get(lineage)
         return tokens if own is None else tokens + own.tokens
 
+    def as_dict(self, now_s: float) -> dict[str, int | float]:
+        """What pages and metrics show; nothing where the pool is not known."""
+        if not self.pool_tokens:
+            return {}
+        protected = self.protected(now_s)
+        return {"kv_sessions": self.seats, "kv_protected_tokens": protected, "kv_window_s": self.window_s}
+
     # Inside
 
     def _take(self, lineage: int) -> Seat | None:

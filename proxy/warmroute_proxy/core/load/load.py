@@ -241,5 +241,6 @@ class WorkerLoad:
             "fetch_s_per_token": self.moves.fetch_s_per_token,
             "failures_in_a_row": self.availability.breaker.failures,
             "proven": int(self.proven),
+            **self.residents.as_dict(now_s),
             **self.capacity.as_dict(),
         }

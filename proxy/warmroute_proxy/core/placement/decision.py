@@ -97,7 +97,8 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
     `cache_worker` is the id of the worker (or `region:<name>`) whose cache will hold the prompt. `matched_bytes` of the
     prompt are there already, by the index or by the home; `predicted` are their tokens by tier. `other_worker_tokens`
     are what another worker of this region has of it, `other_region_tokens` what the other region with most of it has;
-    `shared_bytes` of it other conversations have begun with too.
+    `shared_bytes` of it other conversations have begun with too. Before it was sent it waited `memory_wait_s` for KV
+    memory.
     """
 
     kind: Literal["local", "forward"]
@@ -117,6 +118,7 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
     other_region: str = ""
     other_region_tokens: int = 0
     shared_bytes: int = 0
+    memory_wait_s: float = 0.0
 
     @property
     def workers(self) -> tuple[Worker, ...]:

@@ -188,6 +188,12 @@ class Queue(Generic[T]):
         """The ids of the workers for which any request waits."""
         return {worker_id for each, worker_id in self._lines if each == model}
 
+    @property
+    def memory_requests(self) -> int:
+        """The requests that wait for memory."""
+        lines = [line for (_, worker_id), line in self._lines.items() if worker_id == FOR_MEMORY]
+        return sum(flow.waiting for line in lines for flow in line.flows.values())
+
     def waits_for_memory(self, model: str) -> bool:
         """Whether any request for a model waits for memory."""
         return (model, FOR_MEMORY) in self._lines

@@ -18,12 +18,16 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
+import msgspec
+
 from warmroute_proxy.core.placement.choices import NoWorker
 from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.core.placement.router import Router
+from warmroute_proxy.core.prompt.facts import Facts
 from warmroute_proxy.core.queue.admission import Queue, Waiter
 from warmroute_proxy.core.queue.dispatch_order import Placement, next_dispatches, place_queued
 from warmroute_proxy.core.queue.dispatch_rate import DispatchRate
+from warmroute_proxy.core.queue.memory_wait import passes
 from warmroute_proxy.core.queue.quota import UsedTokens
 from warmroute_proxy.core.queue.retry_budget import RetryBudget
 from warmroute_proxy.server.base.config import Config
@@ -61,7 +65,9 @@ class Admission:
         self, config: Config, router: Router, metrics: Metrics, clock: Callable[[], float], stores: Stores
     ) -> None:
         bounds = config.limits
-        self.queue: Queue[RequestToAdmit] = Queue(bounds.queue_requests, bounds.queue_bytes, bounds.queue_timeout_s)
+        self.queue: Queue[RequestToAdmit] = Queue(
+            bounds.queue_requests, bounds.queue_bytes, bounds.queue_timeout_s, bounds.working_set_wait_s
+        )
         self.retries = RetryBudget()
         self._timeout_s = bounds.queue_timeout_s
         self._router = router
@@ -77,7 +83,7 @@ class Admission:
     def replace(self, config: Config) -> None:
         """Use the limits of another config. What requests have reserved, they settle with what it was reserved from."""
         bounds = config.limits
-        self.queue.resize(bounds.queue_requests, bounds.queue_bytes, bounds.queue_timeout_s)
+        self.queue.resize(bounds.queue_requests, bounds.queue_bytes, bounds.queue_timeout_s, bounds.working_set_wait_s)
         self._timeout_s = bounds.queue_timeout_s
         self.limits.replace(config)
         self.freed()
@@ -93,11 +99,11 @@ class Admission:
             if not self._refused_by_limit(request):
                 self._wait(self._waiter(request), *_NOWHERE)
             return None
-        if decision.kind != "forward" and not self._goes_first(intake.facts.model, decision):
+        if decision.kind != "forward" and not self._goes_first(intake.facts, decision):
             waiter = self._waiter(request)
             found = self._place_queued(waiter, decision)
             if not found.goes:
-                self._wait(waiter, found.decision.cache_worker, found.compute_s)
+                self._wait(waiter, found.waits_at, found.compute_s)
                 return None
             decision = found.decision
         self.limits.begin(request)
@@ -154,7 +160,7 @@ class Admission:
         """What the admin page shows."""
         waiting = self.queue.waiting()
         by_tenant = Counter(waiter.tenant for waiter in waiting)
-        by_worker = Counter(waiter.worker_id for waiter in waiting)
+        by_worker = Counter(waiter.worker_id.strip() for waiter in waiting)
         return {
             "queue": {
                 "requests": self.queue.requests,
@@ -162,11 +168,14 @@ class Admission:
                 "bytes": self.queue.bytes,
                 "bytes_limit": self.queue.max_bytes,
                 "timeout_s": self._timeout_s,
+                "memory_wait_s": self.queue.memory_wait_s,
+                "for_memory": self.queue.memory_requests,
                 "oldest_s": now_s - min((waiter.since_s for waiter in waiting), default=now_s),
                 "drain_per_s": self._dispatch_rate.per_s(now_s),
                 "by_tenant": dict(by_tenant),
                 "by_place": dict(by_worker),
             },
+            "working_set": self._router.working_set.as_dict(now_s),
             **self.limits.as_dict(now_s),
         }
 
@@ -179,9 +188,12 @@ class Admission:
             self._refuse(request, *lacking)
         return lacking is not None
 
-    def _goes_first(self, model: str, decision: Decision) -> bool:
+    def _goes_first(self, facts: Facts, decision: Decision) -> bool:
         """Whether a request goes where it was decided since nobody waits: what most do, without being a waiter."""
-        return not self.queue.requests and self._router.has_capacity(model, decision, self._clock())
+        router, queue, now_s = self._router, self.queue, self._clock()
+        if queue.requests or not router.has_capacity(facts.model, decision, now_s):
+            return False
+        return passes(router, queue, facts, decision, now_s)
 
     def _waiter(self, request: RequestToAdmit) -> "Waiter[RequestToAdmit]":
         intake = request.intake
@@ -250,6 +262,10 @@ class Admission:
         self.queue.served(waiter, tokens + request.intake.facts.expected_output_tokens * request.intake.facts.sequences)
         self._dispatch_rate.observe(now)
         self._metrics.queue_wait.observe(now - waiter.since_s)
+        memory_s = waiter.memory_wait_s(now)
+        if memory_s > 0:
+            self._metrics.memory_wait.observe(memory_s)
+            decision = msgspec.structs.replace(decision, memory_wait_s=memory_s)
         request.waiter = None
         self.limits.begin(request)
         request.admitted(decision)
