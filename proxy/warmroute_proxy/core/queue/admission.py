@@ -188,11 +188,10 @@ class Queue(Generic[T]):
         """The ids of the workers for which any request waits."""
         return {worker_id for each, worker_id in self._lines if each == model}
 
-    @property
-    def memory_requests(self) -> int:
-        """The requests that wait for memory."""
-        lines = [line for (_, worker_id), line in self._lines.items() if worker_id == FOR_MEMORY]
-        return sum(flow.waiting for line in lines for flow in line.flows.values())
+    def all_for_memory(self) -> list[Waiter[T]]:
+        """The requests that wait for memory, in no order."""
+        flows = [flow for key, line in self._lines.items() if key[1] == FOR_MEMORY for flow in line.flows.values()]
+        return [waiter for flow in flows for of_key in flow.by_key.values() for waiter in of_key]
 
     def waits_for_memory(self, model: str) -> bool:
         """Whether any request for a model waits for memory."""

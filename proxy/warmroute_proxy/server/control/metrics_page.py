@@ -48,7 +48,7 @@ class Holdings:
             self._ledger.waiting,
             self._memory.budget.used_bytes,
             self._announcements.waiting,
-            queue.memory_requests,
+            len(queue.all_for_memory()),
         )
 
 

@@ -54,6 +54,7 @@ class RequestToAdmit(ReservingRequest, Protocol):
     @property
     def excluded(self) -> frozenset[str]: ...
     def admitted(self, decision: Decision) -> None: ...
+    def sweep(self, now_s: float) -> None: ...
     def refused(self, refusal: Refusal) -> None: ...
     def crashed(self) -> None: ...
 
@@ -141,6 +142,9 @@ class Admission:
                 continue  # refusing one of them began another request, which has taken this one's place
             held_up = self.limits.held_up_by(waiter.item) or f"no engine for {waiter.model} had room"
             self._refuse_waiter(waiter, "queue_timeout", f"{held_up} within {self._timeout_s:g} s")
+        for waiter in self.queue.all_for_memory():
+            if waiter.item.waiter is waiter and waiter.item.intake.stream:
+                self._stays(waiter.item, now_s)
         self._again = True
         self.freed()
 
@@ -169,7 +173,7 @@ class Admission:
                 "bytes_limit": self.queue.max_bytes,
                 "timeout_s": self._timeout_s,
                 "memory_wait_s": self.queue.memory_wait_s,
-                "for_memory": self.queue.memory_requests,
+                "for_memory": len(self.queue.all_for_memory()),
                 "oldest_s": now_s - min((waiter.since_s for waiter in waiting), default=now_s),
                 "drain_per_s": self._dispatch_rate.per_s(now_s),
                 "by_tenant": dict(by_tenant),
@@ -180,6 +184,13 @@ class Admission:
         }
 
     # -- inside
+
+    def _stays(self, request: RequestToAdmit, now_s: float) -> None:
+        """Let the client of a stream know that it waits. Its head may be sent then, so it is not forwarded any more."""
+        intake = request.intake
+        if intake.facts.may_forward:
+            intake.facts = msgspec.structs.replace(intake.facts, may_forward=False)
+        request.sweep(now_s)
 
     def _refused_by_limit(self, request: RequestToAdmit) -> bool:
         """Refuse a request that a budget, or a limit over all proxies, has nothing left for. False: it may wait."""
