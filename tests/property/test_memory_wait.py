@@ -109,7 +109,7 @@ class Tight(RuleBasedStateMachine):
         facts = turn_of(session, thousands)
         resident = [id_ for id_ in IDS if session in front.books(id_)._in_use or session in front.books(id_)._fresh]
         held = max([front.books(id_).tokens_of(session) for id_ in resident], default=0)
-        idle = all(not front.books(id_).in_use for id_ in IDS) and not front.queue.requests
+        idle = not front.running and not front.queue.requests
         waiter = front.arrive(facts, tenant)
         if held >= thousands * 1000 and front.router.working_set._homes.get(session) in resident:
             assert waiter is None or waiter.worker_id != FOR_MEMORY, "a resident turn waits for memory"
@@ -186,3 +186,29 @@ def test_engines_that_do_not_report_their_pool_have_nobody_wait(turns: Sequence[
     front = Front(pool=None, slots=100)
     for session, thousands, _ in turns:
         assert front.arrive(turn_of(session, thousands)) is None
+
+
+def test_a_tenant_that_arrives_at_a_full_fleet_gets_its_share() -> None:
+    """Closed loop: a turn takes 5 s, and the next one comes 2 s later. What one tenant has fills the fleet."""
+    front = Front()
+    due = [(100.0, "t", session) for session in range(1, 9)] + [(200.0, "u", session) for session in range(11, 19)]
+    ends: list[tuple[float, Ticket]] = []
+    tenants = {session: tenant for _, tenant, session in due}
+    served = {"t": 0, "u": 0}
+    seen = 0
+    while front.now < 1400.0:
+        front.now += 0.25
+        for _, tenant, session in [each for each in due if each[0] <= front.now]:
+            front.arrive(turn_of(session, 30), tenant)
+        due = [each for each in due if each[0] > front.now]
+        front.round()
+        ends += [(front.now + 5.0, ticket) for _, ticket in front.running[len(ends) :]]
+        while ends and ends[0][0] <= front.now:
+            ends.pop(0)
+            session = front.running[0][0].lineage
+            front.end()
+            ends += [(front.now + 5.0, ticket) for _, ticket in front.running[len(ends) :]]
+            seen += front.now > 800.0
+            served[tenants[session]] += front.now > 800.0
+            due.append((front.now + 2.0, tenants[session], session))
+    assert min(served.values()) >= 0.3 * seen, served

@@ -17,6 +17,8 @@ import math
 from collections import OrderedDict
 from typing import Final
 
+from warmroute_proxy.core.cache.return_times import ReturnTimes
+
 MAX_SEATS: Final = 10_000
 FILLED: Final = 0.95
 """The share of the pool that admission fills: estimates of tokens are some percent off."""
@@ -38,7 +40,9 @@ class Seat:
 
 
 class Residents:
-    """The seats of one worker. `pool_tokens` is 0 where the engine does not report its pool: then all fits."""
+    """The seats of one worker. `pool_tokens` is 0 where the engine does not report its pool: then all fits. `times` are
+    the return times of its conversations, once they were looked up.
+    """
 
     __slots__ = (
         "_fresh",
@@ -48,6 +52,7 @@ class Residents:
         "fresh_tokens",
         "pool_tokens",
         "stale_tokens",
+        "times",
         "used_tokens",
         "window_s",
     )
@@ -62,6 +67,7 @@ class Residents:
         self.stale_tokens = 0
         self.pool_tokens = 0
         self.window_s = FIRST_WINDOW_S
+        self.times: ReturnTimes | None = None
 
     # What happens
 
@@ -81,22 +87,27 @@ class Residents:
         seat.turns += 1
         self._trim()
 
-    def ended(self, lineage: int, now_s: float, *, computed: bool) -> None:
-        """A turn has ended. `computed`: its prompt was; a new conversation whose prompt was not holds nothing."""
+    def ended(self, lineage: int, now_s: float, *, computed: bool) -> bool:
+        """A turn has ended. `computed`: its prompt was; a new conversation whose prompt was not holds nothing.
+
+        Return whether the conversation is idle now.
+        """
         seat = self._in_use.get(lineage)
         if seat is None:  # the engine has restarted since
-            return
+            return False
         seat.turns -= 1
         if computed or seat.last_s > -math.inf:
             seat.last_s = now_s
         if seat.turns:
-            return
+            return False
         del self._in_use[lineage]
         self.used_tokens -= seat.tokens
-        if seat.last_s > -math.inf:
-            self._fresh[lineage] = seat
-            self.fresh_tokens += seat.tokens
-            self._trim()
+        if seat.last_s == -math.inf:
+            return False
+        self._fresh[lineage] = seat
+        self.fresh_tokens += seat.tokens
+        self._trim()
+        return True
 
     def resize(self, lineage: int, tokens: int) -> None:
         """A conversation whose turn has just ended holds so many tokens."""

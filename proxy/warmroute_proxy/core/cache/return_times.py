@@ -18,7 +18,7 @@ from bisect import bisect_right
 from collections import OrderedDict
 from typing import Final
 
-EDGES_S: Final = (
+EDGES_S: Final[tuple[float, ...]] = (
     1.0, 2.0, 3.0, 5.0, 7.0, 10.0, 15.0, 20.0, 30.0, 45.0, 60.0, 90.0, 120.0, 180.0, 300.0, 450.0, 600.0, 900.0,
 )  # fmt: skip
 """The ends of the buckets. What is idle for longer has not come back."""

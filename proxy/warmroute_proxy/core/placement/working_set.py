@@ -67,9 +67,11 @@ class WorkingSet:
             if home is not worker and home_id != worker.id:
                 home.load.residents.drop(lineage)
         self._homes[lineage] = worker.id
-        self._homes.move_to_end(lineage)
-        if len(self._homes) > MAX_HOMES:
-            self._homes.popitem(last=False)
+        homes = len(self._homes)
+        if homes > MAX_HOMES // 2:  # before that, nothing is forgotten soon
+            self._homes.move_to_end(lineage)
+            if homes > MAX_HOMES:
+                self._homes.popitem(last=False)
         worker.load.residents.sent(lineage, ticket.own_tokens)
 
     def ended(self, ticket: Ticket, now_s: float) -> None:
@@ -77,9 +79,7 @@ class WorkingSet:
         worker = ticket.cache_worker
         if worker.worker is None:
             return
-        residents = worker.load.residents
-        residents.ended(ticket.lineage, now_s, computed=ticket.computed)
-        if residents.tokens_of(ticket.lineage):
+        if worker.load.residents.ended(ticket.lineage, now_s, computed=ticket.computed):
             self._times_of(worker).ended(ticket.lineage, now_s)
 
     # What may be sent
@@ -165,6 +165,7 @@ class WorkingSet:
             times.advance(now_s)
         for worker in self._workers.values():
             residents = worker.load.residents
+            residents.times = None  # what it serves may have changed
             if residents.pool_tokens:
                 rate_per_pool = 1.0 / (worker.load.prefill_s_per_token * residents.pool_tokens)
                 residents.window_s = self._times_of(worker).window_s(rate_per_pool, FIRST_WINDOW_S)
@@ -187,12 +188,16 @@ class WorkingSet:
         return found
 
     def _times_of(self, worker: WorkerState) -> ReturnTimes:
+        residents = worker.load.residents
+        if residents.times is not None:
+            return residents.times
         group = worker.target.models
         times = self._times.get(group)
         if times is None:
             times = self._times[group] = ReturnTimes()
             if len(self._times) > MAX_GROUPS:
                 self._times.popitem(last=False)
+        residents.times = times
         return times
 
 

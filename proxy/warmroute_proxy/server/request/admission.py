@@ -264,7 +264,7 @@ class Admission:
         if self._refused_by_limit(waiter.item):
             self.queue.leave(waiter)
         elif waiter.line_key != (waiter.model, _NOWHERE[0]):
-            self.queue.move(waiter, *_NOWHERE)
+            self.queue.move(waiter, *_NOWHERE, self._clock())
         return False
 
     def _go(self, waiter: "Waiter[RequestToAdmit]", decision: Decision) -> None:
